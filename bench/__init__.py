@@ -1,0 +1,1 @@
+"""The comparison of cassq with its peers: run it with `python -m bench`."""

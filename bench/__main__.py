@@ -1,0 +1,160 @@
+"""`python -m bench`: compare cassq with its peers in one run, and write the results down."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from bench.contest import Contest
+from bench.machine import described, file_system
+from bench.peers.roster import MODULES
+from bench.plan import Plan
+from bench.report import Report
+from bench.scenarios.backlog import Backlog
+from bench.scenarios.concurrent import Concurrent
+from bench.scenarios.endurance import Endurance
+from bench.scenarios.latency import Latency
+from bench.scenarios.scenario import Scenario
+from bench.scenarios.single import Single
+from bench.scenarios.through import Through
+from bench.targets import judge
+
+MESSAGES_MIN = 1_000
+MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs", "devtmpfs")
+RESULTS = Path(__file__).with_name("RESULTS.md")
+SCENARIOS: dict[str, type[Scenario]] = {
+    scenario.name: scenario
+    for scenario in (Through, Concurrent, Single, Latency, Backlog, Endurance)
+}
+
+
+SMALL = "small"
+
+
+def chosen(
+    known: Collection[str],
+) -> Callable[[click.Context, click.Parameter, str | None], list[str]]:
+    """A parser of comma-separated names out of those that are known."""
+
+    def parse(_context: click.Context, _option: click.Parameter, text: str | None) -> list[str]:
+        if text is None:
+            return list(known)
+        names = [name.strip() for name in text.split(",")]
+        for name in names:
+            if name not in known:
+                raise click.BadParameter(f"{name!r} is none of {', '.join(known)}")
+        return [name for name in known if name in names]
+
+    return parse
+
+
+def planned(quick: bool, rounds: int | None, messages: str | None) -> Plan:
+    """The amounts that the options ask for."""
+    plan = Plan.quick() if quick else Plan()
+    if messages == SMALL:
+        plan = plan.small()
+    elif messages is not None:
+        try:
+            plan = replace(plan, messages=int(messages.replace(",", "").replace("_", "")))
+        except ValueError:
+            raise click.BadParameter(f"{messages!r} is neither a number nor {SMALL!r}") from None
+    if plan.messages < MESSAGES_MIN:
+        raise click.BadParameter(f"at least {MESSAGES_MIN} messages are needed")
+    return plan if rounds is None else replace(plan, rounds=rounds)
+
+
+def roomy_directory() -> str:
+    """Where temporary files live on a disk: in memory, a sync would cost nothing."""
+    usual = tempfile.gettempdir()
+    return "/var/tmp" if file_system(Path(usual)) in MEMORY_FILE_SYSTEMS else usual
+
+
+def say(text: str) -> None:
+    """Tell whoever waits how far it is."""
+    click.echo(text, err=True)
+
+
+def terminate(_signal: int, _frame: FrameType | None) -> None:
+    # As an exception it passes through every `finally`, which is where servers are ended.
+    sys.exit(128 + signal.SIGTERM)
+
+
+@click.command()
+@click.option("--peers", callback=chosen(MODULES), help=f"Some of {','.join(MODULES)}.")
+@click.option("--scenarios", callback=chosen(SCENARIOS), help=f"Some of {','.join(SCENARIOS)}.")
+@click.option("--quick", is_flag=True, help="One round of small amounts: under three minutes.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each scenario.")
+@click.option("--messages", help="How many messages of 100 B pass through, or 'small'.")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where the results are written; bench/RESULTS.md if everything is measured.",
+)
+@click.option(
+    "--directory",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="Where data is kept during the run: the disk that is measured.",
+)
+def main(
+    peers: list[str],
+    scenarios: list[str],
+    quick: bool,
+    rounds: int | None,
+    messages: str | None,
+    out: Path | None,
+    directory: Path | None,
+) -> None:
+    """Compare cassq with its peers, side by side in one run."""
+    plan = planned(quick, rounds, messages)
+    whole = plan == Plan() and len(peers) == len(MODULES) and len(scenarios) == len(SCENARIOS)
+    if out is None and whole:
+        out = RESULTS
+    signal.signal(signal.SIGTERM, terminate)
+    home = Path(tempfile.mkdtemp(prefix="cassq-bench-", dir=directory or roomy_directory()))
+    try:
+        # Servers that run as another user must be able to pass through.
+        home.chmod(0o711)
+        report = compared(home, plan, peers, [SCENARIOS[name]() for name in scenarios])
+    finally:
+        shutil.rmtree(home)
+    text = report.markdown()
+    click.echo(text)
+    if out is not None:
+        out.write_text(text, encoding="utf-8")
+        say(f"written to {out}")
+    if report.scores.failures:
+        raise click.ClickException("some measurements failed; they are named above")
+
+
+def compared(home: Path, plan: Plan, peers: Sequence[str], scenarios: Sequence[Scenario]) -> Report:
+    """Run the contest and hand over what goes into the report."""
+    with Contest(home, plan, peers, say) as contest:
+        for name, reason in contest.missing.items():
+            say(f"{name} is skipped: {reason}")
+        if contest.missing and os.environ.get("CI") == "true":
+            raise click.ClickException("in CI every peer must be there")
+        contest.prove()
+        for scenario in scenarios:
+            contest.run(scenario)
+        return Report(
+            plan=plan,
+            scenarios=scenarios,
+            peers=peers,
+            missing=contest.missing,
+            scores=contest.scores,
+            judgements=judge(contest.scores),
+            facts=described(home, contest.server_versions(), peers),
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The contestants, one a file, all behind the interface in `peer.py`."""

@@ -1,0 +1,68 @@
+"""cassq embedded: one directory, no server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import ClassVar
+
+import cassq
+from bench.peers.peer import Peer, Place, Traits, slices
+
+
+class CassqPeer(Peer):
+    name = "cassq"
+    title = "cassq"
+    traits = Traits(deep=True, note="push_many and pop in batches of 5,000 (100 B), 1,000 (1 KB)")
+    batch_of_size: ClassVar[dict[int, int]] = {100: 5_000, 1_000: 1_000}
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._held: list[cassq.Message] = []
+
+    @cached_property
+    def _client(self) -> cassq.Client:
+        return cassq.connect(f"file://{self.place.directory.resolve()}")
+
+    @cached_property
+    def _pusher(self) -> cassq.Pusher:
+        return self._client.queue(self.place.queue).pusher()
+
+    @cached_property
+    def _popper(self) -> cassq.Popper:
+        return self._client.queue(self.place.queue).popper()
+
+    def create(self) -> None:
+        self._client.create_queue(self.place.queue)
+
+    def push(self, chunks: Iterable[Sequence[bytes]]) -> None:
+        push_many = self._pusher.push_many
+        for batch in slices(chunks, self.batch):
+            push_many(batch)
+
+    def lane(self, *, wakes: bool = False) -> Callable[[bytes], None]:
+        # One pusher serves all threads: that is what lets them share a sync.
+        push = self._pusher.push
+
+        def push_one(payload: bytes) -> None:
+            push(payload)
+
+        return push_one
+
+    def pop(self, limit: int, wait_s: float = 0.0) -> list[bytes]:
+        messages = self._popper.pop(max_messages=limit, wait=wait_s)
+        self._held += messages
+        return [message.payload for message in messages]
+
+    def ack(self) -> None:
+        self._popper.commit(self._held)
+        self._held = []
+
+    def close(self) -> None:
+        opened = self.__dict__
+        if "_popper" in opened:
+            self._popper.close()
+        if "_pusher" in opened:
+            self._pusher.close()
+        if "_client" in opened:
+            self._client.close()

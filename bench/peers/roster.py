@@ -1,0 +1,29 @@
+"""Which peers there are, and how one is had by its name."""
+
+from __future__ import annotations
+
+import importlib
+
+from bench.peers.peer import Peer
+
+# Modules are imported when their peer takes part: its library may not be installed.
+MODULES = {
+    "cassq": ("cassq", "CassqPeer"),
+    "sqlite": ("sqlite", "SqlitePeer"),
+    "sqlite-5000": ("sqlite", "SqliteLargePeer"),
+    "litequeue": ("litequeue", "LitequeuePeer"),
+    "persist-queue": ("persistqueue", "PersistqueuePeer"),
+    "huey": ("huey", "HueyPeer"),
+    "redis": ("redis", "RedisPeer"),
+    "postgresql": ("postgresql", "PostgresqlPeer"),
+    "postgresql-held": ("postgresql", "PostgresqlHeldPeer"),
+    "kafka": ("kafka", "KafkaPeer"),
+    "kafka-synced": ("kafka", "KafkaSyncedPeer"),
+}
+
+
+def peer_class(name: str) -> type[Peer]:
+    """The class of a peer; ImportError if its library is missing."""
+    module, class_name = MODULES[name]
+    found: type[Peer] = getattr(importlib.import_module(f"bench.peers.{module}"), class_name)
+    return found

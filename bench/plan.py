@@ -1,0 +1,75 @@
+"""How much a run measures: rounds, messages, seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+SIZES = (100, 1_000)
+# Messages for a peer that syncs every one of them, as a share of what the others get.
+UNBATCHED_SHARE = 500
+UNBATCHED_MIN = 200
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The amounts of one run."""
+
+    rounds: int = 3
+    # Messages of 100 B that pass through; a quarter of it at 1 KB.
+    messages: int = 1_000_000
+    # How long single pushes go on, for each count of threads and processes.
+    single_s: float = 1.5
+    # How long messages come at the given rate, and how long an idle popper is watched.
+    latency_s: float = 6.0
+    idle_s: float = 3.0
+    latency_rate: int = 500
+    # Waiting messages at which popping is measured, and for how long in each round.
+    backlogs: tuple[int, ...] = (10_000, 1_000_000, 10_000_000)
+    backlog_window: int = 10_000
+    backlog_s: float = 0.4
+    backlog_rounds: int = 7
+    # Messages that pass, for at least so long: what is over has to be cleared away several times
+    # before it shows whether anything grows. A run too short for that (0 s) does not judge it.
+    endurance_messages: int = 30_000_000
+    endurance_s: float = 24.0
+    endurance_backlog: int = 100_000
+
+    @classmethod
+    def quick(cls) -> Self:
+        """Enough to see that all works and where the figures lie."""
+        return cls(
+            rounds=1,
+            messages=100_000,
+            single_s=0.4,
+            latency_s=1.5,
+            idle_s=1.0,
+            backlogs=(10_000, 100_000),
+            backlog_s=0.1,
+            backlog_rounds=3,
+            endurance_messages=1_000_000,
+            endurance_s=0.0,
+            endurance_backlog=50_000,
+        )
+
+    def small(self) -> Self:
+        """Next to nothing, for trying the comparison itself."""
+        return replace(
+            self,
+            messages=4_000,
+            single_s=0.1,
+            latency_s=0.4,
+            idle_s=0.2,
+            backlogs=(1_000, 4_000),
+            backlog_window=1_000,
+            backlog_s=0.02,
+            backlog_rounds=2,
+            endurance_messages=40_000,
+            endurance_s=0.0,
+            endurance_backlog=4_000,
+        )
+
+    def messages_for(self, size: int, batches: bool) -> int:
+        """How many messages of a size pass through a peer."""
+        count = self.messages if size <= 100 else self.messages // 4
+        return count if batches else max(UNBATCHED_MIN, count // UNBATCHED_SHARE)

@@ -1,0 +1,60 @@
+"""Before anything is timed: a peer must hand out exactly what was pushed, once, and keep acks."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from bench.children import Figures, Gate, Job, Seat, run
+from bench.drain import LostMessagesError
+from bench.payloads import chunk
+from bench.peers.peer import Peer
+from bench.scenarios.single import push_from_threads
+from bench.scenarios.through import pass_through
+
+SECONDS_MAX = 300.0
+LEFTOVER_SECONDS = 0.2
+WAIT_SECONDS = 5.0
+
+
+def take(peer: Peer, count: int) -> list[bytes]:
+    taken: list[bytes] = []
+    while len(taken) < count:
+        found = peer.pop(min(peer.batch, count - len(taken)), WAIT_SECONDS)
+        if not found:
+            raise LostMessagesError(f"{count - len(taken)} of {count} messages did not come")
+        taken += found
+        peer.ack()
+    return taken
+
+
+def prove(_gate: Gate, seat: Seat, count: int) -> Figures:
+    """Push; pop half; connect anew; pop the rest. All must come once, and nothing else."""
+    peer = seat.peer()
+    peer.create()
+    sent = chunk(seat.place.size, count)
+    lane = peer.lane()
+    lane(sent[0])
+    peer.push([sent[1:]])
+    received = take(peer, count // 2)
+    peer.close()
+    again = seat.peer()
+    received += take(again, count - len(received))
+    received += again.pop(1, LEFTOVER_SECONDS)
+    again.close()
+    again.drop()
+    wrong = Counter(sent)
+    wrong.subtract(received)
+    different = sum(abs(times) for times in wrong.values())
+    if different:
+        raise LostMessagesError(f"{different} of {count} messages lost, doubled or changed")
+    return {}
+
+
+def prove_peer(seat: Seat, count: int) -> None:
+    run([Job(prove, (seat, count))], SECONDS_MAX)
+
+
+def warm_server(seat: Seat, count: int, single_s: float) -> None:
+    """Messages that nobody counts, in bulk and one by one: a Java server gets up to speed late."""
+    run([Job(pass_through, (seat.part("bulk"), count))], SECONDS_MAX)
+    run([Job(push_from_threads, (seat.part("single"), 1, single_s, True))], SECONDS_MAX)

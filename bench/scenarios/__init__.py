@@ -1,0 +1,1 @@
+"""What is measured, one scenario a file, all behind the interface in `scenario.py`."""

@@ -1,0 +1,79 @@
+"""Through: all messages are pushed, then all are popped and acknowledged, in one process."""
+
+from __future__ import annotations
+
+import os
+
+from bench.children import Figures, Gate, Job, Seat, run
+from bench.drain import LostMessagesError, drain
+from bench.figures import rate
+from bench.meter import Meter
+from bench.payloads import chunks
+from bench.peers.peer import Peer
+from bench.plan import SIZES, Plan
+from bench.scenarios.scenario import Case, Column, Scenario
+
+SECONDS_MAX = 300.0
+LEFTOVER_SECONDS = 0.05
+
+
+def pass_through(_gate: Gate, seat: Seat, count: int) -> Figures:
+    peer = seat.peer()
+    peer.create()
+    warmup = chunks(seat.place.size, min(peer.batch, count))
+    peer.push(warmup)
+    drain(peer, sum(map(len, warmup)))
+    load = chunks(seat.place.size, count)
+    # What others left to be written goes to the disk before the clock starts, not after.
+    os.sync()
+    whole, pushing, popping = Meter(seat.place.server_pid), Meter(), Meter()
+    with whole:
+        with pushing:
+            peer.push(load)
+        with popping:
+            drain(peer, count)
+    if peer.pop(1, LEFTOVER_SECONDS):
+        raise LostMessagesError(f"more than {count} messages came")
+    peer.close()
+    peer.drop()
+    return {
+        "push": rate(count, pushing.wall_s),
+        "pop": rate(count, popping.wall_s),
+        "through": rate(count, pushing.wall_s + popping.wall_s),
+        "messages": count,
+        **whole.costs(),
+    }
+
+
+class Through(Scenario):
+    name = "through"
+    title = "Through: push all, then pop and acknowledge all, one process, batches"
+    headline = "through"
+
+    def cases(self, plan: Plan) -> list[Case]:
+        return [
+            *(Case(f"through/{size}", f"messages of {size:,} B", size) for size in SIZES),
+            Case("through/100/one-core", "messages of 100 B, on one core", 100, one_core=True),
+        ]
+
+    def columns(self, plan: Plan) -> list[Column]:
+        return [
+            Column("through", "through/s", "rate"),
+            Column("push", "push/s", "rate"),
+            Column("pop", "pop + ack/s", "rate"),
+            Column("messages", "messages", "rate"),
+            Column("cpu_s", "client CPU s", "s"),
+            Column("server_cpu_s", "server CPU s", "s"),
+            Column("rss_bytes", "client peak MB", "MB"),
+            Column("server_rss_bytes", "server MB", "MB"),
+        ]
+
+    def takes_part(self, case: Case, peer: type[Peer]) -> bool:
+        # A server and its client cannot both have the one core.
+        embedded_in_batches = peer.traits.server is None and peer.traits.batches
+        return super().takes_part(case, peer) and (not case.one_core or embedded_in_batches)
+
+    def measure(self, case: Case, seat: Seat, plan: Plan) -> Figures:
+        count = plan.messages_for(case.size, seat.peer_class().traits.batches)
+        core = max(os.sched_getaffinity(0)) if case.one_core else None
+        return run([Job(pass_through, (seat, count), core)], SECONDS_MAX)[0]

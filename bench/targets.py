@@ -1,0 +1,151 @@
+"""What cassq must reach, and whether it did: decided here, from the figures alone."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from bench.plan import SIZES
+from bench.scores import DISK, Scores
+
+COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    "≥": operator.ge,
+    ">": operator.gt,
+    "≤": operator.le,
+}
+
+
+class Verdict(Enum):
+    """How a target ended."""
+
+    REACHED = "reached"
+    MISSED = "not reached"
+    # A peer was missing, a scenario left out, or a measurement failed.
+    UNKNOWN = "not measured"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure, which side of a limit it must be on, and how it follows from the scores."""
+
+    title: str
+    comparison: str
+    limit: float
+    measured: Callable[[Scores], float | None]
+    unit: str = "×"
+
+    def verdict(self, value: float | None) -> Verdict:
+        if value is None:
+            return Verdict.UNKNOWN
+        met = COMPARISONS[self.comparison](value, self.limit)
+        return Verdict.REACHED if met else Verdict.MISSED
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A target with what was measured for it."""
+
+    target: Target
+    value: float | None
+    verdict: Verdict
+
+
+def against(case_key: str, peer: str, figure: str) -> Callable[[Scores], float | None]:
+    """cassq's figure over a peer's."""
+    return lambda scores: scores.ratio(case_key, "cassq", peer, figure)
+
+
+def within(case_key: str, over: str, under: str) -> Callable[[Scores], float | None]:
+    """One of cassq's figures over another."""
+    return lambda scores: scores.ratio(case_key, "cassq", "cassq", over, under)
+
+
+def own(case_key: str, figure: str) -> Callable[[Scores], float | None]:
+    """A figure of cassq's by itself."""
+    return lambda scores: scores.median(case_key, "cassq", figure)
+
+
+# (peer, what it is called, comparison, limit)
+THROUGH_LIMITS = (
+    ("sqlite", "SQLite rows in transactions of 1,000", "≥", 4.0),
+    ("sqlite-5000", "SQLite rows in transactions of 5,000", "≥", 4.0),
+    ("redis", "Redis Streams", "≥", 10.0),
+    ("postgresql", "PostgreSQL, SKIP LOCKED with leases", "≥", 10.0),
+    ("postgresql-held", "PostgreSQL, SKIP LOCKED with locks held until the ack", "≥", 10.0),
+    ("kafka-synced", "Kafka, synced", "≥", 1.5),
+    ("kafka", "Kafka, page cache", ">", 1.0),
+)
+
+
+def through_targets() -> list[Target]:
+    return [
+        Target(
+            f"through, {size:,} B: cassq over {title}",
+            comparison,
+            limit,
+            against(f"through/{size}", peer, "through"),
+        )
+        for peer, title, comparison, limit in THROUGH_LIMITS
+        for size in SIZES
+    ]
+
+
+TARGETS: tuple[Target, ...] = (
+    *through_targets(),
+    Target(
+        "through, 100 B, on one core: cassq, messages a second (the aim)",
+        "≥",
+        1_500_000,
+        own("through/100/one-core", "through"),
+        unit="/s",
+    ),
+    Target(
+        "single pushes, 1 thread: the disk's synced appends over cassq",
+        "≤",
+        1.3,
+        lambda scores: scores.ratio("single", DISK, "cassq", "one"),
+    ),
+    Target(
+        "single pushes, 1 thread: the disk's synced overwrites, which are faster, over cassq",
+        "≤",
+        1.3,
+        lambda scores: scores.ratio("single", DISK, "cassq", "overwrite", "one"),
+    ),
+    Target("single pushes: 16 threads over 1", "≥", 5.0, within("single", "sixteen", "one")),
+    Target("single pushes: 2 processes over 1", "≥", 1.7, within("single", "two_processes", "one")),
+    Target(
+        "latency p99 at 500/s: cassq over Redis Streams",
+        "≤",
+        1.0,
+        against("latency", "redis", "p99_ms"),
+    ),
+    Target(
+        "pop + ack: rate at the deepest backlog over that at the shallowest",
+        "≥",
+        0.9,
+        own("backlog", "held"),
+    ),
+    Target(
+        "endurance: peak of the directory, last third over the one before",
+        "≤",
+        1.1,
+        own("endurance", "disk_growth"),
+    ),
+    Target(
+        "endurance: peak of the memory, last third over the one before",
+        "≤",
+        1.1,
+        own("endurance", "rss_growth"),
+    ),
+)
+
+
+def judge(scores: Scores, targets: tuple[Target, ...] = TARGETS) -> list[Judgement]:
+    """Every target with its verdict."""
+    judgements = []
+    for target in targets:
+        value = target.measured(scores)
+        judgements.append(Judgement(target, value, target.verdict(value)))
+    return judgements

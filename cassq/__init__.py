@@ -1,0 +1,73 @@
+"""cassq: a durable queue with no broker.
+
+    import cassq
+
+    client = cassq.connect("file:cassq-data")
+    queue = client.create_queue("thumbnails")
+    with queue.pusher() as pusher:
+        pusher.push(b"cat.jpg")
+    with queue.popper() as popper:
+        for message in popper.pop(max_messages=10, wait=1.0):
+            print(message.payload)
+            message.ack()
+
+What is named here is loaded when it is first used: a program that imports cassq and then does
+not need it pays next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from cassq.version import __version__
+
+if TYPE_CHECKING:
+    from cassq import errors
+    from cassq.client import Client, connect
+    from cassq.errors import CassqError
+    from cassq.messages import Message, MessageIds
+    from cassq.popper import Popper
+    from cassq.pusher import Pusher
+    from cassq.queue import Group, Queue
+
+_HOMES = {
+    "CassqError": "cassq.errors",
+    "Client": "cassq.client",
+    "Group": "cassq.queue",
+    "Message": "cassq.messages",
+    "MessageIds": "cassq.messages",
+    "Popper": "cassq.popper",
+    "Pusher": "cassq.pusher",
+    "Queue": "cassq.queue",
+    "connect": "cassq.client",
+}
+
+__all__ = [
+    "CassqError",
+    "Client",
+    "Group",
+    "Message",
+    "MessageIds",
+    "Popper",
+    "Pusher",
+    "Queue",
+    "__version__",
+    "connect",
+    "errors",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module("cassq.errors")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'cassq' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

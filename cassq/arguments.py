@@ -1,0 +1,31 @@
+"""Checks of what callers pass: each names the argument, what is allowed and what came."""
+
+from __future__ import annotations
+
+from cassq.errors import UsageError
+
+DELAY_MAX_SECONDS = 10 * 365 * 86400.0
+
+
+def check_count(name: str, count: int, most: int) -> None:
+    """UsageError unless `count` is a whole number from 1 to `most`."""
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise UsageError(f"{name} is a whole number, not {count!r}")
+    if not 1 <= count <= most:
+        raise UsageError(f"{name} is between 1 and {most}, not {count}")
+
+
+def check_seconds(name: str, seconds: float, most: float, *, least: float = 0) -> None:
+    """UsageError unless `seconds` is a number from `least` to `most`."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise UsageError(f"{name} is a number of seconds, not {seconds!r}")
+    if not least <= seconds <= most:
+        raise UsageError(f"{name} is between {least} and {most:.0f} seconds, not {seconds}")
+
+
+def milliseconds(name: str, seconds: float | None) -> int:
+    """A delay in seconds as milliseconds; None is none."""
+    if seconds is None:
+        return 0
+    check_seconds(name, seconds, DELAY_MAX_SECONDS)
+    return round(seconds * 1000)

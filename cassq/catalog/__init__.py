@@ -1,0 +1,1 @@
+"""The catalog: everything but the bytes of messages; one file a backend."""

@@ -1,0 +1,79 @@
+"""The catalog in one SQLite file: for any number of threads and processes of one machine."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+from cassq.catalog.sqlite.claim_tables import ClaimTables
+from cassq.catalog.sqlite.database import LOCK_WAIT_SECONDS, Database, open_file
+from cassq.catalog.sqlite.pipe_tables import PipeTables
+from cassq.catalog.sqlite.queue_tables import QueueTables
+from cassq.clock import Clock
+
+# The latest catalog time known to have been reached: the passing reaper's lease is taken anew
+# every second or so.
+REACHED = """
+SELECT max(coalesce((SELECT max(created_ms) FROM pipes), 0),
+           coalesce((SELECT max(due_ms) FROM leases WHERE name LIKE 'reaper:%'), 0))"""
+
+
+class SqliteCatalog(QueueTables, PipeTables, ClaimTables):
+    """The Catalog port on SQLite.
+
+    durable: False leaves syncing to the operating system, also for acks. connect and committed
+    let the simulation stand in for the file.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        *,
+        durable: bool = True,
+        lock_wait: float = LOCK_WAIT_SECONDS,
+        connect: Callable[[], sqlite3.Connection] | None = None,
+        committed: Callable[[bool], None] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._db = Database(
+            connect or (lambda: open_file(path)),
+            clock,
+            name=str(path),
+            durable=durable,
+            lock_wait=lock_wait,
+            committed=committed,
+        )
+        self._offset_ms = self._anchor()
+
+    def now_ms(self) -> int:
+        return self._clock.boot_ms() + self._offset_ms
+
+    def close(self) -> None:
+        self._db.close()
+
+    def abandon(self) -> object:
+        """What a forked child keeps, untouched, for as long as it runs."""
+        return self._db.abandon()
+
+    def _anchor(self) -> int:
+        """Catalog time minus boot time: fixed once a boot by whoever opens the catalog first,
+        never behind what an earlier boot had reached."""
+        key = f"anchor:{self._clock.boot_id()}"
+        rows = self._db.read("SELECT value FROM meta WHERE key = ?", (key,))
+        if rows:
+            return int(rows[0][0])
+        with self._db.write(synced=True) as tx:
+            rows = tx.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchall()
+            if rows:
+                return int(rows[0][0])
+            reached = tx.execute(REACHED).fetchone()[0]
+            offset_ms = max(self._clock.wall_ms(), reached) - self._clock.boot_ms()
+            now_ms = offset_ms + self._clock.boot_ms()
+            # Nobody of an earlier boot lives: what they held is free now.
+            tx.execute("UPDATE leases SET due_ms = 0, owner = ''")
+            tx.execute("UPDATE claims SET due_ms = min(due_ms, ?) WHERE state = 0", (now_ms,))
+            tx.execute("DELETE FROM meta WHERE key LIKE 'anchor:%'")
+            tx.execute("INSERT INTO meta (key, value) VALUES (?, ?)", (key, str(offset_ms)))
+            return int(offset_ms)

@@ -1,0 +1,278 @@
+"""Cursors, claims and moves in SQLite: two small transactions a claim, whatever its size.
+
+A first claim is committed unsynced: it survives the death of the process, and the next synced
+commit makes it durable. Acks and take-overs are synced.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+from cassq.catalog.port import Catalog, Claim, ClaimState, Cursor, Move
+from cassq.catalog.sqlite.database import Database, Row
+from cassq.frames import Place
+from cassq.ranges import RangeSet
+
+_CURSOR = "group_id, pipe_id, ack_seq, ack_pos, chain_seq, chain_pos, epoch, owner, start_seq"
+_CLAIM = (
+    "group_id, pipe_id, start_seq, end_seq, pos, state, due_ms, deliveries, losses, holder,"
+    " version, acked, failure"
+)
+_KEY = "group_id = ? AND pipe_id = ? AND start_seq = ?"
+
+# One cursor, by key.
+CURSOR = f"SELECT {_CURSOR} FROM cursors WHERE group_id = ? AND pipe_id = ?"
+# The first cursor of a group in a live pipe.
+ADD_CURSOR = """
+INSERT OR IGNORE INTO cursors (group_id, pipe_id, ack_seq, ack_pos, chain_seq, chain_pos)
+SELECT ?1, p.id, 0, 0, 0, 0 FROM pipes p JOIN groups g ON g.queue_id = p.queue_id
+WHERE p.id = ?2 AND p.state < 3 AND g.id = ?1"""
+# The compare-and-set that makes a claim: by key.
+MOVE_CHAIN = (
+    "UPDATE cursors SET chain_seq = ?, chain_pos = ?"
+    " WHERE group_id = ? AND pipe_id = ? AND chain_seq = ? AND epoch = ?"
+)
+ADD_CLAIM = f"INSERT INTO claims ({_CLAIM}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+# The claims of a (group, pipe): a range of the primary key, which starts at the ack offset.
+CLAIMS = f"SELECT {_CLAIM} FROM claims WHERE group_id = ? AND pipe_id = ? ORDER BY start_seq"
+# Claims whose time has come: a range of a partial index without done rows.
+DUE = (
+    f"SELECT {_CLAIM} FROM claims WHERE group_id = ? AND due_ms <= ? AND state < 2{{}}"
+    " ORDER BY due_ms, pipe_id, start_seq LIMIT ?"
+)
+NEXT_DUE = "SELECT min(due_ms) FROM claims WHERE group_id = ? AND state < 2{}"
+DROP_CLAIM = f"DELETE FROM claims WHERE {_KEY} AND version = ?"
+HAS_CLAIM = f"SELECT 1 FROM claims WHERE {_KEY} AND version = ?"
+MARK_DONE = (
+    "UPDATE claims SET state = 2, acked = x'', holder = '', failure = '', version = ?"
+    f" WHERE {_KEY} AND version = ?"
+)
+# The row before and the row after one: steps in the primary key.
+BEFORE = (
+    "SELECT start_seq, end_seq, state FROM claims WHERE group_id = ? AND pipe_id = ?"
+    " AND start_seq < ? ORDER BY start_seq DESC LIMIT 1"
+)
+FIRST = (
+    "SELECT start_seq, end_seq, pos, state FROM claims WHERE group_id = ? AND pipe_id = ?"
+    " ORDER BY start_seq LIMIT 1"
+)
+MOVE_ACK = "UPDATE cursors SET ack_seq = ?, ack_pos = ? WHERE group_id = ? AND pipe_id = ?"
+_MOVE = "group_id, pipe_id, seq, reason, dest_pipe, dest_seq, at_ms, settled"
+MOVE = f"SELECT {_MOVE} FROM moves WHERE group_id = ? AND pipe_id = ? AND seq = ?"
+MOVES = f"SELECT {_MOVE} FROM moves WHERE group_id = ? AND pipe_id = ? ORDER BY seq"
+
+
+def _left_out(pipe_ids: Sequence[str]) -> str:
+    return f" AND pipe_id NOT IN ({', '.join('?' * len(pipe_ids))})" if pipe_ids else ""
+
+
+def _cursor_row(row: Row) -> Cursor:
+    return Cursor(
+        row[0], row[1], Place(row[2], row[3]), Place(row[4], row[5]), row[6], row[7], row[8]
+    )
+
+
+def _claim_row(row: Row) -> Claim:
+    return Claim(
+        group_id=row[0],
+        pipe_id=row[1],
+        start=row[2],
+        end=row[3],
+        pos=row[4],
+        state=ClaimState(row[5]),
+        due_ms=row[6],
+        deliveries=row[7],
+        losses=row[8],
+        holder=row[9],
+        version=row[10],
+        acked=RangeSet.from_bytes(row[11]),
+        failure=row[12],
+    )
+
+
+def _claim_values(claim: Claim) -> Row:
+    return (
+        claim.group_id,
+        claim.pipe_id,
+        claim.start,
+        claim.end,
+        claim.pos,
+        int(claim.state),
+        claim.due_ms,
+        claim.deliveries,
+        claim.losses,
+        claim.holder,
+        claim.version,
+        claim.acked.to_bytes(),
+        claim.failure,
+    )
+
+
+def _move_row(row: Row) -> Move:
+    return Move(row[0], row[1], row[2], row[3], row[4], row[5], row[6], bool(row[7]))
+
+
+class ClaimTables(Catalog):
+    """The part of the catalog that knows cursors, claims and moves."""
+
+    _db: Database
+
+    def cursor(self, group_id: str, pipe_id: str) -> Cursor | None:
+        rows = self._db.read(CURSOR, (group_id, pipe_id))
+        if rows:
+            return _cursor_row(rows[0])
+        with self._db.write(synced=False) as tx:
+            tx.execute(ADD_CURSOR, (group_id, pipe_id))
+            row = tx.execute(CURSOR, (group_id, pipe_id)).fetchone()
+            return _cursor_row(row) if row else None
+
+    def cursors(self, group_id: str) -> list[Cursor]:
+        rows = self._db.read(f"SELECT {_CURSOR} FROM cursors WHERE group_id = ?", (group_id,))
+        return [_cursor_row(row) for row in rows]
+
+    def claim(self, cursor: Cursor, chain: Place, claim: Claim, *, synced: bool = False) -> bool:
+        with self._db.write(synced=synced) as tx:
+            moved = tx.execute(
+                MOVE_CHAIN,
+                (*chain, cursor.group_id, cursor.pipe_id, cursor.chain.seq, cursor.epoch),
+            )
+            if moved.rowcount != 1:
+                return False
+            tx.execute(ADD_CLAIM, _claim_values(claim))
+            return True
+
+    def fence(self, cursor: Cursor, owner: str) -> Cursor | None:
+        with self._db.write(synced=True) as tx:
+            changed = tx.execute(
+                "UPDATE cursors SET epoch = epoch + 1, owner = ?"
+                " WHERE group_id = ? AND pipe_id = ? AND epoch = ?",
+                (owner, cursor.group_id, cursor.pipe_id, cursor.epoch),
+            )
+            if changed.rowcount != 1:
+                return None
+            row = tx.execute(CURSOR, (cursor.group_id, cursor.pipe_id)).fetchone()
+            return _cursor_row(row)
+
+    def claims(self, group_id: str, pipe_id: str) -> list[Claim]:
+        return [_claim_row(row) for row in self._db.read(CLAIMS, (group_id, pipe_id))]
+
+    def due(
+        self, group_id: str, now_ms: int, limit: int, *, without: Sequence[str] = ()
+    ) -> list[Claim]:
+        statement = DUE.format(_left_out(without))
+        rows = self._db.read(statement, (group_id, now_ms, *without, limit))
+        return [_claim_row(row) for row in rows]
+
+    def next_due_ms(self, group_id: str, *, without: Sequence[str] = ()) -> int | None:
+        rows = self._db.read(NEXT_DUE.format(_left_out(without)), (group_id, *without))
+        due_ms: int | None = rows[0][0]
+        return due_ms
+
+    def replace(
+        self,
+        old: Claim,
+        new: Sequence[Claim],
+        *,
+        epoch: int | None = None,
+        settle: Sequence[Move] = (),
+    ) -> bool:
+        with self._db.write(synced=True) as tx:
+            done = self._put(tx, old, new, epoch)
+            if done:
+                for move in settle:
+                    tx.execute(
+                        "UPDATE moves SET settled = 1 WHERE group_id = ? AND pipe_id = ?"
+                        " AND seq = ?",
+                        (move.group_id, move.pipe_id, move.seq),
+                    )
+                self._advance(tx, old.group_id, old.pipe_id)
+            return done
+
+    def replace_many(
+        self, changes: Sequence[tuple[Claim, Sequence[Claim]]], *, epoch: int | None = None
+    ) -> list[bool]:
+        with self._db.write(synced=True) as tx:
+            done = [self._put(tx, old, new, epoch) for old, new in changes]
+            for group_id, pipe_id in {(old.group_id, old.pipe_id) for old, _ in changes}:
+                self._advance(tx, group_id, pipe_id)
+            return done
+
+    def _put(
+        self, tx: sqlite3.Connection, old: Claim, new: Iterable[Claim], epoch: int | None
+    ) -> bool:
+        key = (old.group_id, old.pipe_id, old.start)
+        if epoch is not None:
+            row = tx.execute(CURSOR, key[:2]).fetchone()
+            if row is None or row[6] != epoch:
+                return False
+        pieces = list(new)
+        whole = len(pieces) == 1 and pieces[0].state is ClaimState.DONE
+        if whole:
+            changed = tx.execute(MARK_DONE, (pieces[0].version, *key, old.version))
+        else:
+            changed = tx.execute(DROP_CLAIM, (*key, old.version))
+        if changed.rowcount != 1:
+            return False
+        if not whole:
+            tx.executemany(ADD_CLAIM, map(_claim_values, pieces))
+        for piece in pieces:
+            if piece.state is ClaimState.DONE:
+                self._merge_left(tx, piece)
+        return True
+
+    def _merge_left(self, tx: sqlite3.Connection, piece: Claim) -> None:
+        """Join a done row with done neighbours: rows are as many as gaps, not as claims."""
+        key = (piece.group_id, piece.pipe_id)
+        start, end = piece.start, piece.end
+        right = tx.execute(
+            f"SELECT end_seq FROM claims WHERE {_KEY} AND state = 2", (*key, end)
+        ).fetchone()
+        if right:
+            tx.execute(f"DELETE FROM claims WHERE {_KEY}", (*key, end))
+            end = right[0]
+        left = tx.execute(BEFORE, (*key, start)).fetchone()
+        if left and left[2] == ClaimState.DONE and left[1] == start:
+            tx.execute(f"DELETE FROM claims WHERE {_KEY}", (*key, start))
+            start = left[0]
+        if (start, end) != (piece.start, piece.end):
+            tx.execute(f"UPDATE claims SET end_seq = ? WHERE {_KEY}", (end, *key, start))
+
+    def _advance(self, tx: sqlite3.Connection, group_id: str, pipe_id: str) -> None:
+        """Move the ack offset over done rows at the front, and remove them."""
+        key = (group_id, pipe_id)
+        first = tx.execute(FIRST, key).fetchone()
+        moved = False
+        while first and first[3] == ClaimState.DONE:
+            tx.execute(f"DELETE FROM claims WHERE {_KEY}", (*key, first[0]))
+            moved = True
+            first = tx.execute(FIRST, key).fetchone()
+        if not moved:
+            return
+        if first:
+            place = Place(first[0], first[2])
+        else:
+            row = tx.execute(CURSOR, key).fetchone()
+            place = Place(row[4], row[5])
+        tx.execute(MOVE_ACK, (*place, *key))
+
+    def intend(
+        self, move: Move, instead_of: Move | None = None, *, held: Claim | None = None
+    ) -> Move | None:
+        key = (move.group_id, move.pipe_id, move.seq)
+        with self._db.write(synced=True) as tx:
+            if held is not None:
+                claim_key = (held.group_id, held.pipe_id, held.start, held.version)
+                if tx.execute(HAS_CLAIM, claim_key).fetchone() is None:
+                    return None
+            row = tx.execute(MOVE, key).fetchone()
+            if row and _move_row(row) != instead_of:
+                return _move_row(row)
+            tx.execute(
+                f"INSERT OR REPLACE INTO moves ({_MOVE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (*key, move.reason, move.dest_pipe, move.dest_seq, move.at_ms, move.settled),
+            )
+            return move
+
+    def moves(self, group_id: str, pipe_id: str) -> list[Move]:
+        return [_move_row(row) for row in self._db.read(MOVES, (group_id, pipe_id))]

@@ -1,0 +1,286 @@
+"""The SQLite file below the catalog: connections, transactions, errors in cassq's words.
+
+One connection a client, used by one thread at a time. Transactions are few and small; those that
+must survive a power cut are committed with `synchronous=FULL`, the others with `NORMAL`, which
+survive the death of the process and are made durable, in order, by the next full commit.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cassq import schema_files
+from cassq.clock import Clock, Stopwatch
+from cassq.errors import (
+    BackendError,
+    BackendTimeoutError,
+    BackendUnavailableError,
+    BrokenInvariantError,
+    CassqError,
+    ClosedError,
+    ConfigError,
+    CorruptionError,
+    StorageFullError,
+)
+
+LOCK_WAIT_SECONDS = 15.0
+_SQLITE_MIN = (3, 35, 0)  # RETURNING
+_APPLICATION_ID = 0x63617371  # "casq"
+_RETRY_MIN, _RETRY_MAX = 0.0001, 0.004
+
+Row = tuple[Any, ...]
+
+
+def open_file(path: Path) -> sqlite3.Connection:
+    """A connection to the file, in autocommit: transactions are begun by hand."""
+    return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+
+
+class Database:
+    """Runs statements and transactions, waiting a bounded time for other processes.
+
+    committed: called after each commit with whether it was synced (for the simulation).
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], sqlite3.Connection],
+        clock: Clock,
+        *,
+        name: str,
+        durable: bool = True,
+        lock_wait: float = LOCK_WAIT_SECONDS,
+        committed: Callable[[bool], None] | None = None,
+    ) -> None:
+        if sqlite3.sqlite_version_info < _SQLITE_MIN:
+            raise ConfigError(
+                f"SQLite {sqlite3.sqlite_version} is too old",
+                hint="use a Python built with SQLite 3.35 or newer",
+            )
+        self._clock = clock
+        self._name = name
+        self._durable = durable
+        self._lock_wait = lock_wait
+        self._committed = committed
+        self._lock = threading.RLock()
+        self._closed = False
+        with self._translated():
+            self._connection = connect()
+        try:
+            self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _prepare(self) -> None:
+        """Settings, then the schema: made, migrated, or refused when it is newer or foreign."""
+        with self._translated():
+            # In this order: who makes the tables this moment sets the id with them.
+            (tables,) = self._patiently("SELECT count(*) FROM sqlite_master").fetchone()
+            (application_id,) = self._patiently("PRAGMA application_id").fetchone()
+            self._check_own(tables, application_id)
+            # Two processes that open a new file at once collide on the switch to WAL.
+            self._patiently("PRAGMA journal_mode=WAL")
+            self._connection.execute("PRAGMA wal_autocheckpoint=2000")
+            self._connection.execute("PRAGMA synchronous=NORMAL")
+        wanted = schema_files.latest_version("sqlite")
+        with self.write(synced=True) as tx:
+            (application_id,) = tx.execute("PRAGMA application_id").fetchone()
+            (version,) = tx.execute("PRAGMA user_version").fetchone()
+            (tables,) = tx.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            self._check_own(tables, application_id)
+            if version > wanted:
+                raise ConfigError(
+                    f"{self._name} has schema version {version}, this cassq knows {wanted}",
+                    hint="use the newer cassq that wrote it",
+                )
+            if not tables:
+                _run_script(tx, schema_files.read("sqlite.sql"))
+            for step in schema_files.migrations("sqlite"):
+                if tables and step.version > version:
+                    _run_script(tx, schema_files.read(step.name))
+            if version != wanted:
+                tx.execute(f"PRAGMA application_id={_APPLICATION_ID}")
+                tx.execute(f"PRAGMA user_version={wanted}")
+
+    def _check_own(self, tables: int, application_id: int) -> None:
+        if tables and application_id != _APPLICATION_ID:
+            raise ConfigError(
+                f"{self._name} is another program's database",
+                hint="give cassq a directory of its own",
+            )
+
+    def close(self) -> None:
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                with self._translated():
+                    self._connection.close()
+
+    def abandon(self) -> sqlite3.Connection:
+        """Give up the connection without touching it: what a forked child must do."""
+        self._closed = True
+        return self._connection
+
+    def read(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """The rows of one SELECT."""
+        self._acquire()
+        try:
+            return self._patiently(statement, parameters).fetchall()
+        except sqlite3.Error as exc:
+            raise _explained(exc, self._name) from exc
+        finally:
+            self._lock.release()
+
+    def write(self, *, synced: bool) -> Transaction:
+        """One transaction, committed at the end of its block and rolled back on an exception."""
+        return Transaction(self, synced=synced and self._durable)
+
+    def begin(self, *, synced: bool) -> sqlite3.Connection:
+        """Begin a transaction, for `Transaction`."""
+        self._acquire()
+        try:
+            if synced:
+                self._connection.execute("PRAGMA synchronous=FULL")
+            self._patiently("BEGIN IMMEDIATE")
+        except BaseException as exc:
+            if self._connection.in_transaction:  # a signal's exception came just after it began
+                self._connection.execute("ROLLBACK")
+            self._lock.release()
+            if isinstance(exc, sqlite3.Error):
+                raise _explained(exc, self._name) from exc
+            raise
+        return self._connection
+
+    def end(self, failure: BaseException | None, *, synced: bool) -> None:
+        """End a transaction, for `Transaction`."""
+        try:
+            if failure is None:
+                self._connection.execute("COMMIT")
+        except BaseException as exc:
+            failure = exc
+        try:
+            if failure is None:
+                if self._committed is not None:
+                    self._committed(synced)
+            elif self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            if synced:
+                self._connection.execute("PRAGMA synchronous=NORMAL")
+        except sqlite3.Error as exc:
+            raise _explained(exc, self._name) from exc
+        finally:
+            self._lock.release()
+        if isinstance(failure, sqlite3.Error):
+            raise _explained(failure, self._name) from failure
+        if failure is not None:
+            raise failure
+
+    def _acquire(self) -> None:
+        """Take the connection for this thread.
+
+        It may be this thread's already, and in a transaction: an exception that a signal handler
+        raised can come out between any two steps. Then nothing was committed.
+        """
+        owned: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
+        while owned():
+            self._lock.release()
+        if not self._lock.acquire(timeout=self._lock_wait):
+            raise BackendTimeoutError(f"{self._name}: another thread held it for too long")
+        if self._closed:
+            self._lock.release()
+            raise ClosedError()
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def _patiently(self, statement: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
+        """Run a statement; while other processes hold the file, try again until the limit.
+
+        SQLite's own busy handler sleeps up to 100 ms at a time, which shows in latencies.
+        """
+        try:
+            return self._connection.execute(statement, parameters)
+        except sqlite3.OperationalError as exc:
+            if not _is_busy(exc):
+                raise
+        waited = Stopwatch()
+        pause = _RETRY_MIN
+        while True:
+            self._clock.sleep(pause)
+            pause = min(pause * 1.5, _RETRY_MAX)
+            try:
+                return self._connection.execute(statement, parameters)
+            except sqlite3.OperationalError as exc:
+                if not _is_busy(exc) or waited.seconds() > self._lock_wait:
+                    raise
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as exc:
+            raise _explained(exc, self._name) from exc
+
+
+class Transaction:
+    """A `with` block of one transaction: classes are several microseconds cheaper here than
+    generators."""
+
+    __slots__ = ("_database", "_synced")
+
+    def __init__(self, database: Database, *, synced: bool) -> None:
+        self._database = database
+        self._synced = synced
+
+    def __enter__(self) -> sqlite3.Connection:
+        return self._database.begin(synced=self._synced)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, failure: BaseException | None, _trace: object
+    ) -> None:
+        self._database.end(failure, synced=self._synced)
+
+
+def _run_script(tx: sqlite3.Connection, script: str) -> None:
+    """Statements one by one: `executescript` would commit the transaction first."""
+    statement = ""
+    for line in script.splitlines():
+        statement += line + "\n"
+        if sqlite3.complete_statement(statement):
+            tx.execute(statement)
+            statement = ""
+    if any(line.strip() and not line.lstrip().startswith("--") for line in statement.splitlines()):
+        raise BrokenInvariantError("a schema file ends in the middle of a statement")
+
+
+def _is_busy(exc: sqlite3.OperationalError) -> bool:
+    return getattr(exc, "sqlite_errorcode", 0) & 0xFF in (
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+    )
+
+
+def _explained(exc: sqlite3.Error, name: str) -> CassqError:
+    code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return BackendTimeoutError(f"{name} is locked by another process")
+    if code == sqlite3.SQLITE_FULL:
+        return StorageFullError(f"{name}: no space left")
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return CorruptionError(
+            f"{name} is damaged: {exc}",
+            hint="restore it, or move it away: it is rebuilt from the pipe files when the "
+            "directory is opened next, and what was delivered is delivered again",
+        )
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        return BackendUnavailableError(
+            f"{name}: {exc}", hint="the directory must be writable by this user", retryable=False
+        )
+    if isinstance(exc, sqlite3.ProgrammingError):
+        return ClosedError()
+    return BackendError(f"{name}: {exc}", outcome_unknown=True)

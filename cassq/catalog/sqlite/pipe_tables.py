@@ -1,0 +1,205 @@
+"""Pipes in SQLite: their rows from open to gone, and the totals they leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cassq.catalog.port import Catalog, GroupRow, PipeRow, PipeState, Retired
+from cassq.catalog.sqlite.database import Database, Row
+from cassq.frames import Place
+
+_PIPE = (
+    "p.id, p.queue_id, p.state, p.owner, p.created_ms, p.lease_ms, p.beat, p.end_seq, p.end_pos,"
+    " p.predecessor, p.ordinal"
+)
+# One pipe, by its unique index.
+PIPE = f"SELECT {_PIPE} FROM pipes p WHERE id = ?"
+# The live pipes of a queue: a range of the partial index, so dead ones cost nothing.
+LIVE = f"SELECT {_PIPE} FROM pipes p WHERE queue_id = ? AND state < 3 ORDER BY ordinal"
+# Live pipes the group has not claimed to the end; bounded below by the group's stored floor.
+UNCLAIMED = f"""
+SELECT {_PIPE} FROM pipes p LEFT JOIN cursors c ON c.group_id = ?1 AND c.pipe_id = p.id
+WHERE p.queue_id = ?2 AND p.state < 3
+  AND p.ordinal >= (SELECT floor_ordinal FROM groups WHERE id = ?1)
+  AND (p.end_seq IS NULL OR p.end_seq > coalesce(c.chain_seq, 0))
+ORDER BY p.ordinal LIMIT ?3"""
+# The same for what the group has not acked to the end.
+UNACKED = UNCLAIMED.replace("c.chain_seq", "c.ack_seq")
+# Raise the floor to the oldest pipe not claimed to its end.
+RAISE_FLOOR = "UPDATE groups SET floor_ordinal = ? WHERE id = ? AND floor_ordinal < ?"
+# Pipes whose files are to be removed: a partial index that holds nothing else.
+CONSUMED = f"SELECT {_PIPE} FROM pipes p WHERE state = 3"
+# Groups of the pipe's queue that have not acked it to the end.
+UNFINISHED = """
+SELECT 1 FROM groups g LEFT JOIN cursors c ON c.group_id = g.id AND c.pipe_id = ?1
+WHERE g.queue_id = ?2 AND coalesce(c.ack_seq, 0) < ?3 LIMIT 1"""
+# Moves into a pipe whose movers may still have to look whether the message arrived.
+ARRIVING = "SELECT 1 FROM moves WHERE dest_pipe = ? AND settled = 0 LIMIT 1"
+# One row a group: what the pipe held and how much of it died there.
+WRITE_TOTALS = """
+INSERT OR IGNORE INTO retired (pipe_id, group_id, queue_id, start, pushed, dead)
+SELECT ?1, g.id, g.queue_id, coalesce(c.start_seq, 0), ?3, (SELECT count(*) FROM moves m
+    WHERE m.group_id = g.id AND m.pipe_id = ?1 AND m.settled = 1)
+FROM groups g LEFT JOIN cursors c ON c.group_id = g.id AND c.pipe_id = ?1
+WHERE g.queue_id = ?2"""
+# The locks that exclusive groups held on a pipe: by key, one a group.
+DROP_LOCKS = """
+DELETE FROM leases WHERE name IN
+    (SELECT 'pop:' || g.id || ':' || ?1 FROM groups g WHERE g.queue_id = ?2)"""
+_FLOOR_STEP = 64  # pipes claimed to the end, before the floor is moved past them
+
+
+def _pipe_row(row: Row) -> PipeRow:
+    return PipeRow(
+        id=row[0],
+        queue_id=row[1],
+        state=PipeState(row[2]),
+        owner=row[3],
+        created_ms=row[4],
+        lease_ms=row[5],
+        beat=row[6],
+        end=None if row[7] is None else Place(row[7], row[8]),
+        predecessor=row[9],
+        ordinal=row[10],
+    )
+
+
+class PipeTables(Catalog):
+    """The part of the catalog that knows pipes."""
+
+    _db: Database
+
+    def add_pipe(self, row: PipeRow) -> bool:
+        with self._db.write(synced=True) as tx:
+            if tx.execute(PIPE, (row.id,)).fetchone():
+                return False
+            queue = tx.execute(
+                "SELECT tail, json_extract(policy, '$.consistency') FROM queues"
+                " WHERE id = ? AND deleted = 0",
+                (row.queue_id,),
+            ).fetchone()
+            if queue is None:
+                return False
+            if queue[1] == "cp":
+                before = tx.execute(PIPE, (row.predecessor,)).fetchone()
+                open_still = before is not None and before[2] < PipeState.SEALED
+                if queue[0] != row.predecessor or open_still:
+                    return False
+                tx.execute("UPDATE queues SET tail = ? WHERE id = ?", (row.id, row.queue_id))
+            end = row.end or (None, None)
+            tx.execute(
+                "INSERT INTO pipes (id, queue_id, state, owner, created_ms, lease_ms, beat,"
+                " end_seq, end_pos, predecessor) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    row.id,
+                    row.queue_id,
+                    row.state,
+                    row.owner,
+                    row.created_ms,
+                    row.lease_ms,
+                    row.beat,
+                    *end,
+                    row.predecessor,
+                ),
+            )
+            return True
+
+    def pipe(self, pipe_id: str) -> PipeRow | None:
+        rows = self._db.read(PIPE, (pipe_id,))
+        return _pipe_row(rows[0]) if rows else None
+
+    def pipes(self, queue_id: str) -> list[PipeRow]:
+        return [_pipe_row(row) for row in self._db.read(LIVE, (queue_id,))]
+
+    def unclaimed_pipes(
+        self, group: GroupRow, limit: int, *, unacked: bool = False
+    ) -> list[PipeRow]:
+        statement = UNACKED if unacked else UNCLAIMED
+        rows = self._db.read(statement, (group.id, group.queue_id, limit))
+        pipes = [_pipe_row(row) for row in rows]
+        if pipes:
+            self._raise_floor(group, pipes[0].ordinal)
+        return pipes
+
+    def _raise_floor(self, group: GroupRow, ordinal: int) -> None:
+        behind = self._db.read(
+            "SELECT count(*) FROM (SELECT 1 FROM pipes WHERE queue_id = ?2 AND state < 3"
+            " AND ordinal < ?3 AND ordinal >= (SELECT floor_ordinal FROM groups WHERE id = ?1)"
+            " LIMIT ?4)",
+            (group.id, group.queue_id, ordinal, _FLOOR_STEP),
+        )
+        if behind[0][0] >= _FLOOR_STEP:
+            with self._db.write(synced=False) as tx:
+                tx.execute(RAISE_FLOOR, (ordinal, group.id, ordinal))
+
+    def consumed_pipes(self) -> list[PipeRow]:
+        return [_pipe_row(row) for row in self._db.read(CONSUMED)]
+
+    def pipe_ids(self) -> set[str]:
+        return {pipe_id for (pipe_id,) in self._db.read("SELECT id FROM pipes")}
+
+    def beat(self, pipe_id: str, owner: str, state: PipeState) -> bool:
+        with self._db.write(synced=False) as tx:
+            changed = tx.execute(
+                "UPDATE pipes SET beat = beat + 1, state = ? WHERE id = ? AND owner = ?"
+                " AND state < 2",
+                (state, pipe_id, owner),
+            )
+            return changed.rowcount == 1
+
+    def record_end(self, pipe_id: str, end: Place) -> Place | None:
+        with self._db.write(synced=True) as tx:
+            tx.execute(
+                "UPDATE pipes SET end_seq = ?, end_pos = ?, state = 2 WHERE id = ?"
+                " AND end_seq IS NULL AND state < 2",
+                (end.seq, end.pos, pipe_id),
+            )
+            row = tx.execute("SELECT end_seq, end_pos FROM pipes WHERE id = ?", (pipe_id,))
+            found = row.fetchone()
+            return Place(*found) if found and found[0] is not None else None
+
+    def retire(self, pipe_id: str, groups_version: int) -> bool:
+        with self._db.write(synced=True) as tx:
+            row = tx.execute(PIPE, (pipe_id,)).fetchone()
+            if row is None or row[2] != PipeState.SEALED:
+                return False
+            pipe = _pipe_row(row)
+            assert pipe.end is not None
+            before = tx.execute(PIPE, (pipe.predecessor,)).fetchone()
+            if before is not None and before[2] < PipeState.CONSUMED:
+                return False  # in order: that a predecessor is gone means that all before it is
+            version, groups = tx.execute(
+                "SELECT groups_version, (SELECT count(*) FROM groups WHERE queue_id = q.id)"
+                " FROM queues q WHERE id = ?",
+                (pipe.queue_id,),
+            ).fetchone()
+            unfinished = tx.execute(UNFINISHED, (pipe_id, pipe.queue_id, pipe.end.seq))
+            if version != groups_version or not groups or unfinished.fetchone():
+                return False
+            if tx.execute(ARRIVING, (pipe_id,)).fetchone():
+                return False
+            tx.execute(WRITE_TOTALS, (pipe_id, pipe.queue_id, pipe.end.seq))
+            tx.execute("DELETE FROM moves WHERE pipe_id = ?", (pipe_id,))
+            tx.execute(DROP_LOCKS, (pipe_id, pipe.queue_id))
+            tx.execute("DELETE FROM cursors WHERE pipe_id = ?", (pipe_id,))
+            tx.execute("UPDATE pipes SET state = 3 WHERE id = ?", (pipe_id,))
+            tx.execute(
+                "UPDATE queues SET groups_version = groups_version + 1 WHERE id = ?",
+                (pipe.queue_id,),
+            )
+            return True
+
+    def forget_pipes(self, pipe_ids: Sequence[str]) -> None:
+        with self._db.write(synced=False) as tx:
+            for pipe_id in pipe_ids:
+                gone = tx.execute("DELETE FROM pipes WHERE id = ? AND state = 3", (pipe_id,))
+                if gone.rowcount:
+                    tx.execute("DELETE FROM cursors WHERE pipe_id = ?", (pipe_id,))
+
+    def retired(self, queue_id: str) -> list[Retired]:
+        rows = self._db.read(
+            "SELECT pipe_id, group_id, queue_id, start, pushed, dead FROM retired"
+            " WHERE queue_id = ?",
+            (queue_id,),
+        )
+        return [Retired(*row) for row in rows]

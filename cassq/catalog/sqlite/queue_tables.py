@@ -1,0 +1,189 @@
+"""Queues, groups and leases in SQLite."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+
+from cassq.catalog.port import Catalog, GroupRow, PipeState, QueueRow
+from cassq.catalog.sqlite.database import Database, Row
+from cassq.frames import Place
+from cassq.queues import GroupPolicy, QueuePolicy, as_dict, known_only
+
+_QUEUE = "id, name, policy, version, groups_version, tail, deleted"
+_GROUP = "id, queue_id, name, policy, created_ms"
+
+# One queue, by the unique index of names.
+QUEUE_BY_NAME = f"SELECT {_QUEUE} FROM queues WHERE name = ? AND deleted = 0"
+# One queue, by key.
+QUEUE_BY_ID = f"SELECT {_QUEUE} FROM queues WHERE id = ?"
+# Queues whose name begins with a prefix: a range of the index of names.
+QUEUES = f"SELECT {_QUEUE} FROM queues WHERE name >= ? AND name < ? AND deleted = ? ORDER BY name"
+# The groups of one queue, by its unique index.
+GROUPS = f"SELECT {_GROUP} FROM groups WHERE queue_id = ? ORDER BY name"
+# Rows of one group, by key ranges.
+DROP_GROUP = (
+    "DELETE FROM claims WHERE group_id = ?",
+    "DELETE FROM cursors WHERE group_id = ?",
+    "DELETE FROM moves WHERE group_id = ?",
+    "DELETE FROM leases WHERE name >= 'pop:' || ?1 || ':' AND name < 'pop:' || ?1 || ';'",
+    "DELETE FROM groups WHERE id = ?",
+)
+
+
+def _queue_row(row: Row) -> QueueRow:
+    policy = QueuePolicy(**known_only(QueuePolicy, json.loads(row[2])))
+    return QueueRow(row[0], row[1], policy, row[3], row[4], row[5], bool(row[6]))
+
+
+def _group_row(row: Row) -> GroupRow:
+    policy = GroupPolicy(**known_only(GroupPolicy, json.loads(row[3])))
+    return GroupRow(row[0], row[1], row[2], policy, row[4])
+
+
+def _insert_group(tx: sqlite3.Connection, row: GroupRow) -> None:
+    tx.execute(
+        f"INSERT INTO groups ({_GROUP}) VALUES (?, ?, ?, ?, ?)",
+        (row.id, row.queue_id, row.name, json.dumps(as_dict(row.policy)), row.created_ms),
+    )
+
+
+def _raise_groups_version(tx: sqlite3.Connection, queue_id: str, expected: int) -> bool:
+    changed = tx.execute(
+        "UPDATE queues SET groups_version = groups_version + 1"
+        " WHERE id = ? AND groups_version = ? AND deleted = 0",
+        (queue_id, expected),
+    )
+    return changed.rowcount == 1
+
+
+class QueueTables(Catalog):
+    """The part of the catalog that knows queues, groups and leases."""
+
+    _db: Database
+
+    def create_queue(self, row: QueueRow, default: GroupRow) -> bool:
+        with self._db.write(synced=True) as tx:
+            if tx.execute(QUEUE_BY_NAME, (row.name,)).fetchone():
+                return False
+            tx.execute(
+                "INSERT INTO queues (id, name, policy) VALUES (?, ?, ?)",
+                (row.id, row.name, json.dumps(as_dict(row.policy))),
+            )
+            _insert_group(tx, default)
+            return True
+
+    def queue(self, name: str) -> QueueRow | None:
+        rows = self._db.read(QUEUE_BY_NAME, (name,))
+        return _queue_row(rows[0]) if rows else None
+
+    def queue_by_id(self, queue_id: str) -> QueueRow | None:
+        rows = self._db.read(QUEUE_BY_ID, (queue_id,))
+        return _queue_row(rows[0]) if rows else None
+
+    def queues(self, prefix: str = "", *, deleted: bool = False) -> list[QueueRow]:
+        beyond = prefix + "\U0010ffff"
+        return [_queue_row(row) for row in self._db.read(QUEUES, (prefix, beyond, int(deleted)))]
+
+    def update_queue(self, queue_id: str, version: int, policy: QueuePolicy) -> bool:
+        with self._db.write(synced=True) as tx:
+            changed = tx.execute(
+                "UPDATE queues SET policy = ?, version = version + 1"
+                " WHERE id = ? AND version = ? AND deleted = 0",
+                (json.dumps(as_dict(policy)), queue_id, version),
+            )
+            return changed.rowcount == 1
+
+    def delete_queue(self, queue_id: str) -> list[str]:
+        with self._db.write(synced=True) as tx:
+            tx.execute("UPDATE queues SET deleted = 1 WHERE id = ?", (queue_id,))
+            tx.execute(
+                "UPDATE pipes SET state = ? WHERE queue_id = ? AND state < 3",
+                (PipeState.CONSUMED, queue_id),
+            )
+            rows = tx.execute("SELECT id FROM pipes WHERE queue_id = ?", (queue_id,))
+            return [pipe_id for (pipe_id,) in rows]
+
+    def forget_queue(self, queue_id: str) -> None:
+        with self._db.write(synced=False) as tx:
+            row = tx.execute(QUEUE_BY_ID, (queue_id,)).fetchone()
+            if row is None or not _queue_row(row).deleted:
+                return
+            if tx.execute("SELECT 1 FROM pipes WHERE queue_id = ?", (queue_id,)).fetchone():
+                return
+            for (group_id,) in tx.execute(
+                "SELECT id FROM groups WHERE queue_id = ?", (queue_id,)
+            ).fetchall():
+                for statement in DROP_GROUP:
+                    tx.execute(statement, (group_id,))
+            tx.execute("DELETE FROM retired WHERE queue_id = ?", (queue_id,))
+            tx.execute("DELETE FROM queues WHERE id = ? AND deleted = 1", (queue_id,))
+
+    def create_group(self, row: GroupRow, starts: Mapping[str, Place], groups_version: int) -> bool:
+        with self._db.write(synced=True) as tx:
+            taken = tx.execute(
+                "SELECT 1 FROM groups WHERE queue_id = ? AND name = ?", (row.queue_id, row.name)
+            ).fetchone()
+            if taken or not _raise_groups_version(tx, row.queue_id, groups_version):
+                return False
+            _insert_group(tx, row)
+            tx.executemany(
+                "INSERT INTO cursors (group_id, pipe_id, start_seq, ack_seq, ack_pos, chain_seq,"
+                " chain_pos) SELECT ?1, id, ?3, ?3, ?4, ?3, ?4 FROM pipes"
+                " WHERE id = ?2 AND state < 3",
+                [(row.id, pipe_id, place.seq, place.pos) for pipe_id, place in starts.items()],
+            )
+            return True
+
+    def groups(self, queue_id: str) -> list[GroupRow]:
+        return [_group_row(row) for row in self._db.read(GROUPS, (queue_id,))]
+
+    def update_group(self, group_id: str, policy: GroupPolicy) -> bool:
+        with self._db.write(synced=True) as tx:
+            changed = tx.execute(
+                "UPDATE groups SET policy = ? WHERE id = ?",
+                (json.dumps(as_dict(policy)), group_id),
+            )
+            return changed.rowcount == 1
+
+    def delete_group(self, group_id: str) -> bool:
+        with self._db.write(synced=True) as tx:
+            row = tx.execute("SELECT queue_id FROM groups WHERE id = ?", (group_id,)).fetchone()
+            if row is None:
+                return False
+            tx.execute(
+                "UPDATE queues SET groups_version = groups_version + 1 WHERE id = ?", (row[0],)
+            )
+            for statement in DROP_GROUP:
+                tx.execute(statement, (group_id,))
+            return True
+
+    def take_lease(self, name: str, owner: str, ttl_ms: int) -> int | None:
+        now_ms = self.now_ms()
+        with self._db.write(synced=False) as tx:
+            row = tx.execute(
+                "SELECT owner, epoch, due_ms FROM leases WHERE name = ?", (name,)
+            ).fetchone()
+            if row is None:
+                epoch = 1
+            elif row[0] == owner and row[2] > now_ms:
+                epoch = row[1]
+            elif row[2] <= now_ms:
+                epoch = row[1] + 1
+            else:
+                return None
+            tx.execute(
+                "INSERT INTO leases (name, owner, epoch, due_ms) VALUES (?1, ?2, ?3, ?4)"
+                " ON CONFLICT (name) DO UPDATE SET owner = ?2, epoch = ?3, due_ms = ?4",
+                (name, owner, epoch, now_ms + ttl_ms),
+            )
+            return int(epoch)
+
+    def drop_lease(self, name: str, owner: str) -> None:
+        # The row stays with its epoch, so that the next holder's is higher.
+        with self._db.write(synced=False) as tx:
+            tx.execute(
+                "UPDATE leases SET due_ms = 0, owner = '' WHERE name = ? AND owner = ?",
+                (name, owner),
+            )

@@ -1,0 +1,1 @@
+"""The `cassq` command; one file a noun."""

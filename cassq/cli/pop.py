@@ -1,0 +1,184 @@
+"""`cassq pop`: messages to standard output, acked when they are out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from cassq.cli import output
+from cassq.cli.stopping import Stop, Stopped
+from cassq.cli.verb import Invocation, Verb, queue_argument, seconds
+from cassq.clock import Stopwatch
+from cassq.errors import CassqError, ClaimLostError, CorruptionError, UsageError
+from cassq.extents.port import ExtentMissingError
+from cassq.messages import Message
+from cassq.popper import Popper
+
+BATCH = 1_000
+# A signal is noticed at the latest after so long.
+LOOK_SECONDS = 0.25
+# A reader may be slow: what it is being given is kept for it so long, and then goes to others.
+KEEP_SECONDS = 3600.0
+
+
+@click.command(
+    cls=Verb,
+    short_help="Pop messages and write them to standard output.",
+    examples=[
+        "cassq pop mail",
+        "cassq pop mail --max 100 --wait 10s",
+        "cassq pop mail --all > mail.txt",
+        "cassq pop mail --no-ack --json",
+        "cassq pop hits --group archive --follow | gzip > hits.gz",
+    ],
+)
+@queue_argument("queue")
+@click.option(
+    "--group", default="default", show_default=True, help="The consumer group to pop for."
+)
+@click.option(
+    "--max",
+    "limit",
+    type=click.IntRange(min=1),
+    help="Pop at most so many messages.  [default: 1, and no limit with --all or --follow]",
+)
+@click.option("--all", "drain", is_flag=True, help="Pop until nothing is left.")
+@click.option(
+    "--wait",
+    type=seconds,
+    default="0",
+    show_default=True,
+    metavar="SECONDS",
+    help="Wait so long for the first message.",
+)
+@click.option("--follow", "-f", is_flag=True, help="Go on for ever, as messages come.")
+@click.option(
+    "--ack/--no-ack",
+    default=True,
+    show_default=True,
+    help="Ack the messages once they are written, or give them back at the end, as if they had"
+    " not been popped.",
+)
+@click.pass_context
+def pop(
+    ctx: click.Context,
+    queue: str,
+    group: str,
+    limit: int | None,
+    drain: bool,
+    wait: float,
+    follow: bool,
+    ack: bool,
+) -> None:
+    """Pop messages and write them to standard output, one a line.
+
+    A payload is written as it was pushed, byte by byte, and a newline after it; if payloads may
+    hold newlines, use --json. With --json each line is an object: id, attempts, pushed_at, headers,
+    key and payload; a payload that is no UTF-8 text is base64, under the name payload_base64.
+
+    Messages are acked after they are out: handed to the reader of the pipe, or on disk if standard
+    output is a file. If the reader goes away or the command is killed, those not acked are
+    delivered again. So nothing is lost, and a line may come twice. To take few messages, say
+    --max: a reader like `head` throws away what it was given too much.
+    """
+    if follow and not ack:
+        raise UsageError("--follow cannot be used with --no-ack", hint="use --max, or cassq peek")
+    call = ctx.ensure_object(Invocation)
+    if limit is None and not (drain or follow):
+        limit = 1
+    with Stop() as stop, call.connect() as client:
+        with client.queue(queue).popper(group, keep_alive=KEEP_SECONDS) as popper:
+            popping = Popping(popper, stop, ack=ack, as_json=call.as_json)
+            try:
+                popping.run(limit, wait=wait, follow=follow)
+            except BrokenPipeError:
+                popping.tell_given_back("the reader of the output is gone")
+                ctx.exit(1)
+    if stop.wanted and not follow:
+        ctx.exit(stop.exit_code)
+    if popping.failed:
+        ctx.exit(1)
+
+
+class Popping:
+    """One run of the command. given_back: so many messages were popped and not acked.
+
+    failed: something could not be read or acked, and was told on standard error.
+    """
+
+    def __init__(self, popper: Popper, stop: Stop, *, ack: bool, as_json: bool) -> None:
+        self.failed = False
+        self.given_back = 0
+        self._popper = popper
+        self._stop = stop
+        self._ack = ack
+        self._as_json = as_json
+        self._sink = output.Sink(stop)
+        self._held: list[Message] = []
+
+    def run(self, limit: int | None, *, wait: float, follow: bool) -> None:
+        """Pop, write and ack until it is enough, or the command shall end."""
+        left = limit
+        try:
+            while left is None or left > 0:
+                messages = self._pop(BATCH if left is None else min(BATCH, left), wait, follow)
+                if not messages:
+                    break
+                self._deliver(messages)
+                left = None if left is None else left - len(messages)
+                wait = 0.0  # the time to wait is for the first
+        except Stopped:
+            self.tell_given_back("the reader of the output has stopped reading")
+        finally:
+            self._give_back(self._held)
+
+    def _pop(self, count: int, wait: float, follow: bool) -> list[Message]:
+        """The next messages; none when it has waited long enough, or shall end."""
+        watch = Stopwatch()
+        while not self._stop.wanted:
+            left = LOOK_SECONDS if follow else max(0.0, wait - watch.seconds())
+            try:
+                messages = self._popper.pop(count, wait=min(left, LOOK_SECONDS))
+            except (CorruptionError, ExtentMissingError) as exc:
+                # It is raised once for each such pipe; the others can be read.
+                self._tell(exc)
+                continue
+            if messages or left == 0:
+                return messages
+            self._sink.check()
+        return []
+
+    def _deliver(self, messages: list[Message]) -> None:
+        try:
+            self._sink.write(output.message_lines(messages, as_json=self._as_json))
+            self._sink.flush()
+        except (OSError, Stopped):
+            # Some may have been written, but nobody knows whether they were read.
+            self._give_back(messages)
+            raise
+        if not self._ack:
+            self._held += messages
+            return
+        try:
+            self._popper.commit(messages)
+        except ClaimLostError as exc:
+            self._tell(exc)
+
+    def _give_back(self, messages: Sequence[Message]) -> None:
+        if messages:
+            self.given_back += len(messages)
+            try:
+                self._popper.release(messages)
+            except ClaimLostError as exc:
+                self._tell(exc)
+
+    def tell_given_back(self, why: str) -> None:
+        """Say why messages that were popped, and perhaps written, will be delivered again."""
+        given = output.messages(self.given_back)
+        output.error(f"{why}; given back: {given}", as_json=self._as_json, kind="OutputClosed")
+
+    def _tell(self, exc: CassqError) -> None:
+        self.failed = True
+        kind = type(exc).__name__
+        output.error(exc.message, exc.hint, as_json=self._as_json, kind=kind, fields=exc.fields)

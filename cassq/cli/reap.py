@@ -1,0 +1,234 @@
+"""`cassq reap` and `cassq rollback`: the reaper's passes, once or again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from cassq.catalog.port import QueueRow
+from cassq.cli import output
+from cassq.cli.stopping import Stop
+from cassq.cli.verb import Invocation, Verb, complete_queue, seconds
+from cassq.client import Client
+from cassq.clock import SystemClock
+from cassq.errors import BackendError, QueueNotFoundError, UsageError
+from cassq.reaper import Action, Reaper
+
+LOOK_SECONDS = 0.25
+EVERY_SECONDS_MIN = 0.1
+FAILED = "failed"
+
+# Runs the passes over these queues.
+Pass = Callable[[Reaper, list[QueueRow]], list[Action]]
+
+OPTIONS = [
+    click.option(
+        "--queue",
+        "queues",
+        multiple=True,
+        metavar="QUEUE",
+        shell_complete=complete_queue,
+        help="Only this queue; may be given several times.  [default: all queues]",
+    ),
+    click.option(
+        "--every",
+        type=seconds,
+        metavar="SECONDS",
+        help="Go on for ever, with a pass every so often, until SIGTERM or Ctrl-C.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing."),
+]
+
+
+def _with_options(command: Any) -> Any:
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command(
+    cls=Verb,
+    short_help="Do what stopped clients left over, once or as a daemon.",
+    examples=[
+        "cassq reap",
+        "cassq reap --dry-run",
+        "cassq reap --every 10s",
+        "cassq reap --queue mail --queue /shop/orders --json",
+    ],
+)
+@_with_options
+@click.pass_context
+def reap(ctx: click.Context, queues: tuple[str, ...], every: float | None, dry_run: bool) -> None:
+    """Do what is left over when pushers and poppers stop, crash or are done.
+
+    \b
+    seal      pipes whose pusher is gone, or showed no sign of life for a whole lease
+    rollback  give messages back that a popper has kept for too long
+    retire    remove pipes that every group has committed
+    sweep     finish removals that a crash interrupted
+
+    Running clients do this in passing, so it is needed only where no client runs: one pass from
+    cron, or --every as a daemon. Any number may run side by side.
+
+    One pass watches pipes of which it cannot tell whether their pusher lives, all at once, until it
+    can: at most for a lease, which is 10 seconds by default. If there are none it returns at once.
+    The exit code is 1 if something could not be done.
+    """
+    _run(ctx, queues, every, dry_run, once=_reap_once, again=_reap)
+
+
+@click.command(
+    cls=Verb,
+    short_help="Give back what poppers have kept for too long.",
+    examples=["cassq rollback", "cassq rollback --queue mail", "cassq rollback --every 5s"],
+)
+@_with_options
+@click.pass_context
+def rollback(
+    ctx: click.Context, queues: tuple[str, ...], every: float | None, dry_run: bool
+) -> None:
+    """Give messages back that a popper has kept for longer than the claim timeout.
+
+    Messages that were delivered too often become dead letters. This is one pass of `cassq reap`.
+    """
+    _run(ctx, queues, every, dry_run, once=_roll_back, again=_roll_back)
+
+
+def _run(
+    ctx: click.Context,
+    queues: tuple[str, ...],
+    every: float | None,
+    dry_run: bool,
+    *,
+    once: Callable[[Stop], Pass],
+    again: Callable[[Stop], Pass],
+) -> None:
+    call = ctx.ensure_object(Invocation)
+    if every is not None and every < EVERY_SECONDS_MIN:
+        raise UsageError(f"--every is at least {EVERY_SECONDS_MIN} seconds, not {every:g}")
+    with Stop() as stop, call.connect() as client:
+        client.reaper.dry_run = dry_run
+        if every is not None:
+            _go_on(call, client, queues, again(stop), every, stop)
+            return
+        actions = once(stop)(client.reaper, _rows(client, queues))
+    if call.as_json:
+        output.document(_document(actions))
+    else:
+        output.say(*_lines(actions) or ["nothing to do"])
+    if stop.wanted:
+        ctx.exit(stop.exit_code)
+    if any(action.outcome == FAILED for action in actions):
+        ctx.exit(1)
+
+
+def _go_on(
+    call: Invocation,
+    client: Client,
+    queues: tuple[str, ...],
+    work: Pass,
+    pause: float,
+    stop: Stop,
+) -> None:
+    """The daemon: passes until the command shall end; what fails is told and tried again."""
+    clock = SystemClock()
+    output.note(f"a pass every {pause:g} s, until SIGTERM or Ctrl-C")
+    while True:
+        try:
+            actions = work(client.reaper, _rows(client, queues))
+        except BackendError as exc:
+            kind = type(exc).__name__
+            output.error(exc.message, exc.hint, as_json=call.as_json, kind=kind, fields=exc.fields)
+            actions = []
+        now = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC)
+        if actions and call.as_json:
+            at = now.isoformat(timespec="milliseconds")
+            output.json_line({"at": at, **_document(actions)})
+        elif actions:
+            output.say(output.moment(now), *_lines(actions), "")
+        if stop.wait(pause):
+            return
+
+
+def _rows(client: Client, queues: tuple[str, ...]) -> list[QueueRow]:
+    if queues:
+        return [client.queue(name).row for name in queues]
+    rows: list[QueueRow] = []
+    for queue in client.queues():
+        with contextlib.suppress(QueueNotFoundError):  # deleted since they were listed
+            rows.append(queue.row)
+    return rows
+
+
+# --- the passes -----------------------------------------------------------------------------
+
+
+def _reap(_stop: Stop) -> Pass:
+    return Reaper.reap
+
+
+def _roll_back(_stop: Stop) -> Pass:
+    return lambda reaper, rows: [action for row in rows for action in reaper.rollback(row)]
+
+
+def _reap_once(stop: Stop) -> Pass:
+    """All passes, after watching what cannot be told at the first look."""
+
+    def work(reaper: Reaper, rows: list[QueueRow]) -> list[Action]:
+        actions = _seal_after_watching(reaper, rows, stop)
+        for row in rows:
+            actions += reaper.rollback(row)
+            actions += reaper.retire(row)
+        return actions + reaper.sweep()
+
+    return work
+
+
+def _seal_after_watching(reaper: Reaper, rows: list[QueueRow], stop: Stop) -> list[Action]:
+    """Seal pipes until every one of the others has shown that its owner lives.
+
+    The reaper takes note of each lease at every look, and seals those that stood still for their
+    whole length; so this ends after one lease length at the latest.
+    """
+    beats = {pipe.id: pipe.beat for pipe in reaper.candidates(rows)}
+    told = False
+    actions: dict[str, Action] = {}
+    while True:
+        for row in rows:
+            actions |= {action.subject: action for action in reaper.seal(row)}
+        doubtful = [
+            pipe
+            for pipe in reaper.candidates(rows)
+            if pipe.id not in actions and beats.get(pipe.id) == pipe.beat
+        ]
+        if not doubtful:
+            break
+        if not told and sys.stderr.isatty():
+            lease = max(pipe.lease_ms for pipe in doubtful) / 1000
+            count = f"{len(doubtful)} pipe{'' if len(doubtful) == 1 else 's'}"
+            output.note(f"watching {count} for signs of life, {lease:g} s at most")
+        told = True
+        if stop.wait(LOOK_SECONDS):
+            break
+    return list(actions.values())
+
+
+# --- what was done --------------------------------------------------------------------------
+
+
+def _document(actions: list[Action]) -> dict[str, Any]:
+    return {"actions": [action.as_dict() for action in actions]}
+
+
+def _lines(actions: list[Action]) -> list[str]:
+    if not actions:
+        return []
+    return output.table_lines(
+        ("PASS", "QUEUE", "SUBJECT", "OUTCOME", "DETAIL"),
+        [(a.verb, a.queue, a.subject, a.outcome, a.detail) for a in actions],
+    )

@@ -1,0 +1,118 @@
+"""Clocks: the only place that asks what time it is, or waits.
+
+Three kinds of time are kept apart. *Boot time* runs evenly, also while the machine sleeps, and
+is what leases and deadlines are measured in. *Wall time* is what people read. *Catalog time*
+(see `cassq.catalog.port`) is boot time moved to the wall clock's numbers once a boot, so that a
+wall clock that jumps moves no deadline.
+"""
+
+from __future__ import annotations
+
+import abc
+import threading
+import time
+from pathlib import Path
+
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Clock(abc.ABC):
+    """What the code below and above the ports asks the time of."""
+
+    @abc.abstractmethod
+    def boot_ms(self) -> int:
+        """Milliseconds since boot, counting time asleep; never goes back."""
+
+    @abc.abstractmethod
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970-01-01 UTC by the wall clock; may jump."""
+
+    @abc.abstractmethod
+    def sleep(self, seconds: float) -> None:
+        """Wait; cost: the time itself."""
+
+    @abc.abstractmethod
+    def boot_id(self) -> str:
+        """A name of this run of the machine, the same for all its processes."""
+
+
+class SystemClock(Clock):
+    """The machine's clocks."""
+
+    def __init__(self) -> None:
+        self._boot_id = _read_boot_id()
+
+    def boot_ms(self) -> int:
+        return time.clock_gettime_ns(_BOOT_CLOCK) // 1_000_000
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def boot_id(self) -> str:
+        return self._boot_id
+
+
+class ManualClock(Clock):
+    """A clock that moves only when told to: for tests and the simulation."""
+
+    def __init__(self, boot_ms: int = 1_000, wall_ms: int = 1_700_000_000_000) -> None:
+        self._boot_ms = boot_ms
+        self._wall_offset_ms = wall_ms - boot_ms
+        self._boot_id = "manual-1"
+
+    def boot_ms(self) -> int:
+        return self._boot_ms
+
+    def wall_ms(self) -> int:
+        return self._boot_ms + self._wall_offset_ms
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+
+    def boot_id(self) -> str:
+        return self._boot_id
+
+    def advance(self, seconds: float) -> None:
+        """Let `seconds` pass on every clock."""
+        self._boot_ms += round(seconds * 1000)
+
+    def jump_wall(self, seconds: float) -> None:
+        """Set the wall clock forward or back without time passing."""
+        self._wall_offset_ms += round(seconds * 1000)
+
+    def reboot(self) -> None:
+        """A new run of the machine: boot time starts again from near zero."""
+        wall_ms = self.wall_ms()
+        self._boot_ms = 1_000
+        self._wall_offset_ms = wall_ms - self._boot_ms
+        number = int(self._boot_id.rpartition("-")[2])
+        self._boot_id = f"manual-{number + 1}"
+
+
+def _read_boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        # Not Linux: the moment of boot, to the minute, tells two runs of a machine apart.
+        seconds = time.time() - time.clock_gettime(_BOOT_CLOCK)
+        return f"boot-{round(seconds / 60)}"
+
+
+class Stopwatch:
+    """Seconds of monotonic time since it was made: for waits with a deadline."""
+
+    __slots__ = ("_start_ns",)
+
+    def __init__(self) -> None:
+        self._start_ns = time.monotonic_ns()
+
+    def seconds(self) -> float:
+        return (time.monotonic_ns() - self._start_ns) / 1e9
+
+
+def wait_event(event: threading.Event, seconds: float) -> bool:
+    """Wait for `event` at most `seconds`; True when it is set."""
+    return event.wait(seconds)

@@ -1,0 +1,194 @@
+"""The embedded backends: one local directory, opened, checked and recovered.
+
+DIR/catalog.sqlite    queues, groups, pipes, claims
+DIR/pipes/ID.pipe     a pipe's frames
+DIR/bells/            doorbells of waiting poppers
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from cassq.catalog.port import Catalog, GroupRow, PipeRow, PipeState, QueueRow
+from cassq.catalog.sqlite import SqliteCatalog
+from cassq.clock import Clock
+from cassq.doorbell import Doorbell, FifoDoorbell
+from cassq.errors import BackendError, ConfigError
+from cassq.extents.disk import Disk
+from cassq.extents.files import FilesStore
+from cassq.extents.port import ExtentStore
+from cassq.ids import Ids
+from cassq.locks.lease import LeaseLocker
+from cassq.os_errors import explained
+from cassq.ports import Life, Ports
+from cassq.queues import GroupPolicy, QueuePolicy
+
+logger = logging.getLogger("cassq")
+
+CATALOG, PIPES, BELLS = "catalog.sqlite", "pipes", "bells"
+_OWN = {CATALOG, CATALOG + "-wal", CATALOG + "-shm", CATALOG + "-journal", PIPES, BELLS}
+# Shared memory and file locks do not reach over these.
+_NETWORK = {
+    "nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "glusterfs", "lustre", "afs", "9p",
+    "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.rclone", "beegfs", "gpfs",
+}  # fmt: skip
+
+
+class Embedded(NamedTuple):
+    """An opened directory."""
+
+    ports: Ports
+    doorbell: Callable[[str], Doorbell]
+    abandon: Callable[[], object]
+
+
+def open_directory(
+    directory: Path, clock: Clock, durability: str, *, create: bool = True
+) -> Embedded:
+    """Open a directory, made if it is not there; heal what a crash left. Any number of processes
+    may do so at once.
+
+    Raises ConfigError for a directory that is another program's, of a newer cassq, or on a
+    network file system, and BackendUnavailableError for one that cannot be written.
+    """
+    disk = Disk()
+    try:
+        check_file_system(directory, mounts())
+        check_contents(directory)
+        if not create and not (directory / CATALOG).exists():
+            raise ConfigError(
+                f"there is no queue directory at {directory}",
+                hint="name it with --url or CASSQ_URL, or make it: `cassq queue create NAME`",
+            )
+        disk.make_directory(directory / PIPES)
+        disk.make_directory(directory / BELLS)
+    except OSError as exc:
+        raise explained(exc, f"opening {directory}") from exc
+    ids = Ids()
+    catalog = SqliteCatalog(directory / CATALOG, clock, durable=durability == "disk")
+    try:
+        store = FilesStore(directory / PIPES, clock, durability=durability, disk=disk)
+        adopt(catalog, store, ids)
+    except BaseException:
+        catalog.close()
+        raise
+    ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, Life())
+    return Embedded(
+        ports,
+        lambda queue_id: FifoDoorbell(directory / BELLS, queue_id, clock),
+        catalog.abandon,
+    )
+
+
+def check_contents(directory: Path) -> None:
+    """ConfigError unless the directory is cassq's, empty or not there."""
+    if not directory.exists():
+        return
+    if not directory.is_dir():
+        raise ConfigError(f"{directory} is a file", hint="give cassq a directory of its own")
+    names = {entry.name for entry in directory.iterdir() if not entry.name.startswith(".")}
+    if names and CATALOG not in names and not names <= _OWN:
+        other = min(names - _OWN)
+        raise ConfigError(
+            f"{directory} is not a cassq directory: it holds {other!r}",
+            hint="give cassq a directory of its own",
+        )
+
+
+def check_file_system(directory: Path, mounted: dict[str, str]) -> None:
+    """ConfigError when the directory lies on a network file system.
+
+    mounted: mount point → type of file system.
+    """
+    path = directory.resolve()
+    for parent in (path, *path.parents):
+        kind = mounted.get(str(parent))
+        if kind is not None:
+            if kind in _NETWORK:
+                raise ConfigError(
+                    f"{directory} is on a network file system ({kind})",
+                    hint="an embedded queue needs a local disk: its processes share memory",
+                )
+            return
+
+
+def mounts() -> dict[str, str]:
+    """Mount point → type of file system, where the system tells."""
+    try:
+        lines = Path("/proc/self/mounts").read_text().splitlines()
+    except OSError:
+        return {}
+    fields = (line.split(" ") for line in lines)
+    return {f[1].replace("\\040", " "): f[2] for f in fields if len(f) > 2}
+
+
+def adopt(catalog: Catalog, store: ExtentStore, ids: Ids) -> None:
+    """Give a row to every extent that has none, so that nothing durable is forgotten.
+
+    A file without a row is either about to get one (its writer lives), or holds nothing (its
+    writer died before the row was written), or belongs to a catalog that was lost.
+    """
+    known = catalog.pipe_ids()
+    for info in store.extents(known):
+        if not info.abandoned:
+            continue
+        if catalog.pipe(info.pipe_id) is not None:
+            continue  # the row came between the two looks
+        try:
+            end = store.seal(info.pipe_id) if info.queue_name else None
+        except BackendError as exc:
+            logger.warning("pipe %s cannot be adopted: %s", info.pipe_id, exc)
+            continue
+        if end is None or end.seq == 0:
+            store.drop([info.pipe_id])
+            continue
+        queue = _queue_for(catalog, info.queue_name, ids)
+        row = PipeRow(
+            id=info.pipe_id,
+            queue_id=queue.id,
+            state=PipeState.SEALED,
+            owner="",
+            created_ms=int(info.pipe_id[:12], 16),
+            lease_ms=0,
+            end=end,
+            predecessor=queue.tail,
+        )
+        if catalog.add_pipe(row):
+            logger.warning(
+                "pipe %s of queue %s had no row: adopted with %d messages",
+                info.pipe_id,
+                info.queue_name,
+                end.seq,
+            )
+
+
+def _queue_for(catalog: Catalog, name: str, ids: Ids) -> QueueRow:
+    queue = catalog.queue(name)
+    if queue is None:
+        now_ms = catalog.now_ms()
+        row = QueueRow(ids.new(now_ms), name, QueuePolicy(), 1, 1)
+        catalog.create_queue(row, default_group(row.id, ids, now_ms))
+        queue = catalog.queue(name)
+        if queue is None:
+            raise ConfigError(f"queue {name!r} was deleted while its pipes were adopted")
+    return queue
+
+
+def default_group(queue_id: str, ids: Ids, now_ms: int) -> GroupRow:
+    """The group that comes with every queue."""
+    return GroupRow(ids.new(now_ms), queue_id, "default", GroupPolicy(), now_ms)
+
+
+def directory_of(rest: str) -> Path:
+    """The directory of a `file:` URL's rest: relative, or absolute as `///path`."""
+    path = rest.removeprefix("//") if rest.startswith("///") else rest
+    if path.startswith("//") or not path:
+        raise ConfigError(
+            f"'file:{rest}' names no directory",
+            hint="write file:cassq-data or file:///var/lib/cassq",
+        )
+    return Path(os.path.expanduser(path))

@@ -1,0 +1,106 @@
+"""Entries: pushes that wait to be appended, and the checks of what is pushed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+
+from cassq.errors import InvalidPayloadError, MessageTooLargeError
+from cassq.frames import COLUMN_BYTES_MAX, MESSAGE_BYTES_MAX
+from cassq.messages import MessageIds
+from cassq.pipes import Batch, Intend
+
+OVERHEAD_BYTES = 200  # what a waiting message costs beside its payload
+
+
+class Entry:
+    """A push that waits to be appended: one message, or many of one `push_many`."""
+
+    __slots__ = (
+        "after", "batch", "error", "flight", "future", "gone", "header", "id", "ids", "intend",
+        "key", "payload", "wake",
+    )  # fmt: skip
+
+    def __init__(
+        self, payload: bytes, header: bytes | None, key: bytes | None, batch: Batch | None = None
+    ) -> None:
+        self.payload = payload
+        self.header = header
+        self.key = key
+        self.batch = batch
+        self.intend: Intend | None = None
+        self.future: Future[str] | None = None
+        self.wake: threading.Lock | None = None  # what its thread waits at
+        self.after: Entry | None = None  # whom that thread wakes next
+        self.flight: list[Entry] = []  # what its thread appends, as the leader
+        self.gone = False  # its thread left without waiting for the end
+        self.id = ""
+        self.ids: MessageIds | None = None
+        self.error: Exception | None = None
+
+    @property
+    def size(self) -> int:
+        """Roughly the memory it takes while it waits."""
+        return len(self.payload) + len(self.header or b"") + len(self.key or b"") + OVERHEAD_BYTES
+
+    def wake_up(self) -> None:
+        assert self.wake is not None
+        if self.wake.locked():
+            self.wake.release()
+
+    @property
+    def done(self) -> bool:
+        return bool(self.id) or self.ids is not None or self.error is not None
+
+
+def settle_futures(entries: list[Entry]) -> int:
+    """Tell the futures among them that were not told yet; how many. Their callbacks run here."""
+    settled = 0
+    for entry in entries:
+        if entry.future is not None and not entry.future.done():
+            settled += 1
+            if entry.error is not None:
+                entry.future.set_exception(entry.error)
+            else:
+                entry.future.set_result(entry.id)
+    return settled
+
+
+def check_payload(payload: bytes) -> bytes:
+    if type(payload) is not bytes:
+        if not isinstance(payload, (bytes, bytearray, memoryview)):
+            raise InvalidPayloadError(
+                f"a payload is bytes, not {type(payload).__name__}",
+                hint="encode it first, for instance with json.dumps(...).encode()",
+            )
+        payload = bytes(payload)
+    if len(payload) > MESSAGE_BYTES_MAX:
+        raise MessageTooLargeError(
+            f"the message has {len(payload)} bytes, the limit is {MESSAGE_BYTES_MAX}"
+        )
+    return payload
+
+
+def check_payloads(payloads: Iterable[bytes]) -> tuple[Sequence[bytes], int | None]:
+    """A list of bytes, each checked, and their length if all have one. Two passes in C."""
+    if isinstance(payloads, (bytes, str, bytearray, memoryview)):
+        raise InvalidPayloadError(
+            "push_many takes many payloads, not one", hint="use push() for a single message"
+        )
+    found = payloads if isinstance(payloads, list) else list(payloads)
+    if set(map(type, found)) - {bytes}:
+        found = [check_payload(payload) for payload in found]
+    lengths = set(map(len, found))
+    if lengths and max(lengths) > MESSAGE_BYTES_MAX:
+        for payload in found:
+            check_payload(payload)
+    return found, lengths.pop() if len(lengths) == 1 else None
+
+
+def check_key(key: bytes | None) -> bytes | None:
+    if key is None or isinstance(key, bytes):
+        if key is not None and len(key) > COLUMN_BYTES_MAX:
+            raise MessageTooLargeError(f"a key of {len(key)} bytes is too large")
+        return key
+    raise InvalidPayloadError(f"a key is bytes, not {type(key).__name__}")

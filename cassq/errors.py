@@ -1,0 +1,183 @@
+"""Every error cassq raises, sorted by what the caller should do about it.
+
+The tree::
+
+    CassqError
+    ├─ UsageError        fix the call (the command exits with 2)
+    ├─ OwnershipError    someone else owns it now
+    ├─ BackendError      back off and retry (the command exits with 75)
+    ├─ CorruptionError   stop reading this pipe and tell someone
+    └─ BrokenInvariantError   a bug of cassq's own
+
+An error's docstring is its default message; ``hint`` says what to do next.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class CassqError(Exception):
+    """Something went wrong in cassq."""
+
+    exit_code: ClassVar[int] = 1
+    default_hint: ClassVar[str] = ""
+
+    def __init__(self, message: str = "", *, hint: str = "", **fields: Any) -> None:
+        doc = (type(self).__doc__ or type(self).__name__).strip().splitlines()[0]
+        self.message = message or doc
+        self.hint = hint or self.default_hint
+        self.fields: dict[str, Any] = fields
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+# --- fix the call ---------------------------------------------------------------------------
+
+
+class UsageError(CassqError):
+    """The call is wrong: nothing was changed by it."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A setting, URL or directory cannot be used."""
+
+
+class InvalidNameError(UsageError):
+    """A queue or group has a name that is not allowed."""
+
+    default_hint = (
+        "use letters, digits, '.', '_' and '-' (at most 200), plain or as a path like /team/name"
+    )
+
+
+class InvalidPayloadError(UsageError):
+    """A payload, key or header is not of a type that can be stored."""
+
+    default_hint = "payloads and keys are bytes; headers are a dict of str to str"
+
+
+class MessageTooLargeError(UsageError):
+    """A message is larger than a frame may be."""
+
+    default_hint = "keep large blobs elsewhere and push a reference to them"
+
+
+class MissingExtraError(UsageError):
+    """An optional package is needed for this."""
+
+
+class QueueNotFoundError(UsageError):
+    """There is no such queue."""
+
+    default_hint = "create it with client.create_queue(name) or `cassq queue create NAME`"
+
+
+class QueueExistsError(UsageError):
+    """The queue exists with another policy."""
+
+    default_hint = "use queue.update(...) or `cassq queue update NAME` to change a queue's policy"
+
+
+class GroupNotFoundError(UsageError):
+    """There is no such consumer group."""
+
+    default_hint = "create it with queue.create_group(name) or `cassq group create QUEUE NAME`"
+
+
+class GroupExistsError(UsageError):
+    """The consumer group exists already with another policy."""
+
+
+class ClosedError(UsageError):
+    """This client, pusher or popper is closed."""
+
+    default_hint = "open a new one"
+
+
+class ForkedClientError(UsageError):
+    """This client was opened before a fork; its files and locks belong to the parent."""
+
+    default_hint = "call cassq.connect() in the child process, after the fork"
+
+
+# --- someone else owns it -------------------------------------------------------------------
+
+
+class OwnershipError(CassqError):
+    """Someone else owns this now."""
+
+
+class ClaimLostError(OwnershipError):
+    """The claim on these messages was lost: they have been or will be delivered again."""
+
+    default_hint = "drop the result, or make the work idempotent; raise claim_timeout or extend()"
+
+
+class LeaseLostError(OwnershipError):
+    """A lease ran out before it was renewed."""
+
+
+class FencedError(OwnershipError):
+    """A newer owner has taken over; this one's writes have no effect."""
+
+
+class PipeSealedError(OwnershipError):
+    """The pipe is sealed: it takes no more frames."""
+
+
+# --- back off and retry ---------------------------------------------------------------------
+
+
+class BackendError(CassqError):
+    """The storage or the lock service failed."""
+
+    exit_code = 75
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        hint: str = "",
+        retryable: bool = True,
+        outcome_unknown: bool = False,
+        **fields: Any,
+    ) -> None:
+        super().__init__(message, hint=hint, **fields)
+        self.retryable = retryable
+        self.outcome_unknown = outcome_unknown
+
+
+class BackendUnavailableError(BackendError):
+    """The storage cannot be used at the moment."""
+
+
+class BackendTimeoutError(BackendError):
+    """The storage did not answer in time."""
+
+    default_hint = "another process holds the catalog for long; try again"
+
+
+class StorageFullError(BackendError):
+    """The disk is full: what was acknowledged is safe, nothing new can be stored."""
+
+    default_hint = "free some space; consumed pipes are removed by `cassq reap`"
+
+
+# --- stop and tell someone ------------------------------------------------------------------
+
+
+class CorruptionError(CassqError):
+    """Stored data is damaged."""
+
+    default_hint = "keep a copy of the directory and run `cassq audit` to see what is affected"
+
+
+class BrokenInvariantError(CassqError):
+    """cassq's own bug: something that can never happen has happened."""
+
+    default_hint = "please report it with the traceback"

@@ -1,0 +1,1 @@
+"""The extent stores: where the bytes of pipes live; one file a backend."""

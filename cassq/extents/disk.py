@@ -1,0 +1,87 @@
+"""The disk below the files store: thin names over system calls, so that a test can stand in."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+PAGE = 4096
+
+
+class Words(Protocol):
+    """A page of memory shared with every process that has the file open: 512 words of 8 bytes."""
+
+    def __getitem__(self, index: int, /) -> int: ...
+    def __setitem__(self, index: int, value: int, /) -> None: ...
+
+
+class Disk:
+    """The real disk."""
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def create(self, path: Path) -> int:
+        """A new file, opened to read and write; FileExistsError when there is one."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+    def open(self, path: Path) -> int:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def pread(self, fd: int, size: int, pos: int) -> bytes:
+        return os.pread(fd, size, pos)
+
+    def pwritev(self, fd: int, buffers: Sequence[bytes], pos: int) -> int:
+        return os.pwritev(fd, buffers, pos)
+
+    def sync_data(self, fd: int) -> None:
+        """Make a file's bytes durable."""
+        os.fdatasync(fd)
+
+    def sync(self, fd: int) -> None:
+        """Make a file's bytes, its shared pages and its size durable."""
+        os.fsync(fd)
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in a directory durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def rename(self, path: Path, to: Path) -> None:
+        """Give a file another name; FileExistsError when it is taken."""
+        os.link(path, to)
+        path.unlink()
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def unlink(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def names(self, path: Path) -> list[str]:
+        return os.listdir(path)
+
+    def lock(self, fd: int) -> bool:
+        """Take the kernel's lock on an open file without waiting; False when it is held."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def map_words(self, fd: int) -> Words:
+        """A file of one page as shared words; the mapping lives as long as the result."""
+        return memoryview(mmap.mmap(fd, PAGE)).cast("Q")

@@ -1,0 +1,145 @@
+"""Reading a pipe file: by chunks, frame by verified frame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cassq.extents.disk import PAGE, Disk, Words
+from cassq.extents.pipe_file import LAST_APPEND_MS, TURN_WANTED, published_end
+from cassq.extents.port import ExtentReader, Slice
+from cassq.frames import HEADER_SIZE, Frame, FrameError, Place, decode, frame_size, pipe_key
+from cassq.os_errors import explained
+
+_CHUNK_MIN = 64 * 1024
+_CHUNK_MAX = 4 * 1024 * 1024
+
+
+class FileReader(ExtentReader):
+    """Reads one file by chunks; keeps the last chunk and the last frame for the next claim."""
+
+    def __init__(
+        self, disk: Disk, fd: int, words: Words, pipe_id: str, *, earlier_boot: bool
+    ) -> None:
+        self._disk = disk
+        self._fd = fd
+        self._pipe_id = pipe_id
+        self._key = pipe_key(pipe_id)
+        self.words = words
+        self.earlier_boot = earlier_boot
+        self._chunk = b""
+        self._chunk_at = 0
+        self._chunk_size = _CHUNK_MIN
+        self._frame: Frame | None = None
+        self._frame_at = -1
+
+    def published(self) -> Place:
+        words = self.words
+        for _ in range(1000):
+            end = published_end(words)
+            if end is not None:
+                return end
+        # Both copies torn: only a power cut in the middle of their page does that.
+        return self.walk(Place(0, PAGE))
+
+    def read(self, start: Place, end_seq: int, limit: int, bytes_max: int) -> list[Slice]:
+        slices: list[Slice] = []
+        seq, pos = start.seq, start.pos or PAGE
+        total = 0
+        while seq < end_seq and limit > 0:
+            try:
+                frame = self._frame_at_pos(pos)
+                if frame.base_seq > seq:
+                    raise FrameError(
+                        f"pipe {self._pipe_id} has seq {frame.base_seq} where {seq} was expected"
+                    )
+            except FrameError:
+                if slices:
+                    break  # what lies before the damage is good; the next read tells of it
+                raise
+            if frame.end_seq > seq:
+                if slices and total + frame.size > bytes_max:
+                    break
+                first = seq - frame.base_seq
+                last = min(frame.count, first + limit, end_seq - frame.base_seq)
+                slices.append(Slice(frame, first, last))
+                total += frame.size
+                limit -= last - first
+                seq += last - first
+            pos += frame.size
+        return slices
+
+    def place_after(self, start: Place, slices: Sequence[Slice]) -> Place:
+        """The place after `slices`: in the last frame, or at the start of the one after it."""
+        last = slices[-1]
+        seq = last.frame.base_seq + last.last
+        pos = self._frame_at if self._frame is last.frame else self._find(start, seq)
+        if seq == last.frame.end_seq:
+            pos += last.frame.size
+        return Place(seq, pos)
+
+    def walk(self, start: Place) -> Place:
+        """Go over whole frames from `start` until none follows; the gapless end."""
+        seq, pos = start
+        while True:
+            try:
+                frame = self._frame_at_pos(pos)
+            except FrameError:
+                return Place(seq, pos)
+            if frame.base_seq != seq:
+                return Place(seq, pos)
+            seq, pos = frame.end_seq, pos + frame.size
+
+    def ask_turn(self) -> int:
+        self.words[TURN_WANTED] = 1
+        return self.words[LAST_APPEND_MS]
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._disk.close(self._fd)
+            self._fd = -1
+
+    def _find(self, start: Place, seq: int) -> int:
+        pos = start.pos or PAGE
+        frame = self._frame_at_pos(pos)
+        while frame.end_seq < seq:
+            pos += frame.size
+            frame = self._frame_at_pos(pos)
+        return pos
+
+    def _frame_at_pos(self, pos: int) -> Frame:
+        """The verified frame at byte `pos`."""
+        if pos == self._frame_at and self._frame is not None:
+            return self._frame
+        offset = pos - self._chunk_at
+        if 0 <= offset <= len(self._chunk) - HEADER_SIZE:
+            try:
+                return self._decode(pos, offset)
+            except FrameError:
+                # The chunk was read while this frame was not, or not wholly, written.
+                self._chunk = b""
+        self._load(pos, self._chunk_size)
+        try:
+            return self._decode(pos, 0)
+        except FrameError as exc:
+            where = f"pipe {self._pipe_id}, at byte {pos}"
+            raise FrameError(f"{where}: {exc.message}", pipe_id=self._pipe_id) from exc
+
+    def _decode(self, pos: int, offset: int) -> Frame:
+        size = frame_size(self._chunk, offset)
+        if len(self._chunk) - offset < size:
+            self._chunk_size = min(max(_CHUNK_MIN, 2 * size), _CHUNK_MAX)
+            self._load(pos, max(size, self._chunk_size))
+            offset = 0
+        frame = decode(self._chunk, offset, pipe_key=self._key)
+        self._frame, self._frame_at = frame, pos
+        return frame
+
+    def _load(self, pos: int, size: int) -> None:
+        end = published_end(self.words)
+        if end is not None and pos < end.pos:
+            size = min(size, end.pos - pos)  # what follows is not written yet, or not for sure
+        try:
+            self._chunk = self._disk.pread(self._fd, size, pos)
+        except OSError as exc:
+            raise explained(exc, f"reading pipe {self._pipe_id}") from exc
+        self._chunk_at = pos

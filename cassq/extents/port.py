@@ -1,0 +1,136 @@
+"""The ExtentStore port: where frames live, append-only, one extent a pipe.
+
+Every store keeps these promises, which its contract suite checks:
+
+- an append that returned is durable (as the store's durability says) and is found by `seal`;
+- seqs are gapless: a reader gets frames in order, each verified, and nothing past the end asked;
+- after `seal` returned an end, no later append is acknowledged, and every later `seal` of the
+  same extent returns an end at or past everything acknowledged and never below the first;
+- `drop` is idempotent.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+from cassq.errors import BackendError
+from cassq.frames import Frame, Place
+
+
+class ExtentMissingError(BackendError):
+    """The extent of a pipe is not in the store."""
+
+
+class Slice(NamedTuple):
+    """Messages `first .. last` (indexes, last excluded) of one frame."""
+
+    frame: Frame
+    first: int
+    last: int
+
+
+class ExtentInfo(NamedTuple):
+    """What an extent says of itself, without the catalog."""
+
+    pipe_id: str
+    queue_name: str
+    abandoned: bool  # its writer is known to be gone
+
+
+class ExtentWriter(abc.ABC):
+    """The one writer of an extent. Not thread-safe: a pusher serialises its appends."""
+
+    @property
+    @abc.abstractmethod
+    def end(self) -> Place:
+        """The place after the last frame acknowledged."""
+
+    @abc.abstractmethod
+    def append(self, frames: Sequence[tuple[bytes, bytes]], end_seq: int) -> Place:
+        """Write frames (header, body) one after another, make them durable, publish the new end.
+
+        Raises PipeSealedError when someone sealed the extent: the frames may lie below its end or
+        not. Any other error leaves the outcome unknown, and the extent must be sealed.
+        Cost: one write, one sync.
+        """
+
+    @abc.abstractmethod
+    def sealed(self) -> bool:
+        """Whether someone has begun to seal this extent. Cost: a memory read."""
+
+    @abc.abstractmethod
+    def turn_wanted(self) -> bool:
+        """Whether another pusher asks for the next turn (cp queues)."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Stop writing; the extent stays as it is."""
+
+
+class ExtentReader(abc.ABC):
+    """Reads one extent; verified frames only. Not thread-safe.
+
+    earlier_boot: it was begun before the machine started, which its readers may have felled.
+    """
+
+    earlier_boot: bool
+
+    @abc.abstractmethod
+    def published(self) -> Place:
+        """The end of what is acknowledged so far. Cost: a memory read."""
+
+    @abc.abstractmethod
+    def read(self, start: Place, end_seq: int, limit: int, bytes_max: int) -> list[Slice]:
+        """Messages from `start` on, below `end_seq`, at most `limit` (at least one frame's worth
+        is looked at, whatever `bytes_max`). Raises CorruptionError for a damaged frame.
+        """
+
+    @abc.abstractmethod
+    def place_after(self, start: Place, slices: Sequence[Slice]) -> Place:
+        """The place right after `slices`, which were read from `start`."""
+
+    @abc.abstractmethod
+    def ask_turn(self) -> int:
+        """Ask the writer for the next turn; returns boot milliseconds of its last append."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Give back file handles."""
+
+
+class ExtentStore(abc.ABC):
+    """Creates, opens, seals and drops extents."""
+
+    # Sealing decides for every append whether it counts, however long its writer was stopped;
+    # so nothing acknowledged can lie past an end, and nothing has to be rescued from there.
+    seals_exactly: bool
+
+    @abc.abstractmethod
+    def create(self, pipe_id: str, queue_name: str) -> ExtentWriter:
+        """A new, empty extent whose existence is durable."""
+
+    @abc.abstractmethod
+    def reader(self, pipe_id: str) -> ExtentReader:
+        """Open for reading; ExtentMissingError when it is gone."""
+
+    @abc.abstractmethod
+    def seal(self, pipe_id: str) -> Place:
+        """Fence the writer and find the end that covers everything acknowledged, durably."""
+
+    @abc.abstractmethod
+    def abandoned(self, pipe_id: str) -> bool:
+        """Whether the writer is certainly gone. False may only mean that it cannot be told."""
+
+    @abc.abstractmethod
+    def drop(self, pipe_ids: Sequence[str]) -> None:
+        """Remove extents durably; absent ones are no error."""
+
+    @abc.abstractmethod
+    def extents(self, known: Collection[str] = ()) -> Iterator[ExtentInfo]:
+        """Every extent that is not known, oldest first. Cost: one look into each."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Give back everything that is held."""

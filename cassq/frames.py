@@ -1,0 +1,384 @@
+"""Frames: immutable runs of messages, the unit of storage, network and checksum.
+
+A frame is a 32-byte header and a body; `docs/frame_format.md` specifies both with test vectors.
+It is encoded and decoded by bulk operations only, so that a frame of thousands of messages
+costs well under a microsecond a message. The checksum (xxh3-64 over header and body, seeded
+with the key of the pipe) is verified whenever a frame is read: a frame that is damaged, cut
+short or belongs to another pipe is never handed out.
+
+Invariants: a frame holds at least one message; its seqs are `base_seq .. base_seq + count`;
+once acknowledged its bytes never change.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from sys import byteorder
+from typing import NamedTuple
+
+from xxhash import xxh3_64, xxh3_64_intdigest
+
+from cassq.compression import COMPRESSIONS, compress, decompress
+from cassq.errors import (
+    BrokenInvariantError,
+    CorruptionError,
+    InvalidPayloadError,
+    MessageTooLargeError,
+)
+
+MAGIC = b"CQF1"
+VERSION = 1
+HEADER_SIZE = 32
+BODY_BYTES_MAX = 64 * 1024 * 1024
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+COLUMN_BYTES_MAX = 1024 * 1024  # a message's key, or its headers
+COUNT_MAX = 1_000_000
+
+UNIFORM = 1  # all payloads are of one length, stored once
+TIME_ONE = 2  # one push time for the whole frame
+TIMES = 4  # a push time a message
+HEADERS = 8
+KEYS = 16
+IDS = 32
+_KNOWN_FLAGS = UNIFORM | TIME_ONE | TIMES | HEADERS | KEYS | IDS
+
+_HEADER = struct.Struct("<4sBBHIIQQ")
+_SUMMED = HEADER_SIZE - 8  # the checksum covers the header up to itself, then the body
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+_ABSENT = 0xFFFF_FFFF
+_SMALL_BODY = 4096  # to copy so much is cheaper than a second call
+
+
+class FrameError(CorruptionError):
+    """A frame is damaged or cut short."""
+
+
+class Place(NamedTuple):
+    """Where a message stands in a pipe.
+
+    seq: its number. pos: the store's own cursor of the frame that holds it, or of an earlier
+    frame of the same pipe: a reader skips forward to `seq`.
+    """
+
+    seq: int
+    pos: int
+
+
+def pipe_key(pipe_id: str) -> int:
+    """The seed that binds a frame's checksum to its pipe: xxh3-64 of the pipe's id."""
+    return xxh3_64_intdigest(pipe_id.encode())
+
+
+class Extras:
+    """The optional columns of a run of messages; a column absent is `None`.
+
+    headers: encoded with `encode_headers`; keys, ids: bytes; each entry may be None.
+    times_ms: wall milliseconds, one for all or one a message.
+    """
+
+    __slots__ = ("headers", "ids", "keys", "times_ms")
+
+    def __init__(
+        self,
+        times_ms: int | Sequence[int],
+        headers: Sequence[bytes | None] | None = None,
+        keys: Sequence[bytes | None] | None = None,
+        ids: Sequence[bytes | None] | None = None,
+    ) -> None:
+        self.times_ms = times_ms
+        self.headers = headers
+        self.keys = keys
+        self.ids = ids
+
+
+def encode_headers(headers: Mapping[str, str] | None) -> bytes | None:
+    """A message's headers as stored: compact JSON; None for none."""
+    if not headers:
+        return None
+    if not isinstance(headers, Mapping):
+        raise InvalidPayloadError(f"headers must be a dict, not {type(headers).__name__}")
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidPayloadError(f"header {name!r} = {value!r} is not a pair of str")
+    try:
+        encoded = json.dumps(dict(headers), separators=(",", ":"), ensure_ascii=False).encode()
+    except UnicodeEncodeError as exc:
+        raise InvalidPayloadError("a header holds half a surrogate pair") from exc
+    if len(encoded) > COLUMN_BYTES_MAX:
+        raise MessageTooLargeError(
+            f"headers of {len(encoded)} bytes are over the limit of {COLUMN_BYTES_MAX}"
+        )
+    return encoded
+
+
+def encode(
+    base_seq: int,
+    payloads: Sequence[bytes],
+    extras: Extras,
+    *,
+    pipe_key: int = 0,
+    compression: str = "none",
+    length: int | None = None,
+) -> tuple[bytes, bytes]:
+    """The frame of `payloads` as (header, body), to be written one after the other.
+
+    length: of each payload, when the caller knows that all have one.
+
+    Raises MessageTooLargeError when a payload or the whole is over its limit.
+    Cost: one join and one checksum of the body.
+    """
+    count = len(payloads)
+    if not 0 < count <= COUNT_MAX:
+        raise MessageTooLargeError(f"a frame takes 1 to {COUNT_MAX} messages, not {count}")
+    flags, columns = _encode_lengths(payloads, length)
+    times = extras.times_ms
+    if isinstance(times, int):
+        flags |= TIME_ONE
+        columns.append(_U64.pack(times))
+    else:
+        flags |= TIMES
+        _check_length(times, count)
+        columns.append(_to_little(array("Q", times)))
+    for flag, column in ((HEADERS, extras.headers), (KEYS, extras.keys), (IDS, extras.ids)):
+        if column is not None and any(entry is not None for entry in column):
+            _check_length(column, count)
+            flags |= flag
+            columns.append(_encode_column(column))
+    body = b"".join((*columns, *payloads))
+    if len(body) > BODY_BYTES_MAX:
+        raise MessageTooLargeError(
+            f"a frame of {count} messages has {len(body)} bytes, the limit is {BODY_BYTES_MAX}",
+            hint="push fewer messages at a time",
+        )
+    if compression != "none":
+        packed = compress(compression, body)
+        if len(packed) + 4 < len(body):
+            body = _U32.pack(len(body)) + packed
+        else:
+            compression = "none"  # it would only grow
+    code = COMPRESSIONS[compression]
+    header = _HEADER.pack(MAGIC, VERSION, code, flags, count, len(body), base_seq, 0)
+    return header[:_SUMMED] + _U64.pack(_checksum(header[:_SUMMED], body, pipe_key)), body
+
+
+def _checksum(summed: bytes, body: bytes, seed: int) -> int:
+    if len(body) < _SMALL_BODY:
+        return xxh3_64_intdigest(summed + body, seed=seed)
+    digest = xxh3_64(summed, seed=seed)
+    digest.update(body)
+    return digest.intdigest()
+
+
+class Frame:
+    """A verified frame: its messages are sliced out on demand.
+
+    base_seq, count: which seqs it holds. size: its bytes in the store, header included.
+    """
+
+    __slots__ = (
+        "_data",
+        "_lengths",
+        "_offsets",
+        "_payload_at",
+        "_times",
+        "_uniform",
+        "base_seq",
+        "count",
+        "headers",
+        "ids",
+        "keys",
+        "size",
+    )
+
+    base_seq: int
+    count: int
+    size: int
+    headers: list[bytes | None] | None
+    keys: list[bytes | None] | None
+    ids: list[bytes | None] | None
+    _data: bytes
+    _lengths: array[int]
+    _offsets: list[int] | None
+    _payload_at: int
+    _times: int | array[int]
+    _uniform: int
+
+    @property
+    def end_seq(self) -> int:
+        return self.base_seq + self.count
+
+    def payloads(self, first: int, last: int) -> list[bytes]:
+        """The payloads of messages `first .. last` (indexes in the frame, last excluded)."""
+        data = self._data
+        if self._uniform >= 0:
+            size = self._uniform
+            at = self._payload_at + first * size
+            return list(_splitter(size, last - first).unpack_from(data, at))
+        offsets = self._offsets
+        if offsets is None:
+            offsets = self._offsets = [*accumulate(self._lengths, initial=self._payload_at)]
+        return [data[a:b] for a, b in pairwise(offsets[first : last + 1])]
+
+    def time_ms(self, index: int) -> int:
+        """When message `index` was pushed, in wall milliseconds."""
+        times = self._times
+        return times if isinstance(times, int) else times[index]
+
+    def times_ms(self) -> int | Sequence[int]:
+        """One push time for all, or one a message."""
+        return self._times
+
+
+def frame_size(data: bytes, at: int = 0) -> int:
+    """The whole size of the frame whose header stands at `at`, from the header alone.
+
+    Raises FrameError when no header stands there. The size is not yet verified.
+    """
+    if len(data) - at < HEADER_SIZE:
+        raise FrameError("a frame's header is cut short")
+    magic, version, code, flags, count, body_length, _, _ = _HEADER.unpack_from(data, at)
+    if magic != MAGIC:
+        raise FrameError("no frame starts here")
+    if version != VERSION or code > 2 or flags & ~_KNOWN_FLAGS:
+        raise FrameError(f"a frame of version {version}, flags {flags:#x} cannot be read")
+    if not 0 < count <= COUNT_MAX or body_length > BODY_BYTES_MAX:
+        raise FrameError(f"a frame claims {count} messages in {body_length} bytes")
+    return HEADER_SIZE + int(body_length)
+
+
+def decode(data: bytes, at: int = 0, *, pipe_key: int = 0) -> Frame:
+    """Verify and open the frame at `at` of `data`.
+
+    Raises FrameError when anything is wrong with it. Cost: one checksum pass; payloads are not
+    copied until they are asked for.
+    """
+    size = frame_size(data, at)
+    if len(data) - at < size:
+        raise FrameError("a frame is cut short")
+    _, _, code, flags, count, _, base_seq, checksum = _HEADER.unpack_from(data, at)
+    view = memoryview(data)
+    digest = xxh3_64(view[at : at + _SUMMED], seed=pipe_key)
+    digest.update(view[at + HEADER_SIZE : at + size])
+    if digest.intdigest() != checksum:
+        raise FrameError(f"the checksum of the frame at seq {base_seq} does not match")
+    body, start, end = data, at + HEADER_SIZE, at + size
+    if code:
+        body = _unpacked(code, data[start:end])
+        start, end = 0, len(body)
+    frame = Frame()
+    frame.base_seq, frame.count, frame.size = base_seq, count, size
+    try:
+        _parse_columns(frame, flags, body, start, end)
+    except (struct.error, ValueError, IndexError) as exc:
+        raise FrameError(f"the columns of the frame at seq {base_seq} do not fit") from exc
+    return frame
+
+
+def _unpacked(code: int, stored: bytes) -> bytes:
+    try:
+        return decompress(code, stored, BODY_BYTES_MAX)
+    except ValueError as exc:
+        raise FrameError(str(exc)) from exc
+
+
+def _parse_columns(frame: Frame, flags: int, body: bytes, at: int, end: int) -> None:
+    count = frame.count
+    if flags & UNIFORM:
+        (frame._uniform,) = _U32.unpack_from(body, at)
+        total = frame._uniform * count
+        at += 4
+    else:
+        frame._uniform = -1
+        frame._lengths = _from_little("I", body[at : at + 4 * count], count)
+        total = sum(frame._lengths)
+        at += 4 * count
+    frame._offsets = None
+    if flags & TIMES:
+        frame._times = _from_little("Q", body[at : at + 8 * count], count)
+        at += 8 * count
+    else:
+        (frame._times,) = _U64.unpack_from(body, at)
+        at += 8
+    frame.headers = frame.keys = frame.ids = None
+    if flags & HEADERS:
+        frame.headers, at = _decode_column(body, at, count)
+    if flags & KEYS:
+        frame.keys, at = _decode_column(body, at, count)
+    if flags & IDS:
+        frame.ids, at = _decode_column(body, at, count)
+    if at + total != end:
+        raise FrameError(f"the lengths of the frame at seq {frame.base_seq} do not add up")
+    frame._data = body
+    frame._payload_at = at
+
+
+def _encode_lengths(payloads: Sequence[bytes], known: int | None) -> tuple[int, list[bytes]]:
+    """The column of lengths, one number when all are equal, and its flag."""
+    first = len(payloads[0])
+    if (len(payloads) == 1 or known is not None) and first <= MESSAGE_BYTES_MAX:
+        return UNIFORM, [_U32.pack(first)]
+    lengths = array("I", map(len, payloads))
+    _check_sizes(lengths)
+    if lengths.count(first) == len(payloads):
+        return UNIFORM, [_U32.pack(first)]
+    return 0, [_to_little(lengths)]
+
+
+def _check_length(column: Sequence[object], count: int) -> None:
+    if len(column) != count:
+        raise BrokenInvariantError(f"a column has {len(column)} entries for {count} messages")
+
+
+def _check_sizes(lengths: array[int]) -> None:
+    largest = max(lengths)
+    if largest > MESSAGE_BYTES_MAX:
+        raise MessageTooLargeError(
+            f"message {lengths.index(largest)} has {largest} bytes, "
+            f"the limit is {MESSAGE_BYTES_MAX}"
+        )
+
+
+def _encode_column(entries: Sequence[bytes | None]) -> bytes:
+    lengths = array("I", (_ABSENT if e is None else len(e) for e in entries))
+    return b"".join((_to_little(lengths), *(e for e in entries if e)))
+
+
+def _decode_column(body: bytes, at: int, count: int) -> tuple[list[bytes | None], int]:
+    lengths = _from_little("I", body[at : at + 4 * count], count)
+    at += 4 * count
+    entries: list[bytes | None] = []
+    for length in lengths:
+        if length == _ABSENT:
+            entries.append(None)
+        else:
+            entries.append(body[at : at + length])
+            at += length
+    return entries, at
+
+
+def _to_little(column: array[int]) -> bytes:
+    if byteorder == "big":
+        column = column[:]
+        column.byteswap()
+    return column.tobytes()
+
+
+def _from_little(typecode: str, raw: bytes, count: int) -> array[int]:
+    column = array(typecode)
+    column.frombytes(raw)
+    if len(column) != count:
+        raise ValueError("a column is cut short")
+    if byteorder == "big":
+        column.byteswap()
+    return column
+
+
+@lru_cache(maxsize=64)
+def _splitter(size: int, count: int) -> struct.Struct:
+    return struct.Struct(f"{size}s" * count)

@@ -1,0 +1,80 @@
+"""Where a new consumer group starts in each of a queue's live pipes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from cassq.catalog.port import PipeRow, PipeState, QueueRow
+from cassq.errors import ConfigError
+from cassq.extents.port import ExtentMissingError
+from cassq.frames import Place
+from cassq.pipes import seal_pipe
+from cassq.ports import Ports
+
+WALK_BYTES = 8 * 1024 * 1024
+
+
+def group_starts(ports: Ports, queue: QueueRow, start: str | datetime) -> dict[str, Place]:
+    """Pipe id → the place the group starts at; pipes not named are delivered from 0 on."""
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise ConfigError(
+                "a group's start needs a time zone",
+                hint="for instance datetime(2026, 1, 1, tzinfo=UTC)",
+            )
+        since_ms = int(start.astimezone(UTC).timestamp() * 1000)
+        return _in_each(ports, queue, lambda pipe: _first_since(ports, pipe, since_ms))
+    if start == "beginning":
+        return {}
+    if start == "now":
+        return _in_each(ports, queue, lambda pipe: _end(ports, pipe))
+    raise ConfigError(f"a group starts at 'beginning', 'now' or a datetime, not {start!r}")
+
+
+def _in_each(ports: Ports, queue: QueueRow, look: Callable[[PipeRow], Place]) -> dict[str, Place]:
+    starts: dict[str, Place] = {}
+    for pipe in ports.catalog.pipes(queue.id):
+        try:
+            starts[pipe.id] = look(pipe)
+        except ExtentMissingError:
+            row = ports.catalog.pipe(pipe.id)
+            if row is not None and row.state is not PipeState.CONSUMED:
+                raise
+    return starts
+
+
+def _end(ports: Ports, pipe: PipeRow) -> Place:
+    """Everything acknowledged so far lies below it."""
+    if pipe.end is not None:
+        return pipe.end
+    if ports.store.abandoned(pipe.id):
+        # After a power cut the published end is only a lower bound.
+        sealed = seal_pipe(ports.catalog, ports.store, pipe.id)
+        if sealed is not None:
+            return sealed
+    reader = ports.store.reader(pipe.id)
+    try:
+        return reader.published()
+    finally:
+        reader.close()
+
+
+def _first_since(ports: Ports, pipe: PipeRow, since_ms: int) -> Place:
+    """The place of the first message pushed at `since_ms` or later. Cost: a walk of the pipe."""
+    end = _end(ports, pipe)
+    reader = ports.store.reader(pipe.id)
+    try:
+        place = Place(0, 0)
+        while place.seq < end.seq:
+            slices = reader.read(place, end.seq, 1, WALK_BYTES)
+            frame, first, _ = slices[0]
+            times = [frame.time_ms(i) for i in range(first, frame.count)]
+            late = next((i for i, time_ms in enumerate(times) if time_ms >= since_ms), None)
+            if late is not None:
+                return Place(place.seq + late, place.pos)
+            whole = reader.read(place, frame.end_seq, frame.count, WALK_BYTES)
+            place = reader.place_after(place, whole)
+        return end
+    finally:
+        reader.close()

@@ -1,0 +1,96 @@
+"""The housekeeper: one thread a client that does what must be done at some time.
+
+Leases, idle pipes, collected acks, claims to be kept alive, and the reaper's urgent passes.
+It sleeps until the next of them is due.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from cassq.clock import Clock, wait_event
+from cassq.errors import CassqError
+
+logger = logging.getLogger("cassq")
+
+# Does what is due; seconds until it wants to be called again.
+Tend = Callable[[], float]
+
+
+class Housekeeper:
+    """Calls each of its tasks when the task wants to be called."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._wake = threading.Event()
+        self._due: dict[Tend, float] = {}
+        self._thread: threading.Thread | None = None
+        self._next = 0.0
+        self._stopped = False
+
+    def add(self, tend: Tend, first: float) -> None:
+        """Take on a task, to be called in `first` seconds or sooner."""
+        self._schedule(tend, first, only_known=False)
+        with self._mutex:
+            if self._thread is None:
+                name = "cassq-housekeeper"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
+
+    def hurry(self, tend: Tend, seconds: float) -> None:
+        """Call a task in so many seconds or sooner."""
+        self._schedule(tend, seconds, only_known=True)
+
+    def remove(self, tend: Tend) -> None:
+        """Forget a task."""
+        with self._mutex:
+            self._due.pop(tend, None)
+
+    def _schedule(self, tend: Tend, seconds: float, *, only_known: bool) -> None:
+        due = self._clock.boot_ms() / 1000 + seconds
+        with self._mutex:
+            known = self._due.get(tend)
+            if (known is None and only_known) or (known is not None and known <= due):
+                return
+            self._due[tend] = due
+            earlier = due < self._next
+        if earlier:
+            self._wake.set()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            now = self._clock.boot_ms() / 1000
+            with self._mutex:
+                ready = [tend for tend, due in self._due.items() if due <= now]
+                for tend in ready:
+                    self._due[tend] = now + 3600.0
+            for tend in ready:
+                self._call(tend)
+            with self._mutex:
+                self._next = min(self._due.values(), default=now + 3600.0)
+                pause = self._next - self._clock.boot_ms() / 1000
+            if pause > 0:
+                wait_event(self._wake, pause)
+            self._wake.clear()
+
+    def _call(self, tend: Tend) -> None:
+        try:
+            again = tend()
+        except CassqError as exc:
+            # The task's own caller meets the same error at its next call; here it is tried again.
+            logger.warning("housekeeping failed, trying again in a second: %s", exc)
+            again = 1.0
+        except Exception:
+            logger.exception("housekeeping failed unexpectedly, trying again in ten seconds")
+            again = 10.0
+        self._schedule(tend, again, only_known=True)
+
+    def stop(self) -> None:
+        """End the thread; nothing is called any more when it returns."""
+        self._stopped = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()

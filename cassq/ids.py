@@ -1,0 +1,26 @@
+"""Identities: of pipes, queues, clients, and of versions of rows."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+_TIME_DIGITS, _RANDOM_DIGITS = 12, 12
+
+
+class Ids:
+    """A source of names nobody else gives; one a client, seeded only by the simulation."""
+
+    def __init__(self, source: random.Random | None = None) -> None:
+        self._random = source or random.SystemRandom()
+        self.client = f"{self._random.getrandbits(48):012x}"
+        self._numbers = itertools.count(1)
+
+    def new(self, now_ms: int) -> str:
+        """24 hex digits: 48 bits of time, so that ids sort roughly by age, and 48 of chance."""
+        time_part = now_ms & (1 << 48) - 1
+        return f"{time_part:0{_TIME_DIGITS}x}{self._random.getrandbits(48):0{_RANDOM_DIGITS}x}"
+
+    def version(self) -> str:
+        """A version of a row that was never used before."""
+        return f"{self.client}.{next(self._numbers)}"

@@ -1,0 +1,96 @@
+"""The part of a locker that every one with deadlines shares: held until, lost once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+from cassq.locks.port import Lock, Locker
+
+# Take or extend the lock of that name for that owner; its token, or None while another has it.
+Take = Callable[[str, str, int], int | None]
+# Give the lock of that name up, if that owner has it.
+Drop = Callable[[str, str], None]
+
+
+class TimedLock(Lock):
+    """A lock that is ours until a deadline on the locker's clock."""
+
+    def __init__(
+        self,
+        locker: TimedLocker,
+        name: str,
+        owner: str,
+        token: int,
+        due_ms: int,
+        on_loss: Callable[[Lock], None] | None,
+    ) -> None:
+        self._locker = locker
+        self.name = name
+        self.owner = owner
+        self.token = token
+        self._due_ms = due_ms
+        self._on_loss = on_loss
+        self._over = False
+
+    def held(self) -> bool:
+        if not self._over and self._locker.now_ms() >= self._due_ms:
+            self._lose()
+        return not self._over
+
+    def renew(self, ttl_ms: int) -> bool:
+        if not self.held():
+            return False
+        now_ms = self._locker.now_ms()
+        if self._locker.take(self.name, self.owner, ttl_ms) != self.token:
+            # It had lapsed, and may have been taken anew by this very call: nobody must wait
+            # for that.
+            self._lose()
+            return False
+        self._due_ms = now_ms + ttl_ms
+        return True
+
+    def release(self) -> None:
+        if not self._over:
+            self._over = True
+            self._locker.give_up(self)
+
+    def _lose(self) -> None:
+        self._over = True
+        self._locker.give_up(self)
+        if self._on_loss is not None:
+            self._on_loss(self)
+
+
+class TimedLocker(Locker):
+    """Locks by a take and a drop that someone else makes atomic."""
+
+    def __init__(self, owner: str, take: Take, drop: Drop, now_ms: Callable[[], int]) -> None:
+        self._owner = owner
+        self.take = take
+        self._drop = drop
+        self.now_ms = now_ms
+        self._numbers = count(1)
+        self._locks: dict[str, TimedLock] = {}  # by owner
+
+    def acquire(
+        self, name: str, ttl_ms: int, on_loss: Callable[[Lock], None] | None = None
+    ) -> Lock | None:
+        # Each lock has an owner of its own: threads of one client exclude each other too.
+        owner = f"{self._owner}.{next(self._numbers)}"
+        now_ms = self.now_ms()
+        token = self.take(name, owner, ttl_ms)
+        if token is None:
+            return None
+        lock = TimedLock(self, name, owner, token, now_ms + ttl_ms, on_loss)
+        self._locks[owner] = lock
+        return lock
+
+    def give_up(self, lock: TimedLock) -> None:
+        """Forget a lock, and let others have it; one that others have already is theirs."""
+        self._locks.pop(lock.owner, None)
+        self._drop(lock.name, lock.owner)
+
+    def close(self) -> None:
+        for lock in list(self._locks.values()):
+            lock.release()

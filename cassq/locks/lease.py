@@ -1,0 +1,16 @@
+"""The `lease` locker: a lock is a row in the catalog with an owner, an epoch and a deadline."""
+
+from __future__ import annotations
+
+from cassq.catalog.port import Catalog
+from cassq.locks.held import TimedLocker
+
+
+class LeaseLocker(TimedLocker):
+    """Locks as leases of the catalog: for all processes that share it, with no further server.
+
+    owner: a name nobody else uses. Cost: one unsynced transaction a call.
+    """
+
+    def __init__(self, catalog: Catalog, owner: str) -> None:
+        super().__init__(owner, catalog.take_lease, catalog.drop_lease, catalog.now_ms)

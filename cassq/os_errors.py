@@ -1,0 +1,37 @@
+"""What an error of the operating system means to a user of cassq, and what to do about it."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cassq.errors import BackendError, BackendUnavailableError, StorageFullError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Turn an OSError into the BackendError it means; `what` names file and operation."""
+    try:
+        yield
+    except OSError as exc:
+        raise explained(exc, what) from exc
+
+
+def explained(exc: OSError, what: str) -> BackendError:
+    """The BackendError that an OSError means."""
+    if exc.errno in _FULL:
+        return StorageFullError(f"{what}: {exc.strerror}")
+    if exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return BackendUnavailableError(
+            f"{what}: {exc.strerror}",
+            hint="the directory must be writable by this user",
+            retryable=False,
+        )
+    if exc.errno in (errno.EMFILE, errno.ENFILE):
+        return BackendUnavailableError(
+            f"{what}: {exc.strerror}", hint="raise the limit of open files (ulimit -n)"
+        )
+    return BackendUnavailableError(f"{what}: {exc.strerror or exc}", outcome_unknown=True)

@@ -1,0 +1,397 @@
+"""Pipes: how one is opened, appended to, rolled and sealed.
+
+`Appender` is a pusher's core: it owns one open pipe at a time and turns batches of messages into
+frames in it. It has no threads and no locks: `cassq.pusher` serialises its callers.
+
+Sealing, for everyone, is the same four steps (`seal_pipe`): fence and find the end in the extent
+store, record it in the catalog by compare-and-set, and adopt the one that is recorded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cassq.catalog.port import Catalog, PipeRow, PipeState, QueueRow
+from cassq.errors import (
+    BackendError,
+    BackendTimeoutError,
+    CorruptionError,
+    PipeSealedError,
+    QueueNotFoundError,
+    StorageFullError,
+)
+from cassq.extents.port import ExtentMissingError, ExtentStore, ExtentWriter
+from cassq.frames import Extras, Place, encode, pipe_key
+from cassq.ports import Ports
+from cassq.queues import QueuePolicy
+
+logger = logging.getLogger("cassq")
+
+FRAME_BYTES_TARGET = 1024 * 1024
+FRAME_MESSAGES_MAX = 16_384
+APPEND_BYTES_TARGET = 8 * 1024 * 1024
+CARRY_OVERS_MAX = 4
+TEND_SECONDS = 1.0
+# A cp pusher may keep its turn so long while others wait; one that appends nothing is passed.
+TURN_MS = 50
+TURN_IDLE_MS = 5
+TURN_WAIT_SECONDS = 30.0
+
+# Called with the place a message is about to get, before it is written there.
+Intend = Callable[[str, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Messages to be pushed together, column-wise; headers as encoded, times in wall ms."""
+
+    payloads: Sequence[bytes]
+    times_ms: int | Sequence[int]
+    headers: Sequence[bytes | None] | None = None
+    keys: Sequence[bytes | None] | None = None
+    ids: Sequence[bytes | None] | None = None
+    length: int | None = None  # of each payload, when they are known to have one
+
+    def cut(self, first: int, last: int) -> tuple[Sequence[bytes], Extras]:
+        """The columns of messages `first .. last`, as a frame takes them."""
+        times = self.times_ms if isinstance(self.times_ms, int) else self.times_ms[first:last]
+        if first == 0 and last == len(self.payloads):
+            return self.payloads, Extras(times, self.headers, self.keys, self.ids)
+        return self.payloads[first:last], Extras(
+            times,
+            self.headers and self.headers[first:last],
+            self.keys and self.keys[first:last],
+            self.ids and self.ids[first:last],
+        )
+
+
+class Receipt(NamedTuple):
+    """Where a run of messages went."""
+
+    pipe_id: str
+    first_seq: int
+    length: int
+
+
+def seal_pipe(catalog: Catalog, store: ExtentStore, pipe_id: str) -> Place | None:
+    """Fix a pipe's end for ever; the end that is recorded, or None when the pipe is gone.
+
+    Safe for anyone to call on any pipe, any number of times, side by side.
+    """
+    row = catalog.pipe(pipe_id)
+    if row is None or row.state is PipeState.CONSUMED:
+        return row.end if row else None
+    if row.end is not None:
+        return row.end
+    return catalog.record_end(pipe_id, store.seal(pipe_id))
+
+
+@dataclass(slots=True)
+class OpenPipe:
+    """A pipe that this process writes."""
+
+    row: PipeRow
+    extent: ExtentWriter
+    opened_ms: int
+    used_ms: int  # when it was last seen to be used ...
+    beaten_ms: int
+    used: bool = False  # ... and whether it was since
+
+
+class Appender:
+    """Appends batches of one queue, one after another, each durable when `append` returns.
+
+    queue: asked at each append, so that a changed policy is taken up.
+    """
+
+    def __init__(self, ports: Ports, queue: Callable[[], QueueRow]) -> None:
+        self._catalog = ports.catalog
+        self._store = ports.store
+        self._clock = ports.clock
+        self._ids = ports.ids
+        self._queue = queue
+        self._owner = ports.ids.version()
+        self._pipe: OpenPipe | None = None
+        self._ready: OpenPipe | None = None
+        self.rolls = 0
+        self.carried_over = 0
+
+    # --- appending ----------------------------------------------------------------------------
+
+    def append(self, batch: Batch, intend: Intend | None = None) -> list[Receipt]:
+        """Push a batch; where its messages went, in order.
+
+        An error raised names in `.fields["pushed"]` how many messages, from the first, are
+        durably pushed all the same; the others are not, unless its `outcome_unknown` is set.
+        """
+        receipts: list[Receipt] = []
+        at, failures = 0, 0
+        total = len(batch.payloads)
+        try:
+            while at < total:
+                policy = self._queue().policy
+                pipe = self._current(policy)
+                base = pipe.extent.end.seq
+                try:
+                    count = self._write(pipe, policy, batch, at, intend)
+                except PipeSealedError:
+                    count = self._adopt(pipe, base, total - at)
+                    failures += 1
+                except BackendError as exc:
+                    self._give_up(pipe)
+                    failures += 1
+                    if isinstance(exc, StorageFullError) or failures > CARRY_OVERS_MAX:
+                        raise
+                    logger.warning("carrying over to another pipe: %s", exc)
+                    continue
+                if count:
+                    receipts.append(Receipt(pipe.row.id, base, count))
+                    at += count
+                if failures > CARRY_OVERS_MAX * (1 + len(receipts)):
+                    raise BackendTimeoutError("every pipe opened was sealed at once")
+        except BackendError as exc:
+            exc.fields["pushed"] = at
+            raise
+        return receipts
+
+    def _write(
+        self, pipe: OpenPipe, policy: QueuePolicy, batch: Batch, at: int, intend: Intend | None
+    ) -> int:
+        """Encode from message `at` on, and append what one write takes; how many messages."""
+        base = seq = pipe.extent.end.seq
+        key = pipe_key(pipe.row.id)
+        stop = min(len(batch.payloads), at + policy.max_pushes_per_pipe - base)
+        frames: list[tuple[bytes, bytes]] = []
+        size = 0
+        while at < stop and size < APPEND_BYTES_TARGET:
+            last = _frame_end(batch, at, stop)
+            payloads, extras = batch.cut(at, last)
+            frame = encode(
+                seq,
+                payloads,
+                extras,
+                pipe_key=key,
+                compression=policy.compression,
+                length=batch.length,
+            )
+            frames.append(frame)
+            size += len(frame[1])
+            seq += last - at
+            at = last
+        if intend is not None:
+            intend(pipe.row.id, base)
+        pipe.extent.append(frames, seq)
+        pipe.used = True
+        return seq - base
+
+    def _adopt(self, pipe: OpenPipe, base: int, most: int) -> int:
+        """Somebody sealed the pipe: how many messages from `base` on lie below its end."""
+        self._drop_current(pipe)
+        end = seal_pipe(self._catalog, self._store, pipe.row.id)
+        # Of a pipe that is gone nobody can tell any more: a duplicate is the lesser evil.
+        counted = 0 if end is None else max(0, min(end.seq - base, most))
+        self.carried_over += 1
+        return counted
+
+    def _give_up(self, pipe: OpenPipe) -> None:
+        """Seal at the last end known durable, or leave that to the reaper."""
+        self._drop_current(pipe)
+        try:
+            seal_pipe(self._catalog, self._store, pipe.row.id)
+        except (BackendError, CorruptionError) as exc:
+            logger.warning("pipe %s is left for the reaper to seal: %s", pipe.row.id, exc)
+
+    def _drop_current(self, pipe: OpenPipe) -> None:
+        pipe.extent.close()
+        if self._pipe is pipe:
+            self._pipe = None
+
+    # --- opening and rolling ------------------------------------------------------------------
+
+    def _current(self, policy: QueuePolicy) -> OpenPipe:
+        """The pipe to append to, opened or rolled if need be."""
+        pipe = self._pipe
+        if pipe is not None and self._is_full(pipe, policy):
+            self.rolls += 1
+            self._seal_own(pipe)
+            pipe = None
+        if pipe is None:
+            pipe = self._pipe = self._open_strict() if policy.strict else self._open()
+        return pipe
+
+    def _is_full(self, pipe: OpenPipe, policy: QueuePolicy) -> bool:
+        end = pipe.extent.end
+        if pipe.extent.sealed():
+            return True
+        if end.seq == 0:
+            return False
+        age_ms = self._clock.boot_ms() - pipe.opened_ms
+        if policy.strict and age_ms >= TURN_MS and pipe.extent.turn_wanted():
+            return True
+        return (
+            end.seq >= policy.max_pushes_per_pipe
+            or end.pos >= policy.max_bytes_per_pipe
+            or age_ms >= policy.max_push_time_of_pipe * 1000
+        )
+
+    def _seal_own(self, pipe: OpenPipe) -> None:
+        self._drop_current(pipe)
+        seal_pipe(self._catalog, self._store, pipe.row.id)
+
+    def _open(self) -> OpenPipe:
+        ready, self._ready = self._ready, None
+        if ready is not None and not ready.extent.sealed():
+            # Unsynced is enough: readers look into ready pipes too.
+            if self._catalog.beat(ready.row.id, self._owner, PipeState.OPEN):
+                ready.opened_ms = ready.used_ms = ready.beaten_ms = self._clock.boot_ms()
+                return ready
+            ready.extent.close()
+        return self._create("", PipeState.OPEN)
+
+    def _create(self, predecessor: str, state: PipeState) -> OpenPipe:
+        opened = self._try_create(predecessor, state)
+        if opened is None:
+            raise QueueNotFoundError(f"queue {self._queue().name!r} was deleted")
+        return opened
+
+    def _try_create(self, predecessor: str, state: PipeState) -> OpenPipe | None:
+        queue = self._queue()
+        now_ms = self._catalog.now_ms()
+        row = PipeRow(
+            id=self._ids.new(now_ms),
+            queue_id=queue.id,
+            state=state,
+            owner=self._owner,
+            created_ms=now_ms,
+            lease_ms=round(queue.policy.lease * 1000),
+            predecessor=predecessor,
+        )
+        extent = self._store.create(row.id, queue.name)
+        try:
+            added = self._catalog.add_pipe(row)
+        except BackendError:
+            # The row may be there or not: as an empty pipe it does no harm, the reaper takes it.
+            extent.close()
+            raise
+        if not added:
+            extent.close()
+            self._store.drop([row.id])
+            return None
+        boot_ms = self._clock.boot_ms()
+        return OpenPipe(row, extent, boot_ms, boot_ms, boot_ms)
+
+    def _open_strict(self) -> OpenPipe:
+        """Succeed the queue's newest pipe once its end is recorded; wait for the turn."""
+        started_ms = self._clock.boot_ms()
+        while True:
+            queue = self._catalog.queue_by_id(self._queue().id)
+            if queue is None or queue.deleted:
+                raise QueueNotFoundError(f"queue {self._queue().name!r} was deleted")
+            tail = self._catalog.pipe(queue.tail) if queue.tail else None
+            if tail is None or tail.state >= PipeState.SEALED or self._pass_turn(tail, started_ms):
+                opened = self._try_create(queue.tail, PipeState.OPEN)
+                if opened is not None:
+                    return opened
+            if self._clock.boot_ms() - started_ms > TURN_WAIT_SECONDS * 1000:
+                raise BackendTimeoutError(f"no turn to push to {queue.name!r} came up")
+            self._clock.sleep(0.001)
+
+    def _pass_turn(self, tail: PipeRow, started_ms: int) -> bool:
+        """Take the turn from the newest pipe's owner when it is gone, idle or deaf."""
+        try:
+            reader = self._store.reader(tail.id)
+        except ExtentMissingError:
+            # Its end can never be found: strict order cannot be kept past it without a person.
+            if self._catalog.pipe(tail.id) is None:
+                return False  # retired a moment ago: look again
+            raise
+        try:
+            last_ms = reader.ask_turn()
+        finally:
+            reader.close()
+        now_ms = self._clock.boot_ms()
+        idle = now_ms - last_ms >= TURN_IDLE_MS and now_ms - started_ms >= TURN_IDLE_MS
+        deaf = now_ms - started_ms >= 4 * TURN_MS
+        if idle or deaf or self._store.abandoned(tail.id):
+            seal_pipe(self._catalog, self._store, tail.id)
+            return True
+        return False
+
+    # --- housekeeping -------------------------------------------------------------------------
+
+    def tend(self) -> float:
+        """Show life to the reaper, seal an idle pipe, open the next one before it is needed;
+        seconds until the next time."""
+        policy = self._queue().policy
+        now_ms = self._clock.boot_ms()
+        pipe = self._pipe
+        if pipe is None:
+            self._tend_ready(now_ms, keep=False)
+            return TEND_SECONDS
+        if pipe.used:
+            pipe.used, pipe.used_ms = False, now_ms
+        if pipe.extent.sealed() or now_ms - pipe.used_ms >= policy.idle_seal * 1000:
+            self._seal_own(pipe)
+        elif now_ms - pipe.beaten_ms >= pipe.row.lease_ms // 3:
+            pipe.beaten_ms = now_ms
+            self._catalog.beat(pipe.row.id, self._owner, PipeState.OPEN)
+        self._tend_ready(now_ms, keep=True)
+        if not policy.strict and self._ready is None and self._pipe and self._nearly_full(pipe):
+            self._ready = self._create("", PipeState.READY)
+        return min(TEND_SECONDS, policy.lease / 6)
+
+    def _tend_ready(self, now_ms: int, *, keep: bool) -> None:
+        ready = self._ready
+        if ready is None:
+            return
+        if not keep:
+            self._ready = None
+            self._seal_own(ready)
+        elif now_ms - ready.beaten_ms >= ready.row.lease_ms // 3:
+            ready.beaten_ms = now_ms
+            self._catalog.beat(ready.row.id, self._owner, PipeState.READY)
+
+    def _nearly_full(self, pipe: OpenPipe) -> bool:
+        policy = self._queue().policy
+        end = pipe.extent.end
+        age = (self._clock.boot_ms() - pipe.opened_ms) / 1000
+        return end.seq > 0 and (
+            end.seq >= 0.7 * policy.max_pushes_per_pipe
+            or end.pos >= 0.7 * policy.max_bytes_per_pipe
+            or age >= 0.9 * policy.max_push_time_of_pipe
+        )
+
+    def close(self) -> None:
+        """Seal what is open, so that it can be retired without waiting for a lease."""
+        for pipe in (self._pipe, self._ready):
+            if pipe is not None:
+                self._give_up(pipe)
+        self._pipe = self._ready = None
+
+
+def _frame_end(batch: Batch, at: int, stop: int) -> int:
+    """Where the frame that begins at message `at` ends: at its target of bytes or messages."""
+    last = min(stop, at + FRAME_MESSAGES_MAX)
+    size = _size(batch, at, last)
+    if size <= FRAME_BYTES_TARGET:
+        return last
+    # Guess by the mean, then halve until it fits or one message is left.
+    last = at + max(1, (last - at) * FRAME_BYTES_TARGET // size)
+    while last - at > 1 and _size(batch, at, last) > 2 * FRAME_BYTES_TARGET:
+        last = at + (last - at) // 2
+    return last
+
+
+def _size(batch: Batch, first: int, last: int) -> int:
+    """Bytes of the messages `first .. last`, headers and keys included."""
+    if batch.length is not None:
+        size = batch.length * (last - first)
+    else:
+        size = sum(map(len, batch.payloads[first:last]))
+    for column in (batch.headers, batch.keys):
+        if column is not None:
+            size += sum(len(entry or b"") for entry in column[first:last])
+    return size

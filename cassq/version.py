@@ -1,0 +1,3 @@
+"""The version of this package: its only place."""
+
+__version__ = "0.1.0"

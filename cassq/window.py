@@ -1,0 +1,195 @@
+"""The window: which pipes a group may claim from at the moment, and in which order.
+
+Of the live pipes that have something waiting for the group, the oldest `max_pop_width` are
+taken from in rounds, one claim each, so that none of them starves. The listing is cached: what
+it misses is found when nothing else is, or within a second.
+
+The bound on overtaking: while at most `max_pop_width` pipes have something waiting, a message
+with d unclaimed messages ahead of it, in a pipe that the popper has listed, is passed, before it
+is delivered to a single popper that asks for c at a time, by at most `(p - 1) * c * (d // c + 2)`
+newer messages, p being the number of pipes. A pipe beyond the window waits until an older one in
+it is empty.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+from cassq.catalog.port import Cursor, GroupRow, PipeRow, PipeState, QueueRow
+from cassq.errors import CassqError, CorruptionError
+from cassq.extents.port import ExtentMissingError, ExtentReader
+from cassq.ports import Ports
+
+REFRESH_MS = 1000
+LISTED_MIN = 64
+READERS_MAX = 64
+
+
+class View:
+    """A pipe as one group sees it. `cursor` may lag behind the catalog's, never lead."""
+
+    __slots__ = ("cursor", "follows", "reader", "row")
+
+    def __init__(self, row: PipeRow) -> None:
+        self.row = row
+        self.reader: ExtentReader | None = None
+        self.cursor: Cursor | None = None
+        self.follows = not row.predecessor  # the predecessor is known to be done
+
+
+class Readers:
+    """Open extents, the least recently used closed first."""
+
+    def __init__(self, open_extent: Callable[[str], ExtentReader]) -> None:
+        self._open = open_extent
+        self._readers: OrderedDict[str, ExtentReader] = OrderedDict()
+
+    def get(self, pipe_id: str) -> ExtentReader:
+        """The reader of a pipe; ExtentMissingError when its extent is gone."""
+        reader = self._readers.get(pipe_id)
+        if reader is None:
+            reader = self._readers[pipe_id] = self._open(pipe_id)
+            if len(self._readers) > READERS_MAX:
+                self._readers.popitem(last=False)[1].close()
+        else:
+            self._readers.move_to_end(pipe_id)
+        return reader
+
+    def forget(self, pipe_id: str) -> None:
+        reader = self._readers.pop(pipe_id, None)
+        if reader is not None:
+            reader.close()
+
+    def close(self) -> None:
+        while self._readers:
+            self._readers.popitem()[1].close()
+
+
+class Window:
+    """The pipes a group can claim from, oldest first, taken from in turn."""
+
+    def __init__(
+        self, ports: Ports, queue: Callable[[], QueueRow], group: GroupRow, *, in_order: bool
+    ) -> None:
+        self._ports = ports
+        self._queue = queue
+        self._group = group
+        self._in_order = in_order
+        self._views: dict[str, View] = {}
+        self._refreshed_ms = -REFRESH_MS
+        self._limit = LISTED_MIN
+        self.truncated = False  # the last listing was cut off
+        self._round: set[str] = set()
+        self.readers = Readers(ports.store.reader)
+        # Pipes that cannot be read, each told to the user once, and left alone from then on.
+        self.broken: dict[str, CassqError] = {}
+        self.untold: list[CassqError] = []
+
+    def refresh(self) -> None:
+        """List the live pipes anew. Cost: one query, bounded by a stored floor."""
+        least = max(LISTED_MIN, 4 * self._queue().policy.max_pop_width)
+        self._limit = max(self._limit, least)
+        rows = self._ports.catalog.unclaimed_pipes(self._group, self._limit, unacked=self._in_order)
+        self.truncated = len(rows) == self._limit
+        if len(rows) < least:
+            self._limit = least
+        views: dict[str, View] = {}
+        for row in rows:
+            view = self._views.get(row.id) or View(row)
+            view.row = row
+            views[row.id] = view
+        for pipe_id in self._views.keys() - views.keys():
+            self.readers.forget(pipe_id)
+        self._views = views
+        self._refreshed_ms = self._ports.clock.boot_ms()
+
+    def look_further(self) -> None:
+        """List twice as many: what was listed are open pipes with nothing in them."""
+        self._limit *= 2
+        self.refresh()
+
+    def is_stale(self) -> bool:
+        """Whether it is time to list again even though there is something to claim."""
+        return self._ports.clock.boot_ms() - self._refreshed_ms >= REFRESH_MS
+
+    def candidates(self) -> Iterator[View]:
+        """The views to try: the oldest with something waiting, `max_pop_width` of them, those
+        first that were not yet claimed from in this round."""
+        width = self._queue().policy.max_pop_width
+        found: list[View] = []
+        for view in list(self._views.values()):
+            if view.row.id in self.broken:
+                continue
+            try:
+                if self.waiting(view):
+                    found.append(view)
+            except (ExtentMissingError, CorruptionError) as exc:
+                self.set_aside(view.row.id, exc)
+            if len(found) == width:
+                break
+        if not self._in_order:
+            if not any(view.row.id in self._round for view in found):
+                self._round = {view.row.id for view in found}
+            found.sort(key=lambda view: view.row.id not in self._round)
+        yield from found
+
+    def waiting(self, view: View) -> bool:
+        """Whether the pipe may hold something the group has not claimed (in order: acked)."""
+        cursor = view.cursor
+        if cursor is None:
+            cursor = view.cursor = self._ports.catalog.cursor(self._group.id, view.row.id)
+        if cursor is None:
+            self._views.pop(view.row.id, None)  # it was retired
+            return False
+        done = cursor.ack.seq if self._in_order else cursor.chain.seq
+        return self.end_seq(view) > done
+
+    def end_seq(self, view: View) -> int:
+        """Everything below it is acknowledged and may be delivered."""
+        if view.row.end is not None:
+            return view.row.end.seq
+        return self._see(view).published().seq
+
+    def _see(self, view: View) -> ExtentReader:
+        if view.reader is None:
+            view.reader = self.readers.get(view.row.id)
+        return view.reader
+
+    def reader(self, view: View) -> ExtentReader:
+        """The pipe's reader, kept open while it is used."""
+        view.reader = self.readers.get(view.row.id)
+        return view.reader
+
+    def claimed(self, view: View) -> None:
+        """It had its turn in this round."""
+        self._round.discard(view.row.id)
+
+    def forget(self, view: View) -> None:
+        """The pipe is gone."""
+        self._views.pop(view.row.id, None)
+        self.readers.forget(view.row.id)
+
+    def set_aside(self, pipe_id: str, exc: CassqError) -> None:
+        """A pipe cannot be read: leave it alone, and have the user told, unless it was retired
+        in the meantime."""
+        row = self._ports.catalog.pipe(pipe_id)
+        self.readers.forget(pipe_id)
+        if row is None or row.state is PipeState.CONSUMED:
+            self._views.pop(pipe_id, None)
+        elif pipe_id not in self.broken:
+            self.broken[pipe_id] = exc
+            self.untold.append(exc)
+
+    def close(self) -> None:
+        """Give back file handles and mappings."""
+        self.readers.close()
+        self._views.clear()
+
+    def has_news(self) -> bool:
+        """Whether a known open pipe grew past what is known to be claimed. Memory reads only."""
+        return any(
+            view.reader.published().seq > view.cursor.chain.seq
+            for view in list(self._views.values())
+            if view.row.end is None and view.reader is not None and view.cursor is not None
+        )

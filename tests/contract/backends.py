@@ -1,0 +1,215 @@
+"""The backends that the contract suites run over: a new one joins by a factory in a table here.
+
+Each port has a `…Place`: somewhere a backend can be opened any number of times, as several
+processes would. Its methods are what a suite needs besides the port itself.
+"""
+
+from __future__ import annotations
+
+import abc
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cassq.catalog.port import Catalog
+from cassq.catalog.sqlite import SqliteCatalog
+from cassq.clock import Clock
+from cassq.doorbell import Doorbell, FifoDoorbell, LocalDoorbell
+from cassq.extents.disk import Disk
+from cassq.extents.files import FilesStore
+from cassq.extents.port import ExtentStore
+from cassq.locks.lease import LeaseLocker
+from cassq.locks.local import LocalLocker, LockTable
+from cassq.locks.port import Locker
+
+# --- catalogs ---------------------------------------------------------------------------------
+
+
+class CatalogPlace(abc.ABC):
+    """A place for one catalog."""
+
+    @abc.abstractmethod
+    def open(self, clock: Clock, *, lock_wait: float = 15.0) -> Catalog:
+        """A connection of its own; the first makes the catalog."""
+
+    @abc.abstractmethod
+    def schema_version(self) -> int:
+        """The version of the schema that is there."""
+
+    @abc.abstractmethod
+    def set_schema_version(self, version: int) -> None:
+        """As if another version of cassq had been here."""
+
+    @abc.abstractmethod
+    def occupy(self) -> None:
+        """As if another program had been here first."""
+
+    @abc.abstractmethod
+    @contextmanager
+    def held_by_another(self) -> Iterator[None]:
+        """While somebody else keeps everybody from writing."""
+
+
+class SqlitePlace(CatalogPlace):
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "catalog.sqlite"
+
+    def open(self, clock: Clock, *, lock_wait: float = 15.0) -> Catalog:
+        return SqliteCatalog(self.path, clock, durable=False, lock_wait=lock_wait)
+
+    def schema_version(self) -> int:
+        with self._plain() as connection:
+            version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+            return version
+
+    def set_schema_version(self, version: int) -> None:
+        with self._plain() as connection:
+            connection.execute(f"PRAGMA user_version={version}")
+
+    def occupy(self) -> None:
+        with self._plain() as connection:
+            connection.execute("CREATE TABLE recipes (name TEXT)")
+
+    @contextmanager
+    def held_by_another(self) -> Iterator[None]:
+        with self._plain() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            yield
+            connection.execute("ROLLBACK")
+
+    @contextmanager
+    def _plain(self) -> Iterator[sqlite3.Connection]:
+        connection = sqlite3.connect(self.path, isolation_level=None)
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+
+CATALOGS: dict[str, Callable[[Path], CatalogPlace]] = {"sqlite": SqlitePlace}
+
+
+# --- extent stores ----------------------------------------------------------------------------
+
+
+class ExtentPlace(abc.ABC):
+    """A place for the extents of one store."""
+
+    # Whether sealing decides for every append whether it counts.
+    seals_exactly: bool
+
+    @abc.abstractmethod
+    def open(self, clock: Clock) -> ExtentStore:
+        """The store as another process has it."""
+
+
+class FilesPlace(ExtentPlace):
+    """The files store, with either durability. disk: what stands between it and the system."""
+
+    seals_exactly = True
+
+    def __init__(self, directory: Path, durability: str = "disk") -> None:
+        self.directory = directory
+        self.durability = durability
+
+    def open(self, clock: Clock, disk: Disk | None = None) -> ExtentStore:
+        return FilesStore(self.directory, clock, durability=self.durability, disk=disk or Disk())
+
+
+EXTENT_STORES: dict[str, Callable[[Path], ExtentPlace]] = {
+    "files": FilesPlace,
+    "files, unsynced": lambda directory: FilesPlace(directory, "os"),
+}
+
+
+# --- lockers ----------------------------------------------------------------------------------
+
+
+class LockerPlace(abc.ABC):
+    """A place where lockers contend."""
+
+    @abc.abstractmethod
+    def open(self, owner: str) -> Locker:
+        """A locker of its own."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Give back what the lockers stand on."""
+
+
+class LocalLocks(LockerPlace):
+    def __init__(self, directory: Path, clock: Clock) -> None:
+        self._table = LockTable()
+        self._clock = clock
+
+    def open(self, owner: str) -> Locker:
+        return LocalLocker(self._table, self._clock, owner)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class LeaseLocks(LockerPlace):
+    """Leases in any catalog; each locker has a connection of its own, as a process has."""
+
+    def __init__(self, catalogs: CatalogPlace, clock: Clock) -> None:
+        self._catalogs = catalogs
+        self._clock = clock
+        self._opened: list[Catalog] = []
+
+    def open(self, owner: str) -> Locker:
+        catalog = self._catalogs.open(self._clock)
+        self._opened.append(catalog)
+        return LeaseLocker(catalog, owner)
+
+    def close(self) -> None:
+        for catalog in self._opened:
+            catalog.close()
+
+
+LOCKERS: dict[str, Callable[[Path, Clock], LockerPlace]] = {
+    "local": LocalLocks,
+    "lease in sqlite": lambda directory, clock: LeaseLocks(SqlitePlace(directory), clock),
+}
+
+
+# --- doorbells --------------------------------------------------------------------------------
+
+
+class BellPlace(abc.ABC):
+    """A place for the bells of queues."""
+
+    # Whether bells opened apart are one, as those of two processes.
+    shared: bool
+
+    @abc.abstractmethod
+    def open(self, queue_id: str) -> Doorbell:
+        """The bell of a queue."""
+
+
+class LocalBells(BellPlace):
+    shared = False
+
+    def __init__(self, directory: Path, clock: Clock) -> None:
+        self._bells: dict[str, Doorbell] = {}
+
+    def open(self, queue_id: str) -> Doorbell:
+        return self._bells.setdefault(queue_id, LocalDoorbell())
+
+
+class FifoBells(BellPlace):
+    shared = True
+
+    def __init__(self, directory: Path, clock: Clock) -> None:
+        self.directory = directory
+        self._clock = clock
+
+    def open(self, queue_id: str) -> Doorbell:
+        return FifoDoorbell(self.directory, queue_id, self._clock)
+
+
+DOORBELLS: dict[str, Callable[[Path, Clock], BellPlace]] = {
+    "local": LocalBells,
+    "fifo": FifoBells,
+}

@@ -1,0 +1,287 @@
+"""What the SQLite catalog promises besides its port: upgrades, damage, threads, other programs."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cassq import schema_files
+from cassq.catalog.sqlite import SqliteCatalog
+from cassq.catalog.sqlite.database import Database
+from cassq.clock import ManualClock, SystemClock
+from cassq.errors import (
+    BackendTimeoutError,
+    BackendUnavailableError,
+    BrokenInvariantError,
+    ConfigError,
+    CorruptionError,
+)
+from tests.contract.backends import SqlitePlace
+from tests.contract.rows import make_queue
+
+PATIENCE = 30.0
+OPEN = """
+import sys
+from pathlib import Path
+from cassq.catalog.sqlite import SqliteCatalog
+from cassq.clock import SystemClock
+from cassq.errors import CassqError
+try:
+    catalog = SqliteCatalog(Path(sys.argv[1]), SystemClock())
+except CassqError as exc:
+    print(type(exc).__name__, exc)
+else:
+    print("opened", [queue.name for queue in catalog.queues()])
+    catalog.close()
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "catalog.sqlite"
+
+
+@pytest.fixture
+def made(path: Path) -> Path:
+    """A catalog of the present version with a queue in it."""
+    catalog = SqliteCatalog(path, ManualClock())
+    make_queue(catalog, "before")
+    catalog.close()
+    return path
+
+
+def version_of(path: Path) -> int:
+    connection = sqlite3.connect(path)
+    try:
+        found: int = connection.execute("PRAGMA user_version").fetchone()[0]
+        return found
+    finally:
+        connection.close()
+
+
+def columns_of(path: Path, table: str) -> list[str]:
+    connection = sqlite3.connect(path)
+    try:
+        return [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+    finally:
+        connection.close()
+
+
+# --- upgrades ---------------------------------------------------------------------------------
+
+
+class NewerCassq:
+    """A copy of the package with further migrations, as a later release has them."""
+
+    def __init__(self, directory: Path) -> None:
+        package = Path(schema_files.__file__).resolve().parent
+        shutil.copytree(
+            package, directory / "cassq", ignore=shutil.ignore_patterns("__pycache__", "schema")
+        )
+        self._schema = directory / "cassq" / "schema"
+        shutil.copytree(schema_files.find_directory(), self._schema)
+        self._directory = directory
+        self._version = schema_files.latest_version("sqlite")
+
+    def adds(self, migration: str, *, new_schema: str = "") -> int:
+        """One more version, by this migration; the version."""
+        self._version += 1
+        folder = self._schema / "sqlite"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{self._version:04}_step.sql").write_text(migration)
+        full = self._schema / "sqlite.sql"
+        full.write_text(full.read_text() + (new_schema or migration))
+        return self._version
+
+    def open(self, path: Path) -> str:
+        """Open a catalog in a process of its own; what it says."""
+        child = subprocess.run(
+            [sys.executable, "-c", OPEN, str(path)],
+            cwd=self._directory,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return child.stdout + child.stderr
+
+
+@pytest.fixture
+def newer(tmp_path: Path) -> NewerCassq:
+    (tmp_path / "newer").mkdir()
+    return NewerCassq(tmp_path / "newer")
+
+
+def test_an_older_catalog_is_brought_up_to_date_and_keeps_what_it_holds(
+    made: Path, newer: NewerCassq
+) -> None:
+    newer.adds("ALTER TABLE queues ADD COLUMN note TEXT NOT NULL DEFAULT '';\n")
+    version = newer.adds("-- two statements\nCREATE TABLE notes (x);\nDROP INDEX moves_by_pipe;\n")
+    assert newer.open(made) == "opened ['before']\n"
+    assert version_of(made) == version
+    assert columns_of(made, "queues")[-1] == "note"
+    assert columns_of(made, "notes") == ["x"]
+    assert newer.open(made) == "opened ['before']\n", "each step is taken once"
+    with pytest.raises(ConfigError, match=f"schema version {version}"):
+        SqliteCatalog(made, ManualClock())
+
+
+def test_a_new_catalog_gets_the_whole_schema_and_no_step(path: Path, newer: NewerCassq) -> None:
+    version = newer.adds("CREATE TABLE notes (x);\n")
+    assert newer.open(path) == "opened []\n"
+    assert version_of(path) == version
+
+
+def test_an_upgrade_that_fails_changes_nothing(made: Path, newer: NewerCassq) -> None:
+    version = version_of(made)
+    newer.adds("CREATE TABLE notes (x);\n")
+    newer.adds("CREATE TABLE notes (again);\n")
+    assert "notes already exists" in newer.open(made)
+    assert version_of(made) == version
+    assert columns_of(made, "notes") == []
+    catalog = SqliteCatalog(made, ManualClock())
+    assert catalog.queue("before") is not None
+    catalog.close()
+
+
+def test_a_step_that_ends_in_the_middle_of_a_statement_is_not_taken_in_part(
+    made: Path, newer: NewerCassq
+) -> None:
+    version = version_of(made)
+    newer.adds("CREATE TABLE notes (x);\nCREATE TABLE more (y)\n", new_schema="-- all\n")
+    assert BrokenInvariantError.__name__ in newer.open(made)
+    assert version_of(made) == version
+
+
+# --- damage and other programs ----------------------------------------------------------------
+
+
+def test_a_file_that_is_no_database_is_damage(path: Path) -> None:
+    path.write_bytes(b"no database at all" * 100)
+    with pytest.raises(CorruptionError, match="damaged") as caught:
+        SqliteCatalog(path, ManualClock())
+    assert "move it away" in caught.value.hint
+    assert path.read_bytes() == b"no database at all" * 100
+
+
+def test_a_catalog_with_a_damaged_page_is_told_of_by_the_call_that_meets_it(made: Path) -> None:
+    """Every page but the first, which says that it is a database."""
+    data = made.read_bytes()
+    made.write_bytes(data[:4096] + b"\xff" * (len(data) - 4096))
+
+    def look() -> None:
+        catalog = SqliteCatalog(made, ManualClock())
+        try:
+            catalog.queues()
+        finally:
+            catalog.close()
+
+    with pytest.raises(CorruptionError):
+        look()
+
+
+def test_another_program_s_database_is_refused_and_not_touched(path: Path) -> None:
+    SqlitePlace(path.parent).occupy()
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match="another program"):
+        SqliteCatalog(path, ManualClock())
+    assert path.read_bytes() == before
+    assert [found.name for found in path.parent.iterdir()] == [path.name]
+
+
+def test_a_directory_that_is_not_there_is_told_of(tmp_path: Path) -> None:
+    with pytest.raises(BackendUnavailableError) as caught:
+        SqliteCatalog(tmp_path / "absent" / "catalog.sqlite", ManualClock())
+    assert not caught.value.retryable
+
+
+# --- threads of one connection ----------------------------------------------------------------
+
+
+@pytest.fixture
+def busy_database(path: Path) -> Iterator[Database]:
+    """A connection that another thread is in the middle of a transaction with."""
+    database = Database(
+        lambda: sqlite3.connect(path, isolation_level=None, check_same_thread=False),
+        SystemClock(),
+        name="it",
+        lock_wait=0.02,
+    )
+    inside, go_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with database.write(synced=False):
+            inside.set()
+            assert go_on.wait(PATIENCE)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert inside.wait(PATIENCE)
+    yield database
+    go_on.set()
+    worker.join(PATIENCE)
+    assert database.read("SELECT 1") == [(1,)]
+    database.close()
+
+
+def test_the_wait_for_another_thread_is_bounded_too(busy_database: Database) -> None:
+    with pytest.raises(BackendTimeoutError, match="another thread"):
+        busy_database.read("SELECT 1")
+    with pytest.raises(BackendTimeoutError, match="another thread"):
+        with busy_database.write(synced=True):
+            pytest.fail("nobody else may be in here")
+
+
+def test_an_exception_inside_a_transaction_undoes_it_and_comes_out_as_it_is(path: Path) -> None:
+    class MishapError(Exception): ...
+
+    database = Database(
+        lambda: sqlite3.connect(path, isolation_level=None), ManualClock(), name="it"
+    )
+
+    def write(then: Callable[[], None]) -> None:
+        with database.write(synced=True) as tx:
+            tx.execute("INSERT INTO meta (key, value) VALUES ('a', 'b')")
+            then()
+
+    def fail() -> None:
+        raise MishapError
+
+    with pytest.raises(MishapError):
+        write(fail)
+    assert database.read("SELECT * FROM meta WHERE key = 'a'") == []
+    write(lambda: None)
+    assert database.read("SELECT value FROM meta WHERE key = 'a'") == [("b",)]
+    database.close()
+
+
+def test_durable_commits_are_told_apart_from_the_others(path: Path) -> None:
+    told: list[bool] = []
+    database = Database(
+        lambda: sqlite3.connect(path, isolation_level=None),
+        ManualClock(),
+        name="it",
+        committed=told.append,
+    )
+    told.clear()
+    for synced in (True, False, False, True):
+        with database.write(synced=synced) as tx:
+            mode = tx.execute("PRAGMA synchronous").fetchone()[0]
+            assert (mode == 2) == synced, "FULL is 2, NORMAL is 1"
+    database.close()
+    assert told == [True, False, False, True]
+
+
+def test_without_durability_no_commit_is_synced(path: Path) -> None:
+    told: list[bool] = []
+    catalog = SqliteCatalog(path, ManualClock(), durable=False, committed=told.append)
+    make_queue(catalog)
+    catalog.close()
+    assert told
+    assert not any(told)

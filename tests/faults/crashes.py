@@ -1,0 +1,129 @@
+"""A crash loop: actors that are killed and stopped at random, and the oracle that knows the truth.
+
+The oracle hears every pusher before and after each push and every popper before each commit, by
+pipes that outlive them. At the end it demands, for each group: what was acknowledged was
+delivered; nothing was delivered that nobody tried to push; and the audit balances.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+
+import cassq
+from cassq.clock import Stopwatch
+from tests.faults.actors import Act, Actor, Told, listen_to
+from tests.integration.deadlines import eventually
+from tests.integration.stage import drain, payloads, reap
+
+STOP_SECONDS_MAX = 1.0
+
+
+class Oracle:
+    """What was tried, what was acknowledged, and what each group was handed."""
+
+    def __init__(self) -> None:
+        self.tried: set[bytes] = set()
+        self.acked: set[bytes] = set()
+        self.got: dict[str, set[bytes]] = defaultdict(set)
+        self.deliveries = 0
+
+    def hear(self, told: Told) -> None:
+        match told:
+            case ("try", name, first, last):
+                self.tried |= _payloads(name, first, last)
+            case ("ok", name, first, last):
+                self.acked |= _payloads(name, first, last)
+            case ("got", group, list() as found):
+                self.got[group] |= set(found)
+                self.deliveries += len(found)
+
+    def judge(self, groups: list[str]) -> None:
+        assert self.acked, "nothing was pushed: the loop proved nothing"
+        for group in groups:
+            lost = self.acked - self.got[group]
+            invented = self.got[group] - self.tried
+            assert not lost, f"{group} never got {len(lost)}, such as {sorted(lost)[:3]}"
+            assert not invented, f"{group} was handed {sorted(invented)[:3]}"
+
+
+def _payloads(name: str, first: int, last: int) -> set[bytes]:
+    return {b"%s:%d" % (name.encode(), n) for n in range(first, last)}
+
+
+class Cast:
+    """The actors of a crash loop; one that is killed is replaced by another of its kind."""
+
+    def __init__(self, act: Act, oracle: Oracle, chance: random.Random) -> None:
+        self._act = act
+        self._oracle = oracle
+        self._chance = chance
+        self._recipes: list[Callable[[int], tuple[object, ...]]] = []
+        self.actors: list[Actor] = []
+        self._started = 0
+
+    def add(self, recipe: Callable[[int], tuple[object, ...]]) -> None:
+        """recipe: the part and its arguments, from a number that is new each time."""
+        self._recipes.append(recipe)
+        self.actors.append(self._start(recipe))
+
+    def _start(self, recipe: Callable[[int], tuple[object, ...]]) -> Actor:
+        self._started += 1
+        part, *rest = recipe(self._started)
+        return self._act(part, *rest)
+
+    def listen(self, reports: int, seconds: float = 20.0) -> None:
+        """Pass on to the oracle until so many reports came (or none come)."""
+        watch = Stopwatch()
+        while reports > 0 and watch.seconds() < seconds:
+            found = listen_to(self.actors, 0.5)
+            for told in found:
+                self._oracle.hear(told)
+            reports -= len(found)
+
+    def kill_one(self) -> None:
+        at = self._chance.randrange(len(self.actors))
+        known = len(self.actors[at].heard)
+        self.actors[at].kill()
+        for told in self.actors[at].heard[known:]:
+            self._oracle.hear(told)
+        self.actors[at] = self._start(self._recipes[at])
+
+    def stop_one(self) -> None:
+        """Stop one for as long as others go on, past every lease; then let it go on."""
+        victim = self._chance.choice(self.actors)
+        victim.stop()
+        watch = Stopwatch()
+        while watch.seconds() < STOP_SECONDS_MAX:
+            self.listen(1, 0.2)
+        victim.go_on()
+
+    def end(self) -> None:
+        """Ask all to stop, and wait for it."""
+        for actor in self.actors:
+            actor.say("enough")
+        for actor in self.actors:
+            known = len(actor.heard)
+            code = actor.join(seconds=60)
+            for told in actor.heard[known:]:
+                self._oracle.hear(told)
+            assert code == 0, f"the {actor.part} ended with {code}"
+
+
+def settle(client: cassq.Client, queue: cassq.Queue, oracle: Oracle, groups: list[str]) -> None:
+    """Drain what is left, as a client that comes later would; then audit."""
+    poppers = {group: queue.popper(group) for group in groups}
+
+    def quiet() -> bool:
+        reap(client)
+        for group, popper in poppers.items():
+            oracle.hear(("got", group, payloads(drain(popper))))
+        stats = queue.stats()
+        sums = [s.waiting + s.pending for s in stats.groups.values()]
+        return not any(sums) and not stats.pipes["open"] + stats.pipes["ready"]
+
+    eventually("everything is delivered, committed and sealed", quiet, seconds=60)
+    audit = queue.audit()
+    assert audit.findings == []
+    assert audit.pushed >= len(oracle.acked)

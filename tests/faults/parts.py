@@ -1,0 +1,279 @@
+"""The parts that actors play: pushers, poppers, openers and reapers, each a process of its own.
+
+Whoever risks something tells it first: a pusher what it is about to push, then what it was
+acknowledged; a popper what it was handed, before it commits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import resource
+import signal
+import sqlite3
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cassq
+from cassq.errors import BackendError, ClaimLostError, StorageFullError
+from tests.integration.stage import reap
+
+
+class Stage:
+    """What a part speaks and hears through."""
+
+    def __init__(self, tell: Callable[..., None], hears: Connection) -> None:
+        self.tell = tell
+        self._hears = hears
+
+    def word(self) -> Any:
+        """Wait for the test's next word."""
+        return self._hears.recv()
+
+    def over(self) -> bool:
+        """Whether the test said that it is enough."""
+        return self._hears.poll(0)
+
+
+# --- opening ----------------------------------------------------------------------------------
+
+
+def create(stage: Stage, url: str) -> None:
+    """Open a directory that is not there, make its queue, push one message."""
+    stage.tell("waiting")
+    stage.word()
+    with cassq.connect(url) as client:
+        with client.create_queue("jobs").pusher() as pusher:
+            pusher.push(b"%d" % os.getpid())
+    stage.tell("done")
+
+
+def reopen(stage: Stage, url: str, times: int) -> None:
+    """Open and close the directory again and again."""
+    for _ in range(times):
+        cassq.connect(url).close()
+    stage.tell("done")
+
+
+def catalog_keeper(stage: Stage, path: str) -> None:
+    """Begin a transaction of the catalog and stay in it until told to go on."""
+    database = sqlite3.connect(path, isolation_level=None)
+    database.execute("BEGIN IMMEDIATE")
+    database.execute("UPDATE queues SET version = version")
+    stage.tell("inside")
+    stage.word()
+    database.execute("ROLLBACK")
+    stage.tell("done")
+
+
+# --- pushing ----------------------------------------------------------------------------------
+
+
+def push_each(stage: Stage, url: str, name: str, first: int, last: int) -> None:
+    """Push `name:n` for each n, one by one."""
+    with cassq.connect(url) as client, client.queue("jobs").pusher() as pusher:
+        for n in range(first, last):
+            stage.tell("pushed", n, pusher.push(b"%s:%d" % (name.encode(), n)))
+    stage.tell("done")
+
+
+def push_on_word(stage: Stage, url: str) -> None:
+    """Push each word of the test's."""
+    with cassq.connect(url) as client, client.queue("jobs").pusher() as pusher:
+        stage.tell("ready")
+        while (word := stage.word()) is not None:
+            stage.tell("pushed", pusher.push(word))
+    stage.tell("done")
+
+
+def push_wildly(stage: Stage, url: str, name: str, seed: int) -> None:
+    """Push by all three verbs until told to stop; `try` and `ok` name ranges of numbers."""
+    chance = random.Random(seed)
+    n = 0
+    with cassq.connect(url) as client, client.queue("jobs").pusher() as pusher:
+        while not stage.over():
+            count = chance.choice([1, 1, 1, 5, 200])
+            mine = [b"%s:%d" % (name.encode(), i) for i in range(n, n + count)]
+            stage.tell("try", name, n, n + count)
+            if count == 1:
+                pusher.push(mine[0])
+            elif count == 5:
+                for future in [pusher.push_soon(payload) for payload in mine]:
+                    future.result()
+            else:
+                pusher.push_many(mine)
+            stage.tell("ok", name, n, n + count)
+            n += count
+    stage.tell("done")
+
+
+# --- popping ----------------------------------------------------------------------------------
+
+
+def pop_and_hold(stage: Stage, url: str, group: str, count: int) -> None:
+    """Take messages, tell of them, and commit on the test's word."""
+    with cassq.connect(url) as client, client.queue("jobs").popper(group) as popper:
+        messages = popper.pop(count, wait=30)
+        stage.tell("got", [(m.payload, m.attempts) for m in messages])
+        stage.word()
+        try:
+            popper.commit(messages)
+            stage.tell("committed")
+        except ClaimLostError:
+            stage.tell("lost")
+
+
+def pop_orderly(stage: Stage, url: str, group: str, batch: int) -> None:
+    """Pop, tell, commit, until told to stop."""
+    with cassq.connect(url) as client, client.queue("jobs").popper(group) as popper:
+        stage.tell("ready")
+        while not stage.over():
+            messages = popper.pop(batch, wait=0.1)
+            if messages:
+                stage.tell("got", group, [m.payload for m in messages])
+                popper.commit(messages)
+    stage.tell("done")
+
+
+def pop_wildly(stage: Stage, url: str, group: str, seed: int) -> None:
+    """Pop, tell, and do any of the things that can be done with messages, until told to stop."""
+    chance = random.Random(seed)
+    with cassq.connect(url) as client, client.queue("jobs").popper(group) as popper:
+        while not stage.over():
+            messages = popper.pop(chance.choice([1, 10, 1000]), wait=0.05)
+            if not messages:
+                continue
+            stage.tell("got", group, [m.payload for m in messages])
+            with contextlib.suppress(ClaimLostError):  # it was stopped: others have them
+                _settle(chance, popper, messages)
+    stage.tell("done")
+
+
+def _settle(chance: random.Random, popper: cassq.Popper, messages: list[cassq.Message]) -> None:
+    draw = chance.random()
+    half = len(messages) // 2
+    if draw < 0.70:
+        popper.commit(messages)
+    elif draw < 0.80:
+        popper.commit(messages[:half])
+        popper.rollback(messages[half:])
+    elif draw < 0.90:
+        for message in messages[:half]:
+            message.ack()
+        for message in messages[half:]:
+            message.release()
+    else:
+        popper.rollback(messages, delay=0.05)
+
+
+def die_of_poison(stage: Stage, url: str, batch: int) -> None:
+    """Commit what is popped; die at once, without a trace, when the poison is among it."""
+    with cassq.connect(url) as client, client.queue("jobs").popper() as popper:
+        while not stage.over():
+            for message in popper.pop(batch, wait=0.05):
+                if message.payload == b"poison":
+                    stage.tell("dying", message.attempts)
+                    os.kill(os.getpid(), signal.SIGKILL)
+                message.ack()
+            popper.commit([])
+
+
+def wake_and_tell(stage: Stage, url: str) -> None:
+    """Wait for messages one by one, and tell each."""
+    with cassq.connect(url) as client, client.queue("jobs").popper() as popper:
+        stage.tell("ready")
+        while not stage.over():
+            for message in popper.pop(1, wait=30):
+                stage.tell("got", message.payload)
+                popper.commit([message])
+                if message.payload == b"last":
+                    return
+
+
+# --- passes -----------------------------------------------------------------------------------
+
+
+def reap_always(stage: Stage, url: str) -> None:
+    """Open the directory, run every pass over every queue, close it; until told to stop."""
+    rounds = 0
+    while not stage.over():
+        with cassq.connect(url) as client:
+            for _ in range(3):
+                with contextlib.suppress(BackendError):
+                    reap(client)
+        rounds += 1
+        stage.tell("reaped", rounds)
+    stage.tell("done")
+
+
+def threads_inside(stage: Stage, url: str) -> None:
+    """Several threads of one client push and pop until told to stop."""
+    over = threading.Event()
+    with cassq.connect(url) as client:
+        queue = client.queue("jobs")
+        pusher, popper = queue.pusher(), queue.popper()
+
+        def push() -> None:
+            while not over.is_set():
+                pusher.push(b"x")
+
+        def pop() -> None:
+            while not over.is_set():
+                popper.commit(popper.pop(100, wait=0.05))
+
+        threads = [threading.Thread(target=work) for work in (push, push, pop)]
+        for thread in threads:
+            thread.start()
+        stage.tell("ready")
+        stage.word()
+        over.set()
+        for thread in threads:
+            thread.join()
+    stage.tell("done")
+
+
+def push_to_the_limit(stage: Stage, url: str, limit: int, size: int) -> None:
+    """Push while no file may grow beyond `limit` bytes; once more when it may again."""
+    ids: list[str] = []
+    with cassq.connect(url) as client, client.queue("jobs").pusher() as pusher:
+        ids.append(pusher.push(b"first"))
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        try:
+            while True:
+                ids.append(pusher.push(bytes(size)))
+        except StorageFullError:
+            stage.tell("full", ids)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        stage.tell("again", pusher.push(b"again"))
+
+
+def run_out_of_files(stage: Stage, url: str) -> None:
+    """Push and pop with no file descriptor left, then with some again."""
+    with cassq.connect(url) as client:
+        queue = client.queue("jobs")
+        pusher, popper = queue.pusher(), queue.popper()
+        waiting = threading.Thread(target=lambda: popper.pop(1, wait=60), daemon=True)
+        pusher.push_soon(b"first").result(30)
+        popper.commit(popper.pop())
+        waiting.start()
+        taken: list[int] = []
+        resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        stage.tell("taken", len(taken))
+        for n in range(10):  # rings the bell of one who waits, without a descriptor for it
+            stage.tell("pushed", pusher.push_soon(b"%d" % n).result(30))
+        try:
+            queue.pusher().push(b"needs a file")
+        except BackendError as exc:
+            stage.tell("refused", str(exc))
+        for descriptor in taken:
+            os.close(descriptor)
+        queue.pusher().push(b"has a file")
+        waiting.join(30)
+    stage.tell("done")

@@ -1,0 +1,57 @@
+"""Waiting in tests: for a condition, with a deadline that fails loudly."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from cassq.clock import Stopwatch
+
+DEADLINE_SECONDS = 30.0
+_PAUSE_SECONDS = 0.003
+
+T = TypeVar("T")
+
+
+def eventually(what: str, condition: Callable[[], T], *, seconds: float = DEADLINE_SECONDS) -> T:
+    """The first true value of `condition`, which is asked again and again; the test fails, saying
+    `what` did not come, when there is none in time."""
+    watch, pause = Stopwatch(), threading.Event()
+    while True:
+        value = condition()
+        if value:
+            return value
+        if watch.seconds() > seconds:
+            pytest.fail(f"waited {seconds} seconds in vain: {what} (last: {value!r})")
+        pause.wait(_PAUSE_SECONDS)
+
+
+def in_threads(count: int, work: Callable[[int], None]) -> None:
+    """Run `work(0..count)` in as many threads; the first error of theirs is raised here."""
+    errors: list[BaseException] = []
+
+    def guarded(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as exc:
+            errors.append(exc)
+
+    threads = [
+        threading.Thread(target=guarded, args=(number,), daemon=True) for number in range(count)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        joined("a thread of this test", thread)
+    if errors:
+        raise errors[0]
+
+
+def joined(what: str, thread: threading.Thread, *, seconds: float = DEADLINE_SECONDS) -> None:
+    """Wait for the end of a thread."""
+    thread.join(seconds)
+    if thread.is_alive():
+        pytest.fail(f"{what} did not end within {seconds} seconds")

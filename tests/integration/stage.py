@@ -1,0 +1,113 @@
+"""What tests of the embedded store stand on: a directory, clients that are closed, short verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+import cassq
+from cassq.catalog.sqlite import SqliteCatalog
+from cassq.clock import SystemClock
+from cassq.doorbell import FifoDoorbell
+from cassq.embedded import BELLS, CATALOG, PIPES, Embedded
+from cassq.extents.disk import Disk
+from cassq.extents.files import FilesStore
+from cassq.ids import Ids
+from cassq.locks.lease import LeaseLocker
+from cassq.messages import Message
+from cassq.ports import Life, Ports
+from cassq.reaper import Action
+
+Connect = Callable[..., cassq.Client]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Where the queues of this test live; not made yet."""
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def url(directory: Path) -> str:
+    return f"file://{directory}"
+
+
+@pytest.fixture
+def connect(url: str) -> Iterator[Connect]:
+    """Opens clients of this test's directory; all are closed at its end."""
+    clients: list[cassq.Client] = []
+
+    def open_client(**options: str) -> cassq.Client:
+        clients.append(cassq.connect(url, **options))
+        return clients[-1]
+
+    yield open_client
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def client(connect: Connect) -> cassq.Client:
+    return connect()
+
+
+@pytest.fixture
+def queue(client: cassq.Client) -> cassq.Queue:
+    return client.create_queue("jobs")
+
+
+def client_on(directory: Path, disk: Disk, *, lock_wait: float = 15.0) -> cassq.Client:
+    """A client as `cassq.connect` puts it together, on a disk of the test's own."""
+    clock, ids = SystemClock(), Ids()
+    disk.make_directory(directory / PIPES)
+    disk.make_directory(directory / BELLS)
+    catalog = SqliteCatalog(directory / CATALOG, clock, lock_wait=lock_wait)
+    store = FilesStore(directory / PIPES, clock, durability="disk", disk=disk)
+    ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, Life())
+    embedded = Embedded(
+        ports,
+        lambda queue_id: FifoDoorbell(directory / BELLS, queue_id, clock),
+        catalog.abandon,
+    )
+    return cassq.Client(f"file://{directory}", embedded, clock)
+
+
+def push(queue: cassq.Queue, *payloads: bytes) -> list[str]:
+    """Push in one pipe of its own, sealed at once."""
+    with queue.pusher() as pusher:
+        return list(pusher.push_many(payloads))
+
+
+def numbers(count: int, first: int = 0) -> list[bytes]:
+    """Payloads that are easy to tell apart."""
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+def payloads(messages: Iterable[Message]) -> list[bytes]:
+    return [message.payload for message in messages]
+
+
+def drain(popper: cassq.Popper, batch: int = 1000) -> list[Message]:
+    """Pop and commit until nothing is waiting at this moment."""
+    found: list[Message] = []
+    while messages := popper.pop(batch):
+        popper.commit(messages)
+        found += messages
+    return found
+
+
+def reap(client: cassq.Client) -> list[Action]:
+    """One round of the reaper over every queue."""
+    return client.reaper.reap(client.ports.catalog.queues())
+
+
+def pipe_file(client: cassq.Client, pipe_id: str) -> Path:
+    """The file of a pipe."""
+    return Path(client.url.removeprefix("file://")) / PIPES / f"{pipe_id}.pipe"
+
+
+def pipe_files(client: cassq.Client) -> list[Path]:
+    """The files of all pipes, oldest first."""
+    return sorted((Path(client.url.removeprefix("file://")) / PIPES).glob("*.pipe"))

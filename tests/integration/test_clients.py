@@ -1,0 +1,98 @@
+"""Clients: which URLs they open, and what is closed with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cassq
+from cassq.errors import ClosedError, ConfigError
+from tests.integration.stage import Connect, drain, payloads, push
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["nonsense", "http://host/", "file:", "file://", "file://host/dir", ":x", 7, b"file:x",
+     "cassandra://host/keyspace", "file:x?durability=no", "file:x?what=1"],
+)  # fmt: skip
+def test_a_url_that_names_no_directory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        cassq.connect(url)
+    assert caught.value.message
+
+
+def test_an_unknown_durability_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="durability"):
+        cassq.connect(url, durability="none")
+
+
+def test_the_environment_says_where_when_no_url_is_given(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CASSQ_URL", f"file://{directory}")
+    with cassq.connect() as client:
+        client.create_queue("jobs")
+    assert (directory / "catalog.sqlite").exists()
+
+
+def test_without_any_url_a_directory_is_made_where_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CASSQ_URL", raising=False)
+    with cassq.connect() as client:
+        client.create_queue("jobs")
+    assert (tmp_path / "cassq-data" / "catalog.sqlite").exists()
+
+
+def test_a_missing_directory_is_made_with_its_parents(tmp_path: Path) -> None:
+    with cassq.connect(f"file://{tmp_path}/a/b/c") as client:
+        push(client.create_queue("jobs"), b"x")
+    assert (tmp_path / "a" / "b" / "c").is_dir()
+
+
+def test_a_closed_client_refuses_everything(client: cassq.Client, queue: cassq.Queue) -> None:
+    push(queue, b"x")
+    popper = queue.popper()
+    (message,) = popper.pop()
+    client.close()
+    client.close()  # twice is no error
+    for verb in (
+        client.queues,
+        lambda: client.queue("jobs"),
+        lambda: client.create_queue("more"),
+        lambda: client.delete_queue("jobs"),
+        queue.stats,
+        queue.pusher,
+        queue.popper,
+        popper.pop,
+        lambda: popper.commit([message]),
+        message.ack,
+        message.nack,
+    ):
+        with pytest.raises(ClosedError):
+            verb()
+
+
+def test_closing_a_client_makes_its_acks_durable_and_gives_the_rest_back(
+    client: cassq.Client, queue: cassq.Queue, connect: Connect
+) -> None:
+    push(queue, b"done", b"left")
+    popper = queue.popper()
+    done, _ = popper.pop(2)
+    done.ack()
+    client.close()
+    found = drain(connect().queue("jobs").popper())
+    assert [(m.payload, m.attempts) for m in found] == [(b"left", 2)]
+
+
+def test_two_clients_of_one_process_see_each_other(connect: Connect) -> None:
+    one, other = connect(), connect()
+    queue = one.create_queue("jobs")
+    push(other.queue("jobs"), b"x")
+    assert payloads(drain(queue.popper())) == [b"x"]

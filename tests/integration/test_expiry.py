@@ -1,0 +1,115 @@
+"""Expiry: claims of silent holders are taken over, cut up, and end with the one bad message."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+import cassq
+from tests.integration.deadlines import eventually
+from tests.integration.stage import drain, numbers, payloads, push, reap
+
+
+def test_an_expired_claim_is_taken_over_with_its_attempts_counted(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", claim_timeout=0.05, max_deliveries=100)
+    push(queue, b"x")
+    popper = queue.popper()
+    for attempt in range(1, 6):
+        (message,) = eventually("it is delivered once more", popper.pop)
+        assert message.attempts == attempt
+
+
+def test_a_waiting_popper_gets_what_expires_meanwhile(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", claim_timeout=0.1)
+    push(queue, b"x")
+    silent, waiting = queue.popper(), queue.popper()
+    silent.pop()
+    (message,) = waiting.pop(1, wait=30)
+    assert message.attempts == 2
+
+
+def test_the_rollback_pass_frees_expired_claims_when_nobody_pops(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", claim_timeout=0.05)
+    push(queue, *numbers(3))
+    silent = queue.popper()
+    silent.pop(3)
+
+    def rolled_back() -> bool:
+        return any(a.verb == "rollback" and a.outcome == "done" for a in reap(client))
+
+    eventually("the pass frees the claim", rolled_back)
+    assert queue.stats().groups["default"].waiting == 3
+    assert payloads(drain(queue.popper())) == numbers(3)
+
+
+def test_what_was_acked_of_an_expired_claim_stays_acked(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", claim_timeout=0.1)
+    push(queue, *numbers(10))
+    silent, other = queue.popper(), queue.popper()
+    messages = silent.pop(10)
+    silent.commit([messages[n] for n in (0, 3, 4, 9)])
+    found: list[bytes] = []
+
+    def done() -> bool:
+        found.extend(payloads(drain(other)))
+        return len(found) == 6
+
+    eventually("the rest is delivered again", done)
+    assert sorted(found) == [b"1", b"2", b"5", b"6", b"7", b"8"]
+    assert queue.audit().findings == []
+
+
+def test_a_claim_is_whole_after_one_loss_and_cut_up_after_two(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", claim_timeout=0.05)
+    push(queue, *numbers(160))
+    popper = queue.popper()
+    sizes = [len(eventually("a delivery", lambda: popper.pop(1000))) for _ in range(3)]
+    assert sizes == [160, 160, 10]
+
+
+@pytest.mark.parametrize("max_deliveries", [1, 2, 3, 10])
+@pytest.mark.parametrize("by", ["silence", "rollback"])
+def test_the_poisonous_message_dies_alone(
+    client: cassq.Client, caplog: pytest.LogCaptureFixture, max_deliveries: int, by: str
+) -> None:
+    caplog.set_level(logging.ERROR, "cassq")
+    queue = client.create_queue("jobs", claim_timeout=0.05, max_deliveries=max_deliveries)
+    push(queue, *numbers(200))
+    popper = queue.popper()
+    alone = 0
+
+    def finished() -> bool:
+        nonlocal alone
+        messages = popper.pop(1000)
+        if b"77" not in payloads(messages):
+            popper.commit(messages)
+        else:
+            alone += len(messages) == 1
+            if by == "rollback":
+                popper.rollback(messages)
+        stats = queue.stats().groups["default"]
+        return stats.waiting + stats.pending == 0
+
+    eventually("all is done but the poison", finished)
+    stats = queue.audit().groups["default"]
+    assert (stats.committed, stats.dead) == (199, 1)
+    assert alone >= 1
+    (letter,) = client.queue("jobs~default~dead").popper().pop(10)
+    assert letter.payload == b"77"
+
+
+def test_a_live_change_of_the_deadline_holds_for_the_next_claim(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", claim_timeout=3600, lease=0.5)
+    push(queue, b"kept")
+    popper, other = queue.popper(), queue.popper()
+    (kept,) = popper.pop()
+    client.queue("jobs").update(claim_timeout=0.05)
+
+    def comes_back() -> bool:
+        push(queue, b"more")
+        popper.pop()
+        return any(message.attempts == 2 for message in other.pop(100))
+
+    eventually("a claim made under the new timeout expires", comes_back)
+    popper.commit([kept])

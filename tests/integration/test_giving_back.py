@@ -1,0 +1,141 @@
+"""Giving back: rollback, nack and release, now or later, counted or not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import cassq
+from cassq.errors import UsageError
+from tests.integration.stage import Connect, drain, numbers, payloads, push
+
+
+def test_a_nacked_message_comes_again_with_its_attempts_counted(queue: cassq.Queue) -> None:
+    push(queue, b"x")
+    popper = queue.popper()
+    for attempt in range(1, 5):
+        (message,) = popper.pop()
+        assert message.attempts == attempt
+        message.nack()
+
+
+def test_a_nacked_message_is_given_to_any_member(queue: cassq.Queue, connect: Connect) -> None:
+    push(queue, b"x")
+    (message,) = queue.popper().pop()
+    message.nack()
+    (again,) = connect().queue("jobs").popper().pop()
+    assert (again.id, again.attempts) == (message.id, 2)
+
+
+def test_what_came_back_goes_before_what_was_never_tried(queue: cassq.Queue) -> None:
+    push(queue, *numbers(4))
+    popper = queue.popper()
+    popper.pop()[0].nack()
+    assert payloads([*popper.pop(), *popper.pop()]) == [b"0", b"1"]
+
+
+def test_a_released_message_comes_again_as_if_never_tried(queue: cassq.Queue) -> None:
+    push(queue, b"x")
+    popper = queue.popper()
+    for _ in range(30):  # three times what may be delivered
+        (message,) = popper.pop()
+        assert message.attempts == 1
+        message.release()
+    popper.commit(popper.pop())
+    assert queue.stats().groups["default"].committed == 1
+
+
+def test_a_delayed_message_comes_when_its_time_has_come(queue: cassq.Queue) -> None:
+    push(queue, b"x")
+    popper = queue.popper()
+    (message,) = popper.pop()
+    catalog = popper._catalog
+    since_ms = catalog.now_ms()
+    message.nack(delay=0.2)
+    (again,) = popper.pop(1, wait=30)
+    assert catalog.now_ms() - since_ms >= 200
+    assert (again.payload, again.attempts) == (b"x", 2)
+
+
+def test_a_delayed_message_holds_up_no_other(queue: cassq.Queue) -> None:
+    push(queue, *numbers(3))
+    popper = queue.popper()
+    messages = popper.pop(3)
+    messages[0].nack(delay=3600)
+    popper.rollback(messages[1:2], delay=3600)
+    messages[2].nack()
+    assert payloads(drain(popper)) == [b"2"]
+    stats = queue.stats().groups["default"]
+    assert (stats.waiting, stats.committed) == (2, 1)
+
+
+@pytest.mark.parametrize("delay", [-1, -0.01, float("nan"), float("inf"), "1", True, 10**12])
+def test_a_delay_that_makes_no_sense_is_refused_and_changes_nothing(
+    queue: cassq.Queue, delay: Any
+) -> None:
+    push(queue, b"x")
+    popper = queue.popper()
+    (message,) = popper.pop()
+    for verb in (lambda: message.nack(delay=delay), lambda: popper.rollback([message], delay)):
+        with pytest.raises(UsageError, match="delay"):
+            verb()
+    popper.commit([message])
+    assert queue.stats().groups["default"].committed == 1
+
+
+def test_a_rollback_gives_back_all_of_them_in_order(queue: cassq.Queue) -> None:
+    push(queue, *numbers(20))
+    popper = queue.popper()
+    popper.rollback(popper.pop(20))
+    again = drain(popper)
+    assert payloads(again) == numbers(20)
+    assert {message.attempts for message in again} == {2}
+
+
+def test_a_rollback_of_some_leaves_the_others_out(queue: cassq.Queue) -> None:
+    push(queue, *numbers(6))
+    popper = queue.popper()
+    messages = popper.pop(6)
+    popper.rollback([messages[4], messages[1]])
+    popper.rollback([])
+    assert payloads([*popper.pop(), *popper.pop()]) == [b"1", b"4"]
+    assert popper.pop() == []
+    popper.commit([messages[n] for n in (0, 2, 3, 5)])
+    assert queue.audit().findings == []
+    assert queue.stats().groups["default"].pending == 2
+
+
+def test_giving_back_takes_acks_not_yet_written_along(queue: cassq.Queue, connect: Connect) -> None:
+    push(queue, *numbers(3))
+    popper = queue.popper()
+    first, second, third = popper.pop(3)
+    first.ack()
+    second.nack()
+    stats = connect().queue("jobs").stats().groups["default"]
+    assert (stats.waiting, stats.pending, stats.committed) == (1, 1, 1)
+    third.ack()
+
+
+def test_every_mix_of_verbs_on_one_claim_balances(queue: cassq.Queue) -> None:
+    push(queue, *numbers(60))
+    popper = queue.popper()
+    for n, message in enumerate(popper.pop(60)):
+        match n % 6:
+            case 0:
+                message.ack()
+            case 1:
+                message.nack()
+            case 2:
+                message.release()
+            case 3:
+                message.nack(delay=3600)
+            case 4:
+                message.extend(60)
+    audit = queue.audit()
+    assert audit.findings == []
+    again = drain(popper)
+    attempts = {int(message.payload) % 6: message.attempts for message in again}
+    assert attempts == {1: 2, 2: 1}
+    stats = queue.audit().groups["default"]
+    assert (stats.waiting, stats.pending, stats.committed) == (10, 20, 30)

@@ -1,0 +1,243 @@
+"""Strict queues (cp) and exclusive groups: one order for all, one holder at a time."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import cassq
+from cassq.errors import ClaimLostError
+from tests.faults.actors import Act
+from tests.integration.deadlines import eventually, in_threads, joined
+from tests.integration.stage import Connect, drain, numbers, payloads, push, reap
+
+
+@pytest.fixture
+def strict(client: cassq.Client) -> cassq.Queue:
+    return client.create_queue("jobs", consistency="cp", claim_timeout=0.2)
+
+
+def test_pushers_of_a_strict_queue_share_one_order(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", consistency="cp", max_pushes_per_pipe=40)
+    returned: list[tuple[int, int, bytes]] = []
+    clock = threading.Lock()
+    tick = 0
+
+    def now() -> int:
+        nonlocal tick
+        with clock:
+            tick += 1
+            return tick
+
+    def work(number: int) -> None:
+        with queue.pusher() as pusher:
+            for n in range(60):
+                began = now()
+                payload = b"%d/%d" % (number, n)
+                pusher.push(payload)
+                returned.append((began, now(), payload))
+
+    in_threads(3, work)
+    order = {payload: at for at, payload in enumerate(payloads(drain(queue.popper())))}
+    assert len(order) == 180
+    # What had returned before another push began comes before it, whoever pushed.
+    for _, end, payload in returned:
+        assert all(order[payload] < order[p] for began, _, p in returned if began > end)
+
+
+def test_pushers_in_processes_each_keep_their_order(
+    strict: cassq.Queue, url: str, act: Act
+) -> None:
+    actors = [act("push_each", url, name, 0, 60) for name in "abc"]
+    for actor in actors:
+        actor.expect("done")
+    found = payloads(drain(strict.popper()))
+    assert len(found) == 180
+    for name in "abc":
+        mine = [payload for payload in found if payload.startswith(name.encode())]
+        assert mine == [b"%s:%d" % (name.encode(), n) for n in range(60)]
+
+
+def test_poppers_in_threads_and_processes_get_one_order(
+    client: cassq.Client, url: str, act: Act, connect: Connect
+) -> None:
+    queue = client.create_queue("jobs", consistency="cp", max_pushes_per_pipe=50)
+    push(queue, *numbers(300))
+    order: list[bytes] = []
+    far = act("pop_orderly", url, "default", 5)
+    poppers = [queue.popper(), connect().queue("jobs").popper()]
+
+    def work(number: int) -> None:
+        while queue.stats().groups["default"].committed < 300:
+            messages = poppers[number].pop(5, wait=0.05)
+            order.extend(payloads(messages))  # before the commit: nobody may have any now
+            poppers[number].commit(messages)
+
+    in_threads(2, work)
+    far.say("enough")
+    assert far.join() == 0
+    theirs = [payload for _, _, batch in far.told("got") for payload in batch]
+    assert sorted(order + theirs) == sorted(numbers(300))  # each once
+    for mine in (order, theirs):
+        assert [int(payload) for payload in mine] == sorted(map(int, mine))
+    assert sum(popper.lost for popper in poppers) == 0
+
+
+def test_poppers_of_one_client_pass_a_strict_queue_on_without_loss(
+    client: cassq.Client,
+) -> None:
+    queue = client.create_queue("jobs", consistency="cp")
+    push(queue, *numbers(600))
+    order: list[bytes] = []
+
+    def work(_: int) -> None:
+        with queue.popper() as popper:
+            while queue.stats().groups["default"].committed < 600:
+                messages = popper.pop(5, wait=0.02)
+                order.extend(payloads(messages))
+                popper.commit(messages)
+
+    in_threads(4, work)
+    assert order == numbers(600)
+
+
+def test_nothing_passes_an_unacked_message(strict: cassq.Queue) -> None:
+    strict.update(claim_timeout=60)
+    push(strict, *numbers(10))
+    popper, other = strict.popper(), strict.popper()
+    messages = popper.pop(3)
+    assert payloads(messages) == numbers(3)
+    assert popper.pop(3) == other.pop(3) == []
+    popper.commit(messages[:2])
+    assert popper.pop(3) == other.pop(3) == []
+    popper.commit(messages[2:])
+    assert payloads(other.pop(3)) == numbers(3, first=3)
+
+
+def test_a_nacked_head_holds_the_queue_until_it_is_done(strict: cassq.Queue) -> None:
+    strict.update(claim_timeout=60)
+    push(strict, *numbers(5))
+    popper, other = strict.popper(), strict.popper()
+    first, second, _ = popper.pop(3)
+    popper.commit([first])
+    second.nack(delay=0.3)  # what came after it in the claim goes back as well
+    assert popper.pop(5) == other.pop(5) == []
+    again = eventually("the head is due", lambda: other.pop(5))
+    assert (again[0].payload, again[0].attempts) == (b"1", 2)
+    other.commit(again)
+    assert payloads(again) + payloads(drain(other)) == numbers(4, first=1)
+
+
+def test_what_was_behind_a_nacked_head_counts_as_untried(strict: cassq.Queue) -> None:
+    push(strict, *numbers(3))
+    popper = strict.popper()
+    popper.pop(3)[0].nack()
+    found = {m.payload: m.attempts for m in drain(popper)}
+    assert found == {b"0": 2, b"1": 1, b"2": 1}
+
+
+@pytest.mark.parametrize("done_by_the_other", [False, True])
+def test_a_fenced_poppers_ack_is_refused(strict: cassq.Queue, done_by_the_other: bool) -> None:
+    push(strict, *numbers(3))
+    popper, other = strict.popper(), strict.popper()
+    messages = popper.pop(2)
+    taken = eventually("the lock passes on", lambda: other.pop(3))
+    assert [m.attempts for m in taken] == [2, 2]
+    if done_by_the_other:
+        other.commit(taken)
+    for verb in (messages[0].ack, lambda: popper.commit(messages), messages[1].nack):
+        with pytest.raises(ClaimLostError):
+            verb()
+    if not done_by_the_other:
+        other.commit(taken)
+    assert payloads(drain(other)) == [b"2"]
+    assert strict.audit().findings == []
+
+
+def test_a_strict_order_goes_over_pipes_and_waits_for_the_one_before(
+    client: cassq.Client,
+) -> None:
+    queue = client.create_queue("jobs", consistency="cp", max_pushes_per_pipe=3)
+    push(queue, *numbers(12))
+    assert queue.stats().pipes["sealed"] == 4
+    popper, other = queue.popper(), queue.popper()
+    held = popper.pop(2)
+    assert other.pop(10) == []
+    popper.commit(held)
+    found: list[bytes] = payloads(held)
+    while messages := other.pop(10):
+        found += payloads(messages)
+        other.commit(messages)
+    assert found == numbers(12)
+
+
+def test_a_strict_queue_goes_on_after_its_pipes_are_retired(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", consistency="cp", max_pushes_per_pipe=3)
+    pusher, popper = queue.pusher(), queue.popper()
+    found: list[bytes] = []
+    for first in range(0, 30, 5):
+        pusher.push_many(numbers(5, first=first))
+        found += payloads(drain(popper))
+        reap(client)
+    assert found == numbers(30)
+    assert queue.stats().pipes["sealed"] == 0
+    assert queue.audit().findings == []
+
+
+def test_the_turn_to_push_passes_from_an_idle_pusher(strict: cassq.Queue) -> None:
+    one, other = strict.pusher(), strict.pusher()
+    for n in range(0, 40, 2):
+        one.push(b"%d" % n)
+        other.push(b"%d" % (n + 1))
+    one.close()
+    other.close()
+    assert payloads(drain(strict.popper())) == numbers(40)
+
+
+def test_an_exclusive_group_gives_a_pipe_to_one_popper_at_a_time(queue: cassq.Queue) -> None:
+    queue.create_group("single", exclusive=True)
+    push(queue, *numbers(4))
+    push(queue, *numbers(4, first=10))
+    one, other, third = (queue.popper("single") for _ in range(3))
+    mine, yours = one.pop(2), other.pop(2)
+    assert [payloads(mine), payloads(yours)] == [numbers(2), numbers(2, first=10)]
+    assert third.pop(2) == []  # both pipes are taken
+    one.commit(mine)
+    assert payloads(third.pop(2)) == numbers(2, first=2)
+    other.commit(yours)
+
+
+def test_an_exclusive_group_hands_a_silent_holders_pipe_on(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs")
+    queue.create_group("single", exclusive=True, claim_timeout=0.1)
+    push(queue, *numbers(3))
+    silent, other = queue.popper("single"), queue.popper("single")
+    messages = silent.pop(2)
+    taken = eventually("the lock passes on", lambda: other.pop(2))
+    assert [(m.payload, m.attempts) for m in taken] == [(b"0", 2), (b"1", 2)]
+    with pytest.raises(ClaimLostError):
+        silent.commit(messages)
+
+
+def test_a_group_beside_an_exclusive_one_shares_as_ever(queue: cassq.Queue) -> None:
+    queue.create_group("single", exclusive=True)
+    push(queue, *numbers(10))
+    queue.popper("single").pop(5)
+    one, other = queue.popper(), queue.popper()
+    assert payloads(one.pop(5)) + payloads(other.pop(5)) == numbers(10)
+
+
+def test_a_waiting_strict_popper_is_woken_when_its_turn_comes(strict: cassq.Queue) -> None:
+    strict.update(claim_timeout=60)
+    push(strict, *numbers(2))
+    popper, waiting = strict.popper(), strict.popper()
+    held = popper.pop(1)
+    found: list[bytes] = []
+    thread = threading.Thread(
+        target=lambda: found.extend(payloads(waiting.pop(1, wait=30))), daemon=True
+    )
+    thread.start()
+    popper.commit(held)
+    joined("the waiting popper", thread)
+    assert found == [b"1"]

@@ -1,0 +1,127 @@
+"""Waiting: a popper that waits is woken by what it waits for, from near and far."""
+
+from __future__ import annotations
+
+import resource
+import threading
+
+import cassq
+from cassq.clock import Stopwatch
+from cassq.doorbell import LOOK_AGAIN_SECONDS
+from tests.faults.actors import Act
+from tests.integration.deadlines import eventually, in_threads, joined
+from tests.integration.stage import payloads, push
+
+ROUNDS = 40
+
+
+def test_a_push_of_another_thread_wakes_a_waiting_popper(queue: cassq.Queue) -> None:
+    popper, pusher = queue.popper(), queue.pusher()
+    found: list[bytes] = []
+    arrived = threading.Semaphore(0)
+
+    def consume() -> None:
+        for _ in range(ROUNDS):
+            messages = popper.pop(1, wait=30)
+            found.extend(payloads(messages))
+            popper.commit(messages)
+            arrived.release()
+
+    thread = threading.Thread(target=consume, daemon=True)
+    thread.start()
+    watch = Stopwatch()
+    for n in range(ROUNDS):
+        pusher.push(b"%d" % n)
+        assert arrived.acquire(timeout=30)
+    joined("the consumer", thread)
+    assert found == [b"%d" % n for n in range(ROUNDS)]
+    # A popper that merely looked again now and then would have taken longer.
+    assert watch.seconds() < ROUNDS * LOOK_AGAIN_SECONDS / 2
+
+
+def test_a_push_of_another_process_wakes_a_waiting_popper(
+    queue: cassq.Queue, url: str, act: Act
+) -> None:
+    popper = queue.popper()
+    pusher = act("push_on_word", url)
+    pusher.expect("ready")
+    watch = Stopwatch()
+    for n in range(ROUNDS):
+        pusher.say(b"%d" % n)
+        messages = popper.pop(1, wait=30)
+        assert payloads(messages) == [b"%d" % n]
+        popper.commit(messages)
+    assert watch.seconds() < ROUNDS * LOOK_AGAIN_SECONDS / 2
+    pusher.say(None)
+    pusher.expect("done")
+
+
+def test_a_popper_of_another_process_is_woken_by_our_push(
+    queue: cassq.Queue, url: str, act: Act
+) -> None:
+    popper = act("wake_and_tell", url)
+    popper.expect("ready")
+    pusher = queue.pusher()
+    watch = Stopwatch()
+    for n in range(ROUNDS):
+        pusher.push(b"%d" % n)
+        eventually("the popper tells", lambda n=n: len(popper.told("got")) == n + 1)
+    assert watch.seconds() < ROUNDS * LOOK_AGAIN_SECONDS / 2
+    pusher.push(b"last")
+    assert popper.join() == 0
+
+
+def test_all_waiting_poppers_are_woken(queue: cassq.Queue) -> None:
+    found: list[bytes] = []
+
+    def consume() -> None:
+        with queue.popper() as popper:
+            messages = popper.pop(1, wait=30)
+            found.extend(payloads(messages))
+            popper.commit(messages)
+
+    threads = [threading.Thread(target=consume, daemon=True) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    push(queue, *[b"%d" % n for n in range(8)])
+    for thread in threads:
+        joined("a waiting popper", thread)
+    assert len(set(found)) == 8
+
+
+def test_what_is_given_back_wakes_a_waiting_popper(queue: cassq.Queue) -> None:
+    push(queue, b"x")
+    holder, waiting = queue.popper(), queue.popper()
+    (message,) = holder.pop()
+    found: list[int] = []
+    thread = threading.Thread(
+        target=lambda: found.extend(m.attempts for m in waiting.pop(1, wait=30)), daemon=True
+    )
+    thread.start()
+    message.nack()
+    joined("the waiting popper", thread)
+    assert found == [2]
+
+
+def test_more_poppers_than_bells_are_all_served(queue: cassq.Queue) -> None:
+    from cassq.doorbell import SLOTS
+
+    poppers = [queue.popper() for _ in range(SLOTS + 3)]
+    push(queue, b"a", b"b")
+    assert payloads(poppers[-1].pop(1, wait=30)) == [b"a"]
+    assert payloads(poppers[0].pop(1, wait=30)) == [b"b"]
+
+
+def test_a_waiting_popper_hardly_uses_the_processor(queue: cassq.Queue) -> None:
+    poppers = [queue.popper() for _ in range(4)]
+    queue.pusher().push(b"so that there is an open pipe to look at")
+    poppers[0].commit(poppers[0].pop())
+    before, watch = process_seconds(), Stopwatch()
+    in_threads(4, lambda number: poppers[number].pop(1, wait=1.5))
+    assert process_seconds() - before < 0.15 * watch.seconds()
+
+
+def process_seconds() -> float:
+    """What this process has used of the processor."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,347 @@
+"""The checker: what was promised to whom, and an error as soon as one is broken.
+
+It knows what the actors saw: what they pushed, what was acknowledged, delivered and committed.
+Beside that it looks into the catalog after every commit, for what no actor sees: ends that
+change, pipes retired too early.
+
+Time is counted in *ticks*, one for every event and every commit. A delivery counts from the
+commit of its claim, not from when the popper, stopped perhaps, came to hand it out.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cassq.messages import Message
+from cassq.queues import is_dead_letter_name
+from cassq.retries import DEATH_HEADER
+from tests.simulation.lookout import BrokenPromiseError, Lookout
+from tests.simulation.model import NEVER, Delivery, GroupView, Place, Sent, place_of
+
+if TYPE_CHECKING:
+    from tests.simulation.scheduler import Process
+    from tests.simulation.world import World
+
+
+class Checker(Lookout):
+    """Follows one run."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._batches = itertools.count(1)
+        self.sent: dict[bytes, Sent] = {}
+        self.at: dict[Place, Sent] = {}
+        self.acked: dict[str, list[Sent]] = defaultdict(list)  # queue → in order of their acks
+        self.dead: dict[tuple[str, bytes], set[Place]] = defaultdict(set)
+        self.is_rebuilt = False  # from the files, after the catalog was lost
+
+    # --- pushing --------------------------------------------------------------------------------
+
+    def push(self, sent: Sent) -> None:
+        self.sent[sent.payload] = sent
+
+    def pushed(self, batch: Sequence[Sent], ids: Sequence[str], process: Process | None) -> None:
+        """A push returned."""
+        now = self.tick()
+        for sent, id in zip(batch, ids, strict=True):
+            pipe_id, _, seq = id.rpartition(":")
+            place = (pipe_id, int(seq))
+            sent.acked, sent.id = now, id
+            self._found(sent, place)
+            self.acked[sent.queue].append(sent)
+            if place[1] >= self.ends.get(pipe_id, (NEVER, 0))[0]:
+                raise BrokenPromiseError(
+                    f"{id} was acknowledged past its pipe's end {self.ends[pipe_id]}"
+                )
+            if pipe_id in self.consumed:
+                self._check_retired(pipe_id)
+
+    def _found(self, sent: Sent, place: Place) -> None:
+        """A message lies at a place, now and for ever."""
+        other = self.at.setdefault(place, sent)
+        if other is not sent:
+            raise BrokenPromiseError(f"{place} holds {sent.payload!r}, and held {other.payload!r}")
+        if place in sent.places:
+            return
+        sent.places.add(place)
+        self.by_pipe[place[0]].append((place, sent))
+        self.seen_to[place[0]] = max(self.seen_to.get(place[0], -1), place[1])
+        excused = sent.troubled or any(pipe_id in self.consumed for pipe_id, _ in sent.places)
+        if len(sent.places) > 1 and not excused:
+            raise BrokenPromiseError(
+                f"{sent.payload!r} is there twice, for no reason: {sent.places}"
+            )
+
+    # --- popping --------------------------------------------------------------------------------
+
+    def delivered(
+        self, popper: Any, process: Process | None, messages: Sequence[Message], started_ms: int
+    ) -> list[Delivery]:
+        """A pop returned messages."""
+        process = process or popper._claimer._ports.clock._process
+        group = self.groups[popper._group().id]
+        timeout_ms = popper._claimer.timeout_ms
+        batch = next(self._batches)
+        self.tick()
+        deliveries = []
+        for message in messages:
+            sent = self.sent.get(message.payload)
+            if sent is None:
+                raise BrokenPromiseError(f"{message!r} was never pushed: {message.payload!r}")
+            delivery = Delivery(
+                message, (message.pipe_id, message.seq), sent, group, popper,
+                process.committed_tick, process.committed_ms, started_ms + timeout_ms,
+                process.committed_count, message.attempts, batch,
+            )  # fmt: skip
+            self._check_content(delivery)
+            deliveries.append(delivery)
+        for delivery in deliveries:
+            self._check_place(delivery)
+            self._check_neighbours(delivery)
+            group.deliveries[delivery.place].append(delivery)
+            self._check_first(delivery)
+        if group.strict:
+            self._check_order(deliveries)
+        return deliveries
+
+    def _check_content(self, delivery: Delivery) -> None:
+        message, sent, group = delivery.message, delivery.sent, delivery.group
+        headers = message.headers
+        if is_dead_letter_name(group.queue):
+            if headers.pop(DEATH_HEADER, None) is None:
+                raise BrokenPromiseError(f"dead letter {message.id} has no death record")
+            places = self.dead[group.queue, message.payload]
+            places.add(delivery.place)
+            if len(places) > 1:
+                raise BrokenPromiseError(
+                    f"{message.id} is in {group.queue} {len(places)} times: {places}"
+                )
+            if place_of(message.id) not in sent.places and sent.id:
+                raise BrokenPromiseError(f"dead letter {message.id} was {sent.id} before")
+        else:
+            if sent.queue != group.queue:
+                raise BrokenPromiseError(f"{message.id} of {sent.queue} came out of {group.queue}")
+            self._found(sent, delivery.place)
+        if (headers, message.key, message.pushed_ms) != (sent.headers, sent.key, sent.wall_ms):
+            raise BrokenPromiseError(f"{message.id} was altered")
+        if sent.refused:
+            raise BrokenPromiseError(f"{message.id} was delivered, its push said it was not pushed")
+
+    def _check_place(self, delivery: Delivery) -> None:
+        pipe_id, seq = delivery.place
+        group, sent = delivery.group, delivery.sent
+        self.seen_to[pipe_id] = max(self.seen_to.get(pipe_id, -1), seq)
+        if seq >= self.ends.get(pipe_id, (NEVER, 0))[0]:
+            raise BrokenPromiseError(
+                f"{delivery.place} was delivered past the end {self.ends[pipe_id]}"
+            )
+        if group.settled.get(delivery.place, NEVER) < delivery.claimed:
+            raise BrokenPromiseError(
+                f"{delivery.place} was committed by {group.name}, and delivered again"
+            )
+        if group.start == "now" and sent.acked < group.begun:
+            raise BrokenPromiseError(f"{delivery.place} was pushed before group {group.name} began")
+        limit = self._world.max_deliveries(group.queue)
+        if delivery.attempts > limit:
+            raise BrokenPromiseError(
+                f"{delivery.place} was delivered {delivery.attempts} times of {limit}"
+            )
+
+    def _check_neighbours(self, new: Delivery) -> None:
+        """Two at once, deliveries not counted, acks accepted from who had lost the claim."""
+        for old in new.group.deliveries[new.place]:
+            first, then = (old, new) if old.claimed <= new.claimed else (new, old)
+            if then.claimed_ms < first.due_ms and first.given > then.claimed:
+                raise BrokenPromiseError(
+                    f"{new.place} was claimed at {then.claimed_ms} ms, another popper had it from"
+                    f" {first.claimed_ms} to {first.due_ms} ms"
+                )
+            # At the limit a message is delivered once more, alone, before it is given up.
+            limit = self._world.max_deliveries(new.group.queue)
+            least = first.attempts if first.released else min(first.attempts + 1, limit)
+            if then.attempts < least:
+                raise BrokenPromiseError(
+                    f"{new.place}: delivered with attempts={first.attempts}, then {then.attempts}"
+                )
+            if first.settled != NEVER:
+                self._check_fence(first, then)
+
+    def _check_fence(self, first: Delivery, then: Delivery) -> None:
+        """An ack is refused when the message was another's before the ack began."""
+        if then.claimed < first.settling and then.settling > first.settled:
+            raise BrokenPromiseError(f"{first.place}: an ack was accepted after the claim was lost")
+        if then.claimed < first.settling and first.group.exclusive:
+            raise BrokenPromiseError(f"{first.place}: a fenced ack was accepted")
+
+    def _check_first(self, delivery: Delivery) -> None:
+        """First deliveries of a pipe to one popper are in order, and counted from one."""
+        group = delivery.group
+        if delivery.attempts == 1 and group.forgotten[delivery.place] > 1:
+            raise BrokenPromiseError(
+                f"{delivery.place} came first for the third time, over power cuts"
+            )
+        before = group.deliveries[delivery.place][:-1]
+        if self._world.calm and not before and delivery.attempts != 1:
+            raise BrokenPromiseError(
+                f"{delivery.place} came first with attempts={delivery.attempts}"
+            )
+        if before or delivery.attempts != 1:
+            return
+        key = (delivery.popper, delivery.place[0])
+        if group.firsts.get(key, -1) >= delivery.place[1]:
+            raise BrokenPromiseError(
+                f"{delivery.place} was first delivered after {group.firsts[key]}"
+            )
+        group.firsts[key] = delivery.place[1]
+
+    def _check_order(self, batch: list[Delivery]) -> None:
+        """On a strict queue all that was pushed before is acked, dead, or in the same batch."""
+        group, head = batch[0].group, batch[0]
+        together = {delivery.sent for delivery in batch}
+        order = self.acked[group.queue]
+        at = group.frontier
+        while at < len(order) and order[at].acked < batch[-1].sent.begun:
+            sent = order[at]
+            place = place_of(sent.id)
+            done = group.settling.get(place, NEVER) < head.claimed
+            if not done and sent not in together and group.is_owed(sent, place):
+                if not self._is_dead(group, place):
+                    raise BrokenPromiseError(
+                        f"{head.place} was delivered to {group.name} before {sent.id} was acked"
+                    )
+                done = True
+            at += 1
+            if done and at == group.frontier + 1:
+                group.frontier = at
+        open_rows = self._rows(
+            "SELECT start_seq FROM claims WHERE group_id = ? AND pipe_id = ? AND start_seq < ?"
+            " AND state < 2",
+            (group.id, *head.place),
+        )
+        if open_rows:
+            raise BrokenPromiseError(
+                f"{head.place} was delivered, {open_rows} before it are not done"
+            )
+
+    def _is_dead(self, group: GroupView, place: Place) -> bool:
+        if place[0] in self.consumed:
+            return True  # that all of it was done was checked when it was retired
+        return bool(
+            self._rows(
+                "SELECT 1 FROM moves WHERE group_id = ? AND pipe_id = ? AND seq = ? AND settled",
+                (group.id, *place),
+            )
+        )
+
+    # --- what actors say of messages ------------------------------------------------------------
+
+    def settling(self, batch: Sequence[Delivery]) -> None:
+        """An ack begins."""
+        now = self.tick()
+        for delivery in batch:
+            delivery.settling = min(delivery.settling, now)
+            group = delivery.group
+            group.settling[delivery.place] = min(group.settling.get(delivery.place, NEVER), now)
+
+    def committed(self, batch: Sequence[Delivery]) -> None:
+        """A commit returned."""
+        now = self.tick()
+        for delivery in batch:
+            delivery.settled = now
+            delivery.group.settled.setdefault(delivery.place, now)
+            for other in delivery.group.deliveries[delivery.place]:
+                if other is not delivery and other.claimed > delivery.claimed:
+                    self._check_fence(delivery, other)
+
+    def giving(self, batch: Sequence[Delivery], *, uncounted: bool = False) -> None:
+        """Messages begin to be given back."""
+        now = self.tick()
+        for delivery in batch:
+            delivery.given = min(delivery.given, now)
+            delivery.released |= uncounted
+
+    def closing(self, poppers: Collection[object]) -> None:
+        """Poppers begin to give back all they have out."""
+        for group in self.groups.values():
+            for deliveries in group.deliveries.values():
+                self.giving([d for d in deliveries if d.popper in poppers])
+
+    # --- what nobody sees -----------------------------------------------------------------------
+
+    def power_cut(self, kept: int) -> None:
+        """Commits past `kept` were forgotten: first deliveries in them do not count."""
+        for group in self.groups.values():
+            for place, deliveries in group.deliveries.items():
+                for delivery in deliveries:
+                    delivery.due_ms = -1  # a boot time of the past
+                known = [d for d in deliveries if d.attempts > 1 or d.commit <= kept]
+                if len(known) < len(deliveries):
+                    group.deliveries[place] = known
+                    group.forgotten[place] += 1
+        self.look()
+
+    def catalog_lost(self) -> None:
+        """Only the files are left: each message comes again, to a group that starts anew."""
+        for group in self.groups.values():
+            group.alive = False
+        self.ends.clear()
+        self.is_rebuilt = True
+        for sent in self.sent.values():
+            sent.troubled, sent.refused = True, False
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def is_quiet(self) -> bool:
+        """Whether every pipe is retired and removed."""
+        return not self._rows("SELECT 1 FROM pipes LIMIT 1")
+
+    def leftovers(self) -> str:
+        """What is still there."""
+        pipes = self._rows("SELECT id, queue_id, state, end_seq FROM pipes")
+        claims = self._rows(
+            "SELECT group_id, pipe_id, start_seq, end_seq, state, due_ms, deliveries FROM claims"
+        )
+        return f"pipes {pipes}, claims {claims}"
+
+    def finish(self) -> None:
+        """Everybody got everything; nothing is left over."""
+        for group in self.groups.values():
+            if group.alive and not is_dead_letter_name(group.queue):
+                for sent in self.sent.values():
+                    if sent.queue == group.queue:
+                        self._check_fate(group, sent)
+        if self.is_rebuilt:
+            self._check_rebuilt()
+        for table in ("pipes", "cursors", "claims", "moves"):
+            if rows := self._rows(f"SELECT * FROM {table}"):
+                raise BrokenPromiseError(f"left over in {table}: {rows}")
+        if leases := self._rows("SELECT name FROM leases WHERE name LIKE 'pop:%'"):
+            raise BrokenPromiseError(f"locks of pipes that are gone are left over: {leases}")
+        if names := sorted(self._world.platter.names):
+            raise BrokenPromiseError(f"files are left over: {names}")
+
+    def _check_rebuilt(self) -> None:
+        """No queue is missing of which there were messages in files."""
+        queues = {group.queue for group in self.groups.values() if group.alive}
+        for sent in self.sent.values():
+            kept = [place for place in sent.places if place[0] not in self.consumed]
+            if sent.acked != NEVER and kept and sent.queue not in queues:
+                raise BrokenPromiseError(f"{kept} (acknowledged) was lost with the catalog")
+
+    def _check_fate(self, group: GroupView, sent: Sent) -> None:
+        dead = self.dead.get((f"{group.queue}~{group.name}~dead", sent.payload), set())
+        owed = [place for place in sent.places if group.is_owed(sent, place)]
+        if dead and any(place in group.settled for place in sent.places):
+            if len(sent.places) > 1 or self.is_rebuilt:
+                return  # it was there twice, as its push was told
+            raise BrokenPromiseError(
+                f"{sent.id or owed} was committed by {group.name}, and is dead too"
+            )
+        for place in owed:
+            if place in group.settling or dead:
+                continue
+            word = "acknowledged" if sent.acked != NEVER else "visible"
+            raise BrokenPromiseError(f"{place} ({word}) never came to {group.name}, nor is it dead")

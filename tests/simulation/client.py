@@ -1,0 +1,57 @@
+"""The real client as a simulated process has it: no thread, and a bell that only rings."""
+
+from __future__ import annotations
+
+from cassq import client as client_module
+from cassq.client import Client
+from cassq.doorbell import Doorbell, LocalDoorbell, Waiter
+from cassq.embedded import Embedded
+from cassq.errors import CassqError
+from cassq.housekeeper import Tend
+from tests.simulation.scheduler import Process, ProcessClock
+
+
+class SimDoorbell(Doorbell):
+    """A bell nobody hears: poppers look by themselves. Ringing is a point."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def ring(self) -> None:
+        self._process.point()
+
+    def listen(self) -> Waiter:
+        return LocalDoorbell().listen()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class SteppedClient(Client):
+    """The real client, without its thread: what the housekeeper would do is done by `tend`."""
+
+    def __init__(self, embedded: Embedded, process: Process) -> None:
+        super().__init__("sim:", embedded, ProcessClock(process))
+        client_module._clients.discard(self)
+        self._tasks: dict[Tend, float] = {}
+
+    def look_after(self, tend: Tend, first: float) -> None:
+        now = self.ports.clock.boot_ms() / 1000
+        self._tasks.setdefault(self._reap_in_passing, now + 1.0)
+        self._tasks[tend] = now + first
+
+    def hurry(self, tend: Tend, seconds: float) -> None:
+        due = self.ports.clock.boot_ms() / 1000 + seconds
+        if tend in self._tasks:
+            self._tasks[tend] = min(self._tasks[tend], due)
+
+    def tend(self) -> None:
+        """Do what is due, as the housekeeper does."""
+        now = self.ports.clock.boot_ms() / 1000
+        for task, due in list(self._tasks.items()):
+            if due <= now:
+                self._tasks[task] = now + 1.0
+                try:
+                    self._tasks[task] = now + task()
+                except CassqError:
+                    self._tasks[task] = now + 1.0

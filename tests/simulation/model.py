@@ -1,0 +1,91 @@
+"""What the checker remembers: messages sent, deliveries, and what each group is owed.
+
+Times are *ticks*, which count events, unless a name ends in `_ms`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from cassq.messages import Message
+
+NEVER = 1 << 60
+Place = tuple[str, int]
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    """A message as its pusher knows it."""
+
+    payload: bytes
+    queue: str
+    begun: int
+    headers: dict[str, str]
+    key: bytes | None
+    wall_ms: int
+    acked: int = NEVER  # when its push returned
+    refused: bool = False  # its push failed, and said that it is not in the queue
+    troubled: bool = False  # a fault was met in its push
+    id: str = ""
+    places: set[Place] = field(default_factory=set)
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One message handed to one popper. Times are ticks, `due_ms` a boot time."""
+
+    message: Message
+    place: Place
+    sent: Sent
+    group: GroupView
+    popper: object
+    claimed: int
+    claimed_ms: int
+    due_ms: int
+    commit: int
+    attempts: int
+    batch: int
+    given: int = NEVER  # when it began to be given back
+    released: bool = False
+    settling: int = NEVER  # when its ack began
+    settled: int = NEVER  # when its commit returned
+
+
+@dataclass(slots=True, eq=False)
+class GroupView:
+    """What a group is owed, and what it got."""
+
+    id: str
+    name: str
+    queue: str
+    strict: bool
+    exclusive: bool
+    start: str
+    begun: int  # when its creation began ...
+    created: int  # ... and when it was there
+    since_ms: int
+    gone: frozenset[str]  # pipes retired before
+    alive: bool = True
+    deliveries: dict[Place, list[Delivery]] = field(default_factory=lambda: defaultdict(list))
+    settling: dict[Place, int] = field(default_factory=dict)
+    settled: dict[Place, int] = field(default_factory=dict)
+    firsts: dict[tuple[object, str], int] = field(default_factory=dict)
+    forgotten: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
+    frontier: int = 0
+
+    def is_owed(self, sent: Sent, place: Place) -> bool:
+        """Whether this message must reach the group."""
+        if place[0] in self.gone:
+            return False
+        if self.start == "now":
+            return sent.begun > self.created
+        if self.start == "time":
+            return sent.wall_ms >= self.since_ms
+        return True
+
+
+def place_of(id: str) -> Place:
+    """The place a message's id names."""
+    pipe_id, _, seq = id.rpartition(":")
+    return pipe_id, int(seq)

@@ -1,0 +1,108 @@
+"""Planted bugs: each a small wrong part put in the place of a right one, and surely caught.
+
+A plant names the scenario it shows in and in how many seeds at most. Parts are subclasses that a
+world is built with; where a function is a module's own, it is replaced for the run.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.simulation import wrong_parts as wrong
+from tests.simulation.scenario import Scenario, draw_scenario
+from tests.simulation.world import World
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A bug. seeds: it is caught within so many; shape: what its scenario must have."""
+
+    name: str
+    what: str
+    seeds: int
+    shape: dict[str, Any] = field(default_factory=dict)
+    queues: list[str] | None = None
+    parts: dict[str, Any] = field(default_factory=dict)
+    patch: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+    def world(self, seed: int, *, planted: bool = True, verbose: bool = False) -> World:
+        """The world of a seed with the bug, or the same without."""
+        scenario = self._scenario(seed)
+        world = World(seed, scenario, verbose=verbose)
+        if planted:
+            for name, part in self.parts.items():
+                setattr(world, name, part)
+        return world
+
+    def _scenario(self, seed: int) -> Scenario:
+        drawn = draw_scenario(random.Random(seed), self.queues)
+        roles = drawn.roles | self.shape.get("roles", {})
+        policy = {
+            name: settings | self.shape.get("policy", {}) for name, settings in drawn.policy.items()
+        }
+        return replace(drawn, **(self.shape | {"roles": roles, "policy": policy}))
+
+
+CUTS: dict[str, Any] = {"cuts": 2, "switches": 300}
+CRASHES: dict[str, Any] = {"crash_rate": 0.02, "cuts": 0, "switches": 400}
+PAUSES: dict[str, Any] = {"pause_rate": 0.05, "pause_ms": (100, 5000), "switches": 500}
+POISON: dict[str, Any] = {"poison": 0.5, "switches": 500}
+
+PLANTS = [
+    Plant("ack-before-sync", "a push returns, its sync comes with the next append", 20,
+          CUTS, parts={"disk_class": wrong.SyncsTooLate}),
+    Plant("no-data-sync", "appends are never synced", 20,
+          CUTS, parts={"disk_class": wrong.NeverSyncsData}),
+    Plant("no-directory-sync", "names of new files are never synced", 20,
+          CUTS, parts={"disk_class": wrong.NeverSyncsDirectories}),
+    Plant("sync-again", "a failed sync is repeated on the same file", 60,
+          CUTS | {"fault_rate": 0.03}, parts={"disk_class": wrong.SyncsAgain}),
+    Plant("seal-unseen", "the pusher does not look at the seal flag", 60,
+          PAUSES | {"fuel": (1, 12)}, parts={"store_class": wrong.IgnoresSeals}),
+    Plant("seal-at-published-end", "the sealer does not walk on from the published end", 60,
+          CUTS | {"fuel": (1, 12)}, parts={"store_class": wrong.SealsWithoutWalking}),
+    Plant("end-overwritten", "a second sealer records another end", 100,
+          {"fuel": (1, 25), "roles": {"pusher": 5, "popper": 1}, "cuts": 0, "crash_rate": 0.0,
+           "pause_rate": 0.03, "pause_ms": (5, 60), "messages": 300, "switches": 2500},
+          ["cp"], parts={"catalog_class": wrong.OverwritesEnds}),
+    Plant("adopt-drops-frames", "files without a row are dropped unread", 20,
+          CRASHES | {"catalog_lost": True}, parts={"store_class": wrong.ForgetsFrames}),
+    Plant("acks-unsynced", "the catalog never syncs a commit", 20,
+          CUTS, parts={"connection_class": wrong.NeverSyncsCommits}),
+    Plant("claim-blind", "a claim is written without compare-and-set", 20,
+          {"roles": {"popper": 3}}, ["ap"], parts={"catalog_class": wrong.ClaimsBlindly}),
+    Plant("take-over-early", "claims expire before their deadline", 20,
+          {"roles": {"popper": 3}}, ["ap"], parts={"catalog_class": wrong.TakesOverEarly}),
+    Plant("take-over-uncounted", "a take-over does not count the delivery", 20,
+          PAUSES, ["ap"], parts={"catalog_class": wrong.TakesOverUncounted}),
+    Plant("ack-any-version", "an ack does not look at the claim's version", 40,
+          PAUSES | {"clumsiness": 0.9}, ["ap"], parts={"catalog_class": wrong.IgnoresVersions}),
+    Plant("ack-fenced", "an exclusive group takes the ack of a fenced popper", 60,
+          PAUSES | {"clumsiness": 0.9}, ["cp"], parts={"catalog_class": wrong.IgnoresFences}),
+    Plant("ack-over-gap", "the ack offset advances over a gap", 20,
+          {"clumsiness": 0.9}, ["ap"], parts={"catalog_class": wrong.AcksOverGaps}),
+    Plant("group-forgets-start", "a group made now gets all there is", 40,
+          {"roles": {"founder": 1}, "switches": 500}, parts={"catalog_class": wrong.ForgetsStarts}),
+    Plant("cp-successor-early", "the next pipe opens before the last is sealed", 20,
+          {"roles": {"pusher": 3}, "switches": 500}, ["cp"],
+          {"catalog_class": wrong.SucceedsUnsealed}, wrong.passes_turns_unsealed),
+    Plant("retire-pending", "a pipe is retired with claims pending", 20,
+          {"roles": {"reaper": 2}, "clumsiness": 0.9}, ["ap"], patch=wrong.retires_what_is_claimed),
+    Plant("retire-other-group", "a pipe is retired when one group is done", 40,
+          {"roles": {"reaper": 2}, "switches": 500}, patch=wrong.retires_for_one_group),
+    Plant("dead-letter-dropped", "a dead letter is intended and never written", 20,
+          POISON, parts={"client_class": wrong.DropsDeadLetters}),
+    Plant("dead-after-done", "a message is marked done before its dead letter is written", 40,
+          POISON | CRASHES, parts={"client_class": wrong.MarksFirstClient}),
+    Plant("dead-twice", "a burial that is taken up again does not look first", 60,
+          POISON | CRASHES, parts={"client_class": wrong.BuriesTwiceClient}),
+]  # fmt: skip
+
+
+def plant_named(name: str) -> Plant:
+    """The plant of that name; KeyError when there is none."""
+    return {plant.name: plant for plant in PLANTS}[name]

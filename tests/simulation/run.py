@@ -1,0 +1,55 @@
+"""One seed's run, and what is told of its failure."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass, replace
+
+from tests.simulation.plants import Plant
+from tests.simulation.world import World
+
+FRAMES_SHOWN = 6
+EVENTS_SHOWN = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A seed that failed: why, and what happened last."""
+
+    seed: int
+    reason: str
+    trace: list[str]
+    plant: str = ""
+
+    def __str__(self) -> str:
+        """The reason, the last events, and the command that shows it again."""
+        planted = f" --plant {self.plant}" if self.plant else ""
+        return "\n".join(
+            (
+                f"SEED {self.seed} FAILED: {self.reason}",
+                *(f"    {line}" for line in self.trace[-EVENTS_SHOWN:]),
+                f"  again: python -m tests.simulation --seeds 1 --from {self.seed}{planted}",
+            )
+        )
+
+
+def run_seed(seed: int, plant: Plant | None = None, *, verbose: bool = False) -> Failure | None:
+    """Run one seed; what went wrong, if anything. With a plant, its bug is there."""
+    if plant is None:
+        return run_world(World(seed, verbose=verbose))
+    with plant.patch():
+        failure = run_world(plant.world(seed, verbose=verbose))
+    return failure and replace(failure, plant=plant.name)
+
+
+def run_world(world: World) -> Failure | None:
+    """Run a world to its end; what went wrong, if anything."""
+    try:
+        world.run()
+    except Exception as exc:
+        last = traceback.extract_tb(exc.__traceback__)[-FRAMES_SHOWN:]
+        reason = f"{type(exc).__name__}: {exc}\n{''.join(traceback.format_list(last))}"
+        return Failure(world.seed, reason, list(world.scheduler.trace))
+    finally:
+        world.end()
+    return None

@@ -1,0 +1,85 @@
+"""Scenarios: what a seed's run is made of, and which mishaps it meets."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class Scenario:
+    """What a seed's run is made of."""
+
+    queues: list[str]
+    policy: dict[str, dict[str, Any]]
+    groups: dict[str, list[tuple[str, bool]]]  # queue → further groups and whether exclusive
+    roles: dict[str, int]
+    switches: int
+    messages: int
+    cuts: int
+    crash_rate: float = 0.0
+    pause_rate: float = 0.0
+    fault_rate: float = 0.0
+    jump_rate: float = 0.0
+    poison: float = 0.0
+    clumsiness: float = 0.5  # how often poppers do something else than commit
+    pause_ms: tuple[int, int] = (10, 5000)
+    fuel: tuple[int, int] = (1, 40)
+    catalog_lost: bool = False  # at the end, before healing
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing happens to anybody."""
+        return not (self.cuts or self.crash_rate or self.pause_rate or self.fault_rate)
+
+
+def draw_scenario(rng: random.Random, queues: list[str] | None = None) -> Scenario:
+    """A scenario of this seed, with these queues if any are given."""
+    drawn = rng.choice((["ap"], ["ap"], ["cp"], ["cp"], ["ap", "cp"]))
+    queues = queues or drawn
+    policy = {
+        name: {
+            "consistency": name,
+            "claim_timeout": rng.choice((0.3, 1.0, 2.0)),
+            "max_deliveries": rng.randint(2, 6),
+            "max_pop_width": rng.choice((1, 2, 4, 8)),
+            "max_claim_messages": rng.choice((1, 3, 10, 100)),
+            "max_pushes_per_pipe": rng.choice((1, 3, 7, 20)),
+            "max_push_time_of_pipe": rng.choice((0.2, 2.0, 600.0)),
+            "lease": rng.choice((0.5, 2.0)),
+            "idle_seal": rng.choice((0.1, 1.0, 60.0)),
+        }
+        for name in queues
+    }
+    groups: dict[str, list[tuple[str, bool]]] = {name: [] for name in queues}
+    for name in queues:
+        if rng.random() < 0.5:
+            groups[name].append(("second", False))
+        if rng.random() < 0.4:
+            groups[name].append(("single", True))
+    wild = rng.random() > 0.08
+    return Scenario(
+        queues=queues,
+        policy=policy,
+        groups=groups,
+        roles={
+            "pusher": rng.randint(1, 3),
+            "popper": rng.randint(1, 3),
+            "reaper": rng.randint(0, 2),
+            "founder": rng.randint(0, 1),
+            "visitor": rng.randint(0, 1),
+        },
+        switches=rng.choice((400, 1000, 2000)),
+        messages=rng.choice((30, 80, 200)),
+        cuts=rng.choice((0, 0, 1, 1, 2, 3)) if wild else 0,
+        crash_rate=rng.choice((0.0, 0.002, 0.01)) if wild else 0.0,
+        pause_rate=rng.choice((0.0, 0.005, 0.02)) if wild else 0.0,
+        fault_rate=rng.choice((0.0, 0.0, 0.002, 0.01)) if wild else 0.0,
+        jump_rate=rng.choice((0.0, 0.01)),
+        poison=rng.choice((0.0, 0.0, 0.1, 0.3)),
+        clumsiness=rng.choice((0.1, 0.5, 0.9)),
+        pause_ms=rng.choice(((10, 400), (100, 5000))),
+        fuel=rng.choice(((1, 20), (1, 80), (40, 300))),
+        catalog_lost=wild and rng.random() < 0.05,
+    )

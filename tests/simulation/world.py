@@ -1,0 +1,253 @@
+"""The world: one seed's machine, its processes and its mishaps, from first push to last check."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cassq.audit import audit_queue
+from cassq.catalog.sqlite import SqliteCatalog
+from cassq.embedded import Embedded, adopt
+from cassq.errors import ClaimLostError
+from cassq.extents.files import FilesStore
+from cassq.ids import Ids
+from cassq.locks.lease import LeaseLocker
+from cassq.ports import Life, Ports
+from cassq.queues import QueuePolicy
+from tests.simulation.checker import Checker
+from tests.simulation.client import SimDoorbell, SteppedClient
+from tests.simulation.lookout import BrokenPromiseError
+from tests.simulation.scenario import Scenario, draw_scenario
+from tests.simulation.scheduler import CalmProcess, Process, ProcessClock, Scheduler
+from tests.simulation.simcatalog import Commits, SimConnection
+from tests.simulation.simdisk import Platter, SimDisk
+
+DRAIN_SECONDS = 150.0  # a burial that was interrupted is taken up again after 30
+# What was given back with the wall clock ahead stays delayed, if it is set back over a reboot.
+SET_BACK_SECONDS = 20 * 3600.0
+ROUNDS_MAX = 2000
+
+logging.getLogger("cassq").setLevel(logging.CRITICAL)  # mishaps are many, and wanted
+
+
+class World:
+    """One run."""
+
+    disk_class = SimDisk
+    connection_class = SimConnection
+    catalog_class = SqliteCatalog
+    store_class = FilesStore
+    client_class = SteppedClient
+
+    def __init__(
+        self, seed: int, scenario: Scenario | None = None, *, verbose: bool = False
+    ) -> None:
+        self.seed = seed
+        rng = self.rng = random.Random(seed)
+        drawn = draw_scenario(rng)
+        self.scenario = scenario or drawn
+        self.scheduler = Scheduler(random.Random(rng.getrandbits(64)), verbose=verbose)
+        self.platter = Platter(random.Random(rng.getrandbits(64)))
+        self.commits = Commits(random.Random(rng.getrandbits(64)))
+        self.checker = Checker(self)
+        self.cuts_left = self.scenario.cuts
+        self.down: list[tuple[int, str, Callable[[Process], None]]] = []
+        self.pushed = 0
+        self.restarts = 0
+        self.healing = False
+        self.scheduler.ended = self._ended
+        self._clients: list[SteppedClient] = []
+
+    # --- a process's ports ----------------------------------------------------------------------
+
+    def open_client(self, process: Process) -> SteppedClient:
+        """What `cassq.connect` does for a directory, over the simulated disk."""
+        disk = self.disk_class(process, self.platter)
+        clock = ProcessClock(process)
+        ids = Ids(random.Random(process.rng.getrandbits(64)))
+        pipes = Path("sim/pipes")
+        disk.make_directory(pipes)
+        catalog = self.catalog_class(
+            Path("sim/catalog.sqlite"),
+            clock,
+            connect=lambda: self.connection_class(process, self.commits),  # type: ignore[arg-type,return-value]
+        )
+        store = self.store_class(pipes, clock, durability="disk", disk=disk)
+        adopt(catalog, store, ids)
+        ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, Life())
+        embedded = Embedded(ports, lambda _: SimDoorbell(process), catalog.abandon)
+        client = self.client_class(embedded, process)
+        self._clients.append(client)  # kept, as a process's memory is until it ends
+        return client
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing has happened to anybody, so far."""
+        return self.scenario.calm and not self.healing
+
+    def max_deliveries(self, queue: str) -> int:
+        policy = self.scenario.policy.get(queue)
+        return int(policy["max_deliveries"]) if policy else QueuePolicy().max_deliveries
+
+    # --- the run --------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Raises BrokenPromiseError, or whatever the code under test should not have raised."""
+        scenario, scheduler = self.scenario, self.scheduler
+        scheduler.fault_rate = scenario.fault_rate
+        scheduler.crash_rate = scenario.crash_rate
+        scheduler.pause_rate = scenario.pause_rate
+        scheduler.pause_ms, scheduler.fuel = scenario.pause_ms, scenario.fuel
+        self._set_up()
+        cut_at = self._next_cut(0, scenario.switches)
+        while scheduler.switches < scenario.switches:
+            self._restart()
+            if not scheduler.step() and not self.down:
+                break
+            if self.rng.random() < scenario.jump_rate:
+                seconds = self.rng.choice((-3600, 3600))
+                scheduler.note(None, f"WALL CLOCK by {seconds} s")
+                scheduler.clock.jump_wall(seconds)
+            if scheduler.switches >= cut_at and self.cuts_left:
+                self.cut_power()
+                cut_at = self._next_cut(scheduler.switches, scenario.switches)
+        self.heal()
+
+    def _next_cut(self, now: int, last: int) -> int:
+        """Often soon after the last: in the middle of the recovery."""
+        if now and self.rng.random() < 0.5:
+            return now + self.rng.randint(0, 25)
+        return self.rng.randint(now, max(last, now + 1))
+
+    def _set_up(self) -> None:
+        from tests.simulation import actors
+
+        client = self.open_client(CalmProcess(self.scheduler, "setup"))
+        for name in self.scenario.queues:
+            queue = client.create_queue(name, **self.scenario.policy[name])
+            for group, exclusive in self.scenario.groups[name]:
+                queue.create_group(group, exclusive=exclusive)
+        client.close()
+        self.commits.keeping = self.cuts_left > 0
+        self.commits.tick, self.commits.watch = self.checker.tick, self.checker.look
+        self.checker.look()
+        for name, role in actors.cast(self):
+            self.scheduler.start(name, role)
+
+    def _ended(self, process: Process) -> None:
+        if not self.healing:
+            at_ms = self.scheduler.clock.boot_ms() + self.rng.choice((1, 20, 500, 3000))
+            self.down.append((at_ms, process.name, process.role))
+
+    def _restart(self) -> None:
+        now_ms = self.scheduler.clock.boot_ms()
+        if self.down and not self.scheduler.processes:
+            earliest = min(at_ms for at_ms, _, _ in self.down)
+            self.scheduler.clock.advance(max(0, earliest - now_ms) / 1000)
+            now_ms = self.scheduler.clock.boot_ms()
+        for entry in [entry for entry in self.down if entry[0] <= now_ms]:
+            self.down.remove(entry)
+            self.restarts += 1
+            self.scheduler.start(entry[1], entry[2])
+
+    def cut_power(self) -> None:
+        """Everything dies, and what was not synced may be gone."""
+        scheduler = self.scheduler
+        scheduler.note(None, "POWER CUT")
+        self.cuts_left -= 1
+        for process in list(scheduler.processes):
+            scheduler.crash(process, told=False)
+        kept = self.commits.cut_power()
+        told = self.platter.cut_power()
+        scheduler.note(None, f"power is back: {told}, commits up to {kept}")
+        self.commits.keeping = self.cuts_left > 0
+        scheduler.clock.reboot()
+        self.checker.power_cut(kept)
+        self.down = [(self.rng.randint(0, 50), name, role) for _, name, role in self.down]
+
+    def end(self) -> None:
+        """Let go of every process, so that none outlives the run."""
+        self.healing = True
+        for process in list(self.scheduler.processes):
+            self.scheduler.crash(process, told=False)
+        self._clients.clear()
+
+    # --- healing --------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Everybody dies, healthy ones take over, everything is drained; then it must add up."""
+        scheduler = self.scheduler
+        if self.cuts_left and self.rng.random() < 0.7:
+            self.cut_power()
+        self.healing = True
+        for process in list(scheduler.processes):
+            scheduler.crash(process, told=False)
+        self.commits.keeping = False
+        if self.scenario.catalog_lost:
+            scheduler.note(None, "THE CATALOG IS LOST")
+            self.commits.lose()
+            self.checker.catalog_lost()
+        scheduler.note(None, "HEALING")
+        client = self.open_client(CalmProcess(scheduler, "healer"))
+        self._audit(client, "after the last crash")
+        self._drain(client)
+        self._audit(client, "when drained")
+        client.close()
+        self.checker.finish()
+
+    def _audit(self, client: SteppedClient, when: str) -> None:
+        for queue in client.queues():
+            audit = audit_queue(client.ports, queue._row)
+            if not audit.balanced:
+                raise BrokenPromiseError(
+                    f"audit of {queue.name} {when}: {'; '.join(audit.findings)}"
+                )
+
+    def _drain(self, client: SteppedClient) -> None:
+        """Pop and commit until nothing is left, in bounded time."""
+        clock = self.scheduler.clock
+        started_ms = clock.boot_ms()
+        set_back = self.scenario.jump_rate and self.scenario.cuts
+        limit = SET_BACK_SECONDS if set_back else DRAIN_SECONDS
+        poppers: dict[tuple[str, str], Any] = {}
+        for _ in range(ROUNDS_MAX):
+            found = 0
+            for queue in client.queues():
+                for group in queue.groups():
+                    key = (queue.name, group.name)
+                    if key not in poppers:
+                        poppers[key] = queue.popper(group.name)
+                    found += self._drain_group(client, poppers[key])
+            client.tend()
+            client.reaper.reap([queue._row for queue in client.queues()])
+            if not found and self.checker.is_quiet():
+                break
+            if not found:
+                clock.advance(0.5 if clock.boot_ms() - started_ms < DRAIN_SECONDS * 1000 else 60)
+            if clock.boot_ms() - started_ms > limit * 1000:
+                raise BrokenPromiseError(
+                    f"not drained after {limit:.0f} s: {self.checker.leftovers()}"
+                )
+        else:
+            raise BrokenPromiseError(f"not drained after {ROUNDS_MAX} rounds")
+        for popper in poppers.values():
+            popper.close()
+
+    def _drain_group(self, client: SteppedClient, popper: Any) -> int:
+        found = 0
+        while True:
+            started_ms = self.scheduler.clock.boot_ms()
+            messages = popper.pop(64)
+            if not messages:
+                return found
+            found += len(messages)
+            batch = self.checker.delivered(popper, None, messages, started_ms)
+            self.checker.settling(batch)
+            try:
+                popper.commit(messages)
+            except ClaimLostError as exc:
+                raise BrokenPromiseError("a healthy popper, alone, lost its claim") from exc
+            self.checker.committed(batch)

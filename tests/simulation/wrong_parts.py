@@ -1,0 +1,305 @@
+"""Wrong parts: what the planted bugs put in the place of the right ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from cassq import claims, reaper
+from cassq.catalog.port import Claim, ClaimState, Cursor, PipeRow
+from cassq.catalog.sqlite import SqliteCatalog, pipe_tables
+from cassq.catalog.sqlite.claim_tables import _KEY, ADD_CLAIM, _claim_values
+from cassq.extents.file_writer import FileWriter
+from cassq.extents.files import FilesStore
+from cassq.extents.pipe_file import SEALED
+from cassq.frames import Place
+from cassq.pipes import Appender, Batch, Intend
+from cassq.retries import DeadLetters
+from tests.simulation.client import SteppedClient
+from tests.simulation.simcatalog import SimConnection
+from tests.simulation.simdisk import SimDisk
+
+# --- disks ----------------------------------------------------------------------------------
+
+
+class SyncsTooLate(SimDisk):
+    """What an append should have synced is synced by the next."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._owed: set[int] = set()
+
+    def pwritev(self, fd: int, buffers: Sequence[bytes], pos: int) -> int:
+        if fd in self._owed:
+            super().sync_data(fd)
+        return super().pwritev(fd, buffers, pos)
+
+    def sync_data(self, fd: int) -> None:
+        self._owed.add(fd)
+
+
+class NeverSyncsData(SimDisk):
+    def sync_data(self, fd: int) -> None:
+        self._process.point()
+
+
+class NeverSyncsDirectories(SimDisk):
+    def sync_directory(self, path: Any) -> None:
+        self._process.point()
+
+
+class SyncsAgain(SimDisk):
+    """A sync that failed is tried once more: the kernel then calls the pages clean."""
+
+    def sync_data(self, fd: int) -> None:
+        try:
+            super().sync_data(fd)
+        except OSError:
+            super().sync_data(fd)
+
+
+# --- stores ---------------------------------------------------------------------------------
+
+
+class BlindWords:
+    """Shared words in which the seal flag is never seen."""
+
+    def __init__(self, words: Any) -> None:
+        self._words = words
+
+    def __getitem__(self, index: int) -> int:
+        return 0 if index == SEALED else self._words[index]
+
+    def __setitem__(self, index: int, value: int) -> None:
+        self._words[index] = value
+
+
+class IgnoresSeals(FilesStore):
+    def create(self, pipe_id: str, queue_name: str) -> FileWriter:
+        writer = super().create(pipe_id, queue_name)
+        assert isinstance(writer, FileWriter)
+        writer._words = BlindWords(writer._words)
+        return writer
+
+
+class SealsWithoutWalking(FilesStore):
+    def _reader(self, fd: int, pipe_id: str) -> Any:
+        reader = super()._reader(fd, pipe_id)
+        reader.walk = lambda start: start  # type: ignore[method-assign]
+        return reader
+
+
+class ForgetsFrames(FilesStore):
+    """To whoever adopts, every file looks as if nothing had been written to it."""
+
+    adopting = False
+
+    def extents(self, known: Any = ()) -> Any:
+        for info in super().extents(known):
+            self.adopting = True
+            yield info
+            self.adopting = False
+
+    def seal(self, pipe_id: str) -> Place:
+        end = super().seal(pipe_id)
+        return Place(0, 0) if self.adopting else end
+
+
+# --- catalogs -------------------------------------------------------------------------------
+
+
+class NeverSyncsCommits(SimConnection):
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Any:
+        if statement == "PRAGMA synchronous=FULL":
+            statement = "PRAGMA synchronous=NORMAL"
+        return super().execute(statement, parameters)
+
+
+class ClaimsBlindly(SqliteCatalog):
+    """A claim without compare-and-set."""
+
+    def claim(self, cursor: Cursor, chain: Place, claim: Claim, **_: Any) -> bool:
+        with self._db.write(synced=False) as tx:
+            tx.execute(
+                "UPDATE cursors SET chain_seq = max(chain_seq, ?), chain_pos = max(chain_pos, ?)"
+                " WHERE group_id = ? AND pipe_id = ?",
+                (*chain, cursor.group_id, cursor.pipe_id),
+            )
+            tx.execute(ADD_CLAIM.replace("INSERT", "INSERT OR REPLACE"), _claim_values(claim))
+            return True
+
+
+class TakesOverEarly(SqliteCatalog):
+    """Claims expire before their deadline."""
+
+    def due(self, group_id: str, now_ms: int, limit: int, **more: Any) -> list[Claim]:
+        return super().due(group_id, now_ms + 10_000, limit, **more)
+
+
+class TakesOverUncounted(SqliteCatalog):
+    """The delivery of a take-over is not written."""
+
+    def replace(self, old: Claim, new: Sequence[Claim], **more: Any) -> bool:
+        if old.state is ClaimState.FREE:
+            new = [
+                replace(row, deliveries=old.deliveries) if row.state is ClaimState.HELD else row
+                for row in new
+            ]
+        return super().replace(old, new, **more)
+
+
+class IgnoresVersions(SqliteCatalog):
+    """An ack or a give-back applies to whatever row is there."""
+
+    def _put(self, tx: Any, old: Claim, new: Any, epoch: int | None) -> bool:
+        row = tx.execute(
+            f"SELECT version FROM claims WHERE {_KEY} AND end_seq = ?",
+            (old.group_id, old.pipe_id, old.start, old.end),
+        ).fetchone()
+        return super()._put(tx, replace(old, version=row[0]) if row else old, new, epoch)
+
+
+class IgnoresFences(IgnoresVersions):
+    """In exclusive groups an ack applies whoever holds the pipe by now."""
+
+    def _put(self, tx: Any, old: Claim, new: Any, epoch: int | None) -> bool:
+        if epoch is None:
+            return SqliteCatalog._put(self, tx, old, new, epoch)
+        return super()._put(tx, old, new, None)
+
+
+class OverwritesEnds(SqliteCatalog):
+    """The last to seal a pipe records its end."""
+
+    def record_end(self, pipe_id: str, end: Place) -> Place | None:
+        with self._db.write(synced=True) as tx:
+            tx.execute(
+                "UPDATE pipes SET end_seq = ?, end_pos = ?, state = 2 WHERE id = ? AND state < 3",
+                (*end, pipe_id),
+            )
+            return end
+
+
+class AcksOverGaps(SqliteCatalog):
+    """The ack offset goes to the end of the last claim that is done."""
+
+    def _advance(self, tx: Any, group_id: str, pipe_id: str) -> None:
+        row = tx.execute(
+            "SELECT max(end_seq), pos FROM claims WHERE group_id = ? AND pipe_id = ? AND state = 2",
+            (group_id, pipe_id),
+        ).fetchone()
+        if row[0] is not None:
+            tx.execute(
+                "DELETE FROM claims WHERE group_id = ? AND pipe_id = ? AND end_seq <= ?",
+                (group_id, pipe_id, row[0]),
+            )
+            tx.execute(
+                "UPDATE cursors SET ack_seq = ?, ack_pos = ? WHERE group_id = ? AND pipe_id = ?",
+                (*row, group_id, pipe_id),
+            )
+
+
+class ForgetsStarts(SqliteCatalog):
+    """A group that is to start now starts at the beginning."""
+
+    def create_group(self, row: Any, starts: Any, groups_version: int) -> bool:
+        return super().create_group(row, {}, groups_version)
+
+
+class SucceedsUnsealed(SqliteCatalog):
+    """On a strict queue the next pipe is opened while the last is still written."""
+
+    def add_pipe(self, row: PipeRow) -> bool:
+        queue = self.queue_by_id(row.queue_id)
+        if queue is None or not row.predecessor:
+            return super().add_pipe(row)
+        with self._db.write(synced=True) as tx:
+            tx.execute("UPDATE queues SET tail = ? WHERE id = ?", (row.id, row.queue_id))
+            tx.execute(
+                "INSERT INTO pipes (id, queue_id, state, owner, created_ms, lease_ms, predecessor)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (row.id, row.queue_id, row.state, row.owner, row.created_ms, row.lease_ms,
+                 row.predecessor),
+            )  # fmt: skip
+            return True
+
+
+@contextmanager
+def passes_turns_unsealed() -> Iterator[None]:
+    with mock.patch.object(Appender, "_pass_turn", return_value=True):
+        yield
+
+
+# --- retiring -------------------------------------------------------------------------------
+
+
+@contextmanager
+def retires_what_is_claimed() -> Iterator[None]:
+    """Looks at what is waiting, and not at what is pending: the flaw of CassandraQueue."""
+    looks_at_chain = pipe_tables.UNFINISHED.replace("ack_seq", "chain_seq")
+    with (
+        mock.patch.object(pipe_tables, "UNFINISHED", looks_at_chain),
+        mock.patch.object(reaper, "plan_retires", _plan_all),
+    ):
+        yield
+
+
+@contextmanager
+def retires_for_one_group() -> Iterator[None]:
+    """One group has acked it all: enough."""
+    asks_one = pipe_tables.UNFINISHED.replace("WHERE", "WHERE g.name = 'default' AND")
+    with (
+        mock.patch.object(pipe_tables, "UNFINISHED", asks_one),
+        mock.patch.object(reaper, "plan_retires", _plan_all),
+    ):
+        yield
+
+
+def _plan_all(pipes: Any, acked: Any, groups: Any) -> list[PipeRow]:
+    return [pipe for pipe in pipes if pipe.end is not None]
+
+
+# --- dead letters ---------------------------------------------------------------------------
+
+
+class DropsDeadLetters(SteppedClient):
+    """The intent is written, the message is not."""
+
+    def _append_to(self, name: str, batch: Batch, intend: Intend) -> None:
+        intend(self.ports.ids.new(self.ports.catalog.now_ms()), 0)
+
+
+class MarksFirst(DeadLetters):
+    """A message is marked done before it is among the dead letters."""
+
+    def bury(self, queue: Any, group: Any, claim: Claim) -> bool:
+        seq = next(s for s in range(claim.start, claim.end) if s not in claim.acked)
+        letter = self._dead_letter(queue, group, claim, seq)
+        if not self._catalog.replace(claim, claims.buried(claim, self._ports.ids.version)):
+            return False
+        self._push(queue, group, claim, seq, letter, None)
+        return True
+
+
+class MarksFirstClient(SteppedClient):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._dead_letters = MarksFirst(self.ports, self._append_to)
+        self.reaper = reaper.Reaper(self.ports, self._dead_letters.bury)
+
+
+class BuriesTwice(DeadLetters):
+    """Whoever finds an intent does not look whether the message arrived."""
+
+    def _arrived(self, move: Any, letter: Batch) -> bool:
+        return False
+
+
+class BuriesTwiceClient(SteppedClient):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._dead_letters = BuriesTwice(self.ports, self._append_to)
+        self.reaper = reaper.Reaper(self.ports, self._dead_letters.bury)

@@ -1,0 +1,404 @@
+"""The comparison's own arithmetic, its verdicts, and that it runs at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.children import Figures, Gate, Job, MeasurementError, run
+from bench.figures import growth, middle, percentile, rate, ratio, spread
+from bench.payloads import CHUNK_MESSAGES, chunks
+from bench.peers.peer import slices
+from bench.plan import Plan
+from bench.report import Report, cell, shown, table
+from bench.scenarios.scenario import Case, Column, Unit
+from bench.scenarios.through import Through
+from bench.scores import DISK, Scores
+from bench.servers.server import Server, ServerFailedError
+from bench.targets import TARGETS, Target, Verdict, judge
+
+ROOT = Path(__file__).parents[2]
+
+
+# --- figures ---
+
+
+def test_a_rate_is_messages_by_seconds() -> None:
+    assert rate(300, 1.5) == 200
+
+
+def test_a_rate_over_no_time_is_refused() -> None:
+    with pytest.raises(ValueError, match="positive duration"):
+        rate(1, 0.0)
+
+
+def test_a_ratio_is_the_median_of_each_rounds_own_ratio() -> None:
+    # The machine is ten times slower in the second round; the ratio of medians would be 3.
+    assert ratio([100.0, 10.0, 90.0], [50.0, 5.0, 30.0]) == 2.0
+
+
+def test_a_ratio_leaves_out_rounds_that_one_side_did_not_finish() -> None:
+    assert ratio([8.0, None, 6.0, 5.0], [2.0, 1.0, None, 1.0]) == 4.5
+    assert ratio([None], [1.0]) is None
+    assert ratio([1.0], [0.0]) is None
+    assert ratio([], []) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([3.0, 1.0, 2.0], 2.0), ([4.0, 1.0], 2.5), ([None, 7.0], 7.0), ([None], None), ([], None)],
+)
+def test_the_middle_is_the_median_of_what_was_measured(
+    values: list[float | None], expected: float | None
+) -> None:
+    assert middle(values) == expected
+
+
+def test_the_spread_is_the_smallest_and_the_largest_that_was_measured() -> None:
+    assert spread([3.0, None, 1.0, 2.0]) == (1.0, 3.0)
+    assert spread([None]) is None
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0.0, 1.0), (0.01, 1.0), (0.5, 50.0), (0.99, 99.0), (1.0, 100.0)]
+)
+def test_a_percentile_is_a_sample_that_the_share_does_not_exceed(
+    share: float, expected: float
+) -> None:
+    assert percentile([float(number) for number in range(100, 0, -1)], share) == expected
+
+
+def test_a_percentile_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        percentile([], 0.5)
+
+
+def test_a_saw_that_keeps_its_height_does_not_grow() -> None:
+    assert growth([50.0, *([1.0, 2.0, 3.0] * 9)]) == 1.0
+
+
+def test_a_saw_that_rises_grows() -> None:
+    saw = [step + 10 * tooth for tooth in range(9) for step in (1.0, 2.0, 3.0)]
+    assert growth(saw) == 83 / 53
+
+
+def test_growth_needs_three_samples() -> None:
+    with pytest.raises(ValueError, match="three samples"):
+        growth([1.0, 1.0])
+
+
+# --- payloads and plans ---
+
+
+@pytest.mark.parametrize("total", [1, CHUNK_MESSAGES - 1, CHUNK_MESSAGES, 2 * CHUNK_MESSAGES + 1])
+def test_chunks_hold_exactly_as_many_messages_as_asked_for(total: int) -> None:
+    made = chunks(8, total)
+    assert sum(map(len, made)) == total
+    assert len(set(made[0])) == len(made[0])
+
+
+def test_slices_keep_order_and_limit() -> None:
+    given = [[b"1", b"2", b"3"], [b"4"]]
+    assert list(slices(given, 2)) == [[b"1", b"2"], [b"3"], [b"4"]]
+
+
+def test_peers_without_batches_get_fewer_messages_and_large_messages_are_fewer() -> None:
+    plan = Plan(messages=1_000_000)
+    assert plan.messages_for(100, batches=True) == 1_000_000
+    assert plan.messages_for(1_000, batches=True) == 250_000
+    assert plan.messages_for(100, batches=False) == 2_000
+
+
+# --- targets ---
+
+
+@pytest.mark.parametrize(
+    ("comparison", "below", "at", "above"),
+    [
+        ("≥", Verdict.MISSED, Verdict.REACHED, Verdict.REACHED),
+        (">", Verdict.MISSED, Verdict.MISSED, Verdict.REACHED),
+        ("≤", Verdict.REACHED, Verdict.REACHED, Verdict.MISSED),
+    ],
+)
+def test_a_verdict_turns_at_its_limit(
+    comparison: str, below: Verdict, at: Verdict, above: Verdict
+) -> None:
+    target = Target("any", comparison, 4.0, lambda _: None)
+    assert [target.verdict(value) for value in (3.99, 4.0, 4.01)] == [below, at, above]
+
+
+def test_what_was_not_measured_has_no_verdict() -> None:
+    assert {judgement.verdict for judgement in judge(Scores())} == {Verdict.UNKNOWN}
+
+
+def full_scores() -> Scores:
+    """A run in which cassq reaches everything."""
+    scores = Scores()
+    for size in (100, 1_000):
+        key = f"through/{size}"
+        scores.add(key, "cassq", {"through": 2_000_000.0})
+        for peer in ("sqlite", "sqlite-5000", "redis", "postgresql", "postgresql-held"):
+            scores.add(key, peer, {"through": 150_000.0})
+        scores.add(key, "kafka-synced", {"through": 1_000_000.0})
+        scores.add(key, "kafka", {"through": 1_500_000.0})
+    scores.add("through/100/one-core", "cassq", {"through": 1_500_000.0})
+    scores.add("single", DISK, {"one": 5_000.0, "overwrite": 6_000.0})
+    scores.add("single", "cassq", {"one": 5_000.0, "sixteen": 30_000.0, "two_processes": 9_000.0})
+    scores.add("latency", "cassq", {"p99_ms": 1.0})
+    scores.add("latency", "redis", {"p99_ms": 2.0})
+    scores.add("backlog", "cassq", {"held": 0.95})
+    scores.add("endurance", "cassq", {"disk_growth": 1.0, "rss_growth": 1.0})
+    return scores
+
+
+def verdicts(scores: Scores) -> dict[str, Verdict]:
+    return {judgement.target.title: judgement.verdict for judgement in judge(scores)}
+
+
+def test_every_target_can_be_reached() -> None:
+    found = verdicts(full_scores())
+    assert len(found) == len(TARGETS)
+    assert set(found.values()) == {Verdict.REACHED}
+
+
+@pytest.mark.parametrize(
+    ("case_key", "peer", "figures", "words"),
+    [
+        ("through/100", "sqlite", {"through": 10_000_000.0}, "100 B: cassq over SQLite rows in"),
+        ("through/1000", "redis", {"through": 10_000_000.0}, "1,000 B: cassq over Redis"),
+        ("through/100", "kafka", {"through": 10_000_000.0}, "100 B: cassq over Kafka, page"),
+        ("through/100", "kafka-synced", {"through": 10_000_000.0}, "100 B: cassq over Kafka, sync"),
+        ("single", DISK, {"one": 50_000.0, "overwrite": 1.0}, "disk's synced appends over"),
+        ("single", DISK, {"one": 1.0, "overwrite": 50_000.0}, "disk's synced overwrites"),
+        ("single", "cassq", {"sixteen": 1.0}, "16 threads over 1"),
+        ("single", "cassq", {"two_processes": 1.0}, "2 processes over 1"),
+        ("latency", "redis", {"p99_ms": 0.1}, "latency p99"),
+        ("backlog", "cassq", {"held": 0.5}, "deepest backlog"),
+        ("endurance", "cassq", {"disk_growth": 2.0}, "peak of the directory"),
+        ("endurance", "cassq", {"rss_growth": 2.0}, "peak of the memory"),
+    ],
+)
+def test_a_bad_figure_misses_its_own_target(
+    case_key: str, peer: str, figures: Figures, words: str
+) -> None:
+    scores = full_scores()
+    own = scores.rounds(case_key, peer)[0]
+    own.update(figures)
+    missed = [title for title, verdict in verdicts(scores).items() if verdict is Verdict.MISSED]
+    assert any(words in title for title in missed), missed
+
+
+def test_a_failed_round_keeps_its_place_among_the_rounds() -> None:
+    scores = Scores()
+    for figure in (10.0, 20.0, 30.0):
+        scores.add("case", "cassq", {"rate": figure})
+    scores.add("case", "redis", {"rate": 1.0})
+    scores.fail("case", "redis", "it broke")
+    scores.add("case", "redis", {"rate": 1.0})
+    assert scores.ratio("case", "cassq", "redis", "rate") == 20.0
+    assert scores.failures["case", "redis"] == "it broke"
+
+
+# --- the report ---
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (1_234_567.0, "rate", "1,235,000"),
+        (0.5, "ms", "0.50"),
+        (2_500_000.0, "MB", "2.5"),
+        (25_000_000.0, "MB", "25"),
+        (0.021, "share", "2.1"),
+        (None, "rate", "–"),
+    ],
+)
+def test_figures_are_shown_in_their_unit(value: float | None, unit: Unit, text: str) -> None:
+    assert shown(value, unit) == text
+
+
+def test_a_cell_names_the_range_only_where_there_is_one() -> None:
+    assert cell([1.0, 2.0, 3.0], 2.0, "ms", ranged=True) == "2.00 (1.00–3.00)"
+    assert cell([2.0, 2.0], 2.0, "ms", ranged=True) == "2.00"
+    assert cell([1.0, 3.0], 2.0, "ms", ranged=False) == "2.00"
+
+
+def test_a_short_row_is_filled_up() -> None:
+    assert table(["", "a"], [["x"]]).splitlines()[-1] == "| x |  |"
+
+
+class TwoColumns(Through):
+    """A scenario whose page is short enough to read in a test."""
+
+    def cases(self, plan: Plan) -> list[Case]:
+        return [Case("through/100", "messages of 100 B")]
+
+    def columns(self, plan: Plan) -> list[Column]:
+        return [Column("through", "through/s", "rate"), Column("cpu_s", "CPU s", "s")]
+
+
+def test_the_page_compares_names_what_is_missing_and_what_failed() -> None:
+    scores = Scores()
+    scores.add("through/100", "cassq", {"through": 900.0})
+    scores.add("through/100", "sqlite", {"through": 300.0})
+    scores.fail("through/100", "sqlite-5000", "the disk is full")
+    page = Report(
+        plan=Plan(),
+        scenarios=[TwoColumns()],
+        peers=["cassq", "sqlite", "sqlite-5000", "nobody-has-it"],
+        missing={"nobody-has-it": "it is not installed"},
+        scores=scores,
+        judgements=judge(scores),
+        facts=["Python of some kind"],
+    ).markdown()
+    assert "| SQLite rows | 300 | 3.00× as good |" in page
+    assert "failed: the disk is full" in page
+    assert "skipped: it is not installed" in page
+    assert "CPU s" not in page, "a column that nobody filled is left out"
+
+
+# --- processes ---
+
+
+def add(_gate: Gate, first: float, second: float) -> Figures:
+    return {"sum": first + second, "pid": float(os.getpid())}
+
+
+def wait_for_all(gate: Gate) -> Figures:
+    gate.meet()
+    return {}
+
+
+def fail(_gate: Gate) -> Figures:
+    raise ZeroDivisionError("as planned")
+
+
+def die(_gate: Gate) -> Figures:
+    os._exit(3)
+
+
+def test_every_job_has_a_process_of_its_own() -> None:
+    first, second = run([Job(add, (1.0, 2.0)), Job(add, (3.0, 4.0))], seconds_max=60)
+    assert (first["sum"], second["sum"]) == (3.0, 7.0)
+    assert len({first["pid"], second["pid"], float(os.getpid())}) == 3
+
+
+@pytest.mark.parametrize(
+    ("culprit", "words"), [(fail, "as planned"), (die, "a measuring process died")]
+)
+def test_a_failing_job_is_named_and_nobody_waits_for_it(
+    culprit: Callable[[Gate], Figures], words: str
+) -> None:
+    with pytest.raises(MeasurementError, match=words):
+        run([Job(wait_for_all, ()), Job(culprit, ())], seconds_max=60)
+
+
+class Sleeper(Server):
+    """A server that does nothing."""
+
+    name = "sleeper"
+    code = "import time; time.sleep(600)"
+
+    def find(self) -> None:
+        return None
+
+    def prepare(self) -> list[str]:
+        return [sys.executable, "-c", self.code]
+
+    def ready(self) -> bool:
+        return True
+
+    def version(self) -> str:
+        return "sleeper 1"
+
+
+class Stumbler(Sleeper):
+    """A server that ends at once."""
+
+    code = "raise SystemExit('no room for me')"
+
+    def ready(self) -> bool:
+        return False
+
+
+def fail_beside(server: Server) -> int:
+    """Raise while a server runs; its process id."""
+    pid = 0
+    with contextlib.suppress(ZeroDivisionError), server:
+        pid = server.pid
+        os.kill(pid, 0)
+        raise ZeroDivisionError
+    return pid
+
+
+def test_a_server_is_ended_when_the_run_fails(tmp_path: Path) -> None:
+    server = Sleeper(tmp_path)
+    pid = fail_beside(server)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_server_that_ends_while_starting_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ServerFailedError, match="no room for me"):
+        Stumbler(tmp_path).start()
+
+
+# --- the whole ---
+
+
+def bench(directory: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command, with its data below `directory`, and not told that this may be CI."""
+    inherited = {name: value for name, value in os.environ.items() if name != "CI"}
+    command = [sys.executable, "-m", "bench", "--quick", "--messages", "small"]
+    return subprocess.run(
+        [*command, "--directory", str(directory), *options],
+        cwd=ROOT,
+        env={**inherited, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.needs("module:psutil")
+def test_a_small_comparison_runs_and_clears_up(tmp_path: Path) -> None:
+    data, page = tmp_path / "data", tmp_path / "results.md"
+    data.mkdir()
+    finished = bench(data, "--peers", "cassq,sqlite", "--out", str(page))
+    assert finished.returncode == 0, finished.stderr
+    written = page.read_text(encoding="utf-8")
+    assert written.strip() == finished.stdout.strip()
+    for heading in (
+        "Targets",
+        "Through",
+        "Concurrent",
+        "Single",
+        "Push to",
+        "Pop and",
+        "Endurance",
+    ):
+        assert f"\n## {heading}" in written
+    assert "| cassq | " in written
+    assert "| SQLite rows | " in written
+    assert "failed" not in written
+    reached_or_not = [line for line in written.splitlines() if line.endswith("reached |")]
+    assert any("SQLite rows in transactions of 1,000" in line for line in reached_or_not)
+    assert not list(data.iterdir())
+
+
+@pytest.mark.needs("module:psutil")
+def test_a_missing_server_is_skipped_at_a_desk_and_fails_in_ci(tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "no-programs")
+    options = ("--peers", "redis,sqlite", "--scenarios", "single")
+    desk = bench(tmp_path, *options, PATH=nowhere)
+    assert desk.returncode == 0, desk.stderr
+    assert "| redis | skipped: " in desk.stdout
+    in_ci = bench(tmp_path, *options, PATH=nowhere, CI="true")
+    assert in_ci.returncode == 1
+    assert "in CI every peer must be there" in in_ci.stderr

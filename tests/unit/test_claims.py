@@ -1,0 +1,401 @@
+"""What can become of a claim: each move covers the same seqs, keeps every ack, counts right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from cassq import claims
+from cassq.catalog.port import Claim, ClaimState, Cursor
+from cassq.claims import Give
+from cassq.frames import Place
+from cassq.ranges import EMPTY, RangeSet
+
+HELD, FREE, DONE = ClaimState.HELD, ClaimState.FREE, ClaimState.DONE
+NOW_MS = 50_000
+SPAN = 40
+
+each_case = settings(deadline=None, max_examples=200)
+
+
+def versions() -> Callable[[], str]:
+    numbers = count(1)
+    return lambda: f"v{next(numbers)}"
+
+
+def a_claim(start: int = 10, end: int = 20, **changes: object) -> Claim:
+    row = Claim("group", "pipe", start, end, 4096, HELD, NOW_MS, 1, holder="me", version="v0")
+    return replace(row, **changes)  # type: ignore[arg-type]
+
+
+def whole(claim: Claim) -> RangeSet:
+    return RangeSet([(claim.start, claim.end)])
+
+
+def settled(pieces: Sequence[Claim]) -> RangeSet:
+    """The seqs acked in any of the rows."""
+    found = EMPTY
+    for piece in pieces:
+        found |= whole(piece) if piece.state is DONE else piece.acked
+    return found
+
+
+def in_state(pieces: Sequence[Claim], state: ClaimState) -> RangeSet:
+    return RangeSet((p.start, p.end) for p in pieces if p.state is state)
+
+
+def assert_covers_exactly(pieces: Sequence[Claim], claim: Claim) -> None:
+    """Rows in order without a gap or an overlap, of the same group and pipe, each a new version."""
+    at = claim.start
+    for piece in pieces:
+        assert piece.start == at < piece.end
+        assert not piece.acked - whole(piece), "acks outside the row"
+        assert (piece.group_id, piece.pipe_id, piece.pos) == ("group", "pipe", claim.pos)
+        at = piece.end
+    assert at == claim.end
+    names = [piece.version for piece in pieces]
+    assert len({*names, claim.version}) == len(names) + 1, "each write needs a version of its own"
+
+
+@st.composite
+def held_claims(draw: st.DrawFn) -> Claim:
+    start = draw(st.integers(0, 20))
+    end = draw(st.integers(start + 1, start + SPAN))
+    acked = RangeSet.of(draw(st.lists(st.integers(start, end - 1), max_size=12)))
+    assume(not acked.covers(start, end))
+    return a_claim(
+        start,
+        end,
+        acked=acked,
+        deliveries=draw(st.integers(1, 12)),
+        losses=draw(st.integers(0, 3)),
+        failure=draw(st.sampled_from(["", '{"error":"before"}'])),
+    )
+
+
+seq_sets = st.lists(st.integers(0, 60), max_size=15).map(RangeSet.of)
+
+
+@st.composite
+def gives(draw: st.DrawFn) -> Give:
+    return Give(
+        draw(seq_sets),
+        draw(st.integers(0, 100_000)),
+        draw(st.integers(0, 12)),
+        draw(st.sampled_from(["", '{"error":"now"}'])),
+    )
+
+
+# --- the first claim --------------------------------------------------------------------------
+
+
+def test_the_first_claim_begins_where_the_chain_ends_and_counts_its_delivery() -> None:
+    cursor = Cursor("group", "pipe", ack=Place(3, 4100), chain=Place(7, 5000), epoch=2)
+    row = claims.first(cursor, Place(19, 9000), "me", NOW_MS, versions())
+    assert row == Claim(
+        "group", "pipe", 7, 19, 5000, HELD, NOW_MS, deliveries=1, holder="me", version="v1"
+    )
+    assert row.count == 12
+
+
+# --- acked and given back ---------------------------------------------------------------------
+
+
+@each_case
+@given(held_claims(), seq_sets, st.lists(gives(), max_size=3))
+def test_a_resolved_claim_covers_the_same_and_forgets_no_ack(
+    claim: Claim, acks: RangeSet, given_back: list[Give]
+) -> None:
+    pieces = claims.resolved(claim, acks, given_back, versions())
+    assert_covers_exactly(pieces, claim)
+    assert settled(pieces) == (claim.acked | acks) & whole(claim)
+
+
+@each_case
+@given(held_claims(), seq_sets, st.lists(gives(), min_size=1, max_size=3))
+def test_what_is_given_back_is_free_and_the_rest_stays_held(
+    claim: Claim, acks: RangeSet, given_back: list[Give]
+) -> None:
+    acked = (claim.acked | acks) & whole(claim)
+    assume(acked != whole(claim))
+    named = EMPTY
+    for give in given_back:
+        named |= give.seqs & whole(claim)
+    pieces = claims.resolved(claim, acks, given_back, versions())
+    assert in_state(pieces, FREE) == named - acked
+    assert whole(claim) - named - acked == in_state(pieces, HELD) - settled(pieces)
+    for piece in pieces:
+        assert piece.holder == ("me" if piece.state is HELD else "")
+        if piece.state is FREE:
+            give = next(g for g in given_back if piece.start in g.seqs)
+            assert (piece.due_ms, piece.deliveries) == (give.due_ms, give.deliveries)
+            assert piece.failure == (give.failure or claim.failure)
+            assert piece.losses == claim.losses
+        if piece.state is HELD:
+            assert (piece.due_ms, piece.deliveries) == (claim.due_ms, claim.deliveries)
+
+
+@each_case
+@given(held_claims(), st.lists(seq_sets, max_size=4))
+def test_acks_accumulate_in_any_portions(claim: Claim, portions: list[RangeSet]) -> None:
+    version = versions()
+    rows = [claim]
+    total = claim.acked
+    for acks in portions:
+        rows = [
+            piece
+            for row in rows
+            for piece in ([row] if row.state is DONE else claims.resolved(row, acks, [], version))
+        ]
+        total |= acks & whole(claim)
+        assert settled(rows) == total
+    assert len(rows) == 1, "without gives a claim stays one row, so acks cost one write"
+
+
+def test_acking_the_last_message_makes_the_row_done() -> None:
+    claim = a_claim(10, 13, acked=RangeSet([(10, 12)]), failure="{}")
+    (row,) = claims.resolved(claim, RangeSet([(12, 13)]), [], versions())
+    assert (row.state, row.holder, row.acked, row.failure) == (DONE, "", EMPTY, "")
+
+
+def test_acks_of_one_before_the_last_leave_it_held() -> None:
+    (row,) = claims.resolved(a_claim(10, 13), RangeSet([(10, 12)]), [], versions())
+    assert (row.state, row.acked) == (HELD, RangeSet([(10, 12)]))
+
+
+@each_case
+@given(held_claims(), seq_sets, st.lists(gives(), min_size=1, max_size=3))
+def test_cut_gives_come_back_in_small_pieces_of_the_same_seqs(
+    claim: Claim, acks: RangeSet, given_back: list[Give]
+) -> None:
+    cut = [give._replace(cut=True) for give in given_back]
+    plain = claims.resolved(claim, acks, given_back, versions())
+    pieces = claims.resolved(claim, acks, cut, versions())
+    assert_covers_exactly(pieces, claim)
+    assert in_state(pieces, FREE) == in_state(plain, FREE)
+    assert settled(pieces) == settled(plain)
+    largest = max((row.count for row in plain if row.state is FREE), default=0)
+    parts = max((row.count for row in pieces if row.state is FREE), default=0)
+    assert parts == -(-largest // claims.CUT_INTO)
+
+
+@pytest.mark.parametrize(
+    ("size", "deliveries", "allowed", "cut", "counted"),
+    [
+        (5, 1, 10, False, 1),  # the first failure
+        (5, 2, 10, True, 2),  # not the first
+        (5, 9, 10, True, 9),
+        (5, 10, 10, True, 9),  # spent together: once more in pieces
+        (5, 11, 10, True, 9),
+        (5, 1, 1, True, 0),
+        (2, 10, 10, True, 9),
+        (1, 1, 10, False, 1),  # alone: it counts as it stands
+        (1, 10, 10, False, 10),
+    ],
+)
+def test_messages_that_failed_together_are_cut_up_from_the_second_failure_on(
+    size: int, deliveries: int, allowed: int, cut: bool, counted: int
+) -> None:
+    give = Give(RangeSet([(10, 10 + size)]), NOW_MS, deliveries, "{}")
+    found = claims.cut_up(give, allowed)
+    assert found == Give(give.seqs, NOW_MS, counted, "{}", cut)
+
+
+def test_giving_everything_back_leaves_one_free_row() -> None:
+    give = Give(RangeSet([(0, 99)]), NOW_MS + 5, 0)
+    (row,) = claims.resolved(a_claim(10, 20), EMPTY, [give], versions())
+    assert (row.start, row.end, row.state, row.deliveries) == (10, 20, FREE, 0)
+
+
+def test_a_message_acked_and_given_back_at_once_stays_acked() -> None:
+    give = Give(RangeSet([(10, 12)]), NOW_MS, 1)
+    rows = claims.resolved(a_claim(10, 13), RangeSet([(11, 12)]), [give], versions())
+    assert [(r.start, r.end, r.state) for r in rows] == [(10, 11, FREE), (11, 13, HELD)]
+    assert 11 in settled(rows)
+
+
+def test_a_longer_deadline_changes_nothing_else() -> None:
+    claim = a_claim(acked=RangeSet([(12, 14)]))
+    (row,) = claims.extended(claim, NOW_MS + 9, versions())
+    assert row == replace(claim, due_ms=NOW_MS + 9, version="v1")
+
+
+# --- due and spent ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [HELD, FREE])
+@pytest.mark.parametrize(("now_ms", "due"), [(999, False), (1000, True), (1001, True)])
+def test_a_claim_is_due_from_its_deadline_on(state: ClaimState, now_ms: int, due: bool) -> None:
+    assert claims.is_due(a_claim(state=state, due_ms=1000), now_ms) is due
+
+
+def test_a_done_claim_is_never_due() -> None:
+    assert not claims.is_due(a_claim(state=DONE, due_ms=1000), 5000)
+
+
+@pytest.mark.parametrize(("deliveries", "spent"), [(9, False), (10, True), (11, True)])
+def test_one_message_is_spent_when_delivered_as_often_as_allowed(
+    deliveries: int, spent: bool
+) -> None:
+    assert claims.is_spent(a_claim(5, 6, deliveries=deliveries), 10) is spent
+    two_but_one_acked = a_claim(5, 7, acked=RangeSet([(6, 7)]), deliveries=deliveries)
+    assert claims.is_spent(two_but_one_acked, 10) is spent
+
+
+def test_several_messages_are_never_spent_together() -> None:
+    assert not claims.is_spent(a_claim(5, 7, deliveries=1000), 10)
+
+
+# --- taken away -------------------------------------------------------------------------------
+
+
+@each_case
+@given(held_claims(), st.integers(1, 12))
+def test_a_freed_claim_covers_the_same_and_forgets_no_ack(claim: Claim, allowed: int) -> None:
+    pieces = claims.freed(claim, NOW_MS, allowed, versions())
+    assert_covers_exactly(pieces, claim)
+    assert settled(pieces) == claim.acked
+    assert in_state(pieces, FREE) == whole(claim) - claim.acked
+    assert in_state(pieces, HELD) == EMPTY
+    for piece in pieces:
+        assert piece.holder == ""
+        if piece.state is FREE:
+            assert (piece.due_ms, piece.losses) == (NOW_MS, claim.losses + 1)
+            assert piece.failure == claim.failure
+            assert piece.deliveries == counted(claim, allowed)
+
+
+def counted(claim: Claim, allowed: int) -> int:
+    """The deliveries that count for what is left of a lost claim: several messages lost together
+    have one more before any of them is given up."""
+    several = claim.count - len(claim.acked) > 1
+    return min(claim.deliveries, allowed - 1) if several else claim.deliveries
+
+
+@each_case
+@given(held_claims(), st.integers(1, 12))
+def test_no_message_is_given_up_for_a_claim_it_shared(claim: Claim, allowed: int) -> None:
+    several = claim.count - len(claim.acked) > 1
+    for piece in claims.freed(claim, NOW_MS, allowed, versions()):
+        if several and piece.state is FREE:
+            assert not claims.is_spent(piece, allowed)
+
+
+@pytest.mark.parametrize("allowed", [1, 2, 3, 10])
+@pytest.mark.parametrize("size", [2, 16, 100, 300])
+def test_a_poisonous_message_ends_up_alone_and_its_neighbours_do_not_pay(
+    size: int, allowed: int
+) -> None:
+    """The consumer dies on one message, every time. What is given up in the end is that one."""
+    version, poison = versions(), size // 2
+    rows, given_up = [a_claim(0, size, deliveries=1)], None
+    for _ in range(200):
+        held = next((row for row in rows if row.state is HELD), None)
+        if held is not None:
+            rows.remove(held)
+            done = held.acked | RangeSet([(held.start, poison)])
+            if held.start <= poison < held.end:
+                rows += claims.freed(replace(held, acked=done & whole(held)), 0, allowed, version)
+            else:
+                rows += claims.resolved(held, whole(held), [], version)
+            rows.sort(key=lambda row: row.start)
+        free = [row for row in rows if row.state is FREE]
+        given_up = next((row for row in free if claims.is_spent(row, allowed)), None)
+        if given_up:
+            break
+        _, taken = claims.taken(free[:1], 1000, "you", 0, version)
+        rows = sorted([row for row in rows if row is not free[0]] + taken, key=lambda r: r.start)
+    assert given_up is not None
+    assert (given_up.start, given_up.end) == (poison, poison + 1)
+
+
+def free_sizes(claim: Claim, allowed: int = 10) -> list[int]:
+    return [p.count for p in claims.freed(claim, NOW_MS, allowed, versions()) if p.state is FREE]
+
+
+def test_a_claim_lost_once_stays_whole() -> None:
+    assert free_sizes(a_claim(0, 100, losses=0)) == [100]
+
+
+def test_a_claim_lost_twice_is_cut_up() -> None:
+    sizes = free_sizes(a_claim(0, 100, losses=1))
+    assert len(sizes) <= claims.CUT_INTO
+    assert sizes == [7] * 14 + [2]
+
+
+@pytest.mark.parametrize(("deliveries", "parts"), [(9, 1), (10, 15), (11, 15)])
+def test_a_claim_whose_deliveries_are_spent_is_cut_up_at_once(deliveries: int, parts: int) -> None:
+    assert len(free_sizes(a_claim(0, 100, deliveries=deliveries), allowed=10)) == parts
+
+
+@pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 255, 256, 10_000, 1_000_000])
+def test_cutting_goes_down_to_single_messages_in_a_few_rounds(size: int) -> None:
+    row, rounds = a_claim(0, size), 0
+    while row.count > 1:
+        row = max(claims.freed(row, NOW_MS, 10, versions()), key=lambda piece: piece.count)
+        row, rounds = replace(row, state=HELD, holder="me"), rounds + 1
+        assert rounds <= 7, "1,000,000 is 16 ** 5, and the first loss does not cut"
+    again = claims.freed(row, NOW_MS, 10, versions())
+    assert [(piece.start, piece.end) for piece in again] == [(row.start, row.end)]
+
+
+def test_cutting_leaves_out_what_is_acked() -> None:
+    claim = a_claim(0, 6, acked=RangeSet([(1, 3)]), losses=5)
+    rows = claims.freed(claim, NOW_MS, 10, versions())
+    assert [(r.start, r.end, r.state) for r in rows] == [
+        (0, 1, FREE), (1, 3, DONE), (3, 4, FREE), (4, 5, FREE), (5, 6, FREE),
+    ]  # fmt: skip
+
+
+# --- taken ------------------------------------------------------------------------------------
+
+
+@each_case
+@given(held_claims(), st.integers(1, 60))
+def test_taking_a_free_claim_covers_the_same_and_counts_one_delivery_more(
+    claim: Claim, limit: int
+) -> None:
+    version = versions()
+    before = claims.freed(claim, NOW_MS, 99, version)
+    mine, rows = claims.taken(before, limit, "you", NOW_MS + 30, version)
+    assert_covers_exactly(rows, claim)
+    assert settled(rows) == claim.acked
+    first_free = next(piece for piece in before if piece.state is FREE)
+    assert mine in rows
+    assert (mine.start, mine.count) == (first_free.start, min(limit, first_free.count))
+    assert (mine.state, mine.holder, mine.due_ms) == (HELD, "you", NOW_MS + 30)
+    assert (mine.deliveries, mine.losses) == (claim.deliveries + 1, claim.losses + 1)
+    rest = [row for row in rows if row.state is FREE]
+    assert all(row.deliveries == claim.deliveries for row in rest), "only what is handed out counts"
+
+
+@each_case
+@given(st.integers(1, 30), st.lists(st.integers(1, 5), min_size=1, max_size=6))
+def test_deliveries_count_every_hand_over_and_nothing_else(size: int, limits: list[int]) -> None:
+    """Claimed, lost and taken over again and again: each message's count is how often it was
+    in a popper's hands."""
+    version = versions()
+    rows: list[Claim] = [a_claim(0, size)]
+    handed = [1] * size
+    for limit in limits:
+        rows = [
+            piece
+            for row in rows
+            for piece in (claims.freed(row, NOW_MS, 99, version) if row.state is HELD else [row])
+        ]
+        mine, rows = claims.taken(rows, limit, "you", NOW_MS, version)
+        for seq in range(mine.start, mine.end):
+            handed[seq] += 1
+    assert [row.deliveries for row in rows for _ in range(row.count)] == handed
+
+
+def test_a_buried_claim_is_done_as_a_whole() -> None:
+    claim = a_claim(5, 8, acked=RangeSet([(5, 7)]), deliveries=10, failure="{}")
+    (row,) = claims.buried(claim, versions())
+    assert (row.start, row.end, row.state, row.holder, row.acked) == (5, 8, DONE, "", EMPTY)
+    assert row.version != claim.version

@@ -1,0 +1,220 @@
+"""Names and policies of queues and groups: what is allowed, what is refused, and how it is said."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cassq.errors import ConfigError, InvalidNameError
+from cassq.queues import (
+    NAME_LENGTH_MAX,
+    GroupPolicy,
+    QueuePolicy,
+    as_dict,
+    changed,
+    check_group_name,
+    check_queue_name,
+    dead_letter_name,
+    differences,
+    is_dead_letter_name,
+    known_only,
+)
+
+PLAIN = ["q", "Orders", "a.b", "a_b-c", "2026", "..x", "x" * NAME_LENGTH_MAX, "-"]
+PATHS = ["/team/orders", "/a", "/a/b/c/d.e"]
+WRONG = [
+    *("", "/", "a/b", "a/", "/a/", "//a", "/a//b", "a b", "a\n", "a~b", "é", "a:b", "a*", "\0"),
+    *(".", "..", "/a/..", "/./a", "x" * (NAME_LENGTH_MAX + 1)),
+]
+
+
+# --- names ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PLAIN + PATHS)
+def test_a_queue_has_a_plain_name_or_a_path(name: str) -> None:
+    assert check_queue_name(name) == name
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_any_other_name_for_a_queue_is_refused_with_what_is_allowed(name: str) -> None:
+    with pytest.raises(InvalidNameError, match="queue") as caught:
+        check_queue_name(name)
+    assert "letters, digits" in caught.value.hint
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_group_has_a_plain_name(name: str) -> None:
+    assert check_group_name(name) == name
+
+
+@pytest.mark.parametrize("name", WRONG + PATHS)
+def test_any_other_name_for_a_group_is_refused(name: str) -> None:
+    with pytest.raises(InvalidNameError, match="group"):
+        check_group_name(name)
+
+
+@pytest.mark.parametrize("name", [None, 5, b"queue", ["q"]])
+def test_a_name_that_is_no_text_is_refused(name: Any) -> None:
+    with pytest.raises(InvalidNameError, match=f"not {type(name).__name__}"):
+        check_queue_name(name)
+
+
+names = st.from_regex(r"[A-Za-z0-9._-]{1,20}|(/[A-Za-z0-9._-]{1,9}){1,3}", fullmatch=True)
+
+
+@settings(deadline=None)
+@given(names, names)
+def test_dead_letters_of_no_two_groups_share_a_name_nor_one_a_user_can_give(
+    queue: str, group: str
+) -> None:
+    name = dead_letter_name(queue, group)
+    assert is_dead_letter_name(name)
+    assert not is_dead_letter_name(queue)
+    assert name.split("~") == [queue, group, "dead"]
+    with pytest.raises(InvalidNameError):
+        check_queue_name(name)
+
+
+# --- policies ---------------------------------------------------------------------------------
+
+
+def test_the_defaults_are_those_that_are_promised() -> None:
+    policy = QueuePolicy()
+    assert (policy.consistency, policy.claim_timeout, policy.max_deliveries) == ("ap", 30.0, 10)
+    assert (policy.max_pop_width, policy.max_claim_messages) == (8, 10_000)
+    assert (policy.max_pushes_per_pipe, policy.max_push_time_of_pipe) == (1_000_000, 600.0)
+    assert not policy.strict
+    assert QueuePolicy(consistency="cp").strict
+
+
+SECONDS = {
+    "claim_timeout": (0.05, 7 * 86400),
+    "max_push_time_of_pipe": (0.05, 365 * 86400),
+    "lease": (0.5, 3600),
+    "idle_seal": (0.05, 365 * 86400),
+}
+COUNTS = {
+    "max_deliveries": 1_000_000,
+    "max_pop_width": 1024,
+    "max_claim_messages": 1_000_000,
+    "max_pushes_per_pipe": 1_000_000_000,
+    "max_bytes_per_pipe": 1 << 40,
+}
+
+
+@pytest.mark.parametrize(("name", "bounds"), SECONDS.items())
+def test_seconds_are_taken_from_their_least_to_their_most(
+    name: str, bounds: tuple[float, float]
+) -> None:
+    least, most = bounds
+    for value in (least, most, 1):
+        kept = getattr(QueuePolicy(**{name: value}), name)
+        assert kept == value
+        assert isinstance(kept, float)
+    for value in (least - 0.001, most + 1, 0, -1):
+        with pytest.raises(ConfigError, match=f"{name} is between {least}"):
+            QueuePolicy(**{name: value})
+
+
+@pytest.mark.parametrize("name", SECONDS)
+@pytest.mark.parametrize("value", ["1", None, True, float("nan"), float("inf"), [1]])
+def test_what_is_no_number_of_seconds_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is a number of seconds"):
+        QueuePolicy(**{name: value})
+
+
+@pytest.mark.parametrize(("name", "most"), COUNTS.items())
+def test_counts_are_whole_and_from_one_to_their_most(name: str, most: int) -> None:
+    for value in (1, most):
+        assert getattr(QueuePolicy(**{name: value}), name) == value
+    for wrong in (0, -1, most + 1, 1.0, "1", None, True):
+        with pytest.raises(ConfigError, match=f"{name} is a whole number between 1 and {most}"):
+            QueuePolicy(**{name: wrong})
+
+
+@pytest.mark.parametrize("value", ["AP", "", None, 1, ["ap"]])
+def test_consistency_is_one_of_two(value: Any) -> None:
+    with pytest.raises(ConfigError, match="consistency is 'ap' or 'cp'"):
+        QueuePolicy(consistency=value)
+
+
+@pytest.mark.parametrize("value", ["gzip", "", None, 1])
+def test_compression_is_one_of_three(value: Any) -> None:
+    with pytest.raises(ConfigError, match="none, zstd or lz4"):
+        QueuePolicy(compression=value)
+
+
+def test_a_group_takes_the_queue_s_values_unless_it_has_its_own() -> None:
+    assert as_dict(GroupPolicy()) == {
+        "exclusive": False, "claim_timeout": None, "max_deliveries": None,
+    }  # fmt: skip
+    assert GroupPolicy(claim_timeout=5).claim_timeout == 5.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"exclusive": 1}, "exclusive is True or False"),
+        ({"exclusive": None}, "exclusive is True or False"),
+        ({"claim_timeout": 0.01}, "claim_timeout is between"),
+        ({"max_deliveries": 0}, "max_deliveries is a whole number"),
+    ],
+)
+def test_a_group_s_bad_values_are_refused(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        GroupPolicy(**changes)
+
+
+def test_every_number_of_a_policy_is_checked() -> None:
+    checked = {*SECONDS, *COUNTS, "consistency", "compression"}
+    assert checked == {field.name for field in fields(QueuePolicy)}
+
+
+# --- changing and storing -----------------------------------------------------------------------
+
+
+def test_a_changed_policy_is_another_one_and_checked_like_the_first() -> None:
+    old = QueuePolicy()
+    new = changed(old, {"claim_timeout": 5, "max_deliveries": 3})
+    assert (new.claim_timeout, new.max_deliveries, new.lease) == (5.0, 3, old.lease)
+    assert old == QueuePolicy()
+    with pytest.raises(ConfigError):
+        changed(old, {"claim_timeout": -5})
+
+
+@pytest.mark.parametrize("policy", [QueuePolicy(), GroupPolicy()])
+def test_a_setting_that_does_not_exist_is_named_and_those_that_do(
+    policy: QueuePolicy | GroupPolicy,
+) -> None:
+    with pytest.raises(ConfigError, match="no setting 'claim_time'") as caught:
+        changed(policy, {"claim_time": 5})
+    assert "claim_timeout" in caught.value.hint
+
+
+def test_a_policy_cannot_be_changed_in_place() -> None:
+    with pytest.raises(FrozenInstanceError):
+        QueuePolicy().lease = 5.0  # type: ignore[misc]
+
+
+def test_differences_name_each_setting_with_both_values() -> None:
+    old, new = QueuePolicy(), QueuePolicy(lease=5, compression="zstd")
+    assert differences(old, new) == {"lease": (10.0, 5.0), "compression": ("none", "zstd")}
+    assert differences(old, QueuePolicy()) == {}
+
+
+def test_a_stored_policy_comes_back_also_from_a_newer_cassq() -> None:
+    policy = QueuePolicy(consistency="cp", lease=3)
+    stored = as_dict(policy) | {"a_setting_of_tomorrow": 1}
+    assert QueuePolicy(**known_only(QueuePolicy, stored)) == policy
+
+
+def test_a_stored_policy_of_an_older_cassq_gets_the_defaults_of_what_it_lacks() -> None:
+    stored = as_dict(QueuePolicy(lease=3))
+    del stored["idle_seal"]
+    assert QueuePolicy(**known_only(QueuePolicy, stored)) == QueuePolicy(lease=3)
