@@ -17,6 +17,10 @@ from tests.integration.deadlines import eventually, joined
 from tests.integration.stage import Connect, drain, numbers, payloads, push
 
 ROUNDS = 60
+AGAIN = 0.5
+"""Seconds after which a signal comes again. What a handler raises is lost, as Python documents for
+`__del__` and callbacks, when the signal arrives while a callback of the garbage collector runs, and
+Hypothesis registers such a callback. It is long enough for the first to have ended the block."""
 
 Interrupted = Callable[[float], AbstractContextManager[None]]
 
@@ -34,7 +38,7 @@ def interrupted() -> Iterator[Interrupted]:
 
     @contextmanager
     def block(seconds: float) -> Iterator[None]:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
         try:
             with pytest.raises(Interruption):
                 yield
