@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cassq import errors
     from cassq.client import Client, connect
     from cassq.errors import CassqError
-    from cassq.messages import Message, MessageIds
+    from cassq.messages import Message, MessageIds, Messages
     from cassq.popper import Popper
     from cassq.pusher import Pusher
     from cassq.queue import Group, Queue
@@ -37,6 +37,7 @@ _HOMES = {
     "Group": "cassq.queue",
     "Message": "cassq.messages",
     "MessageIds": "cassq.messages",
+    "Messages": "cassq.messages",
     "Popper": "cassq.popper",
     "Pusher": "cassq.pusher",
     "Queue": "cassq.queue",
@@ -49,6 +50,7 @@ __all__ = [
     "Group",
     "Message",
     "MessageIds",
+    "Messages",
     "Popper",
     "Pusher",
     "Queue",

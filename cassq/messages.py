@@ -1,11 +1,12 @@
-"""Messages as they are handed to a popper, and the ids that a push returns."""
+"""Messages as a popper hands them out, and the ids that a push returns."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Protocol, overload
+from itertools import chain, repeat
+from typing import NamedTuple, Protocol, overload
 
 from cassq.frames import Frame
 
@@ -95,11 +96,105 @@ class Message:
         """Move the deadline of this message's claim to `seconds` from now."""
         self._keeper.extend(seconds)
 
+    def as_run(self) -> Run:
+        """The message as a run of one."""
+        at = self.seq - self._frame.base_seq
+        return Run(self._keeper, self._frame, at, at + 1)
+
     def _column(self, column: list[bytes | None] | None) -> bytes | None:
         return column[self.seq - self._frame.base_seq] if column else None
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same delivery of the same message."""
+        if not isinstance(other, Message):
+            return NotImplemented
+        return self._keeper is other._keeper and self.seq == other.seq
+
+    def __hash__(self) -> int:
+        return hash((id(self._keeper), self.seq))
+
     def __repr__(self) -> str:
         return f"<Message {self.id} attempts={self.attempts} {len(self.payload)} bytes>"
+
+
+class Run(NamedTuple):
+    """Messages `first .. last` (indexes in the frame, last excluded) of one claim."""
+
+    keeper: Keeper
+    frame: Frame
+    first: int
+    last: int
+
+    def messages(self) -> Iterator[Message]:
+        keeper, frame, first, last = self
+        seqs = range(frame.base_seq + first, frame.base_seq + last)
+        return map(Message, frame.payloads(first, last), seqs, repeat(frame), repeat(keeper))
+
+
+class Messages(Sequence[Message]):
+    """What one pop handed out, in order; each `Message` is made when it is looked at.
+
+    Immutable. runs: the same messages, as runs of frames.
+    """
+
+    __slots__ = ("_count", "runs")
+
+    def __init__(self, runs: Sequence[Run] = ()) -> None:
+        self.runs = runs
+        self._count = sum(run.last - run.first for run in runs)
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """The payloads in order, without a `Message` for each: the fastest way to read a batch."""
+        payloads: list[bytes] = []
+        for _, frame, first, last in self.runs:
+            payloads += frame.payloads(first, last)
+        return payloads
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Message]:
+        return chain.from_iterable(map(Run.messages, self.runs))
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Messages: ...
+    def __getitem__(self, index: int | slice) -> Message | Messages:
+        if not isinstance(index, slice):
+            at = range(self._count)[index]
+            (message,) = self._part(at, at + 1)
+            return message
+        places = range(self._count)[index]
+        if places.step == 1:
+            return self._part(places.start, places.stop)
+        return Messages([run for at in places for run in self._part(at, at + 1).runs])
+
+    def _part(self, start: int, stop: int) -> Messages:
+        if start == 0 and stop == self._count:
+            return self
+        runs: list[Run] = []
+        before = 0
+        for run in self.runs:
+            first, last = run.first + start - before, run.first + stop - before
+            if first < run.last and last > run.first and first < last:
+                runs.append(run._replace(first=max(first, run.first), last=min(last, run.last)))
+            before += run.last - run.first
+        return Messages(runs)
+
+    def __add__(self, other: Messages) -> Messages:
+        if not isinstance(other, Messages):
+            return NotImplemented
+        return Messages([*self.runs, *other.runs])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (Messages, list)) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Messages({list(self)})"
 
 
 class MessageIds(Sequence[str]):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from cassq import claims
@@ -24,14 +24,10 @@ from cassq.catalog.port import GroupRow, QueueRow
 from cassq.claimer import Claimer
 from cassq.clock import Stopwatch
 from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell
-from cassq.errors import (
-    ClaimLostError,
-    ClosedError,
-    GroupNotFoundError,
-    QueueNotFoundError,
-)
+from cassq.errors import ClaimLostError, ClosedError, GroupNotFoundError, QueueNotFoundError
 from cassq.holdings import Holding, by_holding, holding_of
-from cassq.messages import Message
+from cassq.messages import Message, Messages
+from cassq.pace import Pace
 from cassq.ports import Ports
 from cassq.ranges import RangeSet
 from cassq.retries import Bury, bury_or_leave
@@ -41,7 +37,6 @@ ACK_INTERVAL_MS = 50
 POP_MAX = 1_000_000
 EXTEND_MAX_SECONDS = 7 * 86400.0
 WAIT_MAX_SECONDS = 365 * 86400.0
-PREFETCH_SECONDS = 0.1  # how much work an iteration claims ahead
 _NEVER = 3600.0
 
 
@@ -79,7 +74,7 @@ class Popper:
         self._keep_alive_ms = None if keep_alive is None else keep_alive * 1000
         self._lock = threading.RLock()
         self._buffer: deque[Message] = deque()  # claimed ahead by an iteration
-        self._rate: float | None = None  # messages finished a second
+        self._pace = Pace()
         self._closed = False
 
     @property
@@ -94,8 +89,8 @@ class Popper:
 
     # --- taking -------------------------------------------------------------------------------
 
-    def pop(self, max_messages: int = 1, wait: float = 0.0) -> list[Message]:
-        """At most `max_messages` messages; an empty list when there are none after `wait` seconds.
+    def pop(self, max_messages: int = 1, wait: float = 0.0) -> Messages:
+        """At most `max_messages` messages; none when there are none after `wait` seconds.
 
         Cost: one unsynced catalog transaction and one read of the pipe, however many messages.
         Raises CorruptionError or ExtentMissingError once for a pipe that cannot be read.
@@ -111,32 +106,42 @@ class Popper:
                     return messages
                 left = wait - watch.seconds()
                 if left <= 0:
-                    return []
+                    return messages
                 self._flush()
                 left = min(left, self._until_due())
             self._waiter.wait(left, self._has_news)
 
-    def pop_now(self, max_messages: int) -> list[Message]:
+    def pop_now(self, max_messages: int) -> Messages:
         """`pop` without waiting."""
         with self._lock:
-            self._check_open()
-            self._flush_old()
-            if self._claimer.exclusive and self._settler.open_count > len(self._buffer):
-                return []
-            self._forget_stale()
+            if not self._may_hand_out():
+                return Messages()
             if self._buffer:
                 count = min(max_messages, len(self._buffer))
-                return [self._buffer.popleft() for _ in range(count)]
-            found = self._claimer.claim(self._allowed(max_messages), self)
-            if found is None:
-                if self._claimer.window.untold:
-                    raise self._claimer.window.untold.pop(0)
-                return []
-            holding, slices = found
-            self._settler.holdings[holding] = None
-            if self._keep_alive_ms is not None:
-                self._hurry(self._claimer.timeout_ms / 3000)
-            return holding.messages(slices)
+                return Messages([self._buffer.popleft().as_run() for _ in range(count)])
+            return self._claim(max_messages)
+
+    def _may_hand_out(self) -> bool:
+        """Do what is due before anything is handed out; whether it may be."""
+        self._check_open()
+        self._flush_old()
+        if self._claimer.exclusive and self._settler.open_count > len(self._buffer):
+            return False
+        self._forget_stale()
+        return True
+
+    def _claim(self, max_messages: int) -> Messages:
+        limit = self._pace.allowed(max_messages, self._claimer.timeout_ms)
+        found = self._claimer.claim(limit, self)
+        if found is None:
+            if self._claimer.window.untold:
+                raise self._claimer.window.untold.pop(0)
+            return Messages()
+        holding, slices = found
+        self._settler.holdings[holding] = None
+        if self._keep_alive_ms is not None:
+            self._hurry(self._claimer.timeout_ms / 3000)
+        return holding.messages(slices)
 
     def __iter__(self) -> Iterator[Message]:
         """Messages one by one, for ever: waits when there are none, ends when closed.
@@ -146,13 +151,20 @@ class Popper:
         while True:
             self._life.check()
             try:
-                with self._lock:
-                    messages = self.pop_now(self._ahead() if not self._buffer else 1)
-                    self._buffer.extend(messages[1:])
-                messages = messages[:1] or self.pop(1, wait=_NEVER)
+                message = self._next()
+                messages = self.pop(1, wait=_NEVER) if message is None else (message,)
             except ClosedError:
                 return
             yield from messages
+
+    def _next(self) -> Message | None:
+        """The next message of an iteration, if there is one."""
+        with self._lock:
+            if not self._may_hand_out():
+                return None
+            if not self._buffer:
+                self._buffer.extend(self._claim(self._pace.ahead()))
+            return self._buffer.popleft() if self._buffer else None
 
     def _forget_stale(self) -> None:
         """Drop what was claimed ahead and is, or may be, another's by now."""
@@ -162,11 +174,8 @@ class Popper:
                 return
             self._buffer.popleft()
 
-    def _ahead(self) -> int:
-        return 1 if self._rate is None else max(1, int(self._rate * PREFETCH_SECONDS))
-
     @contextmanager
-    def transaction(self, max_messages: int = 1, wait: float = 0.0) -> Iterator[list[Message]]:
+    def transaction(self, max_messages: int = 1, wait: float = 0.0) -> Iterator[Messages]:
         """Pop for a `with` block: committed at its end, rolled back if it raises.
 
         Messages acked or given back inside the block are left as they are.
@@ -177,20 +186,13 @@ class Popper:
         except BaseException as exc:
             self._roll_back_open(messages, f"{type(exc).__name__}: {exc}")
             raise
-        given = [m for m in messages if m.seq in holding_of(m).given]
-        self.commit([m for m in messages if m not in given] if given else messages)
-
-    def _allowed(self, asked: int) -> int:
-        """No more than was being finished in a third of the claim timeout."""
-        if self._rate is None:
-            return asked
-        return max(1, min(asked, int(self._rate * self._claimer.timeout_ms / 3000)))
+        left = [m for m in messages if m.seq not in holding_of(m).given]
+        self.commit(messages if len(left) == len(messages) else left)
 
     def _finished(self, holding: Holding, now_ms: int) -> None:
         """A holding is over: learn how fast messages are finished; others may go on."""
         if not holding.lost and not holding.given:
-            rate = holding.count * 1000 / max(now_ms - holding.claimed_ms, 1)
-            self._rate = rate if self._rate is None else 0.5 * self._rate + 0.5 * rate
+            self._pace.learn(holding.count, now_ms - holding.claimed_ms)
         if self._claimer.exclusive:
             self._doorbell.ring()
 
@@ -208,7 +210,7 @@ class Popper:
 
     # --- settling -----------------------------------------------------------------------------
 
-    def commit(self, messages: Sequence[Message]) -> None:
+    def commit(self, messages: Iterable[Message]) -> None:
         """Ack messages, durably when it returns. Cost: one synced transaction for all of them.
 
         Raises ClaimLostError when some were not ours any more; the others are committed.
@@ -234,21 +236,21 @@ class Popper:
             self._check_open()
             self._flush()
 
-    def rollback(self, messages: Sequence[Message], delay: float | None = None) -> None:
+    def rollback(self, messages: Iterable[Message], delay: float | None = None) -> None:
         """Give messages back to be delivered again after `delay` seconds; durable on return.
 
         The delivery counts towards `max_deliveries`. Raises ClaimLostError as `commit` does.
         """
         self._give_back(messages, milliseconds("delay", delay), counted=True)
 
-    def release(self, messages: Sequence[Message]) -> None:
+    def release(self, messages: Iterable[Message]) -> None:
         """Give messages back untried: this delivery does not count. Durable on return.
 
         Raises ClaimLostError as `commit` does.
         """
         self._give_back(messages, 0, counted=False)
 
-    def _give_back(self, messages: Sequence[Message], delay_ms: int, *, counted: bool) -> None:
+    def _give_back(self, messages: Iterable[Message], delay_ms: int, *, counted: bool) -> None:
         self._life.check()
         with self._lock:
             self._check_open()
@@ -261,7 +263,7 @@ class Popper:
             if lost is not None:
                 raise lost
 
-    def _roll_back_open(self, messages: Sequence[Message], error: str) -> None:
+    def _roll_back_open(self, messages: Iterable[Message], error: str) -> None:
         """Give back what is still open, on the way out of a block that failed: what was lost
         meanwhile is delivered again anyway, and must not hide why the block failed."""
         with self._lock:

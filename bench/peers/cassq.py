@@ -18,7 +18,7 @@ class CassqPeer(Peer):
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self._held: list[cassq.Message] = []
+        self._held = cassq.Messages()
 
     @cached_property
     def _client(self) -> cassq.Client:
@@ -52,11 +52,11 @@ class CassqPeer(Peer):
     def pop(self, limit: int, wait_s: float = 0.0) -> list[bytes]:
         messages = self._popper.pop(max_messages=limit, wait=wait_s)
         self._held += messages
-        return [message.payload for message in messages]
+        return messages.payloads
 
     def ack(self) -> None:
         self._popper.commit(self._held)
-        self._held = []
+        self._held = cassq.Messages()
 
     def close(self) -> None:
         opened = self.__dict__

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import click
 
 from cassq.cli import output
@@ -12,7 +10,7 @@ from cassq.cli.verb import Invocation, Verb, queue_argument, seconds
 from cassq.clock import Stopwatch
 from cassq.errors import CassqError, ClaimLostError, CorruptionError, UsageError
 from cassq.extents.port import ExtentMissingError
-from cassq.messages import Message
+from cassq.messages import Messages
 from cassq.popper import Popper
 
 BATCH = 1_000
@@ -115,7 +113,7 @@ class Popping:
         self._ack = ack
         self._as_json = as_json
         self._sink = output.Sink(stop)
-        self._held: list[Message] = []
+        self._held = Messages()
 
     def run(self, limit: int | None, *, wait: float, follow: bool) -> None:
         """Pop, write and ack until it is enough, or the command shall end."""
@@ -133,7 +131,7 @@ class Popping:
         finally:
             self._give_back(self._held)
 
-    def _pop(self, count: int, wait: float, follow: bool) -> list[Message]:
+    def _pop(self, count: int, wait: float, follow: bool) -> Messages:
         """The next messages; none when it has waited long enough, or shall end."""
         watch = Stopwatch()
         while not self._stop.wanted:
@@ -147,9 +145,9 @@ class Popping:
             if messages or left == 0:
                 return messages
             self._sink.check()
-        return []
+        return Messages()
 
-    def _deliver(self, messages: list[Message]) -> None:
+    def _deliver(self, messages: Messages) -> None:
         try:
             self._sink.write(output.message_lines(messages, as_json=self._as_json))
             self._sink.flush()
@@ -165,7 +163,7 @@ class Popping:
         except ClaimLostError as exc:
             self._tell(exc)
 
-    def _give_back(self, messages: Sequence[Message]) -> None:
+    def _give_back(self, messages: Messages) -> None:
         if messages:
             self.given_back += len(messages)
             try:
