@@ -13,8 +13,11 @@ from bench.peers.peer import Peer, Place, Traits, slices
 class CassqPeer(Peer):
     name = "cassq"
     title = "cassq"
-    traits = Traits(deep=True, note="push_many and pop in batches of 5,000 (100 B), 1,000 (1 KB)")
-    batch_of_size: ClassVar[dict[int, int]] = {100: 5_000, 1_000: 1_000}
+    traits = Traits(
+        deep=True,
+        note="push_many and pop in batches of 5,000 (100 B), 4,000 (1 KB); payloads read in bulk",
+    )
+    batch_of_size: ClassVar[dict[int, int]] = {100: 5_000, 1_000: 4_000}
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
