@@ -21,7 +21,9 @@ from bench.plan import Plan
 from bench.report import Report
 from bench.scenarios.backlog import Backlog
 from bench.scenarios.concurrent import Concurrent
+from bench.scenarios.delayed import Delayed
 from bench.scenarios.endurance import Endurance
+from bench.scenarios.failing import Failing
 from bench.scenarios.latency import Latency
 from bench.scenarios.scenario import Scenario
 from bench.scenarios.single import Single
@@ -33,7 +35,7 @@ MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs", "devtmpfs")
 RESULTS = Path(__file__).with_name("RESULTS.md")
 SCENARIOS: dict[str, type[Scenario]] = {
     scenario.name: scenario
-    for scenario in (Through, Concurrent, Single, Latency, Backlog, Endurance)
+    for scenario in (Through, Concurrent, Single, Latency, Backlog, Endurance, Failing, Delayed)
 }
 
 

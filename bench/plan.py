@@ -35,6 +35,11 @@ class Plan:
     endurance_s: float = 24.0
     endurance_backlog: int = 100_000
 
+    # How long messages pass a queue with failures, and one without.
+    failing_s: float = 4.0
+    # Messages pushed ahead of their time.
+    delayed_messages: int = 1_000_000
+
     @classmethod
     def quick(cls) -> Self:
         """Enough to see that all works and where the figures lie."""
@@ -50,6 +55,8 @@ class Plan:
             endurance_messages=1_000_000,
             endurance_s=0.0,
             endurance_backlog=50_000,
+            failing_s=1.0,
+            delayed_messages=100_000,
         )
 
     def small(self) -> Self:
@@ -67,6 +74,8 @@ class Plan:
             endurance_messages=40_000,
             endurance_s=0.0,
             endurance_backlog=4_000,
+            failing_s=0.1,
+            delayed_messages=4_000,
         )
 
     def messages_for(self, size: int, batches: bool) -> int:

@@ -139,6 +139,26 @@ TARGETS: tuple[Target, ...] = (
         1.1,
         own("endurance", "rss_growth"),
     ),
+    Target(
+        "1 % of the messages fail three times: throughput over that without failures",
+        "≥",
+        0.85,
+        own("failing", "kept"),
+    ),
+    Target("delayed messages pushed a second", "≥", 100_000, own("delayed", "push"), unit="/s"),
+    Target(
+        "delayed messages delivered a second, once due",
+        "≥",
+        50_000,
+        own("delayed", "pop"),
+        unit="/s",
+    ),
+    Target(
+        "delayed messages: memory at the end over that at the start",
+        "≤",
+        1.5,
+        own("delayed", "memory"),
+    ),
 )
 
 

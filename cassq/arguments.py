@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from cassq.errors import UsageError
 
+_MESSAGE_ID = re.compile(r"([0-9a-f]{24}):([0-9]{1,18})")
 DELAY_MAX_SECONDS = 10 * 365 * 86400.0
 
 
@@ -29,3 +32,13 @@ def milliseconds(name: str, seconds: float | None) -> int:
         return 0
     check_seconds(name, seconds, DELAY_MAX_SECONDS)
     return round(seconds * 1000)
+
+
+def message_place(message_id: str) -> tuple[str, int]:
+    """The pipe and seq that a message's id names; UsageError when it names none."""
+    found = _MESSAGE_ID.fullmatch(message_id) if isinstance(message_id, str) else None
+    if found is None:
+        raise UsageError(
+            f"{message_id!r} is not the id of a message", hint="it looks like PIPE:NUMBER"
+        )
+    return found[1], int(found[2])

@@ -1,4 +1,4 @@
-"""The audit: proves `pushed = waiting + pending + committed + dead` from the data itself.
+"""The audit: proves that what was pushed is what became of it, from the data itself.
 
 It walks every frame of every live pipe, checks each checksum and that seqs have no gap, then
 that the claim rows of each group cover exactly what lies between its ack offset and its chain
@@ -8,19 +8,23 @@ up; of retired pipes it takes the totals written once at their end.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from cassq.catalog.port import Catalog, Claim, Cursor, GroupRow, Move, PipeRow, QueueRow
+from cassq.catalog.port import Catalog
+from cassq.catalog.rows import Claim, ClaimState, Cursor, GroupRow, Move, PipeRow, QueueRow
 from cassq.errors import CorruptionError
 from cassq.extents.port import ExtentMissingError, ExtentReader
 from cassq.frames import Place
-from cassq.pipes import seal_pipe
 from cassq.ports import Ports
 from cassq.ranges import RangeSet
-from cassq.stats import GroupStats, add_pipe
+from cassq.sealing import end_of
+from cassq.stats import GroupStats, GroupView, add_pipe, add_retired, view_of
 
 WALK_MESSAGES = 65_536
+# The parts that add up to what was pushed for a group.
+LEDGER = ("waiting", "pending", "committed", "dead", "expired", "purged", "merged", "skipped")
 WALK_BYTES = 8 * 1024 * 1024
 
 
@@ -63,38 +67,50 @@ def audit_queue(ports: Ports, queue: QueueRow) -> Audit:
         stats = audit.groups[group.name] = GroupStats()
         cursors = {cursor.pipe_id: cursor for cursor in catalog.cursors(group.id)}
         for pipe in pipes:
-            cursor = cursors.get(pipe.id)
-            rows = catalog.claims(group.id, pipe.id) if cursor else []
-            if cursor:
-                _check_cover(audit, group, pipe, counts[pipe.id], cursor, rows)
-            add_pipe(stats, counts[pipe.id], cursor, rows)
-            for move in catalog.moves(group.id, pipe.id):
-                if move.settled:
-                    stats.dead += 1
-                    _check_move(ports, audit, move)
-        mine = [row for row in retired if row.group_id == group.id]
-        stats.committed += sum(row.pushed - row.start for row in mine)
-        stats.skipped += sum(row.start for row in mine)
-        stats.dead += sum(row.dead for row in mine)
-        stats.committed -= stats.dead
-        before = sum(retired_counts.values()) - sum(row.pushed for row in mine)
-        stats.skipped += before  # retired before the group was created
-        total = stats.waiting + stats.pending + stats.committed + stats.dead + stats.skipped
-        if total != audit.pushed:
-            audit.find(
-                f"group {group.name}: waiting {stats.waiting} + pending {stats.pending}"
-                f" + committed {stats.committed} + dead {stats.dead} + skipped {stats.skipped}"
-                f" is not pushed {audit.pushed}"
-            )
+            if pipe.group_id in ("", group.id):
+                view = view_of(catalog, group.id, pipe.id, cursors.get(pipe.id))
+                _check_group(ports, audit, group, pipe, counts[pipe.id], view)
+                add_pipe(stats, pipe, counts[pipe.id], view, catalog.now_ms())
+        for row in retired:
+            if row.group_id == group.id:
+                add_retired(stats, row)
+        _check_sum(audit, group, stats)
     return audit
+
+
+def _check_sum(audit: Audit, group: GroupRow, stats: GroupStats) -> None:
+    """What was pushed for a group is exactly what became of it."""
+    parts = {name: getattr(stats, name) for name in LEDGER}
+    if sum(parts.values()) != stats.pushed or min(parts.values()) < 0:
+        told = " + ".join(f"{name} {count}" for name, count in parts.items())
+        audit.find(f"group {group.name}: {told} is not pushed {stats.pushed}")
+
+
+def _check_group(
+    ports: Ports, audit: Audit, group: GroupRow, pipe: PipeRow, count: int, view: GroupView
+) -> None:
+    """The claims of a group in a pipe, and where what it moved has gone."""
+    if view.cursor is None:
+        return
+    _check_cover(audit, group, pipe, count, view.cursor, view.rows)
+    done = RangeSet.run(view.cursor.start, view.cursor.ack.seq)
+    for row in view.rows:
+        whole = [(row.start, row.end)]
+        done |= RangeSet(whole) if row.state is ClaimState.DONE else row.acked
+    for removal in view.removed:
+        if not done.covers(removal.start, removal.end):
+            where = f"group {group.name}, pipe {pipe.id}"
+            audit.find(f"{where}: seqs {removal.start}-{removal.end} were removed and are not done")
+    for move in view.moves:
+        if move.settled:
+            _check_move(ports, audit, move)
 
 
 def _seal_abandoned(ports: Ports, audit: Audit, queue: QueueRow) -> None:
     """Seal pipes whose pusher is gone: after a power cut only that finds their end."""
     for pipe in ports.catalog.pipes(queue.id):
         try:
-            if pipe.end is None and ports.store.abandoned(pipe.id):
-                seal_pipe(ports.catalog, ports.store, pipe.id)
+            end_of(ports.catalog, ports.store, pipe)
         except (ExtentMissingError, CorruptionError) as exc:
             audit.find(str(exc))
 
@@ -126,7 +142,7 @@ def _step(audit: Audit, reader: ExtentReader, place: Place, end_seq: int) -> Pla
 
 
 def _check_cover(
-    audit: Audit, group: GroupRow, pipe: PipeRow, count: int, cursor: Cursor, rows: list[Claim]
+    audit: Audit, group: GroupRow, pipe: PipeRow, count: int, cursor: Cursor, rows: Sequence[Claim]
 ) -> None:
     """Claim rows are disjoint and cover `[ack, chain)`, and nothing is claimed past the end."""
     at = cursor.ack.seq
@@ -134,7 +150,7 @@ def _check_cover(
         if row.start != at or row.end <= row.start:
             audit.find(f"group {group.name}, pipe {pipe.id}: no claim row covers seq {at}")
             return
-        if row.acked - RangeSet([(row.start, row.end)]):
+        if row.acked - RangeSet.run(row.start, row.end):
             audit.find(f"group {group.name}, pipe {pipe.id}: acks outside the claim at {at}")
         at = row.end
     if at != cursor.chain.seq:
@@ -152,18 +168,12 @@ def _check_move(ports: Ports, audit: Audit, move: Move) -> None:
     if row is None or row.state == 3:
         return  # retired: every group of the dead letters has committed it
     try:
-        end = row.end
-        if end is None and ports.store.abandoned(move.dest_pipe):
-            end = seal_pipe(catalog, ports.store, move.dest_pipe)
-        reader = ports.store.reader(move.dest_pipe)
+        end = end_of(catalog, ports.store, row)
     except (ExtentMissingError, CorruptionError) as exc:
         audit.find(str(exc))
         return
-    try:
-        if (end or reader.published()).seq <= move.dest_seq:
-            audit.find(
-                f"message {move.pipe_id}:{move.seq} is not in the dead letters,"
-                f" where it should be {move.dest_pipe}:{move.dest_seq}"
-            )
-    finally:
-        reader.close()
+    if end.seq <= move.dest_seq:
+        audit.find(
+            f"message {move.pipe_id}:{move.seq} is not in the dead letters,"
+            f" where it should be {move.dest_pipe}:{move.dest_seq}"
+        )

@@ -1,32 +1,37 @@
 """The claimer: finds something for a group to do, and claims it. No threads, no waiting.
 
-What came back (expired or given back) goes first, then what was never claimed, from the
-window's pipes in turn. On exclusive groups a pipe's lock is taken before anything of it is
-claimed, and everything of a pipe is done in its order.
+Messages stand in one line: those never claimed by the time they were pushed, from the window's
+pipes in turn; those that failed, or were delayed, by the time they came due; those that were
+given back untried, or whose popper vanished, in front. On exclusive groups a pipe's lock is taken
+before anything of it is claimed, and everything of a pipe is done in its order.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from cassq import claims
-from cassq.catalog.port import Claim, ClaimState, Cursor, GroupRow, PipeState, QueueRow
-from cassq.errors import CorruptionError
+from cassq.catalog.rows import Claim, ClaimState, Cursor, GroupRow, QueueRow
+from cassq.errors import CassqError, CorruptionError
+from cassq.expiry import Expiry
 from cassq.extents.port import ExtentMissingError, Slice
-from cassq.frames import Place
+from cassq.health import Health, freed
 from cassq.holdings import Holder, Holding
 from cassq.locks.port import Lock
 from cassq.ports import Ports
+from cassq.queues import Rules, rules_of
+from cassq.retaking import CLAIM_BYTES_MAX, Found, into_holdings, read_left
 from cassq.retries import Bury, bury_or_leave
+from cassq.timers import Timers
 from cassq.window import View, Window
 
 logger = logging.getLogger("cassq")
 
-CLAIM_BYTES_MAX = 32 * 1024 * 1024
 TRIES_MAX = 32
-DUE_LISTED = 8
+DUE_LISTED = 256
+GRAIN_MS = 2
 LOOK_MS = 20  # how often what came back is looked for while there is something new
 
 
@@ -50,164 +55,275 @@ class Claimer:
         self._group = group
         self._bury = bury
         self._looked_ms = -LOOK_MS
+        self._policies = queue().policy, group().policy
+        self._rules = rules_of(*self._policies)
         self.name = ports.ids.version()
         self.exclusive = group().policy.exclusive or queue().policy.strict
         self.window = Window(ports, queue, group(), in_order=self.exclusive)
+        self.timers = Timers(ports, group())
+        self.health = Health(ports, group().id, lambda: self.rules)
+        self._expiry = Expiry(ports, queue)
+        self._paused = False
 
     @property
-    def timeout_ms(self) -> int:
-        policy = self._group().policy
-        return round((policy.claim_timeout or self._queue().policy.claim_timeout) * 1000)
+    def rules(self) -> Rules:
+        """How messages are delivered, as the policies are now."""
+        policies = self._queue().policy, self._group().policy
+        if policies[0] is not self._policies[0] or policies[1] is not self._policies[1]:
+            self._policies, self._rules = policies, rules_of(*policies)
+        return self._rules
 
-    @property
-    def max_deliveries(self) -> int:
-        policy = self._group().policy
-        return policy.max_deliveries or self._queue().policy.max_deliveries
+    def is_paused(self) -> bool:
+        """Whether nothing is to be handed out."""
+        self._paused = self._queue().policy.pop_paused
+        return self._paused
 
-    def claim(self, limit: int, holder: Holder) -> tuple[Holding, list[Slice]] | None:
-        """A new holding of at most `limit` messages, or None when there is nothing to claim."""
+    def claim(self, limit: int, holder: Holder) -> list[Found]:
+        """New holdings, of at most `limit` messages together; none when nothing can be claimed."""
+        if self.is_paused():
+            return []
         limit = min(limit, self._queue().policy.max_claim_messages)
-        now_ms = self._ports.clock.boot_ms()
-        looked = not self.exclusive and now_ms - self._looked_ms >= LOOK_MS
-        if looked:
-            found = self._retake(limit, holder)
-            if found:
-                return found
-            self._looked_ms = now_ms
         fresh = self.window.is_stale()
         if fresh:
-            self.window.refresh()
+            self._refresh()
+        due = self._due_now(forced=self.timers.has_news())
         while True:
             for view in self.window.candidates():
-                found = self._claim_from(view, limit, holder)
+                found = self._retake(self._in_line(due, view), limit, holder) if due else []
+                found = found or self._claim_from(view, limit, holder)
                 if found:
                     self.window.claimed(view)
                     return found
             if not fresh:
-                self.window.refresh()
+                self._refresh()
                 fresh = True
+                due = self._due_now(forced=True)
             elif self.window.truncated:
                 self.window.look_further()
-            elif self.exclusive or looked:
-                return None
             else:
-                return self._retake(limit, holder)
+                return self._retake(due or self._due_now(forced=True) or [], limit, holder)
+
+    def _refresh(self) -> None:
+        self.window.refresh()
+        self.timers.refresh()
 
     def given_back(self) -> None:
         """There may be something that came back: look for it first."""
         self._looked_ms = -LOOK_MS
 
-    def _claim_from(
-        self, view: View, limit: int, holder: Holder
-    ) -> tuple[Holding, list[Slice]] | None:
+    def _claim_from(self, view: View, limit: int, holder: Holder) -> list[Found]:
         try:
             if self.exclusive:
                 return self._claim_exclusively(view, limit, holder)
             return self._claim_next(view, limit, holder, None)
         except (ExtentMissingError, CorruptionError) as exc:
             self.window.set_aside(view.row.id, exc)
-            return None
+            return []
         except BaseException:
             view.cursor = None  # whatever happened to it, look again
             raise
 
     # --- what was never claimed -------------------------------------------------------------
 
-    def _claim_next(
-        self, view: View, limit: int, holder: Holder, lock: Lock | None
-    ) -> tuple[Holding, list[Slice]] | None:
+    def _claim_next(self, view: View, limit: int, holder: Holder, lock: Lock | None) -> list[Found]:
         """Claim a run from the chain's end on, by compare-and-set."""
         for _ in range(TRIES_MAX):
             cursor = view.cursor or self._catalog.cursor(self._group().id, view.row.id)
             view.cursor = cursor
             if cursor is None:
                 self.window.forget(view)
-                return None
+                return []
             end_seq = self.window.end_seq(view)
             if cursor.chain.seq >= end_seq:
-                return None
+                return []
             reader = self.window.reader(view)
             slices = reader.read(cursor.chain, end_seq, limit, CLAIM_BYTES_MAX)
+            cursor, slices = self._expiry.sift(view.row, cursor, reader, slices, end_seq)
+            view.cursor = cursor
+            if cursor is None and lock is not None:
+                return []  # fenced
+            if cursor is None or not slices:
+                continue
             chain = reader.place_after(cursor.chain, slices)
             now_ms = self._catalog.now_ms()
-            row = claims.first(cursor, chain, self.name, now_ms + self.timeout_ms, self._version)
+            due_ms = now_ms + self.rules.claim_timeout_ms
+            row = claims.first(cursor, chain, self.name, due_ms, self._version)
             # What felled the machine, again and again, is to be counted.
-            if self._catalog.claim(cursor, chain, row, synced=reader.earlier_boot):
+            if self._catalog.claim(cursor, chain, [row], synced=reader.earlier_boot):
                 view.cursor = replace(cursor, chain=chain)
                 epoch = cursor.epoch if lock else None
-                return Holding(holder, row, now_ms, lock, epoch), slices
+                return [(Holding(holder, [row], now_ms, lock, epoch), slices)]
             if lock is not None:
-                return None  # fenced
+                return []  # fenced
             view.cursor = None
-        return None
+        return []
 
-    # --- what came back ----------------------------------------------------------------------
+    def _in_line(self, due: list[Claim], view: View) -> list[Claim]:
+        """Those that stand before the first waiting message of a pipe."""
+        head_ms = self._head_ms(view)
+        return [row for row in due if row.due_ms <= head_ms]
 
-    def _retake(self, limit: int, holder: Holder) -> tuple[Holding, list[Slice]] | None:
-        """Take over an expired claim, or take one that was given back."""
+    def _head_ms(self, view: View) -> int:
+        """When the first waiting message of a pipe was pushed, in catalog time."""
+        if view.cursor is None:
+            return 0
+        chain, end_seq = view.cursor.chain, self.window.end_seq(view)
+        if chain.seq >= end_seq:
+            return self._catalog.now_ms()  # it is all claimed, and not all acked
+        try:
+            reader = self.window.reader(view)
+            ((frame, first, _),) = reader.read(chain, end_seq, 1, 0)
+        except (ExtentMissingError, CorruptionError):
+            return 0  # whoever claims from it tells of it
+        # Both clocks are read in turn: what is within their grain counts as pushed before.
+        to_catalog_ms = self._catalog.now_ms() - self._ports.clock.wall_ms()
+        return frame.time_ms(first) + to_catalog_ms - GRAIN_MS
+
+    # --- what came back, or has come due ------------------------------------------------------
+
+    def _due_now(self, *, forced: bool) -> list[Claim] | None:
+        """The free rows whose time has come, in line; None when it is not yet time to look.
+
+        Expired claims are freed, spent messages put away, delayed ones scheduled on the way.
+        """
+        now_ms = self._ports.clock.boot_ms()
+        if not forced and now_ms - self._looked_ms < LOOK_MS:
+            return None
+        self._looked_ms = now_ms
+        self.timers.schedule()
+        while self.timers.broken:
+            self.window.set_aside(*self.timers.broken.pop())
         for _ in range(TRIES_MAX):
             now_ms = self._catalog.now_ms()
-            group_id, broken = self._group().id, tuple(self.window.broken)
-            due = self._catalog.due(group_id, now_ms, DUE_LISTED, without=broken)
-            if not due:
-                return None
-            for row in due:
-                found = self._retake_one(row, now_ms, limit, holder)
-                if found:
-                    return found
-        return None
+            due = self._listed(now_ms)
+            expired = [row for row in due if row.state is ClaimState.HELD]
+            if expired:
+                self._free(expired, now_ms)
+                continue
+            spent = [row for row in due if self._is_spent(row)]
+            left = [row for row in due if row not in spent]
+            if sum(map(self._put_away, spent)) + sum(map(self._expired, left)) == 0:
+                return left
+        return []
 
-    def _retake_one(
-        self, row: Claim, now_ms: int, limit: int, holder: Holder
-    ) -> tuple[Holding, list[Slice]] | None:
-        if row.state is ClaimState.HELD:
-            logger.info("taking over an expired claim of pipe %s from %s", row.pipe_id, row.holder)
-            pieces = claims.freed(row, now_ms, self.max_deliveries, self._version)
-            self._catalog.replace(row, pieces)
-            return None
+    def _listed(self, now_ms: int) -> list[Claim]:
+        """What is due; in exclusive groups only of timer pipes: what came back in another pipe is
+        for who has its lock, and must not hide the others."""
+        without = set(self.window.broken)
+        while True:
+            due = self._catalog.due(self._group().id, now_ms, DUE_LISTED, without=tuple(without))
+            if not self.exclusive:
+                return due
+            locked = {row.pipe_id for row in due if not self.timers.owns(row.pipe_id)}
+            if not locked:
+                return due
+            without |= locked
+
+    def follow_up(self, free: list[Claim], *, succeeded: bool) -> None:
+        """Acks, or rows that are free now, were written: what is to be done about that. An error
+        is told, not raised: it must not look as if they had not been written."""
         try:
-            if claims.is_spent(row, self.max_deliveries):
-                bury_or_leave(self._bury, self._queue(), self._group(), row)
-                return None
-            return self._take(row, limit, holder, None, None)
+            now_ms = self._catalog.now_ms()
+            if succeeded:
+                self.health.succeeded(now_ms)
+            if any(row.due_ms <= now_ms for row in free):
+                self.given_back()
+            if not self.exclusive:
+                self.put_away(free)
+        except CassqError as exc:
+            logger.warning("left for the next look: %s", exc)
+
+    def put_away(self, free: Iterable[Claim]) -> None:
+        """Make dead letters of those rows that are spent."""
+        for row in free:
+            if self._is_spent(row):
+                self._put_away(row)
+
+    def _is_spent(self, row: Claim) -> bool:
+        return claims.is_doomed(row) or (
+            claims.is_spent(row, self.rules.max_deliveries) and not self.health.sick(row)
+        )
+
+    def _put_away(self, row: Claim) -> bool:
+        try:
+            return bury_or_leave(self._bury, self._queue(), self._group(), row)
         except (ExtentMissingError, CorruptionError) as exc:
             self.window.set_aside(row.pipe_id, exc)
-            return None
+            return True  # it is left out of what is due from now on
 
-    def _take(
-        self, row: Claim, limit: int, holder: Holder, lock: Lock | None, epoch: int | None
-    ) -> tuple[Holding, list[Slice]] | None:
-        """Take a free claim, read before it is taken, so that damage is found first."""
-        reader = self.window.readers.get(row.pipe_id)
-        start = Place(row.start, row.pos)
-        slices = reader.read(start, row.end, limit, CLAIM_BYTES_MAX)
-        count = sum(last - first for _, first, last in slices)
+    def _expired(self, row: Claim, epoch: int | None = None) -> bool:
+        """Whether some of a free row had expired; it is removed."""
+        try:
+            return self._expiry.remove_free(row, self.window.readers.get, epoch=epoch)
+        except (ExtentMissingError, CorruptionError) as exc:
+            self.window.set_aside(row.pipe_id, exc)
+            return True  # it is left out of what is due from now on
+
+    def _free(self, expired: list[Claim], now_ms: int) -> None:
+        """Free claims whose holders let their deadlines pass."""
+        changes = []
+        for row in expired:
+            logger.info("taking over an expired claim of pipe %s from %s", row.pipe_id, row.holder)
+            changes.append((row, self._freed(row, now_ms)))
+        self._catalog.replace_many(changes)
+
+    def _freed(self, row: Claim, now_ms: int) -> list[Claim]:
+        return freed(row, now_ms, self.rules, self.health, self._version)
+
+    def _retake(self, due: list[Claim], limit: int, holder: Holder) -> list[Found]:
+        """Take free rows, read before they are taken, so that damage is found first. Cost: one
+        synced transaction for all of them."""
+        wanted: list[tuple[Claim, list[Slice], int]] = []
+        room = CLAIM_BYTES_MAX
+        for row in due:
+            if limit <= 0 or room <= 0 or (wanted and claims.is_suspect(row)):
+                break
+            try:
+                slices, middle = read_left(self.window.readers.get(row.pipe_id), row, limit, room)
+            except (ExtentMissingError, CorruptionError) as exc:
+                self.window.set_aside(row.pipe_id, exc)
+                continue
+            wanted.append((row, slices, middle))
+            limit -= sum(last - first for _, first, last in slices)
+            room -= sum({piece.frame: piece.frame.size for piece in slices}.values())
+            if claims.is_suspect(row):
+                break
         now_ms = self._catalog.now_ms()
-        mine, rows = claims.taken([row], count, self.name, now_ms + self.timeout_ms, self._version)
-        if not self._catalog.replace(row, rows, epoch=epoch):
-            return None
-        return Holding(holder, mine, now_ms, lock, epoch), slices
+        due_ms = now_ms + self.rules.claim_timeout_ms
+        changes: list[tuple[Claim, list[Claim]]] = []
+        mine: list[tuple[Claim, list[Slice]]] = []
+        joint = len(wanted) > 1
+        for row, slices, middle in wanted:
+            held, rows = claims.taken(row, middle, self.name, due_ms, self._version, joint=joint)
+            changes.append((row, rows))
+            mine.append((held, slices))
+        if not changes:
+            return []
+        if limit <= 0 or len(due) == DUE_LISTED or len(wanted) < len(due):
+            self.given_back()  # there may be more
+        done = self._catalog.replace_many(changes)
+        got = [claim for claim, ok in zip(mine, done, strict=True) if ok]
+        return into_holdings(got, holder, now_ms)
 
     # --- exclusive groups ---------------------------------------------------------------------
 
-    def _claim_exclusively(
-        self, view: View, limit: int, holder: Holder
-    ) -> tuple[Holding, list[Slice]] | None:
+    def _claim_exclusively(self, view: View, limit: int, holder: Holder) -> list[Found]:
         """Lock the pipe, take over what the lock's last holder left, go on in order."""
-        if not self._follows(view):
-            return None
-        group = self._group()
+        if not self.window.follows(view):
+            return []
+        group, timeout_ms = self._group(), self.rules.claim_timeout_ms
+        # Read anew: a lock on a pipe that was retired meanwhile would be left behind.
         before = self._catalog.cursor(group.id, view.row.id)
         if before is None:
             self.window.forget(view)
-            return None
+            return []
         if before.ack.seq >= self.window.end_seq(view):
             view.cursor = before
-            return None
-        lock = self._ports.locker.acquire(f"pop:{group.id}:{view.row.id}", self.timeout_ms)
+            return []
+        lock = self._ports.locker.acquire(f"pop:{group.id}:{view.row.id}", timeout_ms)
         if lock is None:
-            return None
-        found = None
+            return []
+        found: list[Found] = []
         try:
             cursor = self._catalog.cursor(group.id, view.row.id)
             # Asked after the cursor was read: whoever took the lock since has fenced before, and
@@ -219,14 +335,14 @@ class Claimer:
             elif cursor is None:
                 self.window.forget(view)
         finally:
-            if found is None:
+            if not found:
                 view.cursor = None
                 lock.release()
         return found
 
     def _claim_in_order(
         self, view: View, cursor: Cursor, limit: int, holder: Holder, lock: Lock
-    ) -> tuple[Holding, list[Slice]] | None:
+    ) -> list[Found]:
         for _ in range(TRIES_MAX):
             rows = self._catalog.claims(cursor.group_id, cursor.pipe_id)
             row = next((row for row in rows if row.state is not ClaimState.DONE), None)
@@ -235,32 +351,42 @@ class Claimer:
                 return self._claim_next(view, limit, holder, lock)
             if row.state is ClaimState.HELD:
                 # Its holder's lock is ours now, so the claim is, whatever its deadline.
-                pieces = claims.freed(row, now_ms, self.max_deliveries, self._version)
-                if not self._catalog.replace(row, pieces, epoch=cursor.epoch):
-                    return None
+                if not self._catalog.replace(row, self._freed(row, now_ms), epoch=cursor.epoch):
+                    return []
             elif row.due_ms > now_ms:
-                return None  # the head is held back: nothing may pass it
-            elif claims.is_spent(row, self.max_deliveries):
+                return []  # the head is held back: nothing may pass it
+            elif self._is_spent(row):
                 if not bury_or_leave(self._bury, self._queue(), self._group(), row):
-                    return None
-            else:
+                    return []
+            elif not self._expired(row, cursor.epoch):
                 return self._take(row, limit, holder, lock, cursor.epoch)
-        return None
+        return []
 
-    def _follows(self, view: View) -> bool:
-        """Whether the group has acked all of the pipe before this one (strict queues)."""
-        before = None if view.follows else self._catalog.pipe(view.row.predecessor)
-        while before is not None and before.state < PipeState.CONSUMED:
-            if before.end is None:
-                return False
-            cursor = self._catalog.cursor(self._group().id, before.id)
-            if cursor is not None and cursor.ack.seq < before.end.seq:
-                return False
-            if before.end.seq > 0:
-                break  # it was delivered only after what came before it
-            before = self._catalog.pipe(before.predecessor)
-        view.follows = True
-        return True
+    def _take(self, row: Claim, limit: int, holder: Holder, lock: Lock, epoch: int) -> list[Found]:
+        """Take the free row at the head, read before it is taken."""
+        slices, middle = read_left(self.window.readers.get(row.pipe_id), row, limit)
+        now_ms = self._catalog.now_ms()
+        due_ms = now_ms + self.rules.claim_timeout_ms
+        mine, rows = claims.taken(row, middle, self.name, due_ms, self._version)
+        if not self._catalog.replace(row, rows, epoch=epoch):
+            return []
+        return [(Holding(holder, [mine], now_ms, lock, epoch), slices)]
+
+    def until_due(self, most: float) -> float:
+        """Seconds until the next free row comes due, or held one expires; at most `most`."""
+        broken = tuple(self.window.broken)
+        due_ms = self._catalog.next_due_ms(self._group().id, without=broken)
+        if due_ms is None or self.exclusive or self._paused:
+            return most
+        return min(most, max(0.001, (due_ms - self._catalog.now_ms()) / 1000))
+
+    def has_news(self) -> bool:
+        """Whether something was pushed that a waiting popper has not seen. Memory reads only."""
+        if self.exclusive or self._paused:
+            return False
+        return self.window.has_news() or self.timers.has_news()
 
     def close(self) -> None:
+        """Give back file handles and mappings."""
         self.window.close()
+        self.timers.close()

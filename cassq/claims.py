@@ -12,16 +12,22 @@ Invariants:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
 
-from cassq.catalog.port import Claim, ClaimState, Cursor
+from cassq.catalog.rows import Claim, ClaimState, Cursor
 from cassq.frames import Place
 from cassq.ranges import EMPTY, RangeSet
 
 LOSSES_BEFORE_CUT = 2
 CUT_INTO = 16
+# The marks of a failure record, as they stand in it: with the colon, so that no text is taken
+# for one.
+DOOMED, MOVING, LEAVING = '"doomed":', '"moving":', '"leaving":'
 
 Version = Callable[[], str]
 
@@ -34,6 +40,24 @@ class Give(NamedTuple):
     deliveries: int
     failure: str = ""
     cut: bool = False  # in small pieces
+
+
+def failure_record(
+    reason: str, error: str, consumer: str, now_ms: int, *, doomed: bool = False
+) -> str:
+    """What a claim row keeps of its messages' last failure, and of the time of the first.
+
+    reason: "rejected" or "expired". doomed: it is to be given up, however often it was delivered.
+    """
+    record: dict[str, Any] = {"reason": reason, "error": error, "consumer": consumer}
+    record |= {"first_ms": now_ms, "at_ms": now_ms}
+    return json.dumps({**record, "doomed": True} if doomed else record)
+
+
+def failed_again(before: str, now: str) -> str:
+    """The record `now`, with the time of the first failure taken from `before`."""
+    first_ms = json.loads(before).get("first_ms")
+    return now if first_ms is None else json.dumps({**json.loads(now), "first_ms": first_ms})
 
 
 def cut_up(give: Give, max_deliveries: int) -> Give:
@@ -67,52 +91,61 @@ def first(cursor: Cursor, chain: Place, holder: str, due_ms: int, version: Versi
 def resolved(claim: Claim, acks: RangeSet, gives: Sequence[Give], version: Version) -> list[Claim]:
     """A held claim after its holder acked `acks` and gave back `gives`.
 
-    What is neither stays held. Fully acked parts become done rows; without gives the claim stays
-    one row.
+    What is neither stays held. Without gives the claim stays one row.
     """
-    whole = RangeSet([(claim.start, claim.end)])
-    acked = (claim.acked | acks) & whole
+    whole = RangeSet.run(claim.start, claim.end)
+    acked = (claim.acked | acks).within(claim.start, claim.end)
     if acked.covers(claim.start, claim.end):
         return [_done(claim, claim.start, claim.end, version)]
     if not gives:
         return [replace(claim, acked=acked, version=version())]
-    pieces: list[Claim] = []
-    held = whole
+    parts: list[tuple[RangeSet, Claim]] = []
+    held = whole - acked
     for give in gives:
-        given = (give.seqs & held) - acked
+        given = give.seqs & held
         held = held - given
-        pieces += [
-            replace(
-                claim,
-                start=start,
-                end=end,
-                state=ClaimState.FREE,
-                due_ms=give.due_ms,
-                deliveries=give.deliveries,
-                holder="",
-                acked=EMPTY,
-                failure=give.failure or claim.failure,
-                version=version(),
-            )
-            for start, end in (_cut_all(given) if give.cut else given.ranges)
-        ]
-    for start, end in held.ranges:
-        if acked.covers(start, end):
-            pieces.append(_done(claim, start, end, version))
-        else:
-            kept = acked & RangeSet([(start, end)])
-            pieces.append(replace(claim, start=start, end=end, acked=kept, version=version()))
-    return sorted(pieces, key=lambda piece: piece.start)
+        free = replace(
+            claim,
+            state=ClaimState.FREE,
+            due_ms=give.due_ms,
+            deliveries=give.deliveries,
+            holder="",
+            losses=claim.losses + give.cut,
+            joint=False,
+            failure=give.failure or claim.failure,
+        )
+        parts += [(piece, free) for piece in (_cut(given) if give.cut else [given])]
+    parts.append((held, claim))
+    return _laid_out(claim, parts, version)
+
+
+def _laid_out(
+    claim: Claim, parts: Sequence[tuple[RangeSet, Claim]], version: Version
+) -> list[Claim]:
+    """Rows that cover `claim`: each part as few rows like its pattern as the others allow, with
+    what is acked between as their holes, and done rows where nothing is left."""
+    runs = sorted(
+        (start, end, number) for number, (seqs, _) in enumerate(parts) for start, end in seqs.ranges
+    )
+    rows: list[Claim] = []
+    at = claim.start
+    for number, group in groupby(runs, key=itemgetter(2)):
+        left = RangeSet((start, end) for start, end, _ in group)
+        start, end = left.ranges[0][0], left.ranges[-1][1]
+        if at < start:
+            rows.append(_done(claim, at, start, version))
+        acked = RangeSet.run(start, end) - left
+        pattern = parts[number][1]
+        rows.append(replace(pattern, start=start, end=end, acked=acked, version=version()))
+        at = end
+    if at < claim.end:
+        rows.append(_done(claim, at, claim.end, version))
+    return rows
 
 
 def extended(claim: Claim, due_ms: int, version: Version) -> list[Claim]:
     """The claim with a later deadline."""
     return [replace(claim, due_ms=due_ms, version=version())]
-
-
-def is_due(claim: Claim, now_ms: int) -> bool:
-    """Whether the claim expired or came free."""
-    return claim.state is not ClaimState.DONE and claim.due_ms <= now_ms
 
 
 def is_spent(claim: Claim, max_deliveries: int) -> bool:
@@ -121,45 +154,115 @@ def is_spent(claim: Claim, max_deliveries: int) -> bool:
     return left == 1 and claim.deliveries >= max_deliveries
 
 
-def freed(claim: Claim, now_ms: int, max_deliveries: int, version: Version) -> list[Claim]:
-    """A claim taken away from its holder: what is left of it free, cut up when it was lost twice
-    or its deliveries are spent, so that a poisonous message ends up alone."""
+def is_suspect(claim: Claim) -> bool:
+    """Whether its messages are to be handed out by themselves: they failed together, or felled
+    their consumer, and it is not known which of them did."""
+    return claim.losses > 0
+
+
+def is_doomed(claim: Claim) -> bool:
+    """Whether its one message is to be given up, or a move of its messages is to be finished."""
+    if is_leaving(claim):
+        return True
+    return DOOMED in claim.failure and claim.count - len(claim.acked) == 1
+
+
+def is_moving(claim: Claim) -> bool:
+    """Whether its messages were being moved: before anybody gets them, it must be looked whether
+    they have arrived elsewhere."""
+    return MOVING in claim.failure
+
+
+def is_leaving(claim: Claim) -> bool:
+    """Whether its messages are on their way elsewhere, and may have arrived: nothing else may be
+    done with them before that was looked into."""
+    return is_moving(claim) or LEAVING in claim.failure
+
+
+def marked_leaving(claim: Claim, reason: str) -> str:
+    """The failure record of a claim whose one message becomes a dead letter, for that reason:
+    once that has begun it is finished, whatever the policy, or the group's health, says by then."""
+    return json.dumps({**json.loads(claim.failure or "{}"), "leaving": reason})
+
+
+def marked_moving(claim: Claim) -> str:
+    """The failure record of a claim while its messages are moved; with when it was due."""
+    record: dict[str, Any] = json.loads(claim.failure or "{}")
+    due_ms = claim.due_ms if claim.state is ClaimState.FREE else 0
+    return json.dumps({"moving": due_ms, **record})
+
+
+def unmarked(claim: Claim) -> Claim:
+    """What is left of a claim whose move has ended: it is due when it was before."""
+    if not is_moving(claim):
+        return claim
+    record: dict[str, Any] = json.loads(claim.failure)
+    due_ms = record.pop("moving")
+    failure = json.dumps(record) if record else ""
+    return replace(claim, failure=failure, due_ms=due_ms)
+
+
+def freed(
+    claim: Claim, now_ms: int, due_ms: int, max_deliveries: int, version: Version
+) -> list[Claim]:
+    """A claim taken away from its holder: what is left of it free from `due_ms` on, cut up when
+    it was lost twice or its deliveries are spent, so that a poisonous message ends up alone. What
+    is doomed, or being moved, stays so."""
+    if is_doomed(claim):
+        return [replace(claim, state=ClaimState.FREE, due_ms=0, holder="", version=version())]
+    failure = failure_record("expired", "", claim.holder, now_ms)
+    if claim.failure:
+        failure = failed_again(claim.failure, failure)
     losses = claim.losses + 1
-    left = RangeSet([(claim.start, claim.end)]) - claim.acked
+    left = RangeSet.run(claim.start, claim.end) - claim.acked
     deliveries = claim.deliveries
-    ranges: Iterable[tuple[int, int]] = left.ranges
-    if losses >= LOSSES_BEFORE_CUT or deliveries >= max_deliveries:
-        ranges = _cut_all(left)
-        if len(left) > 1:
-            # Each is to be delivered alone before it is given up.
-            deliveries = min(deliveries, max_deliveries - 1)
-    pieces = [
-        replace(
-            claim,
-            start=start,
-            end=end,
-            state=ClaimState.FREE,
-            due_ms=now_ms,
-            deliveries=deliveries,
-            losses=losses,
-            holder="",
-            acked=EMPTY,
+    cut = losses >= LOSSES_BEFORE_CUT or deliveries >= max_deliveries
+    if claim.joint or (cut and len(left) > 1):
+        # Each is to be delivered alone before it is given up.
+        deliveries = min(deliveries, max_deliveries - 1)
+    free = replace(
+        claim,
+        state=ClaimState.FREE,
+        due_ms=due_ms,
+        deliveries=deliveries,
+        losses=losses,
+        joint=False,
+        holder="",
+        failure=failure,
+    )
+    pieces = _cut(left) if cut else [left]
+    return _laid_out(claim, [(piece, free) for piece in pieces], version)
+
+
+def scheduled(
+    cursor: Cursor, runs: Iterable[tuple[int, int, int, int]], version: Version
+) -> list[Claim]:
+    """Free rows for messages of a timer pipe, from the cursor's chain end on.
+
+    runs: (start, end, pos, due_ms) each, without a gap; not delivered yet.
+    """
+    return [
+        Claim(
+            cursor.group_id,
+            cursor.pipe_id,
+            start,
+            end,
+            pos,
+            ClaimState.FREE,
+            due_ms,
+            deliveries=0,
             version=version(),
         )
-        for start, end in ranges
+        for start, end, pos, due_ms in runs
     ]
-    pieces += [_done(claim, start, end, version) for start, end in claim.acked.ranges]
-    return sorted(pieces, key=lambda piece: piece.start)
 
 
 def taken(
-    pieces: Sequence[Claim], limit: int, holder: str, due_ms: int, version: Version
+    free: Claim, middle: int, holder: str, due_ms: int, version: Version, *, joint: bool = False
 ) -> tuple[Claim, list[Claim]]:
-    """Of `pieces`, the first free one (or `limit` messages of it) held by `holder` and counted
-    as delivered once more; and all rows that result."""
-    at = next(i for i, piece in enumerate(pieces) if piece.state is ClaimState.FREE)
-    free = pieces[at]
-    middle = min(free.end, free.start + limit)
+    """What of a free row lies below `middle`, held by `holder` and counted as delivered once
+    more; and all rows that result. joint: other rows are taken with it."""
+    middle = min(middle, free.end)
     mine = replace(
         free,
         end=middle,
@@ -167,10 +270,16 @@ def taken(
         due_ms=due_ms,
         deliveries=free.deliveries + 1,
         holder=holder,
+        joint=joint,
+        acked=free.acked.within(free.start, middle),
         version=version(),
     )
-    rest = [replace(free, start=middle, version=version())] if middle < free.end else []
-    return mine, [*pieces[:at], mine, *rest, *pieces[at + 1 :]]
+    if middle == free.end:
+        return mine, [mine]
+    acked = free.acked.within(middle, free.end)
+    if acked.covers(middle, free.end):
+        return mine, [mine, _done(free, middle, free.end, version)]
+    return mine, [mine, replace(free, start=middle, acked=acked, version=version())]
 
 
 def buried(claim: Claim, version: Version) -> list[Claim]:
@@ -178,13 +287,21 @@ def buried(claim: Claim, version: Version) -> list[Claim]:
     return [_done(claim, claim.start, claim.end, version)]
 
 
-def _cut_all(seqs: RangeSet) -> list[tuple[int, int]]:
-    return [part for start, end in seqs.ranges for part in _cut(start, end)]
-
-
-def _cut(start: int, end: int) -> list[tuple[int, int]]:
-    size = -(-(end - start) // CUT_INTO)
-    return [(at, min(at + size, end)) for at in range(start, end, size)]
+def _cut(seqs: RangeSet) -> list[RangeSet]:
+    """The set in at most `CUT_INTO` parts of nearly the same size, in order."""
+    size = -(-len(seqs) // CUT_INTO)
+    parts: list[list[tuple[int, int]]] = []
+    room = 0
+    for start, end in seqs.ranges:
+        while start < end:
+            if room == 0:
+                parts.append([])
+                room = size
+            last = min(end, start + room)
+            parts[-1].append((start, last))
+            room -= last - start
+            start = last
+    return [RangeSet(part) for part in parts]
 
 
 def _done(claim: Claim, start: int, end: int, version: Version) -> Claim:

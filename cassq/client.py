@@ -10,7 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qsl
 
-from cassq.catalog.port import QueueRow
+from cassq.attendance import LOOK_SECONDS, Attendance
+from cassq.batches import Batch, Intend
+from cassq.catalog.rows import QueueRow
 from cassq.clock import Clock, SystemClock
 from cassq.compression import check_compression
 from cassq.doorbell import Doorbell
@@ -20,22 +22,28 @@ from cassq.errors import (
     CassqError,
     ClosedError,
     ConfigError,
+    MissingExtraError,
     QueueExistsError,
     QueueNotFoundError,
 )
+from cassq.explain import Explanation, explain
 from cassq.housekeeper import Housekeeper, Tend
-from cassq.pipes import Batch, Intend
+from cassq.metrics import Meter, MetricsServer
 from cassq.popper import Popper
 from cassq.pusher import Pusher
 from cassq.queue import Queue
 from cassq.queues import QueuePolicy, changed, check_queue_name, differences, is_dead_letter_name
-from cassq.reaper import Reaper
+from cassq.reaper import Action, Reaper
 from cassq.retries import Bury, DeadLetters
+from cassq.tallies import Tallies, Tally
 
 logger = logging.getLogger("cassq")
 
 DEFAULT_URL = "file:cassq-data"
 REAP_SECONDS = 1.0
+# After a pass all rest for so many times as long as it took: it may cost a fiftieth of one core.
+REAP_REST = 50
+REAP_REST_SECONDS_MAX = 10.0
 _REAP_LEASE = "reaper:passing"
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -93,6 +101,9 @@ class Client:
         self._open: dict[Pusher | Popper, Queue] = {}
         self._closing = False
         self._letter_pushers: dict[str, Pusher] = {}
+        self._tallies = Tallies()
+        self._attendance = Attendance(self.ports)
+        self._servers: list[MetricsServer] = []
         self._dead_letters = DeadLetters(self.ports, self._append_to)
         self.reaper = Reaper(self.ports, self._dead_letters.bury)
         _clients.add(self)
@@ -139,6 +150,15 @@ class Client:
         self.ports.life.check()
         return [Queue(self, row) for row in self.ports.catalog.queues(prefix)]
 
+    def explain(self, message_id: str) -> Explanation:
+        """Where a message is for every group, what happened to it, what happens next and when.
+
+        Raises UsageError for what is no id, MessageNotFoundError for one that no queue knows.
+        Cost: see `cassq.explain`.
+        """
+        self.ports.life.check()
+        return explain(self.ports, message_id)
+
     def delete_queue(self, name: str) -> None:
         """Remove a queue with its messages, groups and dead letters, durably and for ever."""
         row = self.queue(name).row
@@ -152,7 +172,41 @@ class Client:
                     self._open.pop(thing)
                     self._housekeeper.remove(thing.tend)
             self.ports.store.drop(self.ports.catalog.delete_queue(queue.id))
-        self.reaper.sweep()
+        self.reaper.reap(only=("sweep",))
+
+    def serve_metrics(
+        self, port: int = 0, host: str = "127.0.0.1", *, queues: bool = True
+    ) -> MetricsServer:
+        """Serve metrics for Prometheus at http://host:port/ until the client is closed.
+
+        port: 0 for any that is free; the answer's `port` tells. queues: whether the depths of all
+        queues are told as well, at the cost of `Queue.stats` for each at every scrape.
+        Raises MissingExtraError without the extra `metrics`, and ConfigError for an address that
+        cannot be listened at.
+        """
+        self.ports.life.check()
+        try:
+            from cassq.prometheus import PrometheusServer
+        except ImportError as exc:
+            raise MissingExtraError(
+                "metrics need the package prometheus-client", hint="pip install 'cassq[metrics]'"
+            ) from exc
+        meter = Meter(self.ports, self._tallies, self.reaper.counts, queues=queues)
+        server = PrometheusServer(meter.read, host, port)
+        self._servers.append(server)
+        return server
+
+    def reap(self, queues: Iterable[str] | None = None, *, dry_run: bool = False) -> list[Action]:
+        """Run the reaper's passes once, over the queues of these names or all there are; what was
+        done, each with `verb`, `subject`, `queue`, `outcome` and `detail`.
+
+        dry_run: say what would be done, and do nothing. Only a second call, a lease later, can tell
+        that a pusher stands still. Raises QueueNotFoundError. Cost with nothing to do: one query a
+        pass, whatever the number of queues.
+        """
+        self.ports.life.check()
+        rows = None if queues is None else [self.queue(name).row for name in queues]
+        return self.reaper.reap(rows, dry_run=dry_run)
 
     # --- what queues and poppers ask of their client ------------------------------------------
 
@@ -172,6 +226,11 @@ class Client:
         self._housekeeper.add(self._reap_in_passing, REAP_SECONDS)
         self._housekeeper.add(tend, first)
 
+    def attend(self, group_id: str, tally: Tally) -> None:
+        """Note from now on that a popper of that group is there."""
+        self._attendance.add(group_id, tally)
+        self.look_after(self._attendance.tend, LOOK_SECONDS)
+
     def hurry(self, tend: Tend, seconds: float) -> None:
         """Have `tend` called in so many seconds at the latest."""
         self._housekeeper.hurry(tend, seconds)
@@ -184,7 +243,13 @@ class Client:
         for old in [old for old in self._open if old.closed]:
             self._open.pop(old)
             self._housekeeper.remove(old.tend)
+        self._tallies.add(queue.name, thing.tally)
         self._open[thing] = queue
+
+    def queue_of_letters(self, name: str) -> Queue:
+        """A queue of dead letters, made when it is first needed."""
+        row = self.ports.catalog.queue(name)
+        return Queue(self, row) if row else self._create(name, {})
 
     def _append_to(self, name: str, batch: Batch, intend: Intend) -> None:
         """Push one dead letter, to a queue made when it is first needed."""
@@ -194,19 +259,22 @@ class Client:
                 return pusher.push_intended(batch, intend)
             except QueueNotFoundError:
                 logger.warning("queue %s was deleted: it is made anew for a dead letter", name)
-        row = self.ports.catalog.queue(name)
-        queue = Queue(self, row) if row else self._create(name, {})
-        pusher = self._letter_pushers[name] = queue.pusher()
+        pusher = self._letter_pushers[name] = self.queue_of_letters(name).pusher()
         return pusher.push_intended(batch, intend)
 
     def _reap_in_passing(self) -> float:
-        """The urgent passes over this client's own queues, by one client at a time."""
+        """Every pass, by one client at a time; the longer it took, the later the next."""
         lease_ms = round(REAP_SECONDS * 1000)
-        catalog, owner = self.ports.catalog, self.ports.ids.client
-        rows = {queue.name: queue for queue in self._open.values()}
-        if rows and catalog.take_lease(_REAP_LEASE, owner, lease_ms) is not None:
-            self.reaper.reap([queue.row for queue in rows.values()])
-        return REAP_SECONDS
+        catalog, owner, clock = self.ports.catalog, self.ports.ids.client, self.ports.clock
+        if not self._open or catalog.take_lease(_REAP_LEASE, owner, lease_ms) is None:
+            return REAP_SECONDS
+        began_ms = clock.boot_ms()
+        self.reaper.reap()
+        took = (clock.boot_ms() - began_ms) / 1000
+        rest = min(max(REAP_SECONDS, REAP_REST * took), REAP_REST_SECONDS_MAX)
+        if rest > REAP_SECONDS:
+            catalog.take_lease(_REAP_LEASE, owner, round(rest * 1000))
+        return rest
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -216,6 +284,8 @@ class Client:
             return
         self._closing = True
         self._housekeeper.stop()
+        for server in self._servers:
+            server.close()
         failure: CassqError | None = None
         queues: dict[str, Queue] = {}
         while self._open:
@@ -225,6 +295,10 @@ class Client:
                 thing.close()
             except CassqError as exc:
                 failure = failure or exc
+        try:
+            self._attendance.tend()
+        except CassqError as exc:
+            failure = failure or exc
         self._retire(queues.values())
         for bell in self._doorbells.values():
             bell.close()
@@ -239,13 +313,15 @@ class Client:
         """Remove what was consumed; what cannot be now is left for the next reaper."""
         for queue in queues:
             try:
-                self.reaper.retire(queue.row)
+                self.reaper.reap([queue.row], only=("retire",))
             except (QueueNotFoundError, BackendError) as exc:
                 logger.warning("queue %s is left for the reaper: %s", queue.name, exc)
 
     def _forget_parent(self) -> None:
         """In a forked child: touch nothing that is the parent's, refuse every call."""
         self.ports.life.forked = True
+        for server in self._servers:
+            server.abandon()
         _of_the_parent.append((self, self._embedded.abandon()))
 
     def __enter__(self) -> Client:

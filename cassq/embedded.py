@@ -13,14 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from cassq.catalog.port import Catalog, GroupRow, PipeRow, PipeState, QueueRow
+from cassq.catalog.port import Catalog
+from cassq.catalog.rows import GroupRow, PipeRow, PipeState, QueueRow
 from cassq.catalog.sqlite import SqliteCatalog
 from cassq.clock import Clock
 from cassq.doorbell import Doorbell, FifoDoorbell
-from cassq.errors import BackendError, ConfigError
+from cassq.errors import BackendError, ConfigError, CorruptionError
 from cassq.extents.disk import Disk
 from cassq.extents.files import FilesStore
 from cassq.extents.port import ExtentStore
+from cassq.frames import Place
 from cassq.ids import Ids
 from cassq.locks.lease import LeaseLocker
 from cassq.os_errors import explained
@@ -156,6 +158,7 @@ def adopt(catalog: Catalog, store: ExtentStore, ids: Ids) -> None:
             lease_ms=0,
             end=end,
             predecessor=queue.tail,
+            timer_ms=_timer_ms(store, info.pipe_id),
         )
         if catalog.add_pipe(row):
             logger.warning(
@@ -164,6 +167,18 @@ def adopt(catalog: Catalog, store: ExtentStore, ids: Ids) -> None:
                 info.queue_name,
                 end.seq,
             )
+
+
+def _timer_ms(store: ExtentStore, pipe_id: str) -> int | None:
+    """Whether it was a timer pipe: its frames say when their messages are due."""
+    reader = store.reader(pipe_id)
+    try:
+        ((frame, first, _),) = reader.read(Place(0, 0), 1, 1, 0)
+    except CorruptionError:
+        return None  # whoever reads it tells of it
+    finally:
+        reader.close()
+    return None if frame.due_ms(first) is None else 0
 
 
 def _queue_for(catalog: Catalog, name: str, ids: Ids) -> QueueRow:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 
+from cassq.batches import Batch, Intend, Receipt
 from cassq.errors import InvalidPayloadError, MessageTooLargeError
-from cassq.frames import COLUMN_BYTES_MAX, MESSAGE_BYTES_MAX
+from cassq.frames import COLUMN_BYTES_MAX, MESSAGE_BYTES_MAX, encode_headers
 from cassq.messages import MessageIds
-from cassq.pipes import Batch, Intend
 
 OVERHEAD_BYTES = 200  # what a waiting message costs beside its payload
 
@@ -18,8 +18,9 @@ class Entry:
     """A push that waits to be appended: one message, or many of one `push_many`."""
 
     __slots__ = (
-        "after", "batch", "error", "flight", "future", "gone", "header", "id", "ids", "intend",
-        "key", "payload", "wake",
+        "after", "batch", "due_ms", "error", "flight", "future", "gone", "header", "id", "ids",
+        "intend",
+        "key", "lane", "payload", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -29,6 +30,8 @@ class Entry:
         self.header = header
         self.key = key
         self.batch = batch
+        self.lane: int | None = None  # of timer pipes
+        self.due_ms = 0  # in which it is due then
         self.intend: Intend | None = None
         self.future: Future[str] | None = None
         self.wake: threading.Lock | None = None  # what its thread waits at
@@ -43,6 +46,10 @@ class Entry:
     def size(self) -> int:
         """Roughly the memory it takes while it waits."""
         return len(self.payload) + len(self.header or b"") + len(self.key or b"") + OVERHEAD_BYTES
+
+    def goes_with(self, other: Entry) -> bool:
+        """Whether both may be appended together."""
+        return self.batch is None and other.batch is None and self.lane == other.lane
 
     def wake_up(self) -> None:
         assert self.wake is not None
@@ -104,3 +111,51 @@ def check_key(key: bytes | None) -> bytes | None:
             raise MessageTooLargeError(f"a key of {len(key)} bytes is too large")
         return key
     raise InvalidPayloadError(f"a key is bytes, not {type(key).__name__}")
+
+
+def gathered(entries: list[Entry], now_ms: int) -> Batch:
+    """Single pushes of one lane as a batch. now_ms: wall time."""
+    headers = [e.header for e in entries] if any(e.header for e in entries) else None
+    keys = [e.key for e in entries] if any(e.key is not None for e in entries) else None
+    dues: int | list[int] | None = None
+    if entries[0].lane is not None:
+        dues = entries[0].due_ms if len(entries) == 1 else [e.due_ms for e in entries]
+    return Batch([e.payload for e in entries], now_ms, headers, keys, dues_ms=dues)
+
+
+def batched(
+    payloads: Sequence[bytes],
+    length: int | None,
+    headers: Sequence[Mapping[str, str] | None] | None,
+    keys: Sequence[bytes | None] | None,
+    now_ms: int,
+) -> Batch:
+    """A `push_many` as a batch. now_ms: wall time."""
+    for name, column in (("headers", headers), ("keys", keys)):
+        if column is not None and len(column) != len(payloads):
+            raise InvalidPayloadError(
+                f"{len(payloads)} payloads came with {len(column)} {name}",
+                hint="give one for each payload, None where there is none",
+            )
+    return Batch(
+        payloads,
+        now_ms,
+        None if headers is None else _encoded(headers),
+        None if keys is None else [check_key(k) for k in keys],
+        length=length,
+    )
+
+
+def _encoded(headers: Sequence[Mapping[str, str] | None]) -> list[bytes | None]:
+    """Headers as stored; what is the same for all is encoded once."""
+    if headers and all(each is headers[0] for each in headers):
+        return [encode_headers(headers[0])] * len(headers)
+    return [encode_headers(each) for each in headers]
+
+
+def tell(entries: list[Entry], receipts: Sequence[Receipt]) -> None:
+    """Give each single push the id that it got."""
+    at = iter(entries)
+    for pipe_id, first, count in receipts:
+        for seq in range(first, first + count):
+            next(at).id = f"{pipe_id}:{seq}"

@@ -93,6 +93,12 @@ class GroupExistsError(UsageError):
     """The consumer group exists already with another policy."""
 
 
+class MessageNotFoundError(UsageError):
+    """There is no such message, and nothing is known of it."""
+
+    default_hint = "an id is what a push returned; those of deleted queues are forgotten"
+
+
 class ClosedError(UsageError):
     """This client, pusher or popper is closed."""
 
@@ -166,6 +172,18 @@ class StorageFullError(BackendError):
     """The disk is full: what was acknowledged is safe, nothing new can be stored."""
 
     default_hint = "free some space; consumed pipes are removed by `cassq reap`"
+
+
+class QueueFullError(BackendError):
+    """The queue holds as many messages as it may: nothing was pushed."""
+
+    default_hint = "try again when consumers have caught up, or raise max_length"
+
+
+class QueuePausedError(BackendError):
+    """Pushing to this queue is paused: nothing was pushed."""
+
+    default_hint = "try again later; queue.resume() or `cassq queue resume QUEUE` ends the pause"
 
 
 # --- stop and tell someone ------------------------------------------------------------------

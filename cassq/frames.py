@@ -18,11 +18,11 @@ from array import array
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from sys import byteorder
 from typing import NamedTuple
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
+from cassq.columns import decode_column, encode_column, from_little, to_little
 from cassq.compression import COMPRESSIONS, compress, decompress
 from cassq.errors import (
     BrokenInvariantError,
@@ -45,13 +45,14 @@ TIMES = 4  # a push time a message
 HEADERS = 8
 KEYS = 16
 IDS = 32
-_KNOWN_FLAGS = UNIFORM | TIME_ONE | TIMES | HEADERS | KEYS | IDS
+DUE_ONE = 64  # no message is to be delivered before one time
+DUES = 128  # a due time a message
+_KNOWN_FLAGS = UNIFORM | TIME_ONE | TIMES | HEADERS | KEYS | IDS | DUE_ONE | DUES
 
 _HEADER = struct.Struct("<4sBBHIIQQ")
 _SUMMED = HEADER_SIZE - 8  # the checksum covers the header up to itself, then the body
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
-_ABSENT = 0xFFFF_FFFF
 _SMALL_BODY = 4096  # to copy so much is cheaper than a second call
 
 
@@ -79,10 +80,11 @@ class Extras:
     """The optional columns of a run of messages; a column absent is `None`.
 
     headers: encoded with `encode_headers`; keys, ids: bytes; each entry may be None.
-    times_ms: wall milliseconds, one for all or one a message.
+    times_ms: wall milliseconds, one for all or one a message. dues_ms: catalog milliseconds
+    before which nothing is delivered, likewise; None: at once.
     """
 
-    __slots__ = ("headers", "ids", "keys", "times_ms")
+    __slots__ = ("dues_ms", "headers", "ids", "keys", "times_ms")
 
     def __init__(
         self,
@@ -90,14 +92,16 @@ class Extras:
         headers: Sequence[bytes | None] | None = None,
         keys: Sequence[bytes | None] | None = None,
         ids: Sequence[bytes | None] | None = None,
+        dues_ms: int | Sequence[int] | None = None,
     ) -> None:
         self.times_ms = times_ms
+        self.dues_ms = dues_ms
         self.headers = headers
         self.keys = keys
         self.ids = ids
 
 
-def encode_headers(headers: Mapping[str, str] | None) -> bytes | None:
+def encode_headers(headers: Mapping[str, str] | None, *, room: int = 0) -> bytes | None:
     """A message's headers as stored: compact JSON; None for none."""
     if not headers:
         return None
@@ -110,7 +114,7 @@ def encode_headers(headers: Mapping[str, str] | None) -> bytes | None:
         encoded = json.dumps(dict(headers), separators=(",", ":"), ensure_ascii=False).encode()
     except UnicodeEncodeError as exc:
         raise InvalidPayloadError("a header holds half a surrogate pair") from exc
-    if len(encoded) > COLUMN_BYTES_MAX:
+    if len(encoded) > COLUMN_BYTES_MAX + room:
         raise MessageTooLargeError(
             f"headers of {len(encoded)} bytes are over the limit of {COLUMN_BYTES_MAX}"
         )
@@ -137,19 +141,14 @@ def encode(
     if not 0 < count <= COUNT_MAX:
         raise MessageTooLargeError(f"a frame takes 1 to {COUNT_MAX} messages, not {count}")
     flags, columns = _encode_lengths(payloads, length)
-    times = extras.times_ms
-    if isinstance(times, int):
-        flags |= TIME_ONE
-        columns.append(_U64.pack(times))
-    else:
-        flags |= TIMES
-        _check_length(times, count)
-        columns.append(_to_little(array("Q", times)))
+    flags |= _encode_times(columns, extras.times_ms, count, TIME_ONE, TIMES)
+    if extras.dues_ms is not None:
+        flags |= _encode_times(columns, extras.dues_ms, count, DUE_ONE, DUES)
     for flag, column in ((HEADERS, extras.headers), (KEYS, extras.keys), (IDS, extras.ids)):
         if column is not None and any(entry is not None for entry in column):
             _check_length(column, count)
             flags |= flag
-            columns.append(_encode_column(column))
+            columns.append(encode_column(column))
     body = b"".join((*columns, *payloads))
     if len(body) > BODY_BYTES_MAX:
         raise MessageTooLargeError(
@@ -183,6 +182,7 @@ class Frame:
 
     __slots__ = (
         "_data",
+        "_dues",
         "_lengths",
         "_offsets",
         "_payload_at",
@@ -203,6 +203,7 @@ class Frame:
     keys: list[bytes | None] | None
     ids: list[bytes | None] | None
     _data: bytes
+    _dues: int | array[int] | None
     _lengths: array[int]
     _offsets: list[int] | None
     _payload_at: int
@@ -229,6 +230,16 @@ class Frame:
         """When message `index` was pushed, in wall milliseconds."""
         times = self._times
         return times if isinstance(times, int) else times[index]
+
+    def due_ms(self, index: int) -> int | None:
+        """Before which catalog time message `index` is not to be delivered, if that was said."""
+        dues = self._dues
+        return dues if dues is None or isinstance(dues, int) else dues[index]
+
+    @property
+    def many_dues(self) -> bool:
+        """Whether its messages have due times of their own."""
+        return isinstance(self._dues, array)
 
     def times_ms(self) -> int | Sequence[int]:
         """One push time for all, or one a message."""
@@ -295,23 +306,30 @@ def _parse_columns(frame: Frame, flags: int, body: bytes, at: int, end: int) -> 
         at += 4
     else:
         frame._uniform = -1
-        frame._lengths = _from_little("I", body[at : at + 4 * count], count)
+        frame._lengths = from_little("I", body[at : at + 4 * count], count)
         total = sum(frame._lengths)
         at += 4 * count
     frame._offsets = None
     if flags & TIMES:
-        frame._times = _from_little("Q", body[at : at + 8 * count], count)
+        frame._times = from_little("Q", body[at : at + 8 * count], count)
         at += 8 * count
     else:
         (frame._times,) = _U64.unpack_from(body, at)
         at += 8
+    frame._dues = None
+    if flags & DUES:
+        frame._dues = from_little("Q", body[at : at + 8 * count], count)
+        at += 8 * count
+    elif flags & DUE_ONE:
+        (frame._dues,) = _U64.unpack_from(body, at)
+        at += 8
     frame.headers = frame.keys = frame.ids = None
     if flags & HEADERS:
-        frame.headers, at = _decode_column(body, at, count)
+        frame.headers, at = decode_column(body, at, count)
     if flags & KEYS:
-        frame.keys, at = _decode_column(body, at, count)
+        frame.keys, at = decode_column(body, at, count)
     if flags & IDS:
-        frame.ids, at = _decode_column(body, at, count)
+        frame.ids, at = decode_column(body, at, count)
     if at + total != end:
         raise FrameError(f"the lengths of the frame at seq {frame.base_seq} do not add up")
     frame._data = body
@@ -327,7 +345,19 @@ def _encode_lengths(payloads: Sequence[bytes], known: int | None) -> tuple[int, 
     _check_sizes(lengths)
     if lengths.count(first) == len(payloads):
         return UNIFORM, [_U32.pack(first)]
-    return 0, [_to_little(lengths)]
+    return 0, [to_little(lengths)]
+
+
+def _encode_times(
+    columns: list[bytes], times: int | Sequence[int], count: int, one: int, many: int
+) -> int:
+    """Add one time for all, or one a message; the flag that says which."""
+    if isinstance(times, int):
+        columns.append(_U64.pack(times))
+        return one
+    _check_length(times, count)
+    columns.append(to_little(array("Q", times)))
+    return many
 
 
 def _check_length(column: Sequence[object], count: int) -> None:
@@ -342,41 +372,6 @@ def _check_sizes(lengths: array[int]) -> None:
             f"message {lengths.index(largest)} has {largest} bytes, "
             f"the limit is {MESSAGE_BYTES_MAX}"
         )
-
-
-def _encode_column(entries: Sequence[bytes | None]) -> bytes:
-    lengths = array("I", (_ABSENT if e is None else len(e) for e in entries))
-    return b"".join((_to_little(lengths), *(e for e in entries if e)))
-
-
-def _decode_column(body: bytes, at: int, count: int) -> tuple[list[bytes | None], int]:
-    lengths = _from_little("I", body[at : at + 4 * count], count)
-    at += 4 * count
-    entries: list[bytes | None] = []
-    for length in lengths:
-        if length == _ABSENT:
-            entries.append(None)
-        else:
-            entries.append(body[at : at + length])
-            at += length
-    return entries, at
-
-
-def _to_little(column: array[int]) -> bytes:
-    if byteorder == "big":
-        column = column[:]
-        column.byteswap()
-    return column.tobytes()
-
-
-def _from_little(typecode: str, raw: bytes, count: int) -> array[int]:
-    column = array(typecode)
-    column.frombytes(raw)
-    if len(column) != count:
-        raise ValueError("a column is cut short")
-    if byteorder == "big":
-        column.byteswap()
-    return column
 
 
 @lru_cache(maxsize=64)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from cassq.catalog.port import PipeRow, PipeState, QueueRow
+from cassq.catalog.rows import PipeRow, PipeState, QueueRow
 from cassq.errors import ConfigError
 from cassq.extents.port import ExtentMissingError
 from cassq.frames import Place
-from cassq.pipes import seal_pipe
 from cassq.ports import Ports
+from cassq.sealing import end_of
 
 WALK_BYTES = 8 * 1024 * 1024
 
@@ -45,19 +45,7 @@ def _in_each(ports: Ports, queue: QueueRow, look: Callable[[PipeRow], Place]) ->
 
 
 def _end(ports: Ports, pipe: PipeRow) -> Place:
-    """Everything acknowledged so far lies below it."""
-    if pipe.end is not None:
-        return pipe.end
-    if ports.store.abandoned(pipe.id):
-        # After a power cut the published end is only a lower bound.
-        sealed = seal_pipe(ports.catalog, ports.store, pipe.id)
-        if sealed is not None:
-            return sealed
-    reader = ports.store.reader(pipe.id)
-    try:
-        return reader.published()
-    finally:
-        reader.close()
+    return end_of(ports.catalog, ports.store, pipe)
 
 
 def _first_since(ports: Ports, pipe: PipeRow, since_ms: int) -> Place:

@@ -6,42 +6,61 @@ open, and the claim rows as they were last written. It does no I/O: the popper w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
 
-from cassq.catalog.port import Claim, ClaimState
+from cassq.arguments import milliseconds
+from cassq.catalog.rows import Claim, ClaimState
 from cassq.errors import ClaimLostError, UsageError
 from cassq.extents.port import Slice
 from cassq.locks.port import Lock
 from cassq.messages import Keeper, Message, Messages, Run
 from cassq.ranges import EMPTY, RangeSet
 
+ERROR_MAX = 4096  # characters of an error that are kept
+
+
+class Back(NamedTuple):
+    """How messages are given back: after `delay_ms` (None: by the group's schedule), as a
+    delivery that counts or not.
+
+    doomed: they are to become dead letters at once. together: they failed as one, and it is not
+    known which of them is at fault.
+    """
+
+    delay_ms: int | None = None
+    error: str | None = None
+    counted: bool = True
+    doomed: bool = False
+    together: bool = True
+
 
 class Holder(Protocol):
     """The popper, as a holding calls it."""
 
     def ack_held(self, holding: Holding, seqs: range) -> None: ...
-    def nack_held(
-        self, holding: Holding, seqs: range, delay: float | None, error: str | None
-    ) -> None: ...
-    def release_held(self, holding: Holding, seqs: range) -> None: ...
+    def give_held(self, holding: Holding, seqs: range, back: Back) -> None: ...
     def extend_held(self, holding: Holding, seconds: float) -> None: ...
 
 
 class Holding:
-    """The messages of one claim in a popper's hands.
+    """The messages of one pipe that were claimed together and are in a popper's hands.
 
-    rows: the claim rows that are still ours, disjoint. settled: seqs acked, whether written or
-    not. pending: those acked and not yet written. given: those given back.
+    rows: the claim rows that are still ours, disjoint, all with the same number of deliveries.
+    settled: seqs acked, whether written or not. pending: those acked and not yet written. backs:
+    what is being given back and not yet written, by how. given, and given_singly: all that was
+    given back.
     """
 
     __slots__ = (
+        "backs",
         "claimed_ms",
         "count",
         "deliveries",
         "due_ms",
         "epoch",
         "given",
+        "given_singly",
         "holder",
         "left",
         "lock",
@@ -53,20 +72,27 @@ class Holding:
     )
 
     def __init__(
-        self, holder: Holder, claim: Claim, claimed_ms: int, lock: Lock | None, epoch: int | None
+        self,
+        holder: Holder,
+        rows: Sequence[Claim],
+        claimed_ms: int,
+        lock: Lock | None,
+        epoch: int | None,
     ) -> None:
         self.holder = holder
-        self.pipe_id = claim.pipe_id
-        self.deliveries = claim.deliveries
-        self.rows = [claim]
-        self.due_ms = claim.due_ms
-        self.count = self.left = claim.count
+        self.pipe_id = rows[0].pipe_id
+        self.deliveries = rows[0].deliveries
+        self.rows = list(rows)
+        self.due_ms = rows[0].due_ms
+        self.settled = RangeSet(span for row in rows for span in row.acked.ranges)
+        self.count = self.left = sum(row.count for row in rows) - len(self.settled)
         self.claimed_ms = claimed_ms
         self.lock = lock
         self.epoch = epoch
-        self.settled = EMPTY
         self.pending = EMPTY
+        self.backs: dict[Back, list[tuple[int, int]]] = {}
         self.given = EMPTY
+        self.given_singly: set[int] = set()
         self.lost = False
 
     def messages(self, slices: list[Slice]) -> Messages:
@@ -81,19 +107,44 @@ class Holding:
         self.pending = self.pending | new
         self.left -= len(new)
 
+    def give(self, seqs: RangeSet, back: Back) -> None:
+        """Note messages given back; they were checked, and are not settled."""
+        self.backs.setdefault(back, []).extend(seqs.ranges)
+        if seqs.single is not None:
+            self.given_singly.add(seqs.single)
+            self.left -= 1
+        else:
+            self.given = self.given | seqs
+            self.left -= len(seqs)
+
+    def given_seqs(self) -> RangeSet:
+        """All that was given back."""
+        if self.given_singly:
+            self.given = self.given | RangeSet.of(sorted(self.given_singly))
+            self.given_singly = set()
+        return self.given
+
     def check(self, seqs: RangeSet) -> None:
         """Raise ClaimLostError when the claim, or these of its messages, are not ours."""
         if self.lost:
             raise ClaimLostError(pipe_id=self.pipe_id)
-        if self.given and (self.given & seqs):
+        if self._has_given(seqs):
             raise ClaimLostError(
                 "the message was given back already", hint="it is, or will be, delivered again"
             )
 
+    def _has_given(self, seqs: RangeSet) -> bool:
+        if not self.given and not self.given_singly:
+            return False
+        if seqs.single is not None:
+            return seqs.single in self.given_singly or seqs.single in self.given
+        given = self.given_seqs()
+        return any(given.within(start, end) for start, end in seqs.ranges)
+
     def open_seqs(self) -> RangeSet:
         """What is neither acked nor given back."""
         held = RangeSet((row.start, row.end) for row in self.rows)
-        return held - self.settled - self.given
+        return held - self.settled - self.given_seqs()
 
     def replace(self, old: Claim, new: list[Claim]) -> None:
         """A row was rewritten: keep those of its successors that are ours."""
@@ -106,10 +157,14 @@ class Holding:
         self.holder.ack_held(self, seqs)
 
     def nack(self, seqs: range, delay: float | None, error: str | None) -> None:
-        self.holder.nack_held(self, seqs, delay, error)
+        delay_ms = None if delay is None else milliseconds("delay", delay)
+        self.holder.give_held(self, seqs, Back(delay_ms, error, together=False))
+
+    def dead(self, seqs: range, reason: str) -> None:
+        self.holder.give_held(self, seqs, Back(0, reason, doomed=True))
 
     def release(self, seqs: range) -> None:
-        self.holder.release_held(self, seqs)
+        self.holder.give_held(self, seqs, Back(counted=False))
 
     def extend(self, seconds: float) -> None:
         self.holder.extend_held(self, seconds)

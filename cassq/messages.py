@@ -19,6 +19,7 @@ class Keeper(Protocol):
 
     def ack(self, seqs: range) -> None: ...
     def nack(self, seqs: range, delay: float | None, error: str | None) -> None: ...
+    def dead(self, seqs: range, reason: str) -> None: ...
     def release(self, seqs: range) -> None: ...
     def extend(self, seconds: float) -> None: ...
 
@@ -82,14 +83,20 @@ class Message:
         self._keeper.ack(range(self.seq, self.seq + 1))
 
     def nack(self, delay: float | None = None, error: str | None = None) -> None:
-        """The message failed: deliver it again after `delay` seconds (None: at once).
+        """The message failed: deliver it again after `delay` seconds, or by the group's retry
+        schedule; without one at once, behind what is waiting. Written as `ack` is.
 
         After `max_deliveries` it goes to the group's dead letters, with `error`.
         """
         self._keeper.nack(range(self.seq, self.seq + 1), delay, error)
 
+    def dead(self, reason: str = "") -> None:
+        """Give the message up: it goes to the group's dead letters, with `reason` as its error.
+        Written as `ack` is."""
+        self._keeper.dead(range(self.seq, self.seq + 1), reason)
+
     def release(self) -> None:
-        """Give the message back untried: this delivery does not count."""
+        """Give the message back untried: this delivery does not count. Written as `ack` is."""
         self._keeper.release(range(self.seq, self.seq + 1))
 
     def extend(self, seconds: float) -> None:

@@ -3,18 +3,17 @@
 `Appender` is a pusher's core: it owns one open pipe at a time and turns batches of messages into
 frames in it. It has no threads and no locks: `cassq.pusher` serialises its callers.
 
-Sealing, for everyone, is the same four steps (`seal_pipe`): fence and find the end in the extent
-store, record it in the catalog by compare-and-set, and adopt the one that is recorded.
+It seals as everybody does (`cassq.sealing`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from cassq.catalog.port import Catalog, PipeRow, PipeState, QueueRow
+from cassq.batches import Batch, Intend, Receipt, frame_end
+from cassq.catalog.rows import PipeRow, PipeState, QueueRow
 from cassq.errors import (
     BackendError,
     BackendTimeoutError,
@@ -23,15 +22,15 @@ from cassq.errors import (
     QueueNotFoundError,
     StorageFullError,
 )
-from cassq.extents.port import ExtentMissingError, ExtentStore, ExtentWriter
-from cassq.frames import Extras, Place, encode, pipe_key
+from cassq.extents.port import ExtentMissingError, ExtentWriter
+from cassq.frames import encode, pipe_key
+from cassq.lanes import lane_start_ms
 from cassq.ports import Ports
 from cassq.queues import QueuePolicy
+from cassq.sealing import seal_pipe
 
 logger = logging.getLogger("cassq")
 
-FRAME_BYTES_TARGET = 1024 * 1024
-FRAME_MESSAGES_MAX = 16_384
 APPEND_BYTES_TARGET = 8 * 1024 * 1024
 CARRY_OVERS_MAX = 4
 TEND_SECONDS = 1.0
@@ -39,54 +38,6 @@ TEND_SECONDS = 1.0
 TURN_MS = 50
 TURN_IDLE_MS = 5
 TURN_WAIT_SECONDS = 30.0
-
-# Called with the place a message is about to get, before it is written there.
-Intend = Callable[[str, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Messages to be pushed together, column-wise; headers as encoded, times in wall ms."""
-
-    payloads: Sequence[bytes]
-    times_ms: int | Sequence[int]
-    headers: Sequence[bytes | None] | None = None
-    keys: Sequence[bytes | None] | None = None
-    ids: Sequence[bytes | None] | None = None
-    length: int | None = None  # of each payload, when they are known to have one
-
-    def cut(self, first: int, last: int) -> tuple[Sequence[bytes], Extras]:
-        """The columns of messages `first .. last`, as a frame takes them."""
-        times = self.times_ms if isinstance(self.times_ms, int) else self.times_ms[first:last]
-        if first == 0 and last == len(self.payloads):
-            return self.payloads, Extras(times, self.headers, self.keys, self.ids)
-        return self.payloads[first:last], Extras(
-            times,
-            self.headers and self.headers[first:last],
-            self.keys and self.keys[first:last],
-            self.ids and self.ids[first:last],
-        )
-
-
-class Receipt(NamedTuple):
-    """Where a run of messages went."""
-
-    pipe_id: str
-    first_seq: int
-    length: int
-
-
-def seal_pipe(catalog: Catalog, store: ExtentStore, pipe_id: str) -> Place | None:
-    """Fix a pipe's end for ever; the end that is recorded, or None when the pipe is gone.
-
-    Safe for anyone to call on any pipe, any number of times, side by side.
-    """
-    row = catalog.pipe(pipe_id)
-    if row is None or row.state is PipeState.CONSUMED:
-        return row.end if row else None
-    if row.end is not None:
-        return row.end
-    return catalog.record_end(pipe_id, store.seal(pipe_id))
 
 
 @dataclass(slots=True)
@@ -101,23 +52,54 @@ class OpenPipe:
     used: bool = False  # ... and whether it was since
 
 
+class _Pace:
+    """How fast an appender appends."""
+
+    __slots__ = ("_since_ms", "count", "rate")
+
+    def __init__(self, now_ms: int) -> None:
+        self.count = 0  # messages since it was last measured
+        self.rate = 0  # messages a second, then
+        self._since_ms = now_ms
+
+    def measure(self, now_ms: int) -> int:
+        """Messages a second since the last time."""
+        self.rate = -(-self.count * 1000 // max(1, now_ms - self._since_ms))
+        self.count, self._since_ms = 0, now_ms
+        return self.rate
+
+
 class Appender:
     """Appends batches of one queue, one after another, each durable when `append` returns.
 
-    queue: asked at each append, so that a changed policy is taken up.
+    queue: asked at each append, so that a changed policy is taken up. lane: of delayed messages,
+    which go to timer pipes; None: of those to be delivered at once. group_id: the only group its
+    pipes are for. owner: who is said to own them; made up when empty.
     """
 
-    def __init__(self, ports: Ports, queue: Callable[[], QueueRow]) -> None:
+    def __init__(
+        self,
+        ports: Ports,
+        queue: Callable[[], QueueRow],
+        *,
+        lane: int | None = None,
+        group_id: str = "",
+        owner: str = "",
+    ) -> None:
+        self._lane = lane
+        self._group_id = group_id
         self._catalog = ports.catalog
         self._store = ports.store
         self._clock = ports.clock
         self._ids = ports.ids
         self._queue = queue
-        self._owner = ports.ids.version()
+        self._owner = owner or ports.ids.version()
+        self._pace = _Pace(self._clock.boot_ms())
         self._pipe: OpenPipe | None = None
         self._ready: OpenPipe | None = None
         self.rolls = 0
         self.carried_over = 0
+        self.written_bytes = 0  # of frames, without their headers
 
     # --- appending ----------------------------------------------------------------------------
 
@@ -141,9 +123,11 @@ class Appender:
                     count = self._adopt(pipe, base, total - at)
                     failures += 1
                 except BackendError as exc:
-                    self._give_up(pipe)
+                    sealed = self._give_up(pipe)
                     failures += 1
                     if isinstance(exc, StorageFullError) or failures > CARRY_OVERS_MAX:
+                        # What was written may be found yet, unless the end is fixed before it.
+                        exc.outcome_unknown = exc.outcome_unknown or not sealed
                         raise
                     logger.warning("carrying over to another pipe: %s", exc)
                     continue
@@ -167,7 +151,7 @@ class Appender:
         frames: list[tuple[bytes, bytes]] = []
         size = 0
         while at < stop and size < APPEND_BYTES_TARGET:
-            last = _frame_end(batch, at, stop)
+            last = frame_end(batch, at, stop)
             payloads, extras = batch.cut(at, last)
             frame = encode(
                 seq,
@@ -182,9 +166,11 @@ class Appender:
             seq += last - at
             at = last
         if intend is not None:
-            intend(pipe.row.id, base)
+            intend(pipe.row.id, base, range(at - (seq - base), at))
         pipe.extent.append(frames, seq)
         pipe.used = True
+        self._pace.count += seq - base
+        self.written_bytes += size
         return seq - base
 
     def _adopt(self, pipe: OpenPipe, base: int, most: int) -> int:
@@ -196,13 +182,15 @@ class Appender:
         self.carried_over += 1
         return counted
 
-    def _give_up(self, pipe: OpenPipe) -> None:
-        """Seal at the last end known durable, or leave that to the reaper."""
+    def _give_up(self, pipe: OpenPipe) -> bool:
+        """Seal at the last end known durable, or leave that to the reaper; whether it is sealed."""
         self._drop_current(pipe)
         try:
             seal_pipe(self._catalog, self._store, pipe.row.id)
         except (BackendError, CorruptionError) as exc:
             logger.warning("pipe %s is left for the reaper to seal: %s", pipe.row.id, exc)
+            return False
+        return True
 
     def _drop_current(self, pipe: OpenPipe) -> None:
         pipe.extent.close()
@@ -219,7 +207,8 @@ class Appender:
             self._seal_own(pipe)
             pipe = None
         if pipe is None:
-            pipe = self._pipe = self._open_strict() if policy.strict else self._open()
+            strict = policy.strict and not self._group_id
+            pipe = self._pipe = self._open_strict() if strict else self._open()
         return pipe
 
     def _is_full(self, pipe: OpenPipe, policy: QueuePolicy) -> bool:
@@ -245,7 +234,8 @@ class Appender:
         ready, self._ready = self._ready, None
         if ready is not None and not ready.extent.sealed():
             # Unsynced is enough: readers look into ready pipes too.
-            if self._catalog.beat(ready.row.id, self._owner, PipeState.OPEN):
+            rate = self._pace.rate
+            if self._catalog.beat(ready.row.id, self._owner, PipeState.OPEN, rate):
                 ready.opened_ms = ready.used_ms = ready.beaten_ms = self._clock.boot_ms()
                 return ready
             ready.extent.close()
@@ -268,6 +258,9 @@ class Appender:
             created_ms=now_ms,
             lease_ms=round(queue.policy.lease * 1000),
             predecessor=predecessor,
+            group_id=self._group_id,
+            timer_ms=None if self._lane is None else lane_start_ms(self._lane, now_ms),
+            rate=self._pace.rate if state is PipeState.OPEN else 0,
         )
         extent = self._store.create(row.id, queue.name)
         try:
@@ -337,9 +330,11 @@ class Appender:
             self._seal_own(pipe)
         elif now_ms - pipe.beaten_ms >= pipe.row.lease_ms // 3:
             pipe.beaten_ms = now_ms
-            self._catalog.beat(pipe.row.id, self._owner, PipeState.OPEN)
+            rate = self._pace.measure(now_ms)
+            self._catalog.beat(pipe.row.id, self._owner, PipeState.OPEN, rate)
         self._tend_ready(now_ms, keep=True)
-        if not policy.strict and self._ready is None and self._pipe and self._nearly_full(pipe):
+        wanted = self._lane is None and not policy.strict
+        if wanted and self._ready is None and self._pipe and self._nearly_full(pipe):
             self._ready = self._create("", PipeState.READY)
         return min(TEND_SECONDS, policy.lease / 6)
 
@@ -370,28 +365,3 @@ class Appender:
             if pipe is not None:
                 self._give_up(pipe)
         self._pipe = self._ready = None
-
-
-def _frame_end(batch: Batch, at: int, stop: int) -> int:
-    """Where the frame that begins at message `at` ends: at its target of bytes or messages."""
-    last = min(stop, at + FRAME_MESSAGES_MAX)
-    size = _size(batch, at, last)
-    if size <= FRAME_BYTES_TARGET:
-        return last
-    # Guess by the mean, then halve until it fits or one message is left.
-    last = at + max(1, (last - at) * FRAME_BYTES_TARGET // size)
-    while last - at > 1 and _size(batch, at, last) > 2 * FRAME_BYTES_TARGET:
-        last = at + (last - at) // 2
-    return last
-
-
-def _size(batch: Batch, first: int, last: int) -> int:
-    """Bytes of the messages `first .. last`, headers and keys included."""
-    if batch.length is not None:
-        size = batch.length * (last - first)
-    else:
-        size = sum(map(len, batch.payloads[first:last]))
-    for column in (batch.headers, batch.keys):
-        if column is not None:
-            size += sum(len(entry or b"") for entry in column[first:last])
-    return size

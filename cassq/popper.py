@@ -18,19 +18,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from cassq import claims
 from cassq.arguments import check_count, check_seconds, milliseconds
-from cassq.catalog.port import GroupRow, QueueRow
+from cassq.catalog.rows import GroupRow, QueueRow
 from cassq.claimer import Claimer
 from cassq.clock import Stopwatch
 from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell
 from cassq.errors import ClaimLostError, ClosedError, GroupNotFoundError, QueueNotFoundError
-from cassq.holdings import Holding, by_holding, holding_of
-from cassq.messages import Message, Messages
+from cassq.holdings import Back, Holding, by_holding, holding_of
+from cassq.messages import Message, Messages, Run
 from cassq.pace import Pace
 from cassq.ports import Ports
 from cassq.ranges import RangeSet
-from cassq.retries import Bury, bury_or_leave
+from cassq.retries import Bury
 from cassq.settling import Settler
 
 ACK_INTERVAL_MS = 50
@@ -61,13 +60,8 @@ class Popper:
         self._queue = queue
         self._group = group
         self._claimer = Claimer(ports, queue, group, bury)
-        self._settler = Settler(
-            ports,
-            self._claimer.name,
-            self._finished,
-            lambda: self._claimer.max_deliveries,
-        )
-        self._bury = bury
+        self._settler = Settler(ports, self._claimer, self._finished, group().name)
+        self.tally = self._settler.tally
         self._doorbell = doorbell
         self._waiter = doorbell.listen()
         self._hurry = hurry
@@ -80,7 +74,7 @@ class Popper:
     @property
     def lost(self) -> int:
         """How many messages' claims were lost before they were settled."""
-        return self._settler.lost
+        return self.tally.lost
 
     @property
     def broken(self) -> dict[str, Exception]:
@@ -108,7 +102,8 @@ class Popper:
                 if left <= 0:
                     return messages
                 self._flush()
-                left = min(left, self._until_due())
+                self._claimer.health.tell()
+                left = min(left, self._claimer.until_due(LOOK_AGAIN_SECONDS))
             self._waiter.wait(left, self._has_news)
 
     def pop_now(self, max_messages: int) -> Messages:
@@ -118,30 +113,37 @@ class Popper:
                 return Messages()
             if self._buffer:
                 count = min(max_messages, len(self._buffer))
+                self.tally.popped += count
                 return Messages([self._buffer.popleft().as_run() for _ in range(count)])
-            return self._claim(max_messages)
+            found = self._claim(max_messages)
+            if not found and self._settler.giving:
+                self._flush()  # what this popper itself gave back
+                found = self._claim(max_messages)
+            self.tally.popped += len(found)
+            return found
 
     def _may_hand_out(self) -> bool:
         """Do what is due before anything is handed out; whether it may be."""
         self._check_open()
         self._flush_old()
-        if self._claimer.exclusive and self._settler.open_count > len(self._buffer):
+        unfinished = self._settler.open_count > len(self._buffer)
+        if self._claimer.is_paused() or (self._claimer.exclusive and unfinished):
             return False
         self._forget_stale()
         return True
 
     def _claim(self, max_messages: int) -> Messages:
-        limit = self._pace.allowed(max_messages, self._claimer.timeout_ms)
-        found = self._claimer.claim(limit, self)
-        if found is None:
-            if self._claimer.window.untold:
-                raise self._claimer.window.untold.pop(0)
-            return Messages()
-        holding, slices = found
-        self._settler.holdings[holding] = None
-        if self._keep_alive_ms is not None:
-            self._hurry(self._claimer.timeout_ms / 3000)
-        return holding.messages(slices)
+        rules = self._claimer.rules
+        limit = self._pace.allowed(max_messages, rules.claim_timeout_ms)
+        with self.tally.watched("pop"):
+            found = self._claimer.claim(limit, self)
+        if not found and self._claimer.window.untold:
+            raise self._claimer.window.untold.pop(0)
+        for holding, _ in found:
+            self._settler.take(holding)
+        if found and self._keep_alive_ms is not None:
+            self._hurry(rules.claim_timeout_ms / 3000)
+        return Messages([Run(holding, *piece) for holding, slices in found for piece in slices])
 
     def __iter__(self) -> Iterator[Message]:
         """Messages one by one, for ever: waits when there are none, ends when closed.
@@ -164,6 +166,7 @@ class Popper:
                 return None
             if not self._buffer:
                 self._buffer.extend(self._claim(self._pace.ahead()))
+            self.tally.popped += 1 if self._buffer else 0
             return self._buffer.popleft() if self._buffer else None
 
     def _forget_stale(self) -> None:
@@ -186,27 +189,17 @@ class Popper:
         except BaseException as exc:
             self._roll_back_open(messages, f"{type(exc).__name__}: {exc}")
             raise
-        left = [m for m in messages if m.seq not in holding_of(m).given]
-        self.commit(messages if len(left) == len(messages) else left)
+        self._settle(messages, self._ack_left)
 
     def _finished(self, holding: Holding, now_ms: int) -> None:
         """A holding is over: learn how fast messages are finished; others may go on."""
-        if not holding.lost and not holding.given:
+        if not holding.lost and not holding.given_seqs():
             self._pace.learn(holding.count, now_ms - holding.claimed_ms)
         if self._claimer.exclusive:
             self._doorbell.ring()
 
-    def _until_due(self) -> float:
-        if self._claimer.exclusive:
-            return LOOK_AGAIN_SECONDS
-        broken = tuple(self._claimer.window.broken)
-        due_ms = self._catalog.next_due_ms(self._group().id, without=broken)
-        if due_ms is None:
-            return LOOK_AGAIN_SECONDS
-        return max(0.001, (due_ms - self._catalog.now_ms()) / 1000)
-
     def _has_news(self) -> bool:
-        return self._closed or (not self._claimer.exclusive and self._claimer.window.has_news())
+        return self._closed or self._claimer.has_news()
 
     # --- settling -----------------------------------------------------------------------------
 
@@ -215,19 +208,13 @@ class Popper:
 
         Raises ClaimLostError when some were not ours any more; the others are committed.
         """
-        self._life.check()
-        with self._lock:
-            self._check_open()
-            lost: ClaimLostError | None = None
-            touched = by_holding(messages, self)
-            for holding, seqs in touched:
-                try:
-                    self._settler.note(holding, seqs, self._catalog.now_ms())
-                except ClaimLostError as exc:
-                    lost = exc
-            self._flush()
-            if lost is not None or any(holding.lost for holding, _ in touched):
-                raise lost or ClaimLostError()
+        self._settle(messages, self._ack)
+
+    def _ack(self, holding: Holding, seqs: RangeSet) -> None:
+        self._settler.note(holding, seqs, self._catalog.now_ms())
+
+    def _ack_left(self, holding: Holding, seqs: RangeSet) -> None:
+        self._ack(holding, seqs - holding.given_seqs())
 
     def flush(self) -> None:
         """Write the acks collected so far, durably."""
@@ -237,31 +224,47 @@ class Popper:
             self._flush()
 
     def rollback(self, messages: Iterable[Message], delay: float | None = None) -> None:
-        """Give messages back to be delivered again after `delay` seconds; durable on return.
+        """Give messages back to be delivered again after `delay` seconds, or by the group's
+        retry schedule; durable on return.
 
         The delivery counts towards `max_deliveries`. Raises ClaimLostError as `commit` does.
         """
-        self._give_back(messages, milliseconds("delay", delay), counted=True)
+        self._give_back(messages, Back(None if delay is None else milliseconds("delay", delay)))
 
     def release(self, messages: Iterable[Message]) -> None:
         """Give messages back untried: this delivery does not count. Durable on return.
 
         Raises ClaimLostError as `commit` does.
         """
-        self._give_back(messages, 0, counted=False)
+        self._give_back(messages, Back(counted=False))
 
-    def _give_back(self, messages: Iterable[Message], delay_ms: int, *, counted: bool) -> None:
+    def dead(self, messages: Iterable[Message], reason: str = "") -> None:
+        """Put messages among the group's dead letters, as rejected, with `reason` as their error.
+
+        Durable on return. Raises ClaimLostError as `commit` does.
+        """
+        self._give_back(messages, Back(0, reason, doomed=True))
+
+    def _give_back(self, messages: Iterable[Message], back: Back) -> None:
+        self._settle(messages, lambda holding, seqs: self._give(holding, seqs, back))
+
+    def _settle(
+        self, messages: Iterable[Message], say: Callable[[Holding, RangeSet], None]
+    ) -> None:
+        """Say something of messages, and write it."""
         self._life.check()
         with self._lock:
             self._check_open()
             lost: ClaimLostError | None = None
-            for holding, seqs in by_holding(messages, self):
+            touched = by_holding(messages, self)
+            for holding, seqs in touched:
                 try:
-                    self._give(holding, seqs, delay_ms, None, counted=counted)
+                    say(holding, seqs)
                 except ClaimLostError as exc:
                     lost = exc
-            if lost is not None:
-                raise lost
+            self._flush()
+            if lost is not None or any(holding.lost for holding, _ in touched):
+                raise lost or ClaimLostError()
 
     def _roll_back_open(self, messages: Iterable[Message], error: str) -> None:
         """Give back what is still open, on the way out of a block that failed: what was lost
@@ -273,63 +276,55 @@ class Popper:
                 wanted = seqs & holding.open_seqs()
                 if wanted and not holding.lost:
                     try:
-                        self._give(holding, wanted, 0, error, counted=True)
+                        self._give(holding, wanted, Back(error=error))
                     except ClaimLostError:
                         continue
+            self._flush()
 
     def _flush(self) -> None:
-        if self._settler.dirty:
-            self._settler.flush()
+        if not self._settler.dirty:
+            return
+        free = self._settler.flush()
+        self._claimer.follow_up(free, succeeded=self._settler.acks_written)
+        if free:
+            self._doorbell.ring()
 
     def _flush_old(self) -> None:
         if self._settler.dirty:
             age_ms = self._catalog.now_ms() - self._settler.dirty_ms
             if age_ms >= ACK_INTERVAL_MS:
-                self._settler.flush()
+                self._flush()
 
-    def _give(
-        self, holding: Holding, seqs: RangeSet, delay_ms: int, error: str | None, *, counted: bool
-    ) -> None:
+    def _give(self, holding: Holding, seqs: RangeSet, back: Back) -> None:
         if self._claimer.exclusive:
             self._buffer = deque(m for m in self._buffer if holding_of(m) is not holding)
-        free = self._settler.give(holding, seqs, delay_ms, error, counted=counted)
-        self._claimer.given_back()
-        if counted and not self._claimer.exclusive:
-            for row in free:
-                if claims.is_spent(row, self._claimer.max_deliveries):
-                    bury_or_leave(self._bury, self._queue(), self._group(), row)
-        self._doorbell.ring()
+        self._settler.give(holding, seqs, back)
 
     # --- a message's verbs ----------------------------------------------------------------------
 
     def ack_held(self, holding: Holding, seqs: range) -> None:
+        self._say(holding, seqs, None)
+
+    def give_held(self, holding: Holding, seqs: range, back: Back) -> None:
+        self._say(holding, seqs, back)
+
+    def _say(self, holding: Holding, seqs: range, back: Back | None) -> None:
+        """To be written with the next group; at once on exclusive groups and past the deadline."""
         self._life.check()
         with self._lock:
-            self._check_open()
+            if self._closed:
+                self._check_open()
             now_ms = self._catalog.now_ms()
             if not self._settler.dirty:
                 self._hurry(ACK_INTERVAL_MS / 1000)
-            self._settler.note(holding, RangeSet([(seqs.start, seqs.stop)]), now_ms)
+            if back is None:
+                self._settler.note(holding, RangeSet.run(seqs.start, seqs.stop), now_ms)
+            else:
+                self._give(holding, RangeSet.run(seqs.start, seqs.stop), back)
             if holding.epoch is not None or now_ms >= holding.due_ms:
                 self._flush()
                 if holding.lost:
                     raise ClaimLostError(pipe_id=holding.pipe_id)
-
-    def nack_held(
-        self, holding: Holding, seqs: range, delay: float | None, error: str | None
-    ) -> None:
-        delay_ms = milliseconds("delay", delay)
-        self._life.check()
-        with self._lock:
-            self._check_open()
-            wanted = RangeSet([(seqs.start, seqs.stop)])
-            self._give(holding, wanted, delay_ms, error, counted=True)
-
-    def release_held(self, holding: Holding, seqs: range) -> None:
-        self._life.check()
-        with self._lock:
-            self._check_open()
-            self._give(holding, RangeSet([(seqs.start, seqs.stop)]), 0, None, counted=False)
 
     def extend_held(self, holding: Holding, seconds: float) -> None:
         check_seconds("seconds", seconds, EXTEND_MAX_SECONDS)
@@ -348,8 +343,8 @@ class Popper:
             self._flush_old()
             again = ACK_INTERVAL_MS / 1000 if self._settler.dirty else _NEVER
             if self._keep_alive_ms is not None and self._settler.holdings:
-                self._settler.keep_alive(self._keep_alive_ms, self._claimer.timeout_ms)
-                again = min(again, self._claimer.timeout_ms / 3000)
+                self._settler.keep_alive(self._keep_alive_ms, self._claimer.rules.claim_timeout_ms)
+                again = min(again, self._claimer.rules.claim_timeout_ms / 3000)
             return again
 
     def close(self) -> None:
@@ -366,10 +361,12 @@ class Popper:
                 self._flush()
                 for holding in list(self._settler.holdings):
                     self._give_up(holding)
+                self._flush()
+                self._claimer.health.tell(at_once=True)
             except (QueueNotFoundError, GroupNotFoundError):
                 return  # deleted meanwhile: there is nothing to give back to
             finally:
-                self._closed = True
+                self._closed = self.tally.over = True
                 self._claimer.close()
                 self._waiter.close()
 
@@ -377,8 +374,8 @@ class Popper:
         ahead = RangeSet.of(m.seq for m in self._buffer if holding_of(m) is holding)
         try:
             for seqs, counted in ((holding.open_seqs() - ahead, True), (ahead, False)):
-                if seqs - holding.given:
-                    self._give(holding, seqs, 0, None, counted=counted)
+                if seqs - holding.given_seqs():
+                    self._give(holding, seqs, Back(0, counted=counted))
         except ClaimLostError:
             return  # others have them already
 

@@ -14,25 +14,27 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
+from datetime import datetime
 from itertools import count as counter
 from itertools import pairwise
 from queue import SimpleQueue
 
-from cassq.clock import Clock
+from cassq.appenders import Appenders
+from cassq.batches import Batch, Intend
+from cassq.catalog.rows import QueueRow
+from cassq.dedup import append_once
 from cassq.doorbell import Doorbell
-from cassq.entries import Entry, check_key, check_payload, check_payloads, settle_futures
-from cassq.errors import (
-    BackendError,
-    ClosedError,
-    InvalidPayloadError,
-    UsageError,
-)
-from cassq.frames import encode_headers
+from cassq.entries import Entry, batched, check_payloads, gathered, settle_futures, tell
+from cassq.errors import BackendError, ClosedError, UsageError
+from cassq.importance import all_with_importance, with_importance
+from cassq.intake import Intake
 from cassq.messages import MessageIds
-from cassq.pipes import Appender, Batch, Intend, Receipt
-from cassq.ports import Life
+from cassq.ports import Ports
+from cassq.retries import Bury
+from cassq.tallies import Tally
 
 BUFFER_BYTES_MAX = 32 * 1024 * 1024
 BUFFER_MESSAGES_MAX = 100_000
@@ -46,14 +48,18 @@ class Pusher:
 
     def __init__(
         self,
-        appender: Appender,
-        clock: Clock,
-        life: Life,
+        ports: Ports,
+        queue: Callable[[], QueueRow],
         doorbell: Doorbell,
+        *,
+        bury: Bury,
+        group_id: str = "",
     ) -> None:
-        self._appender = appender
-        self._clock = clock
-        self._life = life
+        self._appenders = Appenders(ports, queue, group_id)
+        self._intake = Intake(ports, queue, self._appenders, bury)
+        self.tally = Tally()
+        self._clock = ports.clock
+        self._life = ports.life
         self._doorbell = doorbell
         self._mutex = threading.Lock()
         self._room = threading.Condition(self._mutex)
@@ -73,13 +79,25 @@ class Pusher:
     # --- pushing ------------------------------------------------------------------------------
 
     def push(
-        self, payload: bytes, *, headers: Mapping[str, str] | None = None, key: bytes | None = None
+        self,
+        payload: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        key: bytes | None = None,
+        delay: float | None = None,
+        due: datetime | None = None,
+        dedup_id: str | None = None,
+        importance: str | None = None,
     ) -> str:
         """Push one message; its id. Durable when it returns.
 
+        delay: seconds before which it is not delivered. due: the same as a time, with a zone.
+        dedup_id: a push of the same one within the queue's `dedup_window` is this one.
+        importance: a word that alerts are routed by, such as "high", if the message fails.
         Cost: one append and one sync, shared with all pushes that wait meanwhile.
         """
-        entry = Entry(check_payload(payload), encode_headers(headers), check_key(key))
+        headers = with_importance(headers, importance)
+        entry = self._intake.entry(payload, headers, key, delay, due, dedup_id)
         self._submit(entry)
         return entry.id
 
@@ -89,30 +107,49 @@ class Pusher:
         *,
         headers: Sequence[Mapping[str, str] | None] | None = None,
         keys: Sequence[bytes | None] | None = None,
+        delay: float | None = None,
+        due: datetime | None = None,
+        importance: str | None = None,
     ) -> MessageIds:
         """Push messages in their order; their ids. All are durable when it returns.
 
-        headers, keys: one entry a payload. An error raised names in `.fields["pushed"]` how many,
-        from the first, were pushed all the same.
+        headers, keys: one entry a payload. The others: as for `push`, for all of them. An error
+        raised names in `.fields["pushed"]` how many, from the first, were pushed all the same.
         Cost: one append and one sync for every 8 MiB; well under a microsecond a message.
         """
-        batch = self._batch(*check_payloads(payloads), headers, keys)
+        found, length = check_payloads(payloads)
+        headers = all_with_importance(headers, importance, len(found))
+        batch = batched(found, length, headers, keys, self._clock.wall_ms())
+        entry = Entry(b"", None, None, batch)
+        if delay is not None or due is not None:
+            entry.lane, due_ms = self._appenders.place(delay, due)
+            if entry.lane is not None:
+                entry.batch = replace(batch, dues_ms=due_ms)
         if not batch.payloads:
             return MessageIds([])
-        entry = Entry(b"", None, None, batch)
         self._submit(entry)
         assert entry.ids is not None
         return entry.ids
 
     def push_soon(
-        self, payload: bytes, *, headers: Mapping[str, str] | None = None, key: bytes | None = None
+        self,
+        payload: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        key: bytes | None = None,
+        delay: float | None = None,
+        due: datetime | None = None,
+        dedup_id: str | None = None,
+        importance: str | None = None,
     ) -> Future[str]:
         """Push one message with others; a future of its id, done when it is durable.
 
-        Waits while more than `BUFFER_BYTES_MAX` bytes wait to be appended.
+        The arguments are those of `push`. Waits while more than `BUFFER_BYTES_MAX` bytes wait
+        to be appended.
         """
         self._life.check()
-        entry = Entry(check_payload(payload), encode_headers(headers), check_key(key))
+        headers = with_importance(headers, importance)
+        entry = self._intake.entry(payload, headers, key, delay, due, dedup_id)
         entry.future = Future()
         entry.future.set_running_or_notify_cancel()
         size = entry.size
@@ -135,7 +172,7 @@ class Pusher:
         return entry.future
 
     def push_intended(self, batch: Batch, intend: Intend) -> None:
-        """Push a batch of one, telling `intend` its place before it is written (for moves)."""
+        """Push a batch, telling `intend` the places before they are written (for moves)."""
         entry = Entry(b"", None, None, batch)
         entry.intend = intend
         self._submit(entry)
@@ -235,11 +272,11 @@ class Pusher:
         self._to_settle.put(entries)
 
     def _take(self, entries: list[Entry]) -> None:
-        """Add the next entries to be appended together: one `push_many`, or a run of single ones.
-        The mutex is held."""
+        """Add the next entries to be appended together: one `push_many`, or a run of single ones
+        of one lane. The mutex is held."""
         queue = self._queue
         while queue and len(entries) < _GROUP_MAX:
-            if entries and (queue[0].batch is not None or entries[0].batch is not None):
+            if entries and not entries[0].goes_with(queue[0]):
                 return
             entries.append(queue[0])
             queue.popleft()
@@ -247,31 +284,26 @@ class Pusher:
     def _append(self, entries: list[Entry]) -> None:
         """One append for all; each entry gets its ids or its error."""
         first = entries[0]
+        now_ms = self._clock.wall_ms()
         try:
-            batch = first.batch or self._group(entries)
-            receipts = self._appender.append(batch, first.intend)
+            entries = self._intake.admitted(entries)
+            batch = first.batch or gathered(entries, now_ms)
+            appender = self._appenders.of(first.lane)
+            before_bytes = appender.written_bytes
+            receipts = append_once(appender.append, batch, first.intend)
         except Exception as exc:
+            self.tally.push_failed(len(first.batch.payloads) if first.batch else len(entries), exc)
             for entry in entries:
                 entry.error = exc
         else:
+            self.tally.pushed += len(batch.payloads)
+            self.tally.written_bytes += appender.written_bytes - before_bytes
             if first.batch is not None:
                 first.ids = MessageIds(receipts)
+                first.id = first.ids[0]
             else:
-                _tell(entries, receipts)
+                tell(entries, receipts)
             self._doorbell.ring()
-
-    def _group(self, entries: list[Entry]) -> Batch:
-        if len(entries) == 1:
-            (e,) = entries
-            return Batch(
-                [e.payload],
-                self._clock.wall_ms(),
-                [e.header] if e.header else None,
-                None if e.key is None else [e.key],
-            )
-        headers = [e.header for e in entries] if any(e.header for e in entries) else None
-        keys = [e.key for e in entries] if any(e.key is not None for e in entries) else None
-        return Batch([e.payload for e in entries], self._clock.wall_ms(), headers, keys)
 
     def _hand_on(self, leader: Entry) -> None:
         """If `leader` leads, make somebody who waits the next; repeatable. The mutex is held."""
@@ -324,7 +356,7 @@ class Pusher:
                 return 0.05
             self._leader = keeper
         try:
-            return self._appender.tend()
+            return self._appenders.tend()
         finally:
             with self._mutex:
                 self._hand_on(keeper)
@@ -346,7 +378,8 @@ class Pusher:
             for thread in self._threads:
                 if thread is not threading.current_thread():
                     thread.join()
-        self._appender.close()
+        self._appenders.close()
+        self.tally.over = True
         with self._mutex:
             self._room.notify_all()
 
@@ -363,32 +396,3 @@ class Pusher:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("this pusher is closed")
-
-    def _batch(
-        self,
-        payloads: Sequence[bytes],
-        length: int | None,
-        headers: Sequence[Mapping[str, str] | None] | None,
-        keys: Sequence[bytes | None] | None,
-    ) -> Batch:
-        for name, column in (("headers", headers), ("keys", keys)):
-            if column is not None and len(column) != len(payloads):
-                raise InvalidPayloadError(
-                    f"{len(payloads)} payloads came with {len(column)} {name}",
-                    hint="give one for each payload, None where there is none",
-                )
-        return Batch(
-            payloads,
-            self._clock.wall_ms(),
-            None if headers is None else [encode_headers(h) for h in headers],
-            None if keys is None else [check_key(k) for k in keys],
-            length=length,
-        )
-
-
-def _tell(entries: list[Entry], receipts: list[Receipt]) -> None:
-    """Give each single push the id that it got."""
-    at = iter(entries)
-    for pipe_id, first, count in receipts:
-        for seq in range(first, first + count):
-            next(at).id = f"{pipe_id}:{seq}"

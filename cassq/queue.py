@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
-from cassq.arguments import check_count
+from cassq.arguments import check_count, check_seconds
 from cassq.audit import Audit, audit_queue
-from cassq.catalog.port import GroupRow, QueueRow
+from cassq.cancelling import cancel
+from cassq.catalog.rows import GroupRow, QueueRow
 from cassq.clock import Clock
 from cassq.compression import check_compression
+from cassq.dead_letters import DeadLetterQueue
 from cassq.doorbell import Doorbell
 from cassq.errors import (
     BackendTimeoutError,
@@ -20,19 +22,32 @@ from cassq.errors import (
     GroupNotFoundError,
     QueueNotFoundError,
 )
+from cassq.explain import Explanation, explain
 from cassq.groups import group_starts
+from cassq.history import Point, Rates, history, queue_rates
 from cassq.housekeeper import Tend
-from cassq.peeking import Peeked, peek_group
-from cassq.pipes import Appender
+from cassq.limits import drained, paused
+from cassq.peeking import Peeked, check_state, peek
 from cassq.popper import Popper
 from cassq.ports import Ports
+from cassq.purging import count_waiting, purge
 from cassq.pusher import Pusher
-from cassq.queues import GroupPolicy, QueuePolicy, as_dict, changed, check_group_name, differences
+from cassq.queues import (
+    GroupPolicy,
+    QueuePolicy,
+    as_dict,
+    changed,
+    check_group_name,
+    dead_letter_name,
+    differences,
+)
 from cassq.retries import Bury
 from cassq.stats import QueueStats, queue_stats
+from cassq.tallies import Tally
 
 CHANGE_TRIES = 50
 PEEK_MAX = 100_000
+DRAIN_SECONDS_MAX = 365 * 86400.0
 
 R = TypeVar("R", QueueRow, GroupRow)
 
@@ -45,8 +60,10 @@ class Owner(Protocol):
     def doorbell(self, queue_id: str) -> Doorbell: ...
     def bury(self) -> Bury: ...
     def look_after(self, tend: Tend, first: float) -> None: ...
+    def attend(self, group_id: str, tally: Tally) -> None: ...
     def hurry(self, tend: Tend, seconds: float) -> None: ...
     def opened(self, thing: Pusher | Popper, queue: Queue) -> None: ...
+    def queue_of_letters(self, name: str) -> Queue: ...
 
 
 class Watched(Generic[R]):
@@ -58,6 +75,10 @@ class Watched(Generic[R]):
         self._clock = clock
         self._age_ms = age_ms
         self._loaded_ms = clock.boot_ms()
+
+    def forget(self) -> None:
+        """Load the row at the next call."""
+        self._loaded_ms = -self._age_ms
 
     def __call__(self) -> R:
         now_ms = self._clock.boot_ms()
@@ -85,8 +106,8 @@ class Queue:
         self._owner = owner
         self._ports = owner.ports
         self._row = row
-        half_lease_ms = min(round(row.policy.lease * 500), 2000)
-        self._watched = Watched(row, self._load, owner.ports.clock, half_lease_ms)
+        self._watch_ms = min(round(row.policy.lease * 500), 2000)
+        self._watched = Watched(row, self._load, owner.ports.clock, self._watch_ms)
 
     @property
     def name(self) -> str:
@@ -113,11 +134,13 @@ class Queue:
 
     def pusher(self) -> Pusher:
         """A pusher with a pipe of its own. Cost: none until the first push."""
+        return self._pusher_for("")
+
+    def _pusher_for(self, group_id: str) -> Pusher:
         row = self._load()
         check_compression(row.policy.compression)
-        appender = Appender(self._ports, self._watched)
-        bell = self._owner.doorbell(row.id)
-        pusher = Pusher(appender, self._ports.clock, self._ports.life, bell)
+        bell, bury = self._owner.doorbell(row.id), self._owner.bury()
+        pusher = Pusher(self._ports, self._watched, bell, bury=bury, group_id=group_id)
         self._owner.look_after(pusher.tend, 0.25)
         self._owner.opened(pusher, self)
         return pusher
@@ -141,6 +164,7 @@ class Queue:
             keep_alive=keep_alive,
         )
         self._owner.look_after(popper.tend, 3600.0)
+        self._owner.attend(row.id, popper.tally)
         self._owner.opened(popper, self)
         return popper
 
@@ -162,6 +186,7 @@ class Queue:
             if new == row.policy:
                 return new
             if self._ports.catalog.update_queue(row.id, row.version, new):
+                self._watched.forget()
                 return new
         raise BackendTimeoutError(f"queue {self.name!r} is being changed by others all the time")
 
@@ -231,19 +256,108 @@ class Queue:
             raise GroupNotFoundError(f"group {row.name!r} of {self.name!r} was deleted")
         return now
 
+    def cancel(self, message_id: str) -> bool:
+        """Take a delayed message back: True when no group has got, or will get, it.
+
+        Raises UsageError for an id that is none, or of a message that was not delayed. Cost: two
+        synced transactions for each group.
+        """
+        return cancel(self._ports, self._load(), message_id)
+
+    def dead_letters(self, group: str = "default") -> DeadLetterQueue:
+        """The dead letters of a group, which may be gone: to look at, merge back, throw away."""
+        check_group_name(group)
+        return DeadLetterQueue(_Desk(self, self._owner, group), dead_letter_name(self.name, group))
+
+    # --- pausing, draining, purging -------------------------------------------------------------
+
+    def pause(self, *, push: bool = True, pop: bool = True) -> None:
+        """Refuse pushes with QueuePausedError, and let pops find nothing, until `resume`.
+
+        What is False stays as it is. What poppers hold they may commit.
+        """
+        self.update(**paused(True, push=push, pop=pop))
+
+    def resume(self, *, push: bool = True, pop: bool = True) -> None:
+        """End a pause; what is False stays as it is."""
+        self.update(**paused(False, push=push, pop=pop))
+
+    def drain(self, timeout: float = 60.0) -> int:
+        """Pause pushing, and wait until every group has committed everything; how many messages
+        the slowest has left after `timeout` seconds, 0 when the queue is drained.
+
+        Pushing stays paused; the work is for poppers to do. Takes at least as long as running
+        pushers take to learn of the pause: 4 seconds, or a lease if that is less.
+        """
+        check_seconds("timeout", timeout, DRAIN_SECONDS_MAX)
+        self.pause(pop=False)
+        return drained(self._ports, self._load, timeout, 2 * self._watch_ms)
+
+    def purge(self, group: str | None = None) -> dict[str, int]:
+        """Remove for ever what waits for a group (None: for each), delayed messages too; group →
+        how many messages. What poppers hold stays with them. Cost: see `cassq.purging`."""
+        return purge(self._ports, self._load(), self._purged_groups(group))
+
+    def count_waiting(self, group: str | None = None) -> dict[str, int]:
+        """What `purge` would remove; group → how many messages."""
+        return count_waiting(self._ports, self._load(), self._purged_groups(group))
+
+    def _purged_groups(self, group: str | None) -> list[GroupRow]:
+        if group is not None:
+            return [self._group(group)]
+        return self._ports.catalog.groups(self._load().id)
+
     # --- looking --------------------------------------------------------------------------------
 
-    def peek(self, max_messages: int = 10, *, group: str = "default") -> list[Peeked]:
+    def peek(
+        self, max_messages: int = 10, *, group: str = "default", state: str | None = None
+    ) -> list[Peeked]:
         """The next messages a group has not committed, oldest pipe first, with no effect on them.
 
-        Cost: reads the frames they are in.
+        state: only those "waiting", "pending" or "delayed", or the group's dead letters ("dead").
+        A pipe that cannot be read is left out, and logged. Cost: reads the frames they are in.
         """
         check_count("max_messages", max_messages, PEEK_MAX)
-        return peek_group(self._ports, self._group(group), max_messages)
+        check_state(state)
+        return peek(self._ports, self._load(), self._group(group), max_messages, state)
+
+    def explain(self, message_id: str) -> Explanation:
+        """Where a message is for every group, what happened to it, what happens next and when.
+
+        Raises MessageNotFoundError when it is none of this queue's. Cost: see `cassq.explain`.
+        """
+        return explain(self._ports, message_id, self._load())
 
     def stats(self) -> QueueStats:
         """Depths for each group, pipes, age of the oldest message."""
         return queue_stats(self._ports, self._load())
+
+    def rates(self) -> Rates:
+        """Messages a second over the last 1, 5 and 15 minutes. Cost: that of `stats`, and the
+        samples of half an hour."""
+        return self.stats_and_rates()[1]
+
+    def stats_and_rates(self) -> tuple[QueueStats, Rates]:
+        """Both, of one moment."""
+        row = self._load()
+        stats = queue_stats(self._ports, row)
+        return stats, queue_rates(self._ports, row, stats)
+
+    def history(
+        self,
+        group: str | None = "default",
+        *,
+        step: str = "minute",
+        since: datetime | float | None = None,
+    ) -> list[Point]:
+        """Totals, depths and rates by minute, hour or day, oldest first.
+
+        group: None for the queue as a whole, of which only `pushed` is known. since: a time, or
+        how many seconds back; None: 3 hours of minutes, 3 days of hours, 90 days. Kept are 2 days
+        of minutes, 60 days of hours and 5 years. Cost: reads no message.
+        """
+        row = None if group is None else self._group(group)
+        return history(self._ports, self._load(), row, step, since)
 
     def audit(self) -> Audit:
         """Prove from the data that nothing is lost. Cost: every live pipe is read."""
@@ -254,3 +368,31 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"
+
+
+class _Desk:
+    """What the dead letters of a group ask of their queue."""
+
+    def __init__(self, queue: Queue, owner: Owner, group: str) -> None:
+        self.ports = owner.ports
+        self._queue = queue
+        self._owner = owner
+        self._group = group
+
+    def group_row(self) -> GroupRow:
+        return self._queue._group(self._group)
+
+    def letters_row(self) -> GroupRow | None:
+        self.ports.life.check()
+        row = self.ports.catalog.queue(dead_letter_name(self._queue.name, self._group))
+        return None if row is None else Queue(self._owner, row)._group("default")
+
+    def pusher_to_group(self, group: GroupRow) -> Pusher:
+        return self._queue._pusher_for(group.id)
+
+    def pusher_to_letters(self) -> Pusher:
+        name = dead_letter_name(self._queue.name, self._group)
+        return self._owner.queue_of_letters(name).pusher()
+
+    def ring(self) -> None:
+        self._owner.doorbell(self._queue.row.id).ring()

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
 from cassq.errors import ConfigError, InvalidNameError
 
 NAME_LENGTH_MAX = 200
+RETRY_STEPS_MAX = 100
+RETRY_SECONDS_MAX = 365 * 86400
+KEPT_SECONDS_MAX = 10 * 365 * 86400
+OVERFLOWS = ("reject", "drop-oldest")
 _PART = r"[A-Za-z0-9._-]+"
 _QUEUE_NAME = re.compile(rf"{_PART}|(?:/{_PART})+")
 _GROUP_NAME = re.compile(_PART)
@@ -61,8 +66,20 @@ class QueuePolicy:
     claim_timeout: float = 30.0
     # Deliveries of a message to a group before it becomes a dead letter.
     max_deliveries: int = 10
+    # Seconds before a failed message is delivered again, by its failures; the last one repeats.
+    # Empty: at once, behind what is waiting.
+    retry_schedule: tuple[float, ...] = ()
+    # Each of these times is lengthened by up to this share of it, at random.
+    retry_jitter: float = 0.0
+    # While nothing of a group succeeds, redelivery slows down and nothing becomes a dead letter
+    # for its deliveries: it is more likely that the consumers are sick than all the messages.
+    sick_check: bool = True
     # How many pipes, oldest first, a popper takes from in turn.
     max_pop_width: int = 8
+    # How many pipes are open side by side for an ap queue: from the first number, while somebody
+    # pushes, up to the second, as throughput and the poppers of exclusive groups ask for.
+    min_open_pipes: int = 1
+    max_open_pipes: int = 16
     # The largest claim, in messages.
     max_claim_messages: int = 10_000
     # A pipe is full after so many messages ...
@@ -77,6 +94,32 @@ class QueuePolicy:
     idle_seal: float = 60.0
     # Frames are compressed with "none", "zstd" or "lz4".
     compression: str = "none"
+    # Seconds from its push, or from its due time, after which a message is not delivered any more.
+    message_ttl: float | None = None
+    # Seconds that a pipe is kept after its seal although every group has committed all of it, so
+    # that new groups can begin before what was consumed.
+    retain_consumed: float = 0.0
+    # Seconds after which a message is removed that nobody has consumed.
+    retain_unconsumed: float | None = None
+    # How many messages may be not yet committed by the slowest group ...
+    max_length: int | None = None
+    # ... before a push is refused ("reject"), or the oldest go to the dead letters ("drop-oldest").
+    overflow: str = "reject"
+    # While paused, pushes are refused and pops find nothing.
+    push_paused: bool = False
+    pop_paused: bool = False
+    # Seconds in which a second push with the same `dedup_id` is the first one.
+    dedup_window: float = 0.0
+    # Who is responsible for the queue: alerts are routed by it.
+    owner: str = ""
+    # Alert when messages have waited so many seconds and nobody has come for them ...
+    alert_no_consumer: float | None = 900.0
+    # ... when the oldest message not committed is so many seconds old ...
+    alert_oldest_age: float | None = None
+    # ... when so many messages became dead letters within an hour ...
+    alert_dead_growth: int | None = None
+    # ... when there are consumers and messages, but nothing was committed for so many seconds.
+    alert_stalled: float | None = None
 
     def __post_init__(self) -> None:
         if self.consistency not in ("ap", "cp"):
@@ -88,10 +131,45 @@ class QueuePolicy:
         _check_seconds(self, "lease", 0.5, 3600)
         _check_seconds(self, "idle_seal", 0.05, 365 * 86400)
         _check_count(self, "max_deliveries", 1_000_000)
+        _check_schedule(self)
+        _check_flag(self, "sick_check")
         _check_count(self, "max_pop_width", 1024)
+        _check_count(self, "min_open_pipes", 1024)
+        _check_count(self, "max_open_pipes", 1024)
+        if self.min_open_pipes > self.max_open_pipes:
+            raise ConfigError(
+                f"min_open_pipes is {self.min_open_pipes}, more than max_open_pipes,"
+                f" {self.max_open_pipes}"
+            )
         _check_count(self, "max_claim_messages", 1_000_000)
         _check_count(self, "max_pushes_per_pipe", 1_000_000_000)
         _check_count(self, "max_bytes_per_pipe", 1 << 40)
+        self._check_limits()
+
+    def _check_limits(self) -> None:
+        """Limits and retention; None is for no limit."""
+        if self.overflow not in OVERFLOWS:
+            raise ConfigError(f"overflow is {' or '.join(OVERFLOWS)}, not {self.overflow!r}")
+        for name in ("message_ttl", "retain_unconsumed"):
+            if getattr(self, name) is not None:
+                _check_seconds(self, name, 0.001, KEPT_SECONDS_MAX)
+        if self.max_length is not None:
+            _check_count(self, "max_length", 1_000_000_000_000)
+        _check_seconds(self, "retain_consumed", 0.0, KEPT_SECONDS_MAX)
+        _check_seconds(self, "dedup_window", 0.0, KEPT_SECONDS_MAX)
+        _check_flag(self, "push_paused")
+        _check_flag(self, "pop_paused")
+        self._check_alerts()
+
+    def _check_alerts(self) -> None:
+        """Whom to tell, and when; None is for never."""
+        if not isinstance(self.owner, str) or len(self.owner) > NAME_LENGTH_MAX:
+            raise ConfigError(f"owner is a short text, not {self.owner!r:.220}")
+        for name in ("alert_no_consumer", "alert_oldest_age", "alert_stalled"):
+            if getattr(self, name) is not None:
+                _check_seconds(self, name, 0.1, KEPT_SECONDS_MAX)
+        if self.alert_dead_growth is not None:
+            _check_count(self, "alert_dead_growth", 1_000_000_000)
 
     @property
     def strict(self) -> bool:
@@ -107,14 +185,56 @@ class GroupPolicy:
     exclusive: bool = False
     claim_timeout: float | None = None
     max_deliveries: int | None = None
+    retry_schedule: tuple[float, ...] | None = None
+    retry_jitter: float | None = None
+    sick_check: bool | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.exclusive, bool):
-            raise ConfigError(f"exclusive is True or False, not {self.exclusive!r}")
+        _check_flag(self, "exclusive")
+        _check_schedule(self)
+        if self.sick_check is not None:
+            _check_flag(self, "sick_check")
         if self.claim_timeout is not None:
             _check_seconds(self, "claim_timeout", 0.05, 7 * 86400)
         if self.max_deliveries is not None:
             _check_count(self, "max_deliveries", 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How messages are delivered to one group: its own values, and the queue's where it has none.
+
+    Times are milliseconds.
+    """
+
+    claim_timeout_ms: int
+    max_deliveries: int
+    retry_schedule: tuple[float, ...]
+    retry_jitter: float
+    sick_check: bool
+
+    def retry_ms(self, failures: int, chance: float) -> int:
+        """How long a message waits after so many failures. chance: at random, from 0 to 1."""
+        if not self.retry_schedule:
+            return 0
+        step = self.retry_schedule[min(max(failures, 1), len(self.retry_schedule)) - 1]
+        return round(step * 1000 * (1 + self.retry_jitter * chance))
+
+
+def rules_of(queue: QueuePolicy, group: GroupPolicy) -> Rules:
+    """The rules of a group."""
+
+    def ruling(name: str) -> Any:
+        own = getattr(group, name)
+        return getattr(queue, name) if own is None else own
+
+    return Rules(
+        round(ruling("claim_timeout") * 1000),
+        ruling("max_deliveries"),
+        ruling("retry_schedule"),
+        ruling("retry_jitter"),
+        ruling("sick_check"),
+    )
 
 
 Policy = QueuePolicy | GroupPolicy
@@ -156,6 +276,35 @@ def _check_seconds(policy: Policy, name: str, least: float, most: float) -> None
     if not least <= value <= most:
         raise ConfigError(f"{name} is between {least} and {most} seconds, not {value}")
     object.__setattr__(policy, name, float(value))
+
+
+def _check_flag(policy: Policy, name: str) -> None:
+    value = getattr(policy, name)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is True or False, not {value!r}")
+
+
+def _check_schedule(policy: Policy) -> None:
+    """`retry_schedule` is some numbers of seconds, `retry_jitter` a share; both may be None."""
+    steps: Any = policy.retry_schedule
+    if steps is not None:
+        if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
+            raise ConfigError(
+                f"retry_schedule is a list of seconds, not {steps!r}",
+                hint="for instance [10, 100, 1000]",
+            )
+        steps = tuple(steps)
+        if len(steps) > RETRY_STEPS_MAX:
+            raise ConfigError(f"retry_schedule has {len(steps)} steps, {RETRY_STEPS_MAX} at most")
+        for step in steps:
+            number = isinstance(step, (int, float)) and not isinstance(step, bool)
+            if not number or not 0 <= step <= RETRY_SECONDS_MAX:  # also for nan
+                raise ConfigError(
+                    f"a step of retry_schedule is 0 to {RETRY_SECONDS_MAX} seconds, not {step!r}"
+                )
+        object.__setattr__(policy, "retry_schedule", tuple(float(step) for step in steps))
+    if policy.retry_jitter is not None:
+        _check_seconds(policy, "retry_jitter", 0.0, 10.0)
 
 
 def _check_count(policy: Policy, name: str, most: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 _PAIR = struct.Struct("<QQ")
@@ -28,6 +29,11 @@ class RangeSet:
         self.ranges: tuple[tuple[int, int], ...] = tuple(merged)
 
     @classmethod
+    def run(cls, start: int, end: int) -> RangeSet:
+        """`[start, end)`; empty when there is nothing between."""
+        return _made(((start, end),)) if start < end else EMPTY
+
+    @classmethod
     def of(cls, seqs: Iterable[int]) -> RangeSet:
         """The set of single seqs; in ascending order it costs one pass."""
         ranges: list[tuple[int, int]] = []
@@ -43,12 +49,31 @@ class RangeSet:
             ranges.append((start, end))
         return cls(ranges)
 
+    @property
+    def single(self) -> int | None:
+        """The seq, when there is but one."""
+        if len(self.ranges) == 1 and self.ranges[0][0] + 1 == self.ranges[0][1]:
+            return self.ranges[0][0]
+        return None
+
     def __or__(self, other: RangeSet) -> RangeSet:
+        if not self.ranges or not other.ranges:
+            return self if self.ranges else other
+        if self.ranges[-1][1] < other.ranges[0][0]:
+            return _made((*self.ranges, *other.ranges))
         return RangeSet((*self.ranges, *other.ranges))
 
     def __sub__(self, other: RangeSet) -> RangeSet:
-        left: list[tuple[int, int]] = []
         cuts = other.ranges
+        if not cuts or not self.ranges:
+            return self
+        if self.single is not None:
+            return EMPTY if self.single in other else self
+        if cuts[0][0] >= self.ranges[-1][1] or cuts[-1][1] <= self.ranges[0][0]:
+            return self
+        if len(self.ranges) == 1:
+            cuts = other.within(*self.ranges[0]).ranges
+        left: list[tuple[int, int]] = []
         first = 0
         for start, end in self.ranges:
             while first < len(cuts) and cuts[first][1] <= start:
@@ -61,13 +86,27 @@ class RangeSet:
                 at += 1
             if start < end:
                 left.append((start, end))
-        return RangeSet(left)
+        return _made(tuple(left))
 
     def __and__(self, other: RangeSet) -> RangeSet:
         return self - (self - other)
 
+    def within(self, start: int, end: int) -> RangeSet:
+        """What lies in `[start, end)`. Cost: a binary search, and the ranges found."""
+        ranges = self.ranges
+        at = bisect_right(ranges, (start,))
+        if at and ranges[at - 1][1] > start:
+            at -= 1
+        last = bisect_left(ranges, (end,), lo=at)
+        found = ranges[at:last]
+        if found and found[0][0] < start:
+            found = ((start, found[0][1]), *found[1:])
+        if found and found[-1][1] > end:
+            found = (*found[:-1], (found[-1][0], end))
+        return _made(found)
+
     def __contains__(self, seq: object) -> bool:
-        return isinstance(seq, int) and any(start <= seq < end for start, end in self.ranges)
+        return isinstance(seq, int) and bool(self.within(seq, seq + 1))
 
     def __len__(self) -> int:
         """How many seqs."""
@@ -100,7 +139,14 @@ class RangeSet:
     @classmethod
     def from_bytes(cls, raw: bytes) -> RangeSet:
         """The inverse of `to_bytes`."""
-        return cls(_PAIR.iter_unpack(raw)) if raw else EMPTY
+        return _made(tuple(_PAIR.iter_unpack(raw))) if raw else EMPTY
+
+
+def _made(ranges: tuple[tuple[int, int], ...]) -> RangeSet:
+    """A set of ranges known to be sorted, disjoint and apart."""
+    result = RangeSet.__new__(RangeSet)
+    result.ranges = ranges
+    return result
 
 
 EMPTY = RangeSet()

@@ -1,9 +1,7 @@
 """Retries and dead letters: what becomes of a message that was delivered too often.
 
-Every move writes the next place before it marks the last, and an *intent* before that: a row
-keyed by (group, pipe, seq) that names the place the message is about to get. Whoever finds an
-intent looks whether the message is there (sealing that pipe if need be, so that the answer is
-final), and only if it is not pushes it again: a crash anywhere neither loses nor doubles.
+Every move writes the next place before it marks the last, and an intent before that, by the
+protocol of `cassq.moves`: a crash anywhere neither loses nor doubles.
 """
 
 from __future__ import annotations
@@ -14,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from cassq import claims
-from cassq.catalog.port import Claim, ClaimState, GroupRow, Move, QueueRow
-from cassq.errors import CassqError, OwnershipError
-from cassq.extents.port import Slice
+from cassq.batches import Batch, Intend
+from cassq.catalog.rows import Claim, ClaimState, GroupRow, Move, QueueRow
+from cassq.errors import CassqError, CorruptionError, OwnershipError
+from cassq.extents.port import ExtentMissingError
 from cassq.frames import Place, encode_headers
-from cassq.pipes import Batch, Intend, seal_pipe
+from cassq.moves import HOLD_MS, arrived, finish, id_of
 from cassq.ports import Ports
 from cassq.queues import dead_letter_name
 
@@ -26,8 +25,11 @@ logger = logging.getLogger("cassq")
 
 # The header of a dead letter that holds its death record, as JSON.
 DEATH_HEADER = "cassq-death"
+# What a death record takes at most, beside the headers a user may give.
+DEATH_BYTES_MAX = 128 * 1024
 DELIVERY_LIMIT = "delivery_limit"
-BURIAL_MS = 30_000
+REJECTED = "rejected"
+MAXLEN = "maxlen"
 
 # Puts the message of a spent claim among the group's dead letters; False when another does.
 Bury = Callable[[QueueRow, GroupRow, Claim], bool]
@@ -39,6 +41,8 @@ def bury_or_leave(bury: Bury, queue: QueueRow, group: GroupRow, claim: Claim) ->
     """Bury in passing: what cannot be done now is left, and told, for the next one to do."""
     try:
         return bury(queue, group, claim)
+    except (ExtentMissingError, CorruptionError):
+        raise
     except CassqError as exc:
         where = f"{claim.pipe_id}:{claim.start}"
         logger.warning("message %s is left for others to put away: %s", where, exc)
@@ -60,14 +64,18 @@ class DeadLetters:
     def bury(self, queue: QueueRow, group: GroupRow, claim: Claim) -> bool:
         """Move the one message left of `claim` to the dead letters; False when another does.
 
-        Cost: three synced catalog transactions and one durable push.
+        A claim that a merge has left half moved is finished instead. Cost: three synced catalog
+        transactions and one durable push.
         """
+        if claims.is_moving(claim):
+            return finish(self._ports, claim)
         now_ms = self._catalog.now_ms()
         held = replace(
             claim,
             state=ClaimState.HELD,
             holder=self._owner,
-            due_ms=now_ms + BURIAL_MS,
+            failure=claims.marked_leaving(claim, _reason(claim)),
+            due_ms=now_ms + HOLD_MS,
             version=self._ports.ids.version(),
         )
         if not self._catalog.replace(claim, [held]):
@@ -98,12 +106,12 @@ class DeadLetters:
     ) -> Move:
         intents = [before]
 
-        def intend(pipe_id: str, dest_seq: int) -> None:
+        def intend(pipe_id: str, dest_seq: int, _which: range) -> None:
             move = Move(
                 group_id=claim.group_id,
                 pipe_id=claim.pipe_id,
                 seq=seq,
-                reason=DELIVERY_LIMIT,
+                reason=_reason(claim),
                 dest_pipe=pipe_id,
                 dest_seq=dest_seq,
                 at_ms=self._catalog.now_ms(),
@@ -133,51 +141,44 @@ class DeadLetters:
         finally:
             reader.close()
         failure = json.loads(claim.failure or "{}")
+        to_wall_ms = self._ports.clock.wall_ms() - self._catalog.now_ms()
         death = {
             "queue": queue.name,
             "group": group.name,
-            "reason": DELIVERY_LIMIT,
+            "reason": _reason(claim),
             "deliveries": claim.deliveries,
+            "failure": failure.get("reason", ""),
             "error": failure.get("error", ""),
             "consumer": failure.get("consumer", ""),
+            "first_ms": failure.get("first_ms", self._catalog.now_ms()) + to_wall_ms,
+            "last_ms": failure.get("at_ms", self._catalog.now_ms()) + to_wall_ms,
             "at_ms": self._ports.clock.wall_ms(),
         }
         stored = frame.headers[first] if frame.headers else None
         headers = json.loads(stored) if stored else {}
         headers[DEATH_HEADER] = json.dumps(death, separators=(",", ":"))
-        first_id = frame.ids[first] if frame.ids else None
         return Batch(
             payloads=frame.payloads(first, last),
             times_ms=frame.time_ms(first),
-            headers=[encode_headers(headers)],
+            headers=[encode_headers(headers, room=DEATH_BYTES_MAX)],
             keys=[frame.keys[first]] if frame.keys else None,
-            ids=[first_id or f"{claim.pipe_id}:{seq}".encode()],
+            ids=[id_of(frame, first, claim.pipe_id)],
         )
 
     def _arrived(self, move: Move, letter: Batch) -> bool:
-        """Whether the message is where the intent says. The answer is final: if need be the pipe
-        is sealed, so that nothing can be written there any more."""
-        row = self._catalog.pipe(move.dest_pipe)
-        if row is None:
-            return False
-        reader = self._ports.store.reader(move.dest_pipe)
-        try:
-            end = row.end or reader.published()
-            if end.seq <= move.dest_seq:
-                sealed = seal_pipe(self._catalog, self._ports.store, move.dest_pipe)
-                if sealed is None or sealed.seq <= move.dest_seq:
-                    return False
-            found: list[Slice] = reader.read(Place(move.dest_seq, 0), move.dest_seq + 1, 1, 0)
-            frame, first, _ = found[0]
-            return (
-                letter.ids is not None
-                and frame.ids is not None
-                and (frame.ids[first] == letter.ids[0])
-            )
-        finally:
-            reader.close()
+        (letter_id,) = letter.ids or ()
+        return bool(letter_id and arrived(self._ports, [move], {move.seq: letter_id}))
 
 
 def _left(claim: Claim) -> list[int]:
     """The seqs of a claim that are not acked."""
     return [seq for seq in range(claim.start, claim.end) if seq not in claim.acked]
+
+
+def _reason(claim: Claim) -> str:
+    begun: str | None = json.loads(claim.failure or "{}").get("leaving")
+    if begun is not None:
+        return begun
+    if not claims.is_doomed(claim):
+        return DELIVERY_LIMIT
+    return MAXLEN if json.loads(claim.failure).get("reason") == MAXLEN else REJECTED

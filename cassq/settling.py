@@ -10,17 +10,21 @@ Not thread-safe: `cassq.popper` holds its lock around every call.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from itertools import groupby
+from operator import attrgetter
+from random import random
 
 from cassq import claims
-from cassq.catalog.port import Claim, ClaimState
+from cassq.catalog.rows import Claim, ClaimState
+from cassq.claimer import Claimer
 from cassq.claims import Give
 from cassq.errors import BackendError, ClaimLostError
-from cassq.holdings import Holding
+from cassq.holdings import ERROR_MAX, Back, Holding
 from cassq.ports import Ports
 from cassq.ranges import EMPTY, RangeSet
+from cassq.tallies import Tally
 
 Change = tuple[Holding, Claim, list[Claim]]
 
@@ -28,31 +32,42 @@ Change = tuple[Holding, Claim, list[Claim]]
 class Settler:
     """Keeps the holdings of one popper until all of their messages are settled.
 
-    consumer: the popper's name, for failure records. finished: told of each holding that is over.
+    claimer: who claims them. finished: told of each holding that is over.
     """
 
     def __init__(
         self,
         ports: Ports,
-        consumer: str,
+        claimer: Claimer,
         finished: Callable[[Holding, int], None],
-        max_deliveries: Callable[[], int],
+        group: str,
     ) -> None:
         self._catalog = ports.catalog
         self._version = ports.ids.version
-        self._consumer = consumer
+        self._claimer = claimer
         self._finished = finished
-        self._max_deliveries = max_deliveries
         self._dirty: dict[Holding, None] = {}
         self._unsure: list[tuple[Holding, Claim, list[Claim]]] = []  # writes of unknown outcome
         self.dirty_ms = 0  # when the oldest ack not yet written was made
+        self.acks_written = False  # by the last flush
         self.holdings: dict[Holding, None] = {}
-        self.lost = 0  # messages whose claim was lost before they were settled
+        self.tally = Tally(group)
+
+    def take(self, holding: Holding) -> None:
+        """Keep a new holding."""
+        self.holdings[holding] = None
+        if holding.deliveries > 1:
+            self.tally.redelivered += holding.count
 
     @property
     def dirty(self) -> bool:
         """Whether there are acks not yet written."""
         return bool(self._dirty)
+
+    @property
+    def giving(self) -> bool:
+        """Whether anything given back is not yet written."""
+        return any(holding.backs for holding in self._dirty)
 
     @property
     def open_count(self) -> int:
@@ -63,29 +78,58 @@ class Settler:
 
     def note(self, holding: Holding, seqs: RangeSet, now_ms: int) -> None:
         """Collect acks. Raises ClaimLostError for messages that are not ours any more."""
-        holding.settle(seqs)
+        given = seqs & holding.given_seqs() if len(seqs) > 1 else EMPTY
+        holding.settle(seqs - given if given else seqs)
         if not self._dirty:
             self.dirty_ms = now_ms
         self._dirty[holding] = None
+        holding.check(given)
 
-    def flush(self) -> None:
-        """One synced transaction for all collected acks; lost claims are marked."""
+    def flush(self) -> list[Claim]:
+        """One synced transaction for everything collected; lost claims are marked. The rows that
+        were given back, as they are free now."""
+        with self.tally.watched("commit"):
+            return self._flush()
+
+    def _flush(self) -> list[Claim]:
         self._clear_up()
         dirty = list(self._dirty)
         changes: list[Change] = []
         for holding in dirty:
-            for row in holding.rows:
-                acks = holding.pending & RangeSet([(row.start, row.end)])
-                if acks:
-                    changes.append((holding, row, claims.resolved(row, acks, (), self._version)))
+            changes += self._changes(holding)
+        free: list[Claim] = []
         for epoch, part in groupby(changes, key=lambda change: change[0].epoch):
-            self._write(list(part), epoch)
+            free += self._write(list(part), epoch)
+        acked = sum(len(h.pending) for h in dirty if not h.lost)
+        self.acks_written = acked > 0
+        self.tally.committed += acked
         for holding in dirty:
             holding.pending = EMPTY
+            holding.backs.clear()
             del self._dirty[holding]
             self._drop_if_over(holding)
+        return free
 
-    def _write(self, changes: list[Change], epoch: int | None) -> None:
+    def _changes(self, holding: Holding) -> list[Change]:
+        """What takes the place of each row of whose messages something was said."""
+        rows = sorted(holding.rows, key=attrgetter("start"))
+        starts = [row.start for row in rows]
+        given: list[list[Give]] = [[] for _ in rows]
+        for give in self._gives(holding):
+            first, last = give.seqs.ranges[0][0], give.seqs.ranges[-1][1]
+            for at in range(max(0, bisect_right(starts, first) - 1), bisect_left(starts, last)):
+                seqs = give.seqs.within(rows[at].start, rows[at].end)
+                if seqs:
+                    given[at].append(self._recorded(give._replace(seqs=seqs), rows[at]))
+        changes: list[Change] = []
+        for row, gives in zip(rows, given, strict=True):
+            acks = holding.pending.within(row.start, row.end)
+            if acks or gives:
+                new = claims.resolved(row, acks, gives, self._version)
+                changes.append((holding, row, new))
+        return changes
+
+    def _write(self, changes: list[Change], epoch: int | None) -> list[Claim]:
         pairs = [(old, new) for _, old, new in changes]
         try:
             results = self._catalog.replace_many(pairs, epoch=epoch)
@@ -93,11 +137,14 @@ class Settler:
             if exc.outcome_unknown:
                 self._unsure += changes
             raise
+        free: list[Claim] = []
         for (holding, old, new), done in zip(changes, results, strict=True):
             if done:
                 holding.replace(old, new)
+                free += [row for row in new if row.state is ClaimState.FREE]
             else:
                 self._lose(holding, old)
+        return free
 
     def _clear_up(self) -> None:
         """Read back the writes whose outcome was unknown: they applied, did not, or the claim was
@@ -119,12 +166,12 @@ class Settler:
         if holding.epoch is not None and (cursor is None or cursor.epoch != holding.epoch):
             return False  # another was, or may have been, given the pipe since
         done = RangeSet((row.start, row.end) for row in rows if row.state is ClaimState.DONE)
-        below = RangeSet([(0, cursor.ack.seq if cursor else old.end)])
+        below = RangeSet.run(0, cursor.ack.seq if cursor else old.end)
         return (done | below).covers(old.start, old.end)
 
     def _lose(self, holding: Holding, row: Claim) -> None:
         holding.lost = True
-        self.lost += row.count
+        self.tally.lost += row.count
         if row in holding.rows:
             holding.rows.remove(row)
 
@@ -140,53 +187,68 @@ class Settler:
 
     # --- giving back ----------------------------------------------------------------------------
 
-    def give(
-        self, holding: Holding, seqs: RangeSet, delay_ms: int, error: str | None, *, counted: bool
-    ) -> list[Claim]:
-        """Give messages back, with the acks of the same claim; the free rows that are there now.
+    def give(self, holding: Holding, seqs: RangeSet, back: Back) -> None:
+        """Collect messages to be given back; what was settled before stays as it is.
 
         In an exclusive group what comes after them in the claim is given back as well, uncounted:
         it must not be done before them. Raises ClaimLostError.
         """
-        self._clear_up()
+        if self._unsure:
+            self._clear_up()
         holding.check(seqs)
-        seqs = seqs - holding.settled
+        if holding.settled:
+            seqs = seqs - holding.settled
         if not seqs:
-            return []
-        now_ms = self._catalog.now_ms()
-        deliveries = holding.deliveries if counted else holding.deliveries - 1
-        failure = self._failure(error, now_ms) if counted else ""
-        gives = [Give(seqs, now_ms + delay_ms, deliveries, failure)]
-        if counted:
-            gives = [claims.cut_up(gives[0], self._max_deliveries())]
+            return
+        if not self._dirty:
+            self.dirty_ms = self._catalog.now_ms()
+        self._dirty[holding] = None
+        holding.give(seqs, back)
+        self.tally.given(len(seqs), counted=back.counted, doomed=back.doomed)
         if holding.epoch is not None:
-            later = holding.open_seqs() - seqs - RangeSet([(0, seqs.ranges[-1][1])])
-            gives.append(Give(later, now_ms, holding.deliveries - 1))
-            seqs = seqs | later
-        free = self._rewrite(holding, seqs, gives)
-        holding.pending = EMPTY
-        self._dirty.pop(holding, None)
-        holding.given = holding.given | seqs
-        holding.left -= len(seqs)
-        self._drop_if_over(holding)
-        if holding.lost:
-            raise ClaimLostError(pipe_id=holding.pipe_id)
-        return free
+            later = holding.open_seqs() - RangeSet([(0, seqs.ranges[-1][1])])
+            if later:
+                holding.give(later, Back(counted=False))
 
-    def _rewrite(self, holding: Holding, seqs: RangeSet, gives: Sequence[Give]) -> list[Claim]:
-        free: list[Claim] = []
-        for row in list(holding.rows):
-            span = RangeSet([(row.start, row.end)])
-            acks = holding.pending & span
-            if not acks and not (seqs & span):
+    def _gives(self, holding: Holding) -> list[Give]:
+        """What is being given back, as the claim rows are to have it. Delays begin now."""
+        if not holding.backs:
+            return []
+        rules, now_ms = self._claimer.rules, self._catalog.now_ms()
+        slow_ms = self._claimer.health.slow_ms(holding.rows[0]) if holding.rows else 0
+        gives: list[Give] = []
+        for back, spans in holding.backs.items():
+            seqs = RangeSet(spans)
+            if not back.counted:
+                gives.append(Give(seqs, 0, holding.deliveries - 1))  # in front of the line
                 continue
-            rows = claims.resolved(row, acks, gives, self._version)
-            if self._replace(holding, row, rows):
-                holding.replace(row, rows)
-                free += [new for new in rows if new.state is ClaimState.FREE]
+            wait_ms = back.delay_ms
+            if wait_ms is None:
+                wait_ms = rules.retry_ms(holding.deliveries, random())
+            failure = claims.failure_record(
+                "rejected",
+                (back.error or "")[:ERROR_MAX],
+                self._claimer.name,
+                now_ms,
+                doomed=back.doomed,
+            )
+            due_ms = now_ms + (0 if back.doomed else max(wait_ms, slow_ms))
+            give = Give(seqs, due_ms, holding.deliveries, failure)
+            spent = holding.deliveries >= rules.max_deliveries
+            if back.doomed or (spent and not back.together):
+                # Each is given up by itself, in a row of its own.
+                gives += [give._replace(seqs=RangeSet.run(seq, seq + 1)) for seq in seqs]
+            elif back.together:
+                gives.append(claims.cut_up(give, rules.max_deliveries))
             else:
-                self._lose(holding, row)
-        return free
+                gives.append(give)
+        return gives
+
+    def _recorded(self, give: Give, row: Claim) -> Give:
+        """With what is to be kept of the failures before."""
+        if not give.failure:
+            return give
+        return give._replace(failure=self._claimer.health.recorded(row, give.failure))
 
     def _replace(self, holding: Holding, old: Claim, new: list[Claim]) -> bool:
         try:
@@ -195,10 +257,6 @@ class Settler:
             if exc.outcome_unknown:
                 self._unsure.append((holding, old, new))
             raise
-
-    def _failure(self, error: str | None, now_ms: int) -> str:
-        text = "" if error is None else str(error)[:4096]
-        return json.dumps({"error": text, "consumer": self._consumer, "at_ms": now_ms})
 
     # --- keeping --------------------------------------------------------------------------------
 

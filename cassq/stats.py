@@ -2,33 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from cassq.catalog.port import Claim, ClaimState, Cursor, PipeRow, PipeState, QueueRow
+from cassq.catalog.port import Catalog
+from cassq.catalog.rows import (
+    Claim,
+    ClaimState,
+    Cursor,
+    Move,
+    PipeRow,
+    PipeState,
+    QueueRow,
+    Removed,
+    Retired,
+)
 from cassq.errors import CorruptionError
-from cassq.extents.port import ExtentMissingError
+from cassq.extents.port import ExtentMissingError, Slice
 from cassq.frames import Place
 from cassq.ports import Ports
+from cassq.sealing import seen_end
+
+# How often a queue is looked at anew because a pipe was retired under the look.
+LOOKS_MAX = 5
 
 
 @dataclass(slots=True)
 class GroupStats:
     """How many messages of a queue are in which state for one group.
 
-    waiting: not claimed, or given back; pending: claimed and not acked; committed; dead: moved to
-    the group's dead letters; skipped: pushed before the group's start. The first four add up to
-    what was pushed, less skipped.
+    waiting: not claimed, or given back, delayed ones included; delayed: of those, not yet due;
+    pending: claimed and not acked; committed; dead: moved to the group's dead letters; expired:
+    too old; purged: thrown away or cancelled; merged: dead letters that are back in their queue;
+    skipped: pushed before the group's start. Without `delayed` they add up to `pushed`, what was
+    pushed for this group.
     """
 
     waiting: int = 0
+    delayed: int = 0
     pending: int = 0
     committed: int = 0
     dead: int = 0
+    expired: int = 0
+    purged: int = 0
+    merged: int = 0
     skipped: int = 0
-    # Seconds since the oldest message that is not committed was pushed; None when there is none.
+    pushed: int = 0
+    # Seconds since the oldest message that is not committed was pushed, or, a delayed one, came
+    # due; None when there is none.
     oldest_age: float | None = None
+    # How many messages waiting or pending were delivered how often.
+    deliveries: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def popped(self) -> int:
+        """Messages that were delivered at least once; not those removed since."""
+        tried = sum(count for times, count in self.deliveries.items() if times)
+        return self.committed + self.dead + tried
+
+    def _open(self, count: int, deliveries: int) -> None:
+        if count:
+            self.deliveries[deliveries] = self.deliveries.get(deliveries, 0) + count
 
 
 @dataclass(slots=True)
@@ -42,35 +77,103 @@ class QueueStats:
     groups: dict[str, GroupStats] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        told = asdict(self)
+        for name, group in self.groups.items():
+            told["groups"][name]["popped"] = group.popped
+        return told
 
 
-def add_pipe(stats: GroupStats, end: int, cursor: Cursor | None, rows: Iterable[Claim]) -> None:
+def add_pipe(stats: GroupStats, pipe: PipeRow, end: int, view: GroupView, now_ms: int) -> None:
     """Add what a pipe with `end` messages holds for a group."""
+    stats.pushed += end
+    cursor, timer = view.cursor, pipe.timer_ms is not None
     if cursor is None:
         stats.waiting += end
+        stats.delayed += end if timer else 0
+        stats._open(end, 0)
         return
     stats.skipped += cursor.start
-    stats.waiting += max(0, end - cursor.chain.seq)
+    unclaimed = max(0, end - cursor.chain.seq)
+    stats.waiting += unclaimed
+    stats._open(unclaimed, 0)
+    stats.delayed += unclaimed if timer else 0
     stats.committed += cursor.ack.seq - cursor.start
-    for row in rows:
+    for row in view.rows:
         acked = len(row.acked)
         if row.state is ClaimState.DONE:
             stats.committed += row.count
-        elif row.state is ClaimState.FREE:
-            stats.waiting += row.count
-        else:
+            continue
+        stats.committed += acked
+        stats._open(row.count - acked, row.deliveries)
+        if row.state is ClaimState.HELD:
             stats.pending += row.count - acked
-            stats.committed += acked
+        else:
+            stats.waiting += row.count - acked
+            stats.delayed += row.count - acked if row.due_ms > now_ms else 0
+    dead = sum(move.settled for move in view.moves)
+    stats.dead += dead
+    for removal in view.removed:
+        count = removal.end - removal.start
+        setattr(stats, removal.reason, getattr(stats, removal.reason) + count)
+        stats.committed -= count
+    stats.committed -= dead
+
+
+def add_retired(stats: GroupStats, row: Retired) -> None:
+    """Add what a retired pipe held for a group."""
+    stats.pushed += row.pushed
+    stats.skipped += row.start
+    stats.dead += row.dead
+    stats.expired += row.expired
+    stats.purged += row.purged
+    stats.merged += row.merged
+    gone = row.dead + row.expired + row.purged + row.merged
+    stats.committed += row.pushed - row.start - gone
+
+
+class GroupView(NamedTuple):
+    """Where a group stands in a pipe."""
+
+    cursor: Cursor | None
+    rows: Sequence[Claim] = ()
+    moves: Sequence[Move] = ()
+    removed: Sequence[Removed] = ()
+
+
+def view_of(catalog: Catalog, group_id: str, pipe_id: str, cursor: Cursor | None) -> GroupView:
+    """What the catalog has of a group in a pipe. Cost: three ranges of keys."""
+    if cursor is None:
+        return GroupView(None)
+    rows = catalog.claims(group_id, pipe_id)
+    moves = catalog.moves(group_id, pipe_id)
+    return GroupView(cursor, rows, moves, catalog.removed(group_id, pipe_id))
 
 
 def queue_stats(ports: Ports, queue: QueueRow) -> QueueStats:
-    """The statistics of a queue. Cost: its live pipes, and the open claims of each group."""
+    """The statistics of a queue. Cost: its live pipes, and the open claims of each group; up to
+    five times that while pipes are being retired."""
+    before, stats = _version(ports, queue), _look(ports, queue)
+    for _ in range(LOOKS_MAX - 1):
+        # A pipe that is retired between two reads of one look would count twice.
+        after = _version(ports, queue)
+        if before == after:
+            break
+        before, stats = after, _look(ports, queue)
+    return stats
+
+
+def _version(ports: Ports, queue: QueueRow) -> int | None:
+    row = ports.catalog.queue_by_id(queue.id)
+    return None if row is None else row.groups_version
+
+
+def _look(ports: Ports, queue: QueueRow) -> QueueStats:
     catalog = ports.catalog
     stats = QueueStats(queue.name, queue.policy.consistency)
     pipes = catalog.pipes(queue.id)
-    ends = {pipe.id: _end(ports, pipe) for pipe in pipes}
+    ends = {pipe.id: seen_end(ports.store, pipe) for pipe in pipes}
     retired = catalog.retired(queue.id)
+    now_ms = catalog.now_ms()
     stats.pushed = sum(ends.values())
     stats.pushed += sum({row.pipe_id: row.pushed for row in retired}.values())
     for state in (PipeState.READY, PipeState.OPEN, PipeState.SEALED):
@@ -79,52 +182,65 @@ def queue_stats(ports: Ports, queue: QueueRow) -> QueueStats:
     for group in catalog.groups(queue.id):
         mine = stats.groups[group.name] = GroupStats()
         cursors = {cursor.pipe_id: cursor for cursor in catalog.cursors(group.id)}
-        for pipe in pipes:
-            cursor = cursors.get(pipe.id)
-            rows = catalog.claims(group.id, pipe.id) if cursor else []
-            add_pipe(mine, ends[pipe.id], cursor, rows)
-            mine.dead += sum(move.settled for move in catalog.moves(group.id, pipe.id))
+        for_it = [pipe for pipe in pipes if pipe.group_id in ("", group.id)]
+        ages: list[float] = []
+        for pipe in for_it:
+            view = view_of(catalog, group.id, pipe.id, cursors.get(pipe.id))
+            add_pipe(mine, pipe, ends[pipe.id], view, now_ms)
+            if pipe.timer_ms is not None and pipe.timer_ms <= now_ms:
+                ages += _ages_due(ports, pipe.id, ends[pipe.id], view, now_ms)
         for row in retired:
             if row.group_id == group.id:
-                mine.committed += row.pushed - row.start
-                mine.dead += row.dead
-                mine.skipped += row.start
-        mine.committed -= mine.dead
-        mine.oldest_age = _oldest_age(ports, pipes, cursors, ends)
+                add_retired(mine, row)
+        at_once = [pipe for pipe in for_it if pipe.timer_ms is None]
+        ages += _ages_pushed(ports, at_once, cursors, ends)
+        mine.oldest_age = max(ages, default=None)
     return stats
 
 
-def _end(ports: Ports, pipe: PipeRow) -> int:
-    if pipe.end is not None:
-        return pipe.end.seq
-    try:
-        reader = ports.store.reader(pipe.id)
-    except (ExtentMissingError, CorruptionError):
-        return 0  # `cassq audit` tells of it
-    try:
-        return reader.published().seq
-    finally:
-        reader.close()
-
-
-def _oldest_age(
+def _ages_pushed(
     ports: Ports, pipes: list[PipeRow], cursors: dict[str, Cursor], ends: dict[str, int]
-) -> float | None:
-    """From the first unacked message of the oldest pipe that has one. Cost: one frame."""
+) -> list[float]:
+    """Seconds since the first unacked message of the oldest pipe that has one was pushed. Cost:
+    one frame."""
     for pipe in pipes:
         cursor = cursors.get(pipe.id)
         place = cursor.ack if cursor else Place(0, 0)
-        if place.seq >= ends[pipe.id]:
-            continue
-        try:
-            reader = ports.store.reader(pipe.id)
-        except (ExtentMissingError, CorruptionError):
-            continue
-        try:
-            ((frame, first, _),) = reader.read(place, place.seq + 1, 1, 0)
-        except CorruptionError:
-            continue
-        finally:
-            reader.close()
-        return max(0.0, (ports.clock.wall_ms() - frame.time_ms(first)) / 1000)
-    return None
+        found = _frame_at(ports, pipe.id, place) if place.seq < ends[pipe.id] else None
+        if found is not None:
+            frame, first, _ = found
+            return [max(0.0, (ports.clock.wall_ms() - frame.time_ms(first)) / 1000)]
+    return []
+
+
+def _ages_due(ports: Ports, pipe_id: str, end: int, view: GroupView, now_ms: int) -> list[float]:
+    """Seconds since messages of a timer pipe came due that are not committed, the oldest of those
+    that were never delivered among them. Cost: two frames at most."""
+    chain = view.cursor.chain if view.cursor else Place(0, 0)
+    unread = [chain] if chain.seq < end else []
+    dues: list[int] = []
+    for row in view.rows:
+        if row.state is ClaimState.FREE and not row.deliveries and row.due_ms:
+            dues.append(row.due_ms)
+        elif row.state is not ClaimState.DONE:
+            unread.append(Place(row.start, row.pos))  # its own due time is in its frame alone
+    for place in unread[:2]:
+        found = _frame_at(ports, pipe_id, place)
+        if found is not None:
+            frame, first, _ = found
+            dues.append(frame.due_ms(first) or now_ms)
+    return [(now_ms - due_ms) / 1000 for due_ms in dues if due_ms <= now_ms]
+
+
+def _frame_at(ports: Ports, pipe_id: str, place: Place) -> Slice | None:
+    """The message there in its frame; None when it cannot be read."""
+    try:
+        reader = ports.store.reader(pipe_id)
+    except (ExtentMissingError, CorruptionError):
+        return None
+    try:
+        return reader.read(place, place.seq + 1, 1, 0)[0]
+    except CorruptionError:
+        return None
+    finally:
+        reader.close()

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
-from cassq.catalog.port import Cursor, GroupRow, PipeRow, PipeState, QueueRow
+from cassq.catalog.rows import Cursor, GroupRow, PipeRow, PipeState, QueueRow
 from cassq.errors import CassqError, CorruptionError
 from cassq.extents.port import ExtentMissingError, ExtentReader
 from cassq.ports import Ports
@@ -180,6 +180,21 @@ class Window:
         elif pipe_id not in self.broken:
             self.broken[pipe_id] = exc
             self.untold.append(exc)
+
+    def follows(self, view: View) -> bool:
+        """Whether the group has acked all of the pipe before this one (strict queues)."""
+        before = None if view.follows else self._ports.catalog.pipe(view.row.predecessor)
+        while before is not None and before.state < PipeState.CONSUMED:
+            if before.end is None:
+                return False
+            cursor = self._ports.catalog.cursor(self._group.id, before.id)
+            if cursor is not None and cursor.ack.seq < before.end.seq:
+                return False
+            if before.end.seq > 0:
+                break  # it was delivered only after what came before it
+            before = self._ports.catalog.pipe(before.predecessor)
+        view.follows = True
+        return True
 
     def close(self) -> None:
         """Give back file handles and mappings."""

@@ -15,8 +15,17 @@ CREATE TABLE queues (
     version        INTEGER NOT NULL DEFAULT 1,  -- compare-and-set of the policy
     groups_version INTEGER NOT NULL DEFAULT 1,  -- raised when a group comes or goes or a pipe retires
     tail           TEXT NOT NULL DEFAULT '',    -- cp: the newest pipe
-    deleted        INTEGER NOT NULL DEFAULT 0
+    deleted        INTEGER NOT NULL DEFAULT 0,
+    wished_pipes   INTEGER NOT NULL DEFAULT 1,  -- how many are to be open side by side ...
+    wished_ms      INTEGER NOT NULL DEFAULT 0   -- ... and when so many were last needed
 ) WITHOUT ROWID;
+-- Queues whose messages expire, are limited in number, or are deduplicated.
+CREATE INDEX queues_limited ON queues (id) WHERE deleted = 0 AND (
+    json_extract(policy, '$.message_ttl') IS NOT NULL
+    OR json_extract(policy, '$.retain_unconsumed') IS NOT NULL
+    OR json_extract(policy, '$.max_length') IS NOT NULL
+    OR json_extract(policy, '$.dedup_window') > 0);
+CREATE INDEX queues_wishing ON queues (id) WHERE wished_pipes > 1 AND deleted = 0;
 CREATE UNIQUE INDEX queues_by_name ON queues (name) WHERE deleted = 0;
 
 CREATE TABLE groups (
@@ -26,6 +35,7 @@ CREATE TABLE groups (
     policy        TEXT NOT NULL,               -- JSON of GroupPolicy
     created_ms    INTEGER NOT NULL,
     floor_ordinal INTEGER NOT NULL DEFAULT 0,  -- every pipe below it is wholly claimed by the group
+    success_ms    INTEGER NOT NULL DEFAULT 0,  -- when something was last committed; noted now and then
     UNIQUE (queue_id, name)
 ) WITHOUT ROWID;
 
@@ -40,9 +50,15 @@ CREATE TABLE pipes (
     beat        INTEGER NOT NULL DEFAULT 0,
     end_seq     INTEGER,                            -- both set once, by the seal
     end_pos     INTEGER,
-    predecessor TEXT NOT NULL DEFAULT ''
+    predecessor TEXT NOT NULL DEFAULT '',
+    group_id    TEXT NOT NULL DEFAULT '',           -- the only group it is for
+    timer_ms    INTEGER,                            -- a timer pipe: nothing is due before
+    rate        INTEGER NOT NULL DEFAULT 0          -- messages a second, as its owner tells
 );
+CREATE INDEX pipes_timers ON pipes (queue_id, timer_ms) WHERE timer_ms IS NOT NULL AND state < 3;
+CREATE INDEX pipes_of_group ON pipes (group_id) WHERE group_id <> '';
 CREATE INDEX pipes_live ON pipes (queue_id, ordinal) WHERE state < 3;
+CREATE INDEX pipes_unsealed ON pipes (queue_id) WHERE state < 2;
 CREATE INDEX pipes_consumed ON pipes (state) WHERE state = 3;
 
 -- Where a group stands in a pipe.
@@ -71,6 +87,7 @@ CREATE TABLE claims (
     due_ms     INTEGER NOT NULL,
     deliveries INTEGER NOT NULL,
     losses     INTEGER NOT NULL DEFAULT 0,
+    joint      INTEGER NOT NULL DEFAULT 0,  -- handed out together with other rows
     holder     TEXT NOT NULL DEFAULT '',
     version    TEXT NOT NULL,
     acked      BLOB NOT NULL DEFAULT x'',  -- ranges, 16 bytes each
@@ -94,6 +111,18 @@ CREATE TABLE moves (
 CREATE INDEX moves_by_pipe ON moves (pipe_id);
 CREATE INDEX moves_arriving ON moves (dest_pipe) WHERE settled = 0;
 
+-- What was removed from a pipe without having been committed: expired, purged, merged.
+CREATE TABLE removed (
+    group_id  TEXT NOT NULL,
+    pipe_id   TEXT NOT NULL,
+    start_seq INTEGER NOT NULL,
+    end_seq   INTEGER NOT NULL,
+    reason    TEXT NOT NULL,
+    at_ms     INTEGER NOT NULL,
+    PRIMARY KEY (group_id, pipe_id, start_seq)
+) WITHOUT ROWID;
+CREATE INDEX removed_by_pipe ON removed (pipe_id);
+
 -- Totals of retired pipes, written once.
 CREATE TABLE retired (
     pipe_id  TEXT NOT NULL,
@@ -102,6 +131,9 @@ CREATE TABLE retired (
     start    INTEGER NOT NULL,  -- the group was created after what lies below
     pushed   INTEGER NOT NULL,
     dead     INTEGER NOT NULL,
+    expired  INTEGER NOT NULL DEFAULT 0,
+    purged   INTEGER NOT NULL DEFAULT 0,
+    merged   INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (queue_id, pipe_id, group_id)
 ) WITHOUT ROWID;
 
@@ -111,4 +143,43 @@ CREATE TABLE leases (
     owner  TEXT NOT NULL,
     epoch  INTEGER NOT NULL,
     due_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- Where the message of a dedup_id is, or was about to be, written.
+CREATE TABLE dedups (
+    queue_id TEXT NOT NULL,
+    dedup_id TEXT NOT NULL,
+    pipe_id  TEXT NOT NULL,
+    seq      INTEGER NOT NULL,
+    at_ms    INTEGER NOT NULL,
+    PRIMARY KEY (queue_id, dedup_id)
+) WITHOUT ROWID;
+CREATE INDEX dedups_by_time ON dedups (queue_id, at_ms);
+
+-- Poppers, as they were last seen.
+CREATE TABLE members (
+    group_id TEXT NOT NULL,
+    name     TEXT NOT NULL,
+    seen_ms  INTEGER NOT NULL,
+    waiting  INTEGER NOT NULL,
+    PRIMARY KEY (group_id, name)
+) WITHOUT ROWID;
+
+-- Totals and depths by minute, hour and day.
+CREATE TABLE samples (
+    subject TEXT NOT NULL,
+    step_ms INTEGER NOT NULL,
+    at_ms   INTEGER NOT NULL,
+    data    TEXT NOT NULL,              -- JSON
+    PRIMARY KEY (subject, step_ms, at_ms)
+) WITHOUT ROWID;
+CREATE INDEX samples_by_age ON samples (step_ms, at_ms);
+
+-- What alerts have told of, and have not yet told the end of.
+CREATE TABLE incidents (
+    key      TEXT PRIMARY KEY,
+    since_ms INTEGER NOT NULL,
+    told_ms  INTEGER NOT NULL,
+    data     TEXT NOT NULL,             -- JSON
+    version  INTEGER NOT NULL
 ) WITHOUT ROWID;

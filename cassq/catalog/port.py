@@ -1,4 +1,4 @@
-"""The Catalog port: where everything but payloads lives, and what its rows are.
+"""The Catalog port: where everything but payloads lives. `cassq.catalog.rows` has its rows.
 
 Every verb is one conditional write or one bounded read. A conditional write answers whether it
 took effect; one whose outcome the backend cannot tell raises BackendError with
@@ -9,146 +9,25 @@ took effect; one whose outcome the backend cannot tell raises BackendError with
 from __future__ import annotations
 
 import abc
-import enum
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
 
+from cassq.catalog.rows import (
+    Claim,
+    Cursor,
+    Dedup,
+    GroupRow,
+    Incident,
+    Member,
+    Move,
+    PipeRow,
+    PipeState,
+    QueueRow,
+    Removed,
+    Retired,
+    Sample,
+)
 from cassq.frames import Place
 from cassq.queues import GroupPolicy, QueuePolicy
-from cassq.ranges import EMPTY, RangeSet
-
-
-class PipeState(enum.IntEnum):
-    """The states of a pipe::
-
-    ready ──> open ──> sealed ──> consumed ──> (row gone)
-      └────────────────^
-    """
-
-    READY = 0  # opened ahead by a pusher; no frame yet
-    OPEN = 1  # its owner appends
-    SEALED = 2  # its end is fixed for ever
-    CONSUMED = 3  # retired: its frames may be removed
-
-
-class ClaimState(enum.IntEnum):
-    """The states of a claim row::
-
-    held ──> done
-      └──> free ──> held
-    """
-
-    HELD = 0  # a popper has it until `due_ms`
-    FREE = 1  # given back or expired: anybody may take it from `due_ms` on
-    DONE = 2  # every message is committed or dead
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRow:
-    id: str
-    name: str
-    policy: QueuePolicy
-    version: int  # grows with every change of the policy
-    groups_version: int  # grows when a group comes or goes, and when a pipe retires
-    tail: str = ""  # cp: the newest pipe, the one that the next must succeed
-    deleted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRow:
-    id: str
-    queue_id: str
-    name: str
-    policy: GroupPolicy
-    created_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class PipeRow:
-    id: str
-    queue_id: str
-    state: PipeState
-    owner: str  # which pusher
-    created_ms: int
-    lease_ms: int
-    beat: int = 0  # the owner raises it to show that it lives
-    end: Place | None = None  # recorded once, by whoever sealed it first
-    predecessor: str = ""  # cp: the pipe before it
-    ordinal: int = 0  # the order of creation in the queue
-
-
-@dataclass(frozen=True, slots=True)
-class Cursor:
-    """Where a group stands in a pipe: below `ack` all is done, from `chain` on nothing is claimed.
-
-    epoch and owner fence: an exclusive popper raises the epoch before its first claim.
-    """
-
-    group_id: str
-    pipe_id: str
-    ack: Place
-    chain: Place
-    epoch: int = 0
-    owner: str = ""
-    start: int = 0  # the group was created after what lies below: never delivered to it
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The messages `[start, end)` of a pipe for a group, and what has become of them.
-
-    The rows of a (group, pipe) are disjoint and cover `[ack, chain)` of its cursor. `version`
-    changes with every write of the row, and is what the next conditional write names.
-    """
-
-    group_id: str
-    pipe_id: str
-    start: int
-    end: int
-    pos: int  # of the frame that holds `start`, or an earlier one
-    state: ClaimState
-    due_ms: int
-    deliveries: int  # how often these messages were handed to a popper, this claim included
-    losses: int = 0  # how often their claim expired
-    holder: str = ""
-    version: str = ""
-    acked: RangeSet = field(default=EMPTY)
-    failure: str = ""  # JSON: the last failure's reason, error, consumer and times
-
-    @property
-    def count(self) -> int:
-        return self.end - self.start
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """An intent to put a message elsewhere: the key of the ledger's dead.
-
-    key: (group, pipe, seq). It is written before the message is pushed to `dest`; the message is
-    there if the frame at `dest` bears its id. `settled` is set by the write that marks the
-    message done in its old place.
-    """
-
-    group_id: str
-    pipe_id: str
-    seq: int
-    reason: str
-    dest_pipe: str
-    dest_seq: int
-    at_ms: int
-    settled: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Retired:
-    """The totals of a retired pipe for one group, written once."""
-
-    pipe_id: str
-    group_id: str
-    queue_id: str
-    start: int  # the group was created after what lies below
-    pushed: int
-    dead: int
 
 
 class Catalog(abc.ABC):
@@ -216,8 +95,8 @@ class Catalog(abc.ABC):
     @abc.abstractmethod
     def add_pipe(self, row: PipeRow) -> bool:
         """Insert a pipe durably. With a strict queue only if `row.predecessor` is the queue's
-        tail and is sealed or gone; the pipe becomes the tail. False when that, or the queue, is
-        no more, or the pipe is there already.
+        tail and is sealed or gone; the pipe becomes the tail. False when that, the queue or the
+        pipe's group is no more, or the pipe is there already.
         """
 
     @abc.abstractmethod
@@ -233,7 +112,12 @@ class Catalog(abc.ABC):
         self, group: GroupRow, limit: int, *, unacked: bool = False
     ) -> list[PipeRow]:
         """Live pipes in which the group may have something left to claim (unacked: to ack),
-        oldest first. A group is always asked about in the same way."""
+        oldest first, without timer pipes. A group is always asked about in the same way."""
+
+    @abc.abstractmethod
+    def timer_pipes(self, group: GroupRow, until_ms: int, limit: int) -> list[PipeRow]:
+        """Live timer pipes with something in them that the group has not scheduled, and that may
+        be due before `until_ms`, earliest first."""
 
     @abc.abstractmethod
     def consumed_pipes(self) -> list[PipeRow]:
@@ -244,8 +128,11 @@ class Catalog(abc.ABC):
         """The ids of all pipe rows there are."""
 
     @abc.abstractmethod
-    def beat(self, pipe_id: str, owner: str, state: PipeState) -> bool:
-        """Show that the owner lives, and set ready or open; False when it is sealed."""
+    def beat(self, pipe_id: str, owner: str, state: PipeState, rate: int = 0) -> bool:
+        """Show that the owner lives, and set ready or open; False when it is sealed.
+
+        rate: messages a second since its last beat.
+        """
 
     @abc.abstractmethod
     def record_end(self, pipe_id: str, end: Place) -> Place | None:
@@ -256,6 +143,13 @@ class Catalog(abc.ABC):
         """Make a sealed pipe consumed, durably, if every group has acked all of it, nothing is
         being moved there, its predecessor is consumed or gone, and `groups_version` is the
         queue's; its cursors go, its totals are written.
+        """
+
+    @abc.abstractmethod
+    def repoint(self, pipe_id: str, queue_id: str, group_id: str) -> bool:
+        """Give a sealed pipe that nobody ever claimed from to another queue, for one group of it,
+        durably; in the old queue's ledger its messages are merged. False when somebody has
+        claimed, something is being moved there, or the pipe, queue or group is gone.
         """
 
     @abc.abstractmethod
@@ -273,10 +167,18 @@ class Catalog(abc.ABC):
         """All cursors of a group."""
 
     @abc.abstractmethod
-    def claim(self, cursor: Cursor, chain: Place, claim: Claim, *, synced: bool = False) -> bool:
+    def claim(
+        self,
+        cursor: Cursor,
+        chain: Place,
+        rows: Sequence[Claim],
+        *,
+        removed: Sequence[Removed] = (),
+        synced: bool = False,
+    ) -> bool:
         """Claim `[cursor.chain, chain)`: move the chain if cursor's chain and epoch are still
-        the row's, and insert the claim. Durable against process death; `synced` also against
-        the machine's.
+        the row's, and insert the rows, which cover it. Durable against process death; `synced`
+        also against the machine's.
         """
 
     @abc.abstractmethod
@@ -308,10 +210,13 @@ class Catalog(abc.ABC):
         *,
         epoch: int | None = None,
         settle: Sequence[Move] = (),
+        withdraw: Sequence[Move] = (),
+        removed: Sequence[Removed] = (),
     ) -> bool:
         """Put `new` in the place of `old`, durably, if `old.version` is still the row's, and the
-        cursor's epoch is `epoch` when given. `new` covers `old` exactly. Moves named are settled
-        with it. Done rows at the front move the ack offset and are removed.
+        cursor's epoch is `epoch` when given. `new` covers `old` exactly. Moves named are settled,
+        or withdrawn, with it, and removals noted. Done rows at the front move the ack offset and
+        are removed.
         """
 
     @abc.abstractmethod
@@ -332,12 +237,117 @@ class Catalog(abc.ABC):
         """
 
     @abc.abstractmethod
+    def intend_many(self, moves: Sequence[Move], held: Claim) -> bool:
+        """Write intents durably, in the place of any that are there, if the mover's claim is
+        still his; False, and nothing written, when it is not. All lie in that claim."""
+
+    @abc.abstractmethod
     def moves(self, group_id: str, pipe_id: str) -> list[Move]:
         """The moves out of a pipe."""
 
     @abc.abstractmethod
-    def retired(self, queue_id: str) -> list[Retired]:
-        """The totals of a queue's retired pipes."""
+    def removed(self, group_id: str, pipe_id: str) -> list[Removed]:
+        """What was removed from a pipe for a group, by start."""
+
+    @abc.abstractmethod
+    def retired(self, queue_id: str, pipe_id: str = "") -> list[Retired]:
+        """The totals of a queue's retired pipes, or of one of them."""
+
+    # --- deduplication ----------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def dedup(self, row: Dedup, instead_of: Dedup | None = None) -> Dedup:
+        """Write an intent durably if none is there for its id (or it equals `instead_of`); the
+        one that is there now."""
+
+    @abc.abstractmethod
+    def forget_dedups(self, queue_id: str, before_ms: int) -> int:
+        """Remove rows older than that; how many."""
+
+    # --- who is there, how it went, what is wrong ---------------------------------------------
+
+    @abc.abstractmethod
+    def attend(self, member: Member) -> None:
+        """Note that a popper is there. Unsynced."""
+
+    @abc.abstractmethod
+    def leave(self, group_id: str, name: str) -> None:
+        """A popper has closed."""
+
+    @abc.abstractmethod
+    def members(self, group_id: str, since_ms: int) -> list[Member]:
+        """The poppers seen since then; older rows are removed in passing."""
+
+    @abc.abstractmethod
+    def note_success(self, group_id: str, at_ms: int) -> None:
+        """Something of the group was committed. Unsynced."""
+
+    @abc.abstractmethod
+    def success_ms(self, group_id: str) -> int:
+        """When something of the group was last committed, as far as it was noted; 0: never."""
+
+    @abc.abstractmethod
+    def add_samples(self, samples: Sequence[Sample]) -> None:
+        """Insert samples; those that are there (subject, step, time) stay. Unsynced."""
+
+    @abc.abstractmethod
+    def samples(self, subject: str, step_ms: int, since_ms: int) -> list[Sample]:
+        """The samples of a subject from then on, oldest first."""
+
+    @abc.abstractmethod
+    def forget_samples(self, step_ms: int, before_ms: int) -> None:
+        """Remove samples of a step that are older."""
+
+    @abc.abstractmethod
+    def incidents(self) -> list[Incident]:
+        """What alerts have told of and not yet told the end of."""
+
+    @abc.abstractmethod
+    def put_incident(self, incident: Incident) -> bool:
+        """Insert (version 0) or change an incident if its version is still the row's."""
+
+    @abc.abstractmethod
+    def drop_incident(self, incident: Incident) -> bool:
+        """Remove an incident if its version is still the row's."""
+
+    # --- where something may be to do: hints for the reaper, whose conditional writes decide ------
+
+    @abc.abstractmethod
+    def unsealed_pipes(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
+        """The pipes of these queues (None: of all) that somebody may be writing, oldest first."""
+
+    @abc.abstractmethod
+    def finished_pipes(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
+        """The sealed pipes of these queues (None: of all) that every group seems to have acked to
+        the end, oldest first."""
+
+    @abc.abstractmethod
+    def due_groups(self, now_ms: int, queue_ids: Collection[str] | None = None) -> list[GroupRow]:
+        """The groups of these queues (None: of all) for which `due` may give something."""
+
+    @abc.abstractmethod
+    def overdue(self, group_id: str, now_ms: int, deliveries: int, limit: int) -> list[Claim]:
+        """Of what is `due`: claims held past their deadline, then free ones that were delivered
+        so many times, are doomed or are being moved."""
+
+    @abc.abstractmethod
+    def limited_queues(self, queue_ids: Collection[str] | None = None) -> list[QueueRow]:
+        """Those of these queues (None: of all) whose messages expire, are limited in number, or
+        are deduplicated."""
+
+    @abc.abstractmethod
+    def busy_queues(self, queue_ids: Collection[str] | None = None) -> list[str]:
+        """The ids of those of these queues (None: of all) that are pushed to, or for which more
+        than one open pipe is wished."""
+
+    @abc.abstractmethod
+    def wish_pipes(self, queue: QueueRow, pipes: int, at_ms: int) -> bool:
+        """Say how many pipes are wished for, if `queue.wished_pipes` and `wished_ms` are still
+        the row's. Unsynced."""
+
+    @abc.abstractmethod
+    def live_queues(self) -> list[str]:
+        """The ids of queues that have live pipes."""
 
     # --- leases (for the `lease` locker and the reaper's passes) ------------------------------
 

@@ -15,6 +15,8 @@ import click
 from cassq.cli import output
 from cassq.cli.audit import audit
 from cassq.cli.completion import completion
+from cassq.cli.dead import dead
+from cassq.cli.explain import explain
 from cassq.cli.group import group
 from cassq.cli.peek import peek
 from cassq.cli.pop import pop
@@ -130,6 +132,7 @@ def version(call: Invocation) -> None:
 
 
 for _command in (
-    *(queue, group, push, pop, peek, stats, audit, reap, rollback, completion, version),
+    *(queue, group, push, pop, peek, dead, explain, stats, audit, reap, rollback),
+    *(completion, version),
 ):
     main.add_command(_command)

@@ -16,6 +16,7 @@ from cassq.cli.stopping import Stop, Stopped
 from cassq.cli.verb import Invocation, Verb, queue_argument
 from cassq.errors import CassqError, MessageTooLargeError, UsageError
 from cassq.frames import MESSAGE_BYTES_MAX
+from cassq.importance import with_importance
 from cassq.messages import MessageIds
 from cassq.pusher import Pusher
 
@@ -92,6 +93,11 @@ class Pushing:
     help="A header of every message; may be given several times.",
 )
 @click.option("--key", help="The key of every message.")
+@click.option(
+    "--importance",
+    metavar="WORD",
+    help="The importance of every message, by which alerts are routed if it fails.",
+)
 @click.option("--ids", is_flag=True, help="Write the ids of the messages, one a line.")
 @click.pass_context
 def push(
@@ -101,6 +107,7 @@ def push(
     whole: bool,
     headers: tuple[tuple[str, str], ...],
     key: str | None,
+    importance: str | None,
     ids: bool,
 ) -> None:
     """Push messages to a queue: each line of the FILEs is one, as bytes, without its newline.
@@ -114,6 +121,7 @@ def push(
     call = ctx.ensure_object(Invocation)
     sources = files or (STDIN,)
     stored_key = None if key is None else os.fsencode(key)
+    all_headers = dict(with_importance(dict(headers), importance) or {})
     runs: list[MessageIds] = []
     with (
         Stop() as stop,
@@ -121,7 +129,7 @@ def push(
         client.queue(queue).pusher() as pusher,
         output.progress(_total_bytes(sources), quiet=_in_the_way(sources, ids)) as advance,
     ):
-        pushing = Pushing(pusher, dict(headers), stored_key)
+        pushing = Pushing(pusher, all_headers, stored_key)
         try:
             for chunk in chunks(sources, whole=whole, stop=stop):
                 found = pushing.push(chunk)

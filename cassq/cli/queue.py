@@ -1,21 +1,24 @@
-"""`cassq queue`: make queues, look at their policies, change them, delete them."""
+"""`cassq queue`: make queues, look at and change their policies, pause, drain, purge, delete."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
 from cassq.cli import output
-from cassq.cli.policies import given, given_at_least_one, queue_options
-from cassq.cli.verb import Invocation, Verb, queue_argument, sure_to_delete
+from cassq.cli.policies import NO_LIMIT, given, given_at_least_one, queue_options
+from cassq.cli.verb import Invocation, Verb, queue_argument, seconds, sure_to_delete
 from cassq.queue import Queue
 from cassq.queues import as_dict
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.group()
 def queue() -> None:
-    """Make, list, show, change and delete queues."""
+    """Make, list, show, change, pause, drain, purge and delete queues."""
 
 
 @queue.command(
@@ -116,6 +119,119 @@ def delete(ctx: click.Context, name: str, yes: bool) -> None:
         output.say(f"deleted {name}")
 
 
+PAUSED = [
+    click.option("--push", is_flag=True, help="Only pushing."),
+    click.option("--pop", is_flag=True, help="Only popping."),
+]
+
+
+def _paused_options(function: F) -> F:
+    for option in reversed(PAUSED):
+        function = option(function)
+    return function
+
+
+@queue.command(
+    "pause", cls=Verb, examples=["cassq queue pause mail", "cassq queue pause mail --pop"]
+)
+@queue_argument()
+@_paused_options
+@click.pass_obj
+def pause(call: Invocation, name: str, push: bool, pop: bool) -> None:
+    """Pause pushing and popping, or one of them.
+
+    Pushes are refused and pops find nothing until `cassq queue resume`; running clients take it up
+    within one lease. What poppers hold they may commit.
+    """
+    both = push == pop
+    with call.connect() as client:
+        found = client.queue(name)
+        found.pause(push=push or both, pop=pop or both)
+        _show_paused(call, found)
+
+
+@queue.command("resume", cls=Verb, examples=["cassq queue resume mail"])
+@queue_argument()
+@_paused_options
+@click.pass_obj
+def resume(call: Invocation, name: str, push: bool, pop: bool) -> None:
+    """End a pause of pushing and popping, or of one of them."""
+    both = push == pop
+    with call.connect() as client:
+        found = client.queue(name)
+        found.resume(push=push or both, pop=pop or both)
+        _show_paused(call, found)
+
+
+def _show_paused(call: Invocation, queue: Queue) -> None:
+    policy = queue.policy
+    told = {"push": policy.push_paused, "pop": policy.pop_paused}
+    if call.as_json:
+        output.document({"queue": queue.name, "paused": told})
+    else:
+        verbs = [f"{verb} is {'paused' if value else 'open'}" for verb, value in told.items()]
+        output.say(f"{queue.name}: {', '.join(verbs)}")
+
+
+@queue.command("drain", cls=Verb, examples=["cassq queue drain mail --timeout 5m"])
+@queue_argument()
+@click.option(
+    "--timeout",
+    type=seconds,
+    default="60s",
+    show_default=True,
+    metavar="SECONDS",
+    help="Wait for so long at the most.",
+)
+@click.pass_context
+def drain(ctx: click.Context, name: str, timeout: float) -> None:
+    """Pause pushing, and wait until everything is consumed.
+
+    Pushing stays paused. The exit code is 1 when some group has messages left.
+    """
+    call = ctx.ensure_object(Invocation)
+    with call.connect() as client:
+        left = client.queue(name).drain(timeout)
+    if call.as_json:
+        output.document({"queue": name, "left": left})
+    else:
+        output.say(f"{name} has {output.messages(left)} left" if left else f"{name} is drained")
+    if left:
+        ctx.exit(1)
+
+
+@queue.command(
+    "purge",
+    cls=Verb,
+    examples=["cassq queue purge mail --group billing", "cassq queue purge mail --yes"],
+)
+@queue_argument()
+@click.option("--group", metavar="GROUP", help="Only what waits for this group.  [default: all]")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.pass_context
+def purge(ctx: click.Context, name: str, group: str | None, yes: bool) -> None:
+    """Remove the messages that wait in a queue, for ever; the queue stays.
+
+    Delayed messages go too; what poppers hold stays with them. Asks first, and tells how many
+    messages of which group would be lost; without a terminal --yes is needed.
+    """
+    call = ctx.ensure_object(Invocation)
+    with call.connect() as client:
+        found = client.queue(name)
+        counts = found.count_waiting(group)
+        told = ", ".join(f"{output.messages(n)} of group {g}" for g, n in counts.items())
+        question = f"Purge from {name}: {told or 'nothing, it has no groups'}?"
+        if not sure_to_delete(question, yes=yes, as_json=call.as_json):
+            output.note("nothing was purged")
+            ctx.exit(1)
+        purged = found.purge(group)
+    if call.as_json:
+        output.document({"queue": name, "purged": purged})
+        return
+    for of_group, count in purged.items():
+        output.say(f"purged {output.messages(count)} of group {of_group}")
+
+
 def _question(queue: Queue) -> str:
     groups = queue.stats().groups
     left = max((g.waiting + g.pending for g in groups.values()), default=0)
@@ -142,4 +258,6 @@ def _show(call: Invocation, queue: Queue) -> None:
 
 
 def _plain(value: object) -> str:
+    if value is None:
+        return NO_LIMIT
     return f"{value:g} s" if isinstance(value, float) else str(value)

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
 
-from cassq.catalog.port import QueueRow
+from cassq.alerts.targets import Target, load_targets
+from cassq.catalog.rows import QueueRow
 from cassq.cli import output
 from cassq.cli.stopping import Stop
 from cassq.cli.verb import Invocation, Verb, complete_queue, seconds
 from cassq.client import Client
-from cassq.clock import SystemClock
-from cassq.errors import BackendError, QueueNotFoundError, UsageError
-from cassq.reaper import Action, Reaper
+from cassq.clock import Stopwatch, SystemClock
+from cassq.errors import BackendError, UsageError
+from cassq.reaper import FAILED, LEASE_MS, Action, Reaper
+from cassq.reaper.actions import Scope
 
 LOOK_SECONDS = 0.25
 EVERY_SECONDS_MIN = 0.1
-FAILED = "failed"
+PATIENCE_SECONDS = 1.0
 
-# Runs the passes over these queues.
-Pass = Callable[[Reaper, list[QueueRow]], list[Action]]
+# Runs the passes over these queues, or all there are.
+Pass = Callable[[Reaper, list[QueueRow] | None], list[Action]]
 
 OPTIONS = [
     click.option(
@@ -59,27 +61,74 @@ def _with_options(command: Any) -> Any:
         "cassq reap --dry-run",
         "cassq reap --every 10s",
         "cassq reap --queue mail --queue /shop/orders --json",
+        "cassq reap --every 10s --metrics-port 9464",
+        "cassq reap --every 30s --alerts alerts.toml",
     ],
 )
 @_with_options
+@click.option(
+    "--alerts",
+    type=click.Path(path_type=Path),
+    envvar="CASSQ_ALERTS",
+    show_envvar=True,
+    metavar="FILE",
+    help="Tell the targets of this TOML file what is wrong with queues.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="With --every: serve metrics for Prometheus; needs the extra cassq[metrics].",
+)
+@click.option(
+    "--metrics-host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="HOST",
+    help="The address at which metrics are served.",
+)
 @click.pass_context
-def reap(ctx: click.Context, queues: tuple[str, ...], every: float | None, dry_run: bool) -> None:
+def reap(
+    ctx: click.Context,
+    queues: tuple[str, ...],
+    every: float | None,
+    dry_run: bool,
+    alerts: Path | None,
+    metrics_port: int | None,
+    metrics_host: str,
+) -> None:
     """Do what is left over when pushers and poppers stop, crash or are done.
 
     \b
     seal      pipes whose pusher is gone, or showed no sign of life for a whole lease
     rollback  give messages back that a popper has kept for too long
     retire    remove pipes that every group has committed
+    expire    remove messages that are too old, or too many
+    scale     have more or fewer pipes open side by side, as the load asks for
+    rollup    note the totals and depths of each minute, hour and day
     sweep     finish removals that a crash interrupted
+    alert     with --alerts, tell people what is wrong
 
     Running clients do this in passing, so it is needed only where no client runs: one pass from
     cron, or --every as a daemon. Any number may run side by side.
 
     One pass watches pipes of which it cannot tell whether their pusher lives, all at once, until it
     can: at most for a lease, which is 10 seconds by default. If there are none it returns at once.
-    The exit code is 1 if something could not be done.
+    What could not be told is tried again by a later pass. What was noted is not shown. The exit
+    code is 1 if something could not be done.
     """
-    _run(ctx, queues, every, dry_run, once=_reap_once, again=_reap)
+    metrics = None if metrics_port is None else (metrics_port, metrics_host)
+    targets = load_targets(alerts) if alerts is not None else []
+    _run(
+        ctx,
+        queues,
+        every,
+        dry_run,
+        once=_reap_once,
+        again=_reap,
+        metrics=metrics,
+        targets=targets,
+    )
 
 
 @click.command(
@@ -96,7 +145,7 @@ def rollback(
 
     Messages that were delivered too often become dead letters. This is one pass of `cassq reap`.
     """
-    _run(ctx, queues, every, dry_run, once=_roll_back, again=_roll_back)
+    _run(ctx, queues, every, dry_run, once=_roll_back_once, again=_roll_back)
 
 
 def _run(
@@ -107,16 +156,26 @@ def _run(
     *,
     once: Callable[[Stop], Pass],
     again: Callable[[Stop], Pass],
+    metrics: tuple[int, str] | None = None,
+    targets: Sequence[Target] = (),
 ) -> None:
     call = ctx.ensure_object(Invocation)
+    if metrics is not None and every is None:
+        raise UsageError("--metrics-port goes with --every: one pass is over too soon")
     if every is not None and every < EVERY_SECONDS_MIN:
         raise UsageError(f"--every is at least {EVERY_SECONDS_MIN} seconds, not {every:g}")
     with Stop() as stop, call.connect() as client:
         client.reaper.dry_run = dry_run
+        client.reaper.patience = PATIENCE_SECONDS
+        client.reaper.targets = targets
+        if metrics is not None:
+            port, host = metrics
+            served = client.serve_metrics(port, host)
+            output.note(f"metrics at http://{host}:{served.port}/metrics")
         if every is not None:
             _go_on(call, client, queues, again(stop), every, stop)
             return
-        actions = once(stop)(client.reaper, _rows(client, queues))
+        actions = _notable(once(stop)(client.reaper, _rows(client, queues)))
     if call.as_json:
         output.document(_document(actions))
     else:
@@ -140,7 +199,7 @@ def _go_on(
     output.note(f"a pass every {pause:g} s, until SIGTERM or Ctrl-C")
     while True:
         try:
-            actions = work(client.reaper, _rows(client, queues))
+            actions = _notable(work(client.reaper, _rows(client, queues)))
         except BackendError as exc:
             kind = type(exc).__name__
             output.error(exc.message, exc.hint, as_json=call.as_json, kind=kind, fields=exc.fields)
@@ -155,14 +214,8 @@ def _go_on(
             return
 
 
-def _rows(client: Client, queues: tuple[str, ...]) -> list[QueueRow]:
-    if queues:
-        return [client.queue(name).row for name in queues]
-    rows: list[QueueRow] = []
-    for queue in client.queues():
-        with contextlib.suppress(QueueNotFoundError):  # deleted since they were listed
-            rows.append(queue.row)
-    return rows
+def _rows(client: Client, queues: tuple[str, ...]) -> list[QueueRow] | None:
+    return [client.queue(name).row for name in queues] if queues else None
 
 
 # --- the passes -----------------------------------------------------------------------------
@@ -173,23 +226,40 @@ def _reap(_stop: Stop) -> Pass:
 
 
 def _roll_back(_stop: Stop) -> Pass:
-    return lambda reaper, rows: [action for row in rows for action in reaper.rollback(row)]
+    return lambda reaper, rows: reaper.reap(rows, only=("rollback",))
+
+
+def _roll_back_once(stop: Stop) -> Pass:
+    return lambda reaper, rows: _each(reaper, rows, ("rollback",), stop)
 
 
 def _reap_once(stop: Stop) -> Pass:
     """All passes, after watching what cannot be told at the first look."""
 
-    def work(reaper: Reaper, rows: list[QueueRow]) -> list[Action]:
+    def work(reaper: Reaper, rows: list[QueueRow] | None) -> list[Action]:
         actions = _seal_after_watching(reaper, rows, stop)
-        for row in rows:
-            actions += reaper.rollback(row)
-            actions += reaper.retire(row)
-        return actions + reaper.sweep()
+        others = [name for name in reaper.names if name != "seal"]
+        return actions + _each(reaper, rows, others, stop)
 
     return work
 
 
-def _seal_after_watching(reaper: Reaper, rows: list[QueueRow], stop: Stop) -> list[Action]:
+def _each(
+    reaper: Reaper, rows: list[QueueRow] | None, names: Sequence[str], stop: Stop
+) -> list[Action]:
+    """These passes once each; one that another reaper is in the middle of when that is done."""
+    actions: list[Action] = []
+    for name in names:
+        scope = Scope(reaper.ports, rows)
+        watch = Stopwatch()
+        while (done := reaper.run(name, scope)) is None:
+            if watch.seconds() > 2 * LEASE_MS / 1000 or stop.wait(LOOK_SECONDS):
+                break  # others are at it all the time
+        actions += done or []
+    return actions
+
+
+def _seal_after_watching(reaper: Reaper, rows: list[QueueRow] | None, stop: Stop) -> list[Action]:
     """Seal pipes until every one of the others has shown that its owner lives.
 
     The reaper takes note of each lease at every look, and seals those that stood still for their
@@ -199,8 +269,8 @@ def _seal_after_watching(reaper: Reaper, rows: list[QueueRow], stop: Stop) -> li
     told = False
     actions: dict[str, Action] = {}
     while True:
-        for row in rows:
-            actions |= {action.subject: action for action in reaper.seal(row)}
+        found = _each(reaper, rows, ("seal",), stop)
+        actions |= {action.subject: action for action in found}
         doubtful = [
             pipe
             for pipe in reaper.candidates(rows)
@@ -219,6 +289,11 @@ def _seal_after_watching(reaper: Reaper, rows: list[QueueRow], stop: Stop) -> li
 
 
 # --- what was done --------------------------------------------------------------------------
+
+
+def _notable(actions: list[Action]) -> list[Action]:
+    """Without what is done every minute for every queue."""
+    return [a for a in actions if a.verb != "rollup" or a.outcome == FAILED]
 
 
 def _document(actions: list[Action]) -> dict[str, Any]:

@@ -1,25 +1,31 @@
-"""`cassq stats`: how many messages are in which state, once or again and again."""
+"""`cassq stats`: how many messages are in which state, how fast they move, and how it was."""
 
 from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
 from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 
+from cassq.cli import history as past
 from cassq.cli import output
+from cassq.cli.chart import number
 from cassq.cli.stopping import Stop
 from cassq.cli.verb import Invocation, Verb, complete_queue, seconds
 from cassq.client import Client
 from cassq.clock import SystemClock
 from cassq.errors import UsageError
+from cassq.history import STEPS, WINDOWS_MS, Rates, Windows
 from cassq.stats import QueueStats
 
 WATCH_SECONDS = 2.0
 WATCH_SECONDS_MIN = 0.1
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
+RATE_HEADERS = ("MESSAGES A SECOND", "", *WINDOWS_MS)
 HEADERS = ("QUEUE", "PUSHED", "PIPES", "GROUP", "WAITING", "PENDING", "COMMITTED", "DEAD", "OLDEST")
 
 
@@ -49,6 +55,8 @@ def _with_seconds(word: str, after: str) -> str:
         "cassq stats mail --json",
         "cassq stats mail --watch",
         "cassq stats --watch 10s --json >> stats.jsonl",
+        "cassq stats mail --history",
+        "cassq stats mail --history --step hour --since 7d --image mail.png",
     ],
 )
 @click.argument("queue", required=False, metavar="[QUEUE]", shell_complete=complete_queue)
@@ -58,8 +66,34 @@ def _with_seconds(word: str, after: str) -> str:
     metavar="[SECONDS]",
     help="Show it again every so many seconds (2 when not given), until Ctrl-C.",
 )
+@click.option("--history", is_flag=True, help="Show how it was, as charts (or JSON).")
+@click.option(
+    "--step",
+    type=click.Choice(list(STEPS)),
+    help="With --history: what is shown as one point.  [default: minute]",
+)
+@click.option(
+    "--since",
+    type=seconds,
+    metavar="SECONDS",
+    help="With --history: how far back, as in 2h or 30d.  [default: 3h, 3d or 90d, by the step]",
+)
+@click.option("--group", metavar="GROUP", help="With --history: only this group.")
+@click.option(
+    "--image",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="With --history: draw it to FILE (.png, .svg, .pdf); needs the extra cassq[plots].",
+)
 @click.pass_obj
-def stats(call: Invocation, queue: str | None, watch: float | None) -> None:
+def stats(
+    call: Invocation,
+    /,
+    queue: str | None,
+    watch: float | None,
+    history: bool,
+    **past_options: Any,
+) -> None:
     """Show what is in a queue, or in all of them, for each consumer group.
 
     \b
@@ -71,13 +105,27 @@ def stats(call: Invocation, queue: str | None, watch: float | None) -> None:
     DEAD       moved to the group's dead letters
     OLDEST     the age of the oldest message not committed
 
-    For one queue the pipes are shown by state. With --watch and --json each line is an object.
+    For one queue the pipes are shown by state, how fast messages were pushed, popped, committed
+    and put away over the last 1, 5 and 15 minutes, and how often those waiting or pending were
+    delivered. With --watch and --json each line is an object.
+
+    --history shows what was noted once a minute while a client or `cassq reap` ran: minutes are
+    kept for 2 days, hours for 60 days, days for 5 years.
     """
+    if history:
+        if queue is None or watch is not None:
+            raise UsageError("--history goes with the name of one queue, and without --watch")
+        with call.connect() as client:
+            _show_history(call, client, queue, **past_options)
+        return
+    given = [name for name, value in past_options.items() if value is not None]
+    if given:
+        raise UsageError(f"--{given[0]} goes with --history")
     if watch is None:
         with call.connect() as client:
             found = _stats(client, queue)
         if call.as_json:
-            documents = [s.as_dict() for s in found]
+            documents = [each.as_dict() for each in found]
             output.document(documents if queue is None else documents[0])
         else:
             output.say(*_lines(found, queue))
@@ -86,6 +134,27 @@ def stats(call: Invocation, queue: str | None, watch: float | None) -> None:
         raise UsageError(f"--watch is at least {WATCH_SECONDS_MIN} seconds, not {watch:g}")
     with Stop() as stop, call.connect() as client:
         _watch(call, client, queue, watch, stop)
+
+
+def _show_history(
+    call: Invocation,
+    client: Client,
+    name: str,
+    step: str | None,
+    since: float | None,
+    group: str | None,
+    image: Path | None,
+) -> None:
+    queue, step = client.queue(name), step or "minute"
+    found = past.look_back(queue, group, step, since)
+    if image is not None:
+        past.write_image(queue, step, found, image)
+    if call.as_json:
+        output.document(past.document(queue, step, found))
+    elif image is not None:
+        output.say(f"wrote {image}")
+    else:
+        past.show(queue, step, found)
 
 
 def _watch(call: Invocation, client: Client, queue: str | None, every: float, stop: Stop) -> None:
@@ -97,7 +166,7 @@ def _watch(call: Invocation, client: Client, queue: str | None, every: float, st
         found = _stats(client, queue)
         now = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC)
         if call.as_json:
-            told = [s.as_dict() for s in found]
+            told = [each.as_dict() for each in found]
             at = now.isoformat(timespec="milliseconds")
             output.json_line({"at": at, "queues": told})
         else:
@@ -111,18 +180,51 @@ def _watch(call: Invocation, client: Client, queue: str | None, every: float, st
             return
 
 
-def _stats(client: Client, queue: str | None) -> list[QueueStats]:
-    if queue is not None:
-        return [client.queue(queue).stats()]
-    return [found.stats() for found in client.queues()]
+class Found(NamedTuple):
+    """What is told of a queue."""
+
+    stats: QueueStats
+    rates: Rates
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**self.stats.as_dict(), "rates": self.rates.as_dict()}
 
 
-def _lines(found: list[QueueStats], queue: str | None) -> list[str]:
-    lines = output.table_lines(HEADERS, [row for stats in found for row in _rows(stats)])
+def _stats(client: Client, name: str | None) -> list[Found]:
+    queues = client.queues() if name is None else [client.queue(name)]
+    return [Found(*queue.stats_and_rates()) for queue in queues]
+
+
+def _lines(found: list[Found], queue: str | None) -> list[str]:
+    lines = output.table_lines(HEADERS, [row for each in found for row in _rows(each.stats)])
     if queue is not None:
-        pipes = ", ".join(f"{count:,} {state}" for state, count in found[0].pipes.items())
-        lines += ["", f"pipes: {pipes}; consistency: {found[0].consistency}"]
+        stats, rates = found[0]
+        pipes = ", ".join(f"{count:,} {state}" for state, count in stats.pipes.items())
+        lines += ["", f"pipes: {pipes}; consistency: {stats.consistency}", ""]
+        lines += output.table_lines(RATE_HEADERS, _rate_rows(rates))
+        lines += _delivery_lines(stats)
     return lines
+
+
+def _rate_rows(rates: Rates) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = [("pushed", "", *_shown(rates.pushed))]
+    for name, verbs in rates.groups.items():
+        rows += [(v, name, *_shown(windows)) for v, windows in verbs.items() if v != "pushed"]
+    return rows
+
+
+def _shown(windows: Windows) -> list[object]:
+    return [None if rate is None else number(rate) for rate in windows.values()]
+
+
+def _delivery_lines(stats: QueueStats) -> list[str]:
+    """How often what is waiting or pending was delivered."""
+    told = [
+        (name, "never" if times == 0 else f"{times} time{'' if times == 1 else 's'}", count)
+        for name, group in stats.groups.items()
+        for times, count in sorted(group.deliveries.items())
+    ]
+    return ["", *output.table_lines(("GROUP", "DELIVERED", "MESSAGES"), told)] if told else []
 
 
 def _rows(stats: QueueStats) -> list[tuple[object, ...]]:

@@ -7,8 +7,8 @@ from itertools import count
 from typing import Any
 
 from cassq import claims
-from cassq.catalog.port import (
-    Catalog,
+from cassq.catalog.port import Catalog
+from cassq.catalog.rows import (
     Claim,
     ClaimState,
     Cursor,
@@ -101,7 +101,7 @@ class Desk:
         cursor = self.cursor
         chain = place(cursor.chain.seq + count)
         row = claims.first(cursor, chain, holder, due_ms, version)
-        assert self.catalog.claim(cursor, chain, row)
+        assert self.catalog.claim(cursor, chain, [row])
         return row
 
     def finish(self, row: Claim, *, epoch: int | None = None) -> bool:
@@ -114,7 +114,7 @@ class Desk:
 
     def freed(self, row: Claim, now_ms: int = DUE_MS) -> list[Claim]:
         """The rows that take a claim's place when it is taken away."""
-        return claims.freed(row, now_ms, 10, version)
+        return claims.freed(row, now_ms, now_ms, 10, version)
 
     def assert_covered(self) -> RangeSet:
         """The rows cover `[ack, chain)` without a gap or an overlap, no two done rows touch, and

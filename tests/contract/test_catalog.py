@@ -243,7 +243,7 @@ def test_the_chains_of_many_poppers_never_overlap_and_leave_no_gap(
         while (cursor := desk.cursor).chain.seq < 300:
             chain = place(cursor.chain.seq + 1 + number)
             row = claims.first(cursor, chain, f"popper {number}", 10**15, version)
-            if catalog.claim(cursor, chain, row):
+            if catalog.claim(cursor, chain, [row]):
                 claimed.append((row.start, row.end))
                 if row.start % 3:
                     assert desk.finish(row)

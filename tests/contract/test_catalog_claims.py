@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from cassq import claims
-from cassq.catalog.port import Catalog, Claim, ClaimState
+from cassq.catalog.port import Catalog
+from cassq.catalog.rows import Claim, ClaimState
 from cassq.claims import Give
 from cassq.frames import Place
 from cassq.ranges import EMPTY, RangeSet
@@ -73,7 +74,7 @@ def test_cursors_of_a_group_are_one_a_pipe(desk: Desk) -> None:
 def test_a_claim_moves_the_chain_and_leaves_its_row(desk: Desk, theirs: Desk, synced: bool) -> None:
     cursor = desk.cursor
     row = claims.first(cursor, place(5), "me", DUE_MS, version)
-    assert desk.catalog.claim(cursor, place(5), row, synced=synced)
+    assert desk.catalog.claim(cursor, place(5), [row], synced=synced)
     assert theirs.rows == [row]
     assert theirs.cursor == replace(cursor, chain=place(5))
 
@@ -82,7 +83,7 @@ def test_of_two_who_claim_from_the_same_place_one_does(desk: Desk, theirs: Desk)
     cursor = desk.cursor
     mine = desk.claim(5)
     late = claims.first(cursor, place(9), "you", DUE_MS, version)
-    assert not theirs.catalog.claim(cursor, place(9), late)
+    assert not theirs.catalog.claim(cursor, place(9), [late])
     assert theirs.rows == [mine]
     assert theirs.cursor.chain == place(5)
 
@@ -132,7 +133,7 @@ def test_a_fenced_popper_claims_nothing(desk: Desk, theirs: Desk) -> None:
     assert mine is not None
     assert theirs.catalog.fence(theirs.cursor, "you") is not None
     row = claims.first(mine, place(5), "me", DUE_MS, version)
-    assert not desk.catalog.claim(mine, place(5), row)
+    assert not desk.catalog.claim(mine, place(5), [row])
     assert desk.rows == []
 
 
@@ -206,7 +207,7 @@ def test_a_claim_is_cut_up_and_each_piece_replaced_for_itself(desk: Desk, theirs
     pieces = desk.freed(row)
     assert len(pieces) > 10
     assert desk.catalog.replace(row, pieces)
-    mine, rows = claims.taken([pieces[0]], 2, "me", DUE_MS, version)
+    mine, rows = claims.taken(pieces[0], pieces[0].start + 2, "me", DUE_MS, version)
     assert theirs.catalog.replace(pieces[0], rows)
     assert desk.rows == [*rows, *pieces[1:]]
     assert desk.finish(mine)
@@ -276,7 +277,8 @@ def test_done_pieces_of_a_claim_in_the_middle_stay_until_the_front_is_done(desk:
     row = desk.claim(9)
     acked = replace(row, acked=RangeSet([(3, 6)]), version=version())
     assert desk.catalog.replace(row, [acked])
-    assert desk.catalog.replace(acked, desk.freed(acked))
+    gives = [Give(RangeSet([(0, 3)]), 1, 1), Give(RangeSet([(6, 9)]), 2, 1)]
+    assert desk.catalog.replace(acked, claims.resolved(acked, EMPTY, gives, version))
     assert desk.states == [(0, 3, FREE), (3, 6, DONE), (6, 9, FREE)]
     first = desk.rows[0]
     assert desk.catalog.replace(first, claims.buried(first, version))
@@ -303,7 +305,7 @@ def test_whatever_poppers_do_the_rows_cover_and_no_ack_is_lost(
             end = chance.randint(start + 1, row.end)
             part = RangeSet([(start, end)])
             if row.state is FREE:
-                _, new = claims.taken([row], chance.randint(1, 5), "me", DUE_MS, version)
+                _, new = claims.taken(row, row.start + chance.randint(1, 5), "me", DUE_MS, version)
             elif chance.random() < 0.3:
                 new = at.freed(row)
                 done |= row.acked
@@ -435,6 +437,6 @@ def test_positions_and_seqs_may_be_large(desk: Desk) -> None:
     cursor = desk.cursor
     far = Place((1 << 62) + 5, (1 << 62) + 9)
     row = claims.first(cursor, far, "me", (1 << 53), version)
-    assert desk.catalog.claim(cursor, far, row)
+    assert desk.catalog.claim(cursor, far, [row])
     assert desk.finish(row)
     assert desk.cursor.ack == far

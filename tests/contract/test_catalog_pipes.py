@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from cassq.catalog.port import Catalog, GroupRow, PipeState, Retired
+from cassq.catalog.port import Catalog
+from cassq.catalog.rows import GroupRow, PipeState, Retired
 from cassq.frames import Place
 from tests.contract.rows import (
     Desk,
@@ -363,7 +364,9 @@ def test_the_totals_of_a_retired_pipe_are_written_once_a_group(
     ]
     assert sorted(other.retired(QUEUE_ID), key=lambda row: row.group_id) == expected
     assert catalog.moves("q/default", "p") == []
-    assert catalog.retired("id of r") == []
+    assert catalog.retired("id of r") == catalog.retired("id of r", "p") == []
+    assert catalog.retired(QUEUE_ID, "p") == catalog.retired(QUEUE_ID)
+    assert catalog.retired(QUEUE_ID, "dead") == []
     catalog.forget_pipes(["p"])
     assert len(catalog.retired(QUEUE_ID)) == 2, "they stay when the pipe is forgotten"
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from cassq.catalog.port import Catalog, PipeState
+from cassq.catalog.port import Catalog
+from cassq.catalog.rows import PipeState
 from cassq.clock import ManualClock
 from cassq.queues import GroupPolicy, QueuePolicy
 from tests.contract.rows import (
@@ -288,6 +289,12 @@ def test_a_lease_is_given_back_by_its_owner_alone(catalog: Catalog, other: Catal
     assert other.take_lease("l", "you", 1000) is None
     catalog.drop_lease("l", "me")
     assert other.take_lease("l", "you", 1000) == 2
+
+
+def test_the_lock_of_a_pipe_that_is_gone_is_forgotten(catalog: Catalog) -> None:
+    for _ in range(3):
+        assert catalog.take_lease("pop:g:gone", "me", 1000) == 1, "it began anew"
+        catalog.drop_lease("pop:g:gone", "me")
 
 
 def test_leases_of_different_names_are_apart(catalog: Catalog, other: Catalog) -> None:

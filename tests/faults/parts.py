@@ -13,13 +13,15 @@ import resource
 import signal
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import cassq
 from cassq.errors import BackendError, ClaimLostError, StorageFullError
-from tests.integration.stage import reap
+from cassq.extents.disk import Disk
+from tests.integration.stage import client_on, reap
 
 
 class Stage:
@@ -181,6 +183,15 @@ def die_of_poison(stage: Stage, url: str, batch: int) -> None:
             popper.commit([])
 
 
+def die_of_anything(stage: Stage, url: str, group: str, batch: int) -> None:
+    """Tell what is popped, with its attempts, and die at once: a consumer that cannot work."""
+    with cassq.connect(url) as client, client.queue("jobs").popper(group) as popper:
+        while not stage.over():
+            if messages := popper.pop(batch, wait=0.1):
+                stage.tell("dying", [(m.payload, m.attempts) for m in messages])
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
 def wake_and_tell(stage: Stage, url: str) -> None:
     """Wait for messages one by one, and tell each."""
     with cassq.connect(url) as client, client.queue("jobs").popper() as popper:
@@ -277,3 +288,51 @@ def run_out_of_files(stage: Stage, url: str) -> None:
         queue.pusher().push(b"has a file")
         waiting.join(30)
     stage.tell("done")
+
+
+# --- dead letters -----------------------------------------------------------------------------
+
+
+def merge_and_die(stage: Stage, directory: str, step: int, where: dict[str, Any]) -> None:
+    """Merge the dead letters of `jobs`, and be killed right after the `step`th thing that was
+    written: a commit of the catalog, or a write or sync of a pipe."""
+    deaths = Deaths()
+    disk = DeadlyDisk(deaths)
+    with client_on(Path(directory), disk, committed=deaths.step) as client:
+        letters = client.queue("jobs").dead_letters()
+        deaths.await_step(step)
+        letters.merge(**where)
+        deaths.await_step(0)
+    stage.tell("survived")
+
+
+class Deaths:
+    """Kills its process at a step."""
+
+    def __init__(self) -> None:
+        self._left = 0
+
+    def await_step(self, step: int) -> None:
+        """Die at the `step`th from now on; 0: not at all."""
+        self._left = step
+
+    def step(self, *_: object) -> None:
+        self._left -= 1
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DeadlyDisk(Disk):
+    """A disk after whose writes its process may die."""
+
+    def __init__(self, deaths: Deaths) -> None:
+        self._deaths = deaths
+
+    def pwritev(self, fd: int, buffers: Sequence[bytes], pos: int) -> int:
+        written = super().pwritev(fd, buffers, pos)
+        self._deaths.step()
+        return written
+
+    def sync_data(self, fd: int) -> None:
+        super().sync_data(fd)
+        self._deaths.step()

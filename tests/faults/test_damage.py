@@ -265,6 +265,27 @@ def test_a_catalog_moved_away_is_rebuilt_from_the_pipe_files(
     assert payloads(drain(again.queue("/team/first~default~dead").popper())) == [b"0"]
 
 
+def test_delayed_messages_are_rebuilt_with_their_due_times(
+    queue: cassq.Queue, client: cassq.Client, directory: Path, connect: Connect
+) -> None:
+    with queue.pusher() as pusher:
+        pusher.push_many([b"far", b"away"], delay=86400)
+        pusher.push(b"near", delay=1)
+        pusher.push(b"now")
+    client.close()
+    move_away(directory)
+    queue = connect().queue("jobs")
+    popper = queue.popper()
+    found: list[bytes] = []
+    while len(found) < 2:
+        messages = popper.pop(wait=30)
+        found += payloads(messages)
+        popper.commit(messages)
+    assert found == [b"now", b"near"]
+    assert popper.pop() == []
+    assert queue.stats().groups["default"].delayed == 2
+
+
 def test_a_rebuilt_catalog_takes_pushes_and_its_old_order(
     client: cassq.Client, directory: Path, connect: Connect
 ) -> None:

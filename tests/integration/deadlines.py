@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from cassq.clock import Stopwatch
+from cassq.clock import Stopwatch, SystemClock
 
 DEADLINE_SECONDS = 30.0
 _PAUSE_SECONDS = 0.003
@@ -27,6 +27,13 @@ def eventually(what: str, condition: Callable[[], T], *, seconds: float = DEADLI
         if watch.seconds() > seconds:
             pytest.fail(f"waited {seconds} seconds in vain: {what} (last: {value!r})")
         pause.wait(_PAUSE_SECONDS)
+
+
+def ticks(ms: int) -> None:
+    """Return when the wall clock shows so many milliseconds more."""
+    clock = SystemClock()
+    start_ms = clock.wall_ms()
+    eventually("time passes", lambda: clock.wall_ms() >= start_ms + ms)
 
 
 def in_threads(count: int, work: Callable[[int], None]) -> None:

@@ -9,16 +9,19 @@ import pytest
 
 import cassq
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.clock import SystemClock
+from cassq.client import _REAP_LEASE
+from cassq.clock import Clock, SystemClock
 from cassq.doorbell import FifoDoorbell
 from cassq.embedded import BELLS, CATALOG, PIPES, Embedded
 from cassq.extents.disk import Disk
 from cassq.extents.files import FilesStore
+from cassq.history import HOUR_MS
 from cassq.ids import Ids
 from cassq.locks.lease import LeaseLocker
 from cassq.messages import Message
 from cassq.ports import Life, Ports
 from cassq.reaper import Action
+from tests.integration.deadlines import eventually
 
 Connect = Callable[..., cassq.Client]
 
@@ -58,12 +61,22 @@ def queue(client: cassq.Client) -> cassq.Queue:
     return client.create_queue("jobs")
 
 
-def client_on(directory: Path, disk: Disk, *, lock_wait: float = 15.0) -> cassq.Client:
-    """A client as `cassq.connect` puts it together, on a disk of the test's own."""
-    clock, ids = SystemClock(), Ids()
+def client_on(
+    directory: Path,
+    disk: Disk | None = None,
+    *,
+    lock_wait: float = 15.0,
+    clock: Clock | None = None,
+    committed: Callable[[bool], None] | None = None,
+) -> cassq.Client:
+    """A client as `cassq.connect` puts it together, on a disk and a clock of the test's own.
+
+    committed: told of each commit of the catalog.
+    """
+    clock, ids, disk = clock or SystemClock(), Ids(), disk or Disk()
     disk.make_directory(directory / PIPES)
     disk.make_directory(directory / BELLS)
-    catalog = SqliteCatalog(directory / CATALOG, clock, lock_wait=lock_wait)
+    catalog = SqliteCatalog(directory / CATALOG, clock, lock_wait=lock_wait, committed=committed)
     store = FilesStore(directory / PIPES, clock, durability="disk", disk=disk)
     ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, Life())
     embedded = Embedded(
@@ -101,6 +114,12 @@ def drain(popper: cassq.Popper, batch: int = 1000) -> list[Message]:
 def reap(client: cassq.Client) -> list[Action]:
     """One round of the reaper over every queue."""
     return client.reaper.reap(client.ports.catalog.queues())
+
+
+def alone(client: cassq.Client) -> None:
+    """From now on only the test reaps: another client seems to be at the passes in passing."""
+    take = client.ports.catalog.take_lease
+    eventually("its last pass is over", lambda: take(_REAP_LEASE, "another", HOUR_MS) is not None)
 
 
 def pipe_file(client: cassq.Client, pipe_id: str) -> Path:

@@ -296,7 +296,8 @@ def test_deleting_has_to_be_confirmed(cli: Cli) -> None:
 
 def test_a_group_is_made_listed_and_updated(cli: Cli) -> None:
     made = cli("group", "create", "mail", "g", "--exclusive", "--claim-timeout", "3s", "--json")
-    policy = {"exclusive": True, "claim_timeout": 3.0, "max_deliveries": None}
+    inherited = ("max_deliveries", "retry_schedule", "retry_jitter", "sick_check")
+    policy = {"exclusive": True, "claim_timeout": 3.0, **dict.fromkeys(inherited)}
     assert made.json() == {"name": "g", **policy}
     words = ("--claim-timeout", "queue", "--max-deliveries", "4")
     changed = cli("group", "update", "mail", "g", *words, "--json").json()

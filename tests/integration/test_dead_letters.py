@@ -24,7 +24,7 @@ def nack_to_death(queue: cassq.Queue, times: int, error: str | None = None) -> N
 @pytest.fixture
 def frail(client: cassq.Client) -> cassq.Queue:
     """A queue whose messages may be delivered twice."""
-    return client.create_queue("jobs", max_deliveries=2)
+    return client.create_queue("jobs", max_deliveries=2, sick_check=False)
 
 
 def test_a_message_nacked_too_often_goes_to_the_dead_letters(
@@ -101,9 +101,10 @@ def test_a_dead_letter_queue_is_a_queue_like_any_other(
 
 
 def test_each_group_has_dead_letters_of_its_own(frail: cassq.Queue, client: cassq.Client) -> None:
-    frail.create_group("billing", max_deliveries=1)
+    frail.create_group("billing", max_deliveries=1, sick_check=False)
     push(frail, b"bad")
-    frail.popper("billing").pop()[0].nack()
+    with frail.popper("billing") as popper:
+        popper.pop()[0].nack()
     assert [queue.name for queue in client.queues("jobs~")] == ["jobs~billing~dead"]
     assert payloads(drain(frail.popper())) == [b"bad"]
     assert frail.audit().groups["billing"].dead == 1
@@ -112,11 +113,12 @@ def test_each_group_has_dead_letters_of_its_own(frail: cassq.Queue, client: cass
 def test_dead_letters_deleted_by_their_user_are_made_again(
     client: cassq.Client, connect: Connect
 ) -> None:
-    queue = client.create_queue("jobs", max_deliveries=1)
+    queue = client.create_queue("jobs", max_deliveries=1, sick_check=False)
     popper = queue.popper()
     for payload, deleter in ((b"1", client), (b"2", connect()), (b"3", None)):
         push(queue, payload)
         popper.pop()[0].nack()
+        popper.flush()
         (letter,) = drain(client.queue(DEAD).popper())
         assert letter.payload == payload
         if deleter is not None:
@@ -144,7 +146,7 @@ def test_dead_letters_of_several_clients_meet_in_one_queue(
 def test_a_live_change_of_the_limit_counts_for_messages_already_tried(
     client: cassq.Client,
 ) -> None:
-    queue = client.create_queue("jobs", max_deliveries=50, lease=0.5)
+    queue = client.create_queue("jobs", max_deliveries=50, lease=0.5, sick_check=False)
     push(queue, b"x")
     popper = queue.popper()
     popper.pop()[0].nack()
@@ -168,7 +170,7 @@ def test_a_released_message_never_dies(frail: cassq.Queue, client: cassq.Client)
 
 
 def test_a_strict_queue_goes_on_behind_a_dead_message(client: cassq.Client) -> None:
-    queue = client.create_queue("jobs", consistency="cp", max_deliveries=2)
+    queue = client.create_queue("jobs", consistency="cp", max_deliveries=2, sick_check=False)
     push(queue, *numbers(3))
     popper = queue.popper()
     for _ in range(2):

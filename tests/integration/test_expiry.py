@@ -7,17 +7,27 @@ import logging
 import pytest
 
 import cassq
-from tests.integration.deadlines import eventually
-from tests.integration.stage import drain, numbers, payloads, push, reap
+from tests.integration.deadlines import eventually, ticks
+from tests.integration.stage import alone, drain, numbers, payloads, push, reap
 
 
 def test_an_expired_claim_is_taken_over_with_its_attempts_counted(client: cassq.Client) -> None:
-    queue = client.create_queue("jobs", claim_timeout=0.05, max_deliveries=100)
+    queue = client.create_queue("jobs", claim_timeout=0.05, max_deliveries=100, sick_check=False)
     push(queue, b"x")
     popper = queue.popper()
     for attempt in range(1, 6):
         (message,) = eventually("it is delivered once more", popper.pop)
         assert message.attempts == attempt
+
+
+def test_what_expired_comes_before_what_is_waiting(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", claim_timeout=0.05)
+    push(queue, *numbers(3))
+    silent = queue.popper()
+    silent.pop()
+    ticks(60)
+    queue.update(claim_timeout=30)
+    assert payloads(drain(queue.popper(), 1)) == numbers(3)
 
 
 def test_a_waiting_popper_gets_what_expires_meanwhile(client: cassq.Client) -> None:
@@ -31,6 +41,7 @@ def test_a_waiting_popper_gets_what_expires_meanwhile(client: cassq.Client) -> N
 
 def test_the_rollback_pass_frees_expired_claims_when_nobody_pops(client: cassq.Client) -> None:
     queue = client.create_queue("jobs", claim_timeout=0.05)
+    alone(client)
     push(queue, *numbers(3))
     silent = queue.popper()
     silent.pop(3)
@@ -61,7 +72,7 @@ def test_what_was_acked_of_an_expired_claim_stays_acked(client: cassq.Client) ->
 
 
 def test_a_claim_is_whole_after_one_loss_and_cut_up_after_two(client: cassq.Client) -> None:
-    queue = client.create_queue("jobs", claim_timeout=0.05)
+    queue = client.create_queue("jobs", claim_timeout=0.05, sick_check=False)
     push(queue, *numbers(160))
     popper = queue.popper()
     sizes = [len(eventually("a delivery", lambda: popper.pop(1000))) for _ in range(3)]
@@ -74,7 +85,9 @@ def test_the_poisonous_message_dies_alone(
     client: cassq.Client, caplog: pytest.LogCaptureFixture, max_deliveries: int, by: str
 ) -> None:
     caplog.set_level(logging.ERROR, "cassq")
-    queue = client.create_queue("jobs", claim_timeout=0.05, max_deliveries=max_deliveries)
+    queue = client.create_queue(
+        "jobs", claim_timeout=0.05, max_deliveries=max_deliveries, sick_check=False
+    )
     push(queue, *numbers(200))
     popper = queue.popper()
     alone = 0

@@ -8,6 +8,7 @@ import pytest
 
 import cassq
 from cassq.errors import UsageError
+from tests.integration.deadlines import ticks
 from tests.integration.stage import Connect, drain, numbers, payloads, push
 
 
@@ -15,24 +16,71 @@ def test_a_nacked_message_comes_again_with_its_attempts_counted(queue: cassq.Que
     push(queue, b"x")
     popper = queue.popper()
     for attempt in range(1, 5):
-        (message,) = popper.pop()
+        (message,) = popper.pop(wait=30)  # it slows down, while nothing succeeds
         assert message.attempts == attempt
         message.nack()
 
 
+@pytest.mark.parametrize("verb", ["nack", "release"])
+def test_what_is_given_back_is_written_by_itself(
+    client: cassq.Client, connect: Connect, verb: str
+) -> None:
+    """Within 50 ms, though its popper does nothing more."""
+    queue = client.create_queue("jobs", claim_timeout=3600)
+    push(queue, b"x")
+    popper = queue.popper()
+    (message,) = popper.pop()
+    getattr(message, verb)()
+    (again,) = connect().queue("jobs").popper().pop(wait=30)
+    assert (again.id, again.attempts) == (message.id, 2 if verb == "nack" else 1)
+
+
+def test_a_retry_schedule_delays_by_the_number_of_failures(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", retry_schedule=[0.1, 3600])
+    push(queue, b"x")
+    popper = queue.popper()
+    catalog = popper._catalog
+    (message,) = popper.pop()
+    since_ms = catalog.now_ms()
+    message.nack()
+    (again,) = popper.pop(wait=30)
+    assert catalog.now_ms() - since_ms >= 100
+    again.nack()
+    assert popper.pop() == []
+    assert queue.stats().groups["default"].delayed == 1
+
+
 def test_a_nacked_message_is_given_to_any_member(queue: cassq.Queue, connect: Connect) -> None:
     push(queue, b"x")
-    (message,) = queue.popper().pop()
+    popper = queue.popper()
+    (message,) = popper.pop()
     message.nack()
+    popper.flush()
     (again,) = connect().queue("jobs").popper().pop()
     assert (again.id, again.attempts) == (message.id, 2)
 
 
-def test_what_came_back_goes_before_what_was_never_tried(queue: cassq.Queue) -> None:
+def test_what_failed_goes_behind_what_is_waiting(queue: cassq.Queue) -> None:
     push(queue, *numbers(4))
     popper = queue.popper()
-    popper.pop()[0].nack()
-    assert payloads([*popper.pop(), *popper.pop()]) == [b"0", b"1"]
+    popper.rollback(popper.pop())
+    assert payloads(drain(popper, 1)) == [b"1", b"2", b"3", b"0"]
+
+
+def test_what_was_pushed_after_a_failure_goes_behind_it(queue: cassq.Queue) -> None:
+    push(queue, b"failed")
+    popper = queue.popper()
+    popper.rollback(popper.pop())
+    ticks(3)
+    push(queue, b"pushed later")
+    assert payloads(drain(popper, 1)) == [b"failed", b"pushed later"]
+
+
+def test_what_was_given_back_untried_goes_in_front(queue: cassq.Queue) -> None:
+    push(queue, *numbers(4))
+    popper = queue.popper()
+    popper.release(popper.pop())
+    assert payloads(drain(popper, 1)) == numbers(4)
 
 
 def test_a_released_message_comes_again_as_if_never_tried(queue: cassq.Queue) -> None:
@@ -112,6 +160,7 @@ def test_giving_back_takes_acks_not_yet_written_along(queue: cassq.Queue, connec
     first, second, third = popper.pop(3)
     first.ack()
     second.nack()
+    popper.flush()
     stats = connect().queue("jobs").stats().groups["default"]
     assert (stats.waiting, stats.pending, stats.committed) == (1, 1, 1)
     third.ack()
@@ -132,6 +181,7 @@ def test_every_mix_of_verbs_on_one_claim_balances(queue: cassq.Queue) -> None:
                 message.nack(delay=3600)
             case 4:
                 message.extend(60)
+    popper.flush()
     audit = queue.audit()
     assert audit.findings == []
     again = drain(popper)

@@ -104,7 +104,7 @@ def test_a_wrong_group_setting_is_named(queue: cassq.Queue, setting: str, value:
 
 
 def test_a_groups_own_timeout_and_limit_hold_for_it_alone(queue: cassq.Queue) -> None:
-    queue.create_group("hasty", claim_timeout=0.05, max_deliveries=2)
+    queue.create_group("hasty", claim_timeout=0.05, max_deliveries=2, sick_check=False)
     push(queue, b"x")
     popper = queue.popper("hasty")
     (held,) = queue.popper().pop()
@@ -120,7 +120,7 @@ def test_a_groups_own_timeout_and_limit_hold_for_it_alone(queue: cassq.Queue) ->
 
 
 def test_a_groups_policy_is_taken_up_by_its_running_poppers(queue: cassq.Queue) -> None:
-    queue.create_group("g", max_deliveries=100)
+    queue.create_group("g", max_deliveries=100, sick_check=False)
     push(queue, b"x")
     popper = queue.popper("g")
     queue.update_group("g", max_deliveries=2)

@@ -123,11 +123,12 @@ def test_queues_are_listed_by_prefix_and_name(client: cassq.Client) -> None:
 
 
 def test_a_deleted_queue_is_gone_with_its_files_and_dead_letters(client: cassq.Client) -> None:
-    queue = client.create_queue("jobs", max_deliveries=1)
+    queue = client.create_queue("jobs", max_deliveries=1, sick_check=False)
     other = client.create_queue("jobs2")
     push(other, b"stays")
     push(queue, b"dies", b"waits")
-    queue.popper().pop()[0].nack()
+    with queue.popper() as popper:
+        popper.pop()[0].nack()
     assert len(client.queues("jobs~")) == 1
     client.delete_queue("jobs")
     assert [queue.name for queue in client.queues()] == ["jobs2"]

@@ -9,6 +9,7 @@ import cassq
 from tests.integration.deadlines import eventually
 from tests.integration.stage import (
     Connect,
+    alone,
     drain,
     numbers,
     payloads,
@@ -25,6 +26,7 @@ def size_bytes(directory: Path) -> int:
 def test_a_consumed_pipes_file_goes_and_its_totals_stay(
     queue: cassq.Queue, client: cassq.Client
 ) -> None:
+    alone(client)
     push(queue, *numbers(10))
     drain(queue.popper())
     assert len(pipe_files(client)) == 1
@@ -87,9 +89,9 @@ def test_a_running_client_retires_in_passing(queue: cassq.Queue, client: cassq.C
 def test_a_dry_run_says_what_it_would_do_and_does_nothing(
     queue: cassq.Queue, client: cassq.Client
 ) -> None:
+    client.reaper.dry_run = True
     push(queue, *numbers(3))
     drain(queue.popper())
-    client.reaper.dry_run = True
     planned = [action for action in reap(client) if action.verb == "retire"]
     assert [action.outcome for action in planned] == ["planned"]
     assert len(pipe_files(client)) == 1

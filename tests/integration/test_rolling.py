@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import cassq
-from cassq.catalog.port import PipeState
+from cassq.catalog.rows import PipeState
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.stage import drain, numbers, payloads
 

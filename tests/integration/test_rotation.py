@@ -155,7 +155,7 @@ def test_width_one_stays_fifo_when_messages_come_back(client: cassq.Client) -> N
     while len(done) < 100:
         (message,) = popper.pop()
         if chance.random() < 0.5:
-            popper.rollback([message])
+            popper.release([message])
         else:
             popper.commit([message])
             done.append(message.payload)

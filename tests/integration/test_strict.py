@@ -121,7 +121,7 @@ def test_a_nacked_head_holds_the_queue_until_it_is_done(strict: cassq.Queue) -> 
     popper, other = strict.popper(), strict.popper()
     first, second, _ = popper.pop(3)
     popper.commit([first])
-    second.nack(delay=0.3)  # what came after it in the claim goes back as well
+    second.nack(delay=1)  # what came after it in the claim goes back as well
     assert popper.pop(5) == other.pop(5) == []
     again = eventually("the head is due", lambda: other.pop(5))
     assert (again[0].payload, again[0].attempts) == (b"1", 2)

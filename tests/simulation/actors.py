@@ -92,6 +92,11 @@ def _push(world: World, process: Process, name: str, pusher: Pusher) -> None:
     batch = []
     begun = checker.tick()
     wall_ms = process.scheduler.clock.wall_ms()
+    delay, due_ms = None, 0
+    strict = world.scenario.policy[name]["consistency"] == "cp"
+    if world.scenario.delayed and not strict and rng.random() < world.scenario.delayed:
+        delay = rng.choice((0.01, 0.3, 2.0))
+        due_ms = pusher._appenders.now_ms() + round(delay * 1000)
     for _ in range(count):
         world.pushed += 1
         poisonous = rng.random() < world.scenario.poison
@@ -99,20 +104,21 @@ def _push(world: World, process: Process, name: str, pusher: Pusher) -> None:
         payload = text.encode() + rng.randbytes(rng.choice((0, 5, 40, 400, 900)))
         headers = {"number": str(world.pushed)} if rng.random() < 0.2 else {}
         key = b"k%d" % world.pushed if rng.random() < 0.2 else None
-        batch.append(Sent(payload, name, begun, headers, key, wall_ms))
+        batch.append(Sent(payload, name, begun, headers, key, wall_ms, due_ms=due_ms))
     for sent in batch:
         checker.push(sent)
     faults = process.faults
     try:
         if count == 1:
             sent = batch[0]
-            ids = [pusher.push(sent.payload, headers=sent.headers, key=sent.key)]
+            ids = [pusher.push(sent.payload, headers=sent.headers, key=sent.key, delay=delay)]
         else:
             ids = list(
                 pusher.push_many(
                     [sent.payload for sent in batch],
                     headers=[sent.headers for sent in batch],
                     keys=[sent.key for sent in batch],
+                    delay=delay,
                 )
             )
     except BackendError as exc:
@@ -323,7 +329,9 @@ def reap_all(world: World, process: Process) -> None:
     client = _open(world, process)
     for _ in range(process.rng.randint(1, 30)):
         try:
-            actions = client.reaper.reap([queue._row for queue in client.queues()])
+            whole = process.rng.random() < 0.5  # under leases, which others may hold
+            rows = None if whole else [queue._row for queue in client.queues()]
+            actions = client.reaper.reap(rows)
             for action in actions:
                 if action.outcome != "void":
                     process.scheduler.note(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cassq.messages import Message
 from cassq.queues import is_dead_letter_name
+from cassq.ranges import RangeSet
 from cassq.retries import DEATH_HEADER
 from tests.simulation.lookout import BrokenPromiseError, Lookout
 from tests.simulation.model import NEVER, Delivery, GroupView, Place, Sent, place_of
@@ -24,6 +25,9 @@ from tests.simulation.model import NEVER, Delivery, GroupView, Place, Sent, plac
 if TYPE_CHECKING:
     from tests.simulation.scheduler import Process
     from tests.simulation.world import World
+
+
+PUSHING_MS = 100  # from the call of a push until its message is stamped, at most
 
 
 class Checker(Lookout):
@@ -83,10 +87,11 @@ class Checker(Lookout):
         """A pop returned messages."""
         process = process or popper._claimer._ports.clock._process
         group = self.groups[popper._group().id]
-        timeout_ms = popper._claimer.timeout_ms
+        timeout_ms = popper._claimer.rules.claim_timeout_ms
         batch = next(self._batches)
         self.tick()
         deliveries = []
+        now_ms = popper._catalog.now_ms()
         for message in messages:
             sent = self.sent.get(message.payload)
             if sent is None:
@@ -96,6 +101,9 @@ class Checker(Lookout):
                 process.committed_tick, process.committed_ms, started_ms + timeout_ms,
                 process.committed_count, message.attempts, batch,
             )  # fmt: skip
+            tried = group.deliveries[delivery.place]
+            if now_ms < sent.due_ms and not tried:
+                raise BrokenPromiseError(f"{message.id} came {sent.due_ms - now_ms} ms too early")
             self._check_content(delivery)
             deliveries.append(delivery)
         for delivery in deliveries:
@@ -125,8 +133,12 @@ class Checker(Lookout):
             if sent.queue != group.queue:
                 raise BrokenPromiseError(f"{message.id} of {sent.queue} came out of {group.queue}")
             self._found(sent, delivery.place)
+        if not sent.stamped and 0 <= message.pushed_ms - sent.wall_ms < PUSHING_MS:
+            sent.wall_ms, sent.stamped = message.pushed_ms, True
         if (headers, message.key, message.pushed_ms) != (sent.headers, sent.key, sent.wall_ms):
-            raise BrokenPromiseError(f"{message.id} was altered")
+            found = (headers, message.key, message.pushed_ms)
+            pushed = (sent.headers, sent.key, sent.wall_ms)
+            raise BrokenPromiseError(f"{message.id} was altered: {found} is not {pushed}")
         if sent.refused:
             raise BrokenPromiseError(f"{message.id} was delivered, its push said it was not pushed")
 
@@ -145,7 +157,8 @@ class Checker(Lookout):
         if group.start == "now" and sent.acked < group.begun:
             raise BrokenPromiseError(f"{delivery.place} was pushed before group {group.name} began")
         limit = self._world.max_deliveries(group.queue)
-        if delivery.attempts > limit:
+        # While nothing succeeds a message is tried on, unless the policy says otherwise.
+        if delivery.attempts > limit and not self._world.sick_check(group.queue):
             raise BrokenPromiseError(
                 f"{delivery.place} was delivered {delivery.attempts} times of {limit}"
             )
@@ -188,7 +201,7 @@ class Checker(Lookout):
             raise BrokenPromiseError(
                 f"{delivery.place} came first with attempts={delivery.attempts}"
             )
-        if before or delivery.attempts != 1:
+        if before or delivery.attempts != 1 or delivery.sent.due_ms:
             return
         key = (delivery.popper, delivery.place[0])
         if group.firsts.get(key, -1) >= delivery.place[1]:
@@ -216,15 +229,15 @@ class Checker(Lookout):
             at += 1
             if done and at == group.frontier + 1:
                 group.frontier = at
-        open_rows = self._rows(
-            "SELECT start_seq FROM claims WHERE group_id = ? AND pipe_id = ? AND start_seq < ?"
-            " AND state < 2",
-            (group.id, *head.place),
-        )
-        if open_rows:
-            raise BrokenPromiseError(
-                f"{head.place} was delivered, {open_rows} before it are not done"
-            )
+        pipe_id, seq = head.place
+        for start, end, acked in self._rows(
+            "SELECT start_seq, end_seq, acked FROM claims WHERE group_id = ? AND pipe_id = ?"
+            " AND start_seq < ? AND state < 2",
+            (group.id, pipe_id, seq),
+        ):
+            left = RangeSet.run(start, min(end, seq)) - RangeSet.from_bytes(acked)
+            if left:
+                raise BrokenPromiseError(f"{head.place} was delivered before {left} was done")
 
     def _is_dead(self, group: GroupView, place: Place) -> bool:
         if place[0] in self.consumed:

@@ -27,6 +27,8 @@ class Sent:
     acked: int = NEVER  # when its push returned
     refused: bool = False  # its push failed, and said that it is not in the queue
     troubled: bool = False  # a fault was met in its push
+    stamped: bool = False  # wall_ms is its push time, and no lower bound of it any more
+    due_ms: int = 0  # catalog time before which it must not be delivered
     id: str = ""
     places: set[Place] = field(default_factory=set)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -21,6 +21,7 @@ class Scenario:
     crash_rate: float = 0.0
     pause_rate: float = 0.0
     fault_rate: float = 0.0
+    delayed: float = 0.0  # share of the pushes, on ap queues
     jump_rate: float = 0.0
     poison: float = 0.0
     clumsiness: float = 0.5  # how often poppers do something else than commit
@@ -43,6 +44,7 @@ def draw_scenario(rng: random.Random, queues: list[str] | None = None) -> Scenar
             "consistency": name,
             "claim_timeout": rng.choice((0.3, 1.0, 2.0)),
             "max_deliveries": rng.randint(2, 6),
+            "sick_check": False,
             "max_pop_width": rng.choice((1, 2, 4, 8)),
             "max_claim_messages": rng.choice((1, 3, 10, 100)),
             "max_pushes_per_pipe": rng.choice((1, 3, 7, 20)),
@@ -59,7 +61,7 @@ def draw_scenario(rng: random.Random, queues: list[str] | None = None) -> Scenar
         if rng.random() < 0.4:
             groups[name].append(("single", True))
     wild = rng.random() > 0.08
-    return Scenario(
+    scenario = Scenario(
         queues=queues,
         policy=policy,
         groups=groups,
@@ -83,3 +85,6 @@ def draw_scenario(rng: random.Random, queues: list[str] | None = None) -> Scenar
         fuel=rng.choice(((1, 20), (1, 80), (40, 300))),
         catalog_lost=wild and rng.random() < 0.05,
     )
+    delayed = rng.choice((0.0, 0.2, 0.6))
+    # A new catalog has a time of its own: what was due by the old one may be far away.
+    return scenario if scenario.catalog_lost else replace(scenario, delayed=delayed)

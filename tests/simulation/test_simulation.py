@@ -18,6 +18,7 @@ FOUND = {
     119: "on a cp queue an empty pipe was retired before its predecessor was acked",
     223: "making a group failed when a pipe was retired between the listing and the look",
     333: "an ack of unknown outcome, fenced since, passed for written once its pipe was gone",
+    339: "a push on a full disk said that it was not pushed, though its pipe could not be sealed",
     437: "a wall clock set back before a reboot left the dead boot's leases standing for an hour",
     5158: "locks of an exclusive group's pipes stayed in the catalog for ever",
     10540: "a burier that was stopped wrote its dead letter again after the pipe was retired",

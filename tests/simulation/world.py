@@ -88,6 +88,11 @@ class World:
         """Whether nothing has happened to anybody, so far."""
         return self.scenario.calm and not self.healing
 
+    def sick_check(self, queue: str) -> bool:
+        """Whether a queue keeps trying while nothing succeeds."""
+        policy = self.scenario.policy.get(queue)
+        return bool(policy["sick_check"]) if policy else QueuePolicy().sick_check
+
     def max_deliveries(self, queue: str) -> int:
         policy = self.scenario.policy.get(queue)
         return int(policy["max_deliveries"]) if policy else QueuePolicy().max_deliveries

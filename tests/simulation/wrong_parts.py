@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 from cassq import claims, reaper
-from cassq.catalog.port import Claim, ClaimState, Cursor, PipeRow
-from cassq.catalog.sqlite import SqliteCatalog, pipe_tables
+from cassq.batches import Batch, Intend
+from cassq.catalog.rows import Claim, ClaimState, Cursor, PipeRow
+from cassq.catalog.sqlite import SqliteCatalog, hint_tables, pipe_tables
 from cassq.catalog.sqlite.claim_tables import _KEY, ADD_CLAIM, _claim_values
 from cassq.extents.file_writer import FileWriter
 from cassq.extents.files import FilesStore
 from cassq.extents.pipe_file import SEALED
 from cassq.frames import Place
-from cassq.pipes import Appender, Batch, Intend
+from cassq.pipes import Appender
 from cassq.retries import DeadLetters
 from tests.simulation.client import SteppedClient
 from tests.simulation.simcatalog import SimConnection
@@ -121,14 +122,15 @@ class NeverSyncsCommits(SimConnection):
 class ClaimsBlindly(SqliteCatalog):
     """A claim without compare-and-set."""
 
-    def claim(self, cursor: Cursor, chain: Place, claim: Claim, **_: Any) -> bool:
+    def claim(self, cursor: Cursor, chain: Place, rows: Sequence[Claim], **_: Any) -> bool:
         with self._db.write(synced=False) as tx:
             tx.execute(
                 "UPDATE cursors SET chain_seq = max(chain_seq, ?), chain_pos = max(chain_pos, ?)"
                 " WHERE group_id = ? AND pipe_id = ?",
                 (*chain, cursor.group_id, cursor.pipe_id),
             )
-            tx.execute(ADD_CLAIM.replace("INSERT", "INSERT OR REPLACE"), _claim_values(claim))
+            blindly = ADD_CLAIM.replace("INSERT", "INSERT OR REPLACE")
+            tx.executemany(blindly, map(_claim_values, rows))
             return True
 
 
@@ -239,27 +241,30 @@ def passes_turns_unsealed() -> Iterator[None]:
 @contextmanager
 def retires_what_is_claimed() -> Iterator[None]:
     """Looks at what is waiting, and not at what is pending: the flaw of CassandraQueue."""
-    looks_at_chain = pipe_tables.UNFINISHED.replace("ack_seq", "chain_seq")
-    with (
-        mock.patch.object(pipe_tables, "UNFINISHED", looks_at_chain),
-        mock.patch.object(reaper, "plan_retires", _plan_all),
-    ):
+    with _retires_by("ack_seq", "chain_seq"):
         yield
 
 
 @contextmanager
 def retires_for_one_group() -> Iterator[None]:
     """One group has acked it all: enough."""
-    asks_one = pipe_tables.UNFINISHED.replace("WHERE", "WHERE g.name = 'default' AND")
-    with (
-        mock.patch.object(pipe_tables, "UNFINISHED", asks_one),
-        mock.patch.object(reaper, "plan_retires", _plan_all),
-    ):
+    with _retires_by("WHERE g.queue_id", "WHERE g.name = 'default' AND g.queue_id"):
         yield
 
 
-def _plan_all(pipes: Any, acked: Any, groups: Any) -> list[PipeRow]:
-    return [pipe for pipe in pipes if pipe.end is not None]
+@contextmanager
+def _retires_by(right: str, wrong: str) -> Iterator[None]:
+    """Change the condition, and what finds the pipes to be retired."""
+    with ExitStack() as changes:
+        for tables, name in (
+            (pipe_tables, "UNFINISHED"),
+            (hint_tables, "FINISHED"),
+            (hint_tables, "FINISHED_OF"),
+        ):
+            statement = getattr(tables, name)
+            assert right in statement
+            changes.enter_context(mock.patch.object(tables, name, statement.replace(right, wrong)))
+        yield
 
 
 # --- dead letters ---------------------------------------------------------------------------
@@ -269,7 +274,7 @@ class DropsDeadLetters(SteppedClient):
     """The intent is written, the message is not."""
 
     def _append_to(self, name: str, batch: Batch, intend: Intend) -> None:
-        intend(self.ports.ids.new(self.ports.catalog.now_ms()), 0)
+        intend(self.ports.ids.new(self.ports.catalog.now_ms()), 0, range(1))
 
 
 class MarksFirst(DeadLetters):

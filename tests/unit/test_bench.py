@@ -154,6 +154,8 @@ def full_scores() -> Scores:
     scores.add("latency", "redis", {"p99_ms": 2.0})
     scores.add("backlog", "cassq", {"held": 0.95})
     scores.add("endurance", "cassq", {"disk_growth": 1.0, "rss_growth": 1.0})
+    scores.add("failing", "cassq", {"kept": 0.9})
+    scores.add("delayed", "cassq", {"push": 200_000.0, "pop": 60_000.0, "memory": 1.1})
     return scores
 
 
@@ -182,6 +184,10 @@ def test_every_target_can_be_reached() -> None:
         ("backlog", "cassq", {"held": 0.5}, "deepest backlog"),
         ("endurance", "cassq", {"disk_growth": 2.0}, "peak of the directory"),
         ("endurance", "cassq", {"rss_growth": 2.0}, "peak of the memory"),
+        ("failing", "cassq", {"kept": 0.5}, "fail three times"),
+        ("delayed", "cassq", {"push": 50_000.0}, "pushed a second"),
+        ("delayed", "cassq", {"pop": 5_000.0}, "delivered a second"),
+        ("delayed", "cassq", {"memory": 3.0}, "delayed messages: memory"),
     ],
 )
 def test_a_bad_figure_misses_its_own_target(

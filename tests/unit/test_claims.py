@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
@@ -11,8 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cassq import claims
-from cassq.catalog.port import Claim, ClaimState, Cursor
-from cassq.claims import Give
+from cassq.catalog.rows import Claim, ClaimState, Cursor
+from cassq.claims import Give, Version
 from cassq.frames import Place
 from cassq.ranges import EMPTY, RangeSet
 
@@ -45,8 +46,26 @@ def settled(pieces: Sequence[Claim]) -> RangeSet:
     return found
 
 
+def left(piece: Claim) -> RangeSet:
+    """The seqs of a row that are not acked."""
+    return whole(piece) - piece.acked
+
+
 def in_state(pieces: Sequence[Claim], state: ClaimState) -> RangeSet:
-    return RangeSet((p.start, p.end) for p in pieces if p.state is state)
+    """The seqs that are not acked of the rows in a state; of done ones all."""
+    found = EMPTY
+    for piece in pieces:
+        if piece.state is state:
+            found |= left(piece)
+    return found
+
+
+def take(rows: Sequence[Claim], limit: int, version: Version) -> tuple[Claim, list[Claim]]:
+    """Take `limit` messages of the first free row; it, and all rows that result."""
+    at = next(number for number, row in enumerate(rows) if row.state is FREE)
+    middle = list(left(rows[at]))[:limit][-1] + 1
+    mine, pieces = claims.taken(rows[at], middle, "you", NOW_MS + 30, version)
+    return mine, [*rows[:at], *pieces, *rows[at + 1 :]]
 
 
 def assert_covers_exactly(pieces: Sequence[Claim], claim: Claim) -> None:
@@ -128,11 +147,12 @@ def test_what_is_given_back_is_free_and_the_rest_stays_held(
         named |= give.seqs & whole(claim)
     pieces = claims.resolved(claim, acks, given_back, versions())
     assert in_state(pieces, FREE) == named - acked
-    assert whole(claim) - named - acked == in_state(pieces, HELD) - settled(pieces)
+    assert whole(claim) - named - acked == in_state(pieces, HELD)
     for piece in pieces:
         assert piece.holder == ("me" if piece.state is HELD else "")
         if piece.state is FREE:
             give = next(g for g in given_back if piece.start in g.seqs)
+            assert left(piece) == left(piece) & give.seqs
             assert (piece.due_ms, piece.deliveries) == (give.due_ms, give.deliveries)
             assert piece.failure == (give.failure or claim.failure)
             assert piece.losses == claim.losses
@@ -179,9 +199,15 @@ def test_cut_gives_come_back_in_small_pieces_of_the_same_seqs(
     assert_covers_exactly(pieces, claim)
     assert in_state(pieces, FREE) == in_state(plain, FREE)
     assert settled(pieces) == settled(plain)
-    largest = max((row.count for row in plain if row.state is FREE), default=0)
-    parts = max((row.count for row in pieces if row.state is FREE), default=0)
-    assert parts == -(-largest // claims.CUT_INTO)
+    given_to = [EMPTY] * len(cut)
+    free = in_state(pieces, FREE)
+    for number, give in enumerate(cut):
+        given_to[number] = give.seqs & free
+        free -= give.seqs
+    largest = max(map(len, given_to))
+    assert max((len(left(row)) for row in pieces if row.state is FREE), default=0) <= max(
+        1, -(-largest // claims.CUT_INTO)
+    )
 
 
 @pytest.mark.parametrize(
@@ -215,7 +241,9 @@ def test_giving_everything_back_leaves_one_free_row() -> None:
 def test_a_message_acked_and_given_back_at_once_stays_acked() -> None:
     give = Give(RangeSet([(10, 12)]), NOW_MS, 1)
     rows = claims.resolved(a_claim(10, 13), RangeSet([(11, 12)]), [give], versions())
-    assert [(r.start, r.end, r.state) for r in rows] == [(10, 11, FREE), (11, 13, HELD)]
+    assert [(r.start, r.end, r.state) for r in rows] == [
+        (10, 11, FREE), (11, 12, DONE), (12, 13, HELD),
+    ]  # fmt: skip
     assert 11 in settled(rows)
 
 
@@ -226,16 +254,6 @@ def test_a_longer_deadline_changes_nothing_else() -> None:
 
 
 # --- due and spent ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("state", [HELD, FREE])
-@pytest.mark.parametrize(("now_ms", "due"), [(999, False), (1000, True), (1001, True)])
-def test_a_claim_is_due_from_its_deadline_on(state: ClaimState, now_ms: int, due: bool) -> None:
-    assert claims.is_due(a_claim(state=state, due_ms=1000), now_ms) is due
-
-
-def test_a_done_claim_is_never_due() -> None:
-    assert not claims.is_due(a_claim(state=DONE, due_ms=1000), 5000)
 
 
 @pytest.mark.parametrize(("deliveries", "spent"), [(9, False), (10, True), (11, True)])
@@ -257,7 +275,7 @@ def test_several_messages_are_never_spent_together() -> None:
 @each_case
 @given(held_claims(), st.integers(1, 12))
 def test_a_freed_claim_covers_the_same_and_forgets_no_ack(claim: Claim, allowed: int) -> None:
-    pieces = claims.freed(claim, NOW_MS, allowed, versions())
+    pieces = claims.freed(claim, NOW_MS, NOW_MS, allowed, versions())
     assert_covers_exactly(pieces, claim)
     assert settled(pieces) == claim.acked
     assert in_state(pieces, FREE) == whole(claim) - claim.acked
@@ -266,7 +284,7 @@ def test_a_freed_claim_covers_the_same_and_forgets_no_ack(claim: Claim, allowed:
         assert piece.holder == ""
         if piece.state is FREE:
             assert (piece.due_ms, piece.losses) == (NOW_MS, claim.losses + 1)
-            assert piece.failure == claim.failure
+            assert json.loads(piece.failure)["reason"] == "expired"
             assert piece.deliveries == counted(claim, allowed)
 
 
@@ -281,7 +299,7 @@ def counted(claim: Claim, allowed: int) -> int:
 @given(held_claims(), st.integers(1, 12))
 def test_no_message_is_given_up_for_a_claim_it_shared(claim: Claim, allowed: int) -> None:
     several = claim.count - len(claim.acked) > 1
-    for piece in claims.freed(claim, NOW_MS, allowed, versions()):
+    for piece in claims.freed(claim, NOW_MS, NOW_MS, allowed, versions()):
         if several and piece.state is FREE:
             assert not claims.is_spent(piece, allowed)
 
@@ -300,7 +318,9 @@ def test_a_poisonous_message_ends_up_alone_and_its_neighbours_do_not_pay(
             rows.remove(held)
             done = held.acked | RangeSet([(held.start, poison)])
             if held.start <= poison < held.end:
-                rows += claims.freed(replace(held, acked=done & whole(held)), 0, allowed, version)
+                rows += claims.freed(
+                    replace(held, acked=done & whole(held)), 0, 0, allowed, version
+                )
             else:
                 rows += claims.resolved(held, whole(held), [], version)
             rows.sort(key=lambda row: row.start)
@@ -308,14 +328,15 @@ def test_a_poisonous_message_ends_up_alone_and_its_neighbours_do_not_pay(
         given_up = next((row for row in free if claims.is_spent(row, allowed)), None)
         if given_up:
             break
-        _, taken = claims.taken(free[:1], 1000, "you", 0, version)
-        rows = sorted([row for row in rows if row is not free[0]] + taken, key=lambda r: r.start)
+        _, rows = take(rows, 1000, version)
     assert given_up is not None
-    assert (given_up.start, given_up.end) == (poison, poison + 1)
+    assert list(left(given_up)) == [poison]
 
 
 def free_sizes(claim: Claim, allowed: int = 10) -> list[int]:
-    return [p.count for p in claims.freed(claim, NOW_MS, allowed, versions()) if p.state is FREE]
+    return [
+        p.count for p in claims.freed(claim, NOW_MS, NOW_MS, allowed, versions()) if p.state is FREE
+    ]
 
 
 def test_a_claim_lost_once_stays_whole() -> None:
@@ -336,17 +357,19 @@ def test_a_claim_whose_deliveries_are_spent_is_cut_up_at_once(deliveries: int, p
 @pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 255, 256, 10_000, 1_000_000])
 def test_cutting_goes_down_to_single_messages_in_a_few_rounds(size: int) -> None:
     row, rounds = a_claim(0, size), 0
-    while row.count > 1:
-        row = max(claims.freed(row, NOW_MS, 10, versions()), key=lambda piece: piece.count)
+    while len(left(row)) > 1:
+        row = max(
+            claims.freed(row, NOW_MS, NOW_MS, 10, versions()), key=lambda piece: len(left(piece))
+        )
         row, rounds = replace(row, state=HELD, holder="me"), rounds + 1
         assert rounds <= 7, "1,000,000 is 16 ** 5, and the first loss does not cut"
-    again = claims.freed(row, NOW_MS, 10, versions())
+    again = claims.freed(row, NOW_MS, NOW_MS, 10, versions())
     assert [(piece.start, piece.end) for piece in again] == [(row.start, row.end)]
 
 
 def test_cutting_leaves_out_what_is_acked() -> None:
     claim = a_claim(0, 6, acked=RangeSet([(1, 3)]), losses=5)
-    rows = claims.freed(claim, NOW_MS, 10, versions())
+    rows = claims.freed(claim, NOW_MS, NOW_MS, 10, versions())
     assert [(r.start, r.end, r.state) for r in rows] == [
         (0, 1, FREE), (1, 3, DONE), (3, 4, FREE), (4, 5, FREE), (5, 6, FREE),
     ]  # fmt: skip
@@ -361,13 +384,14 @@ def test_taking_a_free_claim_covers_the_same_and_counts_one_delivery_more(
     claim: Claim, limit: int
 ) -> None:
     version = versions()
-    before = claims.freed(claim, NOW_MS, 99, version)
-    mine, rows = claims.taken(before, limit, "you", NOW_MS + 30, version)
+    before = claims.freed(claim, NOW_MS, NOW_MS, 99, version)
+    mine, rows = take(before, limit, version)
     assert_covers_exactly(rows, claim)
     assert settled(rows) == claim.acked
     first_free = next(piece for piece in before if piece.state is FREE)
     assert mine in rows
-    assert (mine.start, mine.count) == (first_free.start, min(limit, first_free.count))
+    wanted = list(left(first_free))[:limit]
+    assert list(left(mine)) == wanted
     assert (mine.state, mine.holder, mine.due_ms) == (HELD, "you", NOW_MS + 30)
     assert (mine.deliveries, mine.losses) == (claim.deliveries + 1, claim.losses + 1)
     rest = [row for row in rows if row.state is FREE]
@@ -386,9 +410,11 @@ def test_deliveries_count_every_hand_over_and_nothing_else(size: int, limits: li
         rows = [
             piece
             for row in rows
-            for piece in (claims.freed(row, NOW_MS, 99, version) if row.state is HELD else [row])
+            for piece in (
+                claims.freed(row, NOW_MS, NOW_MS, 99, version) if row.state is HELD else [row]
+            )
         ]
-        mine, rows = claims.taken(rows, limit, "you", NOW_MS, version)
+        mine, rows = take(rows, limit, version)
         for seq in range(mine.start, mine.end):
             handed[seq] += 1
     assert [row.deliveries for row in rows for _ in range(row.count)] == handed

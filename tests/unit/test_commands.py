@@ -28,9 +28,11 @@ each_verb = pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: leaf.comman
 
 def test_every_noun_is_there() -> None:
     expected = """
-        audit completion peek pop push reap rollback stats version
+        audit completion explain peek pop push reap rollback stats version
         queue-create queue-list queue-show queue-update queue-delete
+        queue-pause queue-resume queue-drain queue-purge
         group-create group-list group-update group-delete
+        dead-list dead-peek dead-merge dead-purge dead-export dead-import
     """
     found = {leaf.command_path.removeprefix("cassq ").replace(" ", "-") for leaf in LEAVES}
     assert found == set(expected.split())
@@ -62,7 +64,7 @@ def test_the_examples_of_every_command_can_be_parsed(
     leaf: click.Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("monday.txt", "tuesday.txt", "*.jpg"):
+    for name in ("monday.txt", "tuesday.txt", "*.jpg", "letters.jsonl"):
         (tmp_path / name).touch()
     assert isinstance(leaf.command, Verb)
     called = [words for line in leaf.command.examples for words in calls(line)]

@@ -30,10 +30,13 @@ TREE = {
     UsageError: {
         *("ConfigError", "InvalidNameError", "InvalidPayloadError", "MessageTooLargeError"),
         *("MissingExtraError", "QueueNotFoundError", "QueueExistsError", "GroupNotFoundError"),
-        *("GroupExistsError", "ClosedError", "ForkedClientError"),
+        *("GroupExistsError", "MessageNotFoundError", "ClosedError", "ForkedClientError"),
     },
     OwnershipError: {"ClaimLostError", "LeaseLostError", "FencedError", "PipeSealedError"},
-    BackendError: {"BackendUnavailableError", "BackendTimeoutError", "StorageFullError"},
+    BackendError: {
+        *("BackendUnavailableError", "BackendTimeoutError", "StorageFullError"),
+        *("QueueFullError", "QueuePausedError"),
+    },
     CorruptionError: set(),
     BrokenInvariantError: set(),
 }

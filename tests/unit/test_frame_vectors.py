@@ -57,6 +57,11 @@ def times_ms(vector: Vector) -> list[int]:
     return [times] * len(vector["payloads"]) if isinstance(times, int) else times
 
 
+def dues_ms(vector: Vector) -> list[int | None]:
+    dues: int | list[int | None] | None = vector.get("dues_ms")
+    return dues if isinstance(dues, list) else [dues] * len(vector["payloads"])
+
+
 def columns(vector: Vector) -> dict[str, list[bytes | None] | None]:
     """The optional columns as a frame stores them; None for one that is not there."""
     headers, keys, ids = (vector.get(name) for name in ("headers", "keys", "ids"))
@@ -68,7 +73,7 @@ def columns(vector: Vector) -> dict[str, list[bytes | None] | None]:
 
 
 def encoded(vector: Vector, compression: str) -> bytes:
-    extras = Extras(vector["times_ms"], **columns(vector))
+    extras = Extras(vector["times_ms"], dues_ms=vector.get("dues_ms"), **columns(vector))
     return b"".join(
         encode(
             vector["base_seq"],
@@ -88,6 +93,7 @@ def test_cassq_reads_the_messages_of_a_vector(vector: Vector) -> None:
     assert frame.size == len(data)
     assert frame.payloads(0, frame.count) == payloads(vector)
     assert [frame.time_ms(index) for index in range(frame.count)] == times_ms(vector)
+    assert [frame.due_ms(index) for index in range(frame.count)] == dues_ms(vector)
     assert {"headers": frame.headers, "keys": frame.keys, "ids": frame.ids} == columns(vector)
 
 
@@ -112,6 +118,7 @@ def test_the_page_s_reader_reads_a_vector(
         "seqs": range(first, first + count),
         "payloads": payloads(vector),
         "times_ms": times_ms(vector),
+        "dues_ms": dues_ms(vector),
         **{name: column or [None] * count for name, column in columns(vector).items()},
     }
 
@@ -135,8 +142,9 @@ def test_the_key_of_a_vector_is_that_of_its_pipe(vector: Vector) -> None:
 def test_the_vectors_show_every_flag_and_compression() -> None:
     headers = [struct.unpack_from("<4sBBH", frame_bytes(vector)) for vector in VECTORS["read"]]
     flags = {1 << bit for _, _, _, flags in headers for bit in range(16) if flags & 1 << bit}
-    known = (frames.UNIFORM, frames.TIME_ONE, frames.TIMES, frames.HEADERS, frames.KEYS, frames.IDS)
-    assert flags == set(known)
+    named = re.findall(r"^\| (\d+) \| [A-Z_]+ \|", PAGE.read_text(), re.MULTILINE)
+    assert flags == {int(flag) for flag in named}
+    assert sum(flags) == frames._KNOWN_FLAGS
     assert any(not flags & frames.UNIFORM for _, _, _, flags in headers)
     assert {code for _, _, code, _ in headers} == set(COMPRESSIONS.values())
     assert {key(vector) == 0 for vector in VECTORS["read"]} == {True, False}

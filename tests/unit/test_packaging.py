@@ -19,8 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Drivers, optional packages, and parts of the standard library that take long to load.
 NOT_LOADED = {
-    *("cassandra", "click", "confluent_kafka", "grpc", "hazelcast", "kazoo", "lz4", "numpy"),
-    *("pandas", "pyarrow", "pyspark", "rich", "rocksdict", "zstandard"),
+    *("cassandra", "click", "confluent_kafka", "grpc", "hazelcast", "kazoo", "lz4", "matplotlib"),
+    *("numpy", "pandas", "prometheus_client", "pyarrow", "pyspark", "rich", "rocksdict"),
+    *("zstandard",),
     *("asyncio", "email", "http", "importlib.metadata", "multiprocessing", "pkg_resources"),
     *("ssl", "unittest", "urllib.request"),
 }

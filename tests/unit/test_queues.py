@@ -22,6 +22,7 @@ from cassq.queues import (
     differences,
     is_dead_letter_name,
     known_only,
+    rules_of,
 )
 
 PLAIN = ["q", "Orders", "a.b", "a_b-c", "2026", "..x", "x" * NAME_LENGTH_MAX, "-"]
@@ -102,6 +103,7 @@ SECONDS = {
 COUNTS = {
     "max_deliveries": 1_000_000,
     "max_pop_width": 1024,
+    "max_open_pipes": 1024,
     "max_claim_messages": 1_000_000,
     "max_pushes_per_pipe": 1_000_000_000,
     "max_bytes_per_pipe": 1 << 40,
@@ -151,9 +153,9 @@ def test_compression_is_one_of_three(value: Any) -> None:
 
 
 def test_a_group_takes_the_queue_s_values_unless_it_has_its_own() -> None:
-    assert as_dict(GroupPolicy()) == {
-        "exclusive": False, "claim_timeout": None, "max_deliveries": None,
-    }  # fmt: skip
+    own = as_dict(GroupPolicy())
+    assert own.pop("exclusive") is False
+    assert set(own.values()) == {None}
     assert GroupPolicy(claim_timeout=5).claim_timeout == 5.0
 
 
@@ -171,9 +173,72 @@ def test_a_group_s_bad_values_are_refused(changes: dict[str, Any], told: str) ->
         GroupPolicy(**changes)
 
 
+def test_the_least_number_of_open_pipes_is_not_above_the_most() -> None:
+    assert QueuePolicy(min_open_pipes=16).min_open_pipes == 16
+    for wrong in (17, 0, 1.0, True):
+        with pytest.raises(ConfigError, match="min_open_pipes is"):
+            QueuePolicy(min_open_pipes=wrong)
+    with pytest.raises(ConfigError, match="more than max_open_pipes, 2"):
+        QueuePolicy(min_open_pipes=3, max_open_pipes=2)
+
+
+CHECKED_ELSEWHERE = {
+    "consistency", "compression",  # above
+    "retry_schedule", "retry_jitter", "sick_check", "min_open_pipes",  # below
+    # tests/integration/test_limits.py and its neighbours
+    "message_ttl", "retain_consumed", "retain_unconsumed", "max_length", "overflow",
+    "push_paused", "pop_paused", "dedup_window",
+    # tests/unit/test_alert_rules.py and its neighbours
+    "owner", "alert_no_consumer", "alert_oldest_age", "alert_dead_growth", "alert_stalled",
+}  # fmt: skip
+
+
 def test_every_number_of_a_policy_is_checked() -> None:
-    checked = {*SECONDS, *COUNTS, "consistency", "compression"}
+    checked = {*SECONDS, *COUNTS, *CHECKED_ELSEWHERE}
     assert checked == {field.name for field in fields(QueuePolicy)}
+
+
+def test_no_more_pipes_are_kept_open_than_may_be() -> None:
+    assert QueuePolicy(min_open_pipes=4, max_open_pipes=4).min_open_pipes == 4
+    with pytest.raises(ConfigError, match="more than max_open_pipes"):
+        QueuePolicy(min_open_pipes=5, max_open_pipes=4)
+
+
+@pytest.mark.parametrize("policy", [QueuePolicy, GroupPolicy])
+def test_a_schedule_is_some_seconds(policy: type[QueuePolicy | GroupPolicy]) -> None:
+    assert policy(retry_schedule=[10, 100, 1000]).retry_schedule == (10.0, 100.0, 1000.0)
+    assert policy(retry_schedule=[]).retry_schedule == ()
+    wrong: list[Any] = [
+        "10", 10, [-1], ["10"], [True], [float("nan")], [float("inf")], [10**9], [None], [1] * 101,
+    ]  # fmt: skip
+    for schedule in wrong:
+        with pytest.raises(ConfigError, match="retry_schedule"):
+            policy(retry_schedule=schedule)
+
+
+@pytest.mark.parametrize("jitter", [-0.1, 11, float("nan"), "1", True])
+def test_a_jitter_is_a_share(jitter: Any) -> None:
+    with pytest.raises(ConfigError, match="retry_jitter"):
+        QueuePolicy(retry_jitter=jitter)
+
+
+@pytest.mark.parametrize(("failures", "waits"), [(1, 10_000), (2, 100_000), (3, 100_000)])
+def test_the_last_step_of_a_schedule_repeats(failures: int, waits: int) -> None:
+    rules = rules_of(QueuePolicy(retry_schedule=(10, 100)), GroupPolicy())
+    assert rules.retry_ms(failures, 0.5) == waits
+
+
+def test_jitter_lengthens_by_up_to_its_share() -> None:
+    rules = rules_of(QueuePolicy(retry_schedule=(10,), retry_jitter=0.5), GroupPolicy())
+    assert [rules.retry_ms(1, chance) for chance in (0.0, 0.5, 1.0)] == [10_000, 12_500, 15_000]
+
+
+def test_rules_are_the_group_s_where_it_has_its_own() -> None:
+    queue = QueuePolicy(retry_schedule=(1,), max_deliveries=5, claim_timeout=7)
+    assert rules_of(queue, GroupPolicy()).retry_schedule == (1.0,)
+    own = rules_of(queue, GroupPolicy(retry_schedule=(), sick_check=False, max_deliveries=2))
+    assert (own.retry_schedule, own.sick_check, own.max_deliveries) == ((), False, 2)
+    assert own.claim_timeout_ms == 7000
 
 
 # --- changing and storing -----------------------------------------------------------------------

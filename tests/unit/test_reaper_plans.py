@@ -6,13 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from cassq.catalog.port import GroupRow, PipeRow, PipeState
+from cassq.catalog.rows import Claim, ClaimState, GroupRow, PipeRow, PipeState, QueueRow
 from cassq.frames import Place
-from cassq.queues import GroupPolicy
-from cassq.reaper import Action, Sightings, plan_retires, plan_seals, unsealed
+from cassq.queues import GroupPolicy, QueuePolicy, rules_of
+from cassq.ranges import RangeSet
+from cassq.reaper import retire, rollback, seal, sweep
+from cassq.reaper.actions import Action
+from cassq.reaper.seal import ASKED_MAX, Sight, Sightings
 
 LEASE_MS = 10_000
 SEEN_MS = 500_000
+NOW_MS = 700_000
+QUEUE = QueueRow("queue", "mail", QueuePolicy(), 1, 1)
 
 
 def a_pipe(pipe_id: str = "p", state: PipeState = PipeState.OPEN, beat: int = 3) -> PipeRow:
@@ -23,19 +28,21 @@ def sealed(pipe_id: str, end_seq: int) -> PipeRow:
     return replace(a_pipe(pipe_id, PipeState.SEALED), end=Place(end_seq, 4096))
 
 
-def a_group(group_id: str) -> GroupRow:
-    return GroupRow(group_id, "queue", group_id, GroupPolicy())
-
-
-def nobody_gone(pipe_id: str) -> bool:
-    return False
-
-
-def ids(pipes: list[PipeRow]) -> list[str]:
-    return [pipe.id for pipe in pipes]
+def subjects(actions: list[Action]) -> list[str]:
+    return [action.subject for action in actions]
 
 
 # --- sealing ----------------------------------------------------------------------------------
+
+
+def planned_seals(
+    pipes: list[PipeRow], seen: dict[str, Sight], now_ms: int, *gone: str
+) -> list[str]:
+    return subjects(seal.plan(seal.Unsealed(pipes, seen, gone, {"queue": "mail"}), now_ms))
+
+
+def sights(pipes: list[PipeRow]) -> dict[str, Sight]:
+    return {pipe.id: Sight(pipe.beat, SEEN_MS, SEEN_MS) for pipe in pipes}
 
 
 @pytest.mark.parametrize(
@@ -47,47 +54,32 @@ def test_a_pipe_is_sealed_when_its_lease_stood_still_for_its_whole_length(
     state: PipeState, passed_ms: int, planned: list[str]
 ) -> None:
     pipe = a_pipe(state=state)
-    seen = {"p": (pipe.beat, SEEN_MS)}
-    assert ids(plan_seals([pipe], seen, nobody_gone, SEEN_MS + passed_ms)) == planned
+    assert planned_seals([pipe], sights([pipe]), SEEN_MS + passed_ms) == planned
 
 
 def test_a_lease_that_moved_since_it_was_seen_counts_from_anew() -> None:
-    seen = {"p": (2, SEEN_MS)}
-    assert plan_seals([a_pipe(beat=3)], seen, nobody_gone, SEEN_MS + 10 * LEASE_MS) == []
+    seen = sights([a_pipe(beat=2)])
+    assert planned_seals([a_pipe(beat=3)], seen, SEEN_MS + 10 * LEASE_MS) == []
 
 
 def test_a_pipe_not_seen_before_is_left_alone() -> None:
-    assert plan_seals([a_pipe()], {}, nobody_gone, SEEN_MS) == []
+    assert planned_seals([a_pipe()], {}, SEEN_MS) == []
 
 
 def test_each_pipe_has_a_lease_of_its_own_length() -> None:
     pipes = [a_pipe("short"), replace(a_pipe("long"), lease_ms=2 * LEASE_MS)]
-    seen = {pipe.id: (pipe.beat, SEEN_MS) for pipe in pipes}
-    assert ids(plan_seals(pipes, seen, nobody_gone, SEEN_MS + LEASE_MS)) == ["short"]
+    assert planned_seals(pipes, sights(pipes), SEEN_MS + LEASE_MS) == ["short"]
 
 
 def test_a_pipe_whose_writer_is_known_to_be_gone_is_sealed_at_once() -> None:
     pipes = [a_pipe("gone"), a_pipe("alive")]
-    seen = {pipe.id: (pipe.beat, SEEN_MS) for pipe in pipes}
-    assert ids(plan_seals(pipes, seen, lambda pipe_id: pipe_id == "gone", SEEN_MS)) == ["gone"]
+    assert planned_seals(pipes, sights(pipes), SEEN_MS, "gone") == ["gone"]
 
 
 @pytest.mark.parametrize("state", [PipeState.SEALED, PipeState.CONSUMED])
-def test_a_sealed_pipe_is_not_sealed_again_and_its_writer_not_asked_about(state: PipeState) -> None:
-    asked: list[str] = []
-
-    def gone(pipe_id: str) -> bool:
-        asked.append(pipe_id)
-        return True
-
-    seen = {"p": (3, 0)}
-    assert plan_seals([a_pipe(state=state)], seen, gone, SEEN_MS) == []
-    assert asked == []
-
-
-def test_the_unsealed_pipes_are_the_ready_and_the_open_ones() -> None:
-    pipes = [a_pipe(state.name, state) for state in PipeState]
-    assert ids(unsealed(pipes)) == ["READY", "OPEN"]
+def test_a_sealed_pipe_is_not_sealed_again(state: PipeState) -> None:
+    pipe = a_pipe(state=state)
+    assert planned_seals([pipe], sights([pipe]), SEEN_MS + LEASE_MS, "p") == []
 
 
 # --- watching ---------------------------------------------------------------------------------
@@ -97,21 +89,38 @@ def test_a_beat_that_stands_still_keeps_the_time_it_was_first_seen_at() -> None:
     sightings = Sightings()
     for now_ms in (100, 200, 300):
         sightings.watch([a_pipe(beat=7)], now_ms)
-    assert sightings.seen == {"p": (7, 100)}
+    assert sightings.seen["p"].since_ms == 100
 
 
 def test_a_beat_that_moved_is_seen_anew() -> None:
     sightings = Sightings()
     sightings.watch([a_pipe(beat=7)], 100)
     sightings.watch([a_pipe(beat=8)], 200)
-    assert sightings.seen == {"p": (8, 200)}
+    assert sightings.seen["p"] == Sight(8, 200, 200, "queue")
 
 
 def test_a_pipe_that_is_gone_is_forgotten() -> None:
     sightings = Sightings()
     sightings.watch([a_pipe("old"), a_pipe("new")], 100)
-    sightings.watch([a_pipe("new")], 200)
-    assert sightings.seen == {"new": (3, 100)}
+    sightings.watch([a_pipe("new")], 200, gone={"old"})
+    assert list(sightings.seen) == ["new"]
+
+
+def test_a_writer_is_asked_for_at_first_and_then_while_its_lease_stands_still() -> None:
+    sightings = Sightings()
+    dead, alive = a_pipe("dead"), a_pipe("alive")
+    assert sightings.watch([dead, alive], 100) == [dead, alive]
+    alive = replace(alive, beat=4)
+    assert sightings.watch([dead, alive], 200) == [dead]
+
+
+def test_of_many_still_leases_each_is_asked_for_in_its_turn() -> None:
+    sightings = Sightings()
+    pipes = [a_pipe(str(number)) for number in range(2 * ASKED_MAX + 1)]
+    assert sightings.watch(pipes, 0) == pipes, "all of those never seen"
+    turns = [sightings.watch(pipes, now_ms) for now_ms in (1, 2, 3)]
+    assert [len(turn) for turn in turns] == [ASKED_MAX] * 3
+    assert {pipe.id for turn in turns for pipe in turn} == {pipe.id for pipe in pipes}
 
 
 def test_a_pipe_watched_for_a_lease_is_sealed_in_the_pass_after() -> None:
@@ -121,75 +130,116 @@ def test_a_pipe_watched_for_a_lease_is_sealed_in_the_pass_after() -> None:
     for now_ms, expected in ((0, []), (LEASE_MS - 1, []), (LEASE_MS, ["dead"])):
         alive = replace(alive, beat=alive.beat + 1)
         sightings.watch([dead, alive], now_ms)
-        assert ids(plan_seals([dead, alive], sightings.seen, nobody_gone, now_ms)) == expected
+        assert planned_seals([dead, alive], sightings.seen, now_ms) == expected
+
+
+# --- giving back ------------------------------------------------------------------------------
+
+GROUP = GroupRow("group", "queue", "default", GroupPolicy())
+MOST = QUEUE.policy.max_deliveries
+
+
+def a_claim(state: ClaimState = ClaimState.HELD, count: int = 1, **changes: object) -> Claim:
+    row = Claim("group", "p", 5, 5 + count, 4096, state, NOW_MS, deliveries=1, version="v")
+    return replace(row, **changes)
+
+
+def overdue(*claims: Claim, sick: tuple[str, ...] = ()) -> rollback.Overdue:
+    rules = rules_of(QUEUE.policy, GROUP.policy)
+    health: object = None  # for the deed alone
+    return rollback.Overdue(QUEUE, GROUP, rules, health, claims, sick)  # type: ignore[arg-type]
+
+
+def planned_rollbacks(*groups: rollback.Overdue) -> list[tuple[str, bool]]:
+    """Subjects, and whether they are to be buried."""
+    actions = rollback.plan(groups, NOW_MS)
+    return [(action.subject, action.row.to_bury) for action in actions]
+
+
+@pytest.mark.parametrize(
+    ("due_ms", "planned"),
+    [(NOW_MS + 1, []), (NOW_MS, [("p:5-8", False)]), (NOW_MS - 1, [("p:5-8", False)])],
+)
+def test_a_held_claim_is_freed_from_its_deadline_on(due_ms: int, planned: list[object]) -> None:
+    assert planned_rollbacks(overdue(a_claim(count=3, due_ms=due_ms))) == planned
+
+
+def test_what_is_free_waits_for_a_popper() -> None:
+    assert planned_rollbacks(overdue(a_claim(ClaimState.FREE, 3), a_claim(ClaimState.DONE))) == []
+
+
+@pytest.mark.parametrize(
+    ("deliveries", "planned"),
+    [(MOST - 1, []), (MOST, [("p:5-6", True)]), (MOST + 1, [("p:5-6", True)])],
+)
+def test_a_spent_message_is_buried(deliveries: int, planned: list[object]) -> None:
+    assert planned_rollbacks(overdue(a_claim(ClaimState.FREE, deliveries=deliveries))) == planned
+
+
+def test_only_a_message_alone_is_spent() -> None:
+    two = a_claim(ClaimState.FREE, 2, deliveries=MOST)
+    assert planned_rollbacks(overdue(two)) == []
+    assert planned_rollbacks(overdue(replace(two, acked=RangeSet([(5, 6)])))) == [("p:5-7", True)]
+
+
+def test_a_sick_group_s_messages_are_not_buried_for_their_deliveries() -> None:
+    spent = a_claim(ClaimState.FREE, deliveries=MOST)
+    assert planned_rollbacks(overdue(spent, sick=("v",))) == []
+    assert planned_rollbacks(overdue(spent, sick=("of another",))) == [("p:5-6", True)]
+
+
+def test_a_doomed_message_is_buried_though_the_group_is_sick() -> None:
+    doomed = a_claim(ClaimState.FREE, failure='{"doomed": true}')
+    assert planned_rollbacks(overdue(doomed, sick=("v",))) == [("p:5-6", True)]
 
 
 # --- retiring ---------------------------------------------------------------------------------
 
-GROUPS = [a_group("a"), a_group("b")]
+
+def planned_retires(
+    pipes: list[PipeRow], queue: QueueRow | None = QUEUE, now_ms: int = NOW_MS
+) -> list[str]:
+    return subjects(retire.plan(retire.Finished(pipes, {"queue": queue}), now_ms))
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "planned"),
-    [
-        (9, 9, []),
-        (10, 9, []),
-        (9, 10, []),
-        (10, 10, ["p"]),
-        (11, 10, ["p"]),
-    ],
-)
-def test_a_pipe_is_retired_when_every_group_has_acked_it_to_its_end(
-    a: int, b: int, planned: list[str]
-) -> None:
-    acked = {"p": {"a": a, "b": b}}
-    assert ids(plan_retires([sealed("p", 10)], acked, GROUPS)) == planned
+def test_what_every_group_seems_to_have_acked_is_retired_oldest_first() -> None:
+    assert planned_retires([sealed("p1", 5), sealed("p2", 0)]) == ["p1", "p2"]
 
 
-def test_a_group_that_has_not_begun_a_pipe_keeps_it() -> None:
-    assert plan_retires([sealed("p", 10)], {"p": {"a": 10}}, GROUPS) == []
-    assert plan_retires([sealed("p", 10)], {}, GROUPS) == []
+def test_nothing_is_retired_of_a_queue_that_is_gone_or_being_deleted() -> None:
+    assert planned_retires([sealed("p", 5)], None) == []
+    assert planned_retires([sealed("p", 5)], replace(QUEUE, deleted=True)) == []
 
 
-def test_an_empty_pipe_needs_nobody_s_ack() -> None:
-    assert ids(plan_retires([sealed("p", 0)], {}, GROUPS)) == ["p"]
+def test_a_pipe_without_an_end_is_not_retired() -> None:
+    assert planned_retires([a_pipe()]) == []
 
 
-def test_a_queue_without_groups_retires_nothing() -> None:
-    assert plan_retires([sealed("p", 0), sealed("q", 5)], {}, []) == []
+def test_what_a_policy_keeps_is_retired_later_and_what_follows_it_too() -> None:
+    keeping = replace(QUEUE, policy=QueuePolicy(retain_consumed=100.0))
+    first, second = sealed("p1", 5), replace(sealed("p2", 0), predecessor="p1")
+    first = replace(first, created_ms=NOW_MS)
+    for now_ms, planned in ((99_999, []), (10_000_000, ["p1", "p2"])):
+        assert planned_retires([first, second], keeping, NOW_MS + now_ms) == planned
 
 
-def test_a_pipe_without_an_end_is_not_retired_however_much_is_acked() -> None:
-    assert plan_retires([a_pipe("p")], {"p": {"a": 99, "b": 99}}, GROUPS) == []
+# --- sweeping ---------------------------------------------------------------------------------
 
 
-def test_the_acks_of_another_pipe_or_another_group_do_not_count() -> None:
-    acked = {"p": {"a": 10, "x": 10}, "q": {"a": 10, "b": 10}}
-    assert ids(plan_retires([sealed("p", 10), sealed("q", 10)], acked, GROUPS)) == ["q"]
-
-
-def test_a_pipe_that_follows_another_is_retired_with_it_or_after_it() -> None:
-    """On a strict queue: that a predecessor is gone means that all before it is done."""
-    chain = [sealed("p1", 5)]
-    chain += [replace(sealed(f"p{n}", 5), predecessor=f"p{n - 1}") for n in range(2, 6)]
-    done = {"a": 5, "b": 5}
-    all_done = {pipe.id: done for pipe in chain}
-    assert ids(plan_retires(chain, all_done, GROUPS)) == ids(chain)
-    but_third = all_done | {"p3": {"a": 5, "b": 4}}
-    assert ids(plan_retires(chain, but_third, GROUPS)) == ["p1", "p2"]
-    assert ids(plan_retires(chain[1:], all_done, GROUPS)) == ["p2", "p3", "p4", "p5"]
-
-
-def test_an_open_pipe_keeps_what_follows_it() -> None:
-    pipes = [a_pipe("p1"), replace(sealed("p2", 0), predecessor="p1"), sealed("q", 0)]
-    assert ids(plan_retires(pipes, {}, GROUPS)) == ["q"]
+def test_all_that_was_consumed_is_swept() -> None:
+    pipes = [a_pipe("p1", PipeState.CONSUMED), replace(a_pipe("p2"), queue_id="gone")]
+    actions = sweep.plan(sweep.Leftovers(pipes, {"queue": "mail"}), NOW_MS)
+    assert [(action.subject, action.queue) for action in actions] == [
+        ("p1", "mail"),
+        ("p2", "gone"),
+    ]
 
 
 # --- what is told -----------------------------------------------------------------------------
 
 
 def test_an_action_is_told_with_its_outcome() -> None:
-    action = Action("seal", "p", "queue")
+    action = Action("seal", "p", "queue", row=a_pipe())
     assert action.as_dict() == {
         "verb": "seal", "subject": "p", "queue": "queue", "outcome": "planned", "detail": "",
     }  # fmt: skip

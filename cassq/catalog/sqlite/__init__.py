@@ -8,8 +8,10 @@ from pathlib import Path
 
 from cassq.catalog.sqlite.claim_tables import ClaimTables
 from cassq.catalog.sqlite.database import LOCK_WAIT_SECONDS, Database, open_file
+from cassq.catalog.sqlite.hint_tables import HintTables
 from cassq.catalog.sqlite.pipe_tables import PipeTables
 from cassq.catalog.sqlite.queue_tables import QueueTables
+from cassq.catalog.sqlite.record_tables import RecordTables
 from cassq.clock import Clock
 
 # The latest catalog time known to have been reached: the passing reaper's lease is taken anew
@@ -19,7 +21,7 @@ SELECT max(coalesce((SELECT max(created_ms) FROM pipes), 0),
            coalesce((SELECT max(due_ms) FROM leases WHERE name LIKE 'reaper:%'), 0))"""
 
 
-class SqliteCatalog(QueueTables, PipeTables, ClaimTables):
+class SqliteCatalog(QueueTables, PipeTables, ClaimTables, RecordTables, HintTables):
     """The Catalog port on SQLite.
 
     durable: False leaves syncing to the operating system, also for acks. connect and committed

@@ -9,15 +9,16 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 
-from cassq.catalog.port import Catalog, Claim, ClaimState, Cursor, Move
+from cassq.catalog.port import Catalog
+from cassq.catalog.rows import Claim, ClaimState, Cursor, Move, Reason, Removed
 from cassq.catalog.sqlite.database import Database, Row
 from cassq.frames import Place
 from cassq.ranges import RangeSet
 
 _CURSOR = "group_id, pipe_id, ack_seq, ack_pos, chain_seq, chain_pos, epoch, owner, start_seq"
-_CLAIM = (
+CLAIM_COLUMNS = (
     "group_id, pipe_id, start_seq, end_seq, pos, state, due_ms, deliveries, losses, holder,"
-    " version, acked, failure"
+    " version, acked, failure, joint"
 )
 _KEY = "group_id = ? AND pipe_id = ? AND start_seq = ?"
 
@@ -33,12 +34,14 @@ MOVE_CHAIN = (
     "UPDATE cursors SET chain_seq = ?, chain_pos = ?"
     " WHERE group_id = ? AND pipe_id = ? AND chain_seq = ? AND epoch = ?"
 )
-ADD_CLAIM = f"INSERT INTO claims ({_CLAIM}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+ADD_CLAIM = (
+    f"INSERT INTO claims ({CLAIM_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 # The claims of a (group, pipe): a range of the primary key, which starts at the ack offset.
-CLAIMS = f"SELECT {_CLAIM} FROM claims WHERE group_id = ? AND pipe_id = ? ORDER BY start_seq"
+CLAIMS = f"SELECT {CLAIM_COLUMNS} FROM claims WHERE group_id = ? AND pipe_id = ? ORDER BY start_seq"
 # Claims whose time has come: a range of a partial index without done rows.
 DUE = (
-    f"SELECT {_CLAIM} FROM claims WHERE group_id = ? AND due_ms <= ? AND state < 2{{}}"
+    f"SELECT {CLAIM_COLUMNS} FROM claims WHERE group_id = ? AND due_ms <= ? AND state < 2{{}}"
     " ORDER BY due_ms, pipe_id, start_seq LIMIT ?"
 )
 NEXT_DUE = "SELECT min(due_ms) FROM claims WHERE group_id = ? AND state < 2{}"
@@ -58,9 +61,23 @@ FIRST = (
     " ORDER BY start_seq LIMIT 1"
 )
 MOVE_ACK = "UPDATE cursors SET ack_seq = ?, ack_pos = ? WHERE group_id = ? AND pipe_id = ?"
+# A removal is written once; the same again is the same fact.
+ADD_REMOVED = (
+    "INSERT OR IGNORE INTO removed (group_id, pipe_id, start_seq, end_seq, reason, at_ms)"
+    " VALUES (?, ?, ?, ?, ?, ?)"
+)
+REMOVED = (
+    "SELECT group_id, pipe_id, start_seq, end_seq, reason, at_ms FROM removed"
+    " WHERE group_id = ? AND pipe_id = ? ORDER BY start_seq"
+)
 _MOVE = "group_id, pipe_id, seq, reason, dest_pipe, dest_seq, at_ms, settled"
 MOVE = f"SELECT {_MOVE} FROM moves WHERE group_id = ? AND pipe_id = ? AND seq = ?"
 MOVES = f"SELECT {_MOVE} FROM moves WHERE group_id = ? AND pipe_id = ? ORDER BY seq"
+# An intent, in the place of the one that was there: by key.
+PUT_MOVE = f"INSERT OR REPLACE INTO moves ({_MOVE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+SETTLE = "UPDATE moves SET settled = 1 WHERE group_id = ? AND pipe_id = ? AND seq = ?"
+# An intent that led to nothing more: what is settled stays.
+WITHDRAW = "DELETE FROM moves WHERE group_id = ? AND pipe_id = ? AND seq = ? AND settled = 0"
 
 
 def _left_out(pipe_ids: Sequence[str]) -> str:
@@ -73,7 +90,7 @@ def _cursor_row(row: Row) -> Cursor:
     )
 
 
-def _claim_row(row: Row) -> Claim:
+def claim_row(row: Row) -> Claim:
     return Claim(
         group_id=row[0],
         pipe_id=row[1],
@@ -88,6 +105,7 @@ def _claim_row(row: Row) -> Claim:
         version=row[10],
         acked=RangeSet.from_bytes(row[11]),
         failure=row[12],
+        joint=bool(row[13]),
     )
 
 
@@ -106,11 +124,25 @@ def _claim_values(claim: Claim) -> Row:
         claim.version,
         claim.acked.to_bytes(),
         claim.failure,
+        claim.joint,
     )
 
 
 def _move_row(row: Row) -> Move:
     return Move(row[0], row[1], row[2], row[3], row[4], row[5], row[6], bool(row[7]))
+
+
+def _move_key(move: Move) -> Row:
+    return move.group_id, move.pipe_id, move.seq
+
+
+def _move_values(move: Move) -> Row:
+    place = (move.dest_pipe, move.dest_seq, move.at_ms)
+    return (*_move_key(move), move.reason, *place, move.settled)
+
+
+def _removed_values(row: Removed) -> Row:
+    return row.group_id, row.pipe_id, row.start, row.end, str(row.reason), row.at_ms
 
 
 class ClaimTables(Catalog):
@@ -131,7 +163,15 @@ class ClaimTables(Catalog):
         rows = self._db.read(f"SELECT {_CURSOR} FROM cursors WHERE group_id = ?", (group_id,))
         return [_cursor_row(row) for row in rows]
 
-    def claim(self, cursor: Cursor, chain: Place, claim: Claim, *, synced: bool = False) -> bool:
+    def claim(
+        self,
+        cursor: Cursor,
+        chain: Place,
+        rows: Sequence[Claim],
+        *,
+        removed: Sequence[Removed] = (),
+        synced: bool = False,
+    ) -> bool:
         with self._db.write(synced=synced) as tx:
             moved = tx.execute(
                 MOVE_CHAIN,
@@ -139,8 +179,19 @@ class ClaimTables(Catalog):
             )
             if moved.rowcount != 1:
                 return False
-            tx.execute(ADD_CLAIM, _claim_values(claim))
+            tx.executemany(ADD_CLAIM, map(_claim_values, rows))
+            if removed:
+                tx.executemany(ADD_REMOVED, map(_removed_values, removed))
+            done = [row for row in rows if row.state is ClaimState.DONE]
+            if done:
+                self._settle_done(tx, done)
             return True
+
+    def _settle_done(self, tx: sqlite3.Connection, done: Sequence[Claim]) -> None:
+        """Join done rows with their neighbours, and move the ack offset over those in front."""
+        for piece in done:
+            self._merge_left(tx, piece)
+        self._advance(tx, done[0].group_id, done[0].pipe_id)
 
     def fence(self, cursor: Cursor, owner: str) -> Cursor | None:
         with self._db.write(synced=True) as tx:
@@ -155,14 +206,14 @@ class ClaimTables(Catalog):
             return _cursor_row(row)
 
     def claims(self, group_id: str, pipe_id: str) -> list[Claim]:
-        return [_claim_row(row) for row in self._db.read(CLAIMS, (group_id, pipe_id))]
+        return [claim_row(row) for row in self._db.read(CLAIMS, (group_id, pipe_id))]
 
     def due(
         self, group_id: str, now_ms: int, limit: int, *, without: Sequence[str] = ()
     ) -> list[Claim]:
         statement = DUE.format(_left_out(without))
         rows = self._db.read(statement, (group_id, now_ms, *without, limit))
-        return [_claim_row(row) for row in rows]
+        return [claim_row(row) for row in rows]
 
     def next_due_ms(self, group_id: str, *, without: Sequence[str] = ()) -> int | None:
         rows = self._db.read(NEXT_DUE.format(_left_out(without)), (group_id, *without))
@@ -176,16 +227,15 @@ class ClaimTables(Catalog):
         *,
         epoch: int | None = None,
         settle: Sequence[Move] = (),
+        withdraw: Sequence[Move] = (),
+        removed: Sequence[Removed] = (),
     ) -> bool:
         with self._db.write(synced=True) as tx:
             done = self._put(tx, old, new, epoch)
             if done:
-                for move in settle:
-                    tx.execute(
-                        "UPDATE moves SET settled = 1 WHERE group_id = ? AND pipe_id = ?"
-                        " AND seq = ?",
-                        (move.group_id, move.pipe_id, move.seq),
-                    )
+                tx.executemany(ADD_REMOVED, map(_removed_values, removed))
+                tx.executemany(SETTLE, map(_move_key, settle))
+                tx.executemany(WITHDRAW, map(_move_key, withdraw))
                 self._advance(tx, old.group_id, old.pipe_id)
             return done
 
@@ -268,11 +318,20 @@ class ClaimTables(Catalog):
             row = tx.execute(MOVE, key).fetchone()
             if row and _move_row(row) != instead_of:
                 return _move_row(row)
-            tx.execute(
-                f"INSERT OR REPLACE INTO moves ({_MOVE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (*key, move.reason, move.dest_pipe, move.dest_seq, move.at_ms, move.settled),
-            )
+            tx.execute(PUT_MOVE, _move_values(move))
             return move
+
+    def intend_many(self, moves: Sequence[Move], held: Claim) -> bool:
+        with self._db.write(synced=True) as tx:
+            claim_key = (held.group_id, held.pipe_id, held.start, held.version)
+            if tx.execute(HAS_CLAIM, claim_key).fetchone() is None:
+                return False
+            tx.executemany(PUT_MOVE, map(_move_values, moves))
+            return True
 
     def moves(self, group_id: str, pipe_id: str) -> list[Move]:
         return [_move_row(row) for row in self._db.read(MOVES, (group_id, pipe_id))]
+
+    def removed(self, group_id: str, pipe_id: str) -> list[Removed]:
+        rows = self._db.read(REMOVED, (group_id, pipe_id))
+        return [Removed(r[0], r[1], r[2], r[3], Reason(r[4]), r[5]) for r in rows]

@@ -2,46 +2,76 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 
-from cassq.catalog.port import Catalog, GroupRow, PipeRow, PipeState, Retired
+from cassq.catalog.port import Catalog
+from cassq.catalog.rows import GroupRow, PipeRow, PipeState, Retired
 from cassq.catalog.sqlite.database import Database, Row
 from cassq.frames import Place
 
-_PIPE = (
+PIPE_COLUMNS = (
     "p.id, p.queue_id, p.state, p.owner, p.created_ms, p.lease_ms, p.beat, p.end_seq, p.end_pos,"
-    " p.predecessor, p.ordinal"
+    " p.predecessor, p.ordinal, p.group_id, p.timer_ms, p.rate"
 )
 # One pipe, by its unique index.
-PIPE = f"SELECT {_PIPE} FROM pipes p WHERE id = ?"
+PIPE = f"SELECT {PIPE_COLUMNS} FROM pipes p WHERE id = ?"
 # The live pipes of a queue: a range of the partial index, so dead ones cost nothing.
-LIVE = f"SELECT {_PIPE} FROM pipes p WHERE queue_id = ? AND state < 3 ORDER BY ordinal"
+LIVE = f"SELECT {PIPE_COLUMNS} FROM pipes p WHERE queue_id = ? AND state < 3 ORDER BY ordinal"
 # Live pipes the group has not claimed to the end; bounded below by the group's stored floor.
 UNCLAIMED = f"""
-SELECT {_PIPE} FROM pipes p LEFT JOIN cursors c ON c.group_id = ?1 AND c.pipe_id = p.id
-WHERE p.queue_id = ?2 AND p.state < 3
+SELECT {PIPE_COLUMNS} FROM pipes p LEFT JOIN cursors c ON c.group_id = ?1 AND c.pipe_id = p.id
+WHERE p.queue_id = ?2 AND p.state < 3 AND p.timer_ms IS NULL
+  AND p.group_id IN ('', ?1)
   AND p.ordinal >= (SELECT floor_ordinal FROM groups WHERE id = ?1)
   AND (p.end_seq IS NULL OR p.end_seq > coalesce(c.chain_seq, 0))
 ORDER BY p.ordinal LIMIT ?3"""
 # The same for what the group has not acked to the end.
 UNACKED = UNCLAIMED.replace("c.chain_seq", "c.ack_seq")
+# Timer pipes the group has not scheduled to the end: a range of their own partial index.
+TIMERS = f"""
+SELECT {PIPE_COLUMNS} FROM pipes p LEFT JOIN cursors c ON c.group_id = ?1 AND c.pipe_id = p.id
+WHERE p.queue_id = ?2 AND p.state < 3 AND p.timer_ms < ?3 AND p.group_id IN ('', ?1)
+  AND (p.end_seq IS NULL OR p.end_seq > coalesce(c.chain_seq, 0))
+ORDER BY p.timer_ms, p.ordinal LIMIT ?4"""
 # Raise the floor to the oldest pipe not claimed to its end.
 RAISE_FLOOR = "UPDATE groups SET floor_ordinal = ? WHERE id = ? AND floor_ordinal < ?"
+HAS_GROUP = "SELECT 1 FROM groups WHERE id = ?"
 # Pipes whose files are to be removed: a partial index that holds nothing else.
-CONSUMED = f"SELECT {_PIPE} FROM pipes p WHERE state = 3"
-# Groups of the pipe's queue that have not acked it to the end.
+CONSUMED = f"SELECT {PIPE_COLUMNS} FROM pipes p WHERE state = 3"
+# Groups that the pipe is for and that have not acked it to the end.
 UNFINISHED = """
 SELECT 1 FROM groups g LEFT JOIN cursors c ON c.group_id = g.id AND c.pipe_id = ?1
-WHERE g.queue_id = ?2 AND coalesce(c.ack_seq, 0) < ?3 LIMIT 1"""
+WHERE g.queue_id = ?2 AND ?4 IN ('', g.id) AND coalesce(c.ack_seq, 0) < ?3 LIMIT 1"""
 # Moves into a pipe whose movers may still have to look whether the message arrived.
 ARRIVING = "SELECT 1 FROM moves WHERE dest_pipe = ? AND settled = 0 LIMIT 1"
 # One row a group: what the pipe held and how much of it died there.
 WRITE_TOTALS = """
-INSERT OR IGNORE INTO retired (pipe_id, group_id, queue_id, start, pushed, dead)
-SELECT ?1, g.id, g.queue_id, coalesce(c.start_seq, 0), ?3, (SELECT count(*) FROM moves m
-    WHERE m.group_id = g.id AND m.pipe_id = ?1 AND m.settled = 1)
+INSERT OR IGNORE INTO retired
+    (pipe_id, group_id, queue_id, start, pushed, dead, expired, purged, merged)
+SELECT ?1, g.id, g.queue_id, coalesce(c.start_seq, 0), ?3,
+    (SELECT count(*) FROM moves m WHERE m.group_id = g.id AND m.pipe_id = ?1 AND m.settled = 1),
+    {}, {}, {}
 FROM groups g LEFT JOIN cursors c ON c.group_id = g.id AND c.pipe_id = ?1
-WHERE g.queue_id = ?2"""
+WHERE g.queue_id = ?2 AND ?4 IN ('', g.id)""".format(
+    *(
+        "(SELECT coalesce(sum(r.end_seq - r.start_seq), 0) FROM removed r"
+        f" WHERE r.group_id = g.id AND r.pipe_id = ?1 AND r.reason = '{reason}')"
+        for reason in ("expired", "purged", "merged")
+    )
+)
+# The totals of a queue's retired pipes: a range of the primary key.
+TOTALS = (
+    "SELECT pipe_id, group_id, queue_id, start, pushed, dead, expired, purged, merged"
+    " FROM retired WHERE queue_id = ?"
+)
+# What a pipe that moves to another queue leaves in the ledger of its old one.
+WRITE_MERGED = """
+INSERT OR IGNORE INTO retired (pipe_id, group_id, queue_id, start, pushed, dead, merged)
+SELECT ?1, g.id, g.queue_id, coalesce(c.start_seq, 0), ?3, 0, ?3 - coalesce(c.start_seq, 0)
+FROM groups g LEFT JOIN cursors c ON c.group_id = g.id AND c.pipe_id = ?1
+WHERE g.queue_id = ?2 AND ?4 IN ('', g.id)"""
 # The locks that exclusive groups held on a pipe: by key, one a group.
 DROP_LOCKS = """
 DELETE FROM leases WHERE name IN
@@ -49,7 +79,7 @@ DELETE FROM leases WHERE name IN
 _FLOOR_STEP = 64  # pipes claimed to the end, before the floor is moved past them
 
 
-def _pipe_row(row: Row) -> PipeRow:
+def pipe_row(row: Row) -> PipeRow:
     return PipeRow(
         id=row[0],
         queue_id=row[1],
@@ -61,6 +91,31 @@ def _pipe_row(row: Row) -> PipeRow:
         end=None if row[7] is None else Place(row[7], row[8]),
         predecessor=row[9],
         ordinal=row[10],
+        group_id=row[11],
+        timer_ms=row[12],
+        rate=row[13],
+    )
+
+
+def _insert(tx: sqlite3.Connection, row: PipeRow) -> None:
+    tx.execute(
+        "INSERT INTO pipes (id, queue_id, state, owner, created_ms, lease_ms, beat, end_seq,"
+        " end_pos, predecessor, group_id, timer_ms, rate)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            row.id,
+            row.queue_id,
+            row.state,
+            row.owner,
+            row.created_ms,
+            row.lease_ms,
+            row.beat,
+            *(row.end or (None, None)),
+            row.predecessor,
+            row.group_id,
+            row.timer_ms,
+            row.rate,
+        ),
     )
 
 
@@ -80,46 +135,37 @@ class PipeTables(Catalog):
             ).fetchone()
             if queue is None:
                 return False
-            if queue[1] == "cp":
+            if row.group_id and not tx.execute(HAS_GROUP, (row.group_id,)).fetchone():
+                return False
+            if queue[1] == "cp" and not row.group_id:
                 before = tx.execute(PIPE, (row.predecessor,)).fetchone()
                 open_still = before is not None and before[2] < PipeState.SEALED
                 if queue[0] != row.predecessor or open_still:
                     return False
                 tx.execute("UPDATE queues SET tail = ? WHERE id = ?", (row.id, row.queue_id))
-            end = row.end or (None, None)
-            tx.execute(
-                "INSERT INTO pipes (id, queue_id, state, owner, created_ms, lease_ms, beat,"
-                " end_seq, end_pos, predecessor) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    row.id,
-                    row.queue_id,
-                    row.state,
-                    row.owner,
-                    row.created_ms,
-                    row.lease_ms,
-                    row.beat,
-                    *end,
-                    row.predecessor,
-                ),
-            )
+            _insert(tx, row)
             return True
 
     def pipe(self, pipe_id: str) -> PipeRow | None:
         rows = self._db.read(PIPE, (pipe_id,))
-        return _pipe_row(rows[0]) if rows else None
+        return pipe_row(rows[0]) if rows else None
 
     def pipes(self, queue_id: str) -> list[PipeRow]:
-        return [_pipe_row(row) for row in self._db.read(LIVE, (queue_id,))]
+        return [pipe_row(row) for row in self._db.read(LIVE, (queue_id,))]
 
     def unclaimed_pipes(
         self, group: GroupRow, limit: int, *, unacked: bool = False
     ) -> list[PipeRow]:
         statement = UNACKED if unacked else UNCLAIMED
         rows = self._db.read(statement, (group.id, group.queue_id, limit))
-        pipes = [_pipe_row(row) for row in rows]
+        pipes = [pipe_row(row) for row in rows]
         if pipes:
             self._raise_floor(group, pipes[0].ordinal)
         return pipes
+
+    def timer_pipes(self, group: GroupRow, until_ms: int, limit: int) -> list[PipeRow]:
+        rows = self._db.read(TIMERS, (group.id, group.queue_id, until_ms, limit))
+        return [pipe_row(row) for row in rows]
 
     def _raise_floor(self, group: GroupRow, ordinal: int) -> None:
         behind = self._db.read(
@@ -133,17 +179,17 @@ class PipeTables(Catalog):
                 tx.execute(RAISE_FLOOR, (ordinal, group.id, ordinal))
 
     def consumed_pipes(self) -> list[PipeRow]:
-        return [_pipe_row(row) for row in self._db.read(CONSUMED)]
+        return [pipe_row(row) for row in self._db.read(CONSUMED)]
 
     def pipe_ids(self) -> set[str]:
         return {pipe_id for (pipe_id,) in self._db.read("SELECT id FROM pipes")}
 
-    def beat(self, pipe_id: str, owner: str, state: PipeState) -> bool:
+    def beat(self, pipe_id: str, owner: str, state: PipeState, rate: int = 0) -> bool:
         with self._db.write(synced=False) as tx:
             changed = tx.execute(
-                "UPDATE pipes SET beat = beat + 1, state = ? WHERE id = ? AND owner = ?"
+                "UPDATE pipes SET beat = beat + 1, state = ?, rate = ? WHERE id = ? AND owner = ?"
                 " AND state < 2",
-                (state, pipe_id, owner),
+                (state, rate, pipe_id, owner),
             )
             return changed.rowcount == 1
 
@@ -163,7 +209,7 @@ class PipeTables(Catalog):
             row = tx.execute(PIPE, (pipe_id,)).fetchone()
             if row is None or row[2] != PipeState.SEALED:
                 return False
-            pipe = _pipe_row(row)
+            pipe = pipe_row(row)
             assert pipe.end is not None
             before = tx.execute(PIPE, (pipe.predecessor,)).fetchone()
             if before is not None and before[2] < PipeState.CONSUMED:
@@ -173,19 +219,56 @@ class PipeTables(Catalog):
                 " FROM queues q WHERE id = ?",
                 (pipe.queue_id,),
             ).fetchone()
-            unfinished = tx.execute(UNFINISHED, (pipe_id, pipe.queue_id, pipe.end.seq))
+            of_queue = (pipe_id, pipe.queue_id, pipe.end.seq, pipe.group_id)
+            unfinished = tx.execute(UNFINISHED, of_queue)
             if version != groups_version or not groups or unfinished.fetchone():
                 return False
             if tx.execute(ARRIVING, (pipe_id,)).fetchone():
                 return False
-            tx.execute(WRITE_TOTALS, (pipe_id, pipe.queue_id, pipe.end.seq))
+            tx.execute(WRITE_TOTALS, of_queue)
             tx.execute("DELETE FROM moves WHERE pipe_id = ?", (pipe_id,))
+            tx.execute("DELETE FROM removed WHERE pipe_id = ?", (pipe_id,))
             tx.execute(DROP_LOCKS, (pipe_id, pipe.queue_id))
             tx.execute("DELETE FROM cursors WHERE pipe_id = ?", (pipe_id,))
             tx.execute("UPDATE pipes SET state = 3 WHERE id = ?", (pipe_id,))
             tx.execute(
                 "UPDATE queues SET groups_version = groups_version + 1 WHERE id = ?",
                 (pipe.queue_id,),
+            )
+            return True
+
+    def repoint(self, pipe_id: str, queue_id: str, group_id: str) -> bool:
+        with self._db.write(synced=True) as tx:
+            row = tx.execute(PIPE, (pipe_id,)).fetchone()
+            group = tx.execute(
+                "SELECT 1 FROM groups g JOIN queues q ON q.id = g.queue_id"
+                " WHERE g.id = ? AND q.id = ? AND q.deleted = 0",
+                (group_id, queue_id),
+            ).fetchone()
+            if row is None or row[2] != PipeState.SEALED or group is None:
+                return False
+            pipe = pipe_row(row)
+            assert pipe.end is not None
+            claimed = tx.execute(
+                "SELECT 1 FROM cursors WHERE pipe_id = ? AND chain_seq > start_seq", (pipe_id,)
+            ).fetchone()
+            arriving = tx.execute(ARRIVING, (pipe_id,)).fetchone()
+            if claimed or arriving or pipe.queue_id == queue_id:
+                return False
+            old = (pipe_id, pipe.queue_id, pipe.end.seq, pipe.group_id)
+            tx.execute(WRITE_MERGED, old)
+            tx.execute("DELETE FROM cursors WHERE pipe_id = ?", (pipe_id,))
+            # A new ordinal: the group's floor may have passed the old one.
+            tx.execute("DELETE FROM pipes WHERE id = ?", (pipe_id,))
+            # A new time: what was merged back does not expire at once.
+            now_ms = self.now_ms()
+            moved = replace(
+                pipe, queue_id=queue_id, group_id=group_id, predecessor="", created_ms=now_ms
+            )
+            _insert(tx, moved)
+            tx.execute(
+                "UPDATE queues SET groups_version = groups_version + 1 WHERE id IN (?, ?)",
+                (pipe.queue_id, queue_id),
             )
             return True
 
@@ -196,10 +279,9 @@ class PipeTables(Catalog):
                 if gone.rowcount:
                     tx.execute("DELETE FROM cursors WHERE pipe_id = ?", (pipe_id,))
 
-    def retired(self, queue_id: str) -> list[Retired]:
-        rows = self._db.read(
-            "SELECT pipe_id, group_id, queue_id, start, pushed, dead FROM retired"
-            " WHERE queue_id = ?",
-            (queue_id,),
-        )
+    def retired(self, queue_id: str, pipe_id: str = "") -> list[Retired]:
+        if pipe_id:
+            rows = self._db.read(f"{TOTALS} AND pipe_id = ?", (queue_id, pipe_id))
+        else:
+            rows = self._db.read(TOTALS, (queue_id,))
         return [Retired(*row) for row in rows]

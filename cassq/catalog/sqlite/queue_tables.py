@@ -6,45 +6,57 @@ import json
 import sqlite3
 from collections.abc import Mapping
 
-from cassq.catalog.port import Catalog, GroupRow, PipeState, QueueRow
+from cassq.catalog.port import Catalog
+from cassq.catalog.rows import GroupRow, PipeState, QueueRow
 from cassq.catalog.sqlite.database import Database, Row
 from cassq.frames import Place
 from cassq.queues import GroupPolicy, QueuePolicy, as_dict, known_only
 
-_QUEUE = "id, name, policy, version, groups_version, tail, deleted"
-_GROUP = "id, queue_id, name, policy, created_ms"
+QUEUE_COLUMNS = "id, name, policy, version, groups_version, tail, deleted, wished_pipes, wished_ms"
+GROUP_COLUMNS = "id, queue_id, name, policy, created_ms"
 
 # One queue, by the unique index of names.
-QUEUE_BY_NAME = f"SELECT {_QUEUE} FROM queues WHERE name = ? AND deleted = 0"
+QUEUE_BY_NAME = f"SELECT {QUEUE_COLUMNS} FROM queues WHERE name = ? AND deleted = 0"
 # One queue, by key.
-QUEUE_BY_ID = f"SELECT {_QUEUE} FROM queues WHERE id = ?"
+QUEUE_BY_ID = f"SELECT {QUEUE_COLUMNS} FROM queues WHERE id = ?"
 # Queues whose name begins with a prefix: a range of the index of names.
-QUEUES = f"SELECT {_QUEUE} FROM queues WHERE name >= ? AND name < ? AND deleted = ? ORDER BY name"
+QUEUES = (
+    f"SELECT {QUEUE_COLUMNS} FROM queues WHERE name >= ? AND name < ? AND deleted = ? ORDER BY name"
+)
 # The groups of one queue, by its unique index.
-GROUPS = f"SELECT {_GROUP} FROM groups WHERE queue_id = ? ORDER BY name"
+GROUPS = f"SELECT {GROUP_COLUMNS} FROM groups WHERE queue_id = ? ORDER BY name"
+# The lock of a pipe that is gone.
+FORGET_LOCK = """
+DELETE FROM leases WHERE name = ?1
+AND NOT EXISTS (SELECT 1 FROM pipes WHERE id = ?2 AND state < 3)"""
 # Rows of one group, by key ranges.
 DROP_GROUP = (
     "DELETE FROM claims WHERE group_id = ?",
     "DELETE FROM cursors WHERE group_id = ?",
     "DELETE FROM moves WHERE group_id = ?",
+    "DELETE FROM removed WHERE group_id = ?",
+    "DELETE FROM members WHERE group_id = ?",
+    "DELETE FROM samples WHERE subject = ?",
+    # Pipes for it alone are for nobody now.
+    "UPDATE pipes SET state = 3 WHERE group_id = ? AND group_id <> ''",
     "DELETE FROM leases WHERE name >= 'pop:' || ?1 || ':' AND name < 'pop:' || ?1 || ';'",
     "DELETE FROM groups WHERE id = ?",
 )
 
 
-def _queue_row(row: Row) -> QueueRow:
+def queue_row(row: Row) -> QueueRow:
     policy = QueuePolicy(**known_only(QueuePolicy, json.loads(row[2])))
-    return QueueRow(row[0], row[1], policy, row[3], row[4], row[5], bool(row[6]))
+    return QueueRow(row[0], row[1], policy, row[3], row[4], row[5], bool(row[6]), row[7], row[8])
 
 
-def _group_row(row: Row) -> GroupRow:
+def group_row(row: Row) -> GroupRow:
     policy = GroupPolicy(**known_only(GroupPolicy, json.loads(row[3])))
     return GroupRow(row[0], row[1], row[2], policy, row[4])
 
 
 def _insert_group(tx: sqlite3.Connection, row: GroupRow) -> None:
     tx.execute(
-        f"INSERT INTO groups ({_GROUP}) VALUES (?, ?, ?, ?, ?)",
+        f"INSERT INTO groups ({GROUP_COLUMNS}) VALUES (?, ?, ?, ?, ?)",
         (row.id, row.queue_id, row.name, json.dumps(as_dict(row.policy)), row.created_ms),
     )
 
@@ -76,15 +88,15 @@ class QueueTables(Catalog):
 
     def queue(self, name: str) -> QueueRow | None:
         rows = self._db.read(QUEUE_BY_NAME, (name,))
-        return _queue_row(rows[0]) if rows else None
+        return queue_row(rows[0]) if rows else None
 
     def queue_by_id(self, queue_id: str) -> QueueRow | None:
         rows = self._db.read(QUEUE_BY_ID, (queue_id,))
-        return _queue_row(rows[0]) if rows else None
+        return queue_row(rows[0]) if rows else None
 
     def queues(self, prefix: str = "", *, deleted: bool = False) -> list[QueueRow]:
         beyond = prefix + "\U0010ffff"
-        return [_queue_row(row) for row in self._db.read(QUEUES, (prefix, beyond, int(deleted)))]
+        return [queue_row(row) for row in self._db.read(QUEUES, (prefix, beyond, int(deleted)))]
 
     def update_queue(self, queue_id: str, version: int, policy: QueuePolicy) -> bool:
         with self._db.write(synced=True) as tx:
@@ -108,7 +120,7 @@ class QueueTables(Catalog):
     def forget_queue(self, queue_id: str) -> None:
         with self._db.write(synced=False) as tx:
             row = tx.execute(QUEUE_BY_ID, (queue_id,)).fetchone()
-            if row is None or not _queue_row(row).deleted:
+            if row is None or not queue_row(row).deleted:
                 return
             if tx.execute("SELECT 1 FROM pipes WHERE queue_id = ?", (queue_id,)).fetchone():
                 return
@@ -118,6 +130,8 @@ class QueueTables(Catalog):
                 for statement in DROP_GROUP:
                     tx.execute(statement, (group_id,))
             tx.execute("DELETE FROM retired WHERE queue_id = ?", (queue_id,))
+            tx.execute("DELETE FROM dedups WHERE queue_id = ?", (queue_id,))
+            tx.execute("DELETE FROM samples WHERE subject = ?", (queue_id,))
             tx.execute("DELETE FROM queues WHERE id = ? AND deleted = 1", (queue_id,))
 
     def create_group(self, row: GroupRow, starts: Mapping[str, Place], groups_version: int) -> bool:
@@ -137,7 +151,7 @@ class QueueTables(Catalog):
             return True
 
     def groups(self, queue_id: str) -> list[GroupRow]:
-        return [_group_row(row) for row in self._db.read(GROUPS, (queue_id,))]
+        return [group_row(row) for row in self._db.read(GROUPS, (queue_id,))]
 
     def update_group(self, group_id: str, policy: GroupPolicy) -> bool:
         with self._db.write(synced=True) as tx:
@@ -187,3 +201,6 @@ class QueueTables(Catalog):
                 "UPDATE leases SET due_ms = 0, owner = '' WHERE name = ? AND owner = ?",
                 (name, owner),
             )
+            if name.startswith("pop:"):
+                # Taken while its pipe was being retired: nobody will ever ask for it again.
+                tx.execute(FORGET_LOCK, (name, name.rpartition(":")[2]))

@@ -1,0 +1,250 @@
+"""Delivery: events told to targets, by the log, a command or a webhook, each within its limit.
+
+Every target has a thread of its own, so that one that hangs holds up no other, and all of them
+together take no longer than the longest limit and a second. What is not told is tried again by a
+later pass: nothing is repeated here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from functools import partial
+from typing import IO, NamedTuple
+from urllib.parse import urlsplit
+
+from cassq.alerts.events import CONTENT_TYPE, encoded
+from cassq.alerts.incidents import Notice, Outcome
+from cassq.alerts.targets import Target
+from cassq.clock import Stopwatch
+from cassq.version import __version__
+
+logger = logging.getLogger("cassq")
+
+GRACE_SECONDS = 1.0
+ERROR_BYTES = 500
+_LATER = Outcome(told=False, tried=False)
+
+
+class Result(NamedTuple):
+    """What a target made of one event. down: the next one would fare no better now."""
+
+    error: str = ""
+    down: bool = False
+
+
+# Tells one event within so many seconds.
+Send = Callable[[bytes, float], Result]
+
+
+class Wire:
+    """What a try holds on to, so that another thread can end it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._cut = False
+
+    def use(self, sock: socket.socket | None) -> None:
+        """This is the socket of the try; it is shut at once if the try has been given up."""
+        with self._lock:
+            self._socket = sock
+            if self._cut:
+                _shut(sock)
+
+    def cut(self) -> None:
+        """Give the try up."""
+        with self._lock:
+            self._cut = True
+            _shut(self._socket)
+
+
+def _shut(sock: socket.socket | None) -> None:
+    if sock is not None:
+        with suppress(OSError):  # it is closed already
+            sock.shutdown(socket.SHUT_RDWR)
+
+
+def deliver(
+    notices: Sequence[Notice], targets: Mapping[str, Target]
+) -> list[tuple[Notice, Outcome]]:
+    """Tell notices to their targets; what became of each. Cost: one thread a target, and at most
+    the longest limit and a second."""
+    lines = {name: _Line(target) for name, target in targets.items()}
+    # What failed before comes last, so that it keeps nothing from being told.
+    for notice in sorted(notices, key=lambda notice: notice.tries):
+        lines[notice.target].notices.append(notice)
+    busy = [line for line in lines.values() if line.notices]
+    watch = Stopwatch()
+    for line in busy:
+        line.start()
+    for line in busy:
+        line.finish(watch)
+    return [pair for line in busy for pair in line.outcomes()]
+
+
+class _Line:
+    """One target, and what it is to be told in this pass."""
+
+    def __init__(self, target: Target) -> None:
+        self.notices: list[Notice] = []
+        self._target = target
+        self._wire = Wire()
+        self._told: dict[int, Outcome] = {}  # by the notice's number
+        self._current = 0
+        self._late = False
+        name = f"cassq-alert-{target.name}"
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+
+    def start(self) -> None:
+        if self._target.command or self._target.webhook:
+            self._thread.start()
+        else:
+            self._work()
+
+    def _work(self) -> None:
+        limit, watch = self._target.timeout, Stopwatch()
+        send = sender(self._target, self._wire)
+        failed: set[str] = set()
+        for number, notice in enumerate(self.notices):
+            self._current = number
+            left = limit - watch.seconds()
+            if number and left < limit / 2:
+                return
+            if notice.key in failed:
+                continue  # of one incident the end is not told before the beginning
+            result = send(encoded(notice.event), left)
+            if self._late:
+                return
+            self._told[number] = Outcome(not result.error, result.error)
+            if result.error:
+                failed.add(notice.key)
+            if result.down:
+                return
+
+    def finish(self, watch: Stopwatch) -> None:
+        """Wait until it is done, or its time is over."""
+        if not self._thread.ident:
+            return
+        self._thread.join(max(0.0, self._target.timeout + GRACE_SECONDS / 2 - watch.seconds()))
+        if self._thread.is_alive():
+            self._late = True
+            self._wire.cut()
+            late = Outcome(told=False, error=f"no answer within {self._target.timeout:g} seconds")
+            self._told.setdefault(self._current, late)
+
+    def outcomes(self) -> list[tuple[Notice, Outcome]]:
+        told = dict(self._told)
+        pairs = [(notice, told.get(n, _LATER)) for n, notice in enumerate(self.notices)]
+        for notice, outcome in pairs:
+            if outcome.error:
+                logger.warning("alert target %s: %s", notice.target, outcome.error)
+        return pairs
+
+
+def sender(target: Target, wire: Wire) -> Send:
+    """How a target is told."""
+    if target.command:
+        return partial(run_command, target.command)
+    if target.webhook:
+        return partial(post, target.webhook, target.headers, wire)
+    return log
+
+
+# --- the log ----------------------------------------------------------------------------------
+
+
+def log(event: bytes, _seconds: float) -> Result:
+    """Write an event to the logger `cassq`, as a warning."""
+    logger.warning("alert: %s", event.decode())
+    return Result()
+
+
+# --- a command --------------------------------------------------------------------------------
+
+
+def run_command(command: Sequence[str], event: bytes, seconds: float) -> Result:
+    """Run a command with the event as its standard input; it has told it if it exits with 0.
+
+    After `seconds` it is killed with every process of its group. What it writes is dropped, but
+    for the end of its standard error, which is told if it fails.
+    """
+    # Files, not pipes: nobody has to be there to read or write the other end.
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
+        stdin.write(event)
+        stdin.seek(0)
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=stdin,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as exc:
+            return Result(f"{command[0]} cannot be run: {exc}")
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            return Result(f"{command[0]} was killed after {seconds:.3g} seconds", down=True)
+        if code == 0:
+            return Result()
+        ended = f"exit code {code}" if code > 0 else f"signal {-code}"
+        said = _end_of(stderr)
+        return Result(f"{command[0]} failed with {ended}{': ' if said else ''}{said}")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a command's whole group; it is not reaped yet, so the number is still its own."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):  # stuck in the kernel: it ends when it can
+        process.wait(GRACE_SECONDS / 4)
+
+
+def _end_of(file: IO[bytes]) -> str:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - ERROR_BYTES))
+    text = file.read(ERROR_BYTES).decode(errors="replace").strip()
+    return " / ".join(line for line in text.splitlines() if line.strip())
+
+
+# --- a webhook --------------------------------------------------------------------------------
+
+
+def post(
+    url: str, headers: Sequence[tuple[str, str]], wire: Wire, event: bytes, seconds: float
+) -> Result:
+    """Post an event to a URL; an answer of 200 to 299 means that it was told.
+
+    Redirections are not followed. `seconds` bound each step; `wire` can end them all.
+    """
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+
+    parts = urlsplit(url)
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    sent = {"Content-Type": CONTENT_TYPE, "User-Agent": f"cassq/{__version__}", **dict(headers)}
+    try:
+        with closing(kind(parts.hostname or "", parts.port, timeout=seconds)) as connection:
+            connection.connect()
+            wire.use(connection.sock)
+            try:
+                connection.request("POST", path, event, sent)
+                status = connection.getresponse().status
+            finally:
+                wire.use(None)
+    except (OSError, HTTPException) as exc:
+        reason = str(exc) or type(exc).__name__
+        return Result(f"{parts.scheme}://{parts.netloc} cannot be reached: {reason}", down=True)
+    if 200 <= status < 300:
+        return Result()
+    return Result(f"{parts.scheme}://{parts.netloc} answered {status}", down=status >= 500)

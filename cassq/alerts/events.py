@@ -1,0 +1,58 @@
+"""Alerts as events: CloudEvents 1.0 in JSON.
+
+The id is the same whenever an event is told again, so a receiver can drop what it knows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from cassq.alerts.incidents import RECOVERED
+from cassq.alerts.rules import Finding
+
+CONTENT_TYPE = "application/cloudevents+json"
+STATES = {1: "raised", 2: "recovered"}
+
+
+def event_maker(to_wall_ms: int) -> Callable[[Finding, int, int, int], dict[str, Any]]:
+    """Makes events. to_wall_ms: what to add to catalog time for the wall's."""
+
+    def make(finding: Finding, stage: int, at_ms: int, since_ms: int) -> dict[str, Any]:
+        state = STATES[stage]
+        message = finding.message
+        if stage == RECOVERED:
+            message = f"it is over: {message}"
+        return {
+            "specversion": "1.0",
+            "id": f"{finding.key}:{since_ms}:{state}",
+            "source": f"/cassq/{finding.queue.lstrip('/')}",
+            "type": f"cassq.alert.{finding.kind}.{state}",
+            "subject": finding.group,
+            "time": _moment(at_ms + to_wall_ms),
+            "datacontenttype": "application/json",
+            "data": {
+                "kind": finding.kind,
+                "state": state,
+                "queue": finding.queue,
+                "group": finding.group,
+                "owner": finding.owner,
+                "importance": finding.importance,
+                "message": f"queue {finding.queue}, group {finding.group}: {message}",
+                "since": _moment(since_ms + to_wall_ms),
+                **finding.values,
+            },
+        }
+
+    return make
+
+
+def encoded(event: dict[str, Any]) -> bytes:
+    """An event as it is sent."""
+    return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _moment(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,179 @@
+"""What is wrong with a queue: its groups, as they are now, against the thresholds of its policy.
+
+Kinds of what may be found:
+
+- no_consumer: messages wait, and for so long nobody has come for them
+- oldest_age: the oldest message that is not committed is too old
+- dead_growth: too many messages became dead letters within the last hour
+- stalled: there are consumers and messages, and for so long nothing was committed
+- failed: there are dead letters; one finding for each importance among them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cassq.importance import NORMAL
+from cassq.queues import QueuePolicy, is_dead_letter_name
+from cassq.stats import GroupStats
+
+KINDS = ("no_consumer", "oldest_age", "dead_growth", "stalled", "failed")
+OTHER = "other"
+IMPORTANCES_MAX = 16
+GROWTH_SECONDS = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A group of a queue at one moment. Times are milliseconds of catalog time."""
+
+    queue: str
+    group: str
+    queue_id: str
+    group_id: str
+    policy: QueuePolicy
+    stats: GroupStats
+    created_ms: int = 0
+    members: int = 0  # poppers seen within `alert_no_consumer` or `alert_stalled` seconds
+    success_ms: int = 0  # when something was last committed
+    grown: int = 0  # dead letters of the last hour
+    letters: Mapping[str, int] = field(default_factory=dict)  # importance → how many, as far as
+    letters_depth: int = 0  # one looked; and how many there are in all
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong. values: numbers that belong to it."""
+
+    kind: str
+    queue: str
+    group: str
+    queue_id: str
+    group_id: str
+    owner: str
+    importance: str
+    message: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """The same for the same thing, as long as it lasts."""
+        key = f"{self.kind}:{self.group_id}"
+        return f"{key}:{self.importance}" if self.kind == "failed" else key
+
+
+def findings(snapshot: Snapshot, now_ms: int) -> list[Finding]:
+    """What is wrong with a group. Pure."""
+    found = [
+        _no_consumer(snapshot, now_ms),
+        _oldest_age(snapshot),
+        _dead_growth(snapshot),
+        _stalled(snapshot, now_ms),
+    ]
+    return [finding for finding in found if finding is not None] + _failed(snapshot)
+
+
+def _no_consumer(seen: Snapshot, now_ms: int) -> Finding | None:
+    limit = seen.policy.alert_no_consumer
+    age = seen.stats.oldest_age
+    # Dead letters wait for a person, who is told of them as "failed".
+    if limit is None or is_dead_letter_name(seen.queue) or age is None or age < limit:
+        return None
+    since_ms = max(seen.created_ms, seen.success_ms)
+    if seen.members or now_ms - since_ms < limit * 1000:
+        return None
+    waiting = seen.stats.waiting - seen.stats.delayed + seen.stats.pending
+    return _finding(
+        seen,
+        "no_consumer",
+        f"nobody has come for {_messages(waiting)} within {_span(limit)}",
+        waiting=waiting,
+        threshold=limit,
+    )
+
+
+def _oldest_age(seen: Snapshot) -> Finding | None:
+    limit, age = seen.policy.alert_oldest_age, seen.stats.oldest_age
+    if limit is None or age is None or age < limit:
+        return None
+    told = f"the oldest message is {_span(age)} old, more than {_span(limit)}"
+    return _finding(seen, "oldest_age", told, age=round(age, 3), threshold=limit)
+
+
+def _dead_growth(seen: Snapshot) -> Finding | None:
+    limit = seen.policy.alert_dead_growth
+    if limit is None or seen.grown < limit:
+        return None
+    told = f"{_messages(seen.grown)} became dead letters within the last hour"
+    return _finding(
+        seen, "dead_growth", told, grown=seen.grown, dead=seen.stats.dead, threshold=limit
+    )
+
+
+def _stalled(seen: Snapshot, now_ms: int) -> Finding | None:
+    limit, age = seen.policy.alert_stalled, seen.stats.oldest_age
+    if limit is None or seen.policy.pop_paused or age is None or age < limit:
+        return None
+    if not seen.members and not seen.stats.pending:
+        return None
+    if now_ms - max(seen.created_ms, seen.success_ms) < limit * 1000:
+        return None
+    return _finding(
+        seen,
+        "stalled",
+        f"nothing was committed for {_span(limit)}, though there are consumers and messages",
+        waiting=seen.stats.waiting,
+        pending=seen.stats.pending,
+        threshold=limit,
+    )
+
+
+def _failed(seen: Snapshot) -> list[Finding]:
+    found = []
+    for importance, count in sorted(bounded(seen.letters).items()):
+        told = f"{_messages(count)} of importance {importance} failed for good"
+        values = {"letters": count, "letters_of_all": seen.letters_depth}
+        found.append(_finding(seen, "failed", told, importance, **values))
+    return found
+
+
+def bounded(letters: Mapping[str, int]) -> dict[str, int]:
+    """At most `IMPORTANCES_MAX` names; what more there are is counted as "other"."""
+    kept = dict(sorted(letters.items())[:IMPORTANCES_MAX])
+    rest = sum(letters.values()) - sum(kept.values())
+    return {**kept, OTHER: kept.get(OTHER, 0) + rest} if rest else kept
+
+
+def _finding(
+    seen: Snapshot, kind: str, message: str, importance: str = NORMAL, **values: Any
+) -> Finding:
+    return Finding(
+        kind=kind,
+        queue=seen.queue,
+        group=seen.group,
+        queue_id=seen.queue_id,
+        group_id=seen.group_id,
+        owner=seen.policy.owner,
+        importance=importance,
+        message=message,
+        values=values,
+    )
+
+
+def found_in(snapshots: Iterable[Snapshot], now_ms: int) -> dict[str, Finding]:
+    """Key → what is wrong, of all groups."""
+    return {f.key: f for snapshot in snapshots for f in findings(snapshot, now_ms)}
+
+
+def _messages(count: int) -> str:
+    return f"{count:,} message{'' if count == 1 else 's'}"
+
+
+def _span(seconds: float) -> str:
+    """A length of time in the unit that suits it."""
+    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.3g} seconds"

@@ -1,0 +1,247 @@
+"""The alert pass: looks at queues, decides what is to be told, tells it, and remembers."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from cassq.alerts.events import STATES, event_maker
+from cassq.alerts.incidents import Notice, Outcome, Step, View, dump, load, plan, settled
+from cassq.alerts.rules import GROWTH_SECONDS, Snapshot
+from cassq.alerts.targets import Target
+from cassq.catalog.rows import GroupRow, Incident, QueueRow, Sample
+from cassq.errors import CassqError
+from cassq.importance import importance_of
+from cassq.peeking import unfinished_headers
+from cassq.ports import Ports
+from cassq.queues import dead_letter_name, is_dead_letter_name
+from cassq.stats import GroupStats, queue_stats
+
+logger = logging.getLogger("cassq")
+
+LETTERS_LOOKED = 1000
+CLAIM_MARGIN_MS = 30_000
+MEMBER_SECONDS = 900.0
+# Counts of dead letters are noted at marks of five minutes, for `dead_growth`.
+MARK_MS = 300_000
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One thing the pass does or has done. `outcome`: planned, done or failed."""
+
+    verb: str
+    subject: str
+    queue: str
+    outcome: str = "planned"
+    detail: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def run(
+    ports: Ports,
+    queues: Iterable[QueueRow],
+    targets: Sequence[Target],
+    *,
+    dry_run: bool = False,
+) -> list[Told]:
+    """One alert pass over these queues; what was told, or could not be.
+
+    Of several passes at once exactly one tells an incident. Cost: the statistics of each queue, a
+    look into the oldest 1,000 dead letters of each group, two synced writes for each incident that
+    changes; and no longer than the longest limit of a target for all that is told.
+    """
+    if not targets:
+        return []
+    looked = look(ports, queues)
+    steps = decide(looked, targets, looked.now_ms)
+    if dry_run:
+        return looked.failures + planned(steps)
+    return looked.failures + tell(ports, steps, targets, looked.marks)
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a pass has seen. to_wall_ms: what to add to catalog time for the wall's."""
+
+    view: View
+    incidents: list[Incident]
+    now_ms: int
+    to_wall_ms: int
+    marks: list[Sample]  # counts of dead letters to be noted
+    failures: list[Told]
+
+
+def look(ports: Ports, queues: Iterable[QueueRow]) -> Looked:
+    """What there may be to tell of these queues; nothing is written. Cost: see `run`."""
+    now_ms = ports.catalog.now_ms()
+    failures: list[Told] = []
+    marks: list[Sample] = []
+    snapshots = _snapshots(ports, queues, now_ms, failures, marks)
+    incidents = ports.catalog.incidents()
+    looked_at = {snapshot.group_id for snapshot in snapshots}
+    view = View(snapshots, _gone(ports, incidents, looked_at))
+    return Looked(view, incidents, now_ms, ports.clock.wall_ms() - now_ms, marks, failures)
+
+
+def decide(looked: Looked, targets: Sequence[Target], now_ms: int) -> list[Step]:
+    """What to tell whom. Pure."""
+    return plan(
+        looked.view,
+        looked.incidents,
+        {target.name: target.wants for target in targets},
+        event_maker(looked.to_wall_ms),
+        now_ms,
+        round(max(target.timeout for target in targets) * 1000) + CLAIM_MARGIN_MS,
+    )
+
+
+def planned(steps: Iterable[Step]) -> list[Told]:
+    """What would be told."""
+    return [_told(notice) for step in steps for notice in step.notices]
+
+
+def tell(
+    ports: Ports, steps: Iterable[Step], targets: Sequence[Target], marks: Sequence[Sample] = ()
+) -> list[Told]:
+    """Write the rows, tell the notices of those written, write what became of them."""
+    catalog = ports.catalog
+    if marks:
+        catalog.add_samples(marks)
+        catalog.forget_samples(MARK_MS, catalog.now_ms() - 2 * GROWTH_SECONDS * 1000)
+    mine = [step for step in steps if catalog.put_incident(step.row)]
+    for step in mine:
+        for line in step.lost:
+            logger.error("an alert is given up: %s", line)
+    notices = [notice for step in mine for notice in step.notices]
+    outcomes: list[tuple[Notice, Outcome]] = []
+    if notices:
+        from cassq.alerts.delivery import deliver  # not needed by most who import this
+
+        outcomes = deliver(notices, {target.name: target for target in targets})
+    for step in mine:
+        of_step = [pair for pair in outcomes if pair[0].key == step.row.key]
+        state = settled(step.state, of_step, catalog.now_ms())
+        row = replace(step.row, version=step.row.version + 1, data=dump(state))
+        if not state.episodes:
+            catalog.drop_incident(row)
+        elif state != step.state:
+            catalog.put_incident(row)
+    return [_told(notice, outcome) for notice, outcome in outcomes]
+
+
+def _told(notice: Notice, outcome: Outcome | None = None) -> Told:
+    data = notice.event["data"]
+    subject = f"{data['kind']} {STATES[notice.stage]}"
+    detail = f"to {notice.target}: {data['message']}"
+    if outcome is None:
+        return Told("alert", subject, data["queue"], detail=detail)
+    if outcome.told:
+        return Told("alert", subject, data["queue"], "done", detail)
+    why = outcome.error or "left for the next pass"
+    return Told("alert", subject, data["queue"], "failed", f"{detail} ({why})")
+
+
+# --- looking ----------------------------------------------------------------------------------
+
+
+def _snapshots(
+    ports: Ports,
+    queues: Iterable[QueueRow],
+    now_ms: int,
+    failures: list[Told],
+    marks: list[Sample],
+) -> list[Snapshot]:
+    """Every group of every queue; one that cannot be looked at is told, and left as it was."""
+    snapshots: list[Snapshot] = []
+    for queue in queues:
+        try:
+            stats = queue_stats(ports, queue)
+            for group in ports.catalog.groups(queue.id):
+                if group.name in stats.groups:
+                    of_group = stats.groups[group.name]
+                    snapshots.append(_snapshot(ports, queue, group, of_group, now_ms, marks))
+        except CassqError as exc:
+            logger.warning("the alerts of %s are left for the next pass: %s", queue.name, exc)
+            failures.append(Told("alert", "look", queue.name, "failed", str(exc)))
+    return snapshots
+
+
+def _snapshot(
+    ports: Ports,
+    queue: QueueRow,
+    group: GroupRow,
+    stats: GroupStats,
+    now_ms: int,
+    marks: list[Sample],
+) -> Snapshot:
+    catalog, policy = ports.catalog, queue.policy
+    if is_dead_letter_name(queue.name) and not policy.owner:
+        parent = catalog.queue(queue.name.rsplit("~", 2)[0])
+        policy = replace(policy, owner=parent.policy.owner if parent else "")
+    since_ms = now_ms - round((policy.alert_no_consumer or MEMBER_SECONDS) * 1000)
+    grown = 0
+    if policy.alert_dead_growth is not None:
+        grown = _grown(ports, group, stats.dead, now_ms, marks)
+    letters, depth = _letters(ports, queue, group) if stats.dead else ({}, 0)
+    return Snapshot(
+        queue=queue.name,
+        group=group.name,
+        queue_id=queue.id,
+        group_id=group.id,
+        policy=policy,
+        stats=stats,
+        created_ms=group.created_ms,
+        members=len(catalog.members(group.id, since_ms)),
+        success_ms=catalog.success_ms(group.id),
+        grown=grown,
+        letters=letters,
+        letters_depth=depth,
+    )
+
+
+def _grown(ports: Ports, group: GroupRow, dead: int, now_ms: int, marks: list[Sample]) -> int:
+    """How many dead letters came within the last hour, as far as marks tell. Cost: 13 rows."""
+    subject = f"dead:{group.id}"
+    found = ports.catalog.samples(subject, MARK_MS, now_ms - GROWTH_SECONDS * 1000)
+    mark_ms = now_ms // MARK_MS * MARK_MS
+    if not any(sample.at_ms == mark_ms for sample in found):
+        marks.append(Sample(subject, MARK_MS, mark_ms, json.dumps({"dead": dead})))
+    before = min((int(json.loads(sample.data)["dead"]) for sample in found), default=dead)
+    return max(0, dead - before)
+
+
+def _letters(ports: Ports, queue: QueueRow, group: GroupRow) -> tuple[dict[str, int], int]:
+    """The importance of a group's dead letters: of the oldest 1,000, and how many there are."""
+    row = ports.catalog.queue(dead_letter_name(queue.name, group.name))
+    if row is None:
+        return {}, 0
+    stats = queue_stats(ports, row).groups.get("default", GroupStats())
+    depth = stats.waiting + stats.pending
+    letters = next((g for g in ports.catalog.groups(row.id) if g.name == "default"), None)
+    if not depth or letters is None:
+        return {}, 0
+    found: Counter[str] = Counter()
+    for headers in unfinished_headers(ports, letters, LETTERS_LOOKED):
+        found[importance_of(headers)] += 1
+    return dict(found), depth
+
+
+def _gone(ports: Ports, incidents: Iterable[Incident], looked_at: set[str]) -> set[str]:
+    """Groups of incidents that are no more. Cost: two reads for each that was not looked at."""
+    gone = set()
+    for row in incidents:
+        finding = load(row.data).finding
+        if finding.group_id in looked_at or finding.group_id in gone:
+            continue
+        queue = ports.catalog.queue_by_id(finding.queue_id)
+        ids = {g.id for g in ports.catalog.groups(finding.queue_id)}
+        if queue is None or queue.deleted or finding.group_id not in ids:
+            gone.add(finding.group_id)
+    return gone

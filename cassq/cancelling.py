@@ -1,0 +1,76 @@
+"""Cancelling: a delayed message is taken back before it is delivered."""
+
+from __future__ import annotations
+
+from cassq.arguments import message_place
+from cassq.catalog.rows import Claim, ClaimState, GroupRow, PipeRow, PipeState, QueueRow, Reason
+from cassq.errors import UsageError
+from cassq.expiry import cut_out
+from cassq.ports import Ports
+from cassq.ranges import RangeSet
+from cassq.sealing import end_of
+from cassq.timers import schedule_pipe
+
+TRIES_MAX = 32
+
+
+def cancel(ports: Ports, queue: QueueRow, message_id: str) -> bool:
+    """Take a delayed message back: True when no group has got or will get it.
+
+    It is counted as purged for each group that had not got it. Raises UsageError for an id that
+    is none, or of a message that was not delayed. Cost: two synced transactions for each group.
+    """
+    pipe_id, seq = message_place(message_id)
+    pipe = ports.catalog.pipe(pipe_id)
+    if pipe is None or pipe.state is PipeState.CONSUMED:
+        return False  # every group is done with it
+    if pipe.queue_id != queue.id:
+        raise UsageError(f"message {message_id} is not in queue {queue.name!r}")
+    if pipe.timer_ms is None:
+        raise UsageError(
+            f"message {message_id} was not delayed", hint="only delayed messages are cancelled"
+        )
+    if end_of(ports.catalog, ports.store, pipe).seq <= seq:
+        raise UsageError(f"there is no message {message_id}")
+    taken_back = [_cancel_for(ports, group, pipe, seq) for group in _groups(ports, pipe)]
+    return all(taken_back)
+
+
+def _groups(ports: Ports, pipe: PipeRow) -> list[GroupRow]:
+    groups = ports.catalog.groups(pipe.queue_id)
+    return [group for group in groups if pipe.group_id in ("", group.id)]
+
+
+def _cancel_for(ports: Ports, group: GroupRow, pipe: PipeRow, seq: int) -> bool:
+    """Whether the group does not get the message."""
+    for _ in range(TRIES_MAX):
+        cursor = ports.catalog.cursor(group.id, pipe.id)
+        if cursor is None:
+            return False
+        if seq < cursor.start:
+            return True  # the group began after it
+        if seq < cursor.ack.seq:
+            return _was_purged(ports, group, pipe, seq)
+        if seq >= cursor.chain.seq:
+            schedule_pipe(ports, group, pipe)
+            continue
+        row = _row_of(ports.catalog.claims(group.id, pipe.id), seq)
+        if row is None:
+            continue  # it changed between the two reads
+        if row.state is ClaimState.DONE or seq in row.acked:
+            return _was_purged(ports, group, pipe, seq)
+        if row.state is not ClaimState.FREE or row.deliveries > 0:
+            return False
+        if cut_out(ports, row, RangeSet.run(seq, seq + 1), Reason.PURGED):
+            return True
+    return False
+
+
+def _row_of(rows: list[Claim], seq: int) -> Claim | None:
+    return next((row for row in rows if row.start <= seq < row.end), None)
+
+
+def _was_purged(ports: Ports, group: GroupRow, pipe: PipeRow, seq: int) -> bool:
+    """Whether it is done because it was taken back before."""
+    removed = ports.catalog.removed(group.id, pipe.id)
+    return any(row.start <= seq < row.end and row.reason is Reason.PURGED for row in removed)

@@ -1,0 +1,219 @@
+"""The rows of the catalog, and their states. Times are milliseconds of catalog time."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from cassq.frames import Place
+from cassq.queues import GroupPolicy, QueuePolicy
+from cassq.ranges import EMPTY, RangeSet
+
+
+class PipeState(enum.IntEnum):
+    """The states of a pipe::
+
+    ready ──> open ──> sealed ──> consumed ──> (row gone)
+      └────────────────^
+    """
+
+    READY = 0  # opened ahead by a pusher; no frame yet
+    OPEN = 1  # its owner appends
+    SEALED = 2  # its end is fixed for ever
+    CONSUMED = 3  # retired: its frames may be removed
+
+
+class ClaimState(enum.IntEnum):
+    """The states of a claim row::
+
+    held ──> done
+      └──> free ──> held
+    """
+
+    HELD = 0  # a popper has it until `due_ms`
+    FREE = 1  # given back or expired: anybody may take it from `due_ms` on
+    DONE = 2  # every message is committed or dead
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    id: str
+    name: str
+    policy: QueuePolicy
+    version: int  # grows with every change of the policy
+    groups_version: int  # grows when a group comes or goes, and when a pipe retires
+    tail: str = ""  # cp: the newest pipe, the one that the next must succeed
+    deleted: bool = False
+    wished_pipes: int = 1  # how many are to be open side by side, as a reaper has found ...
+    wished_ms: int = 0  # ... and when so many were last needed
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    id: str
+    queue_id: str
+    name: str
+    policy: GroupPolicy
+    created_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PipeRow:
+    id: str
+    queue_id: str
+    state: PipeState
+    owner: str  # which pusher
+    created_ms: int
+    lease_ms: int
+    beat: int = 0  # the owner raises it to show that it lives
+    end: Place | None = None  # recorded once, by whoever sealed it first
+    predecessor: str = ""  # cp: the pipe before it
+    ordinal: int = 0  # the order of creation in the queue
+    group_id: str = ""  # the only group it is for; empty: for all
+    timer_ms: int | None = None  # a timer pipe: nothing in it is due before
+    rate: int = 0  # messages a second, as its owner told with its last beat
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where a group stands in a pipe: below `ack` all is done, from `chain` on nothing is claimed.
+
+    epoch and owner fence: an exclusive popper raises the epoch before its first claim.
+    """
+
+    group_id: str
+    pipe_id: str
+    ack: Place
+    chain: Place
+    epoch: int = 0
+    owner: str = ""
+    start: int = 0  # the group was created after what lies below: never delivered to it
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The messages `[start, end)` of a pipe for a group, and what has become of them.
+
+    Those in `acked` are done, whatever the state says of the others. The rows of a (group, pipe)
+    are disjoint and cover `[ack, chain)` of its cursor. `version` changes with every write of the
+    row, and is what the next conditional write names.
+    """
+
+    group_id: str
+    pipe_id: str
+    start: int
+    end: int
+    pos: int  # of the frame that holds `start`, or an earlier one
+    state: ClaimState
+    due_ms: int
+    deliveries: int  # how often these messages were handed to a popper, this claim included
+    losses: int = 0  # how often they failed together with others, or silently
+    joint: bool = False  # handed out together with other rows
+    holder: str = ""
+    version: str = ""
+    acked: RangeSet = field(default=EMPTY)
+    failure: str = ""  # JSON: the last failure's reason, error, consumer and times
+
+    @property
+    def count(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """An intent to put a message elsewhere: the key of the ledger's dead.
+
+    key: (group, pipe, seq). It is written before the message is pushed to `dest`; the message is
+    there if the frame at `dest` bears its id. `settled` is set by the write that marks the
+    message done in its old place.
+    """
+
+    group_id: str
+    pipe_id: str
+    seq: int
+    reason: str
+    dest_pipe: str
+    dest_seq: int
+    at_ms: int
+    settled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """The totals of a retired pipe for one group, written once."""
+
+    pipe_id: str
+    group_id: str
+    queue_id: str
+    start: int  # the group was created after what lies below
+    pushed: int
+    dead: int
+    expired: int = 0
+    purged: int = 0
+    merged: int = 0
+
+
+class Reason(enum.StrEnum):
+    """Why messages of a group are done without having been committed."""
+
+    EXPIRED = "expired"  # older than they may become
+    PURGED = "purged"  # somebody threw them away, or cancelled them
+    MERGED = "merged"  # dead letters: they are back in their queue
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A fact of the ledger: `[start, end)` of a pipe were removed for a group. Written with the
+    claim rows that mark them done; ranges are disjoint."""
+
+    group_id: str
+    pipe_id: str
+    start: int
+    end: int
+    reason: Reason
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dedup:
+    """Where the message of a `dedup_id` is, or was about to be, written."""
+
+    queue_id: str
+    dedup_id: str
+    pipe_id: str
+    seq: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A popper of a group, as it was last seen. waiting: it found nothing to claim."""
+
+    group_id: str
+    name: str
+    seen_ms: int
+    waiting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Totals and depths of a queue or group (`subject`: its id) at a time, as JSON.
+
+    step_ms: what it stands for: a minute, an hour or a day from `at_ms` on.
+    """
+
+    subject: str
+    step_ms: int
+    at_ms: int
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Something an alert told of, and has not yet told the end of. version: compare-and-set."""
+
+    key: str
+    since_ms: int
+    told_ms: int
+    data: str
+    version: int = 0

@@ -1,0 +1,130 @@
+"""What is known of pushes, poppers and the past: dedup ids, members, samples, incidents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cassq.catalog.port import Catalog
+from cassq.catalog.rows import Dedup, Incident, Member, Sample
+from cassq.catalog.sqlite.database import Database
+
+MEMBER_KEPT_MS = 3_600_000
+
+# The row of one dedup id, by key.
+DEDUP = (
+    "SELECT queue_id, dedup_id, pipe_id, seq, at_ms FROM dedups WHERE queue_id = ? AND dedup_id = ?"
+)
+PUT_DEDUP = (
+    "INSERT OR REPLACE INTO dedups (queue_id, dedup_id, pipe_id, seq, at_ms) VALUES (?, ?, ?, ?, ?)"
+)
+# Those that are too old: a range of their index by time.
+FORGET_DEDUPS = "DELETE FROM dedups WHERE queue_id = ? AND at_ms < ?"
+ATTEND = """
+INSERT OR REPLACE INTO members (group_id, name, seen_ms, waiting)
+SELECT ?1, ?2, ?3, ?4 WHERE EXISTS (SELECT 1 FROM groups WHERE id = ?1)"""
+# The members of one group: a range of the key.
+MEMBERS = (
+    "SELECT group_id, name, seen_ms, waiting FROM members"
+    " WHERE group_id = ? AND seen_ms >= ? ORDER BY name"
+)
+# At most once a second: the condition keeps the others from writing.
+NOTE_SUCCESS = "UPDATE groups SET success_ms = ?1 WHERE id = ?2 AND success_ms < ?1"
+ADD_SAMPLE = "INSERT OR IGNORE INTO samples (subject, step_ms, at_ms, data) VALUES (?, ?, ?, ?)"
+# One subject's samples: a range of the key.
+SAMPLES = (
+    "SELECT subject, step_ms, at_ms, data FROM samples"
+    " WHERE subject = ? AND step_ms = ? AND at_ms >= ? ORDER BY at_ms"
+)
+
+
+class RecordTables(Catalog):
+    """The part of the catalog that keeps records."""
+
+    _db: Database
+
+    def dedup(self, row: Dedup, instead_of: Dedup | None = None) -> Dedup:
+        with self._db.write(synced=True) as tx:
+            found = tx.execute(DEDUP, (row.queue_id, row.dedup_id)).fetchone()
+            if found and Dedup(*found) != instead_of:
+                return Dedup(*found)
+            values = (row.queue_id, row.dedup_id, row.pipe_id, row.seq, row.at_ms)
+            tx.execute(PUT_DEDUP, values)
+            return row
+
+    def forget_dedups(self, queue_id: str, before_ms: int) -> int:
+        with self._db.write(synced=False) as tx:
+            return tx.execute(FORGET_DEDUPS, (queue_id, before_ms)).rowcount
+
+    def attend(self, member: Member) -> None:
+        with self._db.write(synced=False) as tx:
+            values = (member.group_id, member.name, member.seen_ms, int(member.waiting))
+            tx.execute(ATTEND, values)
+
+    def leave(self, group_id: str, name: str) -> None:
+        with self._db.write(synced=False) as tx:
+            tx.execute("DELETE FROM members WHERE group_id = ? AND name = ?", (group_id, name))
+
+    def members(self, group_id: str, since_ms: int) -> list[Member]:
+        rows = self._db.read(MEMBERS, (group_id, since_ms))
+        stale = self._db.read(
+            "SELECT 1 FROM members WHERE group_id = ? AND seen_ms < ? LIMIT 1",
+            (group_id, since_ms - MEMBER_KEPT_MS),
+        )
+        if stale:
+            with self._db.write(synced=False) as tx:
+                tx.execute(
+                    "DELETE FROM members WHERE group_id = ? AND seen_ms < ?",
+                    (group_id, since_ms - MEMBER_KEPT_MS),
+                )
+        return [Member(row[0], row[1], row[2], bool(row[3])) for row in rows]
+
+    def note_success(self, group_id: str, at_ms: int) -> None:
+        with self._db.write(synced=False) as tx:
+            tx.execute(NOTE_SUCCESS, (at_ms, group_id))
+
+    def success_ms(self, group_id: str) -> int:
+        rows = self._db.read("SELECT success_ms FROM groups WHERE id = ?", (group_id,))
+        return int(rows[0][0]) if rows else 0
+
+    def add_samples(self, samples: Sequence[Sample]) -> None:
+        if samples:
+            with self._db.write(synced=False) as tx:
+                tx.executemany(
+                    ADD_SAMPLE, [(s.subject, s.step_ms, s.at_ms, s.data) for s in samples]
+                )
+
+    def samples(self, subject: str, step_ms: int, since_ms: int) -> list[Sample]:
+        return [Sample(*row) for row in self._db.read(SAMPLES, (subject, step_ms, since_ms))]
+
+    def forget_samples(self, step_ms: int, before_ms: int) -> None:
+        with self._db.write(synced=False) as tx:
+            tx.execute("DELETE FROM samples WHERE step_ms = ? AND at_ms < ?", (step_ms, before_ms))
+
+    def incidents(self) -> list[Incident]:
+        rows = self._db.read("SELECT key, since_ms, told_ms, data, version FROM incidents")
+        return [Incident(*row) for row in rows]
+
+    def put_incident(self, incident: Incident) -> bool:
+        with self._db.write(synced=True) as tx:
+            values = (incident.key, incident.since_ms, incident.told_ms, incident.data)
+            if incident.version == 0:
+                added = tx.execute(
+                    "INSERT OR IGNORE INTO incidents (key, since_ms, told_ms, data, version)"
+                    " VALUES (?, ?, ?, ?, 1)",
+                    values,
+                )
+                return added.rowcount == 1
+            changed = tx.execute(
+                "UPDATE incidents SET since_ms = ?2, told_ms = ?3, data = ?4,"
+                " version = version + 1 WHERE key = ?1 AND version = ?5",
+                (*values, incident.version),
+            )
+            return changed.rowcount == 1
+
+    def drop_incident(self, incident: Incident) -> bool:
+        with self._db.write(synced=True) as tx:
+            gone = tx.execute(
+                "DELETE FROM incidents WHERE key = ? AND version = ?",
+                (incident.key, incident.version),
+            )
+            return gone.rowcount == 1

@@ -1,0 +1,63 @@
+"""Prometheus: serves metrics over HTTP, in the text format its server scrapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from cassq.errors import ConfigError
+from cassq.metrics import COUNTER, Metric
+
+Read = Callable[[], list[Metric]]
+
+
+class PrometheusServer:
+    """A server with a thread of its own; metrics are read anew for each scrape."""
+
+    def __init__(self, read: Read, host: str, port: int) -> None:
+        """Listen. Raises ConfigError when that cannot be done at this address."""
+        registry = CollectorRegistry()
+        registry.register(Collector(read))
+        try:
+            self._server, self._thread = start_http_server(port, host, registry)
+        except (OSError, OverflowError) as exc:
+            raise ConfigError(
+                f"metrics cannot be served at {host}:{port}: {exc}",
+                hint="name another port, or 0 for any that is free",
+            ) from exc
+        self.host = host
+
+    @property
+    def port(self) -> int:
+        """The port it listens at."""
+        return int(self._server.server_port)
+
+    def close(self) -> None:
+        """Stop listening; takes up to half a second. Can be called again."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def abandon(self) -> None:
+        """In a forked child: give back the socket, so that the port is free after the parent."""
+        self._server.server_close()
+
+
+class Collector:
+    """Turns metrics into what the registry asks for."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Any]:
+        """Each metric as a family of values."""
+        for name, kind, help_text, values in self._read():
+            kind_of_family = CounterMetricFamily if kind == COUNTER else GaugeMetricFamily
+            labels = list(values[0][0]) if values else []
+            family = kind_of_family(name, help_text, labels=labels)
+            for given, value in values:
+                family.add_metric([given[label] for label in labels], value)
+            yield family

@@ -1,0 +1,129 @@
+"""The reaper's passes: what is left over when clients stop, crash or are done.
+
+Each pass looks at what there may be to do, decides (`plan`, pure) and acts by conditional writes,
+so passes may run any number of times, side by side, and stop anywhere: the next pass goes on. One
+file of this package is one pass:
+
+- seal: pipes whose owner is gone, or whose lease stood still for its whole length
+- rollback: expired claims are freed, cut up if lost twice; spent messages become dead letters
+- retire: sealed pipes that every group has acked; their files are removed
+- expire: messages that are too old or too many, where nobody pops or pushes
+- scale: how many pipes of a queue are to be open side by side
+- rollup: the samples of each minute, hour and day
+- sweep: what a crash left half removed
+- alert: tells who wants to know what is wrong with queues, and when it is over
+
+A pass over all queues runs under a lease of its own, so that several reapers share the work; the
+lease of one that died lapses. It serves thrift alone: without it nothing would go wrong.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+
+from cassq.alerts.targets import Target
+from cassq.catalog.rows import PipeRow, QueueRow
+from cassq.errors import UsageError
+from cassq.ports import Ports
+from cassq.reaper.actions import DONE, FAILED, PLANNED, VOID, Action, Pass, Scope
+from cassq.reaper.alert import Alert
+from cassq.reaper.expire import Expire
+from cassq.reaper.retire import Retire
+from cassq.reaper.rollback import Rollback
+from cassq.reaper.rollup import Rollup
+from cassq.reaper.scale import Scale
+from cassq.reaper.seal import Seal
+from cassq.reaper.sweep import Sweep
+from cassq.retries import Bury
+
+__all__ = ["DONE", "FAILED", "PLANNED", "VOID", "Action", "Reaper"]
+
+# A pass that takes longer is joined by others, which does no harm.
+LEASE_MS = 5000
+
+
+class Reaper:
+    """Runs the passes over some queues or all of them. Thread-safe: one pass at a time.
+
+    dry_run: plan only, whatever the calls say. targets: who is told of alerts; nobody at first.
+    patience: seconds that one pass over very many queues may take, before it leaves the rest to
+    the next.
+    """
+
+    def __init__(self, ports: Ports, bury: Bury) -> None:
+        self.ports = ports
+        self._mutex = threading.Lock()
+        passes: list[Pass] = [
+            Seal(ports),
+            Rollback(ports, bury),
+            Retire(ports),
+            Expire(ports, bury),
+            Scale(ports),
+            Rollup(ports, lambda: self.patience),
+            Sweep(ports),
+            Alert(ports, lambda: self.targets, lambda: self.patience),
+        ]
+        self._passes = {each.name: each for each in passes}
+        self.dry_run = False
+        self.targets: Sequence[Target] = ()
+        self.patience = 0.2
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The passes, in the order in which they run."""
+        return tuple(self._passes)
+
+    def reap(
+        self,
+        queues: Iterable[QueueRow] | None = None,
+        *,
+        only: Collection[str] | None = None,
+        dry_run: bool = False,
+    ) -> list[Action]:
+        """Every pass (or those in `only`) over these queues, or all there are; what was done.
+
+        A pass over all queues that another reaper is in the middle of is left to it. Cost with
+        nothing to do: one query a pass, whatever the number of queues; a look at each pipe that
+        somebody may be writing.
+        """
+        scope = Scope(self.ports, queues)
+        actions: list[Action] = []
+        for name in self.names if only is None else only:
+            actions += self.run(name, scope, dry_run=dry_run) or []
+        return actions
+
+    def run(self, name: str, scope: Scope, *, dry_run: bool = False) -> list[Action] | None:
+        """One pass; None when another reaper is in the middle of it."""
+        found = self._passes.get(name)
+        if found is None:
+            raise UsageError(
+                f"there is no pass {name!r}", hint=f"the passes are {', '.join(self._passes)}"
+            )
+        with self._mutex:
+            if dry_run or self.dry_run:
+                return found.run(scope, dry_run=True)
+            if scope.ids is not None:
+                return self._run(found, scope)
+            lease, owner = f"reaper:{name}", self.ports.ids.client
+            if self.ports.catalog.take_lease(lease, owner, LEASE_MS) is None:
+                return None
+            try:
+                return self._run(found, scope)
+            finally:
+                self.ports.catalog.drop_lease(lease, owner)
+
+    def _run(self, found: Pass, scope: Scope) -> list[Action]:
+        told = found.run(scope, dry_run=False)
+        self._counts.update((action.verb, action.outcome) for action in told)
+        return told
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """How many actions there were since this reaper was made, by (pass, outcome)."""
+        return dict(self._counts)
+
+    def candidates(self, queues: Iterable[QueueRow] | None = None) -> list[PipeRow]:
+        """Unsealed pipes; after a first look at them a lease length has to pass."""
+        return self.ports.catalog.unsealed_pipes(Scope(self.ports, queues).ids)

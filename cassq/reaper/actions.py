@@ -1,0 +1,130 @@
+"""What a pass does: actions, and the passes that look, decide and act."""
+
+from __future__ import annotations
+
+import abc
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Generic, TypeVar
+
+from cassq.catalog.rows import QueueRow
+from cassq.errors import BackendError, CassqError, CorruptionError
+from cassq.ports import Ports
+
+logger = logging.getLogger("cassq")
+
+PLANNED, DONE, VOID, FAILED = "planned", "done", "void", "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing a pass does or has done. `outcome`: planned, done, void (somebody else was
+    faster, or it is not needed any more) or failed.
+
+    row: what it is done to, for the pass that planned it.
+    """
+
+    verb: str
+    subject: str
+    queue: str
+    outcome: str = PLANNED
+    detail: str = ""
+    row: Any = field(default=None, compare=False, repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it is told to users."""
+        return {
+            "verb": self.verb,
+            "subject": self.subject,
+            "queue": self.queue,
+            "outcome": self.outcome,
+            "detail": self.detail,
+        }
+
+
+class Scope:
+    """The queues a pass is about: some, or all there are (ids None)."""
+
+    def __init__(self, ports: Ports, queues: Iterable[QueueRow] | None = None) -> None:
+        self._ports = ports
+        self._names = {queue.id: queue.name for queue in queues or ()}
+        self.ids: tuple[str, ...] | None = None if queues is None else tuple(self._names)
+
+    def name(self, queue_id: str) -> str:
+        """A queue's name, or its id when it is gone. Cost: one read for each, remembered."""
+        name = self._names.get(queue_id)
+        if name is None:
+            row = self._ports.catalog.queue_by_id(queue_id)
+            name = self._names[queue_id] = row.name if row else queue_id
+        return name
+
+
+S = TypeVar("S")
+
+
+class Pass(abc.ABC):
+    """Something that may run any number of times, side by side, and stop anywhere: the next one
+    goes on."""
+
+    name: ClassVar[str]
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+
+    @abc.abstractmethod
+    def run(self, scope: Scope, *, dry_run: bool) -> list[Action]:
+        """Look, decide and act; what was done, or with `dry_run` what would be."""
+
+
+class PlannedPass(Pass, Generic[S]):
+    """Looks at what there is, decides what to do about it, and does it by conditional writes.
+
+    rounds: how often it looks again while it gets something done.
+    """
+
+    rounds: ClassVar[int] = 1
+
+    def now_ms(self) -> int:
+        """The time it decides by."""
+        return self._ports.catalog.now_ms()
+
+    @abc.abstractmethod
+    def look(self, scope: Scope) -> S:
+        """What there may be to do. Cost: that alone, not all there is."""
+
+    @abc.abstractmethod
+    def plan(self, snapshot: S, now_ms: int) -> list[Action]:
+        """What to do about it. Pure."""
+
+    @abc.abstractmethod
+    def apply(self, action: Action) -> str | None:
+        """Do it, by conditional writes; what was done, or None: it was not to be done any more."""
+
+    def run(self, scope: Scope, *, dry_run: bool) -> list[Action]:
+        told: list[Action] = []
+        for _ in range(self.rounds):
+            planned = self.plan(self.look(scope), self.now_ms())
+            if dry_run:
+                return planned
+            acted = self.apply_all(planned)
+            told += acted
+            if not any(action.outcome == DONE for action in acted):
+                break
+        return told
+
+    def apply_all(self, actions: Sequence[Action]) -> list[Action]:
+        """Do them one after another; each is told with what became of it."""
+        return [self._attempt(action) for action in actions]
+
+    def _attempt(self, action: Action) -> Action:
+        """Do one; a failure is told, not raised."""
+        try:
+            detail = self.apply(action)
+        except (BackendError, CorruptionError) as exc:
+            told = (action.verb, action.subject, action.queue)
+            logger.warning("%s of %s in %s failed: %s", *told, exc)
+            return replace(action, outcome=FAILED, detail=str(exc))
+        except CassqError as exc:
+            return replace(action, outcome=VOID, detail=str(exc))
+        return replace(action, outcome=VOID if detail is None else DONE, detail=detail or "")

@@ -1,0 +1,74 @@
+"""The alert pass: tells people that a queue needs them; see `cassq.alerts`.
+
+Of very many queues a pass looks at as many as its time allows, and the next one goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cassq.alerts import watch
+from cassq.alerts.incidents import load
+from cassq.alerts.targets import Target
+from cassq.catalog.rows import QueueRow
+from cassq.ports import Ports
+from cassq.queues import is_dead_letter_name
+from cassq.reaper.actions import Action, Pass, Scope
+
+_AT_ONCE = 50
+
+
+class Alert(Pass):
+    """Looks at queues that hold anything, at their dead letters', and at those told of before.
+
+    targets: whom to tell, asked at each pass; when there are none nothing is looked at.
+    """
+
+    name = "alert"
+
+    def __init__(
+        self,
+        ports: Ports,
+        targets: Callable[[], Sequence[Target]],
+        patience: Callable[[], float],
+    ) -> None:
+        super().__init__(ports)
+        self._patience = patience
+        self._targets = targets
+        self._left: list[str] = []
+
+    def run(self, scope: Scope, *, dry_run: bool) -> list[Action]:
+        """Cost: that of `cassq.alerts.watch.run` for queues that hold anything."""
+        if not self._targets():
+            return []
+        if not self._left:
+            self._left = self._concerned()
+        left = self._left if scope.ids is None else list(scope.ids)
+        clock = self._ports.clock
+        until_ms = clock.boot_ms() + self._patience() * 1000
+        told: list[Action] = []
+        while left:
+            queues, left = self._rows(left[:_AT_ONCE]), left[_AT_ONCE:]
+            found = watch.run(self._ports, queues, self._targets(), dry_run=dry_run)
+            told += [Action(o.verb, o.subject, o.queue, o.outcome, o.detail) for o in found]
+            if scope.ids is None and clock.boot_ms() >= until_ms:
+                break
+        if scope.ids is None:
+            self._left = left
+        return told
+
+    def _rows(self, queue_ids: Sequence[str]) -> list[QueueRow]:
+        rows = {queue_id: self._ports.catalog.queue_by_id(queue_id) for queue_id in queue_ids}
+        found = {row.id: row for row in rows.values() if row is not None and not row.deleted}
+        for row in list(found.values()):
+            if is_dead_letter_name(row.name):
+                parent = self._ports.catalog.queue(row.name.rsplit("~", 2)[0])
+                if parent is not None:
+                    found[parent.id] = parent
+        return list(found.values())
+
+    def _concerned(self) -> list[str]:
+        told = [
+            load(incident.data).finding.queue_id for incident in self._ports.catalog.incidents()
+        ]
+        return list(dict.fromkeys([*told, *self._ports.catalog.live_queues()]))

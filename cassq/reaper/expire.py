@@ -1,0 +1,86 @@
+"""The expire pass: removes what is older than it may become, and what is too much.
+
+It does for queues that nobody pops from, or pushes to, what poppers and pushers do in passing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cassq.catalog.rows import PipeRow, QueueRow
+from cassq.dedup import forget
+from cassq.expiry import age_limit_ms, expire, plan_expiry
+from cassq.limits import trim
+from cassq.ports import Ports
+from cassq.reaper.actions import VOID, Action, PlannedPass, Scope
+from cassq.retries import Bury
+
+MESSAGES, OVERFLOW, DEDUP_IDS = "old messages", "messages past the limit", "old dedup ids"
+
+
+class Limited(NamedTuple):
+    """A queue with limits; its live pipes and groups, if its messages can expire."""
+
+    queue: QueueRow
+    pipes: Sequence[PipeRow] = ()
+    group_ids: Sequence[str] = ()
+
+
+def plan(snapshot: Sequence[Limited], now_ms: int) -> list[Action]:
+    """What each queue's policy asks for, where there may be any. now_ms: catalog time."""
+    found: list[Action] = []
+    for limited in snapshot:
+        queue, policy = limited.queue, limited.queue.policy
+        limit_ms = age_limit_ms(policy)
+        old = limit_ms is not None and plan_expiry(
+            limited.pipes, limited.group_ids, now_ms - limit_ms
+        )
+        wanted = {
+            MESSAGES: bool(old),
+            OVERFLOW: policy.max_length is not None and policy.overflow == "drop-oldest",
+            DEDUP_IDS: policy.dedup_window > 0,
+        }
+        subjects = [subject for subject, is_wanted in wanted.items() if is_wanted]
+        found += [Action("expire", subject, queue.name, row=queue) for subject in subjects]
+    return found
+
+
+class Expire(PlannedPass[Sequence[Limited]]):
+    """Removes old messages, the oldest of too many, and old dedup ids."""
+
+    name = "expire"
+
+    def __init__(self, ports: Ports, bury: Bury) -> None:
+        super().__init__(ports)
+        self._bury = bury
+
+    def look(self, scope: Scope) -> list[Limited]:
+        """Cost: one query of a partial index; the pipes of queues whose messages can expire."""
+        catalog = self._ports.catalog
+        found: list[Limited] = []
+        for queue in catalog.limited_queues(scope.ids):
+            if age_limit_ms(queue.policy) is None:
+                found.append(Limited(queue))
+            else:
+                group_ids = [group.id for group in catalog.groups(queue.id)]
+                found.append(Limited(queue, catalog.pipes(queue.id), group_ids))
+        return found
+
+    def plan(self, snapshot: Sequence[Limited], now_ms: int) -> list[Action]:
+        return plan(snapshot, now_ms)
+
+    def apply(self, action: Action) -> str | None:
+        """Cost: that of `expiry.expire`, `limits.trim` or `dedup.forget`."""
+        queue: QueueRow = action.row
+        if action.subject == MESSAGES:
+            count = expire(self._ports, queue)
+        elif action.subject == OVERFLOW:
+            count = trim(self._ports, queue, self._bury)
+        else:
+            count = forget(self._ports, queue)
+        return f"{count} removed" if count else None
+
+    def apply_all(self, actions: Sequence[Action]) -> list[Action]:
+        """Where there was nothing there is nothing to tell."""
+        return [action for action in super().apply_all(actions) if action.outcome != VOID]

@@ -1,0 +1,71 @@
+"""The retire pass: removes pipes that every group has acked to the end, and their files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from cassq.catalog.rows import PipeRow, PipeState, QueueRow
+from cassq.limits import keeps
+from cassq.reaper.actions import DONE, Action, PlannedPass, Scope
+
+
+class Finished(NamedTuple):
+    """Sealed pipes that every group seems to have acked to the end, oldest first; their queues
+    by id."""
+
+    pipes: Sequence[PipeRow]
+    queues: Mapping[str, QueueRow | None]
+
+
+def plan(snapshot: Finished, now_ms: int) -> list[Action]:
+    """Retire them, oldest first, unless the policy keeps them for a while: one that has a
+    predecessor goes with it or after it.
+
+    The catalog decides of each, on condition of its groups, their acks and its predecessor.
+    now_ms: catalog time.
+    """
+    found: list[Action] = []
+    kept: set[str] = set()
+    for pipe in snapshot.pipes:
+        queue = snapshot.queues.get(pipe.queue_id)
+        if queue is None or queue.deleted or pipe.state is not PipeState.SEALED:
+            continue
+        if keeps(pipe, queue.policy, now_ms) or pipe.predecessor in kept:
+            kept.add(pipe.id)
+        else:
+            found.append(Action("retire", pipe.id, queue.name, row=pipe))
+    return found
+
+
+class Retire(PlannedPass[Finished]):
+    """Retires what every group has acked."""
+
+    name = "retire"
+
+    def look(self, scope: Scope) -> Finished:
+        """Cost: one query, and one read for each queue it names."""
+        catalog = self._ports.catalog
+        pipes = catalog.finished_pipes(scope.ids)
+        queue_ids = {pipe.queue_id for pipe in pipes}
+        return Finished(pipes, {found: catalog.queue_by_id(found) for found in queue_ids})
+
+    def plan(self, snapshot: Finished, now_ms: int) -> list[Action]:
+        return plan(snapshot, now_ms)
+
+    def apply(self, action: Action) -> str | None:
+        """Cost: one read, one synced catalog transaction."""
+        pipe: PipeRow = action.row
+        current = self._ports.catalog.queue_by_id(pipe.queue_id)
+        if current is None or not self._ports.catalog.retire(pipe.id, current.groups_version):
+            return None
+        return f"{pipe.end.seq if pipe.end else 0} messages"
+
+    def apply_all(self, actions: Sequence[Action]) -> list[Action]:
+        """Retire them, then remove the files of all of them with one sync."""
+        told = super().apply_all(actions)
+        gone = [action.subject for action in told if action.outcome == DONE]
+        if gone:
+            self._ports.store.drop(gone)
+            self._ports.catalog.forget_pipes(gone)
+        return told

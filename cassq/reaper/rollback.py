@@ -1,0 +1,106 @@
+"""The rollback pass: gives back what poppers kept for too long, and puts spent messages away."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from cassq import claims
+from cassq.catalog.rows import Claim, ClaimState, GroupRow, QueueRow
+from cassq.health import Health, freed
+from cassq.ports import Ports
+from cassq.queues import Rules, rules_of
+from cassq.reaper.actions import Action, PlannedPass, Scope
+from cassq.retries import Bury
+
+LISTED_MAX = 256
+
+
+class Overdue(NamedTuple):
+    """What of a group is past its deadline, or may be spent. sick: versions of those rows whose
+    deliveries do not count, since nothing of the group succeeds."""
+
+    queue: QueueRow
+    group: GroupRow
+    rules: Rules
+    health: Health
+    claims: Sequence[Claim]
+    sick: Collection[str] = ()
+
+
+class Task(NamedTuple):
+    """What is to become of a claim: freed, or (its one message) put among the dead letters."""
+
+    overdue: Overdue
+    claim: Claim
+    to_bury: bool
+
+
+def plan(snapshot: Sequence[Overdue], now_ms: int) -> list[Action]:
+    """Free claims past their deadline; bury what is doomed, or spent in a group that is not sick.
+
+    now_ms: catalog time.
+    """
+    found: list[Action] = []
+    for overdue in snapshot:
+        for claim in overdue.claims:
+            if claim.state is ClaimState.DONE or claim.due_ms > now_ms:
+                continue
+            held = claim.state is ClaimState.HELD
+            spent = claims.is_spent(claim, overdue.rules.max_deliveries)
+            if held or claims.is_doomed(claim) or (spent and claim.version not in overdue.sick):
+                task = Task(overdue, claim, to_bury=not held)
+                subject = f"{claim.pipe_id}:{claim.start}-{claim.end}"
+                found.append(Action("rollback", subject, overdue.queue.name, row=task))
+    return found
+
+
+class Rollback(PlannedPass[Sequence[Overdue]]):
+    """Frees expired claims, by the group's retry schedule; buries spent messages."""
+
+    name = "rollback"
+    rounds = 64
+
+    def __init__(self, ports: Ports, bury: Bury) -> None:
+        super().__init__(ports)
+        self._bury = bury
+
+    def look(self, scope: Scope) -> list[Overdue]:
+        """Cost: one query for all groups, one more for each that has something due."""
+        catalog = self._ports.catalog
+        found: list[Overdue] = []
+        queues: dict[str, QueueRow | None] = {}
+        for group in catalog.due_groups(catalog.now_ms(), scope.ids):
+            if group.queue_id not in queues:
+                queues[group.queue_id] = catalog.queue_by_id(group.queue_id)
+            queue = queues[group.queue_id]
+            if queue is not None and not queue.deleted:
+                overdue = self._overdue(queue, group)
+                if overdue.claims:
+                    found.append(overdue)
+        return found
+
+    def _overdue(self, queue: QueueRow, group: GroupRow) -> Overdue:
+        rules = rules_of(queue.policy, group.policy)
+        health = Health(self._ports, group.id, lambda: rules)
+        now_ms = self._ports.catalog.now_ms()
+        rows = self._ports.catalog.overdue(group.id, now_ms, rules.max_deliveries, LISTED_MAX)
+        sick = {row.version for row in rows if health.sick(row)}
+        return Overdue(queue, group, rules, health, rows, sick)
+
+    def plan(self, snapshot: Sequence[Overdue], now_ms: int) -> list[Action]:
+        return plan(snapshot, now_ms)
+
+    def apply(self, action: Action) -> str | None:
+        """Cost: one synced catalog transaction; for a dead letter those of `DeadLetters.bury`."""
+        task: Task = action.row
+        overdue, claim = task.overdue, task.claim
+        if task.to_bury:
+            buried = self._bury(overdue.queue, overdue.group, claim)
+            return "to the dead letters" if buried else None
+        now_ms = self._ports.catalog.now_ms()
+        version = self._ports.ids.version
+        pieces = freed(claim, now_ms, overdue.rules, overdue.health, version)
+        if not self._ports.catalog.replace(claim, pieces):
+            return None
+        return f"freed, in {sum(p.state is ClaimState.FREE for p in pieces)} parts"

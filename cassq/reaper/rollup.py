@@ -1,0 +1,77 @@
+"""The rollup pass: takes each minute's samples of every queue, so that there is a history.
+
+Of very many queues a pass samples as many as its time allows, and the next one goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from cassq import history
+from cassq.catalog.rows import Sample
+from cassq.errors import BackendError, CorruptionError
+from cassq.history import EVERYTHING, MINUTE_MS
+from cassq.ports import Ports
+from cassq.reaper.actions import DONE, FAILED, PLANNED, Action, Pass, Scope
+
+logger = logging.getLogger("cassq")
+
+
+class Rollup(Pass):
+    """Samples what was not sampled in this minute. patience: for how many seconds at most."""
+
+    name = "rollup"
+
+    def __init__(self, ports: Ports, patience: Callable[[], float]) -> None:
+        super().__init__(ports)
+        self._patience = patience
+        self._minute_ms = -1
+        self._left: Sequence[str] = ()
+
+    def _look(self, scope: Scope) -> Sequence[str]:
+        """The ids of the queues to be sampled still. Cost when the minute is done: one read; the
+        first time in a minute, a listing of all queues."""
+        catalog = self._ports.catalog
+        if scope.ids is not None:
+            return scope.ids
+        minute_ms = catalog.now_ms() // MINUTE_MS * MINUTE_MS
+        if catalog.samples(EVERYTHING, MINUTE_MS, minute_ms):
+            return ()
+        if self._minute_ms != minute_ms:
+            self._minute_ms = minute_ms
+            queues = [queue.id for queue in catalog.queues()]
+            # Another part of them first in each minute, should none of them see the end.
+            first = minute_ms // MINUTE_MS * 997 % len(queues) if queues else 0
+            self._left = [*queues[first:], *queues[:first]]
+        return self._left
+
+    def run(self, scope: Scope, *, dry_run: bool) -> list[Action]:
+        """Cost: one read for a queue that was sampled, else its statistics and one write."""
+        queues = self._look(scope)
+        clock = self._ports.clock
+        until_ms = clock.boot_ms() + self._patience() * 1000
+        told: list[Action] = []
+        at = 0
+        while at < len(queues) and (at == 0 or clock.boot_ms() < until_ms):
+            told += self._sample(queues[at], dry_run=dry_run)
+            at += 1
+        if scope.ids is None and not dry_run and queues:
+            self._left = queues[at:]
+            if not self._left:
+                mark = Sample(EVERYTHING, MINUTE_MS, self._minute_ms, "{}")
+                self._ports.catalog.add_samples([mark])
+        return told
+
+    def _sample(self, queue_id: str, *, dry_run: bool) -> list[Action]:
+        queue = self._ports.catalog.queue_by_id(queue_id)
+        if queue is None or queue.deleted:
+            return []
+        now_ms = self._ports.catalog.now_ms()
+        try:
+            noted = history.roll_up(self._ports, [queue], now_ms, dry_run=dry_run)
+        except (BackendError, CorruptionError) as exc:
+            logger.warning("the statistics of %s are not noted: %s", queue.name, exc)
+            return [Action("rollup", "minute", queue.name, FAILED, str(exc))]
+        outcome = PLANNED if dry_run else DONE
+        return [Action("rollup", one.step, one.queue, outcome, one.detail) for one in noted]

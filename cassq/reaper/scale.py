@@ -1,0 +1,125 @@
+"""The scale pass: finds how many pipes of each queue are to be open side by side.
+
+The pushers follow the wish by themselves: up by opening their share, down by sealing without
+replacement. See `cassq.scaling` for what is wished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cassq.attendance import GONE_MS
+from cassq.catalog.rows import GroupRow, Member, PipeRow, QueueRow
+from cassq.errors import CorruptionError
+from cassq.extents.port import ExtentMissingError
+from cassq.reaper.actions import Action, PlannedPass, Scope
+from cassq.scaling import Load, next_wish, wished_pipes
+
+LOOKED_MAX = 64
+
+
+class Crowd(NamedTuple):
+    """A group's poppers that are there. waits: messages wait for them, as far as was looked."""
+
+    exclusive: bool
+    members: Sequence[Member]
+    waits: bool = False
+
+
+class Busy(NamedTuple):
+    """A queue that is pushed to, or was."""
+
+    queue: QueueRow
+    pipes: Sequence[PipeRow]  # unsealed
+    crowds: Sequence[Crowd]
+
+
+def load_of(busy: Busy) -> Load:
+    """What a queue has to bear. Pure."""
+    alone = [crowd for crowd in busy.crowds if crowd.exclusive]
+    holding = [sum(not member.waiting for member in crowd.members) for crowd in alone]
+    idle = [
+        sum(member.waiting for member in crowd.members) if crowd.waits else 0 for crowd in alone
+    ]
+    most = max(range(len(alone)), key=lambda n: holding[n] + idle[n], default=None)
+    return Load(
+        rate=sum(pipe.rate for pipe in busy.pipes),
+        poppers=max((len(crowd.members) for crowd in busy.crowds), default=0),
+        busy=0 if most is None else holding[most],
+        idle=0 if most is None else idle[most],
+    )
+
+
+def plan(snapshot: Sequence[Busy], now_ms: int) -> list[Action]:
+    """Change the wish where the load asks for it. now_ms: catalog time."""
+    found: list[Action] = []
+    for busy in snapshot:
+        queue = busy.queue
+        wish = next_wish(queue, wished_pipes(load_of(busy), queue.policy), now_ms)
+        if wish is not None:
+            found.append(Action("scale", f"{wish} open pipes", queue.name, row=(queue, wish)))
+    return found
+
+
+class Scale(PlannedPass[Sequence[Busy]]):
+    """Says how many pipes are wished for."""
+
+    name = "scale"
+
+    def look(self, scope: Scope) -> list[Busy]:
+        """Cost: one query; for each queue that is pushed to, or has a wish above one, its unsealed
+        pipes and its poppers; where poppers of an exclusive group are idle, a look into a pipe
+        with something in it."""
+        catalog = self._ports.catalog
+        found: list[Busy] = []
+        for queue_id in catalog.busy_queues(scope.ids):
+            queue = catalog.queue_by_id(queue_id)
+            if queue is not None and not queue.deleted and not queue.policy.strict:
+                pipes = catalog.unsealed_pipes([queue_id])
+                at_once = [p for p in pipes if p.timer_ms is None and not p.group_id]
+                crowds = [self._crowd(group) for group in catalog.groups(queue_id)]
+                found.append(Busy(queue, at_once, crowds))
+        return found
+
+    def _crowd(self, group: GroupRow) -> Crowd:
+        catalog = self._ports.catalog
+        members = catalog.members(group.id, catalog.now_ms() - GONE_MS)
+        exclusive = group.policy.exclusive
+        idle = exclusive and any(member.waiting for member in members)
+        return Crowd(exclusive, members, idle and self._waits(group))
+
+    def _waits(self, group: GroupRow) -> bool:
+        """Whether there is something in a pipe that the group has not claimed."""
+        catalog = self._ports.catalog
+        chains = {cursor.pipe_id: cursor.chain.seq for cursor in catalog.cursors(group.id)}
+        for pipe in catalog.unclaimed_pipes(group, LOOKED_MAX, unacked=True):
+            if self._end_seq(pipe) > chains.get(pipe.id, 0):
+                return True
+        return False
+
+    def _end_seq(self, pipe: PipeRow) -> int:
+        if pipe.end is not None:
+            return pipe.end.seq
+        try:
+            reader = self._ports.store.reader(pipe.id)
+        except (ExtentMissingError, CorruptionError):
+            return 0
+        try:
+            return reader.published().seq
+        finally:
+            reader.close()
+
+    def plan(self, snapshot: Sequence[Busy], now_ms: int) -> list[Action]:
+        return plan(snapshot, now_ms)
+
+    def apply(self, action: Action) -> str | None:
+        """Cost: one unsynced write."""
+        queue, wish = action.row
+        if not self._ports.catalog.wish_pipes(queue, wish, self._ports.catalog.now_ms()):
+            return None
+        return f"{queue.wished_pipes} before" if wish != queue.wished_pipes else "still"
+
+    def apply_all(self, actions: Sequence[Action]) -> list[Action]:
+        """That a wish still holds is nothing to tell."""
+        return [action for action in super().apply_all(actions) if action.detail != "still"]

@@ -1,0 +1,131 @@
+"""The seal pass: fixes the end of pipes whose pusher is gone.
+
+A pipe is abandoned when the store can tell that its writer is gone, or when its lease was seen to
+stand still for its whole length, on the watcher's own clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from cassq.catalog.rows import PipeRow, PipeState
+from cassq.ports import Ports
+from cassq.reaper.actions import Action, PlannedPass, Scope
+from cassq.sealing import seal_pipe
+
+# Writers whose lease has not moved since the last look, of which so many are asked for in a pass.
+ASKED_MAX = 500
+
+
+class Sight(NamedTuple):
+    """A pipe's lease as it was last seen: since when, and when its writer was asked for."""
+
+    beat: int
+    since_ms: int
+    asked_ms: int
+    queue_id: str = ""
+
+
+class Sightings:
+    """What a watcher remembers of each pipe's lease. Times are of its own boot clock."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, Sight] = {}
+
+    def watch(
+        self, pipes: Iterable[PipeRow], now_ms: int, gone: Collection[str] = ()
+    ) -> list[PipeRow]:
+        """Take note of the beats; forget the pipes in `gone`. Those whose writer is to be asked
+        for: those never seen before, and, the longest unasked first, those that stand still."""
+        unseen: list[PipeRow] = []
+        still: list[tuple[int, PipeRow]] = []
+        for pipe_id in gone:
+            self.seen.pop(pipe_id, None)
+        for pipe in pipes:
+            before = self.seen.get(pipe.id)
+            if before is None:
+                unseen.append(pipe)
+                self.seen[pipe.id] = Sight(pipe.beat, now_ms, now_ms, pipe.queue_id)
+            elif before.beat != pipe.beat:
+                self.seen[pipe.id] = Sight(
+                    pipe.beat, now_ms, now_ms, pipe.queue_id
+                )  # its writer lives
+            else:
+                still.append((before.asked_ms, pipe))
+        still.sort(key=lambda entry: entry[0])
+        asked = [pipe for _, pipe in still[:ASKED_MAX]]
+        for pipe in asked:
+            self.seen[pipe.id] = self.seen[pipe.id]._replace(asked_ms=now_ms)
+        return unseen + asked
+
+
+class Unsealed(NamedTuple):
+    """Pipes that somebody may be writing; of which it is certain that nobody does."""
+
+    pipes: Sequence[PipeRow]
+    seen: Mapping[str, Sight]
+    gone: Collection[str]
+    names: Mapping[str, str]  # of queues, by id
+
+
+def plan(snapshot: Unsealed, now_ms: int) -> list[Action]:
+    """Seal those whose writer is gone, or whose lease stood still for all its length.
+
+    now_ms: the watcher's own boot clock, the one `seen` was taken by.
+    """
+    found = []
+    for pipe in snapshot.pipes:
+        if pipe.state >= PipeState.SEALED:
+            continue
+        sight = snapshot.seen.get(pipe.id)
+        still = sight is not None and sight.beat == pipe.beat
+        lapsed = still and sight is not None and now_ms - sight.since_ms >= pipe.lease_ms
+        if lapsed or pipe.id in snapshot.gone:
+            queue = snapshot.names.get(pipe.queue_id, pipe.queue_id)
+            found.append(Action("seal", pipe.id, queue, row=pipe))
+    return found
+
+
+class Seal(PlannedPass[Unsealed]):
+    """Seals abandoned pipes."""
+
+    name = "seal"
+
+    def __init__(self, ports: Ports) -> None:
+        super().__init__(ports)
+        self._sightings = Sightings()
+
+    def now_ms(self) -> int:
+        return self._ports.clock.boot_ms()
+
+    def look(self, scope: Scope) -> Unsealed:
+        """Cost: one query; a look into the files of those not seen before, and of at most
+        `ASKED_MAX` whose lease has not moved since the last look."""
+        pipes = self._ports.catalog.unsealed_pipes(scope.ids)
+        seen = self._sightings.seen
+        scoped = {
+            pipe_id
+            for pipe_id, sight in seen.items()
+            if scope.ids is None or sight.queue_id in scope.ids
+        }
+        gone = scoped - {pipe.id for pipe in pipes}
+        to_ask = self._sightings.watch(pipes, self.now_ms(), gone)
+        abandoned = {pipe.id for pipe in to_ask if self._ports.store.abandoned(pipe.id)}
+        now_ms = self.now_ms()
+        doubtful = [
+            pipe
+            for pipe in pipes
+            if pipe.id in abandoned or now_ms - seen[pipe.id].since_ms >= pipe.lease_ms
+        ]
+        names = {pipe.queue_id: scope.name(pipe.queue_id) for pipe in doubtful}
+        return Unsealed(pipes, seen, abandoned, names)
+
+    def plan(self, snapshot: Unsealed, now_ms: int) -> list[Action]:
+        return plan(snapshot, now_ms)
+
+    def apply(self, action: Action) -> str | None:
+        """Cost: one synced catalog transaction, and a walk past the pipe's last published end."""
+        end = seal_pipe(self._ports.catalog, self._ports.store, action.subject)
+        self._sightings.seen.pop(action.subject, None)
+        return "gone already" if end is None else f"at seq {end.seq}"

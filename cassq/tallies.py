@@ -1,0 +1,115 @@
+"""Tallies: what a client's pushers and poppers have done, counted as it is done.
+
+Each pusher and popper has a tally of its own and adds plain integers to it, inside locks that it
+holds anyway: counting costs no lock and no write. Whoever reads adds the tallies up, and may see
+one a moment old.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from types import TracebackType
+
+COUNTS = (
+    *("pushed", "written_bytes", "popped", "redelivered", "committed"),
+    *("rolled_back", "released", "dead", "lost"),
+)
+
+
+class Tally:
+    """What one pusher, or one popper of `group`, has done. All are messages unless named bytes.
+
+    pushed: durably. written_bytes: of frames, compressed if the queue's are. popped: handed out;
+    redelivered: claimed, and not for the first time. committed: durably. rolled_back, released,
+    dead: given back as failed, as untried, for good. lost: claims that became another's.
+    push_failures: messages not pushed, by error. failures: operations, by (name, error).
+    """
+
+    __slots__ = (*COUNTS, "failures", "group", "over", "push_failures")
+
+    def __init__(self, group: str = "") -> None:
+        self.group = group
+        self.pushed = self.written_bytes = 0
+        self.popped = self.redelivered = self.committed = 0
+        self.rolled_back = self.released = self.dead = self.lost = 0
+        self.push_failures: Counter[str] = Counter()
+        self.failures: Counter[tuple[str, str]] = Counter()
+        self.over = False  # nothing will be added any more
+
+    def watched(self, operation: str) -> Watched:
+        """A `with` block whose errors are counted, and raised."""
+        return Watched(self, operation)
+
+    def push_failed(self, count: int, exc: Exception) -> None:
+        """A push of `count` messages failed; the first of them may be pushed all the same."""
+        pushed = int(getattr(exc, "fields", {}).get("pushed", 0))
+        self.pushed += pushed
+        self.push_failures[type(exc).__name__] += count - pushed
+
+    def given(self, count: int, *, counted: bool, doomed: bool) -> None:
+        """Messages are given back."""
+        if doomed:
+            self.dead += count
+        elif counted:
+            self.rolled_back += count
+        else:
+            self.released += count
+
+    def add(self, other: Tally) -> None:
+        """Add what another has counted."""
+        for name in COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.push_failures.update(other.push_failures.copy())
+        self.failures.update(other.failures.copy())
+
+
+class Watched:
+    """Counts the error that ends its block."""
+
+    __slots__ = ("_operation", "_tally")
+
+    def __init__(self, tally: Tally, operation: str) -> None:
+        self._tally = tally
+        self._operation = operation
+
+    def __enter__(self) -> None:
+        """Nothing is counted yet."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None and issubclass(kind, Exception):
+            self._tally.failures[self._operation, kind.__name__] += 1
+
+
+class Tallies:
+    """The tallies of one client, by (queue, group); those that are over are added up in passing,
+    so that their number does not grow and no total ever falls."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._past: dict[tuple[str, str], Tally] = {}
+        self._present: dict[tuple[str, str], list[Tally]] = {}
+
+    def add(self, queue: str, tally: Tally) -> None:
+        """Take on the tally of a new pusher or popper of a queue."""
+        key = queue, tally.group
+        with self._mutex:
+            here = self._present.get(key, [])
+            for over in (old for old in here if old.over):
+                self._past.setdefault(key, Tally(tally.group)).add(over)
+            self._present[key] = [*(old for old in here if not old.over), tally]
+
+    def totals(self) -> dict[tuple[str, str], Tally]:
+        """Sums by (queue, group); the group is empty for what was pushed."""
+        found: dict[tuple[str, str], Tally] = {}
+        with self._mutex:
+            for key, here in self._present.items():
+                total = found[key] = Tally(key[1])
+                for tally in (*filter(None, [self._past.get(key)]), *here):
+                    total.add(tally)
+        return found

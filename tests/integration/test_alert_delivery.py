@@ -1,0 +1,257 @@
+"""Telling targets: commands and webhooks that work, fail, hang, and hold up nobody."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cassq.alerts.delivery import GRACE_SECONDS, deliver
+from cassq.alerts.incidents import Notice, Outcome
+from cassq.alerts.targets import Target
+from cassq.clock import Stopwatch
+from tests.integration.deadlines import eventually
+
+LIMIT = 0.5
+
+
+def notice(target: str, number: int = 0, *, key: str = "", tries: int = 0) -> Notice:
+    event = {"id": str(number), "data": {"message": "käput"}}
+    return Notice(key or f"k{number}", 1, target, 1, tries, event)
+
+
+def told(target: Target, *notices: Notice) -> list[Outcome]:
+    """What became of notices (of one, if none is given), in their order."""
+    wanted = list(notices) or [notice(target.name)]
+    outcomes = dict(deliver_all(wanted, target))
+    return [outcomes[n.event["id"]] for n in wanted]
+
+
+def deliver_all(notices: list[Notice], *targets: Target) -> list[tuple[str, Outcome]]:
+    found = deliver(notices, {target.name: target for target in targets})
+    return [(n.event["id"], outcome) for n, outcome in found]
+
+
+# --- commands ---------------------------------------------------------------------------------
+
+
+def shell(script: str, name: str = "sh", timeout: float = LIMIT) -> Target:
+    return Target(name, command=("sh", "-c", script), timeout=timeout)
+
+
+def test_a_command_gets_the_event_as_json_on_its_standard_input(tmp_path: Path) -> None:
+    out = tmp_path / "event.json"
+    assert told(shell(f"cat > {out}", timeout=30)) == [Outcome(told=True)]
+    assert json.loads(out.read_bytes()) == {"id": "0", "data": {"message": "käput"}}
+
+
+def test_a_command_that_reads_nothing_is_no_failure_however_large_the_event() -> None:
+    large = notice("sh")._replace(event={"id": "0", "text": "x" * 1_000_000})
+    assert told(shell("exit 0", timeout=30), large) == [Outcome(told=True)]
+
+
+def test_a_command_that_fails_is_told_with_what_it_said() -> None:
+    (outcome,) = told(shell("echo first >&2; echo no such pager >&2; exit 3", timeout=30))
+    assert not outcome.told
+    assert outcome.error == "sh failed with exit code 3: first / no such pager"
+
+
+def test_a_command_that_was_killed_has_failed() -> None:
+    (outcome,) = told(shell("kill -9 $$", timeout=30))
+    assert outcome.error == "sh failed with signal 9"
+
+
+@pytest.mark.parametrize("program", ["no-such-program-at-all", "/"])
+def test_a_command_that_cannot_be_run_has_failed(program: str) -> None:
+    (outcome,) = told(Target("x", command=(program,)))
+    assert f"{program} cannot be run" in outcome.error
+
+
+def test_a_command_that_hangs_is_killed_with_all_its_children(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    watch = Stopwatch()
+    (outcome,) = told(shell(f"sleep 300 & echo $! $$ > {pids}; wait"))
+    assert outcome.error.startswith("sh was killed after 0.")
+    assert watch.seconds() < LIMIT + GRACE_SECONDS
+    for pid in map(int, pids.read_text().split()):
+        eventually(f"process {pid} is gone", lambda pid=pid: not _runs(pid))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def test_a_child_that_outlives_its_command_holds_up_nothing(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    watch = Stopwatch()
+    script = f"setsid sleep 60 & echo $! > {pid_file}; echo done"
+    assert told(shell(script, timeout=30)) == [Outcome(told=True)]
+    assert watch.seconds() < 20
+    os.kill(int(pid_file.read_text()), 9)
+
+
+# --- webhooks ---------------------------------------------------------------------------------
+
+
+class Hook(ThreadingHTTPServer):
+    """A webhook: answers with `status`, after `go` if it is to hang; keeps what came."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.status = 204
+        self.go = threading.Event()
+        self.go.set()
+        self.requests: list[tuple[str, dict[str, str], Any]] = []
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/in?a=b"
+
+
+class Answer(BaseHTTPRequestHandler):
+    server: Hook
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        sent = {name.lower(): value for name, value in self.headers.items()}
+        self.server.requests.append((self.path, sent, json.loads(body)))
+        self.server.go.wait(60)
+        self.send_response(self.server.status)
+        self.send_header("Location", "/elsewhere")
+        self.end_headers()
+
+    def log_message(self, *_args: object) -> None:
+        """Nothing is written."""
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    server = Hook()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.go.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_webhook_gets_the_event_as_a_structured_cloud_event(hook: Hook) -> None:
+    target = Target("hook", webhook=hook.url, headers=(("Authorization", "Bearer x"),))
+    assert told(target) == [Outcome(told=True)]
+    ((path, headers, event),) = hook.requests
+    assert path == "/in?a=b"
+    assert headers["content-type"] == "application/cloudevents+json"
+    assert headers["authorization"] == "Bearer x"
+    assert event == {"id": "0", "data": {"message": "käput"}}
+
+
+@pytest.mark.parametrize("status", [302, 404, 500])
+def test_any_other_answer_is_a_failure(hook: Hook, status: int) -> None:
+    hook.status = status
+    (outcome,) = told(Target("hook", webhook=hook.url))
+    assert not outcome.told
+    assert outcome.error.endswith(f"answered {status}")
+    assert len(hook.requests) == 1, "redirections are not followed"
+
+
+def test_a_webhook_that_is_down_is_a_failure() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        (outcome,) = told(Target("hook", webhook=f"http://127.0.0.1:{port}/"))
+    assert "cannot be reached" in outcome.error
+
+
+def test_a_webhook_that_hangs_is_given_up_in_time(hook: Hook) -> None:
+    hook.go.clear()
+    watch = Stopwatch()
+    (outcome,) = told(Target("hook", webhook=hook.url, timeout=LIMIT))
+    assert not outcome.told
+    assert watch.seconds() < LIMIT + GRACE_SECONDS
+
+
+def test_a_webhook_that_answers_a_byte_at_a_time_is_given_up_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        stop = threading.Event()
+
+        def drip() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.sendall(b"HTTP/1.1 200 ")
+                try:
+                    while not stop.wait(0.05):
+                        peer.sendall(b"x")
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        watch = Stopwatch()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        (outcome,) = told(Target("hook", webhook=url, timeout=LIMIT))
+        assert outcome.error == f"no answer within {LIMIT} seconds"
+        assert watch.seconds() < LIMIT + GRACE_SECONDS
+        stop.set()
+        thread.join()
+
+
+# --- several ----------------------------------------------------------------------------------
+
+
+def test_a_target_that_hangs_holds_up_no_other(hook: Hook) -> None:
+    hanging = [shell("sleep 60", f"hang{number}") for number in range(5)]
+    good = Target("good", webhook=hook.url)
+    watch = Stopwatch()
+    names = [target.name for target in (*hanging, good)]
+    found = deliver([notice(name) for name in names], {t.name: t for t in (*hanging, good)})
+    assert [n.target for n, outcome in found if outcome.told] == ["good"]
+    assert watch.seconds() < LIMIT + 2 * GRACE_SECONDS
+
+
+def test_after_a_hang_nothing_more_is_tried_in_this_pass(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    outcomes = told(
+        shell(f"echo x >> {runs}; sleep 60"), *(notice("sh", number) for number in range(20))
+    )
+    assert [outcome.tried for outcome in outcomes] == [True] + [False] * 19
+    assert runs.read_text() == "x\n"
+
+
+def test_an_event_that_is_refused_keeps_no_other_from_being_told(hook: Hook) -> None:
+    hook.status = 400
+    target = Target("hook", webhook=hook.url)
+    outcomes = told(target, *(notice("hook", number) for number in range(3)))
+    assert all(outcome.tried and outcome.error for outcome in outcomes)
+    assert len(hook.requests) == 3
+
+
+def test_what_failed_before_comes_last(hook: Hook) -> None:
+    target = Target("hook", webhook=hook.url)
+    told(target, notice("hook", 1, tries=3), notice("hook", 2), notice("hook", 3, tries=1))
+    assert [event["id"] for _, _, event in hook.requests] == ["2", "3", "1"]
+
+
+def test_the_end_of_an_incident_is_not_told_when_its_beginning_failed(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    target = shell(f"echo x >> {runs}; exit 1", timeout=30)
+    outcomes = told(target, notice("sh", 1, key="same"), notice("sh", 2, key="same"))
+    assert [outcome.tried for outcome in outcomes] == [True, False]
+    assert runs.read_text() == "x\n"
+
+
+def test_the_log_gets_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "cassq"):
+        assert told(Target("log")) == [Outcome(told=True)]
+    assert "käput" in caplog.text

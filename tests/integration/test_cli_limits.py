@@ -1,0 +1,87 @@
+"""`cassq queue pause`, `resume`, `drain` and `purge`, and limits as options."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import cassq
+from cassq.cli.main import main
+from tests.integration.stage import drain, numbers, push
+
+
+def run(url: str, *words: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command."""
+    result = CliRunner().invoke(main, [*words, "--url", url])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_pause_and_resume_name_what_they_did(url: str, queue: cassq.Queue) -> None:
+    assert run(url, "queue", "pause", "jobs")[1] == "jobs: push is paused, pop is paused\n"
+    assert run(url, "queue", "resume", "jobs", "--pop")[1] == "jobs: push is paused, pop is open\n"
+    code, out, _ = run(url, "queue", "resume", "jobs", "--json")
+    assert (code, json.loads(out)) == (
+        0,
+        {"queue": "jobs", "paused": {"push": False, "pop": False}},
+    )
+
+
+def test_a_push_to_a_paused_queue_is_to_be_tried_later(url: str, queue: cassq.Queue) -> None:
+    queue.pause()
+    result = CliRunner().invoke(main, ["push", "jobs", "--url", url], input="x\n")
+    assert result.exit_code == 75
+    assert "paused" in result.stderr
+    assert "cassq queue resume" in result.stderr
+
+
+def test_drain_tells_what_is_left(url: str, client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", lease=0.5)
+    push(queue, *numbers(3))
+    code, out, _ = run(url, "queue", "drain", "jobs", "--timeout", "0")
+    assert (code, out) == (1, "jobs has 3 messages left\n")
+    drain(queue.popper())
+    assert run(url, "queue", "drain", "jobs")[:2] == (0, "jobs is drained\n")
+
+
+def test_purge_wants_to_be_confirmed(url: str, queue: cassq.Queue) -> None:
+    queue.create_group("billing")
+    push(queue, *numbers(3))
+    code, _, err = run(url, "queue", "purge", "jobs")
+    assert code == 2
+    assert "--yes" in err
+    assert queue.count_waiting() == {"billing": 3, "default": 3}
+    code, out, _ = run(url, "queue", "purge", "jobs", "--group", "billing", "--yes")
+    assert (code, out) == (0, "purged 3 messages of group billing\n")
+    assert len(drain(queue.popper())) == 3
+
+
+def test_purge_for_a_group_that_is_not_there_purges_nothing(url: str, queue: cassq.Queue) -> None:
+    push(queue, *numbers(3))
+    code, _, err = run(url, "queue", "purge", "jobs", "--group", "biling", "--yes")
+    assert code == 2
+    assert "no group 'biling'" in err
+    assert queue.count_waiting() == {"default": 3}
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "name", "kept"),
+    [
+        ("--message-ttl", "1h", "message_ttl", 3600.0),
+        ("--max-length", "5", "max_length", 5),
+        ("--overflow", "drop-oldest", "overflow", "drop-oldest"),
+        ("--dedup-window", "10m", "dedup_window", 600.0),
+        ("--retain-consumed", "7d", "retain_consumed", 604800.0),
+        ("--retain-unconsumed", "7d", "retain_unconsumed", 604800.0),
+    ],
+)
+def test_limits_are_options(
+    url: str, queue: cassq.Queue, option: str, value: str, name: str, kept: object
+) -> None:
+    before = getattr(queue.policy, name)
+    assert run(url, "queue", "update", "jobs", option, value)[0] == 0
+    assert getattr(queue.policy, name) == kept
+    if before is None:
+        assert run(url, "queue", "update", "jobs", option, "none")[0] == 0
+        assert getattr(queue.policy, name) is None

@@ -1,0 +1,180 @@
+"""Deduplication: pushes of one dedup id within the window are one message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import cassq
+from cassq.catalog.rows import Dedup
+from cassq.clock import ManualClock
+from cassq.dedup import DEDUP_LENGTH_MAX, forget
+from cassq.errors import ConfigError, InvalidPayloadError
+from tests.integration.deadlines import in_threads
+from tests.integration.stage import Connect, client_on, drain, payloads, reap
+from tests.integration.timed import clock, timed
+
+__all__ = ["clock", "timed"]
+
+WINDOW = 600.0
+
+
+@pytest.fixture
+def once(timed: cassq.Client) -> cassq.Queue:
+    """A queue that remembers ids for ten minutes."""
+    return timed.create_queue("jobs", dedup_window=WINDOW)
+
+
+def test_a_second_push_within_the_window_is_the_first_one(once: cassq.Queue) -> None:
+    with once.pusher() as pusher:
+        first = pusher.push(b"1", dedup_id="order-7", headers={"kind": "order"})
+        assert pusher.push(b"2", dedup_id="order-7") == first
+        assert pusher.push_soon(b"3", dedup_id="order-7").result(30) == first
+        other = pusher.push(b"4", dedup_id="order-8")
+    assert once.pusher().push(b"5", dedup_id="order-8") == other != first
+    found = drain(once.popper())
+    assert [(m.payload, m.id) for m in found] == [(b"1", first), (b"4", other)]
+    assert found[0].headers == {"kind": "order", "cassq-dedup": "order-7"}
+
+
+@pytest.mark.parametrize(("passed", "same"), [(WINDOW - 0.001, True), (WINDOW, False)])
+@pytest.mark.parametrize("forgotten", [True, False])
+def test_after_the_window_the_same_id_is_a_new_message(
+    once: cassq.Queue, timed: cassq.Client, clock: ManualClock, passed: float, same: bool,
+    forgotten: bool,
+) -> None:  # fmt: skip
+    pusher = once.pusher()
+    first = pusher.push(b"1", dedup_id="a")
+    clock.advance(passed)
+    if forgotten:
+        forget(timed.ports, once.row)
+    assert (pusher.push(b"2", dedup_id="a") == first) is same
+    assert len(drain(once.popper())) == (1 if same else 2)
+
+
+def test_an_id_is_remembered_when_its_pipe_was_retired(
+    once: cassq.Queue, timed: cassq.Client
+) -> None:
+    with once.pusher() as pusher:
+        first = pusher.push(b"1", dedup_id="a")
+    drain(once.popper())
+    reap(timed)
+    assert once.stats().pipes["retired"] == 1
+    with once.pusher() as pusher:
+        assert pusher.push(b"2", dedup_id="a") == first
+    assert drain(once.popper()) == []
+
+
+def test_an_intent_of_a_retired_pipe_that_was_never_written_is_no_message(
+    once: cassq.Queue, timed: cassq.Client
+) -> None:
+    """Its pusher died before the append; the pipe was sealed below, consumed and removed."""
+    with once.pusher() as pusher:
+        pipe_id = pusher.push(b"before").partition(":")[0]
+    row = Dedup(once.row.id, "a", pipe_id, 1, timed.ports.catalog.now_ms())
+    assert timed.ports.catalog.dedup(row) == row
+    drain(once.popper())
+    reap(timed)
+    with once.pusher() as pusher:
+        pusher.push(b"1", dedup_id="a")
+    assert payloads(drain(once.popper())) == [b"1"]
+
+
+def test_a_place_that_another_message_has_does_not_count(
+    once: cassq.Queue, timed: cassq.Client
+) -> None:
+    with once.pusher() as pusher:
+        pipe_id, _, seq = pusher.push(b"another", headers={"a": "b"}).partition(":")
+        row = Dedup(once.row.id, "a", pipe_id, int(seq), timed.ports.catalog.now_ms())
+        timed.ports.catalog.dedup(row)
+        pusher.push(b"1", dedup_id="a")
+    assert payloads(drain(once.popper())) == [b"another", b"1"]
+
+
+def test_a_pusher_on_its_way_is_waited_for_then_passed(
+    once: cassq.Queue, timed: cassq.Client
+) -> None:
+    """Its intent names a place in a pipe that it holds open, and where nothing comes."""
+    slow, quick = once.pusher(), once.pusher()
+    pipe_id = slow.push(b"before").partition(":")[0]
+    timed.ports.catalog.dedup(Dedup(once.row.id, "a", pipe_id, 1, timed.ports.catalog.now_ms()))
+    mine = quick.push(b"1", dedup_id="a")
+    assert slow.push(b"2", dedup_id="a") == mine
+    slow.push(b"after")
+    assert sorted(payloads(drain(once.popper()))) == [b"1", b"after", b"before"]
+
+
+def test_pushes_of_one_id_by_many_are_one_message(client: cassq.Client, connect: Connect) -> None:
+    queue = client.create_queue("jobs", dedup_window=WINDOW)
+    pushers = [connect().queue("jobs").pusher() for _ in range(4)]
+    ids: list[dict[int, str]] = [{} for _ in range(8)]
+
+    def work(number: int) -> None:
+        for n in range(25):
+            ids[number][n] = pushers[number // 2].push(b"%d" % n, dedup_id=f"id {n}")
+
+    in_threads(8, work)
+    assert all(found == ids[0] for found in ids)
+    found = drain(queue.popper())
+    assert sorted(payloads(found)) == sorted(b"%d" % n for n in range(25))
+    assert {m.id for m in found} == set(ids[0].values())
+
+
+def test_a_delayed_push_is_remembered_too(once: cassq.Queue, clock: ManualClock) -> None:
+    pusher = once.pusher()
+    first = pusher.push(b"1", dedup_id="a", delay=10)
+    assert pusher.push(b"2", dedup_id="a") == first
+    assert once.popper().pop() == []
+    clock.advance(10)
+    assert payloads(drain(once.popper())) == [b"1"]
+
+
+def test_ids_are_of_one_queue(once: cassq.Queue, timed: cassq.Client) -> None:
+    other = timed.create_queue("other", dedup_window=WINDOW)
+    first = once.pusher().push(b"1", dedup_id="a")
+    assert other.pusher().push(b"1", dedup_id="a") != first
+
+
+@pytest.mark.parametrize("retired", [True, False])
+def test_a_push_that_was_broken_off_before_its_append_loses_nothing(
+    directory: Path, retired: bool
+) -> None:
+    """An interrupt right after the intent: the place it names is not given to another message."""
+    armed = False
+
+    def interrupt(_synced: bool) -> None:
+        nonlocal armed
+        if armed:
+            armed = False
+            raise KeyboardInterrupt
+
+    with client_on(directory, committed=interrupt) as client:
+        queue = client.create_queue("jobs", dedup_window=WINDOW)
+        pusher = queue.pusher()
+        pusher.push(b"before")
+        armed = True
+        with pytest.raises(KeyboardInterrupt):
+            pusher.push(b"1", dedup_id="a")
+        pusher.push(b"after")
+        popper = queue.popper()
+        assert sorted(payloads(drain(popper))) == [b"after", b"before"]
+        if retired:
+            pusher.close()
+            reap(client)
+            pusher = queue.pusher()
+        pusher.push(b"2", dedup_id="a")
+        assert payloads(drain(popper)) == [b"2"]
+
+
+def test_an_id_needs_a_window(queue: cassq.Queue) -> None:
+    with pytest.raises(ConfigError, match="dedup_window") as caught:
+        queue.pusher().push(b"x", dedup_id="a")
+    assert "dedup_window=600" in caught.value.hint
+
+
+@pytest.mark.parametrize("dedup_id", ["", "x" * (DEDUP_LENGTH_MAX + 1), 7, b"a"])
+def test_what_is_no_id_is_refused(once: cassq.Queue, dedup_id: str) -> None:
+    with pytest.raises(InvalidPayloadError, match="dedup_id"):
+        once.pusher().push(b"x", dedup_id=dedup_id)
+    assert once.stats().pushed == 0

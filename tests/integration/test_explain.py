@@ -1,0 +1,246 @@
+"""Explaining a message: in every state, after every move, and when it is long gone."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from click.testing import CliRunner
+
+import cassq
+from cassq.cli.main import main
+from cassq.errors import MessageNotFoundError, UsageError
+from cassq.explain import Explanation
+from cassq.whereabouts import Step
+from tests.integration.stage import drain, numbers, push, reap
+
+DEAD = "jobs~default~dead"
+
+
+def now(explanation: Explanation, group: str = "default") -> Step:
+    return explanation.groups[group][-1]
+
+
+def told(explanation: Explanation) -> str:
+    return "\n".join(explanation.sentences())
+
+
+def pop(popper: cassq.Popper, payload: bytes) -> cassq.Message:
+    """The message of that payload; those popped with it are given back."""
+    found = {m.payload: m for m in popper.pop(1000)}
+    message = found.pop(payload)
+    for other in found.values():
+        other.release()
+    popper.flush()
+    return message
+
+
+def test_a_message_that_waits_knows_what_is_before_it(queue: cassq.Queue) -> None:
+    ids = push(queue, *numbers(3))
+    explanation = queue.explain(ids[2])
+    assert (explanation.id, explanation.queue, explanation.size) == (ids[2], "jobs", 1)
+    assert explanation.pushed_at is not None
+    assert datetime.now(UTC) - explanation.pushed_at < timedelta(minutes=1)
+    step = now(explanation)
+    assert (step.state, step.deliveries, step.holder) == ("waiting", 0, "")
+    assert step.next == ("It is delivered after the 2 messages before it in its pipe.",)
+    assert "is the next of its pipe" in told(queue.explain(ids[0]))
+
+
+def test_a_message_that_is_held_tells_by_whom_until_when_and_what_then(
+    client: cassq.Client,
+) -> None:
+    queue = client.create_queue("jobs", claim_timeout=60, retry_schedule=[10], max_deliveries=5)
+    (message_id,) = push(queue, b"x")
+    popper = queue.popper()
+    popper.pop()
+    step = now(client.explain(message_id))
+    assert (step.state, step.deliveries) == ("pending", 1)
+    assert step.holder == popper._claimer.name
+    assert step.due_at is not None
+    assert timedelta(seconds=30) < step.due_at - datetime.now(UTC) < timedelta(seconds=61)
+    assert f"Consumer {step.holder} has it until" in step.next[0]
+    assert step.next[0].endswith("delivery 1 of 5.")
+    assert step.next[1] == "Unless it is acked it is then delivered again, 10 seconds later."
+
+
+def test_the_last_delivery_says_so(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", max_deliveries=1)
+    ids = push(queue, *numbers(2))
+    queue.popper().pop(1)
+    queue.popper().pop(1)
+    assert "then goes to the dead letters" in told(queue.explain(ids[0]))
+
+
+def test_a_message_that_failed_tells_why_and_when_it_comes_back(queue: cassq.Queue) -> None:
+    (message_id,) = push(queue, b"x")
+    popper = queue.popper()
+    popper.pop()[0].nack(delay=100, error="no such customer")
+    popper.flush()
+    step = now(queue.explain(message_id))
+    assert (step.state, step.deliveries) == ("delayed", 1)
+    assert step.due_at is not None
+    assert timedelta(seconds=60) < step.due_at - datetime.now(UTC) < timedelta(seconds=101)
+    assert (step.failure["reason"], step.failure["error"]) == ("rejected", "no such customer")
+    assert step.happened[0] == "It was delivered once."
+    assert "gave it back at" in step.happened[1]
+    assert "'no such customer'" in step.happened[1]
+    assert step.next[0].startswith("It is delivered again from ")
+
+
+def test_a_delayed_message_tells_when_it_comes(queue: cassq.Queue) -> None:
+    due = datetime.now(UTC) + timedelta(hours=2)
+    with queue.pusher() as pusher:
+        message_id = pusher.push(b"x", due=due)
+    for _ in range(2):
+        step = now(queue.explain(message_id))
+        assert step.state == "delayed"
+        assert step.due_at is not None
+        assert abs(step.due_at - due) < timedelta(seconds=1)
+        assert step.next[0].startswith("It is delivered from ")
+        queue.popper().pop()
+
+
+def test_a_committed_message_is_told_before_and_after_its_pipe_is_retired(
+    queue: cassq.Queue, client: cassq.Client
+) -> None:
+    ids = push(queue, *numbers(2))
+    popper = queue.popper()
+    popper.commit([pop(popper, b"1")])
+    assert now(queue.explain(ids[1])).state == "committed"
+    drain(popper)
+    popper.close()
+    reap(client)
+    assert client.ports.catalog.pipe(ids[0].partition(":")[0]) is None
+    explanation = client.explain(ids[0])
+    assert (now(explanation).state, explanation.size) == ("committed", None)
+    assert "is not stored any more" in told(explanation)
+
+
+def test_every_group_is_told_for_itself(queue: cassq.Queue) -> None:
+    (first,) = push(queue, b"1")
+    queue.create_group("archive", start="now")
+    (second,) = push(queue, b"2")
+    drain(queue.popper())
+    before, after = queue.explain(first), queue.explain(second)
+    assert (now(before).state, now(before, "archive").state) == ("committed", "skipped")
+    assert (now(after).state, now(after, "archive").state) == ("committed", "waiting")
+
+
+def bury(queue: cassq.Queue, payload: bytes, error: str = "broken") -> None:
+    with queue.popper() as popper:
+        pop(popper, payload).dead(error)
+        popper.flush()
+
+
+def test_a_dead_letter_is_followed_into_its_queue(queue: cassq.Queue, client: cassq.Client) -> None:
+    with queue.pusher() as pusher:
+        message_id = pusher.push(b"bad", importance="high")
+    bury(queue, b"bad")
+    explanation = client.explain(message_id)
+    first, second = explanation.groups["default"]
+    assert (first.queue, first.state) == ("jobs", "dead")
+    assert (second.queue, second.state) == (DEAD, "waiting")
+    assert explanation.importance == "high"
+    assert second.failure["error"] == "broken"
+    assert "because a consumer gave it up" in told(explanation)
+    assert "Before, it was delivered once" in told(explanation)
+    assert client.queue(DEAD).explain(message_id) == explanation
+    place = f"{second.pipe_id}:{second.seq}"
+    assert client.explain(place).id == message_id, "its place is not its id, but leads to it"
+
+
+def test_a_dead_letter_is_found_when_its_first_pipe_was_retired(
+    queue: cassq.Queue, client: cassq.Client
+) -> None:
+    ids = push(queue, *numbers(3))
+    bury(queue, b"1")
+    drain(queue.popper())
+    for popper in list(client._open):
+        popper.close()
+    reap(client)
+    assert client.ports.catalog.pipe(ids[0].partition(":")[0]) is None
+    explanation = client.explain(ids[1])
+    assert [step.state for step in explanation.groups["default"]] == ["dead", "waiting"]
+    assert explanation.size == 1
+    other = client.explain(ids[2])
+    assert now(other).state == "gone"
+    assert "Of 3 messages in it went 1 to the dead letters" in told(other)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_merged_message_is_followed_back_into_its_queue(
+    queue: cassq.Queue, client: cassq.Client, whole: bool
+) -> None:
+    ids = push(queue, *numbers(3))
+    for payload in (b"0", b"1"):
+        bury(queue, payload)
+    for pusher in list(client._letter_pushers.values()):
+        pusher.close()
+    queue.dead_letters().merge(**({} if whole else {"ids": [ids[1]]}))
+    explanation = client.explain(ids[1])
+    states = [(step.queue, step.state) for step in explanation.groups["default"]]
+    back = [("jobs", "dead"), ("jobs", "waiting")]
+    assert states == (back if whole else [back[0], (DEAD, "merged"), back[1]])
+    assert now(client.explain(ids[0])).queue == ("jobs" if whole else DEAD)
+    drain(queue.popper())
+    assert now(client.explain(ids[1])).state == "committed"
+
+
+def test_what_was_purged_says_so(queue: cassq.Queue, client: cassq.Client) -> None:
+    (message_id,) = push(queue, b"x")
+    bury(queue, b"x")
+    queue.dead_letters().purge(everything=True)
+    step = now(client.explain(message_id))
+    assert (step.queue, step.state) == (DEAD, "purged")
+    assert "It was purged at" in step.happened[-1]
+
+
+def test_a_message_that_may_expire_says_when(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", message_ttl=3600)
+    (message_id,) = push(queue, b"x")
+    assert any(line.startswith("It expires at ") for line in now(queue.explain(message_id)).next)
+
+
+def test_a_damaged_or_missing_file_is_no_obstacle(queue: cassq.Queue, client: cassq.Client) -> None:
+    from tests.integration.stage import pipe_files
+
+    (message_id,) = push(queue, b"x")
+    pipe_files(client)[0].unlink()
+    assert now(client.explain(message_id)).state == "waiting"
+
+
+@pytest.mark.parametrize("wrong", ["", "x", "x:", ":5", "x:-5", "x:5a", "x:" + "9" * 30, "x:٣"])
+def test_what_is_no_id_is_refused(client: cassq.Client, wrong: str) -> None:
+    with pytest.raises(UsageError, match="is no message id"):
+        client.explain(wrong)
+
+
+def test_a_message_that_nobody_knows_is_not_found(queue: cassq.Queue, client: cassq.Client) -> None:
+    (message_id,) = push(queue, b"x")
+    other = client.create_queue("other")
+    with pytest.raises(MessageNotFoundError, match="no message of any queue"):
+        client.explain("0" * 24 + ":0")
+    with pytest.raises(MessageNotFoundError, match="no message of queue other"):
+        other.explain(message_id)
+    beyond = message_id.replace(":0", ":7")
+    assert now(client.explain(beyond)).state == "missing"
+
+
+def test_the_command_explains_in_sentences_and_as_json(queue: cassq.Queue, url: str) -> None:
+    (message_id,) = push(queue, b"x")
+
+    def run(*words: str) -> str:
+        result = CliRunner().invoke(main, ["--url", url, "explain", *words])
+        assert result.exit_code == 0, result.stderr
+        return result.stdout
+
+    assert run(message_id).splitlines()[1:] == [
+        "Group default: waiting.",
+        "  It is the next of its pipe to be delivered.",
+    ]
+    found = json.loads(run(message_id, "--json"))
+    assert found["id"] == message_id
+    assert found["groups"]["default"][0]["state"] == "waiting"
+    assert CliRunner().invoke(main, ["--url", url, "explain", "x"]).exit_code == 2

@@ -1,0 +1,216 @@
+"""The reaper over all queues: several at once, leases, what it leaves alone, what heals."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+import cassq
+from cassq.alerts.targets import Target
+from cassq.catalog.rows import ClaimState
+from cassq.errors import BackendError, UsageError
+from cassq.reaper import DONE, LEASE_MS, Action
+from tests.integration.deadlines import eventually, in_threads
+from tests.integration.stage import Connect, alone, drain, numbers, payloads, pipe_files, push
+
+
+def told(actions: list[Action]) -> Counter[tuple[str, str, str]]:
+    return Counter((action.verb, action.queue, action.outcome) for action in actions)
+
+
+def test_a_client_reaps_all_queues_or_some(client: cassq.Client) -> None:
+    client.reaper.dry_run = True  # also for the housekeeper
+    queues = [client.create_queue(name) for name in ("a", "b", "c")]
+    for queue in queues:
+        push(queue, *numbers(3))
+        with queue.popper() as popper:
+            popper.commit(popper.pop(10))
+    planned = [a for a in client.reap(["b"], dry_run=True) if a.verb != "rollup"]
+    assert told(planned) == {("retire", "b", "planned"): 1}
+    client.reaper.dry_run = False
+    done = client.reap(["b"]) + client.reap()
+    retired = [action for action in done if action.outcome == DONE]
+    assert {action.queue for action in retired} <= {"a", "b", "c"}
+    eventually("every pipe is retired", lambda: (client.reap(), not pipe_files(client))[1])
+
+
+def test_a_queue_that_is_not_there_is_named(client: cassq.Client) -> None:
+    with pytest.raises(cassq.errors.QueueNotFoundError, match="'nope'"):
+        client.reap(["nope"])
+
+
+def test_a_pass_that_is_not_there_is_named(client: cassq.Client) -> None:
+    with pytest.raises(UsageError, match="'sweeep'"):
+        client.reaper.reap(only=("sweeep",))
+
+
+def test_a_pass_that_another_is_in_the_middle_of_is_left_to_it(
+    client: cassq.Client, connect: Connect
+) -> None:
+    queue = client.create_queue("jobs")
+    push(queue, *numbers(3))
+    drain(queue.popper())
+    catalog = client.ports.catalog
+    assert catalog.take_lease("reaper:retire", "another", LEASE_MS) is not None
+    assert [a for a in client.reaper.reap() if a.verb == "retire"] == []
+    assert len(pipe_files(client)) == 1
+    # Some queues, that somebody asked for, are not.
+    assert [a.outcome for a in client.reap(["jobs"]) if a.verb == "retire"] == [DONE]
+
+
+def test_the_lease_of_a_reaper_that_died_lapses(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs")
+    push(queue, *numbers(3))
+    drain(queue.popper())
+    assert client.ports.catalog.take_lease("reaper:retire", "a dead one", 50) is not None
+    eventually("others go on", lambda: (client.reaper.reap(), not pipe_files(client))[1])
+
+
+def test_a_lease_is_given_back_after_the_pass_also_when_it_fails(client: cassq.Client) -> None:
+    catalog = client.ports.catalog
+    client.create_queue("jobs")
+    alone(client)
+    client.reaper.reap()
+    for name in client.reaper.names:
+        assert catalog.take_lease(f"reaper:{name}", "another", 1) is not None
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_several_reapers_at_once_do_each_thing_once(
+    client: cassq.Client, connect: Connect, whole: bool
+) -> None:
+    queue = client.create_queue("jobs", max_deliveries=1, sick_check=False)
+    for n in range(30):
+        push(queue, b"%d" % n)
+    popper = queue.popper()
+    reapers = [connect() for _ in range(4)]
+    actions: list[Action] = []
+
+    def reap_for_long(number: int) -> None:
+        reaper = reapers[number].reaper
+        rows = None if whole else reapers[number].ports.catalog.queues()
+        for _ in range(20):
+            actions.extend(reaper.reap(rows))
+
+    # Half is committed, a third of the rest is spent.
+    messages = [message for _ in range(30) for message in popper.pop(1)]
+    popper.commit(messages[:20])
+    popper.rollback(messages[20:])
+    in_threads(4, reap_for_long)
+    client.reap()
+    done = [a for a in actions if a.outcome == DONE and a.verb in ("retire", "rollback")]
+    assert max(Counter((a.verb, a.subject) for a in done).values(), default=0) <= 1
+    assert queue.audit().findings == []
+    letters = payloads(drain(client.queue("jobs~default~dead").popper()))
+    assert sorted(letters) == sorted(m.payload for m in messages[20:])
+
+
+def test_what_is_free_does_not_hide_what_is_held_too_long(client: cassq.Client) -> None:
+    """Hundreds of rows that were given back stand before it in line, and nobody pops."""
+    queue = client.create_queue("jobs", claim_timeout=0.2, max_claim_messages=1)
+    push(queue, *numbers(310))
+    popper = queue.popper()
+    messages = [message for _ in range(310) for message in popper.pop(1)]
+    popper.release(messages[:300])
+    (group,) = client.ports.catalog.groups(queue.row.id)
+
+    def held() -> int:
+        client.reap(["jobs"])
+        pipe_id = messages[0].id.partition(":")[0]
+        rows = client.ports.catalog.claims(group.id, pipe_id)
+        return sum(row.state is ClaimState.HELD for row in rows)
+
+    eventually("what is held is freed", lambda: held() == 0)
+
+
+def test_a_pass_tells_what_failed_and_does_the_rest(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs")
+    alone(client)
+    for n in range(3):
+        push(queue, b"%d" % n)
+    catalog = client.ports.catalog
+    pipes = catalog.pipes(queue.row.id)
+    drain(queue.popper())
+    retire, failing = catalog.retire, pipes[1].id
+
+    def retire_but_one(pipe_id: str, groups_version: int) -> bool:
+        if pipe_id == failing:
+            raise BackendError("no luck")
+        return retire(pipe_id, groups_version)
+
+    catalog.retire = retire_but_one  # type: ignore[method-assign]
+    try:
+        actions = [a for a in client.reap(["jobs"]) if a.verb == "retire"]
+    finally:
+        catalog.retire = retire  # type: ignore[method-assign]
+    assert {a.subject: a.outcome for a in actions}[failing] == "failed"
+    assert len(pipe_files(client)) == 1
+
+
+# --- the passes that nobody hurries -----------------------------------------------------------
+
+
+def test_what_is_too_old_is_removed_where_nobody_pops(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", message_ttl=0.05)
+    alone(client)
+    push(queue, *numbers(10))
+
+    def expired() -> int:
+        client.reap(["jobs"])
+        return queue.stats().groups["default"].expired
+
+    eventually("it expires", lambda: expired() == 10)
+    assert [a for a in client.reap() if a.verb == "expire"] == [], "nothing is told of nothing"
+    assert queue.audit().findings == []
+
+
+def test_what_is_too_much_goes_to_the_dead_letters_where_nobody_pushes(
+    client: cassq.Client,
+) -> None:
+    queue = client.create_queue("jobs")
+    push(queue, *numbers(10))
+    queue.update(max_length=4, overflow="drop-oldest")
+    eventually("six go", lambda: (client.reap(), queue.stats().groups["default"].dead)[1] == 6)
+
+
+def test_old_dedup_ids_are_forgotten(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", dedup_window=0.05)
+    alone(client)
+    with queue.pusher() as pusher:
+        pusher.push(b"x", dedup_id="1")
+
+    def forgotten() -> bool:
+        actions = client.reap(["jobs"])
+        return any(a.verb == "expire" and a.detail == "1 removed" for a in actions)
+
+    eventually("it is forgotten", forgotten)
+
+
+def test_every_minute_is_noted_by_whoever_comes_first(client: cassq.Client) -> None:
+    """Of very many queues a pass notes as many as its patience allows; the next goes on."""
+    alone(client)
+    names = [f"q{number}" for number in range(12)]
+    for name in names:
+        client.create_queue(name)
+    client.reaper.patience = 0.0
+    noted: list[str] = []
+    while len(set(noted)) < len(names):  # a minute may end in between
+        actions = [a for a in client.reaper.reap() if a.verb == "rollup"]
+        assert len(actions) <= 1
+        assert actions, f"only {noted} were noted"
+        noted += [action.queue for action in actions]
+    assert set(noted) == set(names)
+
+
+def test_nobody_is_told_of_alerts_unless_targets_are_named(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", alert_oldest_age=0.1)
+    push(queue, b"x")
+
+    def told_of() -> list[str]:
+        actions = client.reaper.reap(dry_run=True, only=("alert",))
+        return [action.queue for action in actions]
+
+    assert told_of() == []
+    client.reaper.targets = (Target("log"),)
+    assert eventually("it is old", told_of) == ["jobs"]

@@ -1,0 +1,171 @@
+"""Scaling: the open pipes of a queue follow its load, up and down, and no popper is left idle."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import cassq
+from cassq.catalog.rows import PipeState
+from tests.integration.deadlines import eventually
+from tests.integration.stage import Connect, drain, numbers, payloads
+
+POPPERS = 4
+
+
+def open_pipes(client: cassq.Client, queue: cassq.Queue) -> int:
+    pipes = client.ports.catalog.unsealed_pipes([queue.row.id])
+    return sum(pipe.state is PipeState.OPEN for pipe in pipes)
+
+
+class Crew:
+    """Poppers of an exclusive group, each slow at its work, until told to stop.
+
+    working: how many hold messages at this moment.
+    """
+
+    def __init__(self, queue: cassq.Queue) -> None:
+        self.seen: list[bytes] = []
+        self.working = 0
+        self._ended = threading.Event()
+        self._pause = threading.Event()
+        self._mutex = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._work, args=(queue.popper("alone"),), daemon=True)
+            for _ in range(POPPERS)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _work(self, popper: cassq.Popper) -> None:
+        while not self._ended.is_set():
+            messages = popper.pop(5, wait=0.05)
+            if messages:
+                with self._mutex:
+                    self.working += 1
+                self._pause.wait(0.02)
+                with self._mutex:
+                    self.working -= 1
+                    self.seen += [message.payload for message in messages]
+                popper.commit(messages)
+
+    def end(self) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+
+class Load:
+    """Pushes at a steady pace until it is told to stop."""
+
+    def __init__(self, queue: cassq.Queue) -> None:
+        self.pushed = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._push, args=(queue.pusher(),), daemon=True)
+        self._thread.start()
+
+    def _push(self, pusher: cassq.Pusher) -> None:
+        while not self._ended.wait(0.012):
+            pusher.push_many(numbers(10, first=self.pushed))
+            self.pushed += 10
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
+def test_pipes_follow_a_load_that_rises_and_falls(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", lease=0.5)
+    queue.create_group("alone", exclusive=True)
+    queue.delete_group("default")
+    crew, load = Crew(queue), Load(queue)
+    eventually("the first pipe is open", lambda: open_pipes(client, queue) >= 1)
+    eventually("there is a pipe for each", lambda: open_pipes(client, queue) == POPPERS)
+    # More is pushed than one can do, so messages wait; and nobody is idle.
+    eventually("all work at once", lambda: crew.working == POPPERS)
+    assert queue.row.wished_pipes == POPPERS
+    load.end()  # the pusher stays, and pushes nothing
+    eventually("everything is done", lambda: len(crew.seen) >= load.pushed)
+    eventually("fewer are wished", lambda: queue.row.wished_pipes == 1)
+    eventually("one is left", lambda: open_pipes(client, queue) == 1)
+    crew.end()
+    assert sorted(crew.seen) == sorted(numbers(load.pushed))
+    assert queue.audit().findings == []
+
+
+def test_a_queue_has_its_least_number_of_open_pipes_while_it_is_pushed_to(
+    client: cassq.Client,
+) -> None:
+    queue = client.create_queue("jobs", min_open_pipes=3, lease=0.5)
+    pusher = queue.pusher()
+    eventually("there are three", lambda: (pusher.push(b"x"), open_pipes(client, queue))[1] == 3)
+    client.reap()
+    for _ in range(20):
+        pusher.push(b"x")
+    assert open_pipes(client, queue) == 3
+    pusher.close()
+    assert open_pipes(client, queue) == 0
+
+
+def test_several_pushers_share_what_is_wished(client: cassq.Client, connect: Connect) -> None:
+    queue = client.create_queue("jobs", min_open_pipes=4, lease=0.5)
+    pushers = [connect().queue("jobs").pusher() for _ in range(2)]
+
+    def push() -> int:
+        for pusher in pushers:
+            pusher.push(b"x")
+        return open_pipes(client, queue)
+
+    eventually("they have four together", lambda: push() == 4)
+    owners = [p.owner for p in client.ports.catalog.unsealed_pipes([queue.row.id])]
+    assert sorted(owners.count(owner) for owner in set(owners)) == [2, 2]
+
+
+def test_a_pusher_seals_what_is_too_much_and_loses_nothing(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", min_open_pipes=4, lease=0.5)
+    pusher = queue.pusher()
+    pushed: list[bytes] = []
+
+    def push() -> int:
+        pushed.append(b"%d" % len(pushed))
+        pusher.push(pushed[-1])
+        return open_pipes(client, queue)
+
+    eventually("there are four", lambda: push() == 4)
+    queue.update(min_open_pipes=1)
+    eventually("there is one", lambda: push() == 1)
+    assert sorted(payloads(drain(queue.popper()))) == sorted(pushed)
+    assert queue.audit().findings == []
+
+
+def test_one_pusher_and_one_popper_keep_their_order(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", lease=0.5)
+    pusher, popper = queue.pusher(), queue.popper()
+    seen: list[bytes] = []
+    for n in range(30):
+        pusher.push_many(numbers(3000, first=3000 * n))
+        client.reap()
+        seen += payloads(drain(popper))
+    assert seen == numbers(90_000)
+    assert queue.row.wished_pipes == 1
+
+
+@pytest.mark.parametrize("ending", ["closes", "is forgotten"])
+def test_poppers_that_are_there_are_known(client: cassq.Client, ending: str) -> None:
+    queue = client.create_queue("jobs")
+    (group,) = client.ports.catalog.groups(queue.row.id)
+    popper = queue.popper()
+
+    def waiting() -> list[bool]:
+        return [member.waiting for member in client.ports.catalog.members(group.id, 0)]
+
+    eventually("it is noted", lambda: waiting() == [True])
+    with queue.pusher() as pusher:
+        pusher.push(b"x")
+    messages = popper.pop()
+    eventually("it works", lambda: waiting() == [False])
+    popper.commit(messages)
+    eventually("it waits again", lambda: waiting() == [True])
+    popper.close() if ending == "closes" else queue.delete_group("default")
+    eventually("it is gone", lambda: waiting() == [])

@@ -1,0 +1,272 @@
+"""Delayed messages: never before their time, soon after it, once for every group."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import cassq
+from cassq.catalog.rows import ClaimState
+from cassq.clock import Stopwatch, SystemClock
+from cassq.errors import UsageError
+from cassq.timers import HORIZON_MS
+from tests.integration.deadlines import eventually, in_threads
+from tests.integration.stage import Connect, drain, numbers, payloads, push, reap
+
+FAR = 3 * 86400.0
+
+
+def gathered(popper: cassq.Popper, count: int, batch: int = 1000) -> list[bytes]:
+    """Pop and commit until so many have come; their payloads."""
+    found: list[bytes] = []
+
+    def come() -> bool:
+        found.extend(payloads(drain(popper, batch)))
+        return len(found) >= count
+
+    eventually(f"{count} messages come", come)
+    return found
+
+
+def test_a_delayed_message_is_delivered_when_it_is_due_and_not_before(queue: cassq.Queue) -> None:
+    popper, pusher = queue.popper(), queue.pusher()
+    watch = Stopwatch()
+    pusher.push(b"later", delay=1)
+    pusher.push(b"now")
+    assert payloads(drain(popper)) == [b"now"]
+    (message,) = popper.pop(wait=30)
+    assert (message.payload, message.attempts) == (b"later", 1)
+    assert watch.seconds() >= 0.999
+    popper.commit([message])
+    assert queue.audit().findings == []
+
+
+def test_they_come_by_their_due_times_whatever_the_order_of_their_pushes(
+    queue: cassq.Queue,
+) -> None:
+    start = datetime.now(UTC) + timedelta(seconds=0.5)
+    with queue.pusher() as pusher:
+        for number in (4, 2, 5, 1, 3):
+            pusher.push(b"%d" % number, due=start + timedelta(seconds=number / 10))
+    popper, found = queue.popper(), []
+    while len(found) < 5:
+        messages = popper.pop(1, wait=30)
+        found += payloads(messages)
+        popper.commit(messages)
+    assert found == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_every_way_of_pushing_takes_a_delay(queue: cassq.Queue) -> None:
+    with queue.pusher() as pusher:
+        pusher.push(b"one", delay=1)
+        pusher.push_many([b"two", b"three"], delay=1)
+        pusher.push_soon(b"four", delay=1).result(30)
+        pusher.push(b"five", due=datetime.now(UTC) + timedelta(seconds=1))
+        pusher.push_many([], delay=1)
+        pusher.flush()
+    popper = queue.popper()
+    assert drain(popper) == []
+    assert queue.stats().groups["default"].delayed == 5
+    assert sorted(gathered(popper, 5)) == [b"five", b"four", b"one", b"three", b"two"]
+
+
+def test_what_is_due_already_is_delivered_at_once(queue: cassq.Queue) -> None:
+    with queue.pusher() as pusher:
+        pusher.push(b"a", delay=0)
+        pusher.push(b"b", due=datetime(2001, 1, 1, tzinfo=UTC))
+    assert payloads(drain(queue.popper())) == [b"a", b"b"]
+    assert queue.stats().groups["default"].delayed == 0
+
+
+def test_a_waiting_popper_of_another_client_gets_a_short_delay_in_time(
+    queue: cassq.Queue, connect: Connect
+) -> None:
+    """The popper already sleeps when the message is pushed, and knows no timer pipe yet."""
+    popper = connect().queue("jobs").popper()
+    lateness: list[float] = []
+
+    def wait(number: int) -> None:
+        if number:
+            queue.pusher().push(b"x", delay=0.3)
+            return
+        (message,) = popper.pop(wait=30)
+        lateness.append((SystemClock().wall_ms() - message.pushed_ms) / 1000 - 0.3)
+
+    in_threads(2, wait)
+    assert lateness[0] >= -0.01
+
+
+def test_each_group_gets_it_and_a_later_group_too(queue: cassq.Queue) -> None:
+    queue.create_group("early")
+    with queue.pusher() as pusher:
+        pusher.push_many(numbers(3), delay=0.2)
+    queue.create_group("late")
+    for group in ("default", "early", "late"):
+        found = gathered(queue.popper(group), 3)
+        assert found == numbers(3)
+    assert queue.audit().findings == []
+
+
+def test_far_timers_cost_no_claim_rows_until_they_are_near(
+    client: cassq.Client, queue: cassq.Queue
+) -> None:
+    with queue.pusher() as pusher:
+        pusher.push_many(numbers(1000), delay=FAR)
+    popper = queue.popper()
+    push(queue, b"now")
+    assert payloads(drain(popper)) == [b"now"]
+    (timer,) = (p for p in client.ports.catalog.pipes(queue.row.id) if p.timer_ms is not None)
+    assert timer.timer_ms is not None
+    assert timer.timer_ms > client.ports.catalog.now_ms() + HORIZON_MS
+    (group,) = client.ports.catalog.groups(queue.row.id)
+    assert client.ports.catalog.claims(group.id, timer.id) == []
+    assert queue.stats().groups["default"].delayed == 1000
+    audit = queue.audit()
+    assert (audit.findings, audit.groups["default"].waiting) == ([], 1000)
+
+
+def test_messages_far_apart_lie_in_pipes_of_their_own(
+    client: cassq.Client, queue: cassq.Queue
+) -> None:
+    with queue.pusher() as pusher:
+        for delay in (1, 60, 3600, 86400, 86400 * 365):
+            pusher.push(b"x", delay=delay)
+    timers = [p for p in client.ports.catalog.pipes(queue.row.id) if p.timer_ms is not None]
+    assert len(timers) == 4  # the first two share one
+    assert len({timer.timer_ms for timer in timers}) == 4
+
+
+def test_a_scheduled_run_of_one_time_is_one_row(client: cassq.Client, queue: cassq.Queue) -> None:
+    with queue.pusher() as pusher:
+        for _ in range(3):
+            pusher.push_many(numbers(100), delay=30)
+    queue.popper().pop()
+    (timer,) = (p for p in client.ports.catalog.pipes(queue.row.id) if p.timer_ms is not None)
+    (group,) = client.ports.catalog.groups(queue.row.id)
+    rows = client.ports.catalog.claims(group.id, timer.id)
+    assert [(row.start, row.end, row.state) for row in rows] == [
+        (0, 100, ClaimState.FREE), (100, 200, ClaimState.FREE), (200, 300, ClaimState.FREE),
+    ]  # fmt: skip
+
+
+def test_a_delayed_message_fails_and_dies_like_any_other(client: cassq.Client) -> None:
+    queue = client.create_queue("brittle", max_deliveries=2, sick_check=False)
+    with queue.pusher() as pusher:
+        pusher.push(b"x", delay=0.1)
+    popper = queue.popper()
+    for attempt in (1, 2):
+        (message,) = popper.pop(wait=30)
+        assert message.attempts == attempt
+        popper.rollback([message])
+    assert payloads(drain(client.queue("brittle~default~dead").popper())) == [b"x"]
+    assert queue.audit().findings == []
+
+
+def test_timer_pipes_are_retired_when_all_is_done(client: cassq.Client, queue: cassq.Queue) -> None:
+    with queue.pusher() as pusher:
+        pusher.push_many(numbers(10), delay=0.1)
+    assert gathered(queue.popper(), 10) == numbers(10)
+    eventually("retired", lambda: (reap(client), not queue.stats().pipes["sealed"])[1])
+    audit = queue.audit()
+    assert (audit.findings, audit.retired_pipes) == ([], 1)
+
+
+def test_an_exclusive_group_gets_delayed_messages_too(queue: cassq.Queue) -> None:
+    queue.create_group("one", exclusive=True)
+    with queue.pusher() as pusher:
+        pusher.push(b"later", delay=1)
+        pusher.push(b"now")
+    found = gathered(queue.popper("one"), 2, 1)
+    assert found == [b"now", b"later"]
+
+
+# --- cancelling -------------------------------------------------------------------------------
+
+
+def test_a_cancelled_message_is_delivered_to_nobody(queue: cassq.Queue) -> None:
+    queue.create_group("other")
+    with queue.pusher() as pusher:
+        ids = pusher.push_many(numbers(5), delay=0.2)
+    assert queue.cancel(ids[2])
+    assert queue.cancel(ids[2]), "again is no error"
+    for group in ("default", "other"):
+        found = gathered(queue.popper(group), 4)
+        assert found == [b"0", b"1", b"3", b"4"]
+    audit = queue.audit()
+    assert audit.findings == []
+    assert [stats.purged for stats in audit.groups.values()] == [1, 1]
+
+
+def test_a_far_message_is_cancelled_although_it_is_not_scheduled(queue: cassq.Queue) -> None:
+    with queue.pusher() as pusher:
+        ids = pusher.push_many(numbers(5), delay=FAR)
+    assert queue.cancel(ids[4])
+    assert queue.stats().groups["default"].delayed == 4
+    assert queue.audit().findings == []
+
+
+def test_what_a_group_has_got_cannot_be_cancelled_for_it(queue: cassq.Queue) -> None:
+    queue.create_group("slow")
+    with queue.pusher() as pusher:
+        message_id = pusher.push(b"x", delay=0.05)
+    popper = queue.popper()
+    (message,) = popper.pop(wait=30)
+    assert not queue.cancel(message_id)
+    popper.commit([message])
+    assert not queue.cancel(message_id)
+    assert drain(queue.popper("slow")) == [], "but the other group does not get it"
+    assert queue.audit().findings == []
+
+
+@pytest.mark.parametrize("message_id", ["", "x", "x:1", ":3", "0" * 24, None, 7, "0" * 24 + ":-1"])
+def test_an_id_that_is_none_is_refused(queue: cassq.Queue, message_id: Any) -> None:
+    with pytest.raises(UsageError, match="not the id of a message"):
+        queue.cancel(message_id)
+
+
+def test_only_delayed_messages_of_this_queue_are_cancelled(
+    client: cassq.Client, queue: cassq.Queue
+) -> None:
+    with queue.pusher() as pusher:
+        plain = pusher.push(b"x")
+        delayed = pusher.push(b"y", delay=FAR)
+    with pytest.raises(UsageError, match="was not delayed"):
+        queue.cancel(plain)
+    with pytest.raises(UsageError, match="not in queue"):
+        client.create_queue("other").cancel(delayed)
+    with pytest.raises(UsageError, match="no message"):
+        queue.cancel(delayed.rpartition(":")[0] + ":99")
+    assert not queue.cancel("0" * 24 + ":0"), "a pipe that is gone"
+
+
+# --- bad input --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), "1", True, 10**12])
+def test_a_delay_that_makes_no_sense_is_refused(queue: cassq.Queue, delay: Any) -> None:
+    pusher = queue.pusher()
+    for push_it in (pusher.push, pusher.push_soon, lambda x, **kw: pusher.push_many([x], **kw)):
+        with pytest.raises(UsageError, match="delay"):
+            push_it(b"x", delay=delay)
+    assert queue.stats().pushed == 0
+
+
+def test_a_due_time_that_makes_no_sense_is_refused(queue: cassq.Queue) -> None:
+    pusher = queue.pusher()
+    wrong: list[tuple[Any, str]] = [
+        (datetime.now(UTC).replace(tzinfo=None), "time zone"), (5, "is a datetime"),
+        (datetime.now(UTC) + timedelta(days=4000), "ten years"),
+    ]  # fmt: skip
+    for due, told in wrong:
+        with pytest.raises(UsageError, match=told):
+            pusher.push(b"x", due=due)
+    with pytest.raises(UsageError, match="one of them"):
+        pusher.push(b"x", delay=1, due=datetime.now(UTC))
+    assert queue.stats().pushed == 0
+
+
+def test_a_strict_queue_takes_no_delay(client: cassq.Client) -> None:
+    with pytest.raises(UsageError, match="order of the pushes"):
+        client.create_queue("strict", consistency="cp").pusher().push(b"x", delay=1)

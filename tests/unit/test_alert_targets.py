@@ -1,0 +1,97 @@
+"""The routing file of alerts: what it may say, and how it is told what it may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cassq.alerts.targets import Target, load_targets
+from cassq.errors import ConfigError
+
+GOOD = """
+[[target]]
+name = "log"
+log = true
+
+[[target]]
+name = "page"
+command = ["notify", "--from", "cassq"]
+importance = ["high", "critical"]
+timeout = 5
+
+[[target]]
+name = "hook"
+webhook = "https://example.com:8443/hooks?team=a"
+headers = {Authorization = "Bearer x"}
+owner = "payments"
+kind = ["failed", "stalled"]
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "alerts.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_names_logs_commands_and_webhooks(tmp_path: Path) -> None:
+    assert load_targets(written(tmp_path, GOOD)) == [
+        Target("log"),
+        Target(
+            "page",
+            command=("notify", "--from", "cassq"),
+            importances=("high", "critical"),
+            timeout=5.0,
+        ),
+        Target(
+            "hook",
+            webhook="https://example.com:8443/hooks?team=a",
+            headers=(("Authorization", "Bearer x"),),
+            owners=("payments",),
+            kinds=("failed", "stalled"),
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "holds"),
+        ("target = 5", "holds"),
+        ("target = [5]", "holds"),
+        ("[other]\nx = 1\n[[target]]\nname = 'a'\nlog = true", "holds"),
+        ("[[target]\n", "not TOML"),
+        ("[[target]]\nlog = true", "no name"),
+        ("[[target]]\nname = 'a b'\nlog = true", "no name"),
+        ("[[target]]\nname = 'a'", "0 ways"),
+        ("[[target]]\nname = 'a'\nlog = true\nwebhook = 'http://x/'", "2 ways"),
+        ("[[target]]\nname = 'a'\nlog = 'yes'", "log is true"),
+        ("[[target]]\nname = 'a'\nlog = true\nlevel = 1", "unknown setting 'level'"),
+        ("[[target]]\nname = 'a'\ncommand = 'ls -l'", "command is a list"),
+        ("[[target]]\nname = 'a'\ncommand = ['']", "command is a list"),
+        ("[[target]]\nname = 'a'\ncommand = ['ls', 5]", "command is a list"),
+        ("[[target]]\nname = 'a'\nwebhook = 'ftp://x/'", "webhook is an http"),
+        ("[[target]]\nname = 'a'\nwebhook = 'http:///x'", "webhook is an http"),
+        ("[[target]]\nname = 'a'\nwebhook = 'http://x:y/'", "webhook is an http"),
+        ("[[target]]\nname = 'a'\nwebhook = \"http://x/\\r\\nA: b\"", "webhook is an http"),
+        ("[[target]]\nname = 'a'\nwebhook = 'http://u:p@x/'", "password"),
+        ("[[target]]\nname = 'a'\nwebhook = 'http://x/'\nheaders = 5", "HTTP header"),
+        ("[[target]]\nname = 'a'\nwebhook = 'http://x/'\nheaders = {A = \"b\\nc\"}", "HTTP header"),
+        ("[[target]]\nname = 'a'\nlog = true\ntimeout = 0", "timeout is 0.1 to 300"),
+        ("[[target]]\nname = 'a'\nlog = true\ntimeout = true", "timeout is 0.1 to 300"),
+        ("[[target]]\nname = 'a'\nlog = true\nkind = 'burnt'", "unknown kind 'burnt'"),
+        ("[[target]]\nname = 'a'\nlog = true\nowner = 5", "owner is a text"),
+        ("[[target]]\nname = 'a'\nlog = true\n" * 2, "called 'a'"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, told: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError, match=told) as caught:
+        load_targets(path)
+    assert str(path) in caught.value.message
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no\.toml cannot be read: No such file"):
+        load_targets(tmp_path / "no.toml")

@@ -1,0 +1,138 @@
+"""Dead letters as lines of JSON, and what is said to mean them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from cassq.errors import UsageError
+from cassq.frames import Extras, decode, encode
+from cassq.letters import Filter, Letter, batch_of, letter_from_json
+from cassq.ranges import RangeSet
+
+NOW_MS = 2_000_000
+LETTER = Letter(
+    "0123456789abcdef01234567:7",
+    b"payload",
+    {"kind": "invoice"},
+    b"key",
+    datetime(2026, 1, 2, 3, 4, 5, 678000, UTC),
+    {"reason": "rejected", "error": "no such customer", "at_ms": NOW_MS - 60_000},
+)
+
+
+@pytest.mark.parametrize(
+    "letter",
+    [
+        LETTER,
+        replace(LETTER, payload=b"", key=None, headers={}, death={}),
+        replace(LETTER, payload=bytes(range(256)), key=b"\xff\x00"),
+        replace(LETTER, payload="käse\n\u2028".encode(), key=b""),
+    ],
+    ids=["whole", "bare", "bytes", "text"],
+)
+def test_a_letter_comes_back_from_its_line_as_it_was(letter: Letter) -> None:
+    line = letter.to_json()
+    assert "\n" not in line
+    assert letter_from_json(line) == letter
+    assert letter_from_json(line.encode()) == letter
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"id": 7}, "id"),
+        ({"id": ""}, "id"),
+        ({"id": "x" * 201}, "id"),
+        ({"payload": None}, "payload"),
+        ({"payload": 5}, "payload"),
+        ({"payload_base64": "?"}, "payload"),
+        ({"payload": "\ud800"}, "payload"),
+        ({"headers": []}, "headers"),
+        ({"headers": {"a": 1}}, "header"),
+        ({"death": "yesterday"}, "death"),
+        ({"pushed_at": "noon"}, "pushed_at"),
+        ({"pushed_at": "2026-01-01T00:00:00"}, "zone"),
+        ({"pushed_at": None}, "pushed_at"),
+        ({"key": 7}, "key"),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_told(changes: dict[str, Any], told: str) -> None:
+    line = json.dumps(json.loads(LETTER.to_json()) | changes)
+    with pytest.raises(UsageError, match=told):
+        letter_from_json(line)
+
+
+@pytest.mark.parametrize("line", ["", "no json", "[1]", "7", b"\xff"])
+def test_what_is_no_object_is_no_letter(line: str | bytes) -> None:
+    with pytest.raises(UsageError):
+        letter_from_json(line)
+
+
+@pytest.mark.parametrize(
+    ("where", "meant"),
+    [
+        ({}, True),
+        ({"reason": "rejected"}, True),
+        ({"reason": "delivery_limit"}, False),
+        ({"older_than": 60}, True),
+        ({"older_than": 60.001}, False),
+        ({"newer_than": 60}, True),
+        ({"newer_than": 59.999}, False),
+        ({"headers": {"kind": "invoice"}}, True),
+        ({"headers": {"kind": "invoice", "other": ""}}, False),
+        ({"headers": {"cassq-death": "x"}}, False),
+        ({"text": "load"}, True),
+        ({"text": "such customer"}, True),
+        ({"text": "customers"}, False),
+        ({"ids": [LETTER.id, "x"]}, True),
+        ({"ids": ["x"]}, False),
+        ({"ids": []}, False),
+        ({"ids": [LETTER.id], "reason": "delivery_limit"}, False),
+    ],
+)
+def test_a_filter_means_what_it_says(where: dict[str, Any], meant: bool) -> None:
+    batch = batch_of([LETTER])
+    header, body = encode(0, *batch.cut(0, 1))
+    frame = decode(header + body)
+    picked = Filter(**where).picked(frame, 0, 1, "p", NOW_MS)
+    assert picked == (RangeSet([(0, 1)]) if meant else RangeSet())
+
+
+def test_a_message_that_did_not_die_here_is_as_old_as_its_push() -> None:
+    header, body = encode(0, [b"x"], Extras(NOW_MS - 5_000, [b'{"cassq-death":"no json"}']))
+    frame = decode(header + body)
+    assert Filter(older_than=5).picked(frame, 0, 1, "p", NOW_MS)
+    assert not Filter(older_than=6).picked(frame, 0, 1, "p", NOW_MS)
+    assert not Filter(reason="rejected").picked(frame, 0, 1, "p", NOW_MS)
+    assert Filter(ids=["p:0"]).picked(frame, 0, 1, "p", NOW_MS)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"reason": ""},
+        {"reason": 5},
+        {"text": ""},
+        {"older_than": -1},
+        {"newer_than": "1h"},
+        {"ids": "an id"},
+        {"ids": [7]},
+        {"ids": [""]},
+    ],
+)
+def test_a_filter_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Filter(**wrong)
+
+
+def test_only_a_filter_of_which_nothing_was_said_means_all() -> None:
+    assert Filter().is_empty
+    assert not Filter(older_than=0).is_empty
+    assert not Filter(newer_than=0).is_empty
+    assert not Filter(ids=[]).is_empty
+    assert not Filter(headers={"a": ""}).is_empty

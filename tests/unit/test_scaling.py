@@ -1,0 +1,160 @@
+"""How many pipes are wished for, from loads just below, at and above each threshold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cassq.catalog.rows import Member, PipeRow, PipeState, QueueRow
+from cassq.queues import QueuePolicy
+from cassq.reaper.scale import Busy, Crowd, load_of, plan
+from cassq.scaling import (
+    LEASES_KEPT,
+    PIPE_MESSAGES_PER_SECOND,
+    Load,
+    next_wish,
+    share_of,
+    wished_pipes,
+)
+
+POLICY = QueuePolicy(max_open_pipes=6, max_pop_width=8)
+FULL = PIPE_MESSAGES_PER_SECOND
+NOW_MS = 1_000_000
+KEPT_MS = round(LEASES_KEPT * POLICY.lease * 1000)
+
+
+def a_queue(wished: int = 1, wished_ms: int = NOW_MS, **policy: object) -> QueueRow:
+    return QueueRow(
+        "q", "mail", replace(POLICY, **policy), 1, 1, wished_pipes=wished, wished_ms=wished_ms
+    )
+
+
+def a_pipe(owner: str, rate: int = 0, **changes: object) -> PipeRow:
+    row = PipeRow("p", "q", PipeState.OPEN, owner, created_ms=0, lease_ms=9, rate=rate)
+    return replace(row, **changes)
+
+
+# --- what a load asks for ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rate", "wished"),
+    [(0, 1), (FULL, 1), (FULL + 1, 2), (3 * FULL, 3), (3 * FULL + 1, 4), (100 * FULL, 6)],
+)
+def test_pipes_follow_throughput_up_to_the_policy_s_most(rate: int, wished: int) -> None:
+    assert wished_pipes(Load(rate, poppers=20), POLICY) == wished
+
+
+@pytest.mark.parametrize(
+    ("busy", "idle", "wished"), [(0, 0, 1), (1, 0, 1), (1, 1, 2), (1, 3, 4), (4, 0, 4), (9, 9, 6)]
+)
+def test_pipes_follow_the_poppers_that_need_one_each(busy: int, idle: int, wished: int) -> None:
+    assert wished_pipes(Load(1, 20, busy, idle), POLICY) == wished
+
+
+def test_there_are_no_more_pipes_than_poppers_or_than_a_popper_considers() -> None:
+    load = Load(100 * FULL, poppers=3)
+    assert wished_pipes(load, POLICY) == 3
+    assert wished_pipes(load._replace(poppers=1), POLICY) == 1, "one keeps its order"
+    assert wished_pipes(load._replace(poppers=0), POLICY) == 1
+    assert wished_pipes(load, replace(POLICY, max_pop_width=2)) == 2
+
+
+def test_there_are_never_fewer_than_the_policy_s_least() -> None:
+    assert wished_pipes(Load(), replace(POLICY, min_open_pipes=4)) == 4
+    assert wished_pipes(Load(0, 1), replace(POLICY, min_open_pipes=4, max_pop_width=1)) == 4
+
+
+def test_a_strict_queue_has_one() -> None:
+    strict = QueuePolicy(consistency="cp", min_open_pipes=3)
+    assert wished_pipes(Load(100 * FULL, 20, 20, 20), strict) == 1
+    assert share_of(replace(a_queue(4), policy=strict), [], "me") == 1
+
+
+# --- up at once, down later -------------------------------------------------------------------
+
+
+def test_more_are_wished_at_once() -> None:
+    assert next_wish(a_queue(2, NOW_MS), 5, NOW_MS) == 5
+
+
+@pytest.mark.parametrize(("age_ms", "wish"), [(KEPT_MS - 1, None), (KEPT_MS, 2), (KEPT_MS + 1, 2)])
+def test_fewer_are_wished_when_they_were_not_needed_for_a_while(
+    age_ms: int, wish: int | None
+) -> None:
+    assert next_wish(a_queue(5, NOW_MS - age_ms), 2, NOW_MS) == wish
+
+
+def test_what_is_still_needed_is_said_again_now_and_then() -> None:
+    assert next_wish(a_queue(5, NOW_MS - KEPT_MS // 4 + 1), 5, NOW_MS) is None
+    assert next_wish(a_queue(5, NOW_MS - KEPT_MS // 4), 5, NOW_MS) == 5
+
+
+def test_the_least_there_may_be_needs_no_wish() -> None:
+    assert next_wish(a_queue(1, 0), 1, NOW_MS) is None
+    assert next_wish(a_queue(1, 0, min_open_pipes=3), 3, NOW_MS) is None
+    assert next_wish(a_queue(3, 0, min_open_pipes=3), 3, NOW_MS) is None
+
+
+# --- what a load is ---------------------------------------------------------------------------
+
+
+def members(holding: int, waiting: int) -> list[Member]:
+    return [Member("g", str(n), NOW_MS, n >= holding) for n in range(holding + waiting)]
+
+
+def test_a_load_is_made_of_all_pipes_and_of_the_groups_that_need_most() -> None:
+    crowds = [
+        Crowd(False, members(1, 9), waits=True),
+        Crowd(True, members(2, 1), waits=True),
+        Crowd(True, members(1, 5)),
+    ]
+    busy = Busy(a_queue(), [a_pipe("a", 10), a_pipe("b", 5)], crowds)
+    assert load_of(busy) == Load(rate=15, poppers=10, busy=2, idle=1)
+
+
+def test_poppers_are_idle_only_while_messages_wait() -> None:
+    busy = Busy(a_queue(), [], [Crowd(True, members(1, 3), waits=False)])
+    assert load_of(busy) == Load(0, poppers=4, busy=1, idle=0)
+    assert load_of(Busy(a_queue(), [], [])) == Load()
+
+
+def test_a_plan_names_the_wish() -> None:
+    crowd = Crowd(True, members(1, 3), waits=True)
+    (action,) = plan([Busy(a_queue(), [a_pipe("a", 1)], [crowd])], NOW_MS)
+    assert (action.verb, action.subject, action.queue) == ("scale", "4 open pipes", "mail")
+    assert plan([Busy(a_queue(4), [], [crowd])], NOW_MS) == []
+
+
+# --- whose they are ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wished", "owners", "shares"),
+    [
+        (1, "a", [1]),
+        (5, "a", [5]),
+        (5, "ab", [3, 2]),
+        (6, "abc", [2, 2, 2]),
+        (2, "abcd", [1, 1, 1, 1]),
+    ],
+)
+def test_pushers_share_the_wished_pipes(wished: int, owners: str, shares: list[int]) -> None:
+    pipes = [a_pipe(owner) for owner in owners for _ in range(2)]
+    assert [share_of(a_queue(wished), pipes, owner) for owner in owners] == shares
+
+
+def test_a_pusher_that_has_no_pipe_yet_counts_itself() -> None:
+    assert share_of(a_queue(4), [a_pipe("a")], "me") == 2
+    assert share_of(a_queue(4), [], "me") == 4
+
+
+def test_timer_pipes_and_those_of_one_group_do_not_count() -> None:
+    others = [a_pipe("timer", timer_ms=5), a_pipe("group", group_id="g")]
+    assert share_of(a_queue(4), others, "me") == 4
+
+
+def test_a_pusher_keeps_to_the_policy_whatever_the_wish() -> None:
+    assert share_of(a_queue(1, min_open_pipes=3), [], "me") == 3
+    assert share_of(a_queue(9, max_open_pipes=2), [], "me") == 2

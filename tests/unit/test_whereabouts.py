@@ -1,0 +1,113 @@
+"""What is said of a message for each state of its claim; pure, from rows alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cassq.catalog.rows import (
+    Claim,
+    ClaimState,
+    Cursor,
+    GroupRow,
+    Move,
+    PipeRow,
+    PipeState,
+    QueueRow,
+    Reason,
+    Removed,
+    Retired,
+)
+from cassq.claims import failure_record
+from cassq.frames import Place
+from cassq.queues import GroupPolicy, QueuePolicy
+from cassq.ranges import RangeSet
+from cassq.whereabouts import Content, Sight, Times, step_of
+
+NOW = Times(now_ms=100_000, to_wall_ms=0)
+POLICY = QueuePolicy(max_deliveries=3, sick_check=False)
+SIGHT = Sight(
+    QueueRow("q", "jobs", POLICY, 1, 1),
+    GroupRow("g", "q", "default", GroupPolicy()),
+    "p",
+    5,
+    pipe=PipeRow("p", "q", PipeState.SEALED, "", 0, 0),
+    end_seq=10,
+    cursor=Cursor("g", "p", Place(2, 0), Place(8, 0)),
+    claim=Claim("g", "p", 4, 8, 0, ClaimState.HELD, 120_000, 1, holder="me"),
+)
+
+
+def seen(**claim: Any) -> Sight:
+    """The sight with some of its claim's fields changed."""
+    assert SIGHT.claim is not None
+    return replace(SIGHT, claim=replace(SIGHT.claim, **claim))
+
+
+FREE = {"state": ClaimState.FREE, "holder": ""}
+ALONE = {"start": 5, "end": 6}
+DOOMED = failure_record("rejected", "bad", "me", 90_000, doomed=True)
+
+
+@pytest.mark.parametrize(
+    ("sight", "state", "said"),
+    [
+        (seen(), "pending", "Consumer me has it until 1970-01-01 00:02:00 UTC: delivery 1 of 3."),
+        (seen(), "pending", "then delivered again, at once"),
+        (seen(due_ms=99_999), "pending", "and has not acked it"),
+        (seen(deliveries=3), "pending", "once more, in a smaller piece"),
+        (seen(deliveries=3, **ALONE), "pending", "then goes to the dead letters"),
+        (seen(**FREE, due_ms=0), "waiting", "delivered again to whoever pops next"),
+        (seen(**FREE, due_ms=99_999), "waiting", "in its turn, behind what was waiting"),
+        (seen(**FREE, due_ms=100_001), "delayed", "again from 1970-01-01 00:01:40 UTC on"),
+        (seen(**FREE, due_ms=200_000, deliveries=0), "delayed", "It is delivered from"),
+        (seen(**FREE, due_ms=0, failure=DOOMED, **ALONE), "waiting", "goes to the dead letters"),
+        (seen(**FREE, due_ms=0, deliveries=3, **ALONE), "waiting", "goes to the dead letters"),
+        (seen(state=ClaimState.DONE), "committed", "It was committed"),
+        (seen(acked=RangeSet([(5, 6)])), "committed", "It was committed"),
+        (replace(SIGHT, seq=1, claim=None), "committed", "It was committed"),
+        (replace(SIGHT, seq=9, claim=None), "waiting", "after the 1 message before it"),
+        (replace(SIGHT, seq=8, claim=None), "waiting", "the next of its pipe"),
+        (replace(SIGHT, seq=10, claim=None), "missing", "Nothing that was acknowledged"),
+        (replace(SIGHT, cursor=Cursor("g", "p", Place(6, 0), Place(8, 0), start=6)), "skipped",
+         "The group began behind it"),
+        (replace(SIGHT, removed=Removed("g", "p", 5, 6, Reason.EXPIRED, 50_000)), "expired",
+         "It expired at 1970-01-01 00:00:50 UTC"),
+        (replace(SIGHT, move=Move("g", "p", 5, "rejected", "d", 0, 50_000, settled=True)), "dead",
+         "because a consumer gave it up"),
+        (replace(SIGHT, move=Move("g", "p", 5, "rejected", "d", 7, 50_000)), "pending",
+         "It is being moved to d:7"),
+        (replace(SIGHT, pipe=None), "skipped", "began behind it"),
+        (replace(SIGHT, pipe=None, retired=Retired("p", "g", "q", 0, 9, 0)), "committed",
+         "is retired"),
+        (replace(SIGHT, pipe=None, retired=Retired("p", "g", "q", 0, 9, 2, purged=1)), "gone",
+         "Of 9 messages in it went 2 to the dead letters, 1 as purged"),
+    ],
+)  # fmt: skip
+def test_every_state_has_its_words(sight: Sight, state: str, said: str) -> None:
+    step = step_of(sight, NOW)
+    assert step.state == state
+    assert said in " ".join((*step.happened, *step.next))
+
+
+def test_failures_are_told_with_their_times() -> None:
+    failure = json.dumps({**json.loads(DOOMED), "first_ms": 10_000})
+    step = step_of(seen(**FREE, due_ms=0, failure=failure, **ALONE), NOW)
+    assert step.happened == (
+        "It was delivered once.",
+        "Consumer me gave it up at 1970-01-01 00:01:30 UTC: 'bad'.",
+        "It failed for the first time at 1970-01-01 00:00:10 UTC.",
+    )
+    assert (step.failure["error"], step.failure["consumer"]) == ("bad", "me")
+    assert step.failure["first_at"].timestamp() == 10.0
+
+
+@pytest.mark.parametrize("header", ["", "5", "[]", '{"deliveries": "x"}', '{"at_ms": 1e300}'])
+def test_a_death_record_that_a_user_made_up_is_passed_over(header: str) -> None:
+    queue = replace(SIGHT.queue, name="jobs~default~dead")
+    content = Content("p:5", 0, 1, {"cassq-death": header})
+    step = step_of(replace(SIGHT, queue=queue, content=content), NOW)
+    assert (step.state, step.failure, step.happened) == ("pending", {}, ("It was delivered once.",))
