@@ -182,10 +182,11 @@ def finish(ports: Ports, row: Claim) -> bool:
 
 def finish_own(ports: Ports, held: Claim) -> bool:
     """`finish` for a claim that is the caller's already."""
+    seqs = range(held.start, held.end)
     moves = {
         move.seq: move
-        for move in ports.catalog.moves(held.group_id, held.pipe_id)
-        if held.start <= move.seq < held.end and not move.settled
+        for move in ports.catalog.moves(held.group_id, held.pipe_id, seqs)
+        if not move.settled
     }
     ids = ids_of(ports, held, RangeSet.of(sorted(moves)))
     there = arrived(ports, moves.values(), ids)

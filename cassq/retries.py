@@ -92,8 +92,8 @@ class DeadLetters:
         return self._catalog.replace(held, rows, settle=[move])
 
     def _intent(self, claim: Claim, seq: int) -> Move | None:
-        moves = self._catalog.moves(claim.group_id, claim.pipe_id)
-        return next((move for move in moves if move.seq == seq), None)
+        moves = self._catalog.moves(claim.group_id, claim.pipe_id, range(seq, seq + 1))
+        return moves[0] if moves else None
 
     def _push(
         self,

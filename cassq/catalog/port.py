@@ -242,8 +242,8 @@ class Catalog(abc.ABC):
         still his; False, and nothing written, when it is not. All lie in that claim."""
 
     @abc.abstractmethod
-    def moves(self, group_id: str, pipe_id: str) -> list[Move]:
-        """The moves out of a pipe."""
+    def moves(self, group_id: str, pipe_id: str, seqs: range | None = None) -> list[Move]:
+        """The moves out of a pipe, of these seqs if any are named. Cost: a range of the key."""
 
     @abc.abstractmethod
     def removed(self, group_id: str, pipe_id: str) -> list[Removed]:

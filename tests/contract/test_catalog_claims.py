@@ -417,6 +417,8 @@ def test_moves_are_listed_by_seq_for_each_group_and_pipe(desk: Desk) -> None:
     desk.catalog.intend(move_row(2, 2, pipe_id="p2"))
     desk.catalog.intend(move_row(2, 2, group_id="q/b"))
     assert [move.seq for move in desk.catalog.moves("q/default", "p")] == [1, 5, 9]
+    for seqs, found in ((range(1, 9), [1, 5]), (range(5, 6), [5]), (range(6, 9), [])):
+        assert [m.seq for m in desk.catalog.moves("q/default", "p", seqs)] == found
 
 
 def test_a_move_is_settled_by_the_write_that_marks_its_message_done(

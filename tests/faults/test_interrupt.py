@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import signal
 import threading
@@ -17,10 +18,6 @@ from tests.integration.deadlines import eventually, joined
 from tests.integration.stage import Connect, drain, numbers, payloads, push
 
 ROUNDS = 60
-AGAIN = 0.5
-"""Seconds after which a signal comes again. What a handler raises is lost, as Python documents for
-`__del__` and callbacks, when the signal arrives while a callback of the garbage collector runs, and
-Hypothesis registers such a callback. It is long enough for the first to have ended the block."""
 
 Interrupted = Callable[[float], AbstractContextManager[None]]
 
@@ -33,12 +30,17 @@ class Interruption(BaseException):
 def interrupted() -> Iterator[Interrupted]:
     """A block that never ends by itself: `Interruption` comes out of a signal after a while."""
 
-    def strike(_: int, __: FrameType | None) -> None:
-        raise Interruption
+    def strike(_: int, frame: FrameType | None) -> None:
+        # What is raised in a callback of the garbage collector is lost (Hypothesis registers one).
+        callbacks = [getattr(callback, "__code__", None) for callback in gc.callbacks]
+        if frame is not None and frame.f_code in callbacks:
+            signal.setitimer(signal.ITIMER_REAL, 0.0001)
+        else:
+            raise Interruption
 
     @contextmanager
     def block(seconds: float) -> Iterator[None]:
-        signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
         try:
             with pytest.raises(Interruption):
                 yield

@@ -72,7 +72,11 @@ REMOVED = (
 )
 _MOVE = "group_id, pipe_id, seq, reason, dest_pipe, dest_seq, at_ms, settled"
 MOVE = f"SELECT {_MOVE} FROM moves WHERE group_id = ? AND pipe_id = ? AND seq = ?"
-MOVES = f"SELECT {_MOVE} FROM moves WHERE group_id = ? AND pipe_id = ? ORDER BY seq"
+MOVES = (
+    f"SELECT {_MOVE} FROM moves WHERE group_id = ? AND pipe_id = ? AND seq >= ? AND seq < ?"
+    " ORDER BY seq"
+)
+SEQ_MAX = (1 << 63) - 1
 # An intent, in the place of the one that was there: by key.
 PUT_MOVE = f"INSERT OR REPLACE INTO moves ({_MOVE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 SETTLE = "UPDATE moves SET settled = 1 WHERE group_id = ? AND pipe_id = ? AND seq = ?"
@@ -329,8 +333,10 @@ class ClaimTables(Catalog):
             tx.executemany(PUT_MOVE, map(_move_values, moves))
             return True
 
-    def moves(self, group_id: str, pipe_id: str) -> list[Move]:
-        return [_move_row(row) for row in self._db.read(MOVES, (group_id, pipe_id))]
+    def moves(self, group_id: str, pipe_id: str, seqs: range | None = None) -> list[Move]:
+        first, last = (0, SEQ_MAX) if seqs is None else (seqs.start, seqs.stop)
+        rows = self._db.read(MOVES, (group_id, pipe_id, first, last))
+        return [_move_row(row) for row in rows]
 
     def removed(self, group_id: str, pipe_id: str) -> list[Removed]:
         rows = self._db.read(REMOVED, (group_id, pipe_id))
