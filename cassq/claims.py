@@ -150,8 +150,7 @@ def extended(claim: Claim, due_ms: int, version: Version) -> list[Claim]:
 
 def is_spent(claim: Claim, max_deliveries: int) -> bool:
     """Whether the claim is down to one message that was delivered as often as allowed."""
-    left = claim.count - len(claim.acked)
-    return left == 1 and claim.deliveries >= max_deliveries
+    return claim.left_count == 1 and claim.deliveries >= max_deliveries
 
 
 def is_suspect(claim: Claim) -> bool:
@@ -164,7 +163,7 @@ def is_doomed(claim: Claim) -> bool:
     """Whether its one message is to be given up, or a move of its messages is to be finished."""
     if is_leaving(claim):
         return True
-    return DOOMED in claim.failure and claim.count - len(claim.acked) == 1
+    return DOOMED in claim.failure and claim.left_count == 1
 
 
 def is_moving(claim: Claim) -> bool:
@@ -214,7 +213,7 @@ def freed(
     if claim.failure:
         failure = failed_again(claim.failure, failure)
     losses = claim.losses + 1
-    left = RangeSet.run(claim.start, claim.end) - claim.acked
+    left = claim.left
     deliveries = claim.deliveries
     cut = losses >= LOSSES_BEFORE_CUT or deliveries >= max_deliveries
     if claim.joint or (cut and len(left) > 1):

@@ -194,7 +194,7 @@ class Expiry:
         """The messages left in a claim row that are old."""
         old: list[tuple[int, int]] = []
         pos = row.pos
-        for start, end in (RangeSet.run(row.start, row.end) - row.acked).ranges:
+        for start, end in row.left.ranges:
             place = Place(start, pos)
             while place.seq < end:
                 slices = reader.read(place, end, READ_MESSAGES, READ_BYTES)

@@ -233,7 +233,7 @@ def parts_of(ports: Ports, group: GroupRow, pipe: PipeRow, end_seq: int) -> list
     if cursor is None:
         return []  # it was retired
     parts = [
-        Part(row, Place(row.start, row.pos), RangeSet.run(row.start, row.end) - row.acked)
+        Part(row, Place(row.start, row.pos), row.left)
         for row in ports.catalog.claims(group.id, pipe.id)
         if row.state is not ClaimState.DONE
     ]

@@ -94,7 +94,7 @@ def uncommitted(
     left = max(0, end_seq - cursor.chain.seq)
     for row in rows:
         if row.state is not ClaimState.DONE and (doomed or not claims.is_doomed(row)):
-            left += row.count - len(row.acked)
+            left += row.left_count
     return left
 
 
@@ -275,8 +275,7 @@ class _Line:
         rows = self._catalog.claims(self._group.id, self._pipe.id)
         self._free = next((row for row in rows if self._may_go(row)), None)
         if self._free is not None:
-            start = (RangeSet.run(self._free.start, self._free.end) - self._free.acked).ranges[0]
-            place = Place(start[0], self._free.pos)
+            place = Place(self._free.left.ranges[0][0], self._free.pos)
         elif self._pipe.timer_ms is None and self._cursor.chain.seq < self._end_seq:
             place = self._cursor.chain
         else:
@@ -320,7 +319,6 @@ class _Line:
         """A free row with its first messages in rows of their own, to be given up."""
         now_ms = self._catalog.now_ms()
         failure = claims.failure_record(MAXLEN, "", "", now_ms, doomed=True)
-        left = RangeSet.run(row.start, row.end) - row.acked
-        chosen = [seq for seq, _ in zip(left, range(count), strict=False)]
+        chosen = [seq for seq, _ in zip(row.left, range(count), strict=False)]
         gives = [Give(RangeSet.run(seq, seq + 1), 0, row.deliveries, failure) for seq in chosen]
         return claims.resolved(row, EMPTY, gives, self._ports.ids.version)

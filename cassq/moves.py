@@ -152,7 +152,7 @@ def settle(ports: Ports, held: Claim, done: RangeSet, intents: Collection[Move])
     Their intents are withdrawn: that they were merged is written as a fact of its own. False
     when the claim is another's by now, who finishes it. Cost: one synced transaction.
     """
-    left = RangeSet.run(held.start, held.end) - held.acked - done
+    left = held.left - done
     gives = [Give(left, held.due_ms, held.deliveries)] if left else []
     rows = claims.resolved(held, done, gives, ports.ids.version)
     return ports.catalog.replace(

@@ -16,7 +16,6 @@ from cassq.extents.port import ExtentMissingError, ExtentReader
 from cassq.frames import Frame, Place
 from cassq.ports import Ports
 from cassq.queues import dead_letter_name
-from cassq.ranges import RangeSet
 
 logger = logging.getLogger("cassq")
 
@@ -159,9 +158,9 @@ def stretches(
     found: list[Stretch] = []
     for row in rows:
         if row.state is not ClaimState.DONE:
-            left = RangeSet.run(row.start, row.end) - row.acked
             state = state_of(row, now_ms)
-            found += [Stretch(Place(start, row.pos), end, state, row) for start, end in left.ranges]
+            spans = row.left.ranges
+            found += [Stretch(Place(start, row.pos), end, state, row) for start, end in spans]
     chain = cursor.chain if cursor else Place(0, 0)
     if chain.seq < end_seq:
         state = WAITING if pipe.timer_ms is None else DELAYED

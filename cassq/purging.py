@@ -43,7 +43,7 @@ def waiting(cursor: Cursor, rows: Iterable[Claim], end_seq: int, now_ms: int) ->
         if claims.is_leaving(row):
             continue  # it is on its way elsewhere, and may have arrived
         if row.state is ClaimState.FREE or (row.state is ClaimState.HELD and row.due_ms <= now_ms):
-            left = RangeSet.run(row.start, row.end) - row.acked
+            left = row.left
             if left:
                 found.append((row, left))
     return Waiting(found, max(0, end_seq - cursor.chain.seq))

@@ -9,7 +9,6 @@ from cassq.catalog.rows import Claim
 from cassq.extents.port import ExtentReader, Slice
 from cassq.frames import Place
 from cassq.holdings import Holder, Holding
-from cassq.ranges import RangeSet
 
 CLAIM_BYTES_MAX = 32 * 1024 * 1024
 
@@ -25,7 +24,7 @@ def read_left(
     slices: list[Slice] = []
     pos = row.pos
     base = frame_end = 0  # of the frame read last
-    for start, end in (RangeSet.run(row.start, row.end) - row.acked).ranges:
+    for start, end in row.left.ranges:
         if limit <= 0 or room <= 0:
             return slices, slices[-1].frame.base_seq + slices[-1].last
         if end <= frame_end and end - start <= limit:

@@ -80,7 +80,7 @@ class DeadLetters:
         )
         if not self._catalog.replace(claim, [held]):
             return False
-        (seq,) = range(held.start, held.end) if held.count == 1 else _left(held)
+        (seq,) = held.left
         letter = self._dead_letter(queue, group, held, seq)
         move = self._intent(held, seq)
         if move is None or not self._arrived(move, letter):
@@ -168,11 +168,6 @@ class DeadLetters:
     def _arrived(self, move: Move, letter: Batch) -> bool:
         (letter_id,) = letter.ids or ()
         return bool(letter_id and arrived(self._ports, [move], {move.seq: letter_id}))
-
-
-def _left(claim: Claim) -> list[int]:
-    """The seqs of a claim that are not acked."""
-    return [seq for seq in range(claim.start, claim.end) if seq not in claim.acked]
 
 
 def _reason(claim: Claim) -> str:

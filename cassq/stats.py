@@ -99,17 +99,17 @@ def add_pipe(stats: GroupStats, pipe: PipeRow, end: int, view: GroupView, now_ms
     stats.delayed += unclaimed if timer else 0
     stats.committed += cursor.ack.seq - cursor.start
     for row in view.rows:
-        acked = len(row.acked)
         if row.state is ClaimState.DONE:
             stats.committed += row.count
             continue
-        stats.committed += acked
-        stats._open(row.count - acked, row.deliveries)
+        left = row.left_count
+        stats.committed += row.count - left
+        stats._open(left, row.deliveries)
         if row.state is ClaimState.HELD:
-            stats.pending += row.count - acked
+            stats.pending += left
         else:
-            stats.waiting += row.count - acked
-            stats.delayed += row.count - acked if row.due_ms > now_ms else 0
+            stats.waiting += left
+            stats.delayed += left if row.due_ms > now_ms else 0
     dead = sum(move.settled for move in view.moves)
     stats.dead += dead
     for removal in view.removed:

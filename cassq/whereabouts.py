@@ -245,7 +245,7 @@ def _pending(sight: Sight, claim: Claim, times: Times) -> dict[str, Any]:
     told = [f"{now} {rules.max_deliveries}."]
     if claim.due_ms <= times.now_ms:
         told = [f"Consumer {claim.holder} had it until {until}, and has not acked it."]
-    alone = claim.count - len(claim.acked) == 1
+    alone = claim.left_count == 1
     if claim.deliveries < rules.max_deliveries:
         wait_ms = rules.retry_ms(claim.deliveries, 0.0)
         when = f"{wait_ms / 1000:g} seconds later" if wait_ms else "at once"

@@ -118,6 +118,16 @@ class Claim:
     def count(self) -> int:
         return self.end - self.start
 
+    @property
+    def left(self) -> RangeSet:
+        """What of its range is not acked."""
+        return RangeSet.run(self.start, self.end) - self.acked
+
+    @property
+    def left_count(self) -> int:
+        """How many messages are not acked."""
+        return self.count - len(self.acked)
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
