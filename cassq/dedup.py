@@ -13,7 +13,6 @@ Invariants:
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -164,8 +163,7 @@ class Once:
             ((frame, first, _),) = reader.read(Place(row.seq, 0), row.seq + 1, 1, 0)
         finally:
             reader.close()
-        stored = frame.headers[first] if frame.headers else None
-        return stored is not None and json.loads(stored).get(DEDUP_HEADER) == row.dedup_id
+        return frame.headers_at(first).get(DEDUP_HEADER) == row.dedup_id
 
     def _was_there(self, row: Dedup) -> bool:
         """Whether a pipe that is gone had the row's place: then its message was delivered.

@@ -33,7 +33,7 @@ from cassq.errors import CorruptionError, MessageNotFoundError, UsageError
 from cassq.extents.port import ExtentMissingError, ExtentReader
 from cassq.frames import Place
 from cassq.importance import importance_of
-from cassq.peeking import headers_of, id_of, to_wall
+from cassq.peeking import to_wall
 from cassq.ports import Ports
 from cassq.queues import dead_letter_name, is_dead_letter_name
 from cassq.whereabouts import Content, Sight, Step, Times, said, step_of
@@ -313,10 +313,10 @@ def _content(ports: Ports, pipe: PipeRow, spot: Spot, near: Place) -> Content | 
         ((frame, first, last),) = reader.read(Place(seq, near.pos), seq + 1, 1, 0)
         (payload,) = frame.payloads(first, last)
         return Content(
-            id_of(pipe.id, frame, first),
+            frame.id_at(first, pipe.id).decode(),
             frame.time_ms(first),
             len(payload),
-            headers_of(frame, first),
+            frame.headers_at(first),
             frame.due_ms(first),
         )
 

@@ -226,6 +226,17 @@ class Frame:
             offsets = self._offsets = [*accumulate(self._lengths, initial=self._payload_at)]
         return [data[a:b] for a, b in pairwise(offsets[first : last + 1])]
 
+    def headers_at(self, index: int) -> dict[str, str]:
+        """The headers of message `index`."""
+        stored = self.headers[index] if self.headers else None
+        headers: dict[str, str] = json.loads(stored) if stored else {}
+        return headers
+
+    def id_at(self, index: int, pipe_id: str) -> bytes:
+        """The id of message `index`: the place it was pushed to first. pipe_id: the frame's."""
+        first = self.ids[index] if self.ids else None
+        return first or f"{pipe_id}:{self.base_seq + index}".encode()
+
     def time_ms(self, index: int) -> int:
         """When message `index` was pushed, in wall milliseconds."""
         times = self._times

@@ -17,7 +17,7 @@ from cassq.entries import check_key, check_payload
 from cassq.errors import CassqError, CorruptionError, UsageError
 from cassq.extents.port import ExtentMissingError
 from cassq.frames import Frame, Place, encode_headers
-from cassq.moves import id_of, slices_of
+from cassq.moves import slices_of
 from cassq.ports import Ports
 from cassq.ranges import RangeSet
 from cassq.retries import DEATH_HEADER
@@ -178,7 +178,7 @@ class Filter:
         return RangeSet.of(picked)
 
     def _matches(self, frame: Frame, at: int, pipe_id: str, now_ms: int) -> bool:
-        if self.ids is not None and id_of(frame, at, pipe_id).decode() not in self.ids:
+        if self.ids is not None and frame.id_at(at, pipe_id).decode() not in self.ids:
             return False
         headers, death = _headers_of(frame, at)
         if self.reason is not None and death.get("reason") != self.reason:
@@ -197,8 +197,7 @@ class Filter:
 
 def _headers_of(frame: Frame, at: int) -> tuple[dict[str, str], dict[str, Any]]:
     """A message's headers without that of its death, and its death."""
-    stored = frame.headers[at] if frame.headers else None
-    headers: dict[str, str] = json.loads(stored) if stored else {}
+    headers = frame.headers_at(at)
     try:
         death = json.loads(headers.pop(DEATH_HEADER, "{}"))
     except ValueError:
@@ -280,7 +279,7 @@ def _letter(frame: Frame, at: int, pipe_id: str, state: str) -> Letter:
     headers, death = _headers_of(frame, at)
     (payload,) = frame.payloads(at, at + 1)
     return Letter(
-        id_of(frame, at, pipe_id).decode(),
+        frame.id_at(at, pipe_id).decode(),
         payload,
         headers,
         frame.keys[at] if frame.keys else None,

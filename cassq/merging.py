@@ -21,7 +21,7 @@ from cassq.errors import CassqError, OwnershipError
 from cassq.extents.port import Slice
 from cassq.frames import Place
 from cassq.letters import Filter, Part
-from cassq.moves import Intents, finish_own, held_by, id_of, removals, settle
+from cassq.moves import Intents, finish_own, held_by, removals, settle
 from cassq.ports import Ports
 from cassq.ranges import RangeSet
 from cassq.sealing import seal_pipe
@@ -156,7 +156,7 @@ def _batch(slices: list[Slice], pipe_id: str) -> Batch:
         times += map(frame.time_ms, range(first, last))
         headers += _column(frame.headers, first, last)
         keys += _column(frame.keys, first, last)
-        ids += (id_of(frame, at, pipe_id) for at in range(first, last))
+        ids += (frame.id_at(at, pipe_id) for at in range(first, last))
     return Batch(payloads, times, headers, keys, ids)
 
 

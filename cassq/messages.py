@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import chain, repeat
@@ -41,8 +40,10 @@ class Message:
     @property
     def id(self) -> str:
         """`pipe:seq` of its first place; the same over every delivery and move."""
-        first = self._column(self._frame.ids)
-        return first.decode() if first else f"{self._keeper.pipe_id}:{self.seq}"
+        frame = self._frame
+        if not frame.ids:  # most often: the frame need not be asked
+            return f"{self._keeper.pipe_id}:{self.seq}"
+        return frame.id_at(self.seq - frame.base_seq, self._keeper.pipe_id).decode()
 
     @property
     def pipe_id(self) -> str:
@@ -56,13 +57,13 @@ class Message:
 
     @property
     def headers(self) -> dict[str, str]:
-        raw = self._column(self._frame.headers)
-        headers: dict[str, str] = json.loads(raw) if raw else {}
-        return headers
+        frame = self._frame
+        return frame.headers_at(self.seq - frame.base_seq) if frame.headers else {}
 
     @property
     def key(self) -> bytes | None:
-        return self._column(self._frame.keys)
+        keys = self._frame.keys
+        return keys[self.seq - self._frame.base_seq] if keys else None
 
     @property
     def pushed_at(self) -> datetime:
@@ -107,9 +108,6 @@ class Message:
         """The message as a run of one."""
         at = self.seq - self._frame.base_seq
         return Run(self._keeper, self._frame, at, at + 1)
-
-    def _column(self, column: list[bytes | None] | None) -> bytes | None:
-        return column[self.seq - self._frame.base_seq] if column else None
 
     def __eq__(self, other: object) -> bool:
         """Whether both are the same delivery of the same message."""

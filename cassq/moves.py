@@ -23,7 +23,7 @@ from cassq.catalog.rows import Claim, ClaimState, Move, Reason, Removed
 from cassq.claims import Give
 from cassq.errors import OwnershipError
 from cassq.extents.port import ExtentReader, Slice
-from cassq.frames import Frame, Place
+from cassq.frames import Place
 from cassq.ports import Ports
 from cassq.ranges import RangeSet
 from cassq.sealing import seal_pipe
@@ -70,18 +70,12 @@ def slices_of(reader: ExtentReader, start: Place, seqs: RangeSet) -> Iterator[tu
         pos = place.pos
 
 
-def id_of(frame: Frame, index: int, pipe_id: str) -> bytes:
-    """The id of a message of a frame: the place it was pushed to first."""
-    first_id = frame.ids[index] if frame.ids else None
-    return first_id or f"{pipe_id}:{frame.base_seq + index}".encode()
-
-
 def ids_of(ports: Ports, claim: Claim, seqs: RangeSet) -> dict[int, bytes]:
     """The ids of messages of a claim."""
     reader = ports.store.reader(claim.pipe_id)
     try:
         return {
-            frame.base_seq + index: id_of(frame, index, claim.pipe_id)
+            frame.base_seq + index: frame.id_at(index, claim.pipe_id)
             for _, (frame, first, last) in slices_of(reader, Place(claim.start, claim.pos), seqs)
             for index in range(first, last)
         }
@@ -125,7 +119,7 @@ def _arrived_in(
             wanted[frame.base_seq + index]
             for _, (frame, first, last) in slices_of(reader, Place(0, 0), seqs)
             for index in range(first, last)
-            if id_of(frame, index, pipe_id) == ids[wanted[frame.base_seq + index].seq]
+            if frame.id_at(index, pipe_id) == ids[wanted[frame.base_seq + index].seq]
         ]
     finally:
         reader.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import closing
@@ -115,7 +114,7 @@ def unfinished_headers(ports: Ports, group: GroupRow, limit: int) -> list[dict[s
     found: list[dict[str, str]] = []
     with closing(_walk(ports, group, ports.catalog.now_ms(), UNFINISHED, limit)) as walk:
         for seen in walk:
-            found += (headers_of(seen.frame, index) for index in range(seen.first, seen.last))
+            found += (seen.frame.headers_at(index) for index in range(seen.first, seen.last))
             if len(found) >= limit:
                 break
     return found[:limit]
@@ -192,19 +191,6 @@ def _read(reader: ExtentReader, pipe: PipeRow, stretch: Stretch, limit: int) -> 
 # --- one message ----------------------------------------------------------------------------
 
 
-def headers_of(frame: Frame, index: int) -> dict[str, str]:
-    """The headers of a message of a frame."""
-    stored = frame.headers[index] if frame.headers else None
-    headers: dict[str, str] = json.loads(stored) if stored else {}
-    return headers
-
-
-def id_of(pipe_id: str, frame: Frame, index: int) -> str:
-    """The id of a message of a frame: of its first place."""
-    first_id = frame.ids[index] if frame.ids else None
-    return first_id.decode() if first_id else f"{pipe_id}:{frame.base_seq + index}"
-
-
 def _peeked(seen: Seen, index: int, payload: bytes, now_ms: int, to_wall_ms: int) -> Peeked:
     pipe, frame, row = seen.pipe, seen.frame, seen.stretch.row
     state, due_ms = seen.stretch.state, row.due_ms if row else None
@@ -214,9 +200,9 @@ def _peeked(seen: Seen, index: int, payload: bytes, now_ms: int, to_wall_ms: int
     if state == WAITING:
         due_ms = None  # its place in line
     return Peeked(
-        id=id_of(pipe.id, frame, index),
+        id=frame.id_at(index, pipe.id).decode(),
         payload=payload,
-        headers=headers_of(frame, index),
+        headers=frame.headers_at(index),
         key=frame.keys[index] if frame.keys else None,
         pushed_at=datetime.fromtimestamp(frame.time_ms(index) / 1000, UTC),
         pipe_id=pipe.id,

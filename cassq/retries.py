@@ -17,7 +17,7 @@ from cassq.catalog.rows import Claim, ClaimState, GroupRow, Move, QueueRow
 from cassq.errors import CassqError, CorruptionError, OwnershipError
 from cassq.extents.port import ExtentMissingError
 from cassq.frames import Place, encode_headers
-from cassq.moves import HOLD_MS, arrived, finish, id_of
+from cassq.moves import HOLD_MS, arrived, finish
 from cassq.ports import Ports
 from cassq.queues import dead_letter_name
 
@@ -154,15 +154,14 @@ class DeadLetters:
             "last_ms": failure.get("at_ms", self._catalog.now_ms()) + to_wall_ms,
             "at_ms": self._ports.clock.wall_ms(),
         }
-        stored = frame.headers[first] if frame.headers else None
-        headers = json.loads(stored) if stored else {}
+        headers = frame.headers_at(first)
         headers[DEATH_HEADER] = json.dumps(death, separators=(",", ":"))
         return Batch(
             payloads=frame.payloads(first, last),
             times_ms=frame.time_ms(first),
             headers=[encode_headers(headers, room=DEATH_BYTES_MAX)],
             keys=[frame.keys[first]] if frame.keys else None,
-            ids=[id_of(frame, first, claim.pipe_id)],
+            ids=[frame.id_at(first, claim.pipe_id)],
         )
 
     def _arrived(self, move: Move, letter: Batch) -> bool:
