@@ -67,7 +67,7 @@ def audit_queue(ports: Ports, queue: QueueRow) -> Audit:
         stats = audit.groups[group.name] = GroupStats()
         cursors = {cursor.pipe_id: cursor for cursor in catalog.cursors(group.id)}
         for pipe in pipes:
-            if pipe.group_id in ("", group.id):
+            if pipe.is_for(group.id):
                 view = view_of(catalog, group.id, pipe.id, cursors.get(pipe.id))
                 _check_group(ports, audit, group, pipe, counts[pipe.id], view)
                 add_pipe(stats, pipe, counts[pipe.id], view, catalog.now_ms())

@@ -38,7 +38,7 @@ def cancel(ports: Ports, queue: QueueRow, message_id: str) -> bool:
 
 def _groups(ports: Ports, pipe: PipeRow) -> list[GroupRow]:
     groups = ports.catalog.groups(pipe.queue_id)
-    return [group for group in groups if pipe.group_id in ("", group.id)]
+    return [group for group in groups if pipe.is_for(group.id)]
 
 
 def _cancel_for(ports: Ports, group: GroupRow, pipe: PipeRow, seq: int) -> bool:

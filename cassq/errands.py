@@ -150,7 +150,7 @@ class Errand(abc.ABC):
         for pipe in self._catalog.pipes(self._letters.queue_id):
             if self._cut_short or self._brake.room() <= 0:
                 return self.outcome
-            if pipe.group_id not in ("", self._letters.id):
+            if not pipe.is_for(self._letters.id):
                 continue
             try:
                 end = end_of(self._catalog, self._ports.store, pipe)

@@ -93,7 +93,7 @@ def plan_expiry(
         for pipe in pipes
         if (pipe.created_ms if pipe.timer_ms is None else pipe.timer_ms) <= before_ms
         for group_id in group_ids
-        if pipe.group_id in ("", group_id)
+        if pipe.is_for(group_id)
     ]
 
 

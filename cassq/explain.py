@@ -121,7 +121,7 @@ def explain(ports: Ports, message_id: str, queue: QueueRow | None = None) -> Exp
     tracer = _Tracer(ports, message_id, times)
     groups: dict[str, tuple[Step, ...]] = {}
     for group in groups_of_home:
-        if pipe is None or pipe.group_id in ("", group.id):
+        if pipe is None or pipe.is_for(group.id):
             groups[group.name] = tuple(tracer.steps(home, group, spot))
     found = content or tracer.content
     return Explanation(

@@ -250,7 +250,7 @@ def letters_of(
     """
     now_ms = ports.clock.wall_ms()
     for pipe in ports.catalog.pipes(group.queue_id):
-        if pipe.group_id not in ("", group.id):
+        if not pipe.is_for(group.id):
             continue
         try:
             yield from _letters_in(ports, group, pipe, where, now_ms)

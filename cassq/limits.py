@@ -112,7 +112,7 @@ def lengths(ports: Ports, queue: QueueRow, *, doomed: bool = False) -> dict[str,
         found[group.id] = 0
         for pipe in pipes:
             cursor = cursors.get(pipe.id)
-            if pipe.group_id in ("", group.id):
+            if pipe.is_for(group.id):
                 open_claims = cursor is not None and cursor.ack.seq < cursor.chain.seq
                 rows = catalog.claims(group.id, pipe.id) if open_claims else ()
                 found[group.id] += uncommitted(ends[pipe.id], cursor, rows, doomed=doomed)
@@ -229,7 +229,7 @@ def doom_oldest(ports: Ports, queue: QueueRow, group: GroupRow, count: int) -> l
     lines: list[_Line] = []
     doomed: list[Claim] = []
     try:
-        pipes = [p for p in ports.catalog.pipes(queue.id) if p.group_id in ("", group.id)]
+        pipes = [p for p in ports.catalog.pipes(queue.id) if p.is_for(group.id)]
         lines += [_Line(ports, group, pipe) for pipe in pipes]
         heads = [(line.head_ms, number) for number, line in enumerate(lines) if line.look()]
         heapq.heapify(heads)

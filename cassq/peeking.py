@@ -131,7 +131,7 @@ def _walk(
     for."""
     cursors = {cursor.pipe_id: cursor for cursor in ports.catalog.cursors(group.id)}
     for pipe in ports.catalog.pipes(group.queue_id):
-        if pipe.group_id not in ("", group.id):
+        if not pipe.is_for(group.id):
             continue
         cursor = cursors.get(pipe.id)
         if pipe.end is not None and cursor is not None and cursor.ack.seq >= pipe.end.seq:

@@ -76,7 +76,7 @@ def _each(
     counts: dict[str, int] = {}
     for group in groups:
         act = _purge_pipe if write else _count_pipe
-        mine = [(pipe, end) for pipe, end in ends if pipe.group_id in ("", group.id)]
+        mine = [(pipe, end) for pipe, end in ends if pipe.is_for(group.id)]
         counts[group.name] = sum(act(ports, group.id, pipe.id, end) for pipe, end in mine)
     return counts
 

@@ -182,7 +182,7 @@ def _look(ports: Ports, queue: QueueRow) -> QueueStats:
     for group in catalog.groups(queue.id):
         mine = stats.groups[group.name] = GroupStats()
         cursors = {cursor.pipe_id: cursor for cursor in catalog.cursors(group.id)}
-        for_it = [pipe for pipe in pipes if pipe.group_id in ("", group.id)]
+        for_it = [pipe for pipe in pipes if pipe.is_for(group.id)]
         ages: list[float] = []
         for pipe in for_it:
             view = view_of(catalog, group.id, pipe.id, cursors.get(pipe.id))

@@ -73,6 +73,10 @@ class PipeRow:
     timer_ms: int | None = None  # a timer pipe: nothing in it is due before
     rate: int = 0  # messages a second, as its owner told with its last beat
 
+    def is_for(self, group_id: str) -> bool:
+        """Whether a group gets its messages."""
+        return self.group_id in ("", group_id)
+
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
