@@ -88,6 +88,13 @@ def first(cursor: Cursor, chain: Place, holder: str, due_ms: int, version: Versi
     )
 
 
+def unclaimed(cursor: Cursor, end: Place, version: Version) -> Claim:
+    """A free row, which is not there yet, of everything between the cursor's chain end and `end`:
+    it was never delivered."""
+    row = first(cursor, end, "", 0, version)
+    return replace(row, state=ClaimState.FREE, deliveries=0)
+
+
 def resolved(claim: Claim, acks: RangeSet, gives: Sequence[Give], version: Version) -> list[Claim]:
     """A held claim after its holder acked `acks` and gave back `gives`.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from cassq import claims
@@ -256,9 +256,8 @@ class Errand(abc.ABC):
         return Chosen(RangeSet(spans), end, stop, slices)
 
     def _unclaimed(self, spot: Spot, part: Part, end: Place) -> tuple[Cursor, Claim] | None:
-        """A free row, not there yet, of everything up to `end` that nobody ever claimed."""
+        """What nobody ever claimed up to `end`, as a row that is not there yet; and the cursor."""
         cursor = self._catalog.cursor(self._letters.id, spot.pipe.id)
         if cursor is None or cursor.chain.seq != part.start.seq:
             return None
-        row = claims.first(cursor, end, "", 0, self._version)
-        return cursor, replace(row, state=ClaimState.FREE, deliveries=0)
+        return cursor, claims.unclaimed(cursor, end, self._version)

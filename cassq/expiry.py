@@ -18,10 +18,11 @@ from itertools import groupby
 from operator import itemgetter
 
 from cassq import claims
-from cassq.catalog.rows import Claim, ClaimState, Cursor, PipeRow, QueueRow, Reason, Removed
+from cassq.catalog.rows import Claim, ClaimState, Cursor, PipeRow, QueueRow, Reason
 from cassq.errors import CorruptionError
 from cassq.extents.port import ExtentMissingError, ExtentReader, Slice
 from cassq.frames import Place
+from cassq.moves import removals
 from cassq.ports import Ports
 from cassq.queues import QueuePolicy
 from cassq.ranges import EMPTY, RangeSet
@@ -75,13 +76,6 @@ def split(slices: Sequence[Slice], old: RangeSet) -> tuple[list[Slice], list[Sli
     ]
     head = spans.pop(0)[1] if spans and spans[0][0] else []
     return head, spans[0][1] if spans else []
-
-
-def removals(
-    group_id: str, pipe_id: str, seqs: RangeSet, reason: Reason, now_ms: int
-) -> list[Removed]:
-    """The ledger's facts for messages that are removed."""
-    return [Removed(group_id, pipe_id, start, end, reason, now_ms) for start, end in seqs.ranges]
 
 
 def plan_expiry(
@@ -262,12 +256,10 @@ def _not_yet(pipe: PipeRow, row: Claim, before_ms: int) -> bool:
 def skip(ports: Ports, cursor: Cursor, chain: Place, reason: Reason) -> Cursor | None:
     """Remove everything between the cursor's chain end and `chain`; the new cursor, or None when
     somebody else moved the chain."""
-    row = claims.first(cursor, chain, "", 0, ports.ids.version)
-    done = replace(row, state=ClaimState.DONE, deliveries=0)
-    seqs = RangeSet.run(cursor.chain.seq, chain.seq)
-    now_ms = ports.catalog.now_ms()
-    facts = removals(cursor.group_id, cursor.pipe_id, seqs, reason, now_ms)
-    if not ports.catalog.claim(cursor, chain, [done], removed=facts):
+    row = claims.unclaimed(cursor, chain, ports.ids.version)
+    facts = removals(row, row.left, reason, ports.catalog.now_ms())
+    done = claims.buried(row, ports.ids.version)
+    if not ports.catalog.claim(cursor, chain, done, removed=facts):
         return None
     return replace(cursor, chain=chain)
 
@@ -276,7 +268,7 @@ def cut_out(
     ports: Ports, row: Claim, seqs: RangeSet, reason: Reason, *, epoch: int | None = None
 ) -> bool:
     """Remove messages of a claim row; whether the row was still as it was read."""
-    facts = removals(row.group_id, row.pipe_id, seqs, reason, ports.catalog.now_ms())
+    facts = removals(row, seqs, reason, ports.catalog.now_ms())
     rows = claims.resolved(row, seqs, (), ports.ids.version)
     return ports.catalog.replace(row, rows, epoch=epoch, removed=facts)
 

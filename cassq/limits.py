@@ -18,7 +18,6 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from cassq import claims
 from cassq.catalog.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow, PipeState, QueueRow
@@ -304,8 +303,7 @@ class _Line:
         cursor, limit = self._cursor, min(count, DOOMED_AT_ONCE)
         slices = self._reader.read(cursor.chain, self._end_seq, limit, 0)[:1]
         chain = self._reader.place_after(cursor.chain, slices)
-        waiting = claims.first(cursor, chain, "", 0, self._ports.ids.version)
-        waiting = replace(waiting, state=ClaimState.FREE, deliveries=0)
+        waiting = claims.unclaimed(cursor, chain, self._ports.ids.version)
         rows = self._doomed(waiting, count)
         return rows if self._catalog.claim(cursor, chain, rows) else []
 

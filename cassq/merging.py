@@ -18,6 +18,7 @@ from cassq.batches import Batch, Intend
 from cassq.catalog.rows import Claim, GroupRow, PipeRow, Reason
 from cassq.errands import BATCH_BYTES, Chosen, Errand, Spot
 from cassq.errors import CassqError, OwnershipError
+from cassq.expiry import cut_out
 from cassq.extents.port import Slice
 from cassq.frames import Place
 from cassq.letters import Filter, Part
@@ -130,18 +131,15 @@ class Purging(Errand):
         return super()._choose(spot, part, left, room, bytes_max)
 
     def _handle(self, spot: Spot, part: Part, chosen: Chosen) -> bool:
-        now_ms = self._catalog.now_ms()
-        if part.row is None:
-            found = self._unclaimed(spot, part, chosen.end)
-            if found is None:
-                return False
-            cursor, free = found
-            rows = claims.resolved(free, chosen.seqs, [], self._version)
-            removed = removals(free, chosen.seqs, Reason.PURGED, now_ms)
-            return self._catalog.claim(cursor, chosen.end, rows, removed=removed, synced=True)
-        rows = claims.resolved(part.row, chosen.seqs, [], self._version)
-        removed = removals(part.row, chosen.seqs, Reason.PURGED, now_ms)
-        return self._catalog.replace(part.row, rows, removed=removed)
+        if part.row is not None:
+            return cut_out(self._ports, part.row, chosen.seqs, Reason.PURGED)
+        found = self._unclaimed(spot, part, chosen.end)
+        if found is None:
+            return False
+        cursor, free = found
+        rows = claims.resolved(free, chosen.seqs, [], self._version)
+        removed = removals(free, chosen.seqs, Reason.PURGED, self._catalog.now_ms())
+        return self._catalog.claim(cursor, chosen.end, rows, removed=removed, synced=True)
 
 
 def _batch(slices: list[Slice], pipe_id: str) -> Batch:

@@ -128,14 +128,24 @@ def _arrived_in(
 # --- moves of many: dead letters that go back ------------------------------------------------
 
 
-def held_by(claim: Claim, owner: str, now_ms: int, version: claims.Version) -> Claim:
-    """A claim in the hands of a mover: no delivery, and marked as moving."""
+def held_by(
+    claim: Claim,
+    owner: str,
+    now_ms: int,
+    version: claims.Version,
+    *,
+    failure: str | None = None,
+) -> Claim:
+    """A claim in the hands of a mover: that is no delivery.
+
+    failure: the record it gets; None: its own, marked as moving.
+    """
     return replace(
         claim,
         state=ClaimState.HELD,
         holder=owner,
         due_ms=now_ms + HOLD_MS,
-        failure=claims.marked_moving(claim),
+        failure=claims.marked_moving(claim) if failure is None else failure,
         version=version(),
     )
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 from cassq import claims
 from cassq.batches import Batch, Intend
-from cassq.catalog.rows import Claim, ClaimState, GroupRow, Move, QueueRow
+from cassq.catalog.rows import Claim, GroupRow, Move, QueueRow
 from cassq.errors import CassqError, CorruptionError, OwnershipError
 from cassq.extents.port import ExtentMissingError
 from cassq.frames import Place, encode_headers
-from cassq.moves import HOLD_MS, arrived, finish
+from cassq.moves import arrived, finish, held_by
 from cassq.ports import Ports
 from cassq.queues import dead_letter_name
 
@@ -70,14 +69,9 @@ class DeadLetters:
         if claims.is_moving(claim):
             return finish(self._ports, claim)
         now_ms = self._catalog.now_ms()
-        held = replace(
-            claim,
-            state=ClaimState.HELD,
-            holder=self._owner,
-            failure=claims.marked_leaving(claim, _reason(claim)),
-            due_ms=now_ms + HOLD_MS,
-            version=self._ports.ids.version(),
-        )
+        leaving = claims.marked_leaving(claim, _reason(claim))
+        version = self._ports.ids.version
+        held = held_by(claim, self._owner, now_ms, version, failure=leaving)
         if not self._catalog.replace(claim, [held]):
             return False
         (seq,) = held.left
@@ -88,7 +82,7 @@ class DeadLetters:
                 move = self._push(queue, group, held, seq, letter, move)
             except OwnershipError:
                 return False  # its intent was faster than ours
-        rows = claims.buried(held, self._ports.ids.version)
+        rows = claims.buried(held, version)
         return self._catalog.replace(held, rows, settle=[move])
 
     def _intent(self, claim: Claim, seq: int) -> Move | None:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from cassq.catalog.rows import PipeRow, PipeState, Reason
-from cassq.expiry import age_limit_ms, older, plan_expiry, removals, split
+from cassq.catalog.rows import Claim, ClaimState, PipeRow, PipeState, Reason
+from cassq.expiry import age_limit_ms, older, plan_expiry, split
 from cassq.extents.port import Slice
 from cassq.frames import Extras, decode, encode
+from cassq.moves import removals
 from cassq.queues import QueuePolicy
 from cassq.ranges import RangeSet
 
@@ -82,7 +83,8 @@ def test_what_is_read_is_split_into_the_old_in_front_and_the_live_behind(
 
 
 def test_each_range_is_a_fact_of_its_own() -> None:
-    facts = removals("g", "p", RangeSet.of([1, 2, 5]), Reason.EXPIRED, 9)
+    row = Claim("g", "p", 0, 9, 0, ClaimState.FREE, 0, 0)
+    facts = removals(row, RangeSet.of([1, 2, 5]), Reason.EXPIRED, 9)
     assert [(f.start, f.end, f.reason, f.at_ms) for f in facts] == [
         (1, 3, "expired", 9),
         (5, 6, "expired", 9),
