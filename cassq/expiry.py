@@ -26,7 +26,7 @@ from cassq.moves import removals
 from cassq.ports import Ports
 from cassq.queues import QueuePolicy
 from cassq.ranges import EMPTY, RangeSet
-from cassq.timers import next_runs
+from cassq.timers import schedule_next
 
 logger = logging.getLogger("cassq")
 
@@ -97,7 +97,6 @@ class Expiry:
     def __init__(self, ports: Ports, queue: Callable[[], QueueRow]) -> None:
         self._ports = ports
         self._catalog = ports.catalog
-        self._version = ports.ids.version
         self._queue = queue
         self._opened_ms: dict[str, int] = {}
 
@@ -221,7 +220,8 @@ class Expiry:
             end_seq = (pipe.end or reader.published()).seq
             count = 0
             if pipe.timer_ms is not None:
-                self._schedule(cursor, reader, end_seq)
+                while cursor is not None and cursor.chain.seq < end_seq:
+                    cursor = schedule_next(self._ports, reader, cursor, end_seq)
             elif cursor.chain.seq < end_seq:
                 after = self.remove_head(pipe, cursor, reader, end_seq, before_ms)
                 count += after.chain.seq - cursor.chain.seq if after else 0
@@ -237,15 +237,6 @@ class Expiry:
             return count
         finally:
             reader.close()
-
-    def _schedule(self, cursor: Cursor, reader: ExtentReader, end_seq: int) -> None:
-        """Give the messages of a timer pipe their rows, as a popper would."""
-        while cursor.chain.seq < end_seq:
-            runs, chain = next_runs(reader, cursor.chain, end_seq)
-            rows = claims.scheduled(cursor, runs, self._version)
-            if not self._catalog.claim(cursor, chain, rows):
-                return
-            cursor = replace(cursor, chain=chain)
 
 
 def _not_yet(pipe: PipeRow, row: Claim, before_ms: int) -> bool:

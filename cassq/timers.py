@@ -16,6 +16,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from cassq import claims
 from cassq.catalog.rows import Cursor, GroupRow, PipeRow
@@ -90,33 +91,29 @@ class Timers:
             self._kinds[pipe_id] = known
         return known
 
-    def schedule(self) -> int:
-        """Schedule what is not scheduled yet; how many messages. Cost: one unsynced transaction
-        for up to 4,096 runs."""
-        count = 0
+    def schedule(self) -> None:
+        """Schedule what is not scheduled yet. Cost: one unsynced transaction for up to 4,096
+        runs."""
         for timer in list(self._timers.values()):
             try:
-                count += self._schedule(timer)
+                self._schedule(timer)
             except (ExtentMissingError, CorruptionError) as exc:
                 self._forget(timer)
                 self.broken.append((timer.row.id, exc))
-        return count
 
-    def _schedule(self, timer: _Timer) -> int:
-        count = 0
+    def _schedule(self, timer: _Timer) -> None:
         while True:
             cursor = timer.cursor or self._catalog.cursor(self._group.id, timer.row.id)
             if cursor is None:
                 self._forget(timer)  # it was retired
-                return count
+                return
             timer.cursor = cursor
             if timer.reader is None:
                 timer.reader = self._ports.store.reader(timer.row.id)
             end_seq = (timer.row.end or timer.reader.published()).seq
             if cursor.chain.seq >= end_seq:
-                return count
-            count += schedule_next(self._ports, timer.reader, cursor, end_seq)
-            timer.cursor = None  # moved, by us or by another
+                return
+            timer.cursor = schedule_next(self._ports, timer.reader, cursor, end_seq)
 
     def _forget(self, timer: _Timer) -> None:
         self._timers.pop(timer.row.id, None)
@@ -146,14 +143,16 @@ def schedule_pipe(ports: Ports, group: GroupRow, pipe: PipeRow) -> None:
         reader.close()
 
 
-def schedule_next(ports: Ports, reader: ExtentReader, cursor: Cursor, end_seq: int) -> int:
-    """Schedule what follows the chain's end; how many messages, none if somebody was faster."""
-    runs, chain = next_runs(reader, cursor.chain, end_seq)
+def schedule_next(
+    ports: Ports, reader: ExtentReader, cursor: Cursor, end_seq: int
+) -> Cursor | None:
+    """Schedule what follows the chain's end; the new cursor, or None when somebody was faster."""
+    runs, chain = _next_runs(reader, cursor.chain, end_seq)
     rows = claims.scheduled(cursor, runs, ports.ids.version)
-    return chain.seq - cursor.chain.seq if ports.catalog.claim(cursor, chain, rows) else 0
+    return replace(cursor, chain=chain) if ports.catalog.claim(cursor, chain, rows) else None
 
 
-def next_runs(reader: ExtentReader, start: Place, end_seq: int) -> tuple[list[Run], Place]:
+def _next_runs(reader: ExtentReader, start: Place, end_seq: int) -> tuple[list[Run], Place]:
     """The next runs of equal due times from `start` on, and the place after them."""
     runs: list[Run] = []
     place = start
