@@ -36,6 +36,7 @@ from cassq.importance import importance_of
 from cassq.peeking import to_wall
 from cassq.ports import Ports
 from cassq.queues import dead_letter_name, is_dead_letter_name
+from cassq.sealing import seen_end
 from cassq.whereabouts import Content, Sight, Step, Times, said, step_of
 
 logger = logging.getLogger("cassq")
@@ -212,7 +213,7 @@ class _Tracer:
             pipe_id,
             seq,
             pipe=pipe,
-            end_seq=_end_seq(self._ports, pipe),
+            end_seq=seen_end(self._ports.store, pipe),
             cursor=cursor,
             claim=claim,
             move=next((move for move in moves if move.seq == seq), None),
@@ -291,12 +292,6 @@ def _near(spot: Spot, cursors: Iterable[Cursor], claim: Claim | None = None) -> 
     places = [place for cursor in cursors for place in (cursor.ack, cursor.chain)]
     places += [Place(claim.start, claim.pos)] if claim else []
     return max((place for place in places if place.seq <= spot[1]), default=Place(0, 0))
-
-
-def _end_seq(ports: Ports, pipe: PipeRow) -> int:
-    if pipe.end is not None:
-        return pipe.end.seq
-    return _use(ports, pipe, lambda reader: reader.published().seq) or 0
 
 
 def _content(ports: Ports, pipe: PipeRow, spot: Spot, near: Place) -> Content | None:

@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 from cassq.attendance import GONE_MS
 from cassq.catalog.rows import GroupRow, Member, PipeRow, QueueRow
-from cassq.errors import CorruptionError
-from cassq.extents.port import ExtentMissingError
 from cassq.reaper.actions import Action, PlannedPass, Scope
 from cassq.scaling import Load, next_wish, wished_pipes
+from cassq.sealing import seen_end
 
 LOOKED_MAX = 64
 
@@ -93,22 +92,10 @@ class Scale(PlannedPass[Sequence[Busy]]):
         """Whether there is something in a pipe that the group has not claimed."""
         catalog = self._ports.catalog
         chains = {cursor.pipe_id: cursor.chain.seq for cursor in catalog.cursors(group.id)}
-        for pipe in catalog.unclaimed_pipes(group, LOOKED_MAX, unacked=True):
-            if self._end_seq(pipe) > chains.get(pipe.id, 0):
-                return True
-        return False
-
-    def _end_seq(self, pipe: PipeRow) -> int:
-        if pipe.end is not None:
-            return pipe.end.seq
-        try:
-            reader = self._ports.store.reader(pipe.id)
-        except (ExtentMissingError, CorruptionError):
-            return 0
-        try:
-            return reader.published().seq
-        finally:
-            reader.close()
+        return any(
+            seen_end(self._ports.store, pipe) > chains.get(pipe.id, 0)
+            for pipe in catalog.unclaimed_pipes(group, LOOKED_MAX, unacked=True)
+        )
 
     def plan(self, snapshot: Sequence[Busy], now_ms: int) -> list[Action]:
         return plan(snapshot, now_ms)
