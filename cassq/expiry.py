@@ -24,7 +24,6 @@ from cassq.extents.port import ExtentMissingError, ExtentReader, Slice
 from cassq.frames import Place
 from cassq.moves import removals
 from cassq.ports import Ports
-from cassq.queues import QueuePolicy
 from cassq.ranges import EMPTY, RangeSet
 from cassq.timers import schedule_next
 
@@ -33,12 +32,6 @@ logger = logging.getLogger("cassq")
 READ_MESSAGES = 65_536
 READ_BYTES = 8 * 1024 * 1024
 PIPES_KEPT = 4096
-
-
-def age_limit_ms(policy: QueuePolicy) -> int | None:
-    """How old a message may become; None: as old as it likes."""
-    limits = [s for s in (policy.message_ttl, policy.retain_unconsumed) if s is not None]
-    return round(min(limits) * 1000) if limits else None
 
 
 def older(piece: Slice, before_ms: int, pipe_ms: int, wall_offset_ms: int) -> RangeSet:
@@ -102,7 +95,7 @@ class Expiry:
 
     def before_ms(self) -> int | None:
         """Whose age counts from this catalog time or earlier has expired; None: nothing does."""
-        limit_ms = age_limit_ms(self._queue().policy)
+        limit_ms = self._queue().policy.age_limit_ms
         return None if limit_ms is None else self._catalog.now_ms() - limit_ms
 
     # --- what was never claimed -----------------------------------------------------------------

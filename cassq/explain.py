@@ -35,7 +35,7 @@ from cassq.frames import Place
 from cassq.importance import importance_of
 from cassq.peeking import to_wall
 from cassq.ports import Ports
-from cassq.queues import dead_letter_name, is_dead_letter_name
+from cassq.queues import dead_letter_name, is_dead_letter_name, origin_of
 from cassq.sealing import seen_end
 from cassq.whereabouts import Content, Sight, Step, Times, said, step_of
 
@@ -108,9 +108,10 @@ def explain(ports: Ports, message_id: str, queue: QueueRow | None = None) -> Exp
     now_ms = catalog.now_ms()
     times = Times(now_ms, to_wall(ports, now_ms))
     home = _home(ports, spot, queue)
-    # Asked of dead letters, it may be the queue that they come from.
-    wanted = {queue.name, queue.name.rsplit("~", 2)[0]} if queue else None
-    if home is None or (wanted is not None and home.name not in wanted):
+    wanted = {queue.name} if queue else set()
+    if queue and is_dead_letter_name(queue.name):
+        wanted.add(origin_of(queue.name)[0])  # it may be the queue that they come from
+    if home is None or (wanted and home.name not in wanted):
         where = f"of queue {queue.name}" if queue else "of any queue"
         raise MessageNotFoundError(f"{message_id} is no message {where}")
     pipe = _live(ports, spot[0])
@@ -272,8 +273,7 @@ class _Tracer:
         queue, group = sight.queue, sight.group
         pairs = [(queue.name, group.name)]
         if is_dead_letter_name(queue.name):
-            name, group_name, _ = queue.name.rsplit("~", 2)
-            pairs.append((name, group_name))
+            pairs.append(origin_of(queue.name))
         pipes: list[PipeRow] = []
         for name, group_name in pairs:
             letters = self._catalog.queue(dead_letter_name(name, group_name))

@@ -51,6 +51,12 @@ def dead_letter_name(queue: str, group: str) -> str:
     return f"{queue}{OWN}{group}{OWN}dead"
 
 
+def origin_of(name: str) -> tuple[str, str]:
+    """The queue and group whose dead letters the queue of that name holds."""
+    queue, group, _ = name.rsplit(OWN, 2)
+    return queue, group
+
+
 def is_dead_letter_name(name: str) -> bool:
     """Whether a queue holds dead letters."""
     return name.endswith(f"{OWN}dead")
@@ -175,6 +181,12 @@ class QueuePolicy:
     def strict(self) -> bool:
         """Whether messages are in one order for all."""
         return self.consistency == "cp"
+
+    @property
+    def age_limit_ms(self) -> int | None:
+        """How old a message may become; None: as old as it likes."""
+        limits = [s for s in (self.message_ttl, self.retain_unconsumed) if s is not None]
+        return round(min(limits) * 1000) if limits else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from cassq.catalog.rows import (
 )
 from cassq.claims import is_doomed, is_moving, is_spent
 from cassq.queues import is_dead_letter_name, rules_of
+from cassq.retries import DEATH_HEADER
 
 REASONS = {
     "delivery_limit": "it was delivered as often as allowed",
@@ -276,12 +277,12 @@ def _limits(sight: Sight, times: Times) -> list[str]:
     told, policy = [], sight.queue.policy
     if policy.pop_paused:
         told.append("The queue is paused: nothing is delivered until it is resumed.")
-    limits = [s for s in (policy.message_ttl, policy.retain_unconsumed) if s is not None]
-    if limits and sight.content is not None and sight.pipe is not None:
+    limit_ms = policy.age_limit_ms
+    if limit_ms is not None and sight.content is not None and sight.pipe is not None:
         since_ms = sight.content.due_ms
         if since_ms is None:
             since_ms = max(sight.content.pushed_ms - times.to_wall_ms, sight.pipe.created_ms)
-        told.append(f"It expires at {times.said(since_ms + round(min(limits) * 1000))}.")
+        told.append(f"It expires at {times.said(since_ms + limit_ms)}.")
     return told
 
 
@@ -348,7 +349,7 @@ def _death(sight: Sight) -> dict[str, Any]:
     if sight.content is None or not is_dead_letter_name(sight.queue.name):
         return {}
     try:
-        death = json.loads(sight.content.headers.get("cassq-death", "{}"))
+        death = json.loads(sight.content.headers.get(DEATH_HEADER, "{}"))
     except ValueError:
         return {}  # a user's own header of that name
     numbers = ("deliveries", "first_ms", "last_ms", "at_ms")

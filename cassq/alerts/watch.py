@@ -18,7 +18,7 @@ from cassq.errors import CassqError
 from cassq.importance import importance_of
 from cassq.peeking import unfinished_headers
 from cassq.ports import Ports
-from cassq.queues import dead_letter_name, is_dead_letter_name
+from cassq.queues import dead_letter_name, is_dead_letter_name, origin_of
 from cassq.stats import GroupStats, queue_stats
 
 logger = logging.getLogger("cassq")
@@ -183,7 +183,7 @@ def _snapshot(
 ) -> Snapshot:
     catalog, policy = ports.catalog, queue.policy
     if is_dead_letter_name(queue.name) and not policy.owner:
-        parent = catalog.queue(queue.name.rsplit("~", 2)[0])
+        parent = catalog.queue(origin_of(queue.name)[0])
         policy = replace(policy, owner=parent.policy.owner if parent else "")
     since_ms = now_ms - round((policy.alert_no_consumer or MEMBER_SECONDS) * 1000)
     grown = 0

@@ -25,7 +25,7 @@ from cassq.dead_letters import DeadLetterQueue
 from cassq.errands import Outcome, Watch
 from cassq.errors import CassqError, QueueNotFoundError
 from cassq.letters import Letter
-from cassq.queues import OWN, is_dead_letter_name
+from cassq.queues import OWN, is_dead_letter_name, origin_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -105,7 +105,7 @@ def list_(call: Invocation, prefix: str) -> None:
         for queue in client.queues(f"{prefix}{OWN}" if prefix else ""):
             if not is_dead_letter_name(queue.name):
                 continue
-            name, group, _ = queue.name.rsplit(OWN, 2)
+            name, group = origin_of(queue.name)
             try:
                 stats = queue.stats().groups.get("default")
             except QueueNotFoundError:

@@ -12,7 +12,7 @@ from cassq.alerts.incidents import load
 from cassq.alerts.targets import Target
 from cassq.catalog.rows import QueueRow
 from cassq.ports import Ports
-from cassq.queues import is_dead_letter_name
+from cassq.queues import is_dead_letter_name, origin_of
 from cassq.reaper.actions import Action, Pass, Scope
 
 _AT_ONCE = 50
@@ -62,7 +62,7 @@ class Alert(Pass):
         found = {row.id: row for row in rows.values() if row is not None and not row.deleted}
         for row in list(found.values()):
             if is_dead_letter_name(row.name):
-                parent = self._ports.catalog.queue(row.name.rsplit("~", 2)[0])
+                parent = self._ports.catalog.queue(origin_of(row.name)[0])
                 if parent is not None:
                     found[parent.id] = parent
         return list(found.values())

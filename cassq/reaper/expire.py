@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from cassq.catalog.rows import PipeRow, QueueRow
 from cassq.dedup import forget
-from cassq.expiry import age_limit_ms, expire, plan_expiry
+from cassq.expiry import expire, plan_expiry
 from cassq.limits import trim
 from cassq.ports import Ports
 from cassq.reaper.actions import VOID, Action, PlannedPass, Scope
@@ -32,7 +32,7 @@ def plan(snapshot: Sequence[Limited], now_ms: int) -> list[Action]:
     found: list[Action] = []
     for limited in snapshot:
         queue, policy = limited.queue, limited.queue.policy
-        limit_ms = age_limit_ms(policy)
+        limit_ms = policy.age_limit_ms
         old = limit_ms is not None and plan_expiry(
             limited.pipes, limited.group_ids, now_ms - limit_ms
         )
@@ -60,7 +60,7 @@ class Expire(PlannedPass[Sequence[Limited]]):
         catalog = self._ports.catalog
         found: list[Limited] = []
         for queue in catalog.limited_queues(scope.ids):
-            if age_limit_ms(queue.policy) is None:
+            if queue.policy.age_limit_ms is None:
                 found.append(Limited(queue))
             else:
                 group_ids = [group.id for group in catalog.groups(queue.id)]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from cassq.catalog.rows import Claim, ClaimState, PipeRow, PipeState, Reason
-from cassq.expiry import age_limit_ms, older, plan_expiry, split
+from cassq.expiry import older, plan_expiry, split
 from cassq.extents.port import Slice
 from cassq.frames import Extras, decode, encode
 from cassq.moves import removals
@@ -33,7 +33,7 @@ def a_slice(
 def test_the_shorter_limit_holds(
     ttl: float | None, retain: float | None, limit_ms: int | None
 ) -> None:
-    assert age_limit_ms(QueuePolicy(message_ttl=ttl, retain_unconsumed=retain)) == limit_ms
+    assert QueuePolicy(message_ttl=ttl, retain_unconsumed=retain).age_limit_ms == limit_ms
 
 
 @pytest.mark.parametrize(
