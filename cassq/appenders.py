@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from cassq.arguments import DELAY_MAX_SECONDS, milliseconds
+from cassq.arguments import DELAY_MAX_SECONDS, check_zone, milliseconds
 from cassq.catalog.rows import PipeRow, QueueRow
 from cassq.errors import UsageError
 from cassq.lanes import lane_of
@@ -26,10 +26,6 @@ class Appenders:
         self._side_by_side: list[Appender] = []  # for what is delivered at once, in turn
         self._share = 1
         self._turn = 0
-
-    def now_ms(self) -> int:
-        """Catalog time, in which due times are."""
-        return self._ports.catalog.now_ms()
 
     def place(self, delay: float | None, due: datetime | None) -> tuple[int | None, int]:
         """The lane and due time (catalog milliseconds) of a delayed message; the lane is None
@@ -53,10 +49,7 @@ class Appenders:
             raise UsageError("delay and due say the same: give one of them")
         if not isinstance(due, datetime):
             raise UsageError(f"due is a datetime, not {due!r}", hint="for seconds there is delay")
-        if due.tzinfo is None:
-            raise UsageError(
-                "due needs a time zone", hint="for instance datetime(2030, 1, 1, tzinfo=UTC)"
-            )
+        check_zone("due", due)
         wall_ms = round(due.astimezone(UTC).timestamp() * 1000)
         delay_ms = wall_ms - self._ports.clock.wall_ms()
         if delay_ms > DELAY_MAX_SECONDS * 1000:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 
 from cassq.errors import UsageError
 
@@ -24,6 +25,14 @@ def check_seconds(name: str, seconds: float, most: float, *, least: float = 0) -
         raise UsageError(f"{name} is a number of seconds, not {seconds!r}")
     if not least <= seconds <= most:
         raise UsageError(f"{name} is between {least} and {most:.0f} seconds, not {seconds}")
+
+
+def check_zone(name: str, when: datetime) -> None:
+    """UsageError unless `when` has a time zone."""
+    if when.tzinfo is None:
+        raise UsageError(
+            f"{name} needs a time zone", hint="for instance datetime(2030, 1, 1, tzinfo=UTC)"
+        )
 
 
 def milliseconds(name: str, seconds: float | None) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from cassq.arguments import message_place
-from cassq.catalog.rows import Claim, ClaimState, GroupRow, PipeRow, PipeState, QueueRow, Reason
+from cassq.catalog.rows import ClaimState, GroupRow, PipeRow, QueueRow, Reason
 from cassq.errors import UsageError
 from cassq.expiry import cut_out
 from cassq.ports import Ports
 from cassq.ranges import RangeSet
-from cassq.sealing import end_of
+from cassq.sealing import end_of, live_pipe
 from cassq.timers import schedule_pipe
 
 TRIES_MAX = 32
@@ -21,8 +21,8 @@ def cancel(ports: Ports, queue: QueueRow, message_id: str) -> bool:
     is none, or of a message that was not delayed. Cost: two synced transactions for each group.
     """
     pipe_id, seq = message_place(message_id)
-    pipe = ports.catalog.pipe(pipe_id)
-    if pipe is None or pipe.state is PipeState.CONSUMED:
+    pipe = live_pipe(ports.catalog, pipe_id)
+    if pipe is None:
         return False  # every group is done with it
     if pipe.queue_id != queue.id:
         raise UsageError(f"message {message_id} is not in queue {queue.name!r}")
@@ -54,9 +54,10 @@ def _cancel_for(ports: Ports, group: GroupRow, pipe: PipeRow, seq: int) -> bool:
         if seq >= cursor.chain.seq:
             schedule_pipe(ports, group, pipe)
             continue
-        row = _row_of(ports.catalog.claims(group.id, pipe.id), seq)
-        if row is None:
+        rows = ports.catalog.claims(group.id, pipe.id, range(seq, seq + 1))
+        if not rows:
             continue  # it changed between the two reads
+        row = rows[0]
         if row.state is ClaimState.DONE or seq in row.acked:
             return _was_purged(ports, group, pipe, seq)
         if row.state is not ClaimState.FREE or row.deliveries > 0:
@@ -64,10 +65,6 @@ def _cancel_for(ports: Ports, group: GroupRow, pipe: PipeRow, seq: int) -> bool:
         if cut_out(ports, row, RangeSet.run(seq, seq + 1), Reason.PURGED):
             return True
     return False
-
-
-def _row_of(rows: list[Claim], seq: int) -> Claim | None:
-    return next((row for row in rows if row.start <= seq < row.end), None)
 
 
 def _was_purged(ports: Ports, group: GroupRow, pipe: PipeRow, seq: int) -> bool:

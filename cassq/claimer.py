@@ -9,20 +9,21 @@ before anything of it is claimed, and everything of a pipe is done in its order.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 from cassq import claims
+from cassq.bundles import Piece
 from cassq.catalog.rows import Claim, ClaimState, Cursor, GroupRow, QueueRow
 from cassq.errors import CassqError, CorruptionError
 from cassq.expiry import Expiry
-from cassq.extents.port import ExtentMissingError, Slice
+from cassq.extents.port import ExtentMissingError
 from cassq.health import Health, freed
 from cassq.holdings import Holder, Holding
 from cassq.locks.port import Lock
 from cassq.ports import Ports
 from cassq.queues import Rules, rules_of
-from cassq.retaking import CLAIM_BYTES_MAX, Found, into_holdings, read_left
+from cassq.retaking import CLAIM_BYTES_MAX, Found, Retaker, read_left
 from cassq.retries import Bury, bury_or_leave
 from cassq.timers import Timers
 from cassq.window import View, Window
@@ -32,7 +33,8 @@ logger = logging.getLogger("cassq")
 TRIES_MAX = 32
 DUE_LISTED = 256
 GRAIN_MS = 2
-LOOK_MS = 20  # how often what came back is looked for while there is something new
+BURIED_AT_ONCE = 32  # dead letters: each costs a few syncs
+LOOK_MS = 40  # how often what came back is looked for while there is something new
 
 
 class Claimer:
@@ -62,6 +64,7 @@ class Claimer:
         self.window = Window(ports, queue, group(), in_order=self.exclusive)
         self.timers = Timers(ports, group())
         self.health = Health(ports, group().id, lambda: self.rules)
+        self.retaker = Retaker(ports.catalog, self.window, self.name, self._version)
         self._expiry = Expiry(ports, queue)
         self._paused = False
 
@@ -89,8 +92,8 @@ class Claimer:
         due = self._due_now(forced=self.timers.has_news())
         while True:
             for view in self.window.candidates():
-                found = self._retake(self._in_line(due, view), limit, holder) if due else []
-                found = found or self._claim_from(view, limit, holder)
+                line = self._in_line(due, view) if due else []
+                found = self._claim_both(line, view, limit, holder)
                 if found:
                     self.window.claimed(view)
                     return found
@@ -101,7 +104,8 @@ class Claimer:
             elif self.window.truncated:
                 self.window.look_further()
             else:
-                return self._retake(due or self._due_now(forced=True) or [], limit, holder)
+                due = self._due_now(forced=True) if due is None else due
+                return self._retake(due or [], limit, holder)
 
     def _refresh(self) -> None:
         self.window.refresh()
@@ -111,11 +115,29 @@ class Claimer:
         """There may be something that came back: look for it first."""
         self._looked_ms = -LOOK_MS
 
-    def _claim_from(self, view: View, limit: int, holder: Holder) -> list[Found]:
+    def _claim_both(self, line: list[Claim], view: View, limit: int, holder: Holder) -> list[Found]:
+        """What stands in line before a pipe's messages, and then of those as many as there is
+        room for: a few failures do not cost a pop of their own."""
+        room = limit - sum(row.left_count for row in line)
+        if not line or self.exclusive or room <= 0 or any(map(claims.is_suspect, line)):
+            return self._retake(line, limit, holder) or self._claim_from(view, limit, holder)
+        fresh = self._claim_from(view, room, holder, joint=True)
+        try:
+            back = self._retake(line, limit - room, holder, joint=bool(fresh))
+        except CassqError as exc:
+            if not fresh:
+                raise
+            logger.warning("left for the next look: %s", exc)
+            return fresh
+        return back + fresh
+
+    def _claim_from(
+        self, view: View, limit: int, holder: Holder, *, joint: bool = False
+    ) -> list[Found]:
         try:
             if self.exclusive:
                 return self._claim_exclusively(view, limit, holder)
-            return self._claim_next(view, limit, holder, None)
+            return self._claim_next(view, limit, holder, None, joint=joint)
         except (ExtentMissingError, CorruptionError) as exc:
             self.window.set_aside(view.row.id, exc)
             return []
@@ -125,7 +147,9 @@ class Claimer:
 
     # --- what was never claimed -------------------------------------------------------------
 
-    def _claim_next(self, view: View, limit: int, holder: Holder, lock: Lock | None) -> list[Found]:
+    def _claim_next(
+        self, view: View, limit: int, holder: Holder, lock: Lock | None, *, joint: bool = False
+    ) -> list[Found]:
         """Claim a run from the chain's end on, by compare-and-set."""
         for _ in range(TRIES_MAX):
             cursor = view.cursor or self._catalog.cursor(self._group().id, view.row.id)
@@ -147,12 +171,13 @@ class Claimer:
             chain = reader.place_after(cursor.chain, slices)
             now_ms = self._catalog.now_ms()
             due_ms = now_ms + self.rules.claim_timeout_ms
-            row = claims.first(cursor, chain, self.name, due_ms, self._version)
+            row = claims.first(cursor, chain, self.name, due_ms, self._version, joint=joint)
             # What felled the machine, again and again, is to be counted.
             if self._catalog.claim(cursor, chain, [row], synced=reader.earlier_boot):
                 view.cursor = replace(cursor, chain=chain)
                 epoch = cursor.epoch if lock else None
-                return [(Holding(holder, [row], now_ms, lock, epoch), slices)]
+                pieces = [Piece(piece.frame, piece.seqs) for piece in slices]
+                return [(Holding(holder, [row], now_ms, lock, epoch), pieces)]
             if lock is not None:
                 return []  # fenced
             view.cursor = None
@@ -182,7 +207,8 @@ class Claimer:
     # --- what came back, or has come due ------------------------------------------------------
 
     def _due_now(self, *, forced: bool) -> list[Claim] | None:
-        """The free rows whose time has come, in line; None when it is not yet time to look.
+        """The free rows whose time has come, in line; None when that is not known: it is not yet
+        time to look, or so much was to be done first that there may be more.
 
         Expired claims are freed, spent messages put away, delayed ones scheduled on the way.
         """
@@ -190,21 +216,24 @@ class Claimer:
         if not forced and now_ms - self._looked_ms < LOOK_MS:
             return None
         self._looked_ms = now_ms
+        left: list[Claim] = []
         self.timers.schedule()
         while self.timers.broken:
             self.window.set_aside(*self.timers.broken.pop())
         for _ in range(TRIES_MAX):
-            now_ms = self._catalog.now_ms()
-            due = self._listed(now_ms)
+            due = self._listed(self._catalog.now_ms())
             expired = [row for row in due if row.state is ClaimState.HELD]
             if expired:
-                self._free(expired, now_ms)
+                self._free(expired)
                 continue
             spent = [row for row in due if self._is_spent(row)]
             left = [row for row in due if row not in spent]
-            if sum(map(self._put_away, spent)) + sum(map(self._expired, left)) == 0:
+            if self.put_away(spent) + sum(map(self._expired, left)) == 0:
                 return left
-        return []
+            if len(spent) > BURIED_AT_ONCE:
+                break
+        self.given_back()
+        return left
 
     def _listed(self, now_ms: int) -> list[Claim]:
         """What is due; in exclusive groups only of timer pipes: what came back in another pipe is
@@ -229,15 +258,14 @@ class Claimer:
             if any(row.due_ms <= now_ms for row in free):
                 self.given_back()
             if not self.exclusive:
-                self.put_away(free)
+                self.put_away([row for row in free if self._is_spent(row)])
         except CassqError as exc:
             logger.warning("left for the next look: %s", exc)
 
-    def put_away(self, free: Iterable[Claim]) -> None:
-        """Make dead letters of those rows that are spent."""
-        for row in free:
-            if self._is_spent(row):
-                self._put_away(row)
+    def put_away(self, spent: list[Claim]) -> int:
+        """Make dead letters of spent rows; of how many. Of many some are left for the next look:
+        meanwhile nobody could pop, or ack."""
+        return sum(map(self._put_away, spent[:BURIED_AT_ONCE]))
 
     def _is_spent(self, row: Claim) -> bool:
         return claims.is_doomed(row) or (
@@ -245,65 +273,47 @@ class Claimer:
         )
 
     def _put_away(self, row: Claim) -> bool:
-        try:
-            return bury_or_leave(self._bury, self._queue(), self._group(), row)
-        except (ExtentMissingError, CorruptionError) as exc:
-            self.window.set_aside(row.pipe_id, exc)
-            return True  # it is left out of what is due from now on
+        return self._or_set_aside(row, lambda: self._buried(row))
+
+    def _buried(self, row: Claim) -> bool:
+        return bury_or_leave(self._bury, self._queue(), self._group(), row)
 
     def _expired(self, row: Claim, epoch: int | None = None) -> bool:
         """Whether some of a free row had expired; it is removed."""
+        readers = self.window.readers
+        return self._or_set_aside(
+            row, lambda: self._expiry.remove_free(row, readers.get, epoch=epoch)
+        )
+
+    def _or_set_aside(self, row: Claim, act: Callable[[], bool]) -> bool:
+        """What became of a row; True as well when its pipe cannot be read: that is left out of
+        what is due from now on."""
         try:
-            return self._expiry.remove_free(row, self.window.readers.get, epoch=epoch)
+            return act()
         except (ExtentMissingError, CorruptionError) as exc:
             self.window.set_aside(row.pipe_id, exc)
-            return True  # it is left out of what is due from now on
+            return True
 
-    def _free(self, expired: list[Claim], now_ms: int) -> None:
+    def _free(self, expired: list[Claim]) -> None:
         """Free claims whose holders let their deadlines pass."""
-        changes = []
         for row in expired:
             logger.info("taking over an expired claim of pipe %s from %s", row.pipe_id, row.holder)
-            changes.append((row, self._freed(row, now_ms)))
-        self._catalog.replace_many(changes)
+        self._catalog.replace_many([(row, self._freed(row)) for row in expired])
 
-    def _freed(self, row: Claim, now_ms: int) -> list[Claim]:
-        return freed(row, now_ms, self.rules, self.health, self._version)
+    def _freed(self, row: Claim) -> list[Claim]:
+        return freed(row, self._catalog.now_ms(), self.rules, self.health, self._version)
 
-    def _retake(self, due: list[Claim], limit: int, holder: Holder) -> list[Found]:
-        """Take free rows, read before they are taken, so that damage is found first. Cost: one
-        synced transaction for all of them."""
-        wanted: list[tuple[Claim, list[Slice], int]] = []
-        room = CLAIM_BYTES_MAX
-        for row in due:
-            if limit <= 0 or room <= 0 or (wanted and claims.is_suspect(row)):
-                break
-            try:
-                slices, middle = read_left(self.window.readers.get(row.pipe_id), row, limit, room)
-            except (ExtentMissingError, CorruptionError) as exc:
-                self.window.set_aside(row.pipe_id, exc)
-                continue
-            wanted.append((row, slices, middle))
-            limit -= sum(last - first for _, first, last in slices)
-            room -= sum({piece.frame: piece.frame.size for piece in slices}.values())
-            if claims.is_suspect(row):
-                break
-        now_ms = self._catalog.now_ms()
-        due_ms = now_ms + self.rules.claim_timeout_ms
-        changes: list[tuple[Claim, list[Claim]]] = []
-        mine: list[tuple[Claim, list[Slice]]] = []
-        joint = len(wanted) > 1
-        for row, slices, middle in wanted:
-            held, rows = claims.taken(row, middle, self.name, due_ms, self._version, joint=joint)
-            changes.append((row, rows))
-            mine.append((held, slices))
-        if not changes:
+    def _retake(
+        self, due: list[Claim], limit: int, holder: Holder, *, joint: bool = False
+    ) -> list[Found]:
+        """Take the first free rows of those that are due."""
+        if not due:
             return []
-        if limit <= 0 or len(due) == DUE_LISTED or len(wanted) < len(due):
-            self.given_back()  # there may be more
-        done = self._catalog.replace_many(changes)
-        got = [claim for claim, ok in zip(mine, done, strict=True) if ok]
-        return into_holdings(got, holder, now_ms)
+        timeout_ms = self.rules.claim_timeout_ms
+        found, more = self.retaker.retake(due, limit, holder, timeout_ms, joint=joint)
+        if more or len(due) == DUE_LISTED:
+            self.given_back()
+        return found
 
     # --- exclusive groups ---------------------------------------------------------------------
 
@@ -346,17 +356,16 @@ class Claimer:
         for _ in range(TRIES_MAX):
             rows = self._catalog.claims(cursor.group_id, cursor.pipe_id)
             row = next((row for row in rows if row.state is not ClaimState.DONE), None)
-            now_ms = self._catalog.now_ms()
             if row is None:
                 return self._claim_next(view, limit, holder, lock)
             if row.state is ClaimState.HELD:
                 # Its holder's lock is ours now, so the claim is, whatever its deadline.
-                if not self._catalog.replace(row, self._freed(row, now_ms), epoch=cursor.epoch):
+                if not self._catalog.replace(row, self._freed(row), epoch=cursor.epoch):
                     return []
-            elif row.due_ms > now_ms:
+            elif row.due_ms > self._catalog.now_ms():
                 return []  # the head is held back: nothing may pass it
             elif self._is_spent(row):
-                if not bury_or_leave(self._bury, self._queue(), self._group(), row):
+                if not self._buried(row):
                     return []
             elif not self._expired(row, cursor.epoch):
                 return self._take(row, limit, holder, lock, cursor.epoch)
@@ -364,18 +373,17 @@ class Claimer:
 
     def _take(self, row: Claim, limit: int, holder: Holder, lock: Lock, epoch: int) -> list[Found]:
         """Take the free row at the head, read before it is taken."""
-        slices, middle = read_left(self.window.readers.get(row.pipe_id), row, limit)
+        pieces, until = read_left(self.window.readers.get(row.pipe_id), row, limit)
         now_ms = self._catalog.now_ms()
         due_ms = now_ms + self.rules.claim_timeout_ms
-        mine, rows = claims.taken(row, middle, self.name, due_ms, self._version)
+        mine, rows = claims.taken(row, until, self.name, due_ms, self._version)
         if not self._catalog.replace(row, rows, epoch=epoch):
             return []
-        return [(Holding(holder, [mine], now_ms, lock, epoch), slices)]
+        return [(Holding(holder, [mine], now_ms, lock, epoch), pieces)]
 
     def until_due(self, most: float) -> float:
         """Seconds until the next free row comes due, or held one expires; at most `most`."""
-        broken = tuple(self.window.broken)
-        due_ms = self._catalog.next_due_ms(self._group().id, without=broken)
+        due_ms = self._catalog.next_due_ms(self._group().id, without=tuple(self.window.broken))
         if due_ms is None or self.exclusive or self._paused:
             return most
         return min(most, max(0.001, (due_ms - self._catalog.now_ms()) / 1000))

@@ -72,7 +72,15 @@ def cut_up(give: Give, max_deliveries: int) -> Give:
     return give._replace(cut=True, deliveries=min(give.deliveries, max_deliveries - 1))
 
 
-def first(cursor: Cursor, chain: Place, holder: str, due_ms: int, version: Version) -> Claim:
+def first(
+    cursor: Cursor,
+    chain: Place,
+    holder: str,
+    due_ms: int,
+    version: Version,
+    *,
+    joint: bool = False,
+) -> Claim:
     """The claim of everything between the cursor's chain end and a new one."""
     return Claim(
         cursor.group_id,
@@ -83,6 +91,7 @@ def first(cursor: Cursor, chain: Place, holder: str, due_ms: int, version: Versi
         ClaimState.HELD,
         due_ms,
         deliveries=1,
+        joint=joint,
         holder=holder,
         version=version(),
     )
@@ -100,16 +109,15 @@ def resolved(claim: Claim, acks: RangeSet, gives: Sequence[Give], version: Versi
 
     What is neither stays held. Without gives the claim stays one row.
     """
-    whole = RangeSet.run(claim.start, claim.end)
-    acked = (claim.acked | acks).within(claim.start, claim.end)
-    if acked.covers(claim.start, claim.end):
+    held = claim.left - acks
+    if not held:
         return [_done(claim, claim.start, claim.end, version)]
     if not gives:
+        acked = (claim.acked | acks).within(claim.start, claim.end)
         return [replace(claim, acked=acked, version=version())]
     parts: list[tuple[RangeSet, Claim]] = []
-    held = whole - acked
     for give in gives:
-        given = give.seqs & held
+        given = held if give.seqs == held else give.seqs & held
         held = held - given
         free = replace(
             claim,
@@ -123,7 +131,7 @@ def resolved(claim: Claim, acks: RangeSet, gives: Sequence[Give], version: Versi
         )
         parts += [(piece, free) for piece in (_cut(given) if give.cut else [given])]
     parts.append((held, claim))
-    return _laid_out(claim, parts, version)
+    return _laid_out(claim, [part for part in parts if part[0]], version)
 
 
 def _laid_out(
@@ -131,23 +139,31 @@ def _laid_out(
 ) -> list[Claim]:
     """Rows that cover `claim`: each part as few rows like its pattern as the others allow, with
     what is acked between as their holes, and done rows where nothing is left."""
-    runs = sorted(
-        (start, end, number) for number, (seqs, _) in enumerate(parts) for start, end in seqs.ranges
-    )
     rows: list[Claim] = []
     at = claim.start
-    for number, group in groupby(runs, key=itemgetter(2)):
-        left = RangeSet((start, end) for start, end, _ in group)
+    for left, pattern in _in_order(parts):
         start, end = left.ranges[0][0], left.ranges[-1][1]
         if at < start:
             rows.append(_done(claim, at, start, version))
         acked = RangeSet.run(start, end) - left
-        pattern = parts[number][1]
         rows.append(replace(pattern, start=start, end=end, acked=acked, version=version()))
         at = end
     if at < claim.end:
         rows.append(_done(claim, at, claim.end, version))
     return rows
+
+
+def _in_order(parts: Sequence[tuple[RangeSet, Claim]]) -> Iterable[tuple[RangeSet, Claim]]:
+    """The parts in pieces that do not enclose one another."""
+    if len(parts) == 1:
+        return parts
+    runs = sorted(
+        (start, end, number) for number, (seqs, _) in enumerate(parts) for start, end in seqs.ranges
+    )
+    return [
+        (RangeSet((start, end) for start, end, _ in group), parts[number][1])
+        for number, group in groupby(runs, key=itemgetter(2))
+    ]
 
 
 def extended(claim: Claim, due_ms: int, version: Version) -> list[Claim]:
@@ -264,11 +280,11 @@ def scheduled(
 
 
 def taken(
-    free: Claim, middle: int, holder: str, due_ms: int, version: Version, *, joint: bool = False
+    free: Claim, until: Place, holder: str, due_ms: int, version: Version, *, joint: bool = False
 ) -> tuple[Claim, list[Claim]]:
-    """What of a free row lies below `middle`, held by `holder` and counted as delivered once
-    more; and all rows that result. joint: other rows are taken with it."""
-    middle = min(middle, free.end)
+    """What of a free row lies below `until`, held by `holder` and counted as delivered once
+    more; and all rows that result. joint: others are handed out with it."""
+    middle = min(until.seq, free.end)
     mine = replace(
         free,
         end=middle,
@@ -285,7 +301,7 @@ def taken(
     acked = free.acked.within(middle, free.end)
     if acked.covers(middle, free.end):
         return mine, [mine, _done(free, middle, free.end, version)]
-    return mine, [mine, replace(free, start=middle, acked=acked, version=version())]
+    return mine, [mine, replace(free, start=middle, pos=until.pos, acked=acked, version=version())]
 
 
 def buried(claim: Claim, version: Version) -> list[Claim]:

@@ -61,6 +61,17 @@ def shown_bytes(payload: bytes) -> str:
     return f"{payload[:SHOWN_BYTES].hex()}{cut} ({len(payload):,} bytes)"
 
 
+def text_or_base64(name: str, value: bytes | None) -> dict[str, str | None]:
+    """Bytes as a field of JSON of that name: as text if they are UTF-8, else as base64, which the
+    name then says."""
+    if value is None:
+        return {name: None}
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}
+
+
 def _guarded(noun: str, decode: Callable[[bytes], Any]) -> Decoder:
     """`decode` with its failures told and not raised: each library has errors of its own."""
 

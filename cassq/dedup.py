@@ -23,7 +23,7 @@ from cassq.errors import BackendTimeoutError, CassqError, ConfigError, InvalidPa
 from cassq.extents.port import ExtentMissingError
 from cassq.frames import Place
 from cassq.ports import Ports
-from cassq.sealing import seal_pipe
+from cassq.sealing import live_pipe, seal_pipe
 
 logger = logging.getLogger("cassq")
 
@@ -132,8 +132,7 @@ class Once:
         try:
             return self._is_there(row)
         except ExtentMissingError:
-            gone = self._catalog.pipe(row.pipe_id)
-            if gone is not None and gone.state is not PipeState.CONSUMED:
+            if live_pipe(self._catalog, row.pipe_id) is not None:
                 raise
             return self._was_there(row)  # it was retired this moment
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from cassq import claims
-from cassq.catalog.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow, PipeState
+from cassq.catalog.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow
 from cassq.clock import Clock
 from cassq.errors import CassqError, CorruptionError
 from cassq.extents.port import ExtentMissingError, ExtentReader, Slice
@@ -23,7 +23,7 @@ from cassq.letters import Filter, Part, parts_of
 from cassq.moves import finish, slices_of
 from cassq.ports import Ports
 from cassq.ranges import RangeSet
-from cassq.sealing import end_of
+from cassq.sealing import end_of, live_pipe
 
 logger = logging.getLogger("cassq")
 
@@ -163,8 +163,7 @@ class Errand(abc.ABC):
 
     def _set_aside(self, pipe: PipeRow, exc: CassqError) -> None:
         """A pipe cannot be read: note it, unless it was retired meanwhile."""
-        row = self._catalog.pipe(pipe.id)
-        if row is not None and row.state is not PipeState.CONSUMED:
+        if live_pipe(self._catalog, pipe.id) is not None:
             self.outcome.broken[pipe.id] = str(exc)
 
     def _count(self, count: int) -> None:

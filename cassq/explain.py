@@ -24,7 +24,6 @@ from cassq.catalog.rows import (
     Cursor,
     GroupRow,
     PipeRow,
-    PipeState,
     QueueRow,
     Reason,
     Retired,
@@ -36,7 +35,7 @@ from cassq.importance import importance_of
 from cassq.peeking import to_wall
 from cassq.ports import Ports
 from cassq.queues import dead_letter_name, is_dead_letter_name, origin_of
-from cassq.sealing import seen_end
+from cassq.sealing import live_pipe, seen_end
 from cassq.whereabouts import Content, Sight, Step, Times, said, step_of
 
 logger = logging.getLogger("cassq")
@@ -114,7 +113,7 @@ def explain(ports: Ports, message_id: str, queue: QueueRow | None = None) -> Exp
     if home is None or (wanted and home.name not in wanted):
         where = f"of queue {queue.name}" if queue else "of any queue"
         raise MessageNotFoundError(f"{message_id} is no message {where}")
-    pipe = _live(ports, spot[0])
+    pipe = live_pipe(catalog, spot[0])
     groups_of_home = catalog.groups(home.id)
     cursors = [c for g in groups_of_home for c in catalog.cursors(g.id) if c.pipe_id == spot[0]]
     content = _content(ports, pipe, spot, _near(spot, cursors)) if pipe else None
@@ -161,11 +160,6 @@ def _home(ports: Ports, spot: Spot, queue: QueueRow | None) -> QueueRow | None:
     return None
 
 
-def _live(ports: Ports, pipe_id: str) -> PipeRow | None:
-    pipe = ports.catalog.pipe(pipe_id)
-    return None if pipe is None or pipe.state is PipeState.CONSUMED else pipe
-
-
 class _Tracer:
     """Follows one message for one group after another."""
 
@@ -196,16 +190,16 @@ class _Tracer:
     def _look(self, queue: QueueRow, group: GroupRow, spot: Spot) -> Sight:
         pipe_id, seq = spot
         catalog = self._catalog
-        pipe = _live(self._ports, pipe_id)
+        pipe = live_pipe(catalog, pipe_id)
         if pipe is None:
             totals = catalog.retired(queue.id, pipe_id)
             mine: Retired | None = next((r for r in totals if r.group_id == group.id), None)
             return Sight(queue, group, pipe_id, seq, retired=mine)
         cursors = (c for c in catalog.cursors(group.id) if c.pipe_id == pipe_id)
         cursor = next(cursors, None)
-        claims = catalog.claims(group.id, pipe_id) if cursor else []
-        claim = next((row for row in claims if row.start <= seq < row.end), None)
-        moves = catalog.moves(group.id, pipe_id)
+        rows = catalog.claims(group.id, pipe_id, range(seq, seq + 1)) if cursor else []
+        claim = rows[0] if rows else None
+        moves = catalog.moves(group.id, pipe_id, range(seq, seq + 1))
         removals = catalog.removed(group.id, pipe_id)
         near = _near(spot, [cursor] if cursor else [], claim)
         return Sight(
@@ -217,7 +211,7 @@ class _Tracer:
             end_seq=seen_end(self._ports.store, pipe),
             cursor=cursor,
             claim=claim,
-            move=next((move for move in moves if move.seq == seq), None),
+            move=moves[0] if moves else None,
             removed=next((r for r in removals if r.start <= seq < r.end), None),
             content=_content(self._ports, pipe, spot, near),
         )
@@ -227,7 +221,7 @@ class _Tracer:
         move, totals, removed = sight.move, sight.retired, sight.removed
         if move is not None and move.settled:
             spot = (move.dest_pipe, move.dest_seq)
-            found = self._at(spot) if _live(self._ports, move.dest_pipe) else None
+            found = self._at(spot) if live_pipe(self._catalog, move.dest_pipe) else None
             return found or self._search(sight, seen)
         merged = removed is not None and removed.reason is Reason.MERGED
         retired = totals is not None and (totals.dead or totals.merged)

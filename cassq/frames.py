@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
+from cassq.bundles import Bundle
 from cassq.columns import decode_column, encode_column, from_little, to_little
 from cassq.compression import COMPRESSIONS, compress, decompress
 from cassq.errors import (
@@ -30,6 +31,7 @@ from cassq.errors import (
     InvalidPayloadError,
     MessageTooLargeError,
 )
+from cassq.ranges import RangeSet
 
 MAGIC = b"CQF1"
 VERSION = 1
@@ -174,7 +176,7 @@ def _checksum(summed: bytes, body: bytes, seed: int) -> int:
     return digest.intdigest()
 
 
-class Frame:
+class Frame(Bundle):
     """A verified frame: its messages are sliced out on demand.
 
     base_seq, count: which seqs it holds. size: its bytes in the store, header included.
@@ -186,17 +188,11 @@ class Frame:
         "_lengths",
         "_offsets",
         "_payload_at",
-        "_times",
         "_uniform",
-        "base_seq",
         "count",
-        "headers",
-        "ids",
-        "keys",
         "size",
     )
 
-    base_seq: int
     count: int
     size: int
     headers: list[bytes | None] | None
@@ -226,21 +222,18 @@ class Frame:
             offsets = self._offsets = [*accumulate(self._lengths, initial=self._payload_at)]
         return [data[a:b] for a, b in pairwise(offsets[first : last + 1])]
 
-    def headers_at(self, index: int) -> dict[str, str]:
-        """The headers of message `index`."""
-        stored = self.headers[index] if self.headers else None
-        headers: dict[str, str] = json.loads(stored) if stored else {}
-        return headers
-
-    def id_at(self, index: int, pipe_id: str) -> bytes:
-        """The id of message `index`: the place it was pushed to first. pipe_id: the frame's."""
-        first = self.ids[index] if self.ids else None
-        return first or f"{pipe_id}:{self.base_seq + index}".encode()
-
-    def time_ms(self, index: int) -> int:
-        """When message `index` was pushed, in wall milliseconds."""
-        times = self._times
-        return times if isinstance(times, int) else times[index]
+    def payloads_of(self, seqs: RangeSet) -> list[bytes]:
+        """The payloads of these of its seqs, in order."""
+        base = self.base_seq
+        if len(seqs.ranges) > 1 and self._uniform >= 0:
+            data, size = self._data, self._uniform
+            at = self._payload_at - base * size
+            return [data[at + seq * size : at + seq * size + size] for seq in seqs]
+        return [
+            payload
+            for start, end in seqs.ranges
+            for payload in self.payloads(start - base, end - base)
+        ]
 
     def due_ms(self, index: int) -> int | None:
         """Before which catalog time message `index` is not to be delivered, if that was said."""

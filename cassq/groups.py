@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from cassq.catalog.rows import PipeRow, PipeState, QueueRow
+from cassq.catalog.rows import PipeRow, QueueRow
 from cassq.errors import ConfigError
 from cassq.extents.port import ExtentMissingError
 from cassq.frames import Place
 from cassq.ports import Ports
-from cassq.sealing import end_of
+from cassq.sealing import end_of, live_pipe
 
 WALK_BYTES = 8 * 1024 * 1024
 
@@ -38,8 +38,7 @@ def _in_each(ports: Ports, queue: QueueRow, look: Callable[[PipeRow], Place]) ->
         try:
             starts[pipe.id] = look(pipe)
         except ExtentMissingError:
-            row = ports.catalog.pipe(pipe.id)
-            if row is not None and row.state is not PipeState.CONSUMED:
+            if live_pipe(ports.catalog, pipe.id) is not None:
                 raise
     return starts
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
-from cassq.arguments import check_seconds
+from cassq.arguments import check_seconds, check_zone
 from cassq.catalog.port import Catalog
 from cassq.catalog.rows import GroupRow, QueueRow, Sample
 from cassq.errors import UsageError
@@ -299,10 +299,7 @@ def _since_ms(since: datetime | float | None, step_ms: int, now_ms: int) -> int:
     if since is None:
         at_ms = now_ms - SHOWN_MS[step_ms]
     elif isinstance(since, datetime):
-        if since.tzinfo is None:
-            raise UsageError(
-                "since needs a time zone", hint="for instance datetime(2030, 1, 1, tzinfo=UTC)"
-            )
+        check_zone("since", since)
         at_ms = round(since.timestamp() * 1000)
     else:
         check_seconds("since", since, KEPT_MS[DAY_MS] / 1000)

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from cassq.arguments import milliseconds
+from cassq.bundles import Piece
 from cassq.catalog.rows import Claim, ClaimState
 from cassq.errors import ClaimLostError, UsageError
-from cassq.extents.port import Slice
 from cassq.locks.port import Lock
-from cassq.messages import Keeper, Message, Messages, Run
+from cassq.messages import Keeper, Message, Messages
 from cassq.ranges import EMPTY, RangeSet
 
 ERROR_MAX = 4096  # characters of an error that are kept
@@ -49,7 +49,7 @@ class Holding:
     rows: the claim rows that are still ours, disjoint, all with the same number of deliveries.
     settled: seqs acked, whether written or not. pending: those acked and not yet written. backs:
     what is being given back and not yet written, by how. given, and given_singly: all that was
-    given back.
+    given back. pieces: its messages, as they were handed out.
     """
 
     __slots__ = (
@@ -66,6 +66,7 @@ class Holding:
         "lock",
         "lost",
         "pending",
+        "pieces",
         "pipe_id",
         "rows",
         "settled",
@@ -94,10 +95,7 @@ class Holding:
         self.given = EMPTY
         self.given_singly: set[int] = set()
         self.lost = False
-
-    def messages(self, slices: list[Slice]) -> Messages:
-        """The messages of the claim. Cost: nothing for each until it is looked at."""
-        return Messages([Run(self, *piece) for piece in slices])
+        self.pieces: Sequence[Piece] = ()
 
     def settle(self, seqs: RangeSet) -> None:
         """Note acks. Raises ClaimLostError for messages that are not ours any more."""
@@ -112,10 +110,18 @@ class Holding:
         self.backs.setdefault(back, []).extend(seqs.ranges)
         if seqs.single is not None:
             self.given_singly.add(seqs.single)
-            self.left -= 1
         else:
             self.given = self.given | seqs
-            self.left -= len(seqs)
+        self.left -= len(seqs)
+
+    def give_one(self, seq: int, back: Back) -> None:
+        """`give` for one message."""
+        spans = self.backs.get(back)
+        if spans is None:
+            spans = self.backs[back] = []
+        spans.append((seq, seq + 1))
+        self.given_singly.add(seq)
+        self.left -= 1
 
     def given_seqs(self) -> RangeSet:
         """All that was given back."""
@@ -133,11 +139,15 @@ class Holding:
                 "the message was given back already", hint="it is, or will be, delivered again"
             )
 
+    def has_given(self, seq: int) -> bool:
+        """Whether that message was given back."""
+        return seq in self.given_singly or (bool(self.given) and seq in self.given)
+
     def _has_given(self, seqs: RangeSet) -> bool:
         if not self.given and not self.given_singly:
             return False
         if seqs.single is not None:
-            return seqs.single in self.given_singly or seqs.single in self.given
+            return self.has_given(seqs.single)
         given = self.given_seqs()
         return any(given.within(start, end) for start, end in seqs.ranges)
 
@@ -158,7 +168,7 @@ class Holding:
 
     def nack(self, seqs: range, delay: float | None, error: str | None) -> None:
         delay_ms = None if delay is None else milliseconds("delay", delay)
-        self.holder.give_held(self, seqs, Back(delay_ms, error, together=False))
+        self.holder.give_held(self, seqs, Back(delay_ms, error, True, False, False))
 
     def dead(self, seqs: range, reason: str) -> None:
         self.holder.give_held(self, seqs, Back(0, reason, doomed=True))
@@ -173,11 +183,12 @@ class Holding:
 def by_holding(messages: Iterable[Message], holder: Holder) -> list[tuple[Holding, RangeSet]]:
     """Messages as seqs of the holdings they belong to. Cost: none a message for whole pops."""
     if isinstance(messages, Messages):
-        spans: dict[Keeper, list[tuple[int, int]]] = {}
-        for keeper, frame, first, last in messages.runs:
-            span = frame.base_seq + first, frame.base_seq + last
-            spans.setdefault(keeper, []).append(span)
-        return [(_holding(keeper, holder), RangeSet(found)) for keeper, found in spans.items()]
+        pieces: dict[Keeper, list[RangeSet]] = {}
+        for keeper, _, found in messages.runs:
+            pieces.setdefault(keeper, []).append(found)
+        return [
+            (_holding(keeper, holder), RangeSet.joined(found)) for keeper, found in pieces.items()
+        ]
     seqs: dict[Keeper, list[int]] = {}
     for message in messages:
         seqs.setdefault(message._keeper, []).append(message.seq)

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from cassq.arguments import check_seconds
 from cassq.batches import Batch
-from cassq.catalog.rows import Claim, ClaimState, GroupRow, PipeRow, PipeState
+from cassq.catalog.rows import Claim, ClaimState, GroupRow, PipeRow
+from cassq.decoding import text_or_base64
 from cassq.entries import check_key, check_payload
 from cassq.errors import CassqError, CorruptionError, UsageError
 from cassq.extents.port import ExtentMissingError
@@ -21,7 +22,7 @@ from cassq.moves import slices_of
 from cassq.ports import Ports
 from cassq.ranges import RangeSet
 from cassq.retries import DEATH_HEADER
-from cassq.sealing import end_of
+from cassq.sealing import end_of, live_pipe
 
 AGE_MAX_SECONDS = 100 * 365 * 86400.0
 ID_LENGTH_MAX = 200
@@ -55,8 +56,8 @@ class Letter:
             "pushed_at": self.pushed_at.isoformat(timespec="milliseconds"),
             "headers": self.headers,
             "death": self.death,
-            **_text_or_base64("key", self.key),
-            **_text_or_base64("payload", self.payload),
+            **text_or_base64("key", self.key),
+            **text_or_base64("payload", self.payload),
         }
         return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 
@@ -86,15 +87,6 @@ def letter_from_json(line: str | bytes) -> Letter:
         raise UsageError("a letter's pushed_at needs a zone, as +00:00")
     key = check_key(_bytes_of(told, "key"))
     return Letter(letter_id, check_payload(payload), headers, key, pushed_at, death)
-
-
-def _text_or_base64(name: str, value: bytes | None) -> dict[str, str | None]:
-    if value is None:
-        return {name: None}
-    try:
-        return {name: value.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(value).decode()}
 
 
 def _bytes_of(told: Mapping[str, Any], name: str) -> bytes | None:
@@ -255,8 +247,7 @@ def letters_of(
         try:
             yield from _letters_in(ports, group, pipe, where, now_ms)
         except (ExtentMissingError, CorruptionError) as exc:
-            row = ports.catalog.pipe(pipe.id)
-            if row is not None and row.state is not PipeState.CONSUMED:
+            if live_pipe(ports.catalog, pipe.id) is not None:
                 broken[pipe.id] = exc
 
 

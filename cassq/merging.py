@@ -110,7 +110,7 @@ class Merging(Errand):
             cursor, free = found
             held = held_by(free, self._owner, now_ms, self._version)
             return held if self._catalog.claim(cursor, end, [held]) else None
-        mine, rows = claims.taken(part.row, end.seq, self._owner, 0, self._version)
+        mine, rows = claims.taken(part.row, end, self._owner, 0, self._version)
         free = replace(part.row, end=mine.end, acked=mine.acked)
         held = held_by(free, self._owner, now_ms, self._version)
         return held if self._catalog.replace(part.row, [held, *rows[1:]]) else None

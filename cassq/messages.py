@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from itertools import chain, repeat
 from typing import NamedTuple, Protocol, overload
 
-from cassq.frames import Frame
+from cassq.bundles import Bundle
+from cassq.ranges import RangeSet
 
 
 class Keeper(Protocol):
@@ -29,21 +30,21 @@ class Message:
     payload: the bytes pushed. seq: its place in its pipe.
     """
 
-    __slots__ = ("_frame", "_keeper", "payload", "seq")
+    __slots__ = ("_bundle", "_keeper", "payload", "seq")
 
-    def __init__(self, payload: bytes, seq: int, frame: Frame, keeper: Keeper) -> None:
+    def __init__(self, payload: bytes, seq: int, bundle: Bundle, keeper: Keeper) -> None:
         self.payload = payload
         self.seq = seq
-        self._frame = frame
+        self._bundle = bundle
         self._keeper = keeper
 
     @property
     def id(self) -> str:
         """`pipe:seq` of its first place; the same over every delivery and move."""
-        frame = self._frame
-        if not frame.ids:  # most often: the frame need not be asked
+        bundle = self._bundle
+        if not bundle.ids:  # most often: the bundle need not be asked
             return f"{self._keeper.pipe_id}:{self.seq}"
-        return frame.id_at(self.seq - frame.base_seq, self._keeper.pipe_id).decode()
+        return bundle.id_at(self.seq - bundle.base_seq, self._keeper.pipe_id).decode()
 
     @property
     def pipe_id(self) -> str:
@@ -57,13 +58,13 @@ class Message:
 
     @property
     def headers(self) -> dict[str, str]:
-        frame = self._frame
-        return frame.headers_at(self.seq - frame.base_seq) if frame.headers else {}
+        bundle = self._bundle
+        return bundle.headers_at(self.seq - bundle.base_seq) if bundle.headers else {}
 
     @property
     def key(self) -> bytes | None:
-        keys = self._frame.keys
-        return keys[self.seq - self._frame.base_seq] if keys else None
+        keys = self._bundle.keys
+        return keys[self.seq - self._bundle.base_seq] if keys else None
 
     @property
     def pushed_at(self) -> datetime:
@@ -73,7 +74,7 @@ class Message:
     @property
     def pushed_ms(self) -> int:
         """`pushed_at` in milliseconds since 1970."""
-        return self._frame.time_ms(self.seq - self._frame.base_seq)
+        return self._bundle.time_ms(self.seq - self._bundle.base_seq)
 
     def ack(self) -> None:
         """The message is done. Written durably in a group with others within 50 ms, at once on
@@ -106,8 +107,7 @@ class Message:
 
     def as_run(self) -> Run:
         """The message as a run of one."""
-        at = self.seq - self._frame.base_seq
-        return Run(self._keeper, self._frame, at, at + 1)
+        return Run(self._keeper, self._bundle, RangeSet.run(self.seq, self.seq + 1))
 
     def __eq__(self, other: object) -> bool:
         """Whether both are the same delivery of the same message."""
@@ -123,37 +123,35 @@ class Message:
 
 
 class Run(NamedTuple):
-    """Messages `first .. last` (indexes in the frame, last excluded) of one claim."""
+    """Messages of one claim that lie in one bundle."""
 
     keeper: Keeper
-    frame: Frame
-    first: int
-    last: int
+    bundle: Bundle
+    seqs: RangeSet
 
     def messages(self) -> Iterator[Message]:
-        keeper, frame, first, last = self
-        seqs = range(frame.base_seq + first, frame.base_seq + last)
-        return map(Message, frame.payloads(first, last), seqs, repeat(frame), repeat(keeper))
+        keeper, bundle, seqs = self
+        return map(Message, bundle.payloads_of(seqs), seqs, repeat(bundle), repeat(keeper))
 
 
 class Messages(Sequence[Message]):
     """What one pop handed out, in order; each `Message` is made when it is looked at.
 
-    Immutable. runs: the same messages, as runs of frames.
+    Immutable. runs: the same messages, as runs of bundles.
     """
 
     __slots__ = ("_count", "runs")
 
     def __init__(self, runs: Sequence[Run] = ()) -> None:
         self.runs = runs
-        self._count = sum(run.last - run.first for run in runs)
+        self._count = sum(len(run.seqs) for run in runs)
 
     @property
     def payloads(self) -> list[bytes]:
         """The payloads in order, without a `Message` for each: the fastest way to read a batch."""
         payloads: list[bytes] = []
-        for _, frame, first, last in self.runs:
-            payloads += frame.payloads(first, last)
+        for _, bundle, seqs in self.runs:
+            payloads += bundle.payloads_of(seqs)
         return payloads
 
     def __len__(self) -> int:
@@ -182,10 +180,11 @@ class Messages(Sequence[Message]):
         runs: list[Run] = []
         before = 0
         for run in self.runs:
-            first, last = run.first + start - before, run.first + stop - before
-            if first < run.last and last > run.first and first < last:
-                runs.append(run._replace(first=max(first, run.first), last=min(last, run.last)))
-            before += run.last - run.first
+            count = len(run.seqs)
+            first, last = max(0, start - before), min(count, stop - before)
+            if first < last:
+                runs.append(run._replace(seqs=run.seqs.part(first, last)))
+            before += count
         return Messages(runs)
 
     def __add__(self, other: Messages) -> Messages:

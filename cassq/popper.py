@@ -139,11 +139,11 @@ class Popper:
             found = self._claimer.claim(limit, self)
         if not found and self._claimer.window.untold:
             raise self._claimer.window.untold.pop(0)
-        for holding, _ in found:
-            self._settler.take(holding)
+        for holding, pieces in found:
+            self._settler.take(holding, pieces)
         if found and self._keep_alive_ms is not None:
             self._hurry(rules.claim_timeout_ms / 3000)
-        return Messages([Run(holding, *piece) for holding, slices in found for piece in slices])
+        return Messages([Run(holding, *piece) for holding, pieces in found for piece in pieces])
 
     def __iter__(self) -> Iterator[Message]:
         """Messages one by one, for ever: waits when there are none, ends when closed.
@@ -256,8 +256,7 @@ class Popper:
         with self._lock:
             self._check_open()
             lost: ClaimLostError | None = None
-            touched = by_holding(messages, self)
-            for holding, seqs in touched:
+            for holding, seqs in (touched := by_holding(messages, self)):
                 try:
                     say(holding, seqs)
                 except ClaimLostError as exc:
@@ -290,10 +289,9 @@ class Popper:
             self._doorbell.ring()
 
     def _flush_old(self) -> None:
-        if self._settler.dirty:
-            age_ms = self._catalog.now_ms() - self._settler.dirty_ms
-            if age_ms >= ACK_INTERVAL_MS:
-                self._flush()
+        dirty_ms = self._settler.dirty_ms
+        if self._settler.dirty and self._catalog.now_ms() - dirty_ms >= ACK_INTERVAL_MS:
+            self._flush()
 
     def _give(self, holding: Holding, seqs: RangeSet, back: Back) -> None:
         if self._claimer.exclusive:
@@ -302,29 +300,36 @@ class Popper:
 
     # --- a message's verbs ----------------------------------------------------------------------
 
+    # Written with the next group; at once on exclusive groups, and past the deadline.
     def ack_held(self, holding: Holding, seqs: range) -> None:
-        self._say(holding, seqs, None)
-
-    def give_held(self, holding: Holding, seqs: range, back: Back) -> None:
-        self._say(holding, seqs, back)
-
-    def _say(self, holding: Holding, seqs: range, back: Back | None) -> None:
-        """To be written with the next group; at once on exclusive groups and past the deadline."""
         self._life.check()
         with self._lock:
-            if self._closed:
-                self._check_open()
-            now_ms = self._catalog.now_ms()
-            if not self._settler.dirty:
-                self._hurry(ACK_INTERVAL_MS / 1000)
-            if back is None:
-                self._settler.note(holding, RangeSet.run(seqs.start, seqs.stop), now_ms)
-            else:
+            now_ms = self._about_to_say()
+            self._settler.note(holding, RangeSet.run(seqs.start, seqs.stop), now_ms)
+            self._said(holding, now_ms)
+
+    def give_held(self, holding: Holding, seqs: range, back: Back) -> None:
+        self._life.check()
+        with self._lock:
+            now_ms = self._about_to_say()
+            if holding.epoch is not None:
                 self._give(holding, RangeSet.run(seqs.start, seqs.stop), back)
-            if holding.epoch is not None or now_ms >= holding.due_ms:
-                self._flush()
-                if holding.lost:
-                    raise ClaimLostError(pipe_id=holding.pipe_id)
+            else:
+                self._settler.give_one(holding, seqs.start, back, now_ms)
+            self._said(holding, now_ms)
+
+    def _about_to_say(self) -> int:
+        if self._closed:
+            self._check_open()
+        if not self._settler.dirty:
+            self._hurry(ACK_INTERVAL_MS / 1000)
+        return self._catalog.now_ms()
+
+    def _said(self, holding: Holding, now_ms: int) -> None:
+        if holding.epoch is not None or now_ms >= holding.due_ms:
+            self._flush()
+            if holding.lost:
+                raise ClaimLostError(pipe_id=holding.pipe_id)
 
     def extend_held(self, holding: Holding, seconds: float) -> None:
         check_seconds("seconds", seconds, EXTEND_MAX_SECONDS)

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import accumulate, chain, islice, starmap
+from operator import itemgetter, sub
 
-_PAIR = struct.Struct("<QQ")
+from cassq.columns import from_little, to_little
+
+_FIRST = struct.Struct("<cQ")
+_WIDTHS = {"H": 2, "I": 4, "Q": 8}
+_START, _END = itemgetter(0), itemgetter(1)
 
 
 class RangeSet:
@@ -20,12 +27,16 @@ class RangeSet:
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
         merged: list[tuple[int, int]] = []
-        for start, end in sorted(r for r in ranges if r[0] < r[1]):
-            if merged and start <= merged[-1][1]:
-                if end > merged[-1][1]:
-                    merged[-1] = (merged[-1][0], end)
-            else:
-                merged.append((start, end))
+        last = -1
+        for pair in sorted(ranges):
+            start, end = pair
+            if start > last:
+                if start < end:
+                    merged.append(pair)
+                    last = end
+            elif end > last:
+                merged[-1] = (merged[-1][0], end)
+                last = end
         self.ranges: tuple[tuple[int, int], ...] = tuple(merged)
 
     @classmethod
@@ -48,6 +59,12 @@ class RangeSet:
         if end > start:
             ranges.append((start, end))
         return cls(ranges)
+
+    @classmethod
+    def joined(cls, sets: Iterable[RangeSet]) -> RangeSet:
+        """The union of several. Cost: what their ranges cost together, once."""
+        found = list(sets)
+        return found[0] if len(found) == 1 else cls([r for each in found for r in each.ranges])
 
     @property
     def single(self) -> int | None:
@@ -72,7 +89,7 @@ class RangeSet:
         if cuts[0][0] >= self.ranges[-1][1] or cuts[-1][1] <= self.ranges[0][0]:
             return self
         if len(self.ranges) == 1:
-            cuts = other.within(*self.ranges[0]).ranges
+            return _gaps(*self.ranges[0], other.within(*self.ranges[0]).ranges)
         left: list[tuple[int, int]] = []
         first = 0
         for start, end in self.ranges:
@@ -89,6 +106,9 @@ class RangeSet:
         return _made(tuple(left))
 
     def __and__(self, other: RangeSet) -> RangeSet:
+        few, many = sorted((self, other), key=lambda each: len(each.ranges))
+        if len(few.ranges) == 1:
+            return many.within(*few.ranges[0])
         return self - (self - other)
 
     def within(self, start: int, end: int) -> RangeSet:
@@ -105,19 +125,31 @@ class RangeSet:
             found = (*found[:-1], (found[-1][0], end))
         return _made(found)
 
+    def part(self, first: int, last: int) -> RangeSet:
+        """The seqs from the `first` on, below the `last`, counted from 0."""
+        if len(self.ranges) == 1:
+            start, end = self.ranges[0]
+            return RangeSet.run(start + first, min(end, start + last))
+        if first == 0 and last >= len(self):
+            return self
+        return RangeSet.of(islice(self, first, last))
+
     def __contains__(self, seq: object) -> bool:
-        return isinstance(seq, int) and bool(self.within(seq, seq + 1))
+        if not isinstance(seq, int):
+            return False
+        at = bisect_left(self.ranges, (seq + 1,))
+        return at > 0 and seq < self.ranges[at - 1][1]
 
     def __len__(self) -> int:
         """How many seqs."""
-        return sum(end - start for start, end in self.ranges)
+        count: int = sum(map(_END, self.ranges)) - sum(map(_START, self.ranges))
+        return count
 
     def __bool__(self) -> bool:
         return bool(self.ranges)
 
     def __iter__(self) -> Iterator[int]:
-        for start, end in self.ranges:
-            yield from range(start, end)
+        return chain.from_iterable(starmap(range, self.ranges))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RangeSet) and self.ranges == other.ranges
@@ -130,16 +162,35 @@ class RangeSet:
 
     def covers(self, start: int, end: int) -> bool:
         """Whether every seq of `[start, end)` is in the set."""
-        return start >= end or any(s <= start and end <= e for s, e in self.ranges)
+        if start >= end:
+            return True
+        at = bisect_left(self.ranges, (start + 1,))
+        return at > 0 and end <= self.ranges[at - 1][1]
 
     def to_bytes(self) -> bytes:
-        """16 bytes a range, little-endian."""
-        return b"".join(_PAIR.pack(start, end) for start, end in self.ranges)
+        """The first seq as eight bytes, and the steps from each edge of a range to the next as
+        numbers of two, four or eight, as the letter in front says; all little-endian."""
+        if not self.ranges:
+            return b""
+        edges = list(chain.from_iterable(self.ranges))
+        steps = list(map(sub, edges[1:], edges))
+        largest = max(steps)
+        code = "H" if largest < 1 << 16 else "I" if largest < 1 << 32 else "Q"
+        return _FIRST.pack(code.encode(), edges[0]) + to_little(array(code, steps))
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> RangeSet:
-        """The inverse of `to_bytes`."""
-        return _made(tuple(_PAIR.iter_unpack(raw))) if raw else EMPTY
+        """The inverse of `to_bytes`. Raises ValueError for what is none of its."""
+        if not raw:
+            return EMPTY
+        try:
+            letter, first = _FIRST.unpack_from(raw)
+            code = letter.decode("ascii")
+            steps = from_little(code, raw[_FIRST.size :], (len(raw) - _FIRST.size) // _WIDTHS[code])
+        except (struct.error, KeyError) as exc:
+            raise ValueError("these are no ranges") from exc
+        edges = accumulate(steps, initial=first)
+        return _made(tuple(zip(edges, edges, strict=True)))
 
 
 def _made(ranges: tuple[tuple[int, int], ...]) -> RangeSet:
@@ -147,6 +198,18 @@ def _made(ranges: tuple[tuple[int, int], ...]) -> RangeSet:
     result = RangeSet.__new__(RangeSet)
     result.ranges = ranges
     return result
+
+
+def _gaps(start: int, end: int, cuts: tuple[tuple[int, int], ...]) -> RangeSet:
+    """What the ranges `cuts`, which lie in `[start, end)`, leave of it."""
+    edges = [start, *chain.from_iterable(cuts), end]
+    gaps = list(zip(edges[::2], edges[1::2], strict=True))
+    # Only at the ends can one be empty: ranges never touch.
+    if gaps[-1][0] == end:
+        gaps.pop()
+    if gaps and gaps[0][1] == start:
+        del gaps[0]
+    return _made(tuple(gaps))
 
 
 EMPTY = RangeSet()

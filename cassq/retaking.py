@@ -2,59 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
+from cassq import claims
+from cassq.bundles import Piece
+from cassq.catalog.port import Catalog
 from cassq.catalog.rows import Claim
-from cassq.extents.port import ExtentReader, Slice
+from cassq.errors import CorruptionError
+from cassq.extents.port import ExtentMissingError, ExtentReader, Slice
 from cassq.frames import Place
 from cassq.holdings import Holder, Holding
+from cassq.remnants import Remnants
+from cassq.window import Window
 
 CLAIM_BYTES_MAX = 32 * 1024 * 1024
 
-# What one pop gets: messages that were claimed together, and their frames.
-Found = tuple[Holding, list[Slice]]
+
+class Chosen(NamedTuple):
+    """A free row, its first messages, and the place after them."""
+
+    row: Claim
+    pieces: list[Piece]
+    until: Place
+
+
+# What one pop gets: messages that were claimed together, by their frames.
+Found = tuple[Holding, list[Piece]]
 
 
 def read_left(
     reader: ExtentReader, row: Claim, limit: int, room: int = CLAIM_BYTES_MAX
-) -> tuple[list[Slice], int]:
-    """The first messages of a row that are not acked, at most `limit`; and the seq after the last
-    of them, or the row's end when there are no more. Cost: the frames they are in."""
-    slices: list[Slice] = []
-    pos = row.pos
-    base = frame_end = 0  # of the frame read last
-    for start, end in row.left.ranges:
-        if limit <= 0 or room <= 0:
-            return slices, slices[-1].frame.base_seq + slices[-1].last
-        if end <= frame_end and end - start <= limit:
-            slices.append(Slice(slices[-1].frame, start - base, end - base))
-            limit -= end - start
-            continue
-        place = Place(start, pos)
-        found = reader.read(place, end, limit, room)
-        seq, pos = reader.place_after(place, found)
-        slices += found
-        for frame, first, last in found:
-            limit -= last - first
-            room -= frame.size
-        base, frame_end = found[-1].frame.base_seq, found[-1].frame.end_seq
-        if seq < end:
-            return slices, seq
-    return slices, row.end
+) -> tuple[list[Piece], Place]:
+    """The first messages of a row that are not acked, at most `limit`, in frames of at most
+    `room` bytes or one; and the place after the last of them, or of the row's end when there are
+    no more. Cost: the frames they are in."""
+    left = row.left
+    pieces: list[Piece] = []
+    place = Place(row.start, row.pos)
+    while left and limit > 0 and room > 0:
+        place = Place(left.ranges[0][0], place.pos)
+        ((frame, first, _),) = reader.read(place, row.end, 1, 0)
+        seqs = left.within(place.seq, frame.end_seq).part(0, limit)
+        pieces.append(Piece(frame, seqs))
+        limit -= len(seqs)
+        room -= frame.size
+        last = seqs.ranges[-1][1]
+        place = reader.place_after(place, [Slice(frame, first, last - frame.base_seq)])
+        left = left.within(last, row.end)
+    return pieces, place if left else Place(row.end, place.pos)
+
+
+class Retaker:
+    """Takes free rows for one popper. name: the popper's, as a holder of claims."""
+
+    def __init__(
+        self, catalog: Catalog, window: Window, name: str, version: claims.Version
+    ) -> None:
+        self._catalog = catalog
+        self._window = window
+        self._name = name
+        self._version = version
+        self.remnants = Remnants()
+
+    def retake(
+        self, due: Sequence[Claim], limit: int, holder: Holder, timeout_ms: int, *, joint: bool
+    ) -> tuple[list[Found], bool]:
+        """Take free rows; and whether there may be more. They are read before they are taken, so
+        that damage is found first. joint: others are handed out with them. Cost: one synced
+        transaction for all of them, and frames that are not kept in memory."""
+        chosen = self._choose(due, limit)
+        if not chosen:
+            return [], False
+        now_ms = self._catalog.now_ms()
+        joint = joint or len(chosen) > 1
+        changes: list[tuple[Claim, list[Claim]]] = []
+        mine: list[tuple[Claim, list[Piece]]] = []
+        for row, pieces, until in chosen:
+            held, rows = claims.taken(
+                row, until, self._name, now_ms + timeout_ms, self._version, joint=joint
+            )
+            changes.append((row, rows))
+            mine.append((held, pieces))
+        done = self._catalog.replace_many(changes)
+        got = [claim for claim, ok in zip(mine, done, strict=True) if ok]
+        more = len(chosen) < len(due) or chosen[-1].until.seq < chosen[-1].row.end
+        return into_holdings(got, holder, now_ms), more
+
+    def _choose(self, due: Sequence[Claim], limit: int) -> list[Chosen]:
+        """The rows that are taken together: those in which a poisonous message may be stand
+        alone."""
+        chosen: list[Chosen] = []
+        room = CLAIM_BYTES_MAX
+        for row in due:
+            if limit <= 0 or room <= 0 or (chosen and claims.is_suspect(row)):
+                break
+            try:
+                pieces, until = self._left(row, limit, room)
+            except (ExtentMissingError, CorruptionError) as exc:
+                self._window.set_aside(row.pipe_id, exc)
+                continue
+            chosen.append(Chosen(row, pieces, until))
+            limit -= sum(len(piece.seqs) for piece in pieces)
+            room -= sum(piece.bundle.size for piece in pieces)
+            if claims.is_suspect(row):
+                break
+        return chosen
+
+    def _left(self, row: Claim, limit: int, room: int) -> tuple[list[Piece], Place]:
+        """The first messages left of a row, and the place after them: from memory, or read."""
+        kept = self.remnants.take(row)
+        if kept is not None and row.left_count <= limit:
+            return kept, Place(row.end, row.pos)
+        return read_left(self._window.readers.get(row.pipe_id), row, limit, room)
 
 
 def into_holdings(
-    taken: Iterable[tuple[Claim, list[Slice]]], holder: Holder, now_ms: int
+    taken: Iterable[tuple[Claim, list[Piece]]], holder: Holder, now_ms: int
 ) -> list[Found]:
     """Rows just taken as holdings: one for each pipe and number of deliveries."""
     found: list[Found] = []
     for _, group in groupby(sorted(taken, key=_kind), key=_kind):
         together = list(group)
         holding = Holding(holder, [row for row, _ in together], now_ms, None, None)
-        found.append((holding, [piece for _, slices in together for piece in slices]))
+        found.append((holding, [piece for _, pieces in together for piece in pieces]))
     return found
 
 
-def _kind(taken: tuple[Claim, list[Slice]]) -> tuple[str, int]:
+def _kind(taken: tuple[Claim, list[Piece]]) -> tuple[str, int]:
     return taken[0].pipe_id, taken[0].deliveries

@@ -1,4 +1,4 @@
-"""Sealing: how a pipe's end is fixed for ever, and found out.
+"""Sealing: how a pipe's end is fixed for ever, and found out; and which pipes are retired.
 
 For everyone it is the same steps: fence and find the end in the extent store, record it in the
 catalog by compare-and-set, and adopt the one that is recorded.
@@ -24,6 +24,12 @@ def seal_pipe(catalog: Catalog, store: ExtentStore, pipe_id: str) -> Place | Non
     if row.end is not None:
         return row.end
     return catalog.record_end(pipe_id, store.seal(pipe_id))
+
+
+def live_pipe(catalog: Catalog, pipe_id: str) -> PipeRow | None:
+    """A pipe as it is now; None when it was retired, so that its frames may be gone."""
+    row = catalog.pipe(pipe_id)
+    return None if row is None or row.state is PipeState.CONSUMED else row
 
 
 def end_of(catalog: Catalog, store: ExtentStore, pipe: PipeRow) -> Place:

@@ -11,12 +11,13 @@ Not thread-safe: `cassq.popper` holds its lock around every call.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import attrgetter
 from random import random
 
 from cassq import claims
+from cassq.bundles import Piece
 from cassq.catalog.rows import Claim, ClaimState
 from cassq.claimer import Claimer
 from cassq.claims import Give
@@ -53,8 +54,9 @@ class Settler:
         self.holdings: dict[Holding, None] = {}
         self.tally = Tally(group)
 
-    def take(self, holding: Holding) -> None:
-        """Keep a new holding."""
+    def take(self, holding: Holding, pieces: Sequence[Piece]) -> None:
+        """Keep a new holding. pieces: its messages."""
+        holding.pieces = pieces
         self.holdings[holding] = None
         if holding.deliveries > 1:
             self.tally.redelivered += holding.count
@@ -80,9 +82,7 @@ class Settler:
         """Collect acks. Raises ClaimLostError for messages that are not ours any more."""
         given = seqs & holding.given_seqs() if len(seqs) > 1 else EMPTY
         holding.settle(seqs - given if given else seqs)
-        if not self._dirty:
-            self.dirty_ms = now_ms
-        self._dirty[holding] = None
+        self._begin(holding, now_ms)
         holding.check(given)
 
     def flush(self) -> list[Claim]:
@@ -138,10 +138,14 @@ class Settler:
                 self._unsure += changes
             raise
         free: list[Claim] = []
+        now_ms = self._catalog.now_ms()
         for (holding, old, new), done in zip(changes, results, strict=True):
             if done:
                 holding.replace(old, new)
-                free += [row for row in new if row.state is ClaimState.FREE]
+                given = [row for row in new if row.state is ClaimState.FREE]
+                for row in given:
+                    self._claimer.retaker.remnants.keep(row, holding.pieces, now_ms)
+                free += given
             else:
                 self._lose(holding, old)
         return free
@@ -151,7 +155,8 @@ class Settler:
         lost before them."""
         while self._unsure:
             holding, old, new = self._unsure[-1]
-            rows = self._catalog.claims(old.group_id, old.pipe_id)
+            seqs = range(old.start, old.end)
+            rows = self._catalog.claims(old.group_id, old.pipe_id, seqs)
             versions = {row.version for row in rows}
             if old.version not in versions:
                 if any(row.version in versions for row in new) or self._is_done(old, holding, rows):
@@ -200,15 +205,29 @@ class Settler:
             seqs = seqs - holding.settled
         if not seqs:
             return
-        if not self._dirty:
-            self.dirty_ms = self._catalog.now_ms()
-        self._dirty[holding] = None
+        self._begin(holding, self._catalog.now_ms())
         holding.give(seqs, back)
         self.tally.given(len(seqs), counted=back.counted, doomed=back.doomed)
         if holding.epoch is not None:
             later = holding.open_seqs() - RangeSet([(0, seqs.ranges[-1][1])])
             if later:
                 holding.give(later, Back(counted=False))
+
+    def give_one(self, holding: Holding, seq: int, back: Back, now_ms: int) -> None:
+        """`give` for one message of a group that is not exclusive."""
+        if self._unsure or holding.lost or holding.has_given(seq):
+            self.give(holding, RangeSet.run(seq, seq + 1), back)
+        elif not holding.settled or seq not in holding.settled:
+            if holding not in self._dirty:
+                self._begin(holding, now_ms)
+            holding.give_one(seq, back)
+            self.tally.given(1, counted=back.counted, doomed=back.doomed)
+
+    def _begin(self, holding: Holding, now_ms: int) -> None:
+        """Something is said of a holding, to be written."""
+        if not self._dirty:
+            self.dirty_ms = now_ms
+        self._dirty[holding] = None
 
     def _gives(self, holding: Holding) -> list[Give]:
         """What is being given back, as the claim rows are to have it. Delays begin now."""
@@ -250,14 +269,6 @@ class Settler:
             return give
         return give._replace(failure=self._claimer.health.recorded(row, give.failure))
 
-    def _replace(self, holding: Holding, old: Claim, new: list[Claim]) -> bool:
-        try:
-            return self._catalog.replace(old, new, epoch=holding.epoch)
-        except BackendError as exc:
-            if exc.outcome_unknown:
-                self._unsure.append((holding, old, new))
-            raise
-
     # --- keeping --------------------------------------------------------------------------------
 
     def extend(self, holding: Holding, ms: int) -> None:
@@ -268,12 +279,11 @@ class Settler:
         if holding.lock is not None and not holding.lock.renew(ms):
             holding.lost = True
         else:
-            for row in list(holding.rows):
-                rows = claims.extended(row, due_ms, self._version)
-                if self._replace(holding, row, rows):
-                    holding.replace(row, rows)
-                else:
-                    self._lose(holding, row)
+            version = self._version
+            changes = [
+                (holding, row, claims.extended(row, due_ms, version)) for row in holding.rows
+            ]
+            self._write(changes, holding.epoch)
             holding.due_ms = due_ms
         if holding.lost:
             self._dirty.pop(holding, None)

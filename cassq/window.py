@@ -20,6 +20,7 @@ from cassq.catalog.rows import Cursor, GroupRow, PipeRow, PipeState, QueueRow
 from cassq.errors import CassqError, CorruptionError
 from cassq.extents.port import ExtentMissingError, ExtentReader
 from cassq.ports import Ports
+from cassq.sealing import live_pipe
 
 REFRESH_MS = 1000
 LISTED_MIN = 64
@@ -173,9 +174,9 @@ class Window:
     def set_aside(self, pipe_id: str, exc: CassqError) -> None:
         """A pipe cannot be read: leave it alone, and have the user told, unless it was retired
         in the meantime."""
-        row = self._ports.catalog.pipe(pipe_id)
+        row = live_pipe(self._ports.catalog, pipe_id)
         self.readers.forget(pipe_id)
-        if row is None or row.state is PipeState.CONSUMED:
+        if row is None:
             self._views.pop(pipe_id, None)
         elif pipe_id not in self.broken:
             self.broken[pipe_id] = exc

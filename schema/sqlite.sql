@@ -90,7 +90,7 @@ CREATE TABLE claims (
     joint      INTEGER NOT NULL DEFAULT 0,  -- handed out together with other rows
     holder     TEXT NOT NULL DEFAULT '',
     version    TEXT NOT NULL,
-    acked      BLOB NOT NULL DEFAULT x'',  -- ranges, 16 bytes each
+    acked      BLOB NOT NULL DEFAULT x'',  -- ranges: RangeSet.to_bytes
     failure    TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (group_id, pipe_id, start_seq)
 ) WITHOUT ROWID;

@@ -186,8 +186,9 @@ class Catalog(abc.ABC):
         """Raise the epoch if it is still `cursor.epoch`; the new cursor, or None."""
 
     @abc.abstractmethod
-    def claims(self, group_id: str, pipe_id: str) -> list[Claim]:
-        """The claim rows of a (group, pipe) by start. Cost: the rows from the ack offset on."""
+    def claims(self, group_id: str, pipe_id: str, seqs: range | None = None) -> list[Claim]:
+        """The claim rows of a (group, pipe) by start: all, or those with some of `seqs`. Cost:
+        those rows, from the ack offset on."""
 
     @abc.abstractmethod
     def due(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -16,18 +15,16 @@ from cassq.cli.verb import (
     Invocation,
     Verb,
     complete_queue,
+    options,
     queue_argument,
     seconds,
     sure_to_delete,
 )
-from cassq.clock import Stopwatch
 from cassq.dead_letters import DeadLetterQueue
 from cassq.errands import Outcome, Watch
 from cassq.errors import CassqError, QueueNotFoundError
 from cassq.letters import Letter
 from cassq.queues import OWN, is_dead_letter_name, origin_of
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 LINES_AT_ONCE = 256
 
@@ -71,15 +68,6 @@ _PACE = [
     click.option("--rate", type=_rate, metavar="COUNT/s", help="At most so many a second."),
     click.option("--dry-run", is_flag=True, help="Count the letters, and do nothing."),
 ]
-
-
-def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
-    def with_options(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return with_options
 
 
 def _where(settings: dict[str, Any]) -> dict[str, Any]:
@@ -143,7 +131,7 @@ def list_(call: Invocation, prefix: str) -> None:
     ],
 )
 @queue_argument("queue")
-@_options(_GROUP, *_FILTERS)
+@options(_GROUP, *_FILTERS)
 @click.option(
     "--limit", type=click.IntRange(1), default=10, show_default=True, help="Show at most so many."
 )
@@ -180,7 +168,7 @@ def _row(letter: Letter) -> tuple[object, ...]:
     ],
 )
 @queue_argument("queue")
-@_options(_GROUP, *_FILTERS, *_PACE)
+@options(_GROUP, *_FILTERS, *_PACE)
 @click.pass_context
 def merge(
     ctx: click.Context,
@@ -218,7 +206,7 @@ def merge(
     ],
 )
 @queue_argument("queue")
-@_options(_GROUP, *_FILTERS, *_PACE)
+@options(_GROUP, *_FILTERS, *_PACE)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.pass_context
 def purge(
@@ -270,21 +258,13 @@ def _letters(count: int) -> str:
 @contextmanager
 def _watching(stop: Stop, done: str) -> Iterator[Watch]:
     """Ends the work on a signal; on a terminal, a line tells how far it is."""
-    shown = sys.stderr.isatty()
-    watch, last = Stopwatch(), -output.PROGRESS_SECONDS
+    with output.passing_line() as show:
 
-    def look(outcome: Outcome) -> bool:
-        nonlocal last
-        if shown and watch.seconds() - last >= output.PROGRESS_SECONDS:
-            last = watch.seconds()
-            click.echo(f"\r{done} {_letters(outcome.messages)}\x1b[K", err=True, nl=False)
-        return stop.wanted
+        def look(outcome: Outcome) -> bool:
+            show(lambda _: f"{done} {_letters(outcome.messages)}")
+            return stop.wanted
 
-    try:
         yield look
-    finally:
-        if shown:
-            click.echo("\r\x1b[K", err=True, nl=False)
 
 
 def _conclude(
@@ -321,7 +301,7 @@ def _conclude(
     ],
 )
 @queue_argument("queue")
-@_options(_GROUP, *_FILTERS)
+@options(_GROUP, *_FILTERS)
 @click.pass_context
 def export(ctx: click.Context, /, queue: str, group: str, **settings: Any) -> None:
     """Write dead letters as JSON, one a line, with no effect on them.

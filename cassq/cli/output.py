@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import errno
 import json
 import os
@@ -20,6 +19,7 @@ import click
 
 from cassq.cli.stopping import Stop, Stopped
 from cassq.clock import Stopwatch
+from cassq.decoding import text_or_base64
 
 PREVIEW_CHARACTERS = 60
 STUCK_MS = 250
@@ -163,18 +163,9 @@ def message_fields(message: Shown) -> dict[str, Any]:
         "attempts": message.attempts,
         "pushed_at": message.pushed_at.isoformat(timespec="milliseconds"),
         "headers": message.headers,
-        **_text_or_base64("key", message.key),
-        **_text_or_base64("payload", message.payload),
+        **text_or_base64("key", message.key),
+        **text_or_base64("payload", message.payload),
     }
-
-
-def _text_or_base64(name: str, value: bytes | None) -> dict[str, str | None]:
-    if value is None:
-        return {name: None}
-    try:
-        return {name: value.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(value).decode()}
 
 
 def message_lines(found: Sequence[Shown], *, as_json: bool) -> bytes:
@@ -276,33 +267,44 @@ def error(
 
 # --- progress -------------------------------------------------------------------------------
 
+# Shows what its argument says, which is asked only if it is time to show something, and is given
+# the seconds since the beginning.
+Show = Callable[[Callable[[float], str]], None]
 # Told how many bytes of the input are done, and how many messages were pushed, in all.
 Advance = Callable[[int, int], None]
 
 
 @contextmanager
-def progress(total_bytes: int | None, *, quiet: bool = False) -> Iterator[Advance]:
-    """A line on standard error that changes and goes at the end; none if that is no terminal.
-
-    total_bytes: None where it is not known, which leaves no bar but the counts.
-    """
+def passing_line(*, quiet: bool = False) -> Iterator[Show]:
+    """A line on standard error that changes and goes at the end; none if that is no terminal."""
     if quiet or not sys.stderr.isatty():
-        yield lambda done, pushed: None
+        yield lambda tell: None
         return
     watch = Stopwatch()
     shown_at = -PROGRESS_SECONDS
 
-    def advance(done: int, pushed: int) -> None:
+    def show(tell: Callable[[float], str]) -> None:
         nonlocal shown_at
         if watch.seconds() - shown_at >= PROGRESS_SECONDS:
             shown_at = watch.seconds()
-            line = progress_line(done, pushed, total_bytes, shown_at)
-            click.echo(f"\r{line}{_CLEAR_LINE}", err=True, nl=False)
+            click.echo(f"\r{tell(shown_at)}{_CLEAR_LINE}", err=True, nl=False)
 
     try:
-        yield advance
+        yield show
     finally:
         click.echo(f"\r{_CLEAR_LINE}", err=True, nl=False)
+
+
+@contextmanager
+def progress(total_bytes: int | None, *, quiet: bool = False) -> Iterator[Advance]:
+    """A passing line of how far an input is read.
+
+    total_bytes: None where it is not known, which leaves no bar but the counts.
+    """
+    with passing_line(quiet=quiet) as show:
+        yield lambda done, pushed: show(
+            lambda seconds: progress_line(done, pushed, total_bytes, seconds)
+        )
 
 
 def progress_line(done: int, pushed: int, total: int | None, seconds: float) -> str:

@@ -9,7 +9,7 @@ import click
 
 from cassq.cli import output
 from cassq.cli.policies import NO_LIMIT, given, given_at_least_one, queue_options
-from cassq.cli.verb import Invocation, Verb, queue_argument, seconds, sure_to_delete
+from cassq.cli.verb import Invocation, Verb, options, queue_argument, seconds, sure_to_delete
 from cassq.queue import Queue
 from cassq.queues import as_dict
 
@@ -119,16 +119,10 @@ def delete(ctx: click.Context, name: str, yes: bool) -> None:
         output.say(f"deleted {name}")
 
 
-PAUSED = [
+_paused_options = options(
     click.option("--push", is_flag=True, help="Only pushing."),
     click.option("--pop", is_flag=True, help="Only popping."),
-]
-
-
-def _paused_options(function: F) -> F:
-    for option in reversed(PAUSED):
-        function = option(function)
-    return function
+)
 
 
 @queue.command(

@@ -14,7 +14,7 @@ from cassq.alerts.targets import Target, load_targets
 from cassq.catalog.rows import QueueRow
 from cassq.cli import output
 from cassq.cli.stopping import Stop
-from cassq.cli.verb import Invocation, Verb, complete_queue, seconds
+from cassq.cli.verb import Invocation, Verb, complete_queue, options, seconds
 from cassq.client import Client
 from cassq.clock import Stopwatch, SystemClock
 from cassq.errors import BackendError, UsageError
@@ -28,7 +28,7 @@ PATIENCE_SECONDS = 1.0
 # Runs the passes over these queues, or all there are.
 Pass = Callable[[Reaper, list[QueueRow] | None], list[Action]]
 
-OPTIONS = [
+_with_options = options(
     click.option(
         "--queue",
         "queues",
@@ -44,13 +44,7 @@ OPTIONS = [
         help="Go on for ever, with a pass every so often, until SIGTERM or Ctrl-C.",
     ),
     click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing."),
-]
-
-
-def _with_options(command: Any) -> Any:
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
+)
 
 
 @click.command(

@@ -103,6 +103,17 @@ def complete_queue(ctx: click.Context, _param: object, incomplete: str) -> list[
         return []  # a completion has no place for an error; the command itself will tell it
 
 
+def options(*those: Callable[[F], F]) -> Callable[[F], F]:
+    """Options that several verbs share, as one decorator; in the help they stand in this order."""
+
+    def with_options(command: F) -> F:
+        for option in reversed(those):
+            command = option(command)
+        return command
+
+    return with_options
+
+
 def queue_argument(name: str = "name", **attributes: Any) -> Callable[[F], F]:
     """The argument QUEUE, completed by the shell."""
     return click.argument(name, metavar="QUEUE", shell_complete=complete_queue, **attributes)

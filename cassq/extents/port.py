@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from cassq.errors import BackendError
 from cassq.frames import Frame, Place
+from cassq.ranges import RangeSet
 
 
 class ExtentMissingError(BackendError):
@@ -29,6 +30,12 @@ class Slice(NamedTuple):
     frame: Frame
     first: int
     last: int
+
+    @property
+    def seqs(self) -> RangeSet:
+        """The same messages by their seqs."""
+        base = self.frame.base_seq
+        return RangeSet.run(base + self.first, base + self.last)
 
 
 class ExtentInfo(NamedTuple):

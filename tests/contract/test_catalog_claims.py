@@ -207,7 +207,8 @@ def test_a_claim_is_cut_up_and_each_piece_replaced_for_itself(desk: Desk, theirs
     pieces = desk.freed(row)
     assert len(pieces) > 10
     assert desk.catalog.replace(row, pieces)
-    mine, rows = claims.taken(pieces[0], pieces[0].start + 2, "me", DUE_MS, version)
+    until = Place(pieces[0].start + 2, pieces[0].pos)
+    mine, rows = claims.taken(pieces[0], until, "me", DUE_MS, version)
     assert theirs.catalog.replace(pieces[0], rows)
     assert desk.rows == [*rows, *pieces[1:]]
     assert desk.finish(mine)
@@ -305,7 +306,8 @@ def test_whatever_poppers_do_the_rows_cover_and_no_ack_is_lost(
             end = chance.randint(start + 1, row.end)
             part = RangeSet([(start, end)])
             if row.state is FREE:
-                _, new = claims.taken(row, row.start + chance.randint(1, 5), "me", DUE_MS, version)
+                until = Place(row.start + chance.randint(1, 5), row.pos)
+                _, new = claims.taken(row, until, "me", DUE_MS, version)
             elif chance.random() < 0.3:
                 new = at.freed(row)
                 done |= row.acked
@@ -442,3 +444,15 @@ def test_positions_and_seqs_may_be_large(desk: Desk) -> None:
     assert desk.catalog.claim(cursor, far, [row])
     assert desk.finish(row)
     assert desk.cursor.ack == far
+
+
+def test_the_rows_of_some_seqs_are_those_that_hold_one_of_them(desk: Desk) -> None:
+    rows = [desk.claim(size) for size in (3, 5, 1, 4)]
+    key = rows[0].group_id, rows[0].pipe_id
+    for first in range(14):
+        for last in range(first + 1, 15):
+            found = desk.catalog.claims(*key, range(first, last))
+            assert found == [row for row in rows if row.start < last and first < row.end]
+    assert desk.finish(rows[0])
+    assert desk.catalog.claims(*key, range(3)) == []
+    assert desk.catalog.claims(*key, range(2, 4)) == [rows[1]]

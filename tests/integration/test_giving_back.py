@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import cassq
+from cassq.claimer import BURIED_AT_ONCE
 from cassq.errors import UsageError
-from tests.integration.deadlines import ticks
+from tests.integration.deadlines import eventually, ticks
 from tests.integration.stage import Connect, drain, numbers, payloads, push
 
 
@@ -189,3 +190,56 @@ def test_every_mix_of_verbs_on_one_claim_balances(queue: cassq.Queue) -> None:
     assert attempts == {1: 2, 2: 1}
     stats = queue.audit().groups["default"]
     assert (stats.waiting, stats.pending, stats.committed) == (10, 20, 30)
+
+
+def test_what_failed_is_handed_out_with_what_waits(queue: cassq.Queue) -> None:
+    """One pop, in line: a few failures do not cost a pop of their own."""
+    push(queue, *numbers(60))
+    popper = queue.popper()
+    first = popper.pop(60)
+    with_errors = [first[7], first[30]]
+    popper.commit([message for message in first if message not in with_errors])
+    popper.rollback(with_errors, delay=0.001)
+    eventually("they come due", lambda: bool(popper._claimer._due_now(forced=True)))
+    ticks(5)  # the two clocks that tell which came first have their grain
+    push(queue, *numbers(100))
+    again = popper.pop(60)
+    assert [message.attempts for message in again] == [2, 2] + [1] * 58
+    assert {message.id for message in again[:2]} == {message.id for message in with_errors}
+    popper.commit(again)
+    popper.commit(popper.pop(60))
+    assert queue.stats().groups["default"].waiting == 0
+
+
+def test_what_failed_a_moment_ago_is_not_read_again(
+    queue: cassq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(queue, *numbers(50))
+    popper = queue.popper()
+    messages = popper.pop(50)
+    for message in messages[10:13]:
+        message.nack(error="no")
+    popper.commit([*messages[:10], *messages[13:]])
+    monkeypatch.setattr("cassq.retaking.read_left", unread)
+    again = popper.pop(50)
+    assert [message.payload for message in again] == numbers(50)[10:13]
+    assert [message.pushed_at for message in again] == [m.pushed_at for m in messages[10:13]]
+
+
+def unread(*_: Any) -> Any:
+    raise AssertionError("a frame was read again")
+
+
+def test_many_that_are_given_up_do_not_keep_others_waiting(queue: cassq.Queue) -> None:
+    """They become dead letters bit by bit; what waits is handed out meanwhile."""
+    count = 3 * BURIED_AT_ONCE
+    push(queue, *numbers(count + 1))
+    popper = queue.popper()
+    popper.dead(popper.pop(count), "all of them")
+    letters = queue.dead_letters()
+    assert len(letters.peek(count)) == BURIED_AT_ONCE
+    (message,) = popper.pop()
+    assert message.payload == numbers(count + 1)[-1]
+    message.ack()
+    eventually("all are there", lambda: popper.pop() == [] and len(letters.peek(count)) == count)
+    assert {letter.death["error"] for letter in letters.peek(count)} == {"all of them"}

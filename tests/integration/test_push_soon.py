@@ -158,7 +158,7 @@ def test_pushes_that_arrive_during_a_sync_share_the_next(directory: Path) -> Non
     disk.gate.set()
     first.result(30)
     pusher.flush()
-    frames = {message._frame.base_seq for message in drain(queue.popper())}
+    frames = {message._bundle.base_seq for message in drain(queue.popper())}
     assert frames == {0, 1}  # one alone, then all the others together
     assert all(future.done() for future in rest)
     client.close()

@@ -74,7 +74,7 @@ def push_all(world: World, name: str, process: Process) -> None:
             if pusher is None or pusher.closed:
                 pusher = client.queue(name).pusher()
             if world.pushed < world.scenario.messages and rng.random() < 0.8:
-                _push(world, process, name, pusher)
+                _push(world, process, client, name, pusher)
             elif rng.random() < 0.15:
                 process.scheduler.note(process, "closes its pusher")
                 pusher.close()
@@ -86,7 +86,7 @@ def push_all(world: World, name: str, process: Process) -> None:
         process.sleep(rng.choice((0.0, 0.0, 0.005, 0.05, 0.3)))
 
 
-def _push(world: World, process: Process, name: str, pusher: Pusher) -> None:
+def _push(world: World, process: Process, client: SteppedClient, name: str, pusher: Pusher) -> None:
     rng, checker = process.rng, world.checker
     count = rng.choice((1, 1, 1, 2, 5, 12))
     batch = []
@@ -96,7 +96,7 @@ def _push(world: World, process: Process, name: str, pusher: Pusher) -> None:
     strict = world.scenario.policy[name]["consistency"] == "cp"
     if world.scenario.delayed and not strict and rng.random() < world.scenario.delayed:
         delay = rng.choice((0.01, 0.3, 2.0))
-        due_ms = pusher._appenders.now_ms() + round(delay * 1000)
+        due_ms = client.ports.catalog.now_ms() + round(delay * 1000)
     for _ in range(count):
         world.pushed += 1
         poisonous = rng.random() < world.scenario.poison

@@ -64,7 +64,7 @@ def take(rows: Sequence[Claim], limit: int, version: Version) -> tuple[Claim, li
     """Take `limit` messages of the first free row; it, and all rows that result."""
     at = next(number for number, row in enumerate(rows) if row.state is FREE)
     middle = list(left(rows[at]))[:limit][-1] + 1
-    mine, pieces = claims.taken(rows[at], middle, "you", NOW_MS + 30, version)
+    mine, pieces = claims.taken(rows[at], Place(middle, rows[at].pos), "you", NOW_MS + 30, version)
     return mine, [*rows[:at], *pieces, *rows[at + 1 :]]
 
 

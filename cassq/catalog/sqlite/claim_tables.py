@@ -39,6 +39,12 @@ ADD_CLAIM = (
 )
 # The claims of a (group, pipe): a range of the primary key, which starts at the ack offset.
 CLAIMS = f"SELECT {CLAIM_COLUMNS} FROM claims WHERE group_id = ? AND pipe_id = ? ORDER BY start_seq"
+# Those with seqs in a range: from the row that begins at or before it.
+CLAIMS_OF = (
+    f"SELECT {CLAIM_COLUMNS} FROM claims WHERE group_id = ?1 AND pipe_id = ?2 AND end_seq > ?3"
+    " AND start_seq < ?4 AND start_seq >= coalesce((SELECT max(start_seq) FROM claims"
+    " WHERE group_id = ?1 AND pipe_id = ?2 AND start_seq <= ?3), 0) ORDER BY start_seq"
+)
 # Claims whose time has come: a range of a partial index without done rows.
 DUE = (
     f"SELECT {CLAIM_COLUMNS} FROM claims WHERE group_id = ? AND due_ms <= ? AND state < 2{{}}"
@@ -209,8 +215,12 @@ class ClaimTables(Catalog):
             row = tx.execute(CURSOR, (cursor.group_id, cursor.pipe_id)).fetchone()
             return _cursor_row(row)
 
-    def claims(self, group_id: str, pipe_id: str) -> list[Claim]:
-        return [claim_row(row) for row in self._db.read(CLAIMS, (group_id, pipe_id))]
+    def claims(self, group_id: str, pipe_id: str, seqs: range | None = None) -> list[Claim]:
+        if seqs is None:
+            rows = self._db.read(CLAIMS, (group_id, pipe_id))
+        else:
+            rows = self._db.read(CLAIMS_OF, (group_id, pipe_id, seqs.start, seqs.stop))
+        return [claim_row(row) for row in rows]
 
     def due(
         self, group_id: str, now_ms: int, limit: int, *, without: Sequence[str] = ()
