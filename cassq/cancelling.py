@@ -15,7 +15,8 @@ TRIES_MAX = 32
 
 
 def cancel(ports: Ports, queue: QueueRow, message_id: str) -> bool:
-    """Take a delayed message back: True when no group has got or will get it.
+    """Take a delayed message back: True when no group has got or will get it; purged since it was
+    got counts as taken back. Groups made later, from the beginning, do get it.
 
     It is counted as purged for each group that had not got it. Raises UsageError for an id that
     is none, or of a message that was not delayed. Cost: two synced transactions for each group.

@@ -257,7 +257,8 @@ class Queue:
         return now
 
     def cancel(self, message_id: str) -> bool:
-        """Take a delayed message back: True when no group has got, or will get, it.
+        """Take a delayed message back: True when no group that there is now gets it, nor has got
+        it, except one that had it and whose messages were purged since.
 
         Raises UsageError for an id that is none, or of a message that was not delayed. Cost: two
         synced transactions for each group.

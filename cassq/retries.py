@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from cassq import claims
 from cassq.batches import Batch, Intend
@@ -30,6 +31,9 @@ DELIVERY_LIMIT = "delivery_limit"
 REJECTED = "rejected"
 MAXLEN = "maxlen"
 
+DEATHS_KEPT = 8  # kinds of deaths that a record tells of beside the last ...
+EARLIER_ERROR_MAX = 256  # ... and characters of their errors
+
 # Puts the message of a spent claim among the group's dead letters; False when another does.
 Bury = Callable[[QueueRow, GroupRow, Claim], bool]
 # Pushes a batch of one to the queue of that name, telling the place first.
@@ -46,6 +50,46 @@ def bury_or_leave(bury: Bury, queue: QueueRow, group: GroupRow, claim: Claim) ->
         where = f"{claim.pipe_id}:{claim.start}"
         logger.warning("message %s is left for others to put away: %s", where, exc)
         return False
+
+
+def after(before: str, death: Mapping[str, Any]) -> dict[str, Any]:
+    """The death record of a message that died once more: `count` says how often it died so, and
+    `first_ms` when first; its other deaths are in `earlier`, the newest first.
+
+    before: its record so far, as JSON; what is none, as a user's own header of that name, is
+    left out. Pure.
+    """
+    counted = {**death, "count": 1}
+    others = _records(before)
+    same = next((record for record in others if _kind(record) == _kind(death)), None)
+    if same is not None:
+        counted["count"] = same["count"] + 1
+        counted["first_ms"] = min(death["first_ms"], same["first_ms"])
+    earlier = [record for record in others if record is not same][:DEATHS_KEPT]
+    return {**counted, "earlier": earlier} if earlier else counted
+
+
+def _records(text: str) -> list[dict[str, Any]]:
+    """The deaths a record tells of, the newest first, with short errors."""
+    try:
+        newest = json.loads(text)
+    except ValueError:
+        return []
+    if not isinstance(newest, dict):
+        return []
+    found = newest.pop("earlier", [])
+    records = [newest, *found] if isinstance(found, list) else [newest]
+    return [
+        {**record, "error": str(record.get("error", ""))[:EARLIER_ERROR_MAX]}
+        for record in records
+        if isinstance(record, dict)
+        and isinstance(record.setdefault("count", 1), int)
+        and isinstance(record.get("first_ms"), int)
+    ]
+
+
+def _kind(death: Mapping[str, Any]) -> tuple[Any, ...]:
+    return death.get("queue"), death.get("group"), death.get("reason")
 
 
 class DeadLetters:
@@ -149,6 +193,7 @@ class DeadLetters:
             "at_ms": self._ports.clock.wall_ms(),
         }
         headers = frame.headers_at(first)
+        death = after(headers.get(DEATH_HEADER, "{}"), death)
         headers[DEATH_HEADER] = json.dumps(death, separators=(",", ":"))
         return Batch(
             payloads=frame.payloads(first, last),

@@ -352,7 +352,7 @@ def _death(sight: Sight) -> dict[str, Any]:
         death = json.loads(sight.content.headers.get(DEATH_HEADER, "{}"))
     except ValueError:
         return {}  # a user's own header of that name
-    numbers = ("deliveries", "first_ms", "last_ms", "at_ms")
+    numbers = ("deliveries", "first_ms", "last_ms", "at_ms", "count")
     if not isinstance(death, dict) or not all(_is_count(death.get(name, 0)) for name in numbers):
         return {}
     return death
@@ -368,4 +368,7 @@ def _of_death(death: Mapping[str, Any]) -> list[str]:
     at_ms = death.get("last_ms") or death.get("at_ms") or 0
     when = said(_moment(at_ms))
     often = _often(death["deliveries"])
-    return [f"Before, it was delivered {often}; it failed last at {when}{_error(death)}."]
+    told = [f"Before, it was delivered {often}; it failed last at {when}{_error(death)}."]
+    if death.get("count", 1) != 1:
+        told.append(f"It became a dead letter for that reason {_often(death['count'])}.")
+    return told

@@ -100,6 +100,20 @@ def test_merged_letters_come_back_with_all_they_had_and_their_attempts_at_1(
     assert_balanced(client)
 
 
+def test_a_letter_that_dies_again_tells_how_often(jobs: cassq.Queue) -> None:
+    push(jobs, b"bad")
+    popper = jobs.popper()
+    letters = jobs.dead_letters()
+    for count in (1, 2, 3):
+        popper.dead(popper.pop(wait=30), f"the {count}. time")
+        (letter,) = letters.peek()
+        assert (letter.death["count"], letter.death["error"]) == (count, f"the {count}. time")
+        letters.merge()
+    (message,) = popper.pop(wait=30)
+    death = json.loads(message.headers["cassq-death"])
+    assert death["first_ms"] < death["last_ms"]
+
+
 def test_a_whole_merge_moves_pipes_and_copies_only_what_was_claimed_from(
     jobs: cassq.Queue, client: cassq.Client
 ) -> None:
