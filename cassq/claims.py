@@ -189,6 +189,11 @@ def is_doomed(claim: Claim) -> bool:
     return DOOMED in claim.failure and claim.left_count == 1
 
 
+def is_spared(claim: Claim) -> bool:
+    """Whether its last failure does not count, because nothing of its group succeeded then."""
+    return bool(claim.failure) and bool(json.loads(claim.failure).get("spared"))
+
+
 def is_moving(claim: Claim) -> bool:
     """Whether its messages were being moved: before anybody gets them, it must be looked whether
     they have arrived elsewhere."""

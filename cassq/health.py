@@ -62,10 +62,9 @@ class Health:
         one also, whether their last failure does not count because nothing had."""
         if not self._rules().sick_check or not claim.failure:
             return False
-        record = json.loads(claim.failure)
-        if claim.state is ClaimState.FREE and record.get("spared"):
+        if claim.state is ClaimState.FREE and claims.is_spared(claim):
             return True
-        first_ms = int(record.get("first_ms", 0))
+        first_ms = int(json.loads(claim.failure).get("first_ms", 0))
         if self._success_ms >= first_ms:
             return False
         now_ms = self._clock.boot_ms()

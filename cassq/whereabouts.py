@@ -23,7 +23,7 @@ from cassq.catalog.rows import (
     Removed,
     Retired,
 )
-from cassq.claims import is_doomed, is_moving, is_spent
+from cassq.claims import is_doomed, is_moving, is_spared, is_spent
 from cassq.queues import is_dead_letter_name, rules_of
 from cassq.retries import DEATH_HEADER
 
@@ -218,6 +218,8 @@ def _free(sight: Sight, claim: Claim, times: Times) -> dict[str, Any]:
     again = "again " if claim.deliveries else ""
     if is_moving(claim):
         told = "It was being put elsewhere; whoever comes by finishes that."
+    elif rules.sick_check and not is_doomed(claim) and is_spared(claim):
+        told = "It is delivered again: it failed while nothing of its group succeeded."
     elif is_doomed(claim) or is_spent(claim, rules.max_deliveries):
         told = "It goes to the dead letters as soon as a popper or the reaper comes by."
         if not is_doomed(claim) and rules.sick_check:

@@ -93,6 +93,17 @@ def test_every_state_has_its_words(sight: Sight, state: str, said: str) -> None:
     assert said in " ".join((*step.happened, *step.next))
 
 
+def test_what_is_spared_is_delivered_again() -> None:
+    """Though its deliveries are spent: the last does not count."""
+    spared = json.dumps({**json.loads(failure_record("rejected", "", "me", 1)), "spared": 2})
+    sight = seen(**FREE, due_ms=0, deliveries=3, failure=spared, **ALONE)
+    queue = replace(SIGHT.queue, policy=QueuePolicy(max_deliveries=3))
+    told = " ".join(step_of(replace(sight, queue=queue), NOW).next)
+    assert "It is delivered again" in told
+    assert "dead letters" not in told
+    assert "goes to the dead letters" in " ".join(step_of(sight, NOW).next), "without the check"
+
+
 def test_failures_are_told_with_their_times() -> None:
     failure = json.dumps({**json.loads(DOOMED), "first_ms": 10_000})
     step = step_of(seen(**FREE, due_ms=0, failure=failure, **ALONE), NOW)
