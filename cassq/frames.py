@@ -250,21 +250,29 @@ class Frame(Bundle):
         return self._times
 
 
-def frame_size(data: bytes, at: int = 0) -> int:
-    """The whole size of the frame whose header stands at `at`, from the header alone.
+class Span(NamedTuple):
+    """What a frame's header says; size: of the whole, in bytes."""
 
-    Raises FrameError when no header stands there. The size is not yet verified.
+    base_seq: int
+    messages: int
+    size: int
+
+
+def frame_span(data: bytes, at: int = 0) -> Span:
+    """What the header that stands at `at` says.
+
+    Raises FrameError when no header stands there. What it says is not yet verified.
     """
     if len(data) - at < HEADER_SIZE:
         raise FrameError("a frame's header is cut short")
-    magic, version, code, flags, count, body_length, _, _ = _HEADER.unpack_from(data, at)
+    magic, version, code, flags, count, body_length, base_seq, _ = _HEADER.unpack_from(data, at)
     if magic != MAGIC:
         raise FrameError("no frame starts here")
     if version != VERSION or code > 2 or flags & ~_KNOWN_FLAGS:
         raise FrameError(f"a frame of version {version}, flags {flags:#x} cannot be read")
     if not 0 < count <= COUNT_MAX or body_length > BODY_BYTES_MAX:
         raise FrameError(f"a frame claims {count} messages in {body_length} bytes")
-    return HEADER_SIZE + int(body_length)
+    return Span(base_seq, count, HEADER_SIZE + body_length)
 
 
 def decode(data: bytes, at: int = 0, *, pipe_key: int = 0) -> Frame:
@@ -273,10 +281,10 @@ def decode(data: bytes, at: int = 0, *, pipe_key: int = 0) -> Frame:
     Raises FrameError when anything is wrong with it. Cost: one checksum pass; payloads are not
     copied until they are asked for.
     """
-    size = frame_size(data, at)
+    base_seq, count, size = frame_span(data, at)
     if len(data) - at < size:
         raise FrameError("a frame is cut short")
-    _, _, code, flags, count, _, base_seq, checksum = _HEADER.unpack_from(data, at)
+    _, _, code, flags, _, _, _, checksum = _HEADER.unpack_from(data, at)
     view = memoryview(data)
     digest = xxh3_64(view[at : at + _SUMMED], seed=pipe_key)
     digest.update(view[at + HEADER_SIZE : at + size])

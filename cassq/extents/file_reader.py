@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cassq.extents.disk import PAGE, Disk, Words
 from cassq.extents.pipe_file import LAST_APPEND_MS, TURN_WANTED, published_end
 from cassq.extents.port import ExtentReader, Slice
-from cassq.frames import HEADER_SIZE, Frame, FrameError, Place, decode, frame_size, pipe_key
+from cassq.frames import HEADER_SIZE, Frame, FrameError, Place, decode, frame_span, pipe_key
 from cassq.os_errors import explained
 
 _CHUNK_MIN = 64 * 1024
@@ -48,6 +48,10 @@ class FileReader(ExtentReader):
         seq, pos = start.seq, start.pos or PAGE
         total = 0
         while seq < end_seq and limit > 0:
+            passed = self._passed(pos, seq)
+            if passed:
+                pos += passed
+                continue
             try:
                 frame = self._frame_at_pos(pos)
                 if frame.base_seq > seq:
@@ -108,6 +112,18 @@ class FileReader(ExtentReader):
             frame = self._frame_at_pos(pos)
         return pos
 
+    def _passed(self, pos: int, seq: int) -> int:
+        """The size of the frame at byte `pos` if it lies before `seq` and is in memory: it need
+        not be opened."""
+        offset = pos - self._chunk_at
+        if pos == self._frame_at or not 0 <= offset <= len(self._chunk) - HEADER_SIZE:
+            return 0
+        try:
+            span = frame_span(self._chunk, offset)
+        except FrameError:
+            return 0  # read before it was written, or damaged: whoever opens it tells
+        return span.size if span.base_seq + span.messages <= seq else 0
+
     def _frame_at_pos(self, pos: int) -> Frame:
         """The verified frame at byte `pos`."""
         if pos == self._frame_at and self._frame is not None:
@@ -127,7 +143,7 @@ class FileReader(ExtentReader):
             raise FrameError(f"{where}: {exc.message}", pipe_id=self._pipe_id) from exc
 
     def _decode(self, pos: int, offset: int) -> Frame:
-        size = frame_size(self._chunk, offset)
+        size = frame_span(self._chunk, offset).size
         if len(self._chunk) - offset < size:
             self._chunk_size = max(_CHUNK_MIN, size, min(2 * size, _CHUNK_MAX))
             self._load(pos, max(size, self._chunk_size))
