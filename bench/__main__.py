@@ -25,6 +25,7 @@ from bench.scenarios.delayed import Delayed
 from bench.scenarios.endurance import Endurance
 from bench.scenarios.failing import Failing
 from bench.scenarios.latency import Latency
+from bench.scenarios.reap import Reap
 from bench.scenarios.scenario import Scenario
 from bench.scenarios.single import Single
 from bench.scenarios.through import Through
@@ -35,7 +36,10 @@ MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs", "devtmpfs")
 RESULTS = Path(__file__).with_name("RESULTS.md")
 SCENARIOS: dict[str, type[Scenario]] = {
     scenario.name: scenario
-    for scenario in (Through, Concurrent, Single, Latency, Backlog, Endurance, Failing, Delayed)
+    for scenario in (
+        *(Through, Concurrent, Single, Latency, Backlog, Endurance, Failing, Delayed),
+        Reap,
+    )
 }
 
 

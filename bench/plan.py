@@ -39,6 +39,13 @@ class Plan:
     failing_s: float = 4.0
     # Messages pushed ahead of their time.
     delayed_messages: int = 1_000_000
+    # Queues, or pipes of one, over which the reaper passes; how often its daemon does. A pusher is
+    # watched in turn with and without passes: in short windows, and in some whole periods.
+    reap_count: int = 10_000
+    reap_every_s: float = 10.0
+    reap_window_s: float = 1.0
+    reap_windows: int = 30
+    reap_periods: int = 3
 
     @classmethod
     def quick(cls) -> Self:
@@ -57,6 +64,11 @@ class Plan:
             endurance_backlog=50_000,
             failing_s=1.0,
             delayed_messages=100_000,
+            reap_count=2_000,
+            reap_every_s=2.0,
+            reap_window_s=0.3,
+            reap_windows=10,
+            reap_periods=1,
         )
 
     def small(self) -> Self:
@@ -76,6 +88,10 @@ class Plan:
             endurance_backlog=4_000,
             failing_s=0.1,
             delayed_messages=4_000,
+            reap_count=20,
+            reap_every_s=0.2,
+            reap_window_s=0.1,
+            reap_windows=2,
         )
 
     def messages_for(self, size: int, batches: bool) -> int:

@@ -13,6 +13,7 @@ from bench.scores import DISK, Scores
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "≥": operator.ge,
     ">": operator.gt,
+    "<": operator.lt,
     "≤": operator.le,
 }
 
@@ -92,6 +93,16 @@ def through_targets() -> list[Target]:
     ]
 
 
+def reap_targets() -> list[Target]:
+    made = []
+    for key, what in (("reap/queues", "queues"), ("reap/pipes", "pipes of one queue")):
+        title = f"many {what}, nothing to reap"
+        longest, kept = own(key, "pass_s"), own(key, "kept")
+        made.append(Target(f"{title}: the longest pass", "<", 2.0, longest, unit=" s"))
+        made.append(Target(f"{title}: pushes kept beside the daemon", "≥", 0.95, kept))
+    return made
+
+
 TARGETS: tuple[Target, ...] = (
     *through_targets(),
     Target(
@@ -159,6 +170,7 @@ TARGETS: tuple[Target, ...] = (
         1.5,
         own("delayed", "memory"),
     ),
+    *reap_targets(),
 )
 
 

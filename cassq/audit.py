@@ -13,14 +13,24 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import Claim, ClaimState, Cursor, GroupRow, Move, PipeRow, QueueRow
+from cassq.catalog.rows import (
+    Claim,
+    ClaimState,
+    Cursor,
+    GroupRow,
+    Move,
+    PipeRow,
+    QueueRow,
+    Retired,
+    RetiredSum,
+)
 from cassq.errors import CorruptionError
 from cassq.extents.port import ExtentMissingError, ExtentReader
 from cassq.frames import Place
 from cassq.ports import Ports
 from cassq.ranges import RangeSet
 from cassq.sealing import end_of
-from cassq.stats import GroupStats, GroupView, add_pipe, add_retired, view_of
+from cassq.stats import GroupStats, GroupView, add_pipe, add_retired, summed, view_of
 
 WALK_MESSAGES = 65_536
 # The parts that add up to what was pushed for a group.
@@ -63,6 +73,7 @@ def audit_queue(ports: Ports, queue: QueueRow) -> Audit:
     retired_counts = {row.pipe_id: row.pushed for row in retired}
     audit.pipes, audit.retired_pipes = len(pipes), len(retired_counts)
     audit.pushed = sum(counts.values()) + sum(retired_counts.values())
+    _check_sums(audit, retired, catalog.retired_sums(queue.id))
     for group in catalog.groups(queue.id):
         stats = audit.groups[group.name] = GroupStats()
         cursors = {cursor.pipe_id: cursor for cursor in catalog.cursors(group.id)}
@@ -76,6 +87,13 @@ def audit_queue(ports: Ports, queue: QueueRow) -> Audit:
                 add_retired(stats, row)
         _check_sum(audit, group, stats)
     return audit
+
+
+def _check_sums(audit: Audit, retired: Sequence[Retired], sums: Sequence[RetiredSum]) -> None:
+    """What was added up of retired pipes is what their rows say."""
+    expected = summed(retired)
+    if set(expected) != set(sums):
+        audit.find(f"the sums of retired pipes are {list(sums)}, not {expected}")
 
 
 def _check_sum(audit: Audit, group: GroupRow, stats: GroupStats) -> None:

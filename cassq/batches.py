@@ -42,6 +42,21 @@ class Batch:
             dues if dues is None or isinstance(dues, int) else dues[first:last],
         )
 
+    def only(self, wanted: Sequence[int]) -> Batch:
+        """The batch of these messages alone, by their indices in ascending order."""
+        if len(wanted) == len(self.payloads):
+            return self
+        times, dues = self.times_ms, self.dues_ms
+        return Batch(
+            [self.payloads[n] for n in wanted],
+            times if isinstance(times, int) else [times[n] for n in wanted],
+            self.headers and [self.headers[n] for n in wanted],
+            self.keys and [self.keys[n] for n in wanted],
+            self.ids and [self.ids[n] for n in wanted],
+            self.length,
+            dues if dues is None or isinstance(dues, int) else [dues[n] for n in wanted],
+        )
+
 
 class Receipt(NamedTuple):
     """Where a run of messages went."""

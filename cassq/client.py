@@ -44,7 +44,8 @@ REAP_SECONDS = 1.0
 # After a pass all rest for so many times as long as it took: it may cost a fiftieth of one core.
 REAP_REST = 50
 REAP_REST_SECONDS_MAX = 10.0
-_REAP_LEASE = "reaper:passing"
+# Held by the client that reaps in passing, from its pass until the next is due.
+PASSING_LEASE = "reaper:passing"
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 _of_the_parent: list[object] = []
@@ -266,14 +267,14 @@ class Client:
         """Every pass, by one client at a time; the longer it took, the later the next."""
         lease_ms = round(REAP_SECONDS * 1000)
         catalog, owner, clock = self.ports.catalog, self.ports.ids.client, self.ports.clock
-        if not self._open or catalog.take_lease(_REAP_LEASE, owner, lease_ms) is None:
+        if not self._open or catalog.take_lease(PASSING_LEASE, owner, lease_ms) is None:
             return REAP_SECONDS
         began_ms = clock.boot_ms()
         self.reaper.reap()
         took = (clock.boot_ms() - began_ms) / 1000
         rest = min(max(REAP_SECONDS, REAP_REST * took), REAP_REST_SECONDS_MAX)
         if rest > REAP_SECONDS:
-            catalog.take_lease(_REAP_LEASE, owner, round(rest * 1000))
+            catalog.take_lease(PASSING_LEASE, owner, round(rest * 1000))
         return rest
 
     # --- life -----------------------------------------------------------------------------------

@@ -14,14 +14,21 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
 
 from cassq.batches import Batch, Intend, Receipt
 from cassq.catalog.rows import Dedup, PipeRow, PipeState, QueueRow
-from cassq.errors import BackendTimeoutError, CassqError, ConfigError, InvalidPayloadError
+from cassq.errors import (
+    BackendError,
+    BackendTimeoutError,
+    CassqError,
+    ConfigError,
+    InvalidPayloadError,
+)
 from cassq.extents.port import ExtentMissingError
-from cassq.frames import Place
+from cassq.frames import Frame, Place
 from cassq.ports import Ports
 from cassq.sealing import live_pipe, seal_pipe
 
@@ -34,14 +41,19 @@ DEDUP_LENGTH_MAX = 500
 ON_ITS_WAY_MS = 250
 LOOK_SECONDS = 0.001
 TRIES_MAX = 64
+# Messages of one append, so that the catalog's transaction for their ids is short.
+AT_ONCE = 5_000
+
+Append = Callable[[Batch, Intend | None], list[Receipt]]
 
 
 class _TakenError(Exception):
-    """The id has a row that is not ours."""
+    """Ids have rows that are not ours; nothing was written for messages from `start` on."""
 
-    def __init__(self, row: Dedup) -> None:
-        super().__init__(row.dedup_id)
-        self.row = row
+    def __init__(self, rows: Sequence[Dedup], start: int) -> None:
+        super().__init__(*(row.dedup_id for row in rows))
+        self.rows = rows
+        self.start = start
 
 
 def check_dedup_id(dedup_id: str) -> str:
@@ -54,12 +66,15 @@ def check_dedup_id(dedup_id: str) -> str:
 
 
 class Once:
-    """The push of one dedup id, as the `intend` of its append.
+    """The push of messages with dedup ids, as the `intend` of its appends.
 
-    Raises ConfigError when the queue has no window, InvalidPayloadError for what is no id.
+    dedup_ids: one a message; None for a message without. Raises ConfigError when the queue has no
+    window, InvalidPayloadError for what is no id.
     """
 
-    def __init__(self, ports: Ports, queue: Callable[[], QueueRow], dedup_id: str) -> None:
+    def __init__(
+        self, ports: Ports, queue: Callable[[], QueueRow], dedup_ids: Sequence[str | None]
+    ) -> None:
         if queue().policy.dedup_window == 0:
             raise ConfigError(
                 f"queue {queue().name!r} has no dedup_window",
@@ -68,48 +83,110 @@ class Once:
         self._ports = ports
         self._catalog = ports.catalog
         self._queue = queue
-        self._dedup_id = check_dedup_id(dedup_id)
-        self._before: Dedup | None = None  # what our next row takes the place of
-        self._pipe_id = ""  # where a row of ours names, or may name, a place
+        self._dedup_ids = [None if each is None else check_dedup_id(each) for each in dedup_ids]
+        self._before: dict[str, Dedup] = {}  # by id, what our next row takes the place of
+        self._pipe_id = ""  # where rows of ours name, or may name, places
+        self._sent: list[int] = []  # the messages of the present append
+        self._places: dict[int, tuple[str, int]] = {}  # where they are, or are about to be
+        self._done: dict[int, tuple[str, int]] = {}  # where messages are
+        self._looked_at: tuple[str, Frame | None] = "", None  # another's frame, by its pipe
 
-    def marked(self, headers: Mapping[str, str] | None) -> Mapping[str, str]:
-        """The message's headers with its id among them."""
-        if headers is not None and not isinstance(headers, Mapping):
-            return headers  # to be refused like any other
-        return {**(headers or {}), DEDUP_HEADER: self._dedup_id}
+    def marked(
+        self, headers: Sequence[Mapping[str, str] | None] | None
+    ) -> Sequence[Mapping[str, str] | None]:
+        """The messages' headers with their ids among them."""
+        if headers is None:
+            headers = [None] * len(self._dedup_ids)
+        found: list[Mapping[str, str] | None] = []
+        for given, name in zip(headers, self._dedup_ids, strict=True):
+            # What are no headers is left to be refused like any other.
+            marked = name is not None and (given is None or isinstance(given, Mapping))
+            found.append({**(given or {}), DEDUP_HEADER: name or ""} if marked else given)
+        return found
 
-    def push(self, append: Callable[[], list[Receipt]]) -> list[Receipt]:
-        """Append the message, unless one of its id was pushed within the window; where it is.
+    def push(self, append: Append, batch: Batch) -> list[Receipt]:
+        """Append the messages, but those of whose ids one was pushed within the window, or stands
+        before in the batch; where all are.
 
-        Cost: one synced catalog transaction beside the append; for a duplicate a read of its
-        frame, or of the totals of its pipe.
+        Cost: for every append, of `AT_ONCE` messages at most, one synced catalog transaction; for
+        each duplicate a look at its pipe, and one read of each of their frames, or of the totals of
+        its pipe.
         """
-        for _ in range(TRIES_MAX):
-            self._pipe_id = ""
-            try:
-                return append()
-            except _TakenError as exc:
-                found = self._before = exc.row
-            except BaseException:
-                self._leave_place()
-                raise
-            if self._counts(found):
-                return [Receipt(found.pipe_id, found.seq, 1)]
-        name = self._dedup_id
-        raise BackendTimeoutError(f"dedup id {name!r} is being pushed by others all the time")
+        firsts: dict[str, int] = {}
+        for index, name in enumerate(self._dedup_ids):
+            if name is not None:
+                firsts.setdefault(name, index)
+        leading = [
+            index if name is None else firsts[name] for index, name in enumerate(self._dedup_ids)
+        ]
+        left = [index for index, first in enumerate(leading) if index == first]
+        try:
+            tries = 0
+            while left:
+                tries = 0 if self._push(append, batch, left[:AT_ONCE], firsts) else tries + 1
+                left = [index for index in left if index not in self._done]
+                if tries == TRIES_MAX:
+                    name = str(self._dedup_ids[left[0]])
+                    raise BackendTimeoutError(
+                        f"dedup id {name!r} is being pushed by others all the time"
+                    )
+        except BackendError as exc:
+            pushed = takewhile(self._done.__contains__, leading)
+            exc.fields["pushed"] = sum(1 for _ in pushed)
+            raise
+        return _receipts([self._done[first] for first in leading])
 
-    def __call__(self, pipe_id: str, seq: int, _messages: range) -> None:
-        """Write the id's row for the place that comes; when carried over, instead of our last."""
+    def _push(
+        self, append: Append, batch: Batch, sent: list[int], firsts: Mapping[str, int]
+    ) -> bool:
+        """Append these messages, or find where those with an id that is taken are; whether any
+        are done now."""
+        before = len(self._done)
+        self._sent, self._places, self._pipe_id = sent, {}, ""
+        try:
+            append(batch.only(sent), self)
+            self._done.update(self._places)
+        except _TakenError as exc:
+            self._settle(exc.start)
+            for row in exc.rows:
+                self._before[row.dedup_id] = row
+                if self._counts(row):
+                    self._done[firsts[row.dedup_id]] = row.pipe_id, row.seq
+        except BaseException as exc:
+            fields = exc.fields if isinstance(exc, BackendError) else {}
+            self._settle(fields.get("pushed", 0))
+            self._leave_place()
+            raise
+        return len(self._done) > before
+
+    def _settle(self, count: int) -> None:
+        """The first so many messages of an append are durable."""
+        self._done.update({index: self._places[index] for index in self._sent[:count]})
+
+    def __call__(self, pipe_id: str, seq: int, messages: range) -> None:
+        """Write the ids' rows for the places that come; when carried over, instead of our last."""
         queue_id, now_ms = self._queue().id, self._catalog.now_ms()
-        row = Dedup(queue_id, self._dedup_id, pipe_id, seq, now_ms)
-        self._pipe_id = pipe_id
-        found = self._catalog.dedup(row, self._before)
-        if found != row:
-            raise _TakenError(found)
-        self._before = row
+        indices = [self._sent[number] for number in messages]
+        self._places.update({n: (pipe_id, at) for at, n in enumerate(indices, seq)})
+        rows = [
+            Dedup(queue_id, name, pipe_id, at, now_ms)
+            for at, name in enumerate((self._dedup_ids[n] for n in indices), seq)
+            if name is not None
+        ]
+        self._pipe_id = pipe_id if rows else ""
+        taken = self._write(rows)
+        if taken:
+            raise _TakenError(taken, messages.start)
+        self._before.update({row.dedup_id: row for row in rows})
+
+    def _write(self, rows: Sequence[Dedup]) -> list[Dedup]:
+        if len(rows) != 1:
+            return self._catalog.dedup_many(rows, self._before) if rows else []
+        found = self._catalog.dedup(rows[0], self._before.get(rows[0].dedup_id))
+        return [] if found == rows[0] else [found]
 
     def _leave_place(self) -> None:
-        """The append was broken off: nothing else may get the place that our row names, for of a
+        """The append was broken off: nothing else may get a place that our rows name, for of a
         retired pipe only the end is known."""
         if self._pipe_id:
             with suppress(CassqError):
@@ -157,12 +234,24 @@ class Once:
         return pipe
 
     def _is_there(self, row: Dedup) -> bool:
-        reader = self._ports.store.reader(row.pipe_id)
-        try:
-            ((frame, first, _),) = reader.read(Place(row.seq, 0), row.seq + 1, 1, 0)
-        finally:
-            reader.close()
-        return frame.headers_at(first).get(DEDUP_HEADER) == row.dedup_id
+        frame = self._frame_of(row)
+        return frame.headers_at(row.seq - frame.base_seq).get(DEDUP_HEADER) == row.dedup_id
+
+    def _frame_of(self, row: Dedup) -> Frame:
+        """The frame with the row's place. It is kept: of many duplicates the next is in it, too."""
+        pipe_id, frame = self._looked_at
+        if (
+            frame is None
+            or pipe_id != row.pipe_id
+            or not (frame.base_seq <= row.seq < frame.end_seq)
+        ):
+            reader = self._ports.store.reader(row.pipe_id)
+            try:
+                ((frame, _, _),) = reader.read(Place(row.seq, 0), row.seq + 1, 1, 0)
+            finally:
+                reader.close()
+            self._looked_at = row.pipe_id, frame
+        return frame
 
     def _was_there(self, row: Dedup) -> bool:
         """Whether a pipe that is gone had the row's place: then its message was delivered.
@@ -185,10 +274,18 @@ def forget(ports: Ports, queue: QueueRow) -> int:
     return ports.catalog.forget_dedups(queue.id, ports.catalog.now_ms() - window_ms)
 
 
-def append_once(
-    append: Callable[[Batch, Intend | None], list[Receipt]], batch: Batch, intend: Intend | None
-) -> list[Receipt]:
-    """Append a batch; with a `Once` only if its message is not there yet."""
-    if isinstance(intend, Once):
-        return intend.push(lambda: append(batch, intend))
-    return append(batch, intend)
+def append_once(append: Append, batch: Batch, intend: Intend | None) -> list[Receipt]:
+    """Append a batch; with a `Once` only those of its messages that are not there yet."""
+    return intend.push(append, batch) if isinstance(intend, Once) else append(batch, intend)
+
+
+def _receipts(places: Iterable[tuple[str, int]]) -> list[Receipt]:
+    """Places as runs."""
+    found: list[Receipt] = []
+    for pipe_id, seq in places:
+        last = found[-1] if found else Receipt("", 0, 0)
+        if last.pipe_id == pipe_id and last.first_seq + last.length == seq:
+            found[-1] = last._replace(length=last.length + 1)
+        else:
+            found.append(Receipt(pipe_id, seq, 1))
+    return found

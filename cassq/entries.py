@@ -123,6 +123,16 @@ def gathered(entries: list[Entry], now_ms: int) -> Batch:
     return Batch([e.payload for e in entries], now_ms, headers, keys, dues_ms=dues)
 
 
+def check_columns(count: int, **columns: Sequence[object] | None) -> None:
+    """InvalidPayloadError for a column of another length than there are payloads."""
+    for name, column in columns.items():
+        if column is not None and len(column) != count:
+            raise InvalidPayloadError(
+                f"{count} payloads came with {len(column)} {name}",
+                hint="give one for each payload, None where there is none",
+            )
+
+
 def batched(
     payloads: Sequence[bytes],
     length: int | None,
@@ -130,13 +140,7 @@ def batched(
     keys: Sequence[bytes | None] | None,
     now_ms: int,
 ) -> Batch:
-    """A `push_many` as a batch. now_ms: wall time."""
-    for name, column in (("headers", headers), ("keys", keys)):
-        if column is not None and len(column) != len(payloads):
-            raise InvalidPayloadError(
-                f"{len(payloads)} payloads came with {len(column)} {name}",
-                hint="give one for each payload, None where there is none",
-            )
+    """A `push_many`, its columns checked, as a batch. now_ms: wall time."""
     return Batch(
         payloads,
         now_ms,

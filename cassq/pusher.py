@@ -16,7 +16,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from datetime import datetime
 from itertools import count as counter
 from itertools import pairwise
@@ -27,9 +26,9 @@ from cassq.batches import Batch, Intend
 from cassq.catalog.rows import QueueRow
 from cassq.dedup import append_once
 from cassq.doorbell import Doorbell
-from cassq.entries import Entry, batched, check_payloads, gathered, settle_futures, tell
+from cassq.entries import Entry, gathered, settle_futures, tell
 from cassq.errors import BackendError, ClosedError, UsageError
-from cassq.importance import all_with_importance, with_importance
+from cassq.importance import with_importance
 from cassq.intake import Intake
 from cassq.messages import MessageIds
 from cassq.ports import Ports
@@ -109,23 +108,23 @@ class Pusher:
         keys: Sequence[bytes | None] | None = None,
         delay: float | None = None,
         due: datetime | None = None,
+        dedup_ids: Sequence[str | None] | None = None,
         importance: str | None = None,
     ) -> MessageIds:
         """Push messages in their order; their ids. All are durable when it returns.
 
-        headers, keys: one entry a payload. The others: as for `push`, for all of them. An error
-        raised names in `.fields["pushed"]` how many, from the first, were pushed all the same.
-        Cost: one append and one sync for every 8 MiB; well under a microsecond a message.
+        headers, keys, dedup_ids: one entry a payload; of those with one dedup id the first alone
+        is pushed, and all get its id. The others: as for `push`, for all of them. An error raised
+        names in `.fields["pushed"]` how many, from the first, were pushed all the same.
+        Cost: one append and one sync for every 8 MiB; well under a microsecond a message. With
+        dedup ids for every 5,000 messages one sync more, and some twenty microseconds a message,
+        a hundred for a duplicate.
         """
-        found, length = check_payloads(payloads)
-        headers = all_with_importance(headers, importance, len(found))
-        batch = batched(found, length, headers, keys, self._clock.wall_ms())
-        entry = Entry(b"", None, None, batch)
-        if delay is not None or due is not None:
-            entry.lane, due_ms = self._appenders.place(delay, due)
-            if entry.lane is not None:
-                entry.batch = replace(batch, dues_ms=due_ms)
-        if not batch.payloads:
+        entry = self._intake.entry_of_many(
+            payloads, headers, keys, delay, due, dedup_ids, importance
+        )
+        assert entry.batch is not None
+        if not entry.batch.payloads:
             return MessageIds([])
         self._submit(entry)
         assert entry.ids is not None

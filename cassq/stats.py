@@ -17,6 +17,7 @@ from cassq.catalog.rows import (
     QueueRow,
     Removed,
     Retired,
+    RetiredSum,
 )
 from cassq.errors import CorruptionError
 from cassq.extents.port import ExtentMissingError, Slice
@@ -26,6 +27,9 @@ from cassq.sealing import seen_end
 
 # How often a queue is looked at anew because a pipe was retired under the look.
 LOOKS_MAX = 5
+
+# What of retired pipes is added up.
+SUMMED = ("start", "pushed", "dead", "expired", "purged", "merged")
 
 
 @dataclass(slots=True)
@@ -119,8 +123,8 @@ def add_pipe(stats: GroupStats, pipe: PipeRow, end: int, view: GroupView, now_ms
     stats.committed -= dead
 
 
-def add_retired(stats: GroupStats, row: Retired) -> None:
-    """Add what a retired pipe held for a group."""
+def add_retired(stats: GroupStats, row: Retired | RetiredSum) -> None:
+    """Add what a retired pipe, or all of them, held for a group."""
     stats.pushed += row.pushed
     stats.skipped += row.start
     stats.dead += row.dead
@@ -129,6 +133,17 @@ def add_retired(stats: GroupStats, row: Retired) -> None:
     stats.merged += row.merged
     gone = row.dead + row.expired + row.purged + row.merged
     stats.committed += row.pushed - row.start - gone
+
+
+def summed(retired: Sequence[Retired]) -> list[RetiredSum]:
+    """The totals of retired pipes of one queue added up, as the catalog keeps them. Pure."""
+    pushed = {row.pipe_id: row.pushed for row in retired}
+    found = [RetiredSum("", len(pushed), 0, sum(pushed.values()), 0)] if pushed else []
+    for group_id in dict.fromkeys(row.group_id for row in retired):
+        rows = [row for row in retired if row.group_id == group_id]
+        totals = {name: sum(getattr(row, name) for row in rows) for name in SUMMED}
+        found.append(RetiredSum(group_id, len(rows), **totals))
+    return found
 
 
 class GroupView(NamedTuple):
@@ -150,8 +165,8 @@ def view_of(catalog: Catalog, group_id: str, pipe_id: str, cursor: Cursor | None
 
 
 def queue_stats(ports: Ports, queue: QueueRow) -> QueueStats:
-    """The statistics of a queue. Cost: its live pipes, and the open claims of each group; up to
-    five times that while pipes are being retired."""
+    """The statistics of a queue. Cost: its live pipes, and the open claims of each group,
+    however many pipes were retired; up to five times that while pipes are being retired."""
     before, stats = _version(ports, queue), _look(ports, queue)
     for _ in range(LOOKS_MAX - 1):
         # A pipe that is retired between two reads of one look would count twice.
@@ -172,13 +187,13 @@ def _look(ports: Ports, queue: QueueRow) -> QueueStats:
     stats = QueueStats(queue.name, queue.policy.consistency)
     pipes = catalog.pipes(queue.id)
     ends = {pipe.id: seen_end(ports.store, pipe) for pipe in pipes}
-    retired = catalog.retired(queue.id)
+    retired = {row.group_id: row for row in catalog.retired_sums(queue.id)}
+    whole = retired.get("", RetiredSum("", 0, 0, 0, 0))
     now_ms = catalog.now_ms()
-    stats.pushed = sum(ends.values())
-    stats.pushed += sum({row.pipe_id: row.pushed for row in retired}.values())
+    stats.pushed = sum(ends.values()) + whole.pushed
     for state in (PipeState.READY, PipeState.OPEN, PipeState.SEALED):
         stats.pipes[state.name.lower()] = sum(pipe.state is state for pipe in pipes)
-    stats.pipes["retired"] = len({row.pipe_id for row in retired})
+    stats.pipes["retired"] = whole.pipes
     for group in catalog.groups(queue.id):
         mine = stats.groups[group.name] = GroupStats()
         cursors = {cursor.pipe_id: cursor for cursor in catalog.cursors(group.id)}
@@ -189,9 +204,8 @@ def _look(ports: Ports, queue: QueueRow) -> QueueStats:
             add_pipe(mine, pipe, ends[pipe.id], view, now_ms)
             if pipe.timer_ms is not None and pipe.timer_ms <= now_ms:
                 ages += _ages_due(ports, pipe.id, ends[pipe.id], view, now_ms)
-        for row in retired:
-            if row.group_id == group.id:
-                add_retired(mine, row)
+        if group.id in retired:
+            add_retired(mine, retired[group.id])
         at_once = [pipe for pipe in for_it if pipe.timer_ms is None]
         ages += _ages_pushed(ports, at_once, cursors, ends)
         mine.oldest_age = max(ages, default=None)

@@ -137,6 +137,20 @@ CREATE TABLE retired (
     PRIMARY KEY (queue_id, pipe_id, group_id)
 ) WITHOUT ROWID;
 
+-- The same of all retired pipes of a queue together, so that none of them is read again.
+CREATE TABLE retired_sums (
+    queue_id TEXT NOT NULL,
+    group_id TEXT NOT NULL,     -- empty: the pipes themselves, whatever group they were for
+    pipes    INTEGER NOT NULL,
+    start    INTEGER NOT NULL,
+    pushed   INTEGER NOT NULL,
+    dead     INTEGER NOT NULL,
+    expired  INTEGER NOT NULL,
+    purged   INTEGER NOT NULL,
+    merged   INTEGER NOT NULL,
+    PRIMARY KEY (queue_id, group_id)
+) WITHOUT ROWID;
+
 -- Leases of the `lease` locker and of passes; a row stays, so that epochs only grow.
 CREATE TABLE leases (
     name   TEXT PRIMARY KEY,

@@ -24,6 +24,7 @@ from cassq.catalog.rows import (
     QueueRow,
     Removed,
     Retired,
+    RetiredSum,
     Sample,
 )
 from cassq.frames import Place
@@ -254,12 +255,22 @@ class Catalog(abc.ABC):
     def retired(self, queue_id: str, pipe_id: str = "") -> list[Retired]:
         """The totals of a queue's retired pipes, or of one of them."""
 
+    @abc.abstractmethod
+    def retired_sums(self, queue_id: str) -> list[RetiredSum]:
+        """The totals of a queue's retired pipes added up, for each group and for the queue as a
+        whole (group_id ""). Cost: a row for each, however many pipes were retired."""
+
     # --- deduplication ----------------------------------------------------------------------
 
     @abc.abstractmethod
     def dedup(self, row: Dedup, instead_of: Dedup | None = None) -> Dedup:
         """Write an intent durably if none is there for its id (or it equals `instead_of`); the
         one that is there now."""
+
+    @abc.abstractmethod
+    def dedup_many(self, rows: Sequence[Dedup], instead_of: Mapping[str, Dedup]) -> list[Dedup]:
+        """Write the intents of a queue durably if for each id none is there, or only the one of
+        that id in `instead_of`; those that are in the way, and then nothing is written."""
 
     @abc.abstractmethod
     def forget_dedups(self, queue_id: str, before_ms: int) -> int:

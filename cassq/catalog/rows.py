@@ -167,6 +167,21 @@ class Retired:
     merged: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class RetiredSum:
+    """The totals of all retired pipes of a queue for one group, added up; group_id "": what the
+    pipes held, each once."""
+
+    group_id: str
+    pipes: int
+    start: int
+    pushed: int
+    dead: int
+    expired: int = 0
+    purged: int = 0
+    merged: int = 0
+
+
 class Reason(enum.StrEnum):
     """Why messages of a group are done without having been committed."""
 

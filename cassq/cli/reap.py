@@ -23,7 +23,8 @@ from cassq.reaper.actions import Scope
 
 LOOK_SECONDS = 0.25
 EVERY_SECONDS_MIN = 0.1
-PATIENCE_SECONDS = 1.0
+# Of the passes that look at every queue, rollup and alert, so that a whole pass takes two at most.
+PATIENCE_SECONDS = 0.8
 
 # Runs the passes over these queues, or all there are.
 Pass = Callable[[Reaper, list[QueueRow] | None], list[Action]]

@@ -48,9 +48,9 @@ class Rollup(Pass):
 
     def run(self, scope: Scope, *, dry_run: bool) -> list[Action]:
         """Cost: one read for a queue that was sampled, else its statistics and one write."""
-        queues = self._look(scope)
         clock = self._ports.clock
         until_ms = clock.boot_ms() + self._patience() * 1000
+        queues = self._look(scope)
         told: list[Action] = []
         at = 0
         while at < len(queues) and (at == 0 or clock.boot_ms() < until_ms):

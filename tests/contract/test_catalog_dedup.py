@@ -39,6 +39,19 @@ def test_an_intent_is_replaced_only_by_who_names_it(catalog: Catalog, other: Cat
     assert other.dedup(theirs, mine) == theirs
 
 
+def test_many_intents_are_written_all_or_none(catalog: Catalog, other: Catalog) -> None:
+    rows = [replace(ROW, dedup_id=name, seq=seq) for seq, name in enumerate("abc")]
+    assert catalog.dedup_many(rows[:2], {}) == []
+    assert catalog.dedup_many(rows[:2], {}) == [], "it is there already, and ours"
+    anew = [replace(row, pipe_id="new") for row in rows]
+    assert other.dedup_many(anew, {"a": rows[0]}) == [rows[1]]
+    assert other.dedup_many(anew, {"a": rows[1], "b": rows[0]}) == rows[:2]
+    assert catalog.dedup(rows[2]) == rows[2], "none of them was written"
+    assert [catalog.dedup(row) for row in anew] == rows
+    assert other.dedup_many(anew, {row.dedup_id: row for row in rows}) == []
+    assert [catalog.dedup(row) for row in rows] == anew
+
+
 def test_ids_are_of_their_queue(catalog: Catalog) -> None:
     catalog.dedup(ROW)
     elsewhere = replace(ROW, queue_id="id of r", seq=7)

@@ -8,7 +8,7 @@ import pytest
 
 from cassq import claims
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import ClaimState, PipeState, Reason, Removed, Retired
+from cassq.catalog.rows import ClaimState, PipeState, Reason, Removed, Retired, RetiredSum
 from tests.contract.rows import (
     DUE_MS,
     Desk,
@@ -103,6 +103,10 @@ def test_a_sealed_pipe_goes_to_one_group_of_another_queue(
     assert other.retired(f"id of {LETTERS}") == [
         Retired("dead", f"{LETTERS}/default", f"id of {LETTERS}", 0, 10, 0, merged=10)
     ]
+    assert set(other.retired_sums(f"id of {LETTERS}")) == {
+        RetiredSum("", 1, 0, 10, 0),
+        RetiredSum(f"{LETTERS}/default", 1, 0, 10, 0, merged=10),
+    }
     group, archive = {g.name: g for g in other.groups("id of q")}.values()
     if group.name != "default":
         group, archive = archive, group

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import GroupRow, PipeState, Retired
+from cassq.catalog.rows import GroupRow, PipeState, Reason, Removed, Retired, RetiredSum
 from cassq.frames import Place
+from cassq.stats import summed
 from tests.contract.rows import (
     Desk,
     group_row,
@@ -369,6 +370,48 @@ def test_the_totals_of_a_retired_pipe_are_written_once_a_group(
     assert catalog.retired(QUEUE_ID, "dead") == []
     catalog.forget_pipes(["p"])
     assert len(catalog.retired(QUEUE_ID)) == 2, "they stay when the pipe is forgotten"
+
+
+def test_the_totals_of_retired_pipes_are_added_up_a_group_and_for_the_queue(
+    catalog: Catalog, other: Catalog
+) -> None:
+    make_queue(catalog)
+    make_queue(catalog, "r")
+    add(catalog, "p", "s", "live")
+    make_group(catalog, "late", p=place(4))
+    assert catalog.retired_sums(QUEUE_ID) == []
+    desk = Desk(catalog)
+    row = desk.claim(6)
+    gone = [Removed("q/default", "p", 1, 4, Reason.EXPIRED, 0)]
+    assert catalog.replace(row, desk.acked(row, 0, 6), removed=gone)
+    finish(catalog, "p", 2, "q/late")
+    finish(catalog, "s", 3, "q/default")
+    finish(catalog, "s", 3, "q/late")
+    for pipe_id, end in {"s": 3, "p": 6}.items():
+        seal(catalog, pipe_id, end)
+        assert catalog.retire(pipe_id, groups_version(catalog))
+    expected = {
+        RetiredSum("", pipes=2, start=0, pushed=9, dead=0),
+        RetiredSum("q/default", pipes=2, start=0, pushed=9, dead=0, expired=3),
+        RetiredSum("q/late", pipes=2, start=4, pushed=9, dead=0),
+    }
+    assert set(other.retired_sums(QUEUE_ID)) == expected
+    assert set(summed(other.retired(QUEUE_ID))) == expected
+    assert not catalog.retire("p", groups_version(catalog))
+    catalog.forget_pipes(["p", "s"])
+    assert set(catalog.retired_sums(QUEUE_ID)) == expected, "once, and for good"
+    assert catalog.retired_sums("id of r") == []
+
+
+def test_the_sums_of_a_deleted_queue_are_forgotten_with_it(catalog: Catalog) -> None:
+    make_queue(catalog)
+    add(catalog, "p")
+    seal(catalog, "p", 0)
+    assert catalog.retire("p", groups_version(catalog))
+    assert catalog.retired_sums(QUEUE_ID) != []
+    catalog.forget_pipes(catalog.delete_queue(QUEUE_ID))
+    catalog.forget_queue(QUEUE_ID)
+    assert catalog.retired_sums(QUEUE_ID) == []
 
 
 def test_only_a_consumed_pipe_is_forgotten(catalog: Catalog) -> None:

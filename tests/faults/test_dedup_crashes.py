@@ -16,7 +16,15 @@ STEPS_MAX = 40
 _context = multiprocessing.get_context("forkserver")
 
 
-def push_and_die(directory: str, dedup_id: str, step: int, warm: bool) -> None:
+def push_once(pusher: cassq.Pusher, names: list[str]) -> dict[bytes, str]:
+    """Push messages named by their dedup ids; their ids."""
+    load = [name.encode() for name in names]
+    if len(names) == 1:
+        return {load[0]: pusher.push(load[0], dedup_id=names[0])}
+    return dict(zip(load, pusher.push_many(load, dedup_ids=names), strict=True))
+
+
+def push_and_die(directory: str, names: list[str], step: int, warm: bool) -> None:
     """Push, and be killed right after the `step`th thing that was written: a commit of the
     catalog, or a write or sync of a pipe. warm: into a pipe that is open already."""
     deaths = Deaths()
@@ -25,13 +33,13 @@ def push_and_die(directory: str, dedup_id: str, step: int, warm: bool) -> None:
         if warm:
             pusher.push(b"warm")
         deaths.await_step(step)
-        pusher.push(dedup_id.encode(), dedup_id=dedup_id)
+        push_once(pusher, names)
         deaths.await_step(0)
 
 
-def died(directory: Path, dedup_id: str, step: int, warm: bool) -> bool:
+def died(directory: Path, names: list[str], step: int, warm: bool) -> bool:
     """Whether the pusher was killed in its push."""
-    args = (str(directory), dedup_id, step, warm)
+    args = (str(directory), names, step, warm)
     process = _context.Process(target=push_and_die, args=args)
     process.start()
     process.join(30)
@@ -41,8 +49,9 @@ def died(directory: Path, dedup_id: str, step: int, warm: bool) -> bool:
 
 @pytest.mark.parametrize("retired", [True, False])
 @pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.parametrize("count", [1, 3])
 def test_a_retry_after_a_crash_anywhere_is_one_message(
-    client: cassq.Client, connect: Connect, directory: Path, warm: bool, retired: bool
+    client: cassq.Client, connect: Connect, directory: Path, count: int, warm: bool, retired: bool
 ) -> None:
     """retired: what the dead pusher wrote is consumed and removed before the retry."""
     queue = client.create_queue("jobs", dedup_window=600)
@@ -50,17 +59,18 @@ def test_a_retry_after_a_crash_anywhere_is_one_message(
     retries = connect().queue("jobs").pusher()
     appended: list[bool] = []
     for step in range(1, STEPS_MAX):
-        dedup_id = f"step {step}"
-        killed = died(directory, dedup_id, step, warm)
+        names = [f"step {step}, {number}" for number in range(count)]
+        killed = died(directory, names, step, warm)
         found = []
         if retired:
             reap(client)
             found = drain(popper)
             reap(client)
-        message_id = retries.push(dedup_id.encode(), dedup_id=dedup_id)
+        ids = push_once(retries, names)
         reap(client)
-        found = [m for m in found + drain(popper) if m.payload == dedup_id.encode()]
-        assert [m.id for m in found] == [message_id], f"killed after step {step}"
+        found = [m for m in found + drain(popper) if m.payload in ids]
+        assert sorted(m.id for m in found) == sorted(ids.values()), f"killed after step {step}"
+        assert {m.payload: m.id for m in found} == ids
         appended.append(killed)
         if not killed:
             break

@@ -9,7 +9,7 @@ import pytest
 
 import cassq
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.client import _REAP_LEASE
+from cassq.client import PASSING_LEASE
 from cassq.clock import Clock, SystemClock
 from cassq.doorbell import FifoDoorbell
 from cassq.embedded import BELLS, CATALOG, PIPES, Embedded
@@ -119,7 +119,7 @@ def reap(client: cassq.Client) -> list[Action]:
 def alone(client: cassq.Client) -> None:
     """From now on only the test reaps: another client seems to be at the passes in passing."""
     take = client.ports.catalog.take_lease
-    eventually("its last pass is over", lambda: take(_REAP_LEASE, "another", HOUR_MS) is not None)
+    eventually("its last pass is over", lambda: take(PASSING_LEASE, "another", HOUR_MS) is not None)
 
 
 def pipe_file(client: cassq.Client, pipe_id: str) -> Path:

@@ -9,7 +9,7 @@ import pytest
 import cassq
 from cassq.catalog.rows import Dedup
 from cassq.clock import ManualClock
-from cassq.dedup import DEDUP_LENGTH_MAX, forget
+from cassq.dedup import AT_ONCE, DEDUP_LENGTH_MAX, forget
 from cassq.errors import ConfigError, InvalidPayloadError
 from tests.integration.deadlines import in_threads
 from tests.integration.stage import Connect, client_on, drain, payloads, reap
@@ -119,6 +119,93 @@ def test_pushes_of_one_id_by_many_are_one_message(client: cassq.Client, connect:
     found = drain(queue.popper())
     assert sorted(payloads(found)) == sorted(b"%d" % n for n in range(25))
     assert {m.id for m in found} == set(ids[0].values())
+
+
+def test_of_many_those_that_were_pushed_before_are_left_out(once: cassq.Queue) -> None:
+    with once.pusher() as pusher:
+        first = pusher.push(b"1", dedup_id="a")
+        ids = pusher.push_many(
+            [b"2", b"3", b"4", b"5", b"6"],
+            dedup_ids=["a", "b", None, "b", "c"],
+            headers=[None, {"kind": "x"}, None, None, None],
+            keys=[b"2", b"3", b"4", b"5", b"6"],
+        )
+        again = pusher.push_many([b"7", b"8", b"9"], dedup_ids=["c", "d", "a"])
+        assert pusher.push(b"10", dedup_id="b") == ids[1]
+    assert len(ids) == 5
+    assert (ids[0], ids[3]) == (first, ids[1])
+    assert (again[0], again[2]) == (ids[4], first)
+    found = drain(once.popper())
+    expected = {first: b"1", ids[1]: b"3", ids[2]: b"4", ids[4]: b"6", again[1]: b"8"}
+    assert {m.id: m.payload for m in found} == expected
+    assert len(found) == len(expected)
+    told = {m.payload: (m.key, m.headers) for m in found}
+    assert told[b"3"] == (b"3", {"kind": "x", "cassq-dedup": "b"})
+    assert told[b"4"] == (b"4", {})
+
+
+@pytest.mark.parametrize("forgotten", [True, False])
+def test_after_the_window_many_are_new_messages(
+    once: cassq.Queue, timed: cassq.Client, clock: ManualClock, forgotten: bool
+) -> None:
+    pusher = once.pusher()
+    old = pusher.push_many([b"1", b"2"], dedup_ids=["a", "b"])
+    clock.advance(WINDOW / 2)
+    young = pusher.push(b"3", dedup_id="c")
+    clock.advance(WINDOW / 2)
+    if forgotten:
+        forget(timed.ports, once.row)
+    new = pusher.push_many([b"4", b"5", b"6"], dedup_ids=["c", "a", "b"])
+    assert new[0] == young
+    assert not set(new) & set(old)
+    assert sorted(payloads(drain(once.popper()))) == [b"1", b"2", b"3", b"5", b"6"]
+
+
+def test_many_go_over_the_ends_of_appends_and_pipes(timed: cassq.Client) -> None:
+    queue = timed.create_queue("jobs", dedup_window=WINDOW, max_pushes_per_pipe=1_800)
+    count = 2 * AT_ONCE + 10
+    names = [f"id {n}" for n in range(count)]
+    with queue.pusher() as pusher:
+        # Those at the ends of appends and pipes are there already.
+        ends = (0, 1_795, 1_801, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1, count - 1)
+        early = {n: pusher.push(b"early", dedup_id=names[n]) for n in ends}
+        ids = list(pusher.push_many([b"%d" % n for n in range(count)], dedup_ids=names))
+        assert list(pusher.push_many([b"again"] * count, dedup_ids=names)) == ids
+    assert {n: ids[n] for n in early} == early
+    found = {m.id: m.payload for m in drain(queue.popper())}
+    assert len(found) == queue.stats().pushed == count
+    expected = [b"early" if n in early else b"%d" % n for n in range(count)]
+    assert [found[message_id] for message_id in ids] == expected
+
+
+def test_many_ids_pushed_by_many_are_one_message_each(
+    client: cassq.Client, connect: Connect
+) -> None:
+    queue = client.create_queue("jobs", dedup_window=WINDOW)
+    pushers = [connect().queue("jobs").pusher() for _ in range(4)]
+    ids: list[dict[int, str]] = [{} for _ in range(4)]
+
+    def work(number: int) -> None:
+        for first in range(0, 200, 20):
+            # Each in another order, so that they take ids from one another.
+            part = [(first + step * 7 * (number + 1)) % 200 for step in range(20)]
+            names = [f"id {n}" for n in part]
+            told = pushers[number].push_many([b"%d" % n for n in part], dedup_ids=names)
+            ids[number].update(zip(part, told, strict=True))
+
+    in_threads(4, work)
+    found = {m.payload: m.id for m in drain(queue.popper())}
+    assert queue.stats().pushed == len(found)
+    for told in ids:
+        assert all(found[b"%d" % n] == message_id for n, message_id in told.items())
+
+
+def test_a_column_of_dedup_ids_has_one_for_each(once: cassq.Queue) -> None:
+    with pytest.raises(InvalidPayloadError, match="2 payloads came with 1 dedup_ids"):
+        once.pusher().push_many([b"1", b"2"], dedup_ids=["a"])
+    with pytest.raises(InvalidPayloadError, match="dedup_id"):
+        once.pusher().push_many([b"1", b"2"], dedup_ids=["a", ""])
+    assert once.stats().pushed == 0
 
 
 def test_a_delayed_push_is_remembered_too(once: cassq.Queue, clock: ManualClock) -> None:

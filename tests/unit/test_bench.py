@@ -17,6 +17,7 @@ from bench.payloads import CHUNK_MESSAGES, chunks
 from bench.peers.peer import slices
 from bench.plan import Plan
 from bench.report import Report, cell, shown, table
+from bench.scenarios.reap import kept_beside_daemon
 from bench.scenarios.scenario import Case, Column, Unit
 from bench.scenarios.through import Through
 from bench.scores import DISK, Scores
@@ -93,6 +94,11 @@ def test_growth_needs_three_samples() -> None:
         growth([1.0, 1.0])
 
 
+def test_what_a_pusher_keeps_beside_a_daemon_follows_from_how_long_it_passes() -> None:
+    assert kept_beside_daemon(0.5, 2.0, 8.0) == 0.9
+    assert kept_beside_daemon(0.5, 0.0, 8.0) == 1.0
+
+
 # --- payloads and plans ---
 
 
@@ -123,6 +129,7 @@ def test_peers_without_batches_get_fewer_messages_and_large_messages_are_fewer()
     [
         ("≥", Verdict.MISSED, Verdict.REACHED, Verdict.REACHED),
         (">", Verdict.MISSED, Verdict.MISSED, Verdict.REACHED),
+        ("<", Verdict.REACHED, Verdict.MISSED, Verdict.MISSED),
         ("≤", Verdict.REACHED, Verdict.REACHED, Verdict.MISSED),
     ],
 )
@@ -156,6 +163,8 @@ def full_scores() -> Scores:
     scores.add("endurance", "cassq", {"disk_growth": 1.0, "rss_growth": 1.0})
     scores.add("failing", "cassq", {"kept": 0.9})
     scores.add("delayed", "cassq", {"push": 200_000.0, "pop": 60_000.0, "memory": 1.1})
+    for key in ("reap/queues", "reap/pipes"):
+        scores.add(key, "cassq", {"pass_s": 1.0, "kept": 0.97})
     return scores
 
 
@@ -188,6 +197,15 @@ def test_every_target_can_be_reached() -> None:
         ("delayed", "cassq", {"push": 50_000.0}, "pushed a second"),
         ("delayed", "cassq", {"pop": 5_000.0}, "delivered a second"),
         ("delayed", "cassq", {"memory": 3.0}, "delayed messages: memory"),
+        ("reap/queues", "cassq", {"pass_s": 2.0}, "many queues, nothing to reap: the long"),
+        ("reap/queues", "cassq", {"kept": 0.94}, "many queues, nothing to reap: push"),
+        (
+            "reap/pipes",
+            "cassq",
+            {"pass_s": 2.0},
+            "many pipes of one queue, nothing to reap: the longest",
+        ),
+        ("reap/pipes", "cassq", {"kept": 0.9}, "pipes of one queue, nothing to reap: pushes"),
     ],
 )
 def test_a_bad_figure_misses_its_own_target(

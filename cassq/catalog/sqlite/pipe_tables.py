@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import GroupRow, PipeRow, PipeState, Retired
+from cassq.catalog.rows import GroupRow, PipeRow, PipeState, Retired, RetiredSum
 from cassq.catalog.sqlite.database import Database, Row
 from cassq.frames import Place
 
@@ -54,13 +54,29 @@ SELECT ?1, g.id, g.queue_id, coalesce(c.start_seq, 0), ?3,
     (SELECT count(*) FROM moves m WHERE m.group_id = g.id AND m.pipe_id = ?1 AND m.settled = 1),
     {}, {}, {}
 FROM groups g LEFT JOIN cursors c ON c.group_id = g.id AND c.pipe_id = ?1
-WHERE g.queue_id = ?2 AND ?4 IN ('', g.id)""".format(
+WHERE g.queue_id = ?2 AND ?4 IN ('', g.id)
+RETURNING group_id, start, pushed, dead, expired, purged, merged""".format(
     *(
         "(SELECT coalesce(sum(r.end_seq - r.start_seq), 0) FROM removed r"
         f" WHERE r.group_id = g.id AND r.pipe_id = ?1 AND r.reason = '{reason}')"
         for reason in ("expired", "purged", "merged")
     )
 )
+# Whether a pipe has left totals in a queue: a range of the primary key.
+HAS_TOTALS = "SELECT 1 FROM retired WHERE queue_id = ? AND pipe_id = ? LIMIT 1"
+# Add one pipe's totals for a group to the sums: by key.
+ADD_TO_SUMS = """
+INSERT INTO retired_sums
+    (queue_id, group_id, pipes, start, pushed, dead, expired, purged, merged)
+VALUES (?, ?, 1, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (queue_id, group_id) DO UPDATE SET
+    pipes = pipes + 1, start = start + excluded.start, pushed = pushed + excluded.pushed,
+    dead = dead + excluded.dead, expired = expired + excluded.expired,
+    purged = purged + excluded.purged, merged = merged + excluded.merged"""
+# The sums of a queue: a range of the key.
+SUMS = """
+SELECT group_id, pipes, start, pushed, dead, expired, purged, merged
+FROM retired_sums WHERE queue_id = ?"""
 # The totals of a queue's retired pipes: a range of the primary key.
 TOTALS = (
     "SELECT pipe_id, group_id, queue_id, start, pushed, dead, expired, purged, merged"
@@ -71,7 +87,8 @@ WRITE_MERGED = """
 INSERT OR IGNORE INTO retired (pipe_id, group_id, queue_id, start, pushed, dead, merged)
 SELECT ?1, g.id, g.queue_id, coalesce(c.start_seq, 0), ?3, 0, ?3 - coalesce(c.start_seq, 0)
 FROM groups g LEFT JOIN cursors c ON c.group_id = g.id AND c.pipe_id = ?1
-WHERE g.queue_id = ?2 AND ?4 IN ('', g.id)"""
+WHERE g.queue_id = ?2 AND ?4 IN ('', g.id)
+RETURNING group_id, start, pushed, dead, expired, purged, merged"""
 # The locks that exclusive groups held on a pipe: by key, one a group.
 DROP_LOCKS = """
 DELETE FROM leases WHERE name IN
@@ -117,6 +134,17 @@ def _insert(tx: sqlite3.Connection, row: PipeRow) -> None:
             row.rate,
         ),
     )
+
+
+def _leave_totals(tx: sqlite3.Connection, statement: str, pipe: PipeRow) -> None:
+    """Write what a pipe leaves in the ledger of its queue, unless it has, and add it up."""
+    assert pipe.end is not None
+    known = tx.execute(HAS_TOTALS, (pipe.queue_id, pipe.id)).fetchone()
+    values = (pipe.id, pipe.queue_id, pipe.end.seq, pipe.group_id)
+    added = tx.execute(statement, values).fetchall()
+    if added and not known:
+        added.append(("", 0, pipe.end.seq, 0, 0, 0, 0))
+    tx.executemany(ADD_TO_SUMS, [(pipe.queue_id, *row) for row in added])
 
 
 class PipeTables(Catalog):
@@ -225,7 +253,7 @@ class PipeTables(Catalog):
                 return False
             if tx.execute(ARRIVING, (pipe_id,)).fetchone():
                 return False
-            tx.execute(WRITE_TOTALS, of_queue)
+            _leave_totals(tx, WRITE_TOTALS, pipe)
             tx.execute("DELETE FROM moves WHERE pipe_id = ?", (pipe_id,))
             tx.execute("DELETE FROM removed WHERE pipe_id = ?", (pipe_id,))
             tx.execute(DROP_LOCKS, (pipe_id, pipe.queue_id))
@@ -248,15 +276,13 @@ class PipeTables(Catalog):
             if row is None or row[2] != PipeState.SEALED or group is None:
                 return False
             pipe = pipe_row(row)
-            assert pipe.end is not None
             claimed = tx.execute(
                 "SELECT 1 FROM cursors WHERE pipe_id = ? AND chain_seq > start_seq", (pipe_id,)
             ).fetchone()
             arriving = tx.execute(ARRIVING, (pipe_id,)).fetchone()
             if claimed or arriving or pipe.queue_id == queue_id:
                 return False
-            old = (pipe_id, pipe.queue_id, pipe.end.seq, pipe.group_id)
-            tx.execute(WRITE_MERGED, old)
+            _leave_totals(tx, WRITE_MERGED, pipe)
             tx.execute("DELETE FROM cursors WHERE pipe_id = ?", (pipe_id,))
             # A new ordinal: the group's floor may have passed the old one.
             tx.execute("DELETE FROM pipes WHERE id = ?", (pipe_id,))
@@ -285,3 +311,6 @@ class PipeTables(Catalog):
         else:
             rows = self._db.read(TOTALS, (queue_id,))
         return [Retired(*row) for row in rows]
+
+    def retired_sums(self, queue_id: str) -> list[RetiredSum]:
+        return [RetiredSum(*row) for row in self._db.read(SUMS, (queue_id,))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
+from functools import lru_cache
 
 from cassq.catalog.port import Catalog
 from cassq.catalog.rows import GroupRow, PipeState, QueueRow
@@ -14,6 +15,8 @@ from cassq.queues import GroupPolicy, QueuePolicy, as_dict, known_only
 
 QUEUE_COLUMNS = "id, name, policy, version, groups_version, tail, deleted, wished_pipes, wished_ms"
 GROUP_COLUMNS = "id, queue_id, name, policy, created_ms"
+
+_POLICIES_KEPT = 1024
 
 # One queue, by the unique index of names.
 QUEUE_BY_NAME = f"SELECT {QUEUE_COLUMNS} FROM queues WHERE name = ? AND deleted = 0"
@@ -44,14 +47,25 @@ DROP_GROUP = (
 )
 
 
+# Most queues, and most groups, have the policy of another one: to read and check it took longer
+# than to read the row. Policies do not change, so rows can share them.
+@lru_cache(_POLICIES_KEPT)
+def _queue_policy(text: str) -> QueuePolicy:
+    return QueuePolicy(**known_only(QueuePolicy, json.loads(text)))
+
+
+@lru_cache(_POLICIES_KEPT)
+def _group_policy(text: str) -> GroupPolicy:
+    return GroupPolicy(**known_only(GroupPolicy, json.loads(text)))
+
+
 def queue_row(row: Row) -> QueueRow:
-    policy = QueuePolicy(**known_only(QueuePolicy, json.loads(row[2])))
+    policy = _queue_policy(row[2])
     return QueueRow(row[0], row[1], policy, row[3], row[4], row[5], bool(row[6]), row[7], row[8])
 
 
 def group_row(row: Row) -> GroupRow:
-    policy = GroupPolicy(**known_only(GroupPolicy, json.loads(row[3])))
-    return GroupRow(row[0], row[1], row[2], policy, row[4])
+    return GroupRow(row[0], row[1], row[2], _group_policy(row[3]), row[4])
 
 
 def _insert_group(tx: sqlite3.Connection, row: GroupRow) -> None:
@@ -130,6 +144,7 @@ class QueueTables(Catalog):
                 for statement in DROP_GROUP:
                     tx.execute(statement, (group_id,))
             tx.execute("DELETE FROM retired WHERE queue_id = ?", (queue_id,))
+            tx.execute("DELETE FROM retired_sums WHERE queue_id = ?", (queue_id,))
             tx.execute("DELETE FROM dedups WHERE queue_id = ?", (queue_id,))
             tx.execute("DELETE FROM samples WHERE subject = ?", (queue_id,))
             tx.execute("DELETE FROM queues WHERE id = ? AND deleted = 1", (queue_id,))

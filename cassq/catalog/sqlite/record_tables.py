@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cassq.catalog.port import Catalog
 from cassq.catalog.rows import Dedup, Incident, Member, Sample
@@ -50,6 +50,18 @@ class RecordTables(Catalog):
             values = (row.queue_id, row.dedup_id, row.pipe_id, row.seq, row.at_ms)
             tx.execute(PUT_DEDUP, values)
             return row
+
+    def dedup_many(self, rows: Sequence[Dedup], instead_of: Mapping[str, Dedup]) -> list[Dedup]:
+        with self._db.write(synced=True) as tx:
+            taken: list[Dedup] = []
+            for row in rows:
+                found = tx.execute(DEDUP, (row.queue_id, row.dedup_id)).fetchone()
+                if found and Dedup(*found) not in (row, instead_of.get(row.dedup_id)):
+                    taken.append(Dedup(*found))
+            if not taken:
+                values = [(r.queue_id, r.dedup_id, r.pipe_id, r.seq, r.at_ms) for r in rows]
+                tx.executemany(PUT_DEDUP, values)
+            return taken
 
     def forget_dedups(self, queue_id: str, before_ms: int) -> int:
         with self._db.write(synced=False) as tx:
