@@ -123,7 +123,7 @@ CREATE TABLE removed (
 ) WITHOUT ROWID;
 CREATE INDEX removed_by_pipe ON removed (pipe_id);
 
--- Totals of retired pipes, written once.
+-- Totals of retired pipes, written once. Those of about a thousand pipes are a sheet.
 CREATE TABLE retired (
     pipe_id  TEXT NOT NULL,
     group_id TEXT NOT NULL,
@@ -134,12 +134,16 @@ CREATE TABLE retired (
     expired  INTEGER NOT NULL DEFAULT 0,
     purged   INTEGER NOT NULL DEFAULT 0,
     merged   INTEGER NOT NULL DEFAULT 0,
+    sheet    INTEGER NOT NULL,
+    whole    INTEGER NOT NULL DEFAULT 0,  -- 1 in one of the rows of a pipe: it stands for the pipe
     PRIMARY KEY (queue_id, pipe_id, group_id)
 ) WITHOUT ROWID;
+CREATE INDEX retired_sheets ON retired (queue_id, sheet);
 
--- The same of all retired pipes of a queue together, so that none of them is read again.
-CREATE TABLE retired_sums (
+-- What the rows of a full sheet come to, written once: none of them is read again for a sum.
+CREATE TABLE retired_sheets_full (
     queue_id TEXT NOT NULL,
+    sheet    INTEGER NOT NULL,
     group_id TEXT NOT NULL,     -- empty: the pipes themselves, whatever group they were for
     pipes    INTEGER NOT NULL,
     start    INTEGER NOT NULL,
@@ -148,7 +152,7 @@ CREATE TABLE retired_sums (
     expired  INTEGER NOT NULL,
     purged   INTEGER NOT NULL,
     merged   INTEGER NOT NULL,
-    PRIMARY KEY (queue_id, group_id)
+    PRIMARY KEY (queue_id, sheet, group_id)
 ) WITHOUT ROWID;
 
 -- Leases of the `lease` locker and of passes; a row stays, so that epochs only grow.

@@ -512,3 +512,24 @@ def test_an_end_is_a_place_with_a_position(catalog: Catalog) -> None:
     found = catalog.pipe("p")
     assert found is not None
     assert found.end == far
+
+
+def test_the_sums_of_many_retired_pipes_are_what_their_rows_say(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However a backend keeps them from being read again."""
+    monkeypatch.setattr("cassq.catalog.sqlite.pipe_tables.SHEET_ROWS_MAX", 4)
+    make_queue(catalog)
+    make_group(catalog, "late")
+    for number in range(11):
+        pipe_id = f"p{number}"
+        add(catalog, pipe_id)
+        for group in catalog.groups(QUEUE_ID):
+            finish(catalog, pipe_id, number, group.id)
+        seal(catalog, pipe_id, number)
+        if number == 6:
+            assert catalog.delete_group("q/late")
+        assert catalog.retire(pipe_id, groups_version(catalog))
+        assert set(catalog.retired_sums(QUEUE_ID)) == set(summed(catalog.retired(QUEUE_ID)))
+    (whole,) = [row for row in catalog.retired_sums(QUEUE_ID) if not row.group_id]
+    assert (whole.pipes, whole.pushed) == (11, sum(range(11)))

@@ -49,13 +49,12 @@ ARRIVING = "SELECT 1 FROM moves WHERE dest_pipe = ? AND settled = 0 LIMIT 1"
 # One row a group: what the pipe held and how much of it died there.
 WRITE_TOTALS = """
 INSERT OR IGNORE INTO retired
-    (pipe_id, group_id, queue_id, start, pushed, dead, expired, purged, merged)
-SELECT ?1, g.id, g.queue_id, coalesce(c.start_seq, 0), ?3,
+    (pipe_id, group_id, queue_id, sheet, start, pushed, dead, expired, purged, merged)
+SELECT ?1, g.id, g.queue_id, ?5, coalesce(c.start_seq, 0), ?3,
     (SELECT count(*) FROM moves m WHERE m.group_id = g.id AND m.pipe_id = ?1 AND m.settled = 1),
     {}, {}, {}
 FROM groups g LEFT JOIN cursors c ON c.group_id = g.id AND c.pipe_id = ?1
-WHERE g.queue_id = ?2 AND ?4 IN ('', g.id)
-RETURNING group_id, start, pushed, dead, expired, purged, merged""".format(
+WHERE g.queue_id = ?2 AND ?4 IN ('', g.id)""".format(
     *(
         "(SELECT coalesce(sum(r.end_seq - r.start_seq), 0) FROM removed r"
         f" WHERE r.group_id = g.id AND r.pipe_id = ?1 AND r.reason = '{reason}')"
@@ -64,19 +63,35 @@ RETURNING group_id, start, pushed, dead, expired, purged, merged""".format(
 )
 # Whether a pipe has left totals in a queue: a range of the primary key.
 HAS_TOTALS = "SELECT 1 FROM retired WHERE queue_id = ? AND pipe_id = ? LIMIT 1"
-# Add one pipe's totals for a group to the sums: by key.
-ADD_TO_SUMS = """
-INSERT INTO retired_sums
-    (queue_id, group_id, pipes, start, pushed, dead, expired, purged, merged)
-VALUES (?, ?, 1, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (queue_id, group_id) DO UPDATE SET
-    pipes = pipes + 1, start = start + excluded.start, pushed = pushed + excluded.pushed,
-    dead = dead + excluded.dead, expired = expired + excluded.expired,
-    purged = purged + excluded.purged, merged = merged + excluded.merged"""
-# The sums of a queue: a range of the key.
-SUMS = """
-SELECT group_id, pipes, start, pushed, dead, expired, purged, merged
-FROM retired_sums WHERE queue_id = ?"""
+# One of its rows stands for the pipe itself.
+MARK_WHOLE = """
+UPDATE retired SET whole = 1 WHERE queue_id = ?1 AND pipe_id = ?2
+AND group_id = (SELECT min(group_id) FROM retired WHERE queue_id = ?1 AND pipe_id = ?2)"""
+# The sheet that a queue's totals are written to: the one after the last that is full.
+SHEET = "SELECT coalesce(max(sheet) + 1, 0) FROM retired_sheets_full WHERE queue_id = ?"
+# How many rows it has: a range of their index.
+SHEET_ROWS = "SELECT count(*) FROM retired WHERE queue_id = ? AND sheet = ?"
+# What a sheet comes to, for each group and for the pipes themselves: a range of their index.
+_SHEET_SUMS = """
+SELECT group_id, count(*) AS pipes, sum(start) AS start, sum(pushed) AS pushed, sum(dead) AS dead,
+    sum(expired) AS expired, sum(purged) AS purged, sum(merged) AS merged
+FROM retired INDEXED BY retired_sheets WHERE queue_id = ?1 AND sheet = ?2 GROUP BY group_id
+UNION ALL SELECT '', count(*), 0, sum(pushed), 0, 0, 0, 0
+FROM retired INDEXED BY retired_sheets
+WHERE queue_id = ?1 AND sheet = ?2 AND whole = 1 GROUP BY queue_id"""
+# Written once, when the sheet is full.
+CLOSE_SHEET = f"""
+INSERT INTO retired_sheets_full
+    (queue_id, sheet, group_id, pipes, start, pushed, dead, expired, purged, merged)
+SELECT ?1, ?2, * FROM ({_SHEET_SUMS})"""
+# All sheets of a queue added up: the sums of full ones, and the rows of the last.
+SUMS = f"""
+SELECT group_id, sum(pipes), sum(start), sum(pushed), sum(dead), sum(expired), sum(purged),
+    sum(merged)
+FROM (SELECT group_id, pipes, start, pushed, dead, expired, purged, merged
+    FROM retired_sheets_full WHERE queue_id = ?1
+    UNION ALL SELECT * FROM ({_SHEET_SUMS.replace("?2", f"({SHEET.replace('?', '?1')})")}))
+GROUP BY group_id"""
 # The totals of a queue's retired pipes: a range of the primary key.
 TOTALS = (
     "SELECT pipe_id, group_id, queue_id, start, pushed, dead, expired, purged, merged"
@@ -84,15 +99,15 @@ TOTALS = (
 )
 # What a pipe that moves to another queue leaves in the ledger of its old one.
 WRITE_MERGED = """
-INSERT OR IGNORE INTO retired (pipe_id, group_id, queue_id, start, pushed, dead, merged)
-SELECT ?1, g.id, g.queue_id, coalesce(c.start_seq, 0), ?3, 0, ?3 - coalesce(c.start_seq, 0)
+INSERT OR IGNORE INTO retired (pipe_id, group_id, queue_id, sheet, start, pushed, dead, merged)
+SELECT ?1, g.id, g.queue_id, ?5, coalesce(c.start_seq, 0), ?3, 0, ?3 - coalesce(c.start_seq, 0)
 FROM groups g LEFT JOIN cursors c ON c.group_id = g.id AND c.pipe_id = ?1
-WHERE g.queue_id = ?2 AND ?4 IN ('', g.id)
-RETURNING group_id, start, pushed, dead, expired, purged, merged"""
+WHERE g.queue_id = ?2 AND ?4 IN ('', g.id)"""
 # The locks that exclusive groups held on a pipe: by key, one a group.
 DROP_LOCKS = """
 DELETE FROM leases WHERE name IN
     (SELECT 'pop:' || g.id || ':' || ?1 FROM groups g WHERE g.queue_id = ?2)"""
+SHEET_ROWS_MAX = 1024
 _FLOOR_STEP = 64  # pipes claimed to the end, before the floor is moved past them
 
 
@@ -137,14 +152,17 @@ def _insert(tx: sqlite3.Connection, row: PipeRow) -> None:
 
 
 def _leave_totals(tx: sqlite3.Connection, statement: str, pipe: PipeRow) -> None:
-    """Write what a pipe leaves in the ledger of its queue, unless it has, and add it up."""
+    """Write what a pipe leaves in the ledger of its queue, unless it has."""
     assert pipe.end is not None
-    known = tx.execute(HAS_TOTALS, (pipe.queue_id, pipe.id)).fetchone()
-    values = (pipe.id, pipe.queue_id, pipe.end.seq, pipe.group_id)
-    added = tx.execute(statement, values).fetchall()
-    if added and not known:
-        added.append(("", 0, pipe.end.seq, 0, 0, 0, 0))
-    tx.executemany(ADD_TO_SUMS, [(pipe.queue_id, *row) for row in added])
+    key = (pipe.queue_id, pipe.id)
+    known = tx.execute(HAS_TOTALS, key).fetchone()
+    ((sheet,),) = tx.execute(SHEET, key[:1]).fetchall()
+    tx.execute(statement, (pipe.id, pipe.queue_id, pipe.end.seq, pipe.group_id, sheet))
+    if not known:
+        tx.execute(MARK_WHOLE, key)
+    (rows,) = tx.execute(SHEET_ROWS, (pipe.queue_id, sheet)).fetchone()
+    if rows >= SHEET_ROWS_MAX:
+        tx.execute(CLOSE_SHEET, (pipe.queue_id, sheet))
 
 
 class PipeTables(Catalog):

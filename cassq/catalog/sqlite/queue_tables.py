@@ -144,7 +144,7 @@ class QueueTables(Catalog):
                 for statement in DROP_GROUP:
                     tx.execute(statement, (group_id,))
             tx.execute("DELETE FROM retired WHERE queue_id = ?", (queue_id,))
-            tx.execute("DELETE FROM retired_sums WHERE queue_id = ?", (queue_id,))
+            tx.execute("DELETE FROM retired_sheets_full WHERE queue_id = ?", (queue_id,))
             tx.execute("DELETE FROM dedups WHERE queue_id = ?", (queue_id,))
             tx.execute("DELETE FROM samples WHERE subject = ?", (queue_id,))
             tx.execute("DELETE FROM queues WHERE id = ? AND deleted = 1", (queue_id,))
