@@ -191,11 +191,19 @@ class Window:
             cursor = self._ports.catalog.cursor(self._group.id, before.id)
             if cursor is not None and cursor.ack.seq < before.end.seq:
                 return False
-            if before.end.seq > 0:
+            if cursor is None or not self._was_passed_over(cursor, before.end.seq):
                 break  # it was delivered only after what came before it
             before = self._ports.catalog.pipe(before.predecessor)
         view.follows = True
         return True
+
+    def _was_passed_over(self, cursor: Cursor, end_seq: int) -> bool:
+        """Whether nothing of an acked pipe need have been delivered: it is empty, or what was in
+        it was purged, expired, or dropped, while what came before it was, and may be, pending."""
+        catalog, key = self._ports.catalog, (cursor.group_id, cursor.pipe_id)
+        removed = sum(row.end - row.start for row in catalog.removed(*key))
+        moved = sum(move.settled for move in catalog.moves(*key))
+        return cursor.start + removed + moved >= end_seq
 
     def close(self) -> None:
         """Give back file handles and mappings."""
