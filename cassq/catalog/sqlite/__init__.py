@@ -15,10 +15,11 @@ from cassq.catalog.sqlite.record_tables import RecordTables
 from cassq.clock import Clock
 
 # The latest catalog time known to have been reached: the passing reaper's lease is taken anew
-# every second or so.
+# every second or so. A boot that was cut short may have left nothing but what it began at.
 REACHED = """
 SELECT max(coalesce((SELECT max(created_ms) FROM pipes), 0),
-           coalesce((SELECT max(due_ms) FROM leases WHERE name LIKE 'reaper:%'), 0))"""
+           coalesce((SELECT max(due_ms) FROM leases WHERE name LIKE 'reaper:%'), 0),
+           coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'booted_ms'), 0))"""
 
 
 class SqliteCatalog(QueueTables, PipeTables, ClaimTables, RecordTables, HintTables):
@@ -78,4 +79,7 @@ class SqliteCatalog(QueueTables, PipeTables, ClaimTables, RecordTables, HintTabl
             tx.execute("UPDATE claims SET due_ms = min(due_ms, ?) WHERE state = 0", (now_ms,))
             tx.execute("DELETE FROM meta WHERE key LIKE 'anchor:%'")
             tx.execute("INSERT INTO meta (key, value) VALUES (?, ?)", (key, str(offset_ms)))
+            tx.execute(
+                "INSERT OR REPLACE INTO meta (key, value) VALUES ('booted_ms', ?)", (str(now_ms),)
+            )
             return int(offset_ms)
