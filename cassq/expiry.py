@@ -237,13 +237,15 @@ def _not_yet(pipe: PipeRow, row: Claim, before_ms: int) -> bool:
     return pipe.timer_ms is not None and row.deliveries == 0 and row.due_ms > before_ms
 
 
-def skip(ports: Ports, cursor: Cursor, chain: Place, reason: Reason) -> Cursor | None:
+def skip(
+    ports: Ports, cursor: Cursor, chain: Place, reason: Reason, *, synced: bool = False
+) -> Cursor | None:
     """Remove everything between the cursor's chain end and `chain`; the new cursor, or None when
-    somebody else moved the chain."""
+    somebody else moved the chain. synced: for ever, and not only until a power cut."""
     row = claims.unclaimed(cursor, chain, ports.ids.version)
     facts = removals(row, row.left, reason, ports.catalog.now_ms())
     done = claims.buried(row, ports.ids.version)
-    if not ports.catalog.claim(cursor, chain, done, removed=facts):
+    if not ports.catalog.claim(cursor, chain, done, removed=facts, synced=synced):
         return None
     return replace(cursor, chain=chain)
 

@@ -58,7 +58,7 @@ def purge(ports: Ports, queue: QueueRow, groups: Iterable[GroupRow]) -> dict[str
     """Remove what waits for these groups, delayed messages too, as far as it was pushed before
     now; group → how many messages.
 
-    Cost: for each pipe one transaction, however much is waiting, and a synced one for each claim
+    Cost: for each pipe one synced transaction, however much is waiting, and one for each claim
     that was given back or scheduled.
     """
     return _each(ports, queue, groups, write=True)
@@ -105,7 +105,7 @@ def _purge_pipe(ports: Ports, group_id: str, pipe_id: str, end: Place) -> int:
         for row, seqs in found.rows:
             if cut_out(ports, row, seqs, Reason.PURGED):
                 removed += len(seqs)
-        if found.unclaimed and skip(ports, cursor, end, Reason.PURGED):
+        if found.unclaimed and skip(ports, cursor, end, Reason.PURGED, synced=True):
             removed += found.unclaimed
         count += removed
         if removed == found.total:
