@@ -7,19 +7,13 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 
-from cassq.errors import (
-    BackendError,
-    CassqError,
-    ClaimLostError,
-    GroupNotFoundError,
-    OwnershipError,
-)
-from cassq.extents.port import ExtentMissingError
+from cassq.errors import BackendError, ClaimLostError, GroupNotFoundError, OwnershipError
 from cassq.popper import Popper
-from cassq.pusher import Pusher
 from cassq.queues import is_dead_letter_name
-from tests.simulation.client import SteppedClient
-from tests.simulation.model import NEVER, Delivery, Sent
+from tests.simulation.clerks import keep_desk
+from tests.simulation.client import SteppedClient, close_client, met, open_client
+from tests.simulation.model import NEVER, Delivery
+from tests.simulation.pushers import push_all
 from tests.simulation.scheduler import Process
 from tests.simulation.world import World
 
@@ -42,104 +36,9 @@ def cast(world: World) -> Iterator[tuple[str, Role]]:
         yield f"reaper{i}", partial(reap_all, world)
     for i in range(roles["visitor"]):
         yield f"visitor{i}", partial(visit, world)
-
-
-def _open(world: World, process: Process) -> SteppedClient:
-    """A client, however often opening it fails."""
-    while True:
-        try:
-            return world.open_client(process)
-        except BackendError as exc:
-            _met(process, "opening", exc)
-            process.sleep(0.05)
-
-
-def _met(process: Process, doing: str, exc: CassqError) -> None:
-    """An error that is one of the port's; any other is a failure of the run."""
-    if isinstance(exc, ExtentMissingError):
-        raise exc
-    process.scheduler.note(process, f"{doing}: {type(exc).__name__}: {exc.message}")
-
-
-# --- pushing --------------------------------------------------------------------------------
-
-
-def push_all(world: World, name: str, process: Process) -> None:
-    """Push until the scenario has had its messages; then stay idle."""
-    client = _open(world, process)
-    rng = process.rng
-    pusher: Pusher | None = None
-    while True:
-        try:
-            if pusher is None or pusher.closed:
-                pusher = client.queue(name).pusher()
-            if world.pushed < world.scenario.messages and rng.random() < 0.8:
-                _push(world, process, client, name, pusher)
-            elif rng.random() < 0.15:
-                process.scheduler.note(process, "closes its pusher")
-                pusher.close()
-            client.tend()
-        except (BackendError, OwnershipError) as exc:
-            _met(process, "pushing", exc)
-            if rng.random() < 0.1:
-                pusher = None
-        process.sleep(rng.choice((0.0, 0.0, 0.005, 0.05, 0.3)))
-
-
-def _push(world: World, process: Process, client: SteppedClient, name: str, pusher: Pusher) -> None:
-    rng, checker = process.rng, world.checker
-    count = rng.choice((1, 1, 1, 2, 5, 12))
-    batch = []
-    begun = checker.tick()
-    wall_ms = process.scheduler.clock.wall_ms()
-    delay, due_ms = None, 0
-    strict = world.scenario.policy[name]["consistency"] == "cp"
-    if world.scenario.delayed and not strict and rng.random() < world.scenario.delayed:
-        delay = rng.choice((0.01, 0.3, 2.0))
-        due_ms = client.ports.catalog.now_ms() + round(delay * 1000)
-    for _ in range(count):
-        world.pushed += 1
-        poisonous = rng.random() < world.scenario.poison
-        text = f"{'poison' if poisonous else 'plain'}:{world.pushed}:{process.name}:"
-        payload = text.encode() + rng.randbytes(rng.choice((0, 5, 40, 400, 900)))
-        headers = {"number": str(world.pushed)} if rng.random() < 0.2 else {}
-        key = b"k%d" % world.pushed if rng.random() < 0.2 else None
-        batch.append(Sent(payload, name, begun, headers, key, wall_ms, due_ms=due_ms))
-    for sent in batch:
-        checker.push(sent)
-    faults = process.faults
-    try:
-        if count == 1:
-            sent = batch[0]
-            ids = [pusher.push(sent.payload, headers=sent.headers, key=sent.key, delay=delay)]
-        else:
-            ids = list(
-                pusher.push_many(
-                    [sent.payload for sent in batch],
-                    headers=[sent.headers for sent in batch],
-                    keys=[sent.key for sent in batch],
-                    delay=delay,
-                )
-            )
-    except BackendError as exc:
-        _push_failed(world, process, batch, exc)
-    else:
-        process.scheduler.note(process, f"pushed {ids}")
-        for sent in batch:
-            sent.troubled = process.faults > faults
-        checker.pushed(batch, ids, process)
-
-
-def _push_failed(world: World, process: Process, batch: list[Sent], exc: BackendError) -> None:
-    """The error says how many are pushed all the same, and whether the others may be."""
-    for sent in batch:
-        sent.troubled = True
-    done = exc.fields.get("pushed", 0)
-    process.scheduler.note(
-        process, f"push of {len(batch)} failed, {done} done, unknown={exc.outcome_unknown}: {exc}"
-    )
-    for sent in batch[done:]:
-        sent.refused = not exc.outcome_unknown
+    for name in world.scenario.queues:
+        for i in range(roles.get("clerk", 0)):
+            yield f"clerk{i}:{name}", partial(keep_desk, world, name)
 
 
 # --- popping --------------------------------------------------------------------------------
@@ -147,14 +46,14 @@ def _push_failed(world: World, process: Process, batch: list[Sent], exc: Backend
 
 def pop_all(world: World, name: str, group: str, process: Process) -> None:
     """Pop for a group for ever."""
-    client = _open(world, process)
+    client = open_client(world, process)
     hand = Hand(world, process, client, name, group)
     while True:
         try:
             hand.turn()
             client.tend()
         except (BackendError, OwnershipError) as exc:
-            _met(process, "popping", exc)
+            met(process, "popping", exc)
         except GroupNotFoundError:
             return
         process.sleep(process.rng.choice((0.0, 0.0, 0.01, 0.1, 0.3)))
@@ -311,7 +210,8 @@ class Hand:
         with suppress(ClaimLostError):
             delivery.message.extend(seconds)
             for d in together:
-                if d.settling > d.claimed and d.given > d.claimed:
+                same = d.place[0] == delivery.place[0]  # other pipes' claims are others
+                if same and d.settling > d.claimed and d.given > d.claimed:
                     d.due_ms = due_ms
 
     def _close(self, popper: Popper) -> None:
@@ -326,7 +226,7 @@ class Hand:
 
 def reap_all(world: World, process: Process) -> None:
     """A reaper that runs for a while, as a daemon, then ends."""
-    client = _open(world, process)
+    client = open_client(world, process)
     for _ in range(process.rng.randint(1, 30)):
         try:
             whole = process.rng.random() < 0.5  # under leases, which others may hold
@@ -338,14 +238,14 @@ def reap_all(world: World, process: Process) -> None:
                         process, f"{action.verb} {action.subject}: {action.outcome} {action.detail}"
                     )
         except (BackendError, OwnershipError) as exc:
-            _met(process, "reaping", exc)
+            met(process, "reaping", exc)
         process.sleep(process.rng.choice((0.05, 0.3, 1.0)))
-    _close(world, process, client)
+    close_client(world, process, client)
 
 
 def found_groups(world: World, name: str, process: Process) -> None:
     """Make groups that start somewhere, pop a little, delete some of them."""
-    client = _open(world, process)
+    client = open_client(world, process)
     rng, checker = process.rng, world.checker
     for _ in range(2):
         group = f"g{checker.tick()}"
@@ -366,16 +266,16 @@ def found_groups(world: World, name: str, process: Process) -> None:
                 queue.delete_group(group)
                 process.scheduler.note(process, f"deleted group {group}")
         except (BackendError, OwnershipError) as exc:
-            _met(process, "founding", exc)
+            met(process, "founding", exc)
         except GroupNotFoundError:
             process.scheduler.note(process, f"group {group} is not there")
         process.sleep(rng.choice((0.5, 2.0)))
-    _close(world, process, client)
+    close_client(world, process, client)
 
 
 def visit(world: World, process: Process) -> None:
     """A short-lived process: opens the directory, empties some dead letters, ends."""
-    client = _open(world, process)
+    client = open_client(world, process)
     try:
         for queue in client.queues():
             if is_dead_letter_name(queue.name):
@@ -384,15 +284,6 @@ def visit(world: World, process: Process) -> None:
                     hand.turn()
             process.sleep(0.05)
     except (BackendError, OwnershipError) as exc:
-        _met(process, "visiting", exc)
+        met(process, "visiting", exc)
     process.sleep(process.rng.choice((0.0, 0.5, 2.0)))
-    _close(world, process, client)
-
-
-def _close(world: World, process: Process, client: SteppedClient) -> None:
-    process.scheduler.note(process, "closes its client")
-    world.checker.closing(client._open)
-    try:
-        client.close()
-    except (BackendError, OwnershipError, GroupNotFoundError) as exc:
-        _met(process, "closing", exc)
+    close_client(world, process, client)

@@ -19,7 +19,8 @@ from cassq.messages import Message
 from cassq.queues import is_dead_letter_name
 from cassq.ranges import RangeSet
 from cassq.retries import DEATH_HEADER
-from tests.simulation.lookout import BrokenPromiseError, Lookout
+from tests.simulation.ledger import BrokenPromiseError
+from tests.simulation.lookout import Lookout
 from tests.simulation.model import NEVER, Delivery, GroupView, Place, Sent, place_of
 
 if TYPE_CHECKING:
@@ -36,44 +37,58 @@ class Checker(Lookout):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._batches = itertools.count(1)
-        self.sent: dict[bytes, Sent] = {}
-        self.at: dict[Place, Sent] = {}
         self.acked: dict[str, list[Sent]] = defaultdict(list)  # queue → in order of their acks
         self.dead: dict[tuple[str, bytes], set[Place]] = defaultdict(set)
-        self.is_rebuilt = False  # from the files, after the catalog was lost
 
     # --- pushing --------------------------------------------------------------------------------
 
     def push(self, sent: Sent) -> None:
         self.sent[sent.payload] = sent
 
-    def pushed(self, batch: Sequence[Sent], ids: Sequence[str], process: Process | None) -> None:
+    def push_again(self, sent: Sent, wall_ms: int, now_ms: int) -> None:
+        """A push with a dedup id begins, perhaps not the first one. now_ms: catalog time."""
+        sent.tries += 1
+        sent.walls_ms.append(wall_ms)
+        sent.since_ms = min(sent.since_ms or now_ms, now_ms)
+        if sent.delay:
+            sent.due_ms = min(sent.due_ms, now_ms + round(sent.delay * 1000))
+        sent.refused = False
+        self.push(sent)
+
+    def pushed(self, batch: Sequence[Sent], ids: Sequence[str]) -> None:
         """A push returned."""
         now = self.tick()
         for sent, id in zip(batch, ids, strict=True):
-            pipe_id, _, seq = id.rpartition(":")
-            place = (pipe_id, int(seq))
-            sent.acked, sent.id = now, id
+            place = place_of(id)
+            if sent.acked == NEVER:
+                sent.acked, sent.id = now, id
+                self.acked[sent.queue].append(sent)
+            elif sent.id != id and not self._may_come_twice(sent):
+                raise BrokenPromiseError(f"{sent.dedup_id} was {sent.id}, and now is {id}")
             self._found(sent, place)
-            self.acked[sent.queue].append(sent)
-            if place[1] >= self.ends.get(pipe_id, (NEVER, 0))[0]:
+            if place[1] >= self.ends.get(place[0], (NEVER, 0))[0]:
                 raise BrokenPromiseError(
-                    f"{id} was acknowledged past its pipe's end {self.ends[pipe_id]}"
+                    f"{id} was acknowledged past its pipe's end {self.ends[place[0]]}"
                 )
-            if pipe_id in self.consumed:
-                self._check_retired(pipe_id)
+
+    def _may_come_twice(self, sent: Sent) -> bool:
+        """Whether a dedup id's window may have passed since it was first pushed."""
+        window = self._world.scenario.policy[sent.queue]["dedup_window"]
+        return bool(self._catalog_ms() - sent.since_ms > window * 1000)
 
     def _found(self, sent: Sent, place: Place) -> None:
         """A message lies at a place, now and for ever."""
         other = self.at.setdefault(place, sent)
         if other is not sent:
             raise BrokenPromiseError(f"{place} holds {sent.payload!r}, and held {other.payload!r}")
-        if place in sent.places:
+        self.seen_to[place[0]] = max(self.seen_to.get(place[0], -1), place[1])
+        if place in sent.places or self.only_for(place[0]):
             return
         sent.places.add(place)
-        self.by_pipe[place[0]].append((place, sent))
-        self.seen_to[place[0]] = max(self.seen_to.get(place[0], -1), place[1])
-        excused = sent.troubled or any(pipe_id in self.consumed for pipe_id, _ in sent.places)
+        if sent.dedup_id:
+            excused = self._may_come_twice(sent)
+        else:
+            excused = sent.troubled or any(pipe_id in self.consumed for pipe_id, _ in sent.places)
         if len(sent.places) > 1 and not excused:
             raise BrokenPromiseError(
                 f"{sent.payload!r} is there twice, for no reason: {sent.places}"
@@ -102,7 +117,7 @@ class Checker(Lookout):
                 process.committed_count, message.attempts, batch,
             )  # fmt: skip
             tried = group.deliveries[delivery.place]
-            if now_ms < sent.due_ms and not tried:
+            if now_ms < sent.due_ms and not (tried or group.is_letters):
                 raise BrokenPromiseError(f"{message.id} came {sent.due_ms - now_ms} ms too early")
             self._check_content(delivery)
             deliveries.append(delivery)
@@ -117,30 +132,46 @@ class Checker(Lookout):
 
     def _check_content(self, delivery: Delivery) -> None:
         message, sent, group = delivery.message, delivery.sent, delivery.group
-        headers = message.headers
-        if is_dead_letter_name(group.queue):
-            if headers.pop(DEATH_HEADER, None) is None:
-                raise BrokenPromiseError(f"dead letter {message.id} has no death record")
-            places = self.dead[group.queue, message.payload]
-            places.add(delivery.place)
-            if len(places) > 1:
-                raise BrokenPromiseError(
-                    f"{message.id} is in {group.queue} {len(places)} times: {places}"
-                )
-            if place_of(message.id) not in sent.places and sent.id:
-                raise BrokenPromiseError(f"dead letter {message.id} was {sent.id} before")
+        headers, only_for = message.headers, self.only_for(delivery.place[0])
+        if only_for not in ("", group.id):
+            raise BrokenPromiseError(f"{delivery.place} came to {group.name}, it is for another")
+        died = headers.pop(DEATH_HEADER, None) is not None
+        if died != (group.is_letters or bool(only_for)):
+            raise BrokenPromiseError(f"{message.id} in {group.queue}: a death record is {died}")
+        if group.is_letters:
+            self._check_letter(delivery)
+        elif sent.queue != group.queue:
+            raise BrokenPromiseError(f"{message.id} of {sent.queue} came out of {group.queue}")
         else:
-            if sent.queue != group.queue:
-                raise BrokenPromiseError(f"{message.id} of {sent.queue} came out of {group.queue}")
             self._found(sent, delivery.place)
-        if not sent.stamped and 0 <= message.pushed_ms - sent.wall_ms < PUSHING_MS:
-            sent.wall_ms, sent.stamped = message.pushed_ms, True
-        if (headers, message.key, message.pushed_ms) != (sent.headers, sent.key, sent.wall_ms):
-            found = (headers, message.key, message.pushed_ms)
-            pushed = (sent.headers, sent.key, sent.wall_ms)
+        self._check_time(message, sent)
+        if (headers, message.key) != (sent.headers, sent.key):
+            found, pushed = (headers, message.key), (sent.headers, sent.key)
             raise BrokenPromiseError(f"{message.id} was altered: {found} is not {pushed}")
         if sent.refused:
             raise BrokenPromiseError(f"{message.id} was delivered, its push said it was not pushed")
+
+    def _check_time(self, message: Message, sent: Sent) -> None:
+        if sent.dedup_id:  # it is the time of any of its tries
+            if any(0 <= message.pushed_ms - ms < PUSHING_MS for ms in sent.walls_ms):
+                return
+        elif not sent.stamped and 0 <= message.pushed_ms - sent.wall_ms < PUSHING_MS:
+            sent.wall_ms, sent.stamped = message.pushed_ms, True
+        if message.pushed_ms != sent.wall_ms:
+            raise BrokenPromiseError(
+                f"{message.id} was pushed at {sent.wall_ms}, and bears {message.pushed_ms}"
+            )
+
+    def _check_letter(self, delivery: Delivery) -> None:
+        message, sent, group = delivery.message, delivery.sent, delivery.group
+        places = self.dead[group.queue, message.payload]
+        places.add(delivery.place)
+        if len(places) > 1 and not (sent.dedup_id or group.queue in self.merging):
+            raise BrokenPromiseError(
+                f"{message.id} is in {group.queue} {len(places)} times: {places}"
+            )
+        if place_of(message.id) not in sent.places and sent.id:
+            raise BrokenPromiseError(f"dead letter {message.id} was {sent.id} before")
 
     def _check_place(self, delivery: Delivery) -> None:
         pipe_id, seq = delivery.place
@@ -154,7 +185,13 @@ class Checker(Lookout):
             raise BrokenPromiseError(
                 f"{delivery.place} was committed by {group.name}, and delivered again"
             )
-        if group.start == "now" and sent.acked < group.begun:
+        fact = self.facts[group.id].get(delivery.place)
+        if fact is not None and fact.tick < delivery.claimed:
+            raise BrokenPromiseError(
+                f"{delivery.place} was {fact.kind} for {group.name}, and delivered again"
+            )
+        first = sent.id and delivery.place == place_of(sent.id)
+        if group.start == "now" and sent.acked < group.begun and first:
             raise BrokenPromiseError(f"{delivery.place} was pushed before group {group.name} began")
         limit = self._world.max_deliveries(group.queue)
         # While nothing succeeds a message is tried on, unless the policy says otherwise.
@@ -201,8 +238,8 @@ class Checker(Lookout):
             raise BrokenPromiseError(
                 f"{delivery.place} came first with attempts={delivery.attempts}"
             )
-        if before or delivery.attempts != 1 or delivery.sent.due_ms:
-            return
+        if before or delivery.attempts != 1 or delivery.sent.due_ms or group.queue in self.merging:
+            return  # what a merge has held, and left, comes later
         key = (delivery.popper, delivery.place[0])
         if group.firsts.get(key, -1) >= delivery.place[1]:
             raise BrokenPromiseError(
@@ -221,7 +258,7 @@ class Checker(Lookout):
             place = place_of(sent.id)
             done = group.settling.get(place, NEVER) < head.claimed
             if not done and sent not in together and group.is_owed(sent, place):
-                if not self._is_dead(group, place):
+                if not self._is_gone(group, place):
                     raise BrokenPromiseError(
                         f"{head.place} was delivered to {group.name} before {sent.id} was acked"
                     )
@@ -239,15 +276,9 @@ class Checker(Lookout):
             if left:
                 raise BrokenPromiseError(f"{head.place} was delivered before {left} was done")
 
-    def _is_dead(self, group: GroupView, place: Place) -> bool:
-        if place[0] in self.consumed:
-            return True  # that all of it was done was checked when it was retired
-        return bool(
-            self._rows(
-                "SELECT 1 FROM moves WHERE group_id = ? AND pipe_id = ? AND seq = ? AND settled",
-                (group.id, *place),
-            )
-        )
+    def _is_gone(self, group: GroupView, place: Place) -> bool:
+        # That all of a pipe was done was checked when it was retired.
+        return place[0] in self.consumed or place in self.facts[group.id]
 
     # --- what actors say of messages ------------------------------------------------------------
 
@@ -295,6 +326,7 @@ class Checker(Lookout):
                     group.deliveries[place] = known
                     group.forgotten[place] += 1
         self.look()
+        self.forget_undone()
 
     def catalog_lost(self) -> None:
         """Only the files are left: each message comes again, to a group that starts anew."""
@@ -328,6 +360,8 @@ class Checker(Lookout):
                         self._check_fate(group, sent)
         if self.is_rebuilt:
             self._check_rebuilt()
+        else:
+            self.settle_up()
         for table in ("pipes", "cursors", "claims", "moves"):
             if rows := self._rows(f"SELECT * FROM {table}"):
                 raise BrokenPromiseError(f"left over in {table}: {rows}")
@@ -347,14 +381,15 @@ class Checker(Lookout):
     def _check_fate(self, group: GroupView, sent: Sent) -> None:
         dead = self.dead.get((f"{group.queue}~{group.name}~dead", sent.payload), set())
         owed = [place for place in sent.places if group.is_owed(sent, place)]
-        if dead and any(place in group.settled for place in sent.places):
+        once = f"{group.queue}~{group.name}~dead" not in self.merging
+        if once and dead and any(place in group.settled for place in sent.places):
             if len(sent.places) > 1 or self.is_rebuilt:
                 return  # it was there twice, as its push was told
             raise BrokenPromiseError(
                 f"{sent.id or owed} was committed by {group.name}, and is dead too"
             )
         for place in owed:
-            if place in group.settling or dead:
+            if place in group.settling or place in self.facts[group.id] or dead:
                 continue
             word = "acknowledged" if sent.acked != NEVER else "visible"
             raise BrokenPromiseError(f"{place} ({word}) never came to {group.name}, nor is it dead")

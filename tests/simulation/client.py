@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cassq import client as client_module
 from cassq.client import Client
 from cassq.doorbell import Doorbell, LocalDoorbell, Waiter
 from cassq.embedded import Embedded
-from cassq.errors import CassqError
+from cassq.errors import BackendError, CassqError, GroupNotFoundError, OwnershipError
+from cassq.extents.port import ExtentMissingError
 from cassq.housekeeper import Tend
 from tests.simulation.scheduler import Process, ProcessClock
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
 
 
 class SimDoorbell(Doorbell):
@@ -55,3 +61,30 @@ class SteppedClient(Client):
                     self._tasks[task] = now + task()
                 except CassqError:
                     self._tasks[task] = now + 1.0
+
+
+def open_client(world: World, process: Process) -> SteppedClient:
+    """A client, however often opening it fails."""
+    while True:
+        try:
+            return world.open_client(process)
+        except BackendError as exc:
+            met(process, "opening", exc)
+            process.sleep(0.05)
+
+
+def close_client(world: World, process: Process, client: SteppedClient) -> None:
+    """Give back what it has out, and end it."""
+    process.scheduler.note(process, "closes its client")
+    world.checker.closing(client._open)
+    try:
+        client.close()
+    except (BackendError, OwnershipError, GroupNotFoundError) as exc:
+        met(process, "closing", exc)
+
+
+def met(process: Process, doing: str, exc: CassqError) -> None:
+    """An error that is one of the port's; any other is a failure of the run."""
+    if isinstance(exc, ExtentMissingError):
+        raise exc
+    process.scheduler.note(process, f"{doing}: {type(exc).__name__}: {exc.message}")

@@ -1,4 +1,4 @@
-"""What the checker remembers: messages sent, deliveries, and what each group is owed.
+"""What the checker remembers: messages sent, deliveries, errands, and what each group is owed.
 
 Times are *ticks*, which count events, unless a name ends in `_ms`.
 """
@@ -9,9 +9,41 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from cassq.messages import Message
+from cassq.queues import is_dead_letter_name
 
 NEVER = 1 << 60
 Place = tuple[str, int]
+
+
+@dataclass(slots=True, eq=False)
+class Errand:
+    """What a clerk was asked to do. told: it was told that it is done.
+
+    groups: ids of those whose messages it is about. queue: or all of this queue's. place: of the
+    one message that is meant. text: what the payloads have in them that are meant.
+    """
+
+    kind: str  # "merge", "purge" or "cancel"
+    groups: frozenset[str]
+    queue: str = ""
+    place: Place | None = None
+    text: bytes = b""
+    told: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Fact:
+    """What became of a message at a place for a group, other than that it was committed.
+
+    kind: "dead", "merged", "purged" or "expired". dest: where it went. at_ms: catalog time.
+    """
+
+    kind: str
+    tick: int
+    at_ms: int
+    wall_ms: int
+    errand: Errand | None = None
+    dest: Place | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +63,11 @@ class Sent:
     due_ms: int = 0  # catalog time before which it must not be delivered
     id: str = ""
     places: set[Place] = field(default_factory=set)
+    dedup_id: str = ""
+    delay: float | None = None
+    tries: int = 0  # of pushes under a dedup id
+    walls_ms: list[int] = field(default_factory=list)  # wall_ms of each try
+    since_ms: int = 0  # catalog time of the first of them
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +100,7 @@ class GroupView:
     queue: str
     strict: bool
     exclusive: bool
+    queue_id: str
     start: str
     begun: int  # when its creation began ...
     created: int  # ... and when it was there
@@ -76,6 +114,11 @@ class GroupView:
     forgotten: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
     frontier: int = 0
 
+    @property
+    def is_letters(self) -> bool:
+        """Whether its queue holds dead letters."""
+        return is_dead_letter_name(self.queue)
+
     def is_owed(self, sent: Sent, place: Place) -> bool:
         """Whether this message must reach the group."""
         if place[0] in self.gone:
@@ -83,7 +126,7 @@ class GroupView:
         if self.start == "now":
             return sent.begun > self.created
         if self.start == "time":
-            return sent.wall_ms >= self.since_ms
+            return min([sent.wall_ms, *sent.walls_ms]) >= self.since_ms
         return True
 
 

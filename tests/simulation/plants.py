@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tests.simulation import wrong_moves as moved
 from tests.simulation import wrong_parts as wrong
 from tests.simulation.scenario import Scenario, draw_scenario
 from tests.simulation.world import World
@@ -44,13 +45,24 @@ class Plant:
         policy = {
             name: settings | self.shape.get("policy", {}) for name, settings in drawn.policy.items()
         }
+        if "dedup_window" not in policy[drawn.queues[0]] and "clerk" in roles:
+            policy = {name: QUIET_DESK | settings for name, settings in policy.items()}
         return replace(drawn, **(self.shape | {"roles": roles, "policy": policy}))
 
+
+# What the queues of a scenario with clerks are like, unless a plant says otherwise.
+QUIET_DESK: dict[str, Any] = {"dedup_window": 600.0, "overflow": "drop-oldest"}
 
 CUTS: dict[str, Any] = {"cuts": 2, "switches": 300}
 CRASHES: dict[str, Any] = {"crash_rate": 0.02, "cuts": 0, "switches": 400}
 PAUSES: dict[str, Any] = {"pause_rate": 0.05, "pause_ms": (100, 5000), "switches": 500}
 POISON: dict[str, Any] = {"poison": 0.5, "switches": 500}
+CLERKS: dict[str, Any] = POISON | {"roles": {"clerk": 2}, "switches": 800, "catalog_lost": False}
+DOOM: dict[str, Any] = {"doom": 0.8, "cuts": 0, "poison": 0.8}
+TEMPTED: dict[str, Any] = {"doom": 0.5, "cuts": 3}
+ONCE: dict[str, Any] = {"dedup": 0.7, "roles": {"clerk": 0, "pusher": 3}, "catalog_lost": False}
+DELAYS: dict[str, Any] = CLERKS | {"delayed": 0.8}
+PURGES: dict[str, Any] = CLERKS | {"purging": 1.0}
 
 PLANTS = [
     Plant("ack-before-sync", "a push returns, its sync comes with the next append", 20,
@@ -100,6 +112,45 @@ PLANTS = [
           POISON | CRASHES, parts={"client_class": wrong.MarksFirstClient}),
     Plant("dead-twice", "a burial that is taken up again does not look first", 60,
           POISON | CRASHES, parts={"client_class": wrong.BuriesTwiceClient}),
+    Plant("merge-doubles", "who finishes a merge does not look what has arrived", 60,
+          CLERKS | DOOM, patch=moved.finishes_blindly),
+    Plant("merge-loses", "who finishes a merge takes its intents for deeds", 60,
+          CLERKS | DOOM, patch=moved.trusts_intents),
+    Plant("merge-for-all", "what is merged back comes to every group", 40,
+          CLERKS, ["ap"], patch=moved.merges_for_all),
+    Plant("repoint-claimed", "a pipe is merged whole though letters of it were claimed", 60,
+          CLERKS | {"roles": {"clerk": 2, "visitor": 2}},
+          parts={"catalog_class": moved.RepointsClaimed}, patch=moved.repoints_unseen),
+    Plant("purge-held", "a purge takes from poppers what they hold", 40,
+          PURGES | {"clumsiness": 0.9}, ["ap"], patch=moved.purges_what_is_held),
+    Plant("purge-other-group", "a purge for one group is one for all", 40,
+          PURGES, patch=moved.purges_every_group),
+    Plant("purge-unsynced", "a purge that returned is undone by a power cut", 60,
+          PURGES | TEMPTED, parts={"catalog_class": moved.PurgesUnsynced}),
+    Plant("removal-untold", "what is purged is marked as done and not told in the ledger", 40,
+          PURGES, parts={"catalog_class": moved.RemovesUntold}),
+    Plant("cancel-delivered", "a message that was delivered before is cancelled", 60,
+          DELAYS | {"clumsiness": 0.9}, ["ap"], patch=moved.cancels_what_was_delivered),
+    Plant("cancel-one-group", "a cancel says it is done after the first group", 40,
+          DELAYS, ["ap"], patch=moved.cancels_for_the_first_group),
+    Plant("expire-early", "messages expire before they are old enough", 40,
+          {"roles": {"clerk": 0, "reaper": 2}, "policy": {"message_ttl": 1.0}},
+          patch=moved.expires_early),
+    Plant("dedup-blind", "an intent of a dedup id is taken over without a look", 20,
+          ONCE | DOOM, patch=moved.pushes_over_intents),
+    Plant("dedup-believed", "an intent of a dedup id counts as its message", 40,
+          ONCE | DOOM, patch=moved.believes_intents),
+    Plant("dedup-overwritten", "an intent of a dedup id is written without compare-and-set", 40,
+          ONCE, parts={"catalog_class": moved.DedupsBlindly}),
+    Plant("dedup-unsynced", "the intent of a dedup id is not synced", 60,
+          ONCE | TEMPTED, parts={"catalog_class": moved.DedupsUnsynced}),
+    Plant("totals-wrong", "the totals of retired pipes leave out what was purged", 40,
+          PURGES | {"roles": {"clerk": 2, "reaper": 2}}, patch=moved.counts_no_purges),
+    Plant("drop-before-retire", "files are removed before their pipes are retired", 60,
+          CRASHES | {"roles": {"reaper": 2}, "fuel": (1, 12)}, patch=moved.drops_before_retiring),
+    Plant("cp-passed-over", "what follows dropped messages comes before what precedes them", 100,
+          {"roles": {"clerk": 0}, "policy": {"max_length": 4}, "clumsiness": 0.9}, ["cp"],
+          patch=moved.follows_the_last_only),
 ]  # fmt: skip
 
 

@@ -28,6 +28,10 @@ class Scenario:
     pause_ms: tuple[int, int] = (10, 5000)
     fuel: tuple[int, int] = (1, 40)
     catalog_lost: bool = False  # at the end, before healing
+    dedup: float = 0.0  # share of the turns of pushers
+    purging: float = 0.0  # how often a clerk that might purge does
+    doom: float = 0.0  # how often a clerk, or who pushes under a dedup id, crashes in the middle
+    audits: int = 0  # in the middle of it all
 
     @property
     def calm(self) -> bool:
@@ -88,3 +92,29 @@ def draw_scenario(rng: random.Random, queues: list[str] | None = None) -> Scenar
     delayed = rng.choice((0.0, 0.2, 0.6))
     # A new catalog has a time of its own: what was due by the old one may be far away.
     return scenario if scenario.catalog_lost else replace(scenario, delayed=delayed)
+
+
+def with_desk(scenario: Scenario, rng: random.Random) -> Scenario:
+    """The scenario with clerks at the desks of dead letters, dedup ids, limits; or as it was."""
+    if scenario.catalog_lost or rng.random() < 0.3:
+        return scenario
+    policy = {
+        name: {
+            **settings,
+            "dedup_window": rng.choice((2.0, 600.0, 600.0)),
+            "message_ttl": rng.choice((None, None, None, 0.5, 3.0)),
+            "max_length": rng.choice((None, None, None, 4, 15)),
+            "overflow": "drop-oldest",
+        }
+        for name, settings in scenario.policy.items()
+    }
+    wild = not scenario.calm
+    return replace(
+        scenario,
+        policy=policy,
+        roles=scenario.roles | {"clerk": rng.choice((0, 1, 1, 2))},
+        dedup=rng.choice((0.0, 0.1, 0.4)),
+        purging=rng.choice((0.0, 0.2, 1.0)),
+        doom=rng.choice((0.0, 0.2, 0.5)) if wild else 0.0,
+        audits=rng.choice((0, 1, 2)),
+    )

@@ -15,6 +15,7 @@ from contextlib import suppress
 import greenlet
 
 from cassq.clock import Clock, ManualClock
+from tests.simulation.model import Errand
 
 TRACE_LENGTH = 80
 
@@ -35,6 +36,8 @@ class Process:
         self.wake_ms = 0
         self.fuel = 0
         self.faults = 0  # how many it met
+        self.doomed = False  # it crashes as soon as it gives way
+        self.errand: Errand | None = None  # what it was asked to do, if it is a clerk
         # Its last commit: as a tick of the checker's, in boot milliseconds, as a number.
         self.committed_tick = self.committed_ms = self.committed_count = 0
         self.files: set[object] = set()
@@ -51,6 +54,13 @@ class Process:
         self.fuel -= cost
         if self.fuel <= 0:
             self._give_way()
+
+    def doom(self, fuel: int) -> None:
+        """Let it crash within so many steps, unless it is spared before."""
+        self.doomed, self.fuel = True, fuel
+
+    def spare(self) -> None:
+        self.doomed = False
 
     def _give_way(self) -> None:
         self.scheduler.hub.switch()
@@ -169,7 +179,7 @@ class Scheduler:
     def _strike(self, process: Process) -> None:
         """Crash or stop the process that gave way, if so it falls."""
         chance = self.rng.random()
-        if chance < self.crash_rate:
+        if chance < self.crash_rate or process.doomed:
             self.crash(process)
         elif chance < self.crash_rate + self.pause_rate:
             pause_ms = self.rng.randint(*self.pause_ms)

@@ -18,7 +18,8 @@ class Commits:
     """The database, and its states that a power cut may bring back.
 
     count: commits so far. states: (count, content) of each unsynced one, and of the last synced
-    one before them. keeping: whether a power cut can still come.
+    one before them. keeping: whether a power cut can still come. committer: whose the last commit
+    was. recorded: whether moves or removals were written since `watch` looked at them.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -26,6 +27,8 @@ class Commits:
         self.connection = _in_memory()
         self.count = 0
         self.keeping = False
+        self.recorded = False
+        self.committer: Process | None = None
         self.states: list[tuple[int, bytes]] = []
         self.tick: Callable[[], int] = lambda: 0
         self.watch: Callable[[], None] = lambda: None  # called after each commit
@@ -85,6 +88,8 @@ class SimConnection:
         if connection.in_transaction:
             if statement == "COMMIT":
                 return self._commit()
+            if " moves " in statement:
+                self._commits.recorded = True
             return connection.execute(statement, parameters)
         if statement.startswith("PRAGMA"):
             self._process.point(1)
@@ -107,6 +112,7 @@ class SimConnection:
         cursor = connection.execute("COMMIT")
         commits, process = self._commits, self._process
         commits.committed(synced=self._synced)
+        commits.committer = process
         process.committed_tick, process.committed_count = commits.tick(), commits.count
         process.committed_ms = process.scheduler.clock.boot_ms()
         commits.watch()
@@ -116,6 +122,9 @@ class SimConnection:
         return cursor
 
     def executemany(self, statement: str, rows: Any) -> sqlite3.Cursor:
+        rows = list(rows)
+        if rows and (" moves " in statement or " removed " in statement):
+            self._commits.recorded = True
         return self._commits.connection.executemany(statement, rows)
 
     def close(self) -> None:

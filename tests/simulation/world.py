@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from cassq.ports import Life, Ports
 from cassq.queues import QueuePolicy
 from tests.simulation.checker import Checker
 from tests.simulation.client import SimDoorbell, SteppedClient
-from tests.simulation.lookout import BrokenPromiseError
-from tests.simulation.scenario import Scenario, draw_scenario
+from tests.simulation.ledger import BrokenPromiseError
+from tests.simulation.model import Sent
+from tests.simulation.scenario import Scenario, draw_scenario, with_desk
 from tests.simulation.scheduler import CalmProcess, Process, ProcessClock, Scheduler
 from tests.simulation.simcatalog import Commits, SimConnection
 from tests.simulation.simdisk import Platter, SimDisk
@@ -48,14 +50,17 @@ class World:
         self.seed = seed
         rng = self.rng = random.Random(seed)
         drawn = draw_scenario(rng)
-        self.scenario = scenario or drawn
+        self.scenario = scenario or with_desk(drawn, random.Random(f"desk {seed}"))
         self.scheduler = Scheduler(random.Random(rng.getrandbits(64)), verbose=verbose)
         self.platter = Platter(random.Random(rng.getrandbits(64)))
         self.commits = Commits(random.Random(rng.getrandbits(64)))
         self.checker = Checker(self)
         self.cuts_left = self.scenario.cuts
+        self.cut_wanted = False  # now: somebody was just told that something is done
         self.down: list[tuple[int, str, Callable[[Process], None]]] = []
         self.pushed = 0
+        self.orders: dict[str, list[Sent]] = defaultdict(list)  # messages with a dedup id, by queue
+        self.delayed: dict[str, list[Sent]] = defaultdict(list)  # those that were acknowledged
         self.restarts = 0
         self.healing = False
         self.scheduler.ended = self._ended
@@ -97,29 +102,47 @@ class World:
         policy = self.scenario.policy.get(queue)
         return int(policy["max_deliveries"]) if policy else QueuePolicy().max_deliveries
 
+    def tempt(self, process: Process) -> None:
+        """Somebody was told that something is done: often the power is cut just then."""
+        if self.cuts_left and process.rng.random() < self.scenario.doom:
+            self.cut_wanted = True
+            process.sleep(0.0)
+
     # --- the run --------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Raises BrokenPromiseError, or whatever the code under test should not have raised."""
+        self.begin()
+        self.go_on()
+        self.heal()
+
+    def begin(self) -> None:
+        """Make the queues, and start everybody."""
         scenario, scheduler = self.scenario, self.scheduler
         scheduler.fault_rate = scenario.fault_rate
         scheduler.crash_rate = scenario.crash_rate
         scheduler.pause_rate = scenario.pause_rate
         scheduler.pause_ms, scheduler.fuel = scenario.pause_ms, scenario.fuel
         self._set_up()
+
+    def go_on(self) -> None:
+        """Let them do what they do, and meet what they meet."""
+        scenario, scheduler = self.scenario, self.scheduler
         cut_at = self._next_cut(0, scenario.switches)
+        audits = sorted(self.rng.randint(0, scenario.switches) for _ in range(scenario.audits))
         while scheduler.switches < scenario.switches:
             self._restart()
             if not scheduler.step() and not self.down:
                 break
+            if audits and scheduler.switches >= audits[0]:
+                self.audit(f"at switch {audits.pop(0)}")
             if self.rng.random() < scenario.jump_rate:
                 seconds = self.rng.choice((-3600, 3600))
                 scheduler.note(None, f"WALL CLOCK by {seconds} s")
                 scheduler.clock.jump_wall(seconds)
-            if scheduler.switches >= cut_at and self.cuts_left:
+            if (scheduler.switches >= cut_at or self.cut_wanted) and self.cuts_left:
                 self.cut_power()
                 cut_at = self._next_cut(scheduler.switches, scenario.switches)
-        self.heal()
 
     def _next_cut(self, now: int, last: int) -> int:
         """Often soon after the last: in the middle of the recovery."""
@@ -163,6 +186,7 @@ class World:
         scheduler = self.scheduler
         scheduler.note(None, "POWER CUT")
         self.cuts_left -= 1
+        self.cut_wanted = False
         for process in list(scheduler.processes):
             scheduler.crash(process, told=False)
         kept = self.commits.cut_power()
@@ -172,6 +196,8 @@ class World:
         scheduler.clock.reboot()
         self.checker.power_cut(kept)
         self.down = [(self.rng.randint(0, 50), name, role) for _, name, role in self.down]
+        if self.scenario.audits:
+            self.audit("after a power cut")
 
     def end(self) -> None:
         """Let go of every process, so that none outlives the run."""
@@ -202,6 +228,13 @@ class World:
         self._audit(client, "when drained")
         client.close()
         self.checker.finish()
+
+    def audit(self, when: str) -> None:
+        """The ledger must balance between any two steps of anybody."""
+        self.scheduler.note(None, f"AUDIT {when}")
+        client = self.open_client(CalmProcess(self.scheduler, "auditor"))
+        self._audit(client, when)
+        client.close()
 
     def _audit(self, client: SteppedClient, when: str) -> None:
         for queue in client.queues():

@@ -1,0 +1,214 @@
+"""A crash of the reaper between any two steps of a pass is healed by the next pass.
+
+Each pass is run over what a crowd that died has left, and ended after its first step that leaves a
+trace (a commit, a write, a sync, a name), after its second, and so on; by a crash, or a power cut.
+Then two reapers run it side by side: nothing may be left for it to do, the ledger must balance, and
+everything must come out as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partialmethod
+from typing import Any
+
+import pytest
+
+from cassq.reaper import Reaper
+from tests.simulation import wrong_parts
+from tests.simulation.client import SteppedClient
+from tests.simulation.run import run_world
+from tests.simulation.scenario import Scenario, draw_scenario
+from tests.simulation.scheduler import CalmProcess, Process
+from tests.simulation.simdisk import SimDisk
+from tests.simulation.world import World
+
+SEED = 11
+FUEL = 1 << 40
+PASSES = ("seal", "rollback", "retire", "expire", "scale", "rollup", "sweep")
+# What there is nothing to do for in what this crowd leaves, or always is.
+IDLE = ("scale", "rollup")
+
+
+class TracedDisk(SimDisk):
+    """Tells of every call that leaves a trace."""
+
+    def _traced(self, name: str, *args: Any) -> Any:
+        done = getattr(SimDisk, name)(self, *args)
+        if self._process.doomed:
+            self._process.steps.append(FUEL - self._process.fuel)  # type: ignore[attr-defined]
+        return done
+
+
+for _name in ("pwritev", "sync", "sync_data", "sync_directory", "unlink", "rename", "create"):
+    setattr(TracedDisk, _name, partialmethod(TracedDisk._traced, _name))
+
+
+class Untended(SteppedClient):
+    """Leaves everything to the reaper."""
+
+    def tend(self) -> None:
+        """Nothing is done in passing."""
+
+
+def _scenario(name: str) -> Scenario:
+    drawn = draw_scenario(random.Random(SEED), ["ap", "cp"])
+    spent = name == "rollback"  # what is given up is, by the pass
+    size = 1 if spent else 3
+    policy = {
+        name: settings
+        | {"claim_timeout": 0.5, "max_deliveries": size, "lease": 0.5, "max_pushes_per_pipe": 3,
+           "max_claim_messages": size, "idle_seal": 60.0, "dedup_window": 0.5,
+           "max_length": 12, "overflow": "drop-oldest", "message_ttl": 60.0}
+        for name, settings in drawn.policy.items()
+    }  # fmt: skip
+    return replace(
+        drawn, policy=policy, groups={"ap": [], "cp": []}, switches=150, messages=16, cuts=0,
+        roles={"pusher": 2, "popper": 1, "reaper": 0, "founder": 0, "visitor": 0},
+        crash_rate=0.0, pause_rate=0.0, fault_rate=0.0, jump_rate=0.0, delayed=0.0, poison=0.4,
+        clumsiness=0.9 if spent else 0.3, fuel=(1, 40), catalog_lost=False, dedup=0.2,
+    )  # fmt: skip
+
+
+class Wreck(World):
+    """What a crowd has left, and a reaper that ends after so many steps of one pass."""
+
+    client_class = Untended
+    disk_class = TracedDisk
+    spoil: Callable[[SteppedClient], None] = staticmethod(lambda client: None)
+
+    def __init__(self, name: str, fuel: int = FUEL, *, cut: bool = False) -> None:
+        super().__init__(SEED, _scenario(name))
+        self._name = name
+        self._fuel = fuel
+        self._cut = cut
+        self.steps: list[int] = []  # the fuel that was used up to each
+        self.told: list[Any] = []
+        self.ended_early = False
+
+    def go_on(self) -> None:
+        scheduler = self.scheduler
+        while scheduler.switches < self.scenario.switches and scheduler.step():
+            pass
+        self.healing = True  # nobody is started again
+        for process in list(scheduler.processes):
+            scheduler.crash(process, told=False)
+        scheduler.clock.advance(1.0)
+        if self._name == "expire":
+            scheduler.clock.advance(60.0)
+        if self._name == "sweep":
+            self._leave_files()
+        self.commits.keeping = self._cut
+        reaper = scheduler.start("reaper", self._reap_until)
+        self._run_all()
+        self.ended_early = reaper.doomed
+        if self.ended_early and self._cut:
+            self.cuts_left = 1
+            self.cut_power()
+        self._reap_side_by_side()
+
+    def _run_all(self) -> None:
+        while self.scheduler.processes:
+            self.scheduler.step()
+
+    def _leave_files(self) -> None:
+        """Retire, and crash before the files are removed."""
+        client = self.open_client(CalmProcess(self.scheduler, "retirer"))
+        client.ports.store.drop = lambda pipe_ids: None  # type: ignore[method-assign]
+        client.ports.catalog.forget_pipes = lambda pipe_ids: None  # type: ignore[method-assign]
+        self._reap(client, ("seal", "rollback", "retire"))
+
+    def _reap(self, client: SteppedClient, only: Collection[str], **how: bool) -> list[Any]:
+        return client.reaper.reap([queue._row for queue in client.queues()], only=only, **how)
+
+    def _reap_until(self, process: Process) -> None:
+        client = self.open_client(process)
+        rows = [queue._row for queue in client.queues()]
+        process.steps = self.steps  # type: ignore[attr-defined]
+        self.spoil(client)
+        process.doom(self._fuel)
+        watch = self.commits.watch
+
+        def note() -> None:
+            if self.commits.committer is process:
+                self.steps.append(FUEL - process.fuel)
+            watch()
+
+        self.commits.watch = note
+        self.told = client.reaper.reap(rows, only=(self._name,))
+        process.spare()
+
+    def _reap_side_by_side(self) -> None:
+        def reap(process: Process) -> None:
+            client = self.open_client(process)
+            self.spoil(client)
+            self._reap(client, (self._name,))
+
+        # Who is taken for a mover at work, may take his time.
+        self.scheduler.clock.advance(31.0)
+        for number in range(2):
+            self.scheduler.start(f"next{number}", reap)
+        self._run_all()
+        client = self.open_client(CalmProcess(self.scheduler, "looker"))
+        if self._name not in IDLE:
+            left = [
+                action
+                for action in self._reap(client, (self._name,), dry_run=True)
+                if action.verb != "expire"  # it looks again and again, whatever there is
+            ]
+            assert not left, f"{self._name} leaves {left}"
+
+
+def _first_failure(name: str, *, cut: bool, spoil: Any = None) -> str:
+    """End the pass after each of its steps; why it was not healed, if it was not."""
+    whole = _wreck(name, FUEL, False, spoil)
+    failure = run_world(whole)
+    assert failure is None, str(failure)
+    assert whole.told or name in IDLE, f"there was nothing to {name}"
+    for number, used in enumerate([0, *whole.steps]):
+        wreck = _wreck(name, used + 1, cut, spoil)
+        failure = run_world(wreck)
+        if failure is not None:
+            return f"{name}, ended after {number} of {len(whole.steps)} steps: {failure}"
+        assert wreck.ended_early or number == len(whole.steps)
+    return ""
+
+
+def _wreck(name: str, fuel: int, cut: bool, spoil: Any) -> Wreck:
+    wreck = Wreck(name, fuel, cut=cut)
+    wreck.spoil = spoil or wreck.spoil
+    return wreck
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["crash", "power-cut"])
+@pytest.mark.parametrize("name", PASSES)
+def test_a_crash_between_any_two_steps_is_healed_by_the_next_pass(name: str, cut: bool) -> None:
+    assert _first_failure(name, cut=cut) == ""
+
+
+def _buries_twice(client: SteppedClient) -> None:
+    """Who finds a burial half done does not look whether the letter arrived."""
+    bury = wrong_parts.BuriesTwice(client.ports, client._append_to).bury
+    client.reaper = Reaper(client.ports, bury)
+
+
+def _forgets_first(client: SteppedClient) -> None:
+    """Pipes that were retired are forgotten before their files are removed."""
+    store, catalog = client.ports.store, client.ports.catalog
+    drop, forget = store.drop, catalog.forget_pipes
+
+    def wrong(pipe_ids: Sequence[str]) -> None:
+        forget(pipe_ids)
+        drop(pipe_ids)
+
+    store.drop = wrong  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil"), [("rollback", _buries_twice), ("retire", _forgets_first)]
+)
+def test_a_pass_that_does_not_stand_a_crash_is_caught(name: str, spoil: Any) -> None:
+    """Only its crash shows it: run to its end it passes."""
+    assert "BrokenPromiseError" in _first_failure(name, cut=False, spoil=spoil)
