@@ -285,3 +285,17 @@ def test_without_durability_no_commit_is_synced(path: Path) -> None:
     catalog.close()
     assert told
     assert not any(told)
+
+
+def test_time_does_not_begin_behind_a_boot_that_left_nothing(tmp_path: Path) -> None:
+    clock = ManualClock()
+    path = tmp_path / "catalog.sqlite"
+    SqliteCatalog(path, clock).take_lease("reaper:seal", "somebody", 5000)
+    reached = []
+    for _ in range(2):
+        clock.jump_wall(-3600)
+        clock.reboot()
+        catalog = SqliteCatalog(path, clock)
+        reached.append(catalog.now_ms())
+        catalog.close()
+    assert reached[1] >= reached[0]
