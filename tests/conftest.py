@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.needs", "pytester"]
+pytest_plugins = ["tests.needs", "tests.servers.fixtures", "pytester"]
 
 # What fails fastest and tells most runs first; folders not named here run between.
 _FIRST = ("unit", "contract", "simulation")
-_LAST = ("integration", "faults")
+_LAST = ("integration", "faults", "servers")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

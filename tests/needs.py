@@ -20,6 +20,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -77,12 +78,19 @@ def _java_version(path: str) -> int:
 def require(tool: str) -> str:
     """Like `find`, but ends the test if there is none: a skip at a desk, a failure in CI."""
     found = find(tool)
-    if found is not None:
-        return found
-    what = f"the Python module {tool.removeprefix(MODULE)}" if tool.startswith(MODULE) else tool
+    if found is None:
+        missing(f"{_described(tool)} is not installed")
+    return found
+
+
+def _described(tool: str) -> str:
     if tool == "java":
-        what = f"java {JAVA_VERSION_MIN} or later"
-    reason = f"{what} is not installed"
+        return f"java {JAVA_VERSION_MIN} or later"
+    return f"the Python module {tool.removeprefix(MODULE)}" if tool.startswith(MODULE) else tool
+
+
+def missing(reason: str) -> NoReturn:
+    """End the test for what is not to be had here: a skip at a desk, a failure in CI."""
     if in_ci():
         pytest.fail(f"{reason}; in CI a missing tool is a failure", pytrace=False)
     pytest.skip(reason)

@@ -1,0 +1,228 @@
+"""Each server for real: it answers, is killed, paused and restarted, and keeps what it should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.integration.deadlines import DEADLINE_SECONDS, eventually
+from tests.servers import cassandra, cql, zookeeper
+from tests.servers.cassandra import CassandraCluster
+from tests.servers.cluster import Cluster
+from tests.servers.fixtures import running
+from tests.servers.hazelcast import HazelcastCluster
+from tests.servers.network import can_partition, obstacle
+from tests.servers.zookeeper import ZooKeeperCluster
+
+C = TypeVar("C", bound=Cluster[Any])
+
+SCHEMA = "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = 'kept'"
+CREATE = (
+    "CREATE KEYSPACE IF NOT EXISTS kept"
+    " WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+)
+
+
+def test_a_killed_cassandra_node_comes_back_with_its_schema(cassandra1: CassandraCluster) -> None:
+    node = cassandra1.node(1)
+    assert node.answer(CREATE) is not None
+    found = node.answer(SCHEMA)
+    assert found is not None
+    assert b"kept" in found
+    killed = node.pid
+    node.kill()
+    assert node.state == "down"
+    assert not node.ready()
+    node.restart()
+    assert node.pid != killed
+    assert node.answer(SCHEMA) == found
+
+
+def test_a_paused_cassandra_node_is_silent_until_resumed(cassandra1: CassandraCluster) -> None:
+    node = cassandra1.node(1)
+    node.pause()
+    assert node.state == "paused"
+    assert not node.ready()
+    node.resume()
+    node.await_ready()
+    assert node.state == "running"
+
+
+def test_three_cassandra_nodes_do_with_two_and_mend(cassandra3: CassandraCluster) -> None:
+    assert cassandra3.whole()
+    first, second, third = cassandra3.nodes
+    assert first.answer(CREATE.replace("'replication_factor': 1", "'replication_factor': 3"))
+    table = "CREATE TABLE IF NOT EXISTS kept.rows (k text PRIMARY KEY, v text)"
+    assert first.answer(table) is not None
+    cassandra3.await_ready()  # the schema is everywhere
+    second.kill()
+    write = "INSERT INTO kept.rows (k, v) VALUES ('row', 'while one was down') IF NOT EXISTS"
+    assert third.answer(write, cql.QUORUM) is not None
+    assert not cassandra3.nodes[1].ready()
+    cassandra3.mend()
+    assert cassandra3.whole()
+    read = "SELECT v FROM kept.rows WHERE k = 'row'"
+    assert b"while one was down" in (second.answer(read, cql.QUORUM) or b"")
+
+
+@pytest.mark.servers
+def test_settings_reach_cassandra() -> None:
+    settings: dict[str, Any] = {
+        "commitlog_sync": "group",
+        "authentication": True,
+        "data_centers": (1, 1),
+    }
+    options = {"tombstone_failure_threshold": 2000}
+    with started(cassandra.cluster(nodes=2, options=options, **settings)) as servers:
+        first, second = servers.nodes
+        centre = "SELECT data_center FROM system.local"
+        assert (first.answer(centre) or b"").endswith(b"dc1")
+        assert (second.answer(centre) or b"").endswith(b"dc2")
+        for name, value in (("commitlog_sync", b"group"), ("tombstone_failure_threshold", b"2000")):
+            setting = f"SELECT value FROM system_views.settings WHERE name = '{name}'"
+            assert (first.answer(setting) or b"").endswith(value)
+        drivers = pytest.importorskip("cassandra.cluster")
+        refused = drivers.Cluster(servers.contact_points, protocol_version=5)
+        with pytest.raises(drivers.NoHostAvailable, match="requires authentication"):
+            refused.connect()
+        refused.shutdown()
+        assert servers.url("q").startswith("cassandra://cassandra:cassandra@127.")
+
+
+@pytest.mark.servers
+def test_with_a_synced_commit_log_a_killed_node_loses_nothing_acknowledged() -> None:
+    with started(cassandra.cluster(nodes=1, commitlog_sync="batch")) as servers:
+        node = servers.node(1)
+        assert node.answer(CREATE) is not None
+        assert node.answer("CREATE TABLE kept.rows (k int PRIMARY KEY)") is not None
+        acknowledged = 200
+        for key in range(acknowledged):
+            assert node.answer(f"INSERT INTO kept.rows (k) VALUES ({key})") is not None
+        node.kill()
+        node.restart()
+        counted = node.answer("SELECT count(*) FROM kept.rows") or b""
+        assert counted.endswith(acknowledged.to_bytes(8))
+
+
+@contextmanager
+def started(cluster: C) -> Iterator[C]:
+    """A cluster for one test, of settings of its own."""
+    yield from running(cluster)
+
+
+def test_a_killed_zookeeper_server_comes_back_with_what_was_acknowledged(
+    zookeeper1: ZooKeeperCluster,
+) -> None:
+    node = zookeeper1.node(1)
+    with zookeeper_client(zookeeper1) as client:
+        path = client.create("/kept-", b"payload", sequence=True)
+        node.kill()
+        assert node.mode() == ""
+        node.restart()
+    with zookeeper_client(zookeeper1) as client:
+        assert client.get(path)[0] == b"payload"
+
+
+def test_an_ensemble_survives_its_leader_and_not_two_servers(zookeeper3: ZooKeeperCluster) -> None:
+    leader = zookeeper3.leader()
+    with zookeeper_client(zookeeper3) as client:
+        leader.kill()
+        path = client.retry(client.create, "/survives-", b"", sequence=True)
+        assert client.exists(path)
+    other = zookeeper3.leader()
+    assert other is not leader
+    other.pause()
+    last = next(node for node in zookeeper3.nodes if node not in (leader, other))
+    last.await_that("serves nobody", lambda: last.mode() == "", DEADLINE_SECONDS)
+    zookeeper3.mend()
+    assert zookeeper3.whole()
+
+
+@pytest.mark.servers
+@pytest.mark.may_skip("network namespaces need root")
+def test_a_leader_that_is_cut_off_gives_up_and_another_leads() -> None:
+    if not can_partition():
+        pytest.skip(obstacle())
+    with started(zookeeper.cluster(nodes=3, partitions=True)) as servers:
+        cut_off = servers.leader()
+        servers.partition(servers.nodes.index(cut_off) + 1)
+        others = [node for node in servers.nodes if node is not cut_off]
+        cut_off.await_that("gives up", lambda: cut_off.mode() == "", DEADLINE_SECONDS)
+        eventually("another leads", lambda: "leader" in [node.mode() for node in others])
+        servers.heal()
+        servers.await_ready()
+        assert cut_off.mode() == "follower"
+
+
+def test_hazelcast_s_locks_survive_one_member_and_its_return(hazelcast3: HazelcastCluster) -> None:
+    last = hazelcast3.node(3)
+    with hazelcast_client(hazelcast3) as client:
+        lock = client.cp_subsystem.get_lock("kept").blocking()
+        first = lock.lock()
+        last.kill()
+        lock.unlock()
+        second = lock.lock()
+        lock.unlock()
+    assert second > first
+    last.restart()
+    hazelcast3.await_ready()
+    assert last.address in hazelcast3.node(1).cp_members().values()
+    hazelcast3.node(2).kill()  # with the one that came back there is a majority still
+    with hazelcast_client(hazelcast3) as client:
+        assert client.cp_subsystem.get_lock("kept").blocking().lock() > second
+
+
+def test_hazelcast_members_that_lost_their_majority_are_mended(
+    hazelcast3: HazelcastCluster,
+) -> None:
+    for number in (1, 3):
+        hazelcast3.node(number).kill()
+    hazelcast3.mend()
+    with hazelcast_client(hazelcast3) as client:
+        assert client.cp_subsystem.get_lock("mended").blocking().lock() > 0
+
+
+def test_a_hazelcast_member_comes_back_empty(hazelcast1: HazelcastCluster) -> None:
+    node = hazelcast1.node(1)
+    with hazelcast_client(hazelcast1) as client:
+        client.get_map("seen").blocking().put("key", "value")
+    node.pause()
+    assert not node.ready()
+    node.resume()
+    node.await_ready()
+    node.kill()
+    node.restart()
+    with hazelcast_client(hazelcast1) as client:
+        assert client.get_map("seen").blocking().size() == 0
+
+
+@contextmanager
+def hazelcast_client(servers: HazelcastCluster) -> Iterator[Any]:
+    module = pytest.importorskip("hazelcast")
+    client = module.HazelcastClient(
+        cluster_name=servers.cluster_name,
+        cluster_members=servers.members,
+        cluster_connect_timeout=DEADLINE_SECONDS,
+    )
+    try:
+        yield client
+    finally:
+        client.shutdown()
+
+
+@contextmanager
+def zookeeper_client(servers: ZooKeeperCluster) -> Iterator[Any]:
+    client = pytest.importorskip("kazoo.client")
+    retry = {"max_tries": -1, "max_delay": 0.2}
+    connected = client.KazooClient(
+        hosts=servers.hosts, timeout=2.0, command_retry=retry, connection_retry=retry
+    )
+    connected.start(DEADLINE_SECONDS)
+    try:
+        yield connected
+    finally:
+        connected.stop()
+        connected.close()
