@@ -7,7 +7,6 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 
 import pytest
@@ -19,7 +18,7 @@ from tests.integration.stage import Connect, drain, numbers, payloads, push
 
 ROUNDS = 60
 
-Interrupted = Callable[[float], AbstractContextManager[None]]
+Alarm = Callable[[float], None]
 
 
 class Interruption(BaseException):
@@ -27,33 +26,29 @@ class Interruption(BaseException):
 
 
 @pytest.fixture
-def interrupted() -> Iterator[Interrupted]:
-    """A block that never ends by itself: `Interruption` comes out of a signal after a while."""
+def alarm() -> Iterator[Alarm]:
+    """Sets the alarm clock: so many seconds later `Interruption` comes out of a signal. It is set
+    where that is expected, for on a busy machine it may ring at once."""
 
     def strike(_: int, frame: FrameType | None) -> None:
         # What is raised in a callback of the garbage collector is lost (Hypothesis registers one).
         callbacks = [getattr(callback, "__code__", None) for callback in gc.callbacks]
         if frame is not None and frame.f_code in callbacks:
-            signal.setitimer(signal.ITIMER_REAL, 0.0001)
+            set_alarm(0.0001)
         else:
             raise Interruption
 
-    @contextmanager
-    def block(seconds: float) -> Iterator[None]:
+    def set_alarm(seconds: float) -> None:
         signal.setitimer(signal.ITIMER_REAL, seconds)
-        try:
-            with pytest.raises(Interruption):
-                yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
 
     before = signal.signal(signal.SIGALRM, strike)
-    yield block
+    yield set_alarm
+    set_alarm(0)
     signal.signal(signal.SIGALRM, before)
 
 
 def test_an_interrupted_push_leaves_the_pusher_to_the_other_threads(
-    queue: cassq.Queue, interrupted: Interrupted
+    queue: cassq.Queue, alarm: Alarm
 ) -> None:
     pusher = queue.pusher()
     over = threading.Event()
@@ -71,7 +66,8 @@ def test_an_interrupted_push_leaves_the_pusher_to_the_other_threads(
     for thread in threads:
         thread.start()
     for _ in range(ROUNDS):
-        with interrupted(chance.uniform(0.0005, 0.006)):
+        with pytest.raises(Interruption):
+            alarm(chance.uniform(0.0005, 0.006))
             while True:
                 acked.add(pusher.push(b"mine"))
     over.set()
@@ -85,14 +81,15 @@ def test_an_interrupted_push_leaves_the_pusher_to_the_other_threads(
     assert queue.audit().findings == []
 
 
-def test_an_interrupted_pop_loses_nothing(client: cassq.Client, interrupted: Interrupted) -> None:
+def test_an_interrupted_pop_loses_nothing(client: cassq.Client, alarm: Alarm) -> None:
     queue = client.create_queue("jobs", claim_timeout=0.5, max_deliveries=1000)
     push(queue, *numbers(2000))
     popper = queue.popper()
     chance = random.Random(6)
     done: set[bytes] = set()
     for _ in range(ROUNDS):
-        with interrupted(chance.uniform(0.0005, 0.004)):
+        with pytest.raises(Interruption):
+            alarm(chance.uniform(0.0005, 0.004))
             while True:
                 messages = popper.pop(10, wait=1)
                 done |= set(payloads(messages))
@@ -110,11 +107,12 @@ def test_an_interrupted_pop_loses_nothing(client: cassq.Client, interrupted: Int
 
 
 def test_an_interrupted_wait_ends_at_once_and_can_be_repeated(
-    queue: cassq.Queue, interrupted: Interrupted, connect: Connect
+    queue: cassq.Queue, alarm: Alarm, connect: Connect
 ) -> None:
     popper = queue.popper()
     for _ in range(3):
-        with interrupted(0.02):
+        with pytest.raises(Interruption):
+            alarm(0.02)
             popper.pop(1, wait=60)
     push(connect().queue("jobs"), b"x")
     assert payloads(popper.pop(1, wait=30)) == [b"x"]
