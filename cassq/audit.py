@@ -23,6 +23,7 @@ from cassq.catalog.rows import (
     QueueRow,
     Retired,
     RetiredSum,
+    summed,
 )
 from cassq.errors import CorruptionError
 from cassq.extents.port import ExtentMissingError, ExtentReader
@@ -30,7 +31,7 @@ from cassq.frames import Place
 from cassq.ports import Ports
 from cassq.ranges import RangeSet
 from cassq.sealing import end_of
-from cassq.stats import GroupStats, GroupView, add_pipe, add_retired, summed, view_of
+from cassq.stats import GroupStats, GroupView, add_pipe, add_retired, view_of
 
 WALK_MESSAGES = 65_536
 # The parts that add up to what was pushed for a group.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import re
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -47,6 +48,8 @@ REAP_REST_SECONDS_MAX = 10.0
 # Held by the client that reaps in passing, from its pass until the next is due.
 PASSING_LEASE = "reaper:passing"
 
+_PASSWORD = re.compile(r"(//[^:/@]*:)[^/]*@")
+
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 _of_the_parent: list[object] = []
 
@@ -63,7 +66,14 @@ def connect(
     machine does. Also as `?durability=os` in the URL.
     create: False makes a directory that is not there a ConfigError.
 
-    Raises ConfigError for a URL or directory that cannot be used.
+    cassandra://HOST1,HOST2/KEYSPACE names a keyspace of a Cassandra cluster, whose tables
+    `cassq schema apply` makes. Before the hosts may stand USER:PASSWORD@, after the last :PORT.
+    Options: dc (the data centre of this client, needed where there are several), consistency
+    (local_quorum or quorum), serial (local_serial or serial), tls, ca, cert and key (see
+    `cassq.cluster.tls_of`).
+
+    Raises ConfigError for a URL, directory or keyspace that cannot be used, MissingExtraError
+    without the driver, BackendUnavailableError when no server answers.
     """
     url = url or os.environ.get("CASSQ_URL") or DEFAULT_URL
     if not isinstance(url, str):
@@ -71,23 +81,39 @@ def connect(
     scheme, colon, rest = url.partition(":")
     rest, _, query = rest.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
-    durability = durability or options.pop("durability", "disk")
+    if durability is not None:
+        options["durability"] = durability
     clock = SystemClock()
     match scheme if colon else "":
         case "file":
+            durability = options.pop("durability", "disk")
             if options:
                 raise ConfigError(f"the URL has an unknown option {next(iter(options))!r}")
             embedded = open_directory(directory_of(rest), clock, durability, create=create)
         case "cassandra":
-            raise ConfigError(
-                "cassandra: URLs are not supported by this version", hint="use file:DIR"
-            )
+            embedded = _open_keyspace(rest, options, clock)
         case _:
             raise ConfigError(
-                f"{url!r} is not a URL of queues",
-                hint="write file:cassq-data or file:///var/lib/cassq",
+                f"{url!r} is not a URL of queues" if "@" not in url else "it is no URL of queues",
+                hint="write file:cassq-data, file:///var/lib/cassq or cassandra://host/keyspace",
             )
     return Client(url, embedded, clock)
+
+
+def _open_keyspace(rest: str, options: dict[str, str], clock: Clock) -> Embedded:
+    if "durability" in options:
+        raise ConfigError(
+            "durability is not for Cassandra, whose servers decide",
+            hint="set their commitlog_sync: `cassq schema status` shows it",
+        )
+    try:
+        from cassq.cluster import open_keyspace
+    except ImportError as exc:
+        raise MissingExtraError(
+            "cassandra: URLs need the package cassandra-driver",
+            hint="pip install 'cassq[cassandra]'",
+        ) from exc
+    return open_keyspace(rest, options, clock)
 
 
 class Client:
@@ -332,7 +358,8 @@ class Client:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Client {self.url}>"
+        shown = _PASSWORD.sub(r"\1...@", self.url)
+        return f"<Client {shown}>"
 
 
 def _after_fork() -> None:

@@ -226,6 +226,59 @@ class PollingWaiter(Waiter):
         """Nothing is held."""
 
 
+class PollingDoorbell(Doorbell):
+    """The bell of one client where nothing is shared with other machines but the store: who waits
+    hears this client's pushes at once, and looks for those of others every `pause` seconds."""
+
+    def __init__(self, pause: float = 0.04) -> None:
+        self._pause = pause
+        self._ears: set[threading.Event] = set()
+        self._mutex = threading.Lock()
+
+    def ring(self) -> None:
+        with self._mutex:
+            for ear in self._ears:
+                ear.set()
+
+    def listen(self) -> Waiter:
+        ear = threading.Event()
+        with self._mutex:
+            self._ears.add(ear)
+        return _ListeningWaiter(ear, self._pause, self._leave)
+
+    def _leave(self, ear: threading.Event) -> None:
+        with self._mutex:
+            self._ears.discard(ear)
+
+    def close(self) -> None:
+        """Wake whoever waits."""
+        self.ring()
+
+
+class _ListeningWaiter(Waiter):
+    def __init__(
+        self, ear: threading.Event, pause: float, leave: Callable[[threading.Event], None]
+    ) -> None:
+        self._ear = ear
+        self._pause = pause
+        self._leave = leave
+        self._closed = False
+
+    def wait(self, seconds: float, ready: Callable[[], bool]) -> None:
+        watch = Stopwatch()
+        limit = min(seconds, LOOK_AGAIN_SECONDS)
+        while not (self._closed or ready()):
+            left = limit - watch.seconds()
+            if left <= 0 or self._ear.wait(min(left, self._pause)):
+                break
+        self._ear.clear()  # who comes back looks anew
+
+    def close(self) -> None:
+        self._closed = True
+        self._ear.set()
+        self._leave(self._ear)
+
+
 class LocalDoorbell(Doorbell):
     """A bell within one process: for tests and the simulation."""
 

@@ -41,7 +41,10 @@ _NETWORK = {
 
 
 class Embedded(NamedTuple):
-    """An opened directory."""
+    """An opened place of queues.
+
+    doorbell: the bell of a queue, by its id. abandon: what a forked child keeps, untouched.
+    """
 
     ports: Ports
     doorbell: Callable[[str], Doorbell]

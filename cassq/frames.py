@@ -275,6 +275,12 @@ def frame_span(data: bytes, at: int = 0) -> Span:
     return Span(base_seq, count, HEADER_SIZE + body_length)
 
 
+def frame_seqs(header: bytes) -> tuple[int, int]:
+    """The base seq and the count of the frame that begins with `header`, as `encode` made it."""
+    _, _, _, _, count, _, base_seq, _ = _HEADER.unpack_from(header)
+    return base_seq, count
+
+
 def decode(data: bytes, at: int = 0, *, pipe_key: int = 0) -> Frame:
     """Verify and open the frame at `at` of `data`.
 

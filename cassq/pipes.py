@@ -111,6 +111,7 @@ class Appender:
         """
         receipts: list[Receipt] = []
         at, failures = 0, 0
+        doubtful = False  # what could not be written may be found yet
         total = len(batch.payloads)
         try:
             while at < total:
@@ -123,14 +124,16 @@ class Appender:
                     count = self._adopt(pipe, base, total - at)
                     failures += 1
                 except BackendError as exc:
-                    sealed = self._give_up(pipe)
+                    found = self._salvage(pipe, base, total - at)
                     failures += 1
-                    if isinstance(exc, StorageFullError) or failures > CARRY_OVERS_MAX:
-                        # What was written may be found yet, unless the end is fixed before it.
-                        exc.outcome_unknown = exc.outcome_unknown or not sealed
+                    doubtful = doubtful or found is None
+                    count = found or 0
+                    ends = isinstance(exc, StorageFullError) or (found is None and policy.strict)
+                    if ends or failures > CARRY_OVERS_MAX:
+                        at += count
+                        exc.outcome_unknown = doubtful
                         raise
                     logger.warning("carrying over to another pipe: %s", exc)
-                    continue
                 if count:
                     receipts.append(Receipt(pipe.row.id, base, count))
                     at += count
@@ -138,6 +141,7 @@ class Appender:
                     raise BackendTimeoutError("every pipe opened was sealed at once")
         except BackendError as exc:
             exc.fields["pushed"] = at
+            exc.outcome_unknown = exc.outcome_unknown or doubtful
             raise
         return receipts
 
@@ -176,21 +180,26 @@ class Appender:
     def _adopt(self, pipe: OpenPipe, base: int, most: int) -> int:
         """Somebody sealed the pipe: how many messages from `base` on lie below its end."""
         self._drop_current(pipe)
-        end = seal_pipe(self._catalog, self._store, pipe.row.id)
+        try:
+            end = seal_pipe(self._catalog, self._store, pipe.row.id)
+        except BackendError as exc:
+            exc.outcome_unknown = True
+            raise
         # Of a pipe that is gone nobody can tell any more: a duplicate is the lesser evil.
         counted = 0 if end is None else max(0, min(end.seq - base, most))
         self.carried_over += 1
         return counted
 
-    def _give_up(self, pipe: OpenPipe) -> bool:
-        """Seal at the last end known durable, or leave that to the reaper; whether it is sealed."""
+    def _salvage(self, pipe: OpenPipe, base: int, most: int) -> int | None:
+        """Seal a pipe that could not be written: how many messages from `base` on lie below its
+        end all the same. None when it is left to the reaper, so that nobody can tell yet."""
         self._drop_current(pipe)
         try:
-            seal_pipe(self._catalog, self._store, pipe.row.id)
+            end = seal_pipe(self._catalog, self._store, pipe.row.id)
         except (BackendError, CorruptionError) as exc:
             logger.warning("pipe %s is left for the reaper to seal: %s", pipe.row.id, exc)
-            return False
-        return True
+            return None
+        return 0 if end is None else max(0, min(end.seq - base, most))
 
     def _drop_current(self, pipe: OpenPipe) -> None:
         pipe.extent.close()
@@ -207,9 +216,12 @@ class Appender:
             self._seal_own(pipe)
             pipe = None
         if pipe is None:
-            strict = policy.strict and not self._group_id
+            strict = self._is_strict(policy)
             pipe = self._pipe = self._open_strict() if strict else self._open()
         return pipe
+
+    def _is_strict(self, policy: QueuePolicy) -> bool:
+        return policy.strict and not self._group_id
 
     def _is_full(self, pipe: OpenPipe, policy: QueuePolicy) -> bool:
         end = pipe.extent.end
@@ -222,7 +234,7 @@ class Appender:
             return True
         return (
             end.seq >= policy.max_pushes_per_pipe
-            or end.pos >= policy.max_bytes_per_pipe
+            or pipe.extent.size_bytes >= policy.max_bytes_per_pipe
             or age_ms >= policy.max_push_time_of_pipe * 1000
         )
 
@@ -262,7 +274,7 @@ class Appender:
             timer_ms=None if self._lane is None else lane_start_ms(self._lane, now_ms),
             rate=self._pace.rate if state is PipeState.OPEN else 0,
         )
-        extent = self._store.create(row.id, queue.name)
+        extent = self._store.create(row.id, queue.name, strict=self._is_strict(queue.policy))
         try:
             added = self._catalog.add_pipe(row)
         except BackendError:
@@ -355,7 +367,7 @@ class Appender:
         age = (self._clock.boot_ms() - pipe.opened_ms) / 1000
         return end.seq > 0 and (
             end.seq >= 0.7 * policy.max_pushes_per_pipe
-            or end.pos >= 0.7 * policy.max_bytes_per_pipe
+            or pipe.extent.size_bytes >= 0.7 * policy.max_bytes_per_pipe
             or age >= 0.9 * policy.max_push_time_of_pipe
         )
 
@@ -363,5 +375,5 @@ class Appender:
         """Seal what is open, so that it can be retired without waiting for a lease."""
         for pipe in (self._pipe, self._ready):
             if pipe is not None:
-                self._give_up(pipe)
+                self._salvage(pipe, 0, 0)
         self._pipe = self._ready = None

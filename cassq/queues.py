@@ -6,10 +6,12 @@ milliseconds that are stored and computed with.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from cassq.errors import ConfigError, InvalidNameError
@@ -17,6 +19,7 @@ from cassq.errors import ConfigError, InvalidNameError
 NAME_LENGTH_MAX = 200
 RETRY_STEPS_MAX = 100
 RETRY_SECONDS_MAX = 365 * 86400
+_POLICIES_KEPT = 1024
 KEPT_SECONDS_MAX = 10 * 365 * 86400
 OVERFLOWS = ("reject", "drop-oldest")
 _PART = r"[A-Za-z0-9._-]+"
@@ -267,6 +270,25 @@ def changed(policy: P, changes: dict[str, Any]) -> P:
 def as_dict(policy: Policy) -> dict[str, Any]:
     """The policy as plain values, as stored."""
     return asdict(policy)
+
+
+def to_json(policy: Policy) -> str:
+    """The policy as stored."""
+    return json.dumps(as_dict(policy))
+
+
+# Most queues, and most groups, have the policy of another one: to read and check it takes longer
+# than to read the row. Policies do not change, so rows can share them.
+@lru_cache(_POLICIES_KEPT)
+def queue_policy(stored: str) -> QueuePolicy:
+    """The policy that was stored; settings this version does not know are left out."""
+    return QueuePolicy(**known_only(QueuePolicy, json.loads(stored)))
+
+
+@lru_cache(_POLICIES_KEPT)
+def group_policy(stored: str) -> GroupPolicy:
+    """The policy that was stored; settings this version does not know are left out."""
+    return GroupPolicy(**known_only(GroupPolicy, json.loads(stored)))
 
 
 def known_only(kind: type[Policy], stored: dict[str, Any]) -> dict[str, Any]:

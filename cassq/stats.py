@@ -28,9 +28,6 @@ from cassq.sealing import seen_end
 # How often a queue is looked at anew because a pipe was retired under the look.
 LOOKS_MAX = 5
 
-# What of retired pipes is added up.
-SUMMED = ("start", "pushed", "dead", "expired", "purged", "merged")
-
 
 @dataclass(slots=True)
 class GroupStats:
@@ -133,17 +130,6 @@ def add_retired(stats: GroupStats, row: Retired | RetiredSum) -> None:
     stats.merged += row.merged
     gone = row.dead + row.expired + row.purged + row.merged
     stats.committed += row.pushed - row.start - gone
-
-
-def summed(retired: Sequence[Retired]) -> list[RetiredSum]:
-    """The totals of retired pipes of one queue added up, as the catalog keeps them. Pure."""
-    pushed = {row.pipe_id: row.pushed for row in retired}
-    found = [RetiredSum("", len(pushed), 0, sum(pushed.values()), 0)] if pushed else []
-    for group_id in dict.fromkeys(row.group_id for row in retired):
-        rows = [row for row in retired if row.group_id == group_id]
-        totals = {name: sum(getattr(row, name) for row in rows) for name in SUMMED}
-        found.append(RetiredSum(group_id, len(rows), **totals))
-    return found
 
 
 class GroupView(NamedTuple):

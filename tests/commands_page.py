@@ -27,7 +27,8 @@ same. This page is what `cassq --help` and `cassq COMMAND --help` say, in one pl
 
 **Where the queues are**: `--url`, before or after the command, else the environment variable
 `CASSQ_URL`, else `file:cassq-data` in the current directory. Only `cassq queue create` makes that
-directory; all others report that it is not there.
+directory; all others report that it is not there. The tables of a keyspace in Cassandra,
+`cassandra://HOST1,HOST2/KEYSPACE`, are made by `cassq schema apply`.
 
 **Help**: `--help`, or `-h`. `cassq --version` shows the version.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cassq.frames import Place
@@ -33,6 +34,10 @@ class ClaimState(enum.IntEnum):
     HELD = 0  # a popper has it until `due_ms`
     FREE = 1  # given back or expired: anybody may take it from `due_ms` on
     DONE = 2  # every message is committed or dead
+
+
+# What of retired pipes is added up.
+SUMMED = ("start", "pushed", "dead", "expired", "purged", "merged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +185,17 @@ class RetiredSum:
     expired: int = 0
     purged: int = 0
     merged: int = 0
+
+
+def summed(retired: Sequence[Retired]) -> list[RetiredSum]:
+    """The totals of retired pipes of one queue added up, as the catalog keeps them. Pure."""
+    pushed = {row.pipe_id: row.pushed for row in retired}
+    found = [RetiredSum("", len(pushed), 0, sum(pushed.values()), 0)] if pushed else []
+    for group_id in dict.fromkeys(row.group_id for row in retired):
+        rows = [row for row in retired if row.group_id == group_id]
+        totals = {name: sum(getattr(row, name) for row in rows) for name in SUMMED}
+        found.append(RetiredSum(group_id, len(rows), **totals))
+    return found
 
 
 class Reason(enum.StrEnum):

@@ -60,7 +60,8 @@ def options_of_all(*, envvar: str | None = None) -> list[click.Parameter]:
             # Eager, so that the completion of a queue's name knows where to look.
             is_eager=True,
             callback=_remember_url,
-            help="Where the queues are: file:DIR or file:///DIR.  [default: file:cassq-data]",
+            help="Where the queues are: file:DIR, file:///DIR or cassandra://HOST/KEYSPACE."
+            "  [default: file:cassq-data]",
         ),
         click.Option(
             ["--json"],

@@ -40,6 +40,10 @@ class FileWriter(ExtentWriter):
     def end(self) -> Place:
         return self._end
 
+    @property
+    def size_bytes(self) -> int:
+        return self._end.pos - PAGE
+
     def append(self, frames: Sequence[tuple[bytes, bytes]], end_seq: int) -> Place:
         if self._failed or self._fd < 0:
             raise PipeSealedError(f"{self._name} takes no more frames")

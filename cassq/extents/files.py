@@ -84,7 +84,7 @@ class FilesStore(ExtentStore):
     def path(self, pipe_id: str) -> Path:
         return self._directory / (pipe_id + SUFFIX)
 
-    def create(self, pipe_id: str, queue_name: str) -> ExtentWriter:
+    def create(self, pipe_id: str, queue_name: str, *, strict: bool = False) -> ExtentWriter:
         page = identity_page(pipe_id, queue_name)
         with translated(f"creating pipe {pipe_id}"):
             for _ in range(CREATE_TRIES):

@@ -54,6 +54,11 @@ class ExtentWriter(abc.ABC):
     def end(self) -> Place:
         """The place after the last frame acknowledged."""
 
+    @property
+    @abc.abstractmethod
+    def size_bytes(self) -> int:
+        """Bytes of the frames acknowledged."""
+
     @abc.abstractmethod
     def append(self, frames: Sequence[tuple[bytes, bytes]], end_seq: int) -> Place:
         """Write frames (header, body) one after another, make them durable, publish the new end.
@@ -115,8 +120,8 @@ class ExtentStore(abc.ABC):
     seals_exactly: bool
 
     @abc.abstractmethod
-    def create(self, pipe_id: str, queue_name: str) -> ExtentWriter:
-        """A new, empty extent whose existence is durable."""
+    def create(self, pipe_id: str, queue_name: str, *, strict: bool = False) -> ExtentWriter:
+        """A new, empty extent whose existence is durable. strict: its queue is cp."""
 
     @abc.abstractmethod
     def reader(self, pipe_id: str) -> ExtentReader:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from itertools import count
 
+from cassq.clock import Stopwatch, wait_event
 from cassq.locks.port import Lock, Locker
+
+# Who waits asks again after pauses that double up to this: nobody tells a release to another
+# process.
+_PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 0.001, 0.05
 
 # Take or extend the lock of that name for that owner; its token, or None while another has it.
 Take = Callable[[str, str, int], int | None]
@@ -72,10 +78,27 @@ class TimedLocker(Locker):
         self.now_ms = now_ms
         self._numbers = count(1)
         self._locks: dict[str, TimedLock] = {}  # by owner
+        self._given_up = threading.Event()
 
     def acquire(
-        self, name: str, ttl_ms: int, on_loss: Callable[[Lock], None] | None = None
+        self,
+        name: str,
+        ttl_ms: int,
+        on_loss: Callable[[Lock], None] | None = None,
+        *,
+        wait_ms: int = 0,
     ) -> Lock | None:
+        watch, pause = Stopwatch(), _PAUSE_SECONDS_MIN
+        while True:
+            self._given_up.clear()
+            lock = self._try(name, ttl_ms, on_loss)
+            left = wait_ms / 1000 - watch.seconds()
+            if lock is not None or left <= 0:
+                return lock
+            wait_event(self._given_up, min(pause, left))
+            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+
+    def _try(self, name: str, ttl_ms: int, on_loss: Callable[[Lock], None] | None) -> Lock | None:
         # Each lock has an owner of its own: threads of one client exclude each other too.
         owner = f"{self._owner}.{next(self._numbers)}"
         now_ms = self.now_ms()
@@ -90,6 +113,7 @@ class TimedLocker(Locker):
         """Forget a lock, and let others have it; one that others have already is theirs."""
         self._locks.pop(lock.owner, None)
         self._drop(lock.name, lock.owner)
+        self._given_up.set()
 
     def close(self) -> None:
         for lock in list(self._locks.values()):

@@ -14,8 +14,11 @@ from pathlib import Path
 
 from cassq.catalog.port import Catalog
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.clock import Clock
-from cassq.doorbell import Doorbell, FifoDoorbell, LocalDoorbell
+from cassq.clock import Clock, ManualClock
+from cassq.cql import Cql
+from cassq.doorbell import Doorbell, FifoDoorbell, LocalDoorbell, PollingDoorbell
+from cassq.extents.cassandra import CassandraStore
+from cassq.extents.cassandra.writer import Sizes
 from cassq.extents.disk import Disk
 from cassq.extents.files import FilesStore
 from cassq.extents.port import ExtentStore
@@ -45,11 +48,6 @@ class CatalogPlace(abc.ABC):
     def occupy(self) -> None:
         """As if another program had been here first."""
 
-    @abc.abstractmethod
-    @contextmanager
-    def held_by_another(self) -> Iterator[None]:
-        """While somebody else keeps everybody from writing."""
-
 
 class SqlitePlace(CatalogPlace):
     def __init__(self, directory: Path) -> None:
@@ -73,6 +71,7 @@ class SqlitePlace(CatalogPlace):
 
     @contextmanager
     def held_by_another(self) -> Iterator[None]:
+        """While somebody else keeps everybody from writing."""
         with self._plain() as connection:
             connection.execute("BEGIN IMMEDIATE")
             yield
@@ -98,6 +97,10 @@ class ExtentPlace(abc.ABC):
 
     # Whether sealing decides for every append whether it counts.
     seals_exactly: bool
+    # Whether extents are made for cp queues.
+    strict = False
+    # Seconds until one process certainly knows what another did to an extent.
+    lag = 0.0
 
     @abc.abstractmethod
     def open(self, clock: Clock) -> ExtentStore:
@@ -123,23 +126,63 @@ EXTENT_STORES: dict[str, Callable[[Path], ExtentPlace]] = {
 }
 
 
+class CassandraExtents(ExtentPlace):
+    """A keyspace, emptied of extents. Every store has memory of its own, as a process has."""
+
+    seals_exactly = True
+    lag = 10.0
+
+    def __init__(self, cql: Cql, *, strict: bool) -> None:
+        self.cql = cql
+        self.strict = strict
+        store = CassandraStore(cql, ManualClock())
+        store.drop([info.pipe_id for info in store.extents()])
+
+    def open(self, clock: Clock, sizes: Sizes | None = None) -> CassandraStore:
+        return CassandraStore(self.cql, clock, sizes)
+
+
+CASSANDRA_EXTENTS: dict[str, Callable[[Cql], ExtentPlace]] = {
+    "cassandra, ap": lambda cql: CassandraExtents(cql, strict=False),
+    "cassandra, cp": lambda cql: CassandraExtents(cql, strict=True),
+}
+
+
 # --- lockers ----------------------------------------------------------------------------------
 
 
 class LockerPlace(abc.ABC):
     """A place where lockers contend."""
 
+    # How long a lock is held in the suite: long enough for a few calls, short enough to wait for.
+    ttl_ms: int = 1000
+    # Whether a loss is also told to a holder that asks for nothing.
+    tells_unasked: bool = False
+
     @abc.abstractmethod
     def open(self, owner: str) -> Locker:
         """A locker of its own."""
+
+    @abc.abstractmethod
+    def pass_ms(self, ms: int) -> None:
+        """Return when so much time has passed."""
 
     @abc.abstractmethod
     def close(self) -> None:
         """Give back what the lockers stand on."""
 
 
-class LocalLocks(LockerPlace):
-    def __init__(self, directory: Path, clock: Clock) -> None:
+class TimedPlace(LockerPlace):
+    """Lockers on a clock that the test turns."""
+
+    _clock: ManualClock
+
+    def pass_ms(self, ms: int) -> None:
+        self._clock.advance(ms / 1000)
+
+
+class LocalLocks(TimedPlace):
+    def __init__(self, directory: Path, clock: ManualClock) -> None:
         self._table = LockTable()
         self._clock = clock
 
@@ -150,10 +193,10 @@ class LocalLocks(LockerPlace):
         """Nothing is held."""
 
 
-class LeaseLocks(LockerPlace):
+class LeaseLocks(TimedPlace):
     """Leases in any catalog; each locker has a connection of its own, as a process has."""
 
-    def __init__(self, catalogs: CatalogPlace, clock: Clock) -> None:
+    def __init__(self, catalogs: CatalogPlace, clock: ManualClock) -> None:
         self._catalogs = catalogs
         self._clock = clock
         self._opened: list[Catalog] = []
@@ -168,7 +211,7 @@ class LeaseLocks(LockerPlace):
             catalog.close()
 
 
-LOCKERS: dict[str, Callable[[Path, Clock], LockerPlace]] = {
+LOCKERS: dict[str, Callable[[Path, ManualClock], LockerPlace]] = {
     "local": LocalLocks,
     "lease in sqlite": lambda directory, clock: LeaseLocks(SqlitePlace(directory), clock),
 }
@@ -198,6 +241,17 @@ class LocalBells(BellPlace):
         return self._bells.setdefault(queue_id, LocalDoorbell())
 
 
+class PollingBells(BellPlace):
+    shared = False
+
+    def __init__(self, directory: Path, clock: Clock) -> None:
+        self._bells: dict[str, Doorbell] = {}
+
+    def open(self, queue_id: str) -> Doorbell:
+        # So rarely that rings alone bring the suites to their end in time.
+        return self._bells.setdefault(queue_id, PollingDoorbell(pause=30.0))
+
+
 class FifoBells(BellPlace):
     shared = True
 
@@ -211,5 +265,6 @@ class FifoBells(BellPlace):
 
 DOORBELLS: dict[str, Callable[[Path, Clock], BellPlace]] = {
     "local": LocalBells,
+    "polling": PollingBells,
     "fifo": FifoBells,
 }

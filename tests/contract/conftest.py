@@ -9,7 +9,9 @@ import pytest
 
 from cassq.catalog.port import Catalog
 from cassq.clock import Clock, ManualClock
+from cassq.cql import Cql
 from tests.contract.backends import (
+    CASSANDRA_EXTENTS,
     CATALOGS,
     DOORBELLS,
     EXTENT_STORES,
@@ -17,8 +19,13 @@ from tests.contract.backends import (
     BellPlace,
     CatalogPlace,
     ExtentPlace,
+    LeaseLocks,
     LockerPlace,
 )
+from tests.contract.cassandra_place import CassandraPlace, Keyspace
+from tests.contract.keyspaces import on_servers, opened_keyspace
+from tests.contract.lock_servers import LEASE, LOCK_SERVERS, RealLocks, ServerLocks, server_place
+from tests.servers.cassandra import CassandraCluster
 
 OpenCatalog = Callable[..., Catalog]
 
@@ -28,8 +35,22 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture(params=CATALOGS)
+@pytest.fixture(scope="session")
+def keyspace(cassandra1_for_the_session: CassandraCluster) -> Iterator[Cql]:
+    """A session with the tables of this source tree."""
+    yield from opened_keyspace(cassandra1_for_the_session, "contract")
+
+
+@pytest.fixture
+def cassandra_place(cassandra1: CassandraCluster, keyspace: Cql) -> CatalogPlace:
+    """The keyspace without a row."""
+    return CassandraPlace(Keyspace(keyspace))
+
+
+@pytest.fixture(params=[*CATALOGS, *on_servers(["cassandra"])])
 def catalog_place(request: pytest.FixtureRequest, tmp_path: Path) -> CatalogPlace:
+    if request.param == "cassandra":
+        return request.getfixturevalue("cassandra_place")
     return CATALOGS[request.param](tmp_path)
 
 
@@ -58,16 +79,82 @@ def other(catalog: Catalog, open_catalog: OpenCatalog) -> Catalog:
     return open_catalog()
 
 
-@pytest.fixture(params=EXTENT_STORES)
+@pytest.fixture(params=[*EXTENT_STORES, *on_servers(CASSANDRA_EXTENTS)])
 def extent_place(request: pytest.FixtureRequest, tmp_path: Path) -> ExtentPlace:
-    return EXTENT_STORES[request.param](tmp_path)
+    if request.param in EXTENT_STORES:
+        return EXTENT_STORES[request.param](tmp_path)
+    return CASSANDRA_EXTENTS[request.param](request.getfixturevalue("keyspace"))
 
 
-@pytest.fixture(params=LOCKERS)
+@pytest.fixture(params=[*LOCKERS, *on_servers(["lease in cassandra"])])
+def open_locker_place(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[Callable[[Clock], LockerPlace]]:
+    """Opens a place whose lockers go by a clock; it is closed with the test."""
+    opened: list[LockerPlace] = []
+
+    def open_place(clock: Clock) -> LockerPlace:
+        if request.param == "lease in cassandra":
+            catalogs: CatalogPlace = request.getfixturevalue("cassandra_place")
+            opened.append(LeaseLocks(catalogs, clock))
+        else:
+            opened.append(LOCKERS[request.param](tmp_path, clock))
+        return opened[-1]
+
+    yield open_place
+    for place in opened:
+        place.close()
+
+
+@pytest.fixture
 def locker_place(
+    open_locker_place: Callable[[Clock], LockerPlace], clock: ManualClock
+) -> LockerPlace:
+    return open_locker_place(clock)
+
+
+@pytest.fixture(
+    params=[
+        *LOCKERS,
+        # Three servers look like one until some fail.
+        *(
+            pytest.param(name, marks=pytest.mark.servers)
+            for name in LOCK_SERVERS
+            if "three" not in name
+        ),
+    ]
+)
+def any_locker_place(
     request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
 ) -> Iterator[LockerPlace]:
-    place = LOCKERS[request.param](tmp_path, clock)
+    """Also those whose time cannot be turned."""
+    name = request.param
+    if name in LOCKERS:
+        place = LOCKERS[name](tmp_path, clock)
+    else:
+        place = server_place(name, request, tmp_path)
+    yield place
+    place.close()
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.servers) for name in LOCK_SERVERS])
+def server_locker_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerLocks]:
+    """Those of which something can be killed or paused."""
+    place = server_place(request.param, request, tmp_path)
+    yield place
+    place.close()
+
+
+@pytest.fixture(
+    params=[LEASE, *(pytest.param(name, marks=pytest.mark.servers) for name in LOCK_SERVERS)]
+)
+def real_locker_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RealLocks]:
+    """Those that processes share, on the machine's clock."""
+    place: RealLocks
+    if request.param == LEASE:
+        place = RealLocks(LEASE, tmp_path)
+    else:
+        place = server_place(request.param, request, tmp_path)
     yield place
     place.close()
 

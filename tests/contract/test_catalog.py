@@ -1,4 +1,4 @@
-"""The Catalog port: its time, its schema, its locks, and many connections at once.
+"""The Catalog port: its time, its schema, and many connections at once.
 
 What it says of queues, pipes and claims is in the suites beside this one.
 """
@@ -14,7 +14,7 @@ import pytest
 from cassq import claims
 from cassq.catalog.port import Catalog
 from cassq.clock import ManualClock, SystemClock
-from cassq.errors import BackendError, BackendTimeoutError, ClosedError, ConfigError
+from cassq.errors import ClosedError, ConfigError
 from cassq.queues import QueuePolicy
 from tests.contract.backends import CatalogPlace
 from tests.contract.conftest import OpenCatalog
@@ -157,54 +157,6 @@ def test_another_program_s_data_is_refused_and_left_as_it_is(
         open_catalog()
     assert "of its own" in caught.value.hint
     assert catalog_place.schema_version() == before
-
-
-# --- waiting for others -------------------------------------------------------------------------
-
-
-def test_a_wait_for_others_is_bounded_and_ends_in_a_clear_error(
-    catalog_place: CatalogPlace, open_catalog: OpenCatalog
-) -> None:
-    make_queue(open_catalog())
-    waiting = open_catalog(SystemClock(), lock_wait=0.02)
-    with catalog_place.held_by_another():
-        with pytest.raises(BackendTimeoutError) as caught:
-            waiting.take_lease("l", "me", 1000)
-        assert isinstance(caught.value, BackendError)
-        assert caught.value.retryable
-        assert not caught.value.outcome_unknown, "nothing was done"
-        assert "another process" in caught.value.hint
-        assert waiting.queue("q") is not None, "reading does not wait"
-    assert waiting.take_lease("l", "me", 1000) == 1
-
-
-def test_a_wait_that_is_short_enough_is_no_error(
-    catalog_place: CatalogPlace, open_catalog: OpenCatalog
-) -> None:
-    """The other lets go once the wait has begun: the clock is asked to sleep."""
-    make_queue(open_catalog())
-    let_go, begun = threading.Event(), threading.Event()
-
-    class WakingClock(SystemClock):
-        def sleep(self, seconds: float) -> None:
-            begun.set()
-            super().sleep(seconds)
-
-    waiting = open_catalog(WakingClock(), lock_wait=PATIENCE)
-
-    def hold() -> None:
-        with catalog_place.held_by_another():
-            held.set()
-            assert begun.wait(PATIENCE)
-        let_go.set()
-
-    held = threading.Event()
-    holder = threading.Thread(target=hold)
-    holder.start()
-    assert held.wait(PATIENCE)
-    assert waiting.take_lease("l", "me", 1000) == 1
-    holder.join(PATIENCE)
-    assert let_go.is_set()
 
 
 # --- many connections at once -----------------------------------------------------------------

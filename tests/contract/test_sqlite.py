@@ -17,6 +17,7 @@ from cassq.catalog.sqlite import SqliteCatalog
 from cassq.catalog.sqlite.database import Database
 from cassq.clock import ManualClock, SystemClock
 from cassq.errors import (
+    BackendError,
     BackendTimeoutError,
     BackendUnavailableError,
     BrokenInvariantError,
@@ -24,6 +25,7 @@ from cassq.errors import (
     CorruptionError,
 )
 from tests.contract.backends import SqlitePlace
+from tests.contract.conftest import OpenCatalog
 from tests.contract.rows import make_queue
 
 PATIENCE = 30.0
@@ -46,6 +48,17 @@ else:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "catalog.sqlite"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> SqlitePlace:
+    return SqlitePlace(tmp_path)
+
+
+@pytest.fixture
+def catalog_place(place: SqlitePlace) -> SqlitePlace:
+    """For `open_catalog`."""
+    return place
 
 
 @pytest.fixture
@@ -299,3 +312,51 @@ def test_time_does_not_begin_behind_a_boot_that_left_nothing(tmp_path: Path) -> 
         reached.append(catalog.now_ms())
         catalog.close()
     assert reached[1] >= reached[0]
+
+
+# --- waiting for others -----------------------------------------------------------------------
+
+
+def test_a_wait_for_others_is_bounded_and_ends_in_a_clear_error(
+    place: SqlitePlace, open_catalog: OpenCatalog
+) -> None:
+    make_queue(open_catalog())
+    waiting = open_catalog(SystemClock(), lock_wait=0.02)
+    with place.held_by_another():
+        with pytest.raises(BackendTimeoutError) as caught:
+            waiting.take_lease("l", "me", 1000)
+        assert isinstance(caught.value, BackendError)
+        assert caught.value.retryable
+        assert not caught.value.outcome_unknown, "nothing was done"
+        assert "another process" in caught.value.hint
+        assert waiting.queue("q") is not None, "reading does not wait"
+    assert waiting.take_lease("l", "me", 1000) == 1
+
+
+def test_a_wait_that_is_short_enough_is_no_error(
+    place: SqlitePlace, open_catalog: OpenCatalog
+) -> None:
+    """The other lets go once the wait has begun: the clock is asked to sleep."""
+    make_queue(open_catalog())
+    let_go, begun = threading.Event(), threading.Event()
+
+    class WakingClock(SystemClock):
+        def sleep(self, seconds: float) -> None:
+            begun.set()
+            super().sleep(seconds)
+
+    waiting = open_catalog(WakingClock(), lock_wait=PATIENCE)
+
+    def hold() -> None:
+        with place.held_by_another():
+            held.set()
+            assert begun.wait(PATIENCE)
+        let_go.set()
+
+    held = threading.Event()
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(PATIENCE)
+    assert waiting.take_lease("l", "me", 1000) == 1
+    holder.join(PATIENCE)
+    assert let_go.is_set()

@@ -68,16 +68,17 @@ def client_on(
     lock_wait: float = 15.0,
     clock: Clock | None = None,
     committed: Callable[[bool], None] | None = None,
+    store_class: type[FilesStore] = FilesStore,
 ) -> cassq.Client:
     """A client as `cassq.connect` puts it together, on a disk and a clock of the test's own.
 
-    committed: told of each commit of the catalog.
+    committed: told of each commit of the catalog. store_class: a store with faults of its own.
     """
     clock, ids, disk = clock or SystemClock(), Ids(), disk or Disk()
     disk.make_directory(directory / PIPES)
     disk.make_directory(directory / BELLS)
     catalog = SqliteCatalog(directory / CATALOG, clock, lock_wait=lock_wait, committed=committed)
-    store = FilesStore(directory / PIPES, clock, durability="disk", disk=disk)
+    store = store_class(directory / PIPES, clock, durability="disk", disk=disk)
     ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, Life())
     embedded = Embedded(
         ports,

@@ -93,6 +93,8 @@ class ZooKeeperNode(Node):
             *("-Xmx96m", "-Xss256k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
             *("-XX:-UsePerfData", "-Djava.net.preferIPv4Stack=true"),
             "-Dzookeeper.jmx.log4j.disable=true",
+            # Empty containers are removed soon, so that a test can see it.
+            "-Dznode.container.checkIntervalMs=1000",
             f"-Dlogback.configurationFile=file:{self.home}/logback.xml",
             *("-cp", jars.class_path(jars.jar_directory("zookeeper"))),
             _ALONE if len(self.members) == 1 else _IN_ENSEMBLE,

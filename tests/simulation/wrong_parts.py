@@ -79,7 +79,7 @@ class BlindWords:
 
 
 class IgnoresSeals(FilesStore):
-    def create(self, pipe_id: str, queue_name: str) -> FileWriter:
+    def create(self, pipe_id: str, queue_name: str, *, strict: bool = False) -> FileWriter:
         writer = super().create(pipe_id, queue_name)
         assert isinstance(writer, FileWriter)
         writer._words = BlindWords(writer._words)

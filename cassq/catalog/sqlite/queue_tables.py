@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Mapping
-from functools import lru_cache
 
 from cassq.catalog.port import Catalog
 from cassq.catalog.rows import GroupRow, PipeState, QueueRow
 from cassq.catalog.sqlite.database import Database, Row
 from cassq.frames import Place
-from cassq.queues import GroupPolicy, QueuePolicy, as_dict, known_only
+from cassq.queues import GroupPolicy, QueuePolicy, group_policy, queue_policy, to_json
 
 QUEUE_COLUMNS = "id, name, policy, version, groups_version, tail, deleted, wished_pipes, wished_ms"
 GROUP_COLUMNS = "id, queue_id, name, policy, created_ms"
-
-_POLICIES_KEPT = 1024
 
 # One queue, by the unique index of names.
 QUEUE_BY_NAME = f"SELECT {QUEUE_COLUMNS} FROM queues WHERE name = ? AND deleted = 0"
@@ -47,31 +43,20 @@ DROP_GROUP = (
 )
 
 
-# Most queues, and most groups, have the policy of another one: to read and check it took longer
-# than to read the row. Policies do not change, so rows can share them.
-@lru_cache(_POLICIES_KEPT)
-def _queue_policy(text: str) -> QueuePolicy:
-    return QueuePolicy(**known_only(QueuePolicy, json.loads(text)))
-
-
-@lru_cache(_POLICIES_KEPT)
-def _group_policy(text: str) -> GroupPolicy:
-    return GroupPolicy(**known_only(GroupPolicy, json.loads(text)))
-
-
 def queue_row(row: Row) -> QueueRow:
-    policy = _queue_policy(row[2])
+    policy = queue_policy(row[2])
     return QueueRow(row[0], row[1], policy, row[3], row[4], row[5], bool(row[6]), row[7], row[8])
 
 
 def group_row(row: Row) -> GroupRow:
-    return GroupRow(row[0], row[1], row[2], _group_policy(row[3]), row[4])
+    policy = group_policy(row[3])
+    return GroupRow(row[0], row[1], row[2], policy, row[4])
 
 
 def _insert_group(tx: sqlite3.Connection, row: GroupRow) -> None:
     tx.execute(
         f"INSERT INTO groups ({GROUP_COLUMNS}) VALUES (?, ?, ?, ?, ?)",
-        (row.id, row.queue_id, row.name, json.dumps(as_dict(row.policy)), row.created_ms),
+        (row.id, row.queue_id, row.name, to_json(row.policy), row.created_ms),
     )
 
 
@@ -95,7 +80,7 @@ class QueueTables(Catalog):
                 return False
             tx.execute(
                 "INSERT INTO queues (id, name, policy) VALUES (?, ?, ?)",
-                (row.id, row.name, json.dumps(as_dict(row.policy))),
+                (row.id, row.name, to_json(row.policy)),
             )
             _insert_group(tx, default)
             return True
@@ -117,7 +102,7 @@ class QueueTables(Catalog):
             changed = tx.execute(
                 "UPDATE queues SET policy = ?, version = version + 1"
                 " WHERE id = ? AND version = ? AND deleted = 0",
-                (json.dumps(as_dict(policy)), queue_id, version),
+                (to_json(policy), queue_id, version),
             )
             return changed.rowcount == 1
 
@@ -172,7 +157,7 @@ class QueueTables(Catalog):
         with self._db.write(synced=True) as tx:
             changed = tx.execute(
                 "UPDATE groups SET policy = ? WHERE id = ?",
-                (json.dumps(as_dict(policy)), group_id),
+                (to_json(policy), group_id),
             )
             return changed.rowcount == 1
 

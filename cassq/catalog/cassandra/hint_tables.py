@@ -1,0 +1,114 @@
+"""What may have something to do, in Cassandra: looked for queue by queue.
+
+There is no index over all queues: what is asked of all costs what it costs of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from cassq.catalog.cassandra.due_tables import DueTables
+from cassq.catalog.cassandra.pipe_tables import PipeTables
+from cassq.catalog.rows import Claim, ClaimState, GroupRow, PipeRow, PipeState, QueueRow
+from cassq.cql import settled
+
+# The compare-and-set of a wish.
+WISH = (
+    "UPDATE queues SET wished_pipes = ?, wished_ms = ? WHERE queue_id = ?"
+    " IF wished_pipes = ? AND wished_ms = ? AND deleted = false"
+)
+# The marks of a failure record by which a free claim is to be looked at, as they stand in it.
+MARKS = ('"doomed":', '"moving":', '"leaving":')
+
+
+class HintTables(PipeTables, DueTables):
+    """The part of the catalog that knows where something may be to do."""
+
+    def unsealed_pipes(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
+        """Cost: three rounds of reads a queue."""
+        rows = [row for queue_id in self._scope(queue_ids) for row in self._live(queue_id)]
+        return _in_order(row for row in rows if row.state < PipeState.SEALED)
+
+    def finished_pipes(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
+        """Cost: four rounds of reads a queue; what a group has done with is remembered."""
+        found: list[PipeRow] = []
+        for queue_id in self._scope(queue_ids):
+            groups = self._queue_and_groups(queue_id)[1]
+            rows = [row for row in self._live(queue_id) if row.state is PipeState.SEALED]
+            for group in groups:
+                mine = [row for row in rows if row.is_for(group.id)]
+                done = self._done.setdefault((group.id, True), set())
+                left = {row.id for row in self._unfinished(group.id, mine, done, unacked=True)}
+                rows = [row for row in rows if row.id not in left]
+            found += rows if groups else []
+        return _in_order(found)
+
+    def due_groups(self, now_ms: int, queue_ids: Collection[str] | None = None) -> list[GroupRow]:
+        """Cost: a read a queue, then as `due` for all groups together."""
+        groups = {
+            group.id: group
+            for queue_id in self._scope(queue_ids)
+            for group in self.groups(queue_id)
+        }
+        due = {row.group_id for row in self._due(sorted(groups), now_ms)}
+        return [groups[group_id] for group_id in sorted(due)]
+
+    def overdue(self, group_id: str, now_ms: int, deliveries: int, limit: int) -> list[Claim]:
+        """Cost: as `due`."""
+        found = [
+            row
+            for row in self._due([group_id], now_ms)
+            if row.state is ClaimState.HELD
+            or row.deliveries >= deliveries
+            or any(mark in row.failure for mark in MARKS)
+        ]
+        found.sort(key=lambda row: (row.state, row.due_ms, row.pipe_id, row.start))
+        return found[:limit]
+
+    def limited_queues(self, queue_ids: Collection[str] | None = None) -> list[QueueRow]:
+        """Cost: as `queues`, or a read a queue."""
+        return [row for row in self._queue_rows(queue_ids) if _is_limited(row)]
+
+    def busy_queues(self, queue_ids: Collection[str] | None = None) -> list[str]:
+        """Cost: as `unsealed_pipes`, and as `limited_queues`."""
+        rows = self._queue_rows(queue_ids)
+        wished = {row.id for row in rows if row.wished_pipes > 1}
+        rest = [row.id for row in rows if row.id not in wished]
+        pushed = {row.queue_id for row in self.unsealed_pipes(rest) if row.rate > 0}
+        return sorted(wished | pushed)
+
+    def wish_pipes(self, queue: QueueRow, pipes: int, at_ms: int) -> bool:
+        """Cost: one conditional write."""
+        values = (pipes, at_ms, queue.id, queue.wished_pipes, queue.wished_ms)
+
+        def is_wished() -> bool:
+            row = self.queue_by_id(queue.id)
+            return row is not None and (row.wished_pipes, row.wished_ms) == (pipes, at_ms)
+
+        return settled(lambda: self._cql.apply(WISH, values)[0], is_wished)
+
+    def live_queues(self) -> list[str]:
+        """Cost: as `queues`, and three rounds of reads a queue."""
+        return sorted(row.id for row in self.queues() if self._live(row.id))
+
+    def _scope(self, queue_ids: Collection[str] | None) -> list[str]:
+        if queue_ids is not None:
+            return list(queue_ids)
+        return [row.id for row in self.queues()]
+
+    def _queue_rows(self, queue_ids: Collection[str] | None) -> list[QueueRow]:
+        if queue_ids is None:
+            return self.queues()
+        rows = [self.queue_by_id(queue_id) for queue_id in queue_ids]
+        return [row for row in rows if row is not None and not row.deleted]
+
+
+def _in_order(rows: Iterable[PipeRow]) -> list[PipeRow]:
+    return sorted(rows, key=lambda row: row.ordinal)
+
+
+def _is_limited(row: QueueRow) -> bool:
+    """Whether its messages expire, are limited in number, or are deduplicated."""
+    policy = row.policy
+    limits = (policy.message_ttl, policy.retain_unconsumed, policy.max_length)
+    return any(limit is not None for limit in limits) or bool(policy.dedup_window)

@@ -1,0 +1,122 @@
+"""Changing partitions of claims: plan over what is known, write, and find out what became of it.
+
+A plan that was refused is made again over what is read there then: every refusal means that
+somebody else came first, so all together get on. A batch without an answer is never guessed at:
+every batch leaves its token in the writer's own mark, which is read back. One thread of a process
+at a time changes a partition, so a mark tells of the newest write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cassq.catalog.cassandra import claim_rows as cql
+from cassq.catalog.cassandra.claim_plans import Step
+from cassq.catalog.cassandra.known import Known, Memory
+from cassq.catalog.cassandra.parts import Parts
+from cassq.errors import BackendError, BackendTimeoutError
+from cassq.ids import Ids
+
+TRIES_MAX = 30
+UNSURE_MAX = 3  # tries without an answer
+
+Plan = Callable[[Known, bool], Step | None]
+
+
+class Partitions(Parts):
+    """What the verbs on cursors and claims have in common."""
+
+    _memory: Memory
+    _ids: Ids
+
+    def _change(self, key: cql.Key, plan: Plan) -> Step:
+        """Plan and write until it is written, or nothing is to be written; the plan it came to.
+
+        plan: is told whether what is known was just read; its None asks for that. Raises
+        BackendError: with `outcome_unknown` when it cannot even be read back. Cost: one
+        conditional batch; after a refusal one linearized read, and again.
+        """
+        known = self._memory.of(key)
+        with known.lock:
+            change = _Change(self, known)
+            try:
+                return change.run(plan)
+            except BackendError as exc:
+                known.forget()
+                exc.outcome_unknown |= change.unsure > 0
+                raise
+
+    def _load(self, known: Known, *, serial: bool) -> None:
+        """Read a partition anew, from the ack offset on. serial: after a refusal, or an unknown
+        outcome: with all that was begun before."""
+        text, values = cql.read_statement(known.key, known.ack_seq)
+        cursor, rows = cql.parted(known.key, self._cql.read(text, values, serial=serial))
+        known.load(cursor, rows, self._clock.boot_ms())
+
+
+class _Change:
+    """One change, through all its tries. unsure: how many of them had no answer."""
+
+    def __init__(self, catalog: Partitions, known: Known) -> None:
+        self._catalog = catalog
+        self._known = known
+        self._writer = int(catalog._ids.client, 16)
+        self._tries: dict[str, Step] = {}
+        self.unsure = 0
+
+    def run(self, plan: Plan) -> Step:
+        fresh = False
+        for _ in range(TRIES_MAX):
+            step = plan(self._known, fresh)
+            if step is not None and step.batch is None:
+                return step
+            if step is not None:
+                if self._write(step):
+                    return step
+                if step.final and not self.unsure:
+                    self._known.forget()
+                    return Step(None, [False] * len(step.results))
+            self._catalog._load(self._known, serial=bool(self._tries))
+            fresh = True
+            written = self._looked_up() if self.unsure else None
+            if written is not None:
+                return written
+        raise BackendTimeoutError(
+            f"others change the claims of pipe {self._known.key[1]} all the time",
+            hint="try again; fewer poppers on one pipe, or larger claims, get further",
+        )
+
+    def _write(self, step: Step) -> bool:
+        """Whether it was applied, as far as the answer tells."""
+        assert step.batch is not None
+        token = self._catalog._ids.version()
+        self._tries[token] = step
+        try:
+            if not self._catalog._cql.apply_batch(step.batch.statements(self._writer, token)):
+                return False
+        except BackendError as exc:
+            if not exc.outcome_unknown:
+                raise
+            self.unsure += 1
+            if self.unsure > UNSURE_MAX:
+                raise
+            return False
+        if step.cursor is not None:
+            self._known.change(step.cursor, step.gone, step.put)
+            self._known.changed_ms = self._catalog._clock.boot_ms()
+        return True
+
+    def _looked_up(self) -> Step | None:
+        """The try that was written after all, by the writer's own mark. What was read before that
+        may be from before it."""
+        values = (*self._known.key, self._writer)
+        rows = self._catalog._cql.read(cql.MARK, values, serial=True)
+        found = self._tries.get(rows[0][0]) if rows else None
+        if found is not None:
+            self._known.forget()
+        elif self._known.cursor is None:
+            raise BackendTimeoutError(
+                f"pipe {self._known.key[1]} went while its claims were changed",
+                outcome_unknown=True,
+            )
+        return found

@@ -1,0 +1,154 @@
+"""The listings of a queue's pipes: hints, written before a pipe's row and removed after it.
+
+The row decides. An entry whose pipe is not there, or stands elsewhere by its own row, is either
+about to become true or was left by a crash: it is removed when it is old.
+
+Entries are ordered by `position`: microseconds of cluster time at which the pipe was added. Below
+the `floor` of its slice nothing is left and nothing will come: it is raised only to what is
+`SETTLED_US` old, and who has taken half as long to add an entry adds another.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from cassq.catalog.cassandra import pipe_rows as cql
+from cassq.catalog.cassandra.parts import Parts
+from cassq.catalog.cassandra.pipe_rows import Pipe
+from cassq.catalog.rows import PipeRow, PipeState
+from cassq.cql import Statement
+from cassq.errors import BackendTimeoutError
+
+DAY_US = 86_400_000_000
+SETTLED_US = 600_000_000
+OLD_US = 3_600_000_000
+FLOOR_STEP_US = 60_000_000
+CONSUMED_SLICES = 16
+
+# The slices of a queue with their floors, and the entries of one from its floor on.
+SLICES = "SELECT slice, floor FROM pipe_slices WHERE queue_id = ?"
+NOTE_SLICE = "INSERT INTO pipe_slices (queue_id, slice) VALUES (?, ?)"
+RAISE_FLOOR = "INSERT INTO pipe_slices (queue_id, slice, floor) VALUES (?, ?, ?)"
+DROP_SLICE = "DELETE FROM pipe_slices WHERE queue_id = ? AND slice = ?"
+ENTRIES = (
+    "SELECT position, pipe_id FROM queue_pipes WHERE queue_id = ? AND slice = ? AND position >= ?"
+)
+NOTE_ENTRY = "INSERT INTO queue_pipes (queue_id, slice, position, pipe_id) VALUES (?, ?, ?, ?)"
+DROP_ENTRY = (
+    "DELETE FROM queue_pipes WHERE queue_id = ? AND slice = ? AND position = ? AND pipe_id = ?"
+)
+DROP_ENTRIES = "DELETE FROM queue_pipes WHERE queue_id = ? AND slice = ?"
+# Pipes to be removed, or with totals to be copied.
+NOTE_CONSUMED = "INSERT INTO consumed_pipes (slice, pipe_id) VALUES (?, ?)"
+DROP_CONSUMED = "DELETE FROM consumed_pipes WHERE slice = ? AND pipe_id = ?"
+LIST_CONSUMED = "SELECT pipe_id FROM consumed_pipes WHERE slice = ?"
+
+
+class Entry(NamedTuple):
+    position: int
+    pipe_id: str
+
+
+def consumed_key(pipe_id: str) -> tuple[int, str]:
+    return zlib.crc32(pipe_id.encode()) % CONSUMED_SLICES, pipe_id
+
+
+class PipeLists(Parts):
+    """What lists pipes."""
+
+    def _announce(self, queue_id: str, pipe_id: str, after: int = 0) -> int:
+        """List a pipe behind all others of a queue, and behind `after`; its position. Cost: a
+        round of plain writes."""
+        for _ in range(3):
+            position = max(self._cql.stamp(), after + 1)
+            slice_ = position // DAY_US
+            self._cql.write_many(
+                [
+                    (NOTE_SLICE, (queue_id, slice_)),
+                    (NOTE_ENTRY, (queue_id, slice_, position, pipe_id)),
+                ]
+            )
+            if self._cql.stamp() - position < SETTLED_US // 2:
+                return position
+            self._unlist(queue_id, Entry(position, pipe_id))
+        raise BackendTimeoutError("adding a pipe took minutes", hint="is this machine overloaded?")
+
+    def _unlist(self, queue_id: str, entry: Entry) -> None:
+        self._cql.write(DROP_ENTRY, (queue_id, entry.position // DAY_US, *entry))
+
+    def _entries(self, queue_id: str) -> list[Entry]:
+        """The entries of a queue's pipes in order. Cost: two rounds of reads."""
+        slices = self._cql.read(SLICES, (queue_id,))
+        found = self._cql.read_many(
+            [(ENTRIES, (queue_id, slice_, floor or 0)) for slice_, floor in slices]
+        )
+        for (slice_, floor), rows in zip(slices, found, strict=True):
+            self._raise_floor(queue_id, slice_, floor or 0, rows[0][0] if rows else None)
+        return [Entry(*row) for rows in found for row in rows]
+
+    def _raise_floor(self, queue_id: str, slice_: int, floor: int, first: int | None) -> None:
+        """Keep tombstones out of the next reads."""
+        settled = self._cql.stamp() - SETTLED_US
+        end = (slice_ + 1) * DAY_US
+        if first is None and end < settled:
+            self._cql.write(DROP_SLICE, (queue_id, slice_))
+            return
+        reached = settled if first is None else min(first, settled)
+        if reached > max(floor, slice_ * DAY_US) + FLOOR_STEP_US:
+            self._cql.write(RAISE_FLOOR, (queue_id, slice_, reached))
+
+    # --- rows of what is listed -----------------------------------------------------------------
+
+    def _pipe_record(self, pipe_id: str) -> Pipe | None:
+        """A pipe's own row. Cost: one read."""
+        rows = self._cql.read(cql.PIPE, (pipe_id,))
+        return cql.pipe_of(pipe_id, rows[0]) if rows else None
+
+    def _pipe_records(self, pipe_ids: Sequence[str]) -> list[Pipe | None]:
+        """Cost: a round of reads."""
+        found = self._cql.read_many([(cql.PIPE, (pipe_id,)) for pipe_id in pipe_ids])
+        return [
+            cql.pipe_of(pipe_id, rows[0]) if rows else None
+            for pipe_id, rows in zip(pipe_ids, found, strict=True)
+        ]
+
+    def _rows(self, queue_id: str, entries: Sequence[Entry]) -> list[PipeRow]:
+        """The pipes that are where these entries say, with what their owners tell. Cost: a round
+        of two reads an entry."""
+        reads: list[Statement] = []
+        for entry in entries:
+            reads += [(cql.PIPE, (entry.pipe_id,)), (cql.BEATS, (entry.pipe_id,))]
+        answers = self._cql.read_many(reads)
+        found: list[PipeRow] = []
+        stale: list[Entry] = []
+        for entry, rows, beats in zip(entries, answers[::2], answers[1::2], strict=True):
+            pipe = cql.pipe_of(entry.pipe_id, rows[0]).row if rows else None
+            if pipe is None or (pipe.queue_id, pipe.ordinal) != (queue_id, entry.position):
+                stale.append(entry)
+            else:
+                found.append(cql.told(pipe, beats))
+        self._repair_entries(queue_id, stale)
+        return found
+
+    def _repair_entries(self, queue_id: str, stale: Iterable[Entry]) -> None:
+        """Remove entries that somebody's crash has left."""
+        old = self._cql.stamp() - OLD_US
+        for entry in stale:
+            if entry.position < old:
+                self._unlist(queue_id, entry)
+
+    def _live(self, queue_id: str) -> list[PipeRow]:
+        """The live pipes of a queue, oldest first. Cost: three rounds of reads."""
+        return self._live_of(queue_id, self._entries(queue_id))
+
+    def _live_of(self, queue_id: str, entries: Sequence[Entry]) -> list[PipeRow]:
+        rows = self._rows(queue_id, entries)
+        return [row for row in rows if row.state < PipeState.CONSUMED]
+
+    def _consumed_ids(self) -> list[str]:
+        """Pipes that may have to be removed, or have totals to be copied. Cost: 16 reads side by
+        side."""
+        found = self._cql.read_many([(LIST_CONSUMED, (n,)) for n in range(CONSUMED_SLICES)])
+        return [pipe_id for rows in found for (pipe_id,) in rows]

@@ -1,0 +1,354 @@
+"""What is known of pushes, poppers and the past, in Cassandra.
+
+What is to be forgotten by age lies in slices of time. The slices in use are listed, so that
+nobody looks for one that is not there; a slice is forgotten as a whole. Of samples, a stored
+horizon hides at once what is to be forgotten of a slice that is still in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from cassq.catalog.cassandra.parts import Parts
+from cassq.catalog.rows import Dedup, Incident, Member, Sample
+from cassq.cql import Statement, settled
+from cassq.errors import BackendTimeoutError
+
+MEMBER_KEPT_MS = 3_600_000
+DEDUP_SLICE_MS = 600_000
+SAMPLES_PER_SLICE = 1_440
+TRIES = 10
+
+_DEDUP = "queue_id, dedup_id, pipe_id, seq, at_ms"
+# One dedup id, by key.
+DEDUP = f"SELECT {_DEDUP} FROM dedups WHERE queue_id = ? AND dedup_id = ?"
+ADD_DEDUP = f"INSERT INTO dedups ({_DEDUP}) VALUES (?, ?, ?, ?, ?) IF NOT EXISTS"
+CHANGE_DEDUP = (
+    "UPDATE dedups SET pipe_id = ?, seq = ?, at_ms = ? WHERE queue_id = ? AND dedup_id = ?"
+    " IF pipe_id = ? AND seq = ? AND at_ms = ?"
+)
+_DROP_DEDUP = "DELETE FROM dedups WHERE queue_id = ? AND dedup_id = ?"
+TAKE_DEDUP_BACK = f"{_DROP_DEDUP} IF pipe_id = ? AND seq = ? AND at_ms = ?"
+DROP_OLD_DEDUP = f"{_DROP_DEDUP} IF at_ms < ?"
+# Dedup ids by time, and the slices of them.
+NOTE_DEDUP = "INSERT INTO dedup_times (queue_id, slice, dedup_id, at_ms) VALUES (?, ?, ?, ?)"
+DEDUPS_OF = "SELECT dedup_id, at_ms FROM dedup_times WHERE queue_id = ? AND slice = ?"
+UNNOTE_DEDUP = "DELETE FROM dedup_times WHERE queue_id = ? AND slice = ? AND dedup_id = ?"
+DROP_DEDUP_SLICE = "DELETE FROM dedup_times WHERE queue_id = ? AND slice = ?"
+NOTE_DEDUP_SLICE = "INSERT INTO dedup_slices (queue_id, slice) VALUES (?, ?)"
+DEDUP_SLICES = "SELECT slice FROM dedup_slices WHERE queue_id = ? AND slice <= ?"
+UNNOTE_DEDUP_SLICE = "DELETE FROM dedup_slices WHERE queue_id = ? AND slice = ?"
+
+ATTEND = "INSERT INTO members (group_id, name, seen_ms, waiting) VALUES (?, ?, ?, ?)"
+LEAVE = "DELETE FROM members WHERE group_id = ? AND name = ?"
+# The members of one group: its partition.
+MEMBERS = "SELECT group_id, name, seen_ms, waiting FROM members WHERE group_id = ?"
+DROP_MEMBERS = "DELETE FROM members WHERE group_id = ?"
+# Whether a group is there, as far as a hint tells.
+IS_GROUP = "SELECT name FROM group_places WHERE group_id = ?"
+
+# The write's time is the value itself, so that the latest stands whoever writes it last.
+NOTE_SUCCESS = "INSERT INTO group_success (group_id, success_ms) VALUES (?, ?) USING TIMESTAMP ?"
+SUCCESS = "SELECT success_ms FROM group_success WHERE group_id = ?"
+DROP_SUCCESS = "DELETE FROM group_success WHERE group_id = ?"
+
+ADD_SAMPLE = (
+    "INSERT INTO samples (subject, step_ms, slice, at_ms, data) VALUES (?, ?, ?, ?, ?)"
+    " IF NOT EXISTS"
+)
+# A subject's samples in a slice: a range of its partition.
+SAMPLES = (
+    "SELECT subject, step_ms, at_ms, data FROM samples"
+    " WHERE subject = ? AND step_ms = ? AND slice = ? AND at_ms >= ?"
+)
+DROP_SAMPLES = "DELETE FROM samples WHERE subject = ? AND step_ms = ? AND slice = ?"
+# The slices in use of a step, and of all; and whose samples are in one.
+NOTE_SAMPLE_SLICE = "INSERT INTO sample_steps (all_of, step_ms, slice) VALUES (0, ?, ?)"
+SAMPLE_SLICES = "SELECT slice FROM sample_steps WHERE all_of = 0 AND step_ms = ? AND slice >= ?"
+ALL_SAMPLE_SLICES = "SELECT step_ms, slice FROM sample_steps WHERE all_of = 0"
+UNNOTE_SAMPLE_SLICE = "DELETE FROM sample_steps WHERE all_of = 0 AND step_ms = ? AND slice = ?"
+NOTE_SUBJECT = "INSERT INTO sample_slices (step_ms, slice, subject) VALUES (?, ?, ?)"
+SUBJECTS = "SELECT subject FROM sample_slices WHERE step_ms = ? AND slice = ?"
+DROP_SUBJECTS = "DELETE FROM sample_slices WHERE step_ms = ? AND slice = ?"
+UNNOTE_SUBJECT = "DELETE FROM sample_slices WHERE step_ms = ? AND slice = ? AND subject = ?"
+# Below it samples of a step are forgotten. As with successes, the latest stands.
+HORIZON = "SELECT at_ms FROM sample_horizons WHERE step_ms = ?"
+RAISE_HORIZON = "INSERT INTO sample_horizons (step_ms, at_ms) VALUES (?, ?) USING TIMESTAMP ?"
+
+_INCIDENT = "key, since_ms, told_ms, data, version"
+INCIDENTS = f"SELECT {_INCIDENT} FROM incidents WHERE all_of = 0"
+INCIDENT = f"{INCIDENTS} AND key = ?"
+ADD_INCIDENT = (
+    f"INSERT INTO incidents (all_of, {_INCIDENT}) VALUES (0, ?, ?, ?, ?, 1) IF NOT EXISTS"
+)
+CHANGE_INCIDENT = (
+    "UPDATE incidents SET since_ms = ?, told_ms = ?, data = ?, version = ?"
+    " WHERE all_of = 0 AND key = ? IF version = ?"
+)
+DROP_INCIDENT = "DELETE FROM incidents WHERE all_of = 0 AND key = ? IF version = ?"
+
+
+def _place(row: Dedup) -> tuple[str, int, int]:
+    return row.pipe_id, row.seq, row.at_ms
+
+
+def _put(row: Dedup, before: Dedup | None) -> Statement:
+    """Write a row where nothing stands, or `before` does."""
+    key = row.queue_id, row.dedup_id
+    if before is None:
+        return ADD_DEDUP, (*key, *_place(row))
+    return CHANGE_DEDUP, (*_place(row), *key, *_place(before))
+
+
+def _take_back(row: Dedup, before: Dedup | None) -> Statement:
+    """The inverse."""
+    if before is None:
+        return TAKE_DEDUP_BACK, (row.queue_id, row.dedup_id, *_place(row))
+    return _put(before, row)
+
+
+class RecordTables(Parts):
+    """The part of the catalog that keeps records."""
+
+    # The newest slice of dedup ids that we listed, by queue; and the subjects of samples likewise.
+    _dedup_slices: dict[str, int]
+    _sample_slices: dict[tuple[str, int], int]
+
+    # --- deduplication ------------------------------------------------------------------------
+
+    def dedup(self, row: Dedup, instead_of: Dedup | None = None) -> Dedup:
+        """Cost: a hint, one conditional write; a read where another stands."""
+        self._note_dedup(row)
+        values = (row.queue_id, row.dedup_id, row.pipe_id, row.seq, row.at_ms)
+
+        def add() -> bool:
+            return self._cql.apply(ADD_DEDUP, values)[0]
+
+        def change() -> bool:
+            assert instead_of is not None
+            old = (instead_of.pipe_id, instead_of.seq, instead_of.at_ms)
+            return self._cql.apply(CHANGE_DEDUP, (*values[2:], *values[:2], *old))[0]
+
+        def is_ours() -> bool:
+            return self._cql.read(DEDUP, values[:2], serial=True) == [values]
+
+        act = add if instead_of is None else change
+        for _ in range(TRIES):
+            if settled(act, is_ours):
+                return row
+            found = self._cql.read(DEDUP, values[:2])
+            if found and Dedup(*found[0]) != instead_of:
+                return Dedup(*found[0])
+            act = change if found else add  # forgotten, or come, this moment
+        raise BackendTimeoutError(f"dedup id {row.dedup_id!r} was changed again and again")
+
+    def dedup_many(self, rows: Sequence[Dedup], instead_of: Mapping[str, Dedup]) -> list[Dedup]:
+        """One by one, side by side: of those written before another was in the way each is taken
+        back, and one that a crash leaves is an intent like any other.
+
+        Cost: a read, a hint and a conditional write an id.
+        """
+        there = self._dedups(rows)
+        taken = [
+            found
+            for row, found in zip(rows, there, strict=True)
+            if found not in (None, row, instead_of.get(row.dedup_id))
+        ]
+        if taken:
+            return [found for found in taken if found is not None]
+        for row in rows:
+            self._note_dedup(row)
+        new = [pair for pair in zip(rows, there, strict=True) if pair[0] != pair[1]]
+        answers = self._cql.apply_many([_put(row, before) for row, before in new])
+        unsure = [row for (row, _), done in zip(new, answers, strict=True) if not done]
+        now = dict(zip(unsure, self._dedups(unsure, serial=True), strict=True))
+        others = [found for row, found in now.items() if found is not None and found != row]
+        if others:
+            self._cql.apply_many([_take_back(row, before) for row, before in new])
+        elif any(found is None for found in now.values()):
+            return self.dedup_many(rows, instead_of)  # forgotten this moment
+        return others
+
+    def _dedups(self, rows: Sequence[Dedup], *, serial: bool = False) -> list[Dedup | None]:
+        """What stands for the ids of these rows."""
+        asked = [(DEDUP, (row.queue_id, row.dedup_id)) for row in rows]
+        answers = self._cql.read_many(asked, serial=serial)
+        return [Dedup(*found[0]) if found else None for found in answers]
+
+    def _note_dedup(self, row: Dedup) -> None:
+        """List it by time, and its slice when it is the first of it."""
+        slice_ = row.at_ms // DEDUP_SLICE_MS
+        if self._dedup_slices.get(row.queue_id) != slice_:
+            self._cql.write(NOTE_DEDUP_SLICE, (row.queue_id, slice_))
+            self._dedup_slices[row.queue_id] = slice_
+        self._cql.write(NOTE_DEDUP, (row.queue_id, slice_, row.dedup_id, row.at_ms))
+
+    def forget_dedups(self, queue_id: str, before_ms: int) -> int:
+        """Cost: a read, one more for each slice that is old enough, a conditional write an id."""
+        newest = before_ms // DEDUP_SLICE_MS
+        slices = [row[0] for row in self._cql.read(DEDUP_SLICES, (queue_id, newest))]
+        listed = self._cql.read_many([(DEDUPS_OF, (queue_id, slice_)) for slice_ in slices])
+        forgotten = 0
+        for slice_, rows in zip(slices, listed, strict=True):
+            old = [dedup_id for dedup_id, at_ms in rows if at_ms < before_ms]
+            dropped = self._cql.apply_many(
+                [(DROP_OLD_DEDUP, (queue_id, dedup_id, before_ms)) for dedup_id in old]
+            )
+            forgotten += sum(1 for answer in dropped if answer)
+            # Where it cannot be told the hint stays, for the next time.
+            known = [name for name, told in zip(old, dropped, strict=True) if told is not None]
+            self._cql.write_many(
+                [(UNNOTE_DEDUP, (queue_id, slice_, dedup_id)) for dedup_id in known]
+            )
+            # A slice's time is long over when its last hint may still be on its way.
+            is_over = (slice_ + 2) * DEDUP_SLICE_MS <= before_ms
+            if is_over and len(known) == len(rows):
+                self._drop_dedup_slice(queue_id, slice_)
+        return forgotten
+
+    def _drop_dedup_slice(self, queue_id: str, slice_: int) -> None:
+        self._cql.write(DROP_DEDUP_SLICE, (queue_id, slice_))
+        self._cql.write(UNNOTE_DEDUP_SLICE, (queue_id, slice_))
+
+    # --- members and successes ----------------------------------------------------------------
+
+    def attend(self, member: Member) -> None:
+        """Cost: one write; the row vanishes by itself after two hours."""
+        self._cql.write(ATTEND, (member.group_id, member.name, member.seen_ms, member.waiting))
+
+    def leave(self, group_id: str, name: str) -> None:
+        """Cost: one write."""
+        self._cql.write(LEAVE, (group_id, name))
+
+    def members(self, group_id: str, since_ms: int) -> list[Member]:
+        """Cost: two reads side by side."""
+        group, rows = self._cql.read_many([(IS_GROUP, (group_id,)), (MEMBERS, (group_id,))])
+        if not group:
+            return []
+        members = [Member(*row) for row in rows]
+        stale = [each for each in members if each.seen_ms < since_ms - MEMBER_KEPT_MS]
+        self._cql.write_many([(LEAVE, (group_id, each.name)) for each in stale])
+        return [each for each in members if each.seen_ms >= since_ms]
+
+    def note_success(self, group_id: str, at_ms: int) -> None:
+        """Cost: a read, one write."""
+        if self._cql.read(IS_GROUP, (group_id,)):
+            self._cql.write(NOTE_SUCCESS, (group_id, at_ms, at_ms * 1000))
+
+    def success_ms(self, group_id: str) -> int:
+        """Cost: two reads side by side."""
+        group, rows = self._cql.read_many([(IS_GROUP, (group_id,)), (SUCCESS, (group_id,))])
+        return int(rows[0][0]) if group and rows else 0
+
+    def _forget_members(self, group_id: str) -> None:
+        self._cql.write_many([(DROP_MEMBERS, (group_id,)), (DROP_SUCCESS, (group_id,))])
+        self._forget_samples_of([group_id])
+
+    # --- samples ------------------------------------------------------------------------------
+
+    def add_samples(self, samples: Sequence[Sample]) -> None:
+        """Cost: a hint a subject now and then, and a conditional write a sample, side by side."""
+        self._note_slices(samples)
+        left = list(samples)
+        for _ in range(TRIES):
+            told = self._cql.apply_many([(ADD_SAMPLE, _sample_values(each)) for each in left])
+            # Where it cannot be told it is tried again: what is there stays.
+            left = [sample for sample, answer in zip(left, told, strict=True) if answer is None]
+            if not left:
+                return
+        raise BackendTimeoutError("samples could not be written")
+
+    def _note_slices(self, samples: Iterable[Sample]) -> None:
+        hints: list[Statement] = []
+        for sample in samples:
+            slice_ = _slice(sample.step_ms, sample.at_ms)
+            key = sample.subject, sample.step_ms
+            if self._sample_slices.get(key) != slice_:
+                hints.append((NOTE_SAMPLE_SLICE, (sample.step_ms, slice_)))
+                hints.append((NOTE_SUBJECT, (sample.step_ms, slice_, sample.subject)))
+        self._cql.write_many(hints)
+        for sample in samples:
+            slice_ = _slice(sample.step_ms, sample.at_ms)
+            self._sample_slices[sample.subject, sample.step_ms] = slice_
+
+    def samples(self, subject: str, step_ms: int, since_ms: int) -> list[Sample]:
+        """Cost: two reads side by side, then one a slice side by side."""
+        first = _slice(step_ms, since_ms)
+        slices, horizon = self._cql.read_many(
+            [(SAMPLE_SLICES, (step_ms, first)), (HORIZON, (step_ms,))]
+        )
+        since_ms = max(since_ms, horizon[0][0] if horizon else 0)
+        found = self._cql.read_many(
+            [(SAMPLES, (subject, step_ms, slice_, since_ms)) for (slice_,) in slices]
+        )
+        return [Sample(*row) for rows in found for row in rows]
+
+    def forget_samples(self, step_ms: int, before_ms: int) -> None:
+        """Cost: a read, a write; for each slice that is over a read, and a write a subject."""
+        self._cql.write(RAISE_HORIZON, (step_ms, before_ms, before_ms * 1000))
+        over = _slice(step_ms, before_ms)
+        slices = [row[0] for row in self._cql.read(SAMPLE_SLICES, (step_ms, 0)) if row[0] < over]
+        for slice_ in slices:
+            subjects = self._cql.read(SUBJECTS, (step_ms, slice_))
+            self._cql.write_many([(DROP_SAMPLES, (name, step_ms, slice_)) for (name,) in subjects])
+            self._cql.write(DROP_SUBJECTS, (step_ms, slice_))
+            self._cql.write(UNNOTE_SAMPLE_SLICE, (step_ms, slice_))
+
+    def _forget_samples_of(self, subjects: Sequence[str]) -> None:
+        for step_ms, slice_ in self._cql.read(ALL_SAMPLE_SLICES):
+            for subject in subjects:
+                self._sample_slices.pop((subject, step_ms), None)
+                self._cql.write_many(
+                    [
+                        (DROP_SAMPLES, (subject, step_ms, slice_)),
+                        (UNNOTE_SUBJECT, (step_ms, slice_, subject)),
+                    ]
+                )
+
+    # --- incidents ----------------------------------------------------------------------------
+
+    def incidents(self) -> list[Incident]:
+        """Cost: one read."""
+        return [Incident(*row) for row in self._cql.read(INCIDENTS)]
+
+    def put_incident(self, incident: Incident) -> bool:
+        """Cost: one conditional write."""
+        new = (incident.since_ms, incident.told_ms, incident.data)
+        old = incident.version
+
+        def act() -> bool:
+            if old == 0:
+                return self._cql.apply(ADD_INCIDENT, (incident.key, *new))[0]
+            return self._cql.apply(CHANGE_INCIDENT, (*new, old + 1, incident.key, old))[0]
+
+        def is_ours() -> bool:
+            rows = self._cql.read(INCIDENT, (incident.key,), serial=True)
+            return rows == [(incident.key, *new, old + 1)]
+
+        return settled(act, is_ours)
+
+    def drop_incident(self, incident: Incident) -> bool:
+        """Cost: one conditional write."""
+        values = (incident.key, incident.version)
+
+        def is_gone() -> bool:
+            return not self._cql.read(INCIDENT, (incident.key,), serial=True)
+
+        return settled(lambda: self._cql.apply(DROP_INCIDENT, values)[0], is_gone)
+
+    # --- what goes with a queue ---------------------------------------------------------------
+
+    def _forget_records(self, queue_id: str) -> None:
+        everything_ms = 1 << 62
+        self.forget_dedups(queue_id, everything_ms)
+        self._dedup_slices.pop(queue_id, None)
+        self._forget_samples_of([queue_id])
+
+
+def _sample_values(sample: Sample) -> tuple[str, int, int, int, str]:
+    slice_ = _slice(sample.step_ms, sample.at_ms)
+    return sample.subject, sample.step_ms, slice_, sample.at_ms, sample.data
+
+
+def _slice(step_ms: int, at_ms: int) -> int:
+    return at_ms // (step_ms * SAMPLES_PER_SLICE)

@@ -1,0 +1,147 @@
+"""`cassq schema`: make the tables of a Cassandra keyspace, and look at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cassq.cli import output
+from cassq.cli.verb import Invocation, Verb
+from cassq.clock import SystemClock
+from cassq.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from cassq.catalog.cassandra.schema import Status
+    from cassq.cql import Cql
+
+URL = "cassandra://db1,db2/cassq"
+
+
+@click.group()
+def schema() -> None:
+    """Make, upgrade and look at the tables of a Cassandra keyspace.
+
+    A directory needs none of this: its tables are made when it is opened.
+    """
+
+
+@contextmanager
+def _session(call: Invocation) -> Iterator[tuple[ModuleType, Cql]]:
+    """What knows the schema, and a session with the cluster of the URL; both need the driver."""
+    try:
+        from cassq import cluster
+        from cassq.catalog.cassandra import schema as schemas
+    except ImportError as exc:
+        raise MissingExtraError(
+            "cassandra: URLs need the package cassandra-driver",
+            hint="pip install 'cassq[cassandra]'",
+        ) from exc
+    cql = cluster.open_session(call.url, SystemClock())
+    try:
+        yield schemas, cql
+    finally:
+        cql.close()
+
+
+@schema.command(
+    "apply",
+    cls=Verb,
+    short_help="Make the tables of a Cassandra keyspace, or bring them up to date.",
+    examples=[
+        f"cassq schema apply --url {URL} --replication 3",
+        "cassq schema apply --url cassandra://db1/cassq?dc=east --replication east=3,west=3",
+        f"cassq schema apply --url {URL}",
+    ],
+)
+@click.option(
+    "--replication",
+    metavar="COUNT|DC=COUNT,...",
+    help="How many replicas a new keyspace has, in each data centre or in those named.",
+)
+@click.pass_obj
+def apply(call: Invocation, replication: str | None) -> None:
+    """Make the tables of the URL's keyspace, and the keyspace with --replication if it is missing;
+    or bring them up to date.
+
+    Nothing happens to tables that are up to date, and any number may run this at once. Whoever
+    runs an older cassq goes on working, but cannot connect anew. Three replicas are what lets one
+    server fail.
+    """
+    steps: list[str] = []
+
+    def done(step: str) -> None:
+        steps.append(step)
+        if not call.as_json:
+            output.say(step)
+
+    with _session(call) as (schemas, cql):
+        replicas = None if replication is None else schemas.parse_replication(replication)
+        version = schemas.apply(cql, SystemClock(), replicas, done=done)
+        keyspace = cql.contact.keyspace
+    if call.as_json:
+        output.document({"keyspace": keyspace, "version": version, "done": steps})
+    elif not steps:
+        output.say(f"keyspace {keyspace} has schema version {version}: nothing to do")
+
+
+@schema.command(
+    "status",
+    cls=Verb,
+    short_help="Show the version, replication and durability of a keyspace.",
+    examples=[
+        f"cassq schema status --url {URL}",
+        f"cassq schema status --url {URL} --json | jq .version",
+    ],
+)
+@click.pass_context
+def status(ctx: click.Context) -> None:
+    """Show what a Cassandra keyspace is: its schema version and the one that this cassq needs, how
+    it is replicated, whether all servers agree on its tables, and how they sync to disk.
+
+    The exit code is 1 unless this cassq can work with it as it is.
+    """
+    call = ctx.ensure_object(Invocation)
+    with _session(call) as (schemas, cql):
+        found: Status = schemas.status(cql)
+        replication = schemas.told(found.replicas)
+        advice = schemas.advice(found)
+    if call.as_json:
+        output.document({**described(found), "advice": advice})
+    else:
+        _show(found, replication, advice)
+    if found.version != found.known_version:
+        ctx.exit(1)
+
+
+def described(found: Status) -> dict[str, Any]:
+    """A status as JSON has it; replicas for all data centres alike are under `*`."""
+    return {
+        "keyspace": found.keyspace,
+        "exists": found.exists,
+        "version": found.version,
+        "needed": found.known_version,
+        "replication": {name or "*": count for name, count in found.replicas.items()},
+        "agreed": found.agreed,
+        "nodes": found.nodes,
+        "nodes_up": found.nodes_up,
+        "commitlog_sync": dict(found.commitlog_sync),
+    }
+
+
+def _show(found: Status, replication: str, advice: list[str]) -> None:
+    syncs = ", ".join(sorted(set(found.commitlog_sync.values()))) or "not told"
+    version = "none" if found.version is None else str(found.version)
+    rows = [
+        ("schema version", f"{version}, needed: {found.known_version}"),
+        ("replication", replication or "none"),
+        ("servers", f"{found.nodes_up} of {found.nodes} up"),
+        ("agree on the schema", "yes" if found.agreed else "no"),
+        ("commitlog_sync", syncs),
+    ]
+    output.table(("keyspace", found.keyspace), rows)
+    for line in advice:
+        output.note(f"note: {line}")

@@ -1,0 +1,176 @@
+"""A Cassandra keyspace as the place of queues: its URL, and the ports put together.
+
+cassandra://USER:PASSWORD@HOST1,HOST2:9042/KEYSPACE?dc=...&consistency=...&serial=...&tls=...
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote
+
+from cassq.catalog.cassandra import CassandraCatalog
+from cassq.clock import Clock
+from cassq.contact import SERIALS, Contact
+from cassq.cql import Cql
+from cassq.doorbell import PollingDoorbell
+from cassq.embedded import Embedded
+from cassq.errors import ConfigError
+from cassq.extents.cassandra import CassandraStore
+from cassq.ids import Ids
+from cassq.locks.lease import LeaseLocker
+from cassq.ports import Life, Ports
+
+PORT = 9042
+OPTIONS = ("dc", "consistency", "serial", "tls", "ca", "cert", "key")
+# Two quorums have a replica in common: what one wrote the other reads.
+QUORUMS = ("local_quorum", "quorum")
+# How far the servers' certificates are verified.
+TLS = ("full", "ca", "no")
+_EXAMPLE = "cassandra://host1,host2/keyspace"
+
+_HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:@/?#\s]+))(?::(?P<port>\d+))?")
+_KEYSPACE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
+
+
+def open_keyspace(rest: str, options: Mapping[str, str], clock: Clock) -> Embedded:
+    """The queues of a keyspace whose tables were made by `cassq schema apply`. rest, options: of
+    the URL, as in `contact_of`.
+
+    Raises ConfigError for a URL, credentials, a keyspace or data centre that cannot be right, and
+    BackendUnavailableError when no server answers. Cost: some ten requests.
+    """
+    contact = contact_of(rest, options)
+    cql = Cql(contact, clock, keyspace=contact.keyspace)
+    try:
+        catalog = CassandraCatalog(cql, clock)
+        store = CassandraStore(cql, clock)
+    except BaseException:
+        cql.close()
+        raise
+    ids = Ids()
+    ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, Life())
+    return Embedded(ports, lambda _queue_id: PollingDoorbell(), cql.abandon)
+
+
+def open_session(url: str | None, clock: Clock) -> Cql:
+    """A session with the cluster of a URL, whose keyspace need not be there.
+
+    Raises as `open_keyspace`, and ConfigError for a URL of anything else.
+    """
+    scheme, _, rest = (url or "").partition(":")
+    rest, _, query = rest.partition("?")
+    if scheme != "cassandra":
+        raise ConfigError(
+            "only a Cassandra keyspace has a schema to be looked after",
+            hint=f"name it with --url or CASSQ_URL: {_EXAMPLE}",
+        )
+    return Cql(contact_of(rest, dict(parse_qsl(query, keep_blank_values=True))), clock)
+
+
+def contact_of(rest: str, options: Mapping[str, str]) -> Contact:
+    """Where a URL leads: what stands between `cassandra:` and `?`, and its options.
+
+    Raises ConfigError, which never shows a password.
+    """
+    place, _, keyspace = rest.removeprefix("//").partition("/")
+    who, at, listed = place.rpartition("@")
+    user, colon, password = who.partition(":")
+    if not rest.startswith("//") or not listed:
+        raise ConfigError("the URL names no server", hint=f"write {_EXAMPLE}")
+    if at and not (user and colon and password):
+        raise ConfigError(
+            f"the URL of {listed} has no user with a password before the @",
+            hint="write cassandra://user:password@host/keyspace; %40 is an @ in a password",
+        )
+    unknown = sorted(set(options) - set(OPTIONS))
+    if unknown:
+        raise ConfigError(
+            f"the URL of {listed} has an unknown option {unknown[0]!r}",
+            hint=f"it may have {', '.join(OPTIONS)}",
+        )
+    if not _KEYSPACE.fullmatch(keyspace):
+        raise ConfigError(
+            f"the URL of {listed} names no keyspace, but {keyspace!r}",
+            hint=f"write {_EXAMPLE}; a keyspace has up to 48 letters, digits and _",
+        )
+    hosts, port = _hosts(listed)
+    return Contact(
+        hosts=hosts,
+        keyspace=keyspace,
+        port=port,
+        data_centre=options.get("dc", ""),
+        user=unquote(user),
+        password=unquote(password),
+        tls=tls_of(options),
+        consistency=_one_of(options, "consistency", QUORUMS),
+        serial=_one_of(options, "serial", tuple(SERIALS)),
+    )
+
+
+def _hosts(listed: str) -> tuple[tuple[str, ...], int]:
+    """The hosts, and the port that all of them have."""
+    hosts: list[str] = []
+    ports: set[int] = set()
+    for told in listed.split(","):
+        match = _HOST.fullmatch(told.strip())
+        if match is None or not 0 < int(match["port"] or PORT) < 65536:
+            raise ConfigError(f"{told!r} is no host", hint=f"write host or host:{PORT}")
+        hosts.append(match["six"] or match["name"])
+        if match["port"]:
+            ports.add(int(match["port"]))
+    if len(ports) > 1:
+        raise ConfigError(
+            f"{listed} has several ports", hint="all servers of a cluster listen at one port"
+        )
+    return tuple(hosts), ports.pop() if ports else PORT
+
+
+def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    """An option that has one of these values; the first if it is not given."""
+    value = options.get(name, allowed[0]).lower()
+    if value not in allowed:
+        raise ConfigError(
+            f"{name} is {' or '.join(allowed)}, not {options[name]!r}",
+            hint="with any other, what was acknowledged could be missed by who reads"
+            if name == "consistency"
+            else "",
+        )
+    return value
+
+
+def tls_of(options: Mapping[str, str]) -> ssl.SSLContext | None:
+    """How to encrypt; None for not at all.
+
+    `tls=full` (or 1): the server has a certificate for its address, of an authority in the file
+    `ca=` or known to this machine. `tls=ca`: whatever its address. `cert=` and `key=`: the
+    client's own. With any of these files tls is on.
+    """
+    files = {name: options[name] for name in ("ca", "cert", "key") if name in options}
+    told = options.get("tls", "full" if files else "no")
+    level = {"1": "full", "true": "full", "yes": "full", "0": "no", "false": "no"}.get(told, told)
+    if level not in TLS:
+        raise ConfigError(f"tls is {', '.join(TLS)}, not {told!r}")
+    if level == "no":
+        if files:
+            raise ConfigError(f"tls is off, but the URL has {min(files)}=")
+        return None
+    if "key" in files and "cert" not in files:
+        raise ConfigError("the URL has key=, but no cert=")
+    for name, path in files.items():
+        if not Path(path).is_file():
+            raise ConfigError(f"{name}={path}: there is no such file")
+    try:
+        context = ssl.create_default_context(cafile=files.get("ca"))
+        context.check_hostname = level == "full"
+        if "cert" in files:
+            context.load_cert_chain(files["cert"], files.get("key"))
+    except (ssl.SSLError, OSError) as exc:
+        told = ", ".join(f"{name}={path}" for name, path in files.items())
+        raise ConfigError(
+            f"{told} cannot be used: {exc.strerror or exc}",
+            hint="they are PEM files: a certificate, or a key without a pass phrase",
+        ) from exc
+    return context

@@ -1,0 +1,94 @@
+"""Where a Cassandra cluster is, and how it is talked to."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cassandra import (
+    ConsistencyLevel,
+)
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+from cassandra.policies import (
+    ConstantSpeculativeExecutionPolicy,
+    DCAwareRoundRobinPolicy,
+    FallthroughRetryPolicy,
+    RoundRobinPolicy,
+    TokenAwarePolicy,
+)
+from cassandra.query import tuple_factory
+
+REQUEST_SECONDS = 5.0
+SPECULATE_SECONDS, SPECULATE_MOST = 0.15, 1
+
+CONSISTENCIES = {
+    "local_quorum": ConsistencyLevel.LOCAL_QUORUM,
+    "quorum": ConsistencyLevel.QUORUM,
+    "each_quorum": ConsistencyLevel.EACH_QUORUM,
+    "local_one": ConsistencyLevel.LOCAL_ONE,
+    "one": ConsistencyLevel.ONE,
+    "all": ConsistencyLevel.ALL,
+}
+SERIALS = {
+    "local_serial": ConsistencyLevel.LOCAL_SERIAL,
+    "serial": ConsistencyLevel.SERIAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """Where a cluster is, and how it is talked to.
+
+    hosts: contact points. data_centre: the local one; "" where there is but one. tls: None for
+    none. consistency, serial: names of `CONSISTENCIES` and `SERIALS`.
+    """
+
+    hosts: tuple[str, ...]
+    keyspace: str
+    port: int = 9042
+    data_centre: str = ""
+    user: str = ""
+    password: str = ""
+    tls: ssl.SSLContext | None = None
+    consistency: str = "local_quorum"
+    serial: str = "local_serial"
+
+    @property
+    def told(self) -> str:
+        """For error messages: without the password."""
+        return f"{','.join(self.hosts)}:{self.port}/{self.keyspace}"
+
+
+def cluster(contact: Contact, stamp: Callable[[], int]) -> Cluster:
+    """The driver's cluster, not yet connected. stamp: gives plain writes their microseconds."""
+    local = (
+        DCAwareRoundRobinPolicy(contact.data_centre) if contact.data_centre else RoundRobinPolicy()
+    )
+    profile = ExecutionProfile(
+        load_balancing_policy=TokenAwarePolicy(local),
+        retry_policy=FallthroughRetryPolicy(),
+        consistency_level=CONSISTENCIES[contact.consistency],
+        serial_consistency_level=SERIALS[contact.serial],
+        request_timeout=REQUEST_SECONDS,
+        row_factory=tuple_factory,
+        speculative_execution_policy=ConstantSpeculativeExecutionPolicy(
+            SPECULATE_SECONDS, SPECULATE_MOST
+        ),
+    )
+    auth = PlainTextAuthProvider(contact.user, contact.password) if contact.user else None
+    return Cluster(
+        list(contact.hosts),
+        port=contact.port,
+        auth_provider=auth,
+        ssl_context=contact.tls,
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        # Without it a request of some 10 KB waits for the acknowledgement of its first part.
+        sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
+        protocol_version=5,
+        compression=False,
+        timestamp_generator=stamp,
+        application_name="cassq",
+    )

@@ -1,0 +1,100 @@
+"""What the driver of Cassandra raises, as cassq's own errors."""
+
+from __future__ import annotations
+
+import re
+
+from cassandra import (
+    AuthenticationFailed,
+    CoordinationFailure,
+    InvalidRequest,
+    OperationTimedOut,
+    Timeout,
+    Unauthorized,
+    Unavailable,
+    UnresolvableContactPoints,
+)
+from cassandra.cluster import NoHostAvailable
+from cassandra.connection import ConnectionException
+from cassandra.protocol import OverloadedErrorMessage, SyntaxException
+
+from cassq.contact import Contact
+from cassq.errors import (
+    BackendError,
+    BackendTimeoutError,
+    BackendUnavailableError,
+    BrokenInvariantError,
+    ConfigError,
+)
+
+# What a server says of a table or keyspace that is not there.
+_MISSING = re.compile("unconfigured table|(table|[Kk]eyspace) .*does not exist")
+
+
+class OverloadedError(BackendUnavailableError):
+    """A node has too much to do: it may be asked again, for less at a time."""
+
+
+def explained(exc: Exception, where: str, *, conditional: bool) -> BackendError:
+    """A driver's error as ours. conditional: it was sent once, and may have been applied."""
+    name = f"Cassandra at {where}"
+    if isinstance(exc, OverloadedErrorMessage):
+        return OverloadedError(f"{name} is overloaded: {exc}")
+    if isinstance(exc, Unavailable):
+        return BackendUnavailableError(
+            f"{name}: {exc.alive_replicas} of {exc.required_replicas} replicas are there",
+            hint="it goes on when they are back",
+        )
+    if isinstance(exc, (Timeout, OperationTimedOut, CoordinationFailure)):
+        told = f"{name} did not answer in time: {type(exc).__name__}"
+        hint = "a node is slow or gone; try again"
+        return BackendTimeoutError(told, hint=hint, outcome_unknown=conditional)
+    if isinstance(exc, (NoHostAvailable, ConnectionException)):
+        told = f"{name} cannot be reached: {first_line(exc)}"
+        return BackendUnavailableError(told, outcome_unknown=conditional)
+    if isinstance(exc, (InvalidRequest, SyntaxException)):
+        if _MISSING.search(str(exc)):
+            return BackendUnavailableError(
+                f"{name}: {first_line(exc)}",
+                hint="make its tables: `cassq schema apply --url URL`",
+                retryable=False,
+            )
+        raise BrokenInvariantError(f"{name} refuses a statement: {exc}") from exc
+    if isinstance(exc, Unauthorized):
+        return BackendUnavailableError(f"{name}: {first_line(exc)}", retryable=False)
+    return BackendError(f"{name}: {type(exc).__name__}: {exc}", outcome_unknown=True)
+
+
+def unconnected(exc: BaseException, contact: Contact, data_centres: set[str]) -> BaseException:
+    """Why a session could not be begun. data_centres: those that the cluster told of."""
+    if not isinstance(exc, Exception):
+        return exc
+    errors = exc.errors if isinstance(exc, NoHostAvailable) else None
+    causes = errors if isinstance(errors, dict) else {}
+    if any(isinstance(each, AuthenticationFailed) for each in (exc, *causes.values())):
+        return ConfigError(
+            f"Cassandra at {contact.told} refuses the user {contact.user!r}",
+            hint="give them in the URL: cassandra://USER:PASSWORD@HOST/KEYSPACE",
+        )
+    if data_centres and contact.data_centre and contact.data_centre not in data_centres:
+        return no_data_centre(contact.data_centre, data_centres)
+    if isinstance(exc, UnresolvableContactPoints):
+        return BackendUnavailableError(f"{','.join(contact.hosts)}: no such host", retryable=False)
+    reasons = {str(cause).rpartition("Last error: ")[2] for cause in causes.values()}
+    return BackendUnavailableError(
+        f"nobody answers at {contact.told}: {', '.join(sorted(reasons)) or first_line(exc)}",
+        hint="is Cassandra running there, and is the port right?",
+    )
+
+
+def no_data_centre(name: str, there: set[str]) -> ConfigError:
+    """The URL's data centre is not there, or it names none where it has to."""
+    return ConfigError(
+        f"there is no data centre {name!r}" if name else "there are several data centres",
+        hint=f"say with dc= which is near: {', '.join(sorted(there))}",
+    )
+
+
+def first_line(exc: BaseException) -> str:
+    """What an error says, in short."""
+    return str(exc).splitlines()[0] if str(exc) else type(exc).__name__

@@ -1,0 +1,155 @@
+"""The Cassandra store: an extent is a head row, and partitions of frames, a bucket each.
+
+Frames are immutable rows, clustered by their first seq; buckets are bounded by bytes and frames,
+and the next one is noted in the head before its first frame, when everything before is there
+without a gap. A position is a bucket and the first seq of a frame in it: a reader begins right
+there. Large frames are cut into parts, of which the first is written last.
+
+An extent has one writer in all its life. It and its partitions have a name that is never given
+again, so that a writer needs no epoch to be told from a later one, and what the writer of a
+dropped extent still writes is nobody's. Writes are stamped with their seq, not with a clock: one
+that is repeated or late changes nothing, and a drop removes whatever is still to come.
+
+How a seal decides for every append whether it counts:
+
+- cp: every frame is one conditional write, refused once its bucket is sealed. The sealer seals
+  the head first: no newer bucket can begin. Then it seals the newest bucket, and its count is the
+  end: each frame was applied before, or never will be. The first frame of a bucket finds nothing
+  that could refuse it when all was dropped long ago: so after it the writer looks at the head.
+- ap: frames are plain writes, which nobody can refuse. So, as in the files store, the writer looks
+  at the seal mark after each write and before it acknowledges, and the sealer sets the mark
+  before it looks for frames. Both writes and reads are of a quorum. When the writer's look did not
+  see the mark, the mark was not yet set when the look began; the frame had been written to a
+  quorum before, and the sealer's walk began after: it finds the frame, however long either of
+  them was stopped in between and whatever their clocks say. When it saw the mark, it acknowledges
+  nothing. So no lease takes part in it.
+  What lies past the end (frames of which an earlier one is missing, and writes that come late)
+  was never acknowledged: it is never read, and goes with its partition. There is nothing to
+  rescue.
+
+This holds where all quorums meet: consistency LOCAL_QUORUM within one data centre, or QUORUM.
+An extent written with LOCAL_QUORUM is sealed from its own data centre only; elsewhere `seal`
+refuses, and the pipe stays unsealed, until that data centre is back. A quorum of replicas has to
+keep what it acknowledged: with `commitlog_sync: periodic` nodes that lose power at the same time
+may not.
+
+Readers of an unsealed pipe stop at the acknowledged end, which the writer tells after each
+append without waiting for it; in the writer's own process it is known at once. It may lag, and
+never leads.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+
+from cassq.clock import Clock
+from cassq.cql import Cql, Statement
+from cassq.errors import BackendUnavailableError, ConfigError
+from cassq.extents.cassandra import statements
+from cassq.extents.cassandra.ends import plain_end, strict_end
+from cassq.extents.cassandra.heads import Head, Heads
+from cassq.extents.cassandra.marks import marks_of
+from cassq.extents.cassandra.plain_writer import PlainWriter
+from cassq.extents.cassandra.reader import CassandraReader, Turns
+from cassq.extents.cassandra.strict_writer import StrictWriter
+from cassq.extents.cassandra.writer import CassandraWriter, Means, Sizes
+from cassq.extents.port import ExtentInfo, ExtentMissingError, ExtentStore
+from cassq.frames import Place
+
+_QUORUMS = ("local_quorum", "quorum")
+
+
+class CassandraStore(ExtentStore):
+    """Extents in a keyspace. Thread-safe. `cql` is the caller's to close.
+
+    Raises ConfigError for a consistency whose reads may miss what was written.
+    """
+
+    seals_exactly = True
+
+    def __init__(self, cql: Cql, clock: Clock, sizes: Sizes | None = None) -> None:
+        contact = cql.contact
+        if contact.consistency not in _QUORUMS:
+            raise ConfigError(
+                f"consistency {contact.consistency!r} could lose what was acknowledged",
+                hint=f"use one of {', '.join(_QUORUMS)}",
+            )
+        local = contact.consistency == "local_quorum"
+        self._home = contact.data_centre if local else ""
+        self._cql = cql
+        self._clock = clock
+        self._heads = Heads(cql)
+        self._turns = Turns(cql, clock)
+        self._writers: dict[str, CassandraWriter] = {}
+        self._means = Means(cql, self._heads, clock, sizes or Sizes(), self._writer_closed)
+
+    def create(self, pipe_id: str, queue_name: str, *, strict: bool = False) -> CassandraWriter:
+        """Cost: one conditional write."""
+        extent = f"{pipe_id}.{secrets.token_hex(6)}"
+        head = Head(pipe_id, extent, queue_name, strict, self._home, 1, sealed=False)
+        self._heads.create(head)
+        writer = (StrictWriter if strict else PlainWriter)(self._means, head)
+        self._writers[pipe_id] = writer
+        return writer
+
+    def reader(self, pipe_id: str) -> CassandraReader:
+        """Cost: one read."""
+        head = self._heads.get(pipe_id)
+        return CassandraReader(self._cql, self._heads, head, self._turns, self._writers.get)
+
+    def seal(self, pipe_id: str) -> Place:
+        """Raises BackendUnavailableError for an extent of another data centre.
+        Cost: a read and a conditional write; then two reads (ap), or a conditional write and a
+        read (cp)."""
+        head = self._heads.get(pipe_id)
+        if head.home != self._home:
+            raise BackendUnavailableError(
+                f"pipe {pipe_id} is written in data centre {head.home or 'any'!r}, and cannot be "
+                f"sealed from {self._home or 'any'!r}",
+                hint="run `cassq reap` there too, with the same consistency in the URL",
+                retryable=False,
+            )
+        head = self._heads.seal(head, pipe_id)
+        self._turns.forget(head.extent)
+        return (strict_end if head.strict else plain_end)(self._cql, head)
+
+    def abandoned(self, pipe_id: str) -> bool:
+        """Only a writer that was closed is known to be gone. Cost: two reads."""
+        if pipe_id in self._writers:
+            return False
+        head = self._heads.find(pipe_id)
+        return head is None or self._is_closed(head)
+
+    def drop(self, pipe_ids: Sequence[str]) -> None:
+        """Cost: for each a read and a conditional write, one more if it is not sealed, and a
+        plain one for each of its buckets, side by side."""
+        fenced: list[Head] = []
+        removals: list[Statement] = []
+        for pipe_id, head in zip(pipe_ids, self._heads.find_many(pipe_ids), strict=True):
+            with suppress(ExtentMissingError):
+                fenced.append(self._heads.seal(head, pipe_id))
+        for head in fenced:
+            self._turns.forget(head.extent)
+            removals += [
+                (statements.DROP_BUCKET, (head.extent, bucket)) for bucket in range(head.buckets)
+            ]
+            removals.append((statements.DROP_MARKS, (head.extent,)))
+        self._cql.write_many(removals)
+        for head in fenced:
+            self._heads.drop(head)
+
+    def extents(self, known: Collection[str] = ()) -> Iterator[ExtentInfo]:
+        for head in self._heads.all():
+            if head.pipe_id not in known:
+                yield ExtentInfo(head.pipe_id, head.queue_name, self._is_closed(head))
+
+    def close(self) -> None:
+        """Nothing is held between calls."""
+
+    def _is_closed(self, head: Head) -> bool:
+        return marks_of(self._cql.read(statements.READ_MARKS, (head.extent,))).closed
+
+    def _writer_closed(self, pipe_id: str) -> None:
+        self._writers.pop(pipe_id, None)

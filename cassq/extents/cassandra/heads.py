@@ -1,0 +1,134 @@
+"""Heads of extents on Cassandra: one row each, changed by conditional writes alone.
+
+A conditional write without an answer is read back, linearized with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cassq.cql import Cql, Row
+from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
+from cassq.extents.cassandra import statements
+from cassq.extents.port import ExtentMissingError
+
+TRIES = 8
+
+
+class Head(NamedTuple):
+    """What an extent is. See `extents` in the schema."""
+
+    pipe_id: str
+    extent: str
+    queue_name: str
+    strict: bool
+    home: str
+    buckets: int
+    sealed: bool
+
+
+def head_of(row: Row) -> Head:
+    """A head as it was read."""
+    pipe_id, extent, queue_name, strict, home, buckets, sealed = row
+    return Head(pipe_id, extent, queue_name, strict, home, buckets, bool(sealed))
+
+
+class Heads:
+    """The heads of all extents."""
+
+    def __init__(self, cql: Cql) -> None:
+        self._cql = cql
+
+    def create(self, head: Head) -> None:
+        """Add a head; BackendUnavailableError when the pipe has one already.
+        Cost: one conditional write."""
+        values = (head.pipe_id, head.extent, head.queue_name, head.strict, head.home)
+        for _ in range(TRIES):
+            if self._applied(statements.CREATE_HEAD, values):
+                return
+            there = self.find(head.pipe_id, serial=True)
+            if there is not None and there.extent == head.extent:
+                return
+            if there is not None:
+                raise BackendUnavailableError(
+                    f"there is an extent of pipe {head.pipe_id} already", retryable=False
+                )
+        raise BackendTimeoutError(f"the extent of pipe {head.pipe_id} could not be made")
+
+    def find(self, pipe_id: str, *, serial: bool = False) -> Head | None:
+        """A pipe's head, if it has one. Cost: one read."""
+        return self.find_many([pipe_id], serial=serial)[0]
+
+    def find_many(self, pipe_ids: Sequence[str], *, serial: bool = False) -> list[Head | None]:
+        """The heads of several pipes. Cost: one read each, side by side."""
+        asked = [(statements.READ_HEAD, (pipe_id,)) for pipe_id in pipe_ids]
+        found = self._cql.read_many(asked, serial=serial)
+        return [head_of(rows[0]) if rows else None for rows in found]
+
+    def get(self, pipe_id: str) -> Head:
+        """A pipe's head; ExtentMissingError when there is none. Cost: one read."""
+        head = self.find(pipe_id)
+        if head is None:
+            raise missing(pipe_id)
+        return head
+
+    def all(self) -> list[Head]:
+        """Every head, oldest first. Cost: reads the table."""
+        return sorted(head_of(row) for row in self._cql.read(statements.LIST_HEADS))
+
+    def begin_bucket(self, head: Head, bucket: int) -> bool:
+        """Note that its one writer goes on to `bucket`; False when the extent is sealed or gone.
+        Cost: one conditional write."""
+        values = (bucket + 1, head.pipe_id, head.extent, bucket)
+        for _ in range(TRIES):
+            if self._applied(statements.BEGIN_BUCKET, values):
+                return True
+            there = self.find(head.pipe_id, serial=True)
+            if there is None or there.extent != head.extent or there.sealed:
+                return False
+            if there.buckets == bucket + 1:
+                return True
+        raise BackendTimeoutError(f"pipe {head.pipe_id} could not begin another bucket")
+
+    def seal(self, head: Head | None, pipe_id: str) -> Head:
+        """Let no further bucket begin, and nothing plain be acknowledged.
+        Cost: one conditional write, none when it is sealed."""
+        for _ in range(TRIES):
+            if head is None:
+                raise missing(pipe_id)
+            if head.sealed:
+                return head
+            values = (pipe_id, head.extent, head.buckets)
+            if self._applied(statements.SEAL_HEAD, values):
+                return head._replace(sealed=True)
+            head = self.find(pipe_id, serial=True)
+        raise BackendTimeoutError(f"pipe {pipe_id} could not be sealed")
+
+    def drop(self, head: Head) -> None:
+        """Remove a head. Cost: one conditional write."""
+        for _ in range(TRIES):
+            if self._applied(statements.DROP_HEAD, (head.pipe_id, head.extent)):
+                return
+            there = self.find(head.pipe_id, serial=True)
+            if there is None or there.extent != head.extent:
+                return
+        raise BackendTimeoutError(f"the extent of pipe {head.pipe_id} could not be removed")
+
+    def _applied(self, text: str, values: Sequence[object]) -> bool:
+        """Whether it was certainly applied: if not, the caller reads what has become of it."""
+        try:
+            return self._cql.apply(text, values)[0]
+        except BackendError as exc:
+            if not exc.outcome_unknown:
+                raise
+            return False
+
+
+def missing(pipe_id: str) -> ExtentMissingError:
+    """There is no such extent."""
+    return ExtentMissingError(
+        f"the extent of pipe {pipe_id} is missing",
+        hint="restore it from a backup, or give its messages up with `cassq queue delete`",
+        retryable=False,
+    )

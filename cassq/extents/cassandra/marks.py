@@ -1,0 +1,127 @@
+"""Marks of extents on Cassandra: what a writer and its readers tell one another, lazily."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from cassq.clock import Stopwatch
+from cassq.cql import Cql, Row
+from cassq.errors import CassqError
+from cassq.extents.cassandra import statements
+from cassq.frames import Place
+
+logger = logging.getLogger("cassq")
+
+
+class Marks(NamedTuple):
+    """See `extent_marks` in the schema."""
+
+    acked: int = 0  # the position of the end of what is acknowledged
+    closed: bool = False
+    turn: bool = False
+
+
+def marks_of(rows: Sequence[Row]) -> Marks:
+    """Marks as they were read."""
+    if not rows:
+        return Marks()
+    acked, closed, turn = rows[0]
+    return Marks(acked or 0, bool(closed), bool(turn))
+
+
+class Look:
+    """A read that is repeated, at once or in passing, each time giving its rows to `note`.
+
+    note: called in the driver's thread too, so it only sets values.
+    """
+
+    def __init__(
+        self, cql: Cql, text: str, values: Sequence[Any], note: Callable[[list[Row]], object]
+    ) -> None:
+        self._cql = cql
+        self._text = text
+        self._values = values
+        self._note = note
+        self._watch: Stopwatch | None = None
+        self._busy = False
+
+    def age(self) -> float:
+        """Seconds since the last look began."""
+        return self._watch.seconds() if self._watch is not None else float("inf")
+
+    def now(self) -> None:
+        """Look, and wait for it. Cost: one read."""
+        watch = Stopwatch()
+        self._note(self._cql.read(self._text, self._values))
+        self._watch = watch
+
+    def soon(self) -> None:
+        """Look in passing, unless that is being done. Never fails. Cost: one read, of which
+        nothing is waited for."""
+        if self._busy:
+            return
+        self._busy = True
+        self._watch = Stopwatch()
+        try:
+            future = self._cql.send(self._cql.bound(self._text, self._values))
+        except CassqError as exc:
+            self._failed(exc)
+            return
+        future.add_callbacks(self._seen, self._failed)
+
+    def _seen(self, rows: Any) -> None:
+        self._note(list(rows or ()))
+        self._busy = False
+
+    def _failed(self, exc: Exception) -> None:
+        # Whoever needs to know looks again, and waits for it.
+        logger.debug("a look in passing failed: %s", exc)
+        self._busy = False
+
+
+class Teller:
+    """Tells the end of what is acknowledged, in passing: one write at a time, the newest end."""
+
+    def __init__(self, cql: Cql, extent: str) -> None:
+        self._cql = cql
+        self._extent = extent
+        self._lock = threading.Lock()
+        self._wanted: tuple[Place, bool] = (Place(0, 0), False)
+        self._told: tuple[Place, bool] = self._wanted
+        self._busy = False
+
+    def tell(self, end: Place, *, closed: bool = False) -> None:
+        """Tell it soon; never waits, never fails."""
+        with self._lock:
+            self._wanted = (end, closed)
+        self.again()
+
+    def again(self) -> None:
+        """Tell what could not be told."""
+        with self._lock:
+            if self._busy or self._told == self._wanted:
+                return
+            self._busy = True
+            end, closed = wanted = self._wanted
+        text = statements.TELL_CLOSED if closed else statements.TELL_ACKED
+        try:
+            values = (self._extent, end.pos, end.seq + 1)
+            future = self._cql.send(self._cql.bound(text, values))
+        except CassqError as exc:
+            self._failed(exc)
+            return
+        future.add_callbacks(lambda _: self._done(wanted), self._failed)
+
+    def _done(self, told: tuple[Place, bool]) -> None:
+        with self._lock:
+            self._told = told
+            self._busy = False
+        self.again()
+
+    def _failed(self, exc: Exception) -> None:
+        logger.debug("the end of %s could not be told: %s", self._extent, exc)
+        with self._lock:
+            self._busy = False

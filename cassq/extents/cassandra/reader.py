@@ -1,0 +1,290 @@
+"""Reading an extent from Cassandra: by slices of a bucket, frame by verified frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from cassandra.cluster import ResponseFuture
+
+from cassq.clock import Clock
+from cassq.cql import Cql, Row
+from cassq.errors import BackendError
+from cassq.extents.cassandra import statements
+from cassq.extents.cassandra.heads import Head, Heads, missing
+from cassq.extents.cassandra.marks import Look, Marks, marks_of
+from cassq.extents.cassandra.places import bucket_and_seq, end_at, end_place, position
+from cassq.extents.cassandra.writer import CassandraWriter
+from cassq.extents.port import ExtentReader, Slice
+from cassq.frames import HEADER_SIZE, Frame, FrameError, Place, decode, frame_seqs, pipe_key
+
+# An end known so long is new enough; known for longer it is read anew in passing; known for
+# longer still, whoever asks waits for it.
+FRESH_SECONDS, STALE_SECONDS = 0.004, 0.03
+_SLICE_MIN, _SLICE_MAX = 128 * 1024, 2 * 1024 * 1024
+_ROWS_MAX = 5000  # a page of the driver's
+_BUCKETS_KNOWN_MAX = 10_000
+
+
+class Turns:
+    """Which pipes' turns this process asked for, and since when it saw nothing new in them."""
+
+    def __init__(self, cql: Cql, clock: Clock) -> None:
+        self._cql = cql
+        self._clock = clock
+        self._seen: dict[str, tuple[int, int]] = {}
+
+    def ask(self, extent: str, marks: Marks) -> int:
+        """Ask once; own boot milliseconds of the last append, as far as it was watched.
+        Cost: one plain write, the first time."""
+        if extent not in self._seen:
+            self._cql.write(statements.ASK_TURN, (extent,))
+        acked, since_ms = self._seen.get(extent, (-1, 0))
+        if acked != marks.acked:
+            since_ms = self._clock.boot_ms()
+            self._seen[extent] = (marks.acked, since_ms)
+        return since_ms
+
+    def forget(self, extent: str) -> None:
+        """It was sealed."""
+        self._seen.pop(extent, None)
+
+
+class _Coming(NamedTuple):
+    bucket: int
+    base_seq: int
+    future: ResponseFuture
+
+
+class CassandraReader(ExtentReader):
+    """Reads one extent; keeps the last slice for the next read, and has the one after it under
+    way while it is read in order.
+
+    local: the writer of a pipe, when it is one of this process.
+    """
+
+    earlier_boot = False
+
+    def __init__(
+        self,
+        cql: Cql,
+        heads: Heads,
+        head: Head,
+        turns: Turns,
+        local: Callable[[str], CassandraWriter | None],
+    ) -> None:
+        self._cql = cql
+        self._heads = heads
+        self._head = head
+        self._turns = turns
+        self._local = local
+        self._pipe_id = head.pipe_id
+        self._key = pipe_key(head.pipe_id)
+        self._end = Place(0, 0)
+        self._look = Look(cql, statements.READ_MARKS, (head.extent,), self._note_end)
+        self._ahead: dict[int, tuple[int, bytes]] = {}  # by base seq: bucket, frame
+        self._frame: Frame | None = None
+        self._buckets: dict[int, int] = {}  # of frames read, by base seq
+        self._coming: _Coming | None = None
+        self._next_seq = 0  # where a read in order begins
+        self._in_order = True
+        self._slice_bytes = _SLICE_MIN
+        self._row_bytes = _SLICE_MIN // 2
+        self._row_messages = 1
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def published(self) -> Place:
+        writer = self._local(self._pipe_id)
+        if writer is not None:
+            self._end = max(self._end, writer.end)
+        elif (age := self._look.age()) >= STALE_SECONDS:
+            self._look.now()
+        elif age >= FRESH_SECONDS:
+            self._look.soon()
+        return self._end
+
+    def _note_end(self, rows: list[Row]) -> None:
+        self._end = max(self._end, end_at(marks_of(rows).acked))
+
+    def ask_turn(self) -> int:
+        writer = self._local(self._pipe_id)
+        if writer is not None:
+            writer.want_turn()
+            return writer.last_append_ms
+        rows = self._cql.read(statements.READ_MARKS, (self._head.extent,))
+        return self._turns.ask(self._head.extent, marks_of(rows))
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def read(self, start: Place, end_seq: int, limit: int, bytes_max: int) -> list[Slice]:
+        slices: list[Slice] = []
+        seq = start.seq
+        bucket, base = bucket_and_seq(start.pos)
+        self._in_order = seq == self._next_seq
+        total = 0
+        while seq < end_seq and limit > 0:
+            try:
+                frame = self._holding(seq, bucket, base, end_seq, limit)
+            except FrameError:
+                if slices:
+                    break  # what lies before the damage is good; the next read tells of it
+                raise
+            if slices and total + frame.size > bytes_max:
+                break
+            first = seq - frame.base_seq
+            last = min(frame.count, first + limit, end_seq - frame.base_seq)
+            slices.append(Slice(frame, first, last))
+            total += frame.size
+            limit -= last - first
+            seq += last - first
+            bucket, base = self._buckets[frame.base_seq], frame.end_seq
+        self._next_seq = seq
+        return slices
+
+    def place_after(self, start: Place, slices: Sequence[Slice]) -> Place:
+        last = slices[-1]
+        base = last.frame.base_seq
+        seq = base + last.last
+        bucket = self._buckets.get(base)
+        if bucket is None:
+            bucket, _ = self._find(base, bucket_and_seq(start.pos)[0])
+        if seq == last.frame.end_seq:
+            return end_place(bucket, seq)
+        return Place(seq, position(bucket, base))
+
+    def close(self) -> None:
+        self._ahead.clear()
+        self._frame = self._coming = None
+
+    def _holding(self, seq: int, bucket: int, base: int, end_seq: int, limit: int) -> Frame:
+        """The verified frame that holds `seq`. bucket, base: of a frame at or before it."""
+        frame = self._frame
+        if frame is not None and frame.base_seq <= seq < frame.end_seq:
+            return frame
+        if seq in self._ahead:
+            return self._decoded(seq)
+        if base not in self._ahead:
+            self._load(bucket, base, end_seq, limit)
+        while self._end_of(base) <= seq:
+            base = self._end_of(base)
+            if base not in self._ahead:
+                bucket, base = self._find(seq, bucket)
+                self._load(bucket, base, end_seq, limit)
+        return self._decoded(base)
+
+    def _end_of(self, base: int) -> int:
+        """The end of a frame that was read and not yet verified."""
+        data = self._ahead[base][1]
+        end = base + frame_seqs(data)[1] if len(data) >= HEADER_SIZE else base
+        if end == base:
+            raise self._damaged(base, "it is cut short")
+        return end
+
+    def _decoded(self, base: int) -> Frame:
+        try:
+            frame = decode(self._ahead[base][1], pipe_key=self._key)
+        except FrameError as exc:
+            raise self._damaged(base, exc.message) from exc
+        if frame.base_seq != base:
+            raise self._damaged(base, f"it is the frame of seq {frame.base_seq}")
+        self._frame = frame
+        return frame
+
+    def _damaged(self, base: int, why: str) -> FrameError:
+        told = f"pipe {self._pipe_id}, the frame at seq {base}: {why}"
+        return FrameError(told, pipe_id=self._pipe_id)
+
+    def _find(self, seq: int, bucket: int) -> tuple[int, int]:
+        """The bucket and the base seq of the frame that holds `seq`; bucket: it or an older one.
+        Cost: one read, one of each bucket side by side, and one more."""
+        head = self._looked_up()
+        buckets = range(bucket, head.buckets)
+        asked = [(statements.READ_BUCKET, (head.extent, number)) for number in buckets]
+        for number, rows in zip(buckets, self._cql.read_many(asked), strict=True):
+            if rows and rows[0][2] is not None and rows[0][2] <= seq:
+                bucket = number
+        found = self._cql.read(statements.FIND_FRAME, (head.extent, bucket, seq))
+        if not found:
+            raise self._damaged(seq, "it is missing")
+        return bucket, found[0][0]
+
+    def _looked_up(self) -> Head:
+        head = self._heads.find(self._pipe_id)
+        if head is None or head.extent != self._head.extent:
+            raise missing(self._pipe_id)
+        self._head = head
+        return head
+
+    # --- slices -------------------------------------------------------------------------------
+
+    def _load(self, bucket: int, base: int, end_seq: int, limit: int) -> None:
+        """Read the frame at `base`, and some that follow. Cost: one read, often under way; one
+        or two more where a bucket ends."""
+        rows = self._slice(bucket, base, end_seq, limit)
+        while not rows:
+            if bucket + 1 >= self._looked_up().buckets:
+                raise self._damaged(base, "it is missing")
+            bucket += 1
+            rows = self._slice(bucket, base, end_seq, limit)
+        self._keep(bucket, rows)
+        if base not in self._ahead:
+            raise self._damaged(base, f"it is missing; seq {rows[0][0]} comes next")
+        if self._in_order:
+            self._slice_bytes = min(2 * self._slice_bytes, _SLICE_MAX)
+            following = self._end_of(next(reversed(self._ahead)))
+            known = max(end_seq, self._end.seq)
+            if following < known:
+                values = (self._head.extent, bucket, following, known, self._rows(limit))
+                statement = self._cql.bound(statements.READ_FRAMES, values)
+                self._coming = _Coming(bucket, following, self._cql.send(statement))
+        else:
+            self._slice_bytes = _SLICE_MIN
+
+    def _slice(self, bucket: int, base: int, end_seq: int, limit: int) -> list[Row]:
+        coming, self._coming = self._coming, None
+        if coming is not None and coming[:2] == (bucket, base):
+            try:
+                return self._cql.result(coming.future)
+            except BackendError as exc:
+                if not exc.retryable:
+                    raise
+        values = (self._head.extent, bucket, base, end_seq, self._rows(limit))
+        return self._cql.read(statements.READ_FRAMES, values)
+
+    def _rows(self, limit: int) -> int:
+        """How many rows to ask for: as many as may be read next, by their mean size."""
+        size = self._slice_bytes if self._in_order else _SLICE_MAX
+        rows = max(1, size // self._row_bytes)
+        if not self._in_order:
+            rows = min(rows, limit // self._row_messages + 2)
+        return min(rows, _ROWS_MAX)
+
+    def _keep(self, bucket: int, rows: list[Row]) -> None:
+        """Keep the whole frames of a slice; the first one is completed if need be."""
+        self._ahead = {}
+        size, at = 0, 0
+        while at < len(rows):
+            base, part, parts, data = rows[at]
+            if part != 0 or parts is None or data is None:
+                raise self._damaged(base, "a part of it is missing")
+            whole = [row[3] for row in rows[at : at + parts] if row[0] == base]
+            if len(whole) < parts:
+                if at > 0:
+                    break  # cut off by the limit
+                values = (self._head.extent, bucket, base)
+                further = self._cql.read(statements.READ_PARTS, values)
+                whole = [data, *(row[0] for row in further)]
+                if len(whole) != parts:
+                    raise self._damaged(base, f"{len(whole)} of its {parts} parts are there")
+            frame = data if parts == 1 else b"".join(whole)
+            self._ahead[base] = (bucket, frame)
+            self._buckets[base] = bucket
+            size += len(frame)
+            at += parts
+        if len(self._buckets) > _BUCKETS_KNOWN_MAX:
+            self._buckets = dict.fromkeys(self._ahead, bucket)
+        count = min(at, len(rows))
+        self._row_bytes = max(1, size // count)
+        first, last = rows[0][0], next(reversed(self._ahead))
+        self._row_messages = max(1, (last - first) // count)

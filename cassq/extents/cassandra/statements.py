@@ -1,0 +1,108 @@
+"""The statements of the Cassandra store, each with what keeps it cheap."""
+
+from __future__ import annotations
+
+# Past the timestamps of everything that is ever written to an extent, late or by a wrong clock:
+# what is removed stays so.
+FOREVER = 1 << 62
+
+# --- heads: conditional writes only -----------------------------------------------------------
+
+# A new extent. One row.
+CREATE_HEAD = """
+INSERT INTO extents (pipe_id, extent, queue_name, strict, home, buckets)
+VALUES (?, ?, ?, ?, ?, 1) IF NOT EXISTS
+"""
+# What an extent is. One row.
+READ_HEAD = """
+SELECT pipe_id, extent, queue_name, strict, home, buckets, sealed FROM extents WHERE pipe_id = ?
+"""
+# Everything that is there, for adoption. Bounded by the extents not dropped.
+LIST_HEADS = """
+SELECT pipe_id, extent, queue_name, strict, home, buckets, sealed FROM extents
+"""
+# The writer goes on to the next bucket. One row.
+BEGIN_BUCKET = """
+UPDATE extents SET buckets = ? WHERE pipe_id = ? IF extent = ? AND buckets = ? AND sealed = null
+"""
+# No bucket begins any more, and nothing plain is acknowledged. One row.
+SEAL_HEAD = """
+UPDATE extents SET sealed = true WHERE pipe_id = ? IF extent = ? AND buckets = ? AND sealed = null
+"""
+# The last step of a drop. One row.
+DROP_HEAD = """
+DELETE FROM extents WHERE pipe_id = ? IF extent = ?
+"""
+
+# --- marks: plain writes, stamped with a seq so that the newest wins, whenever it comes -------
+
+# Everything below is acknowledged. One row.
+TELL_ACKED = """
+INSERT INTO extent_marks (extent, acked) VALUES (?, ?) USING TIMESTAMP ?
+"""
+# The same, and the writer is gone. One row.
+TELL_CLOSED = """
+INSERT INTO extent_marks (extent, acked, closed) VALUES (?, ?, true) USING TIMESTAMP ?
+"""
+# Another pusher asks for its turn. One row.
+ASK_TURN = """
+INSERT INTO extent_marks (extent, turn) VALUES (?, true) USING TIMESTAMP 1
+"""
+READ_MARKS = """
+SELECT acked, closed, turn FROM extent_marks WHERE extent = ?
+"""
+DROP_MARKS = f"""
+DELETE FROM extent_marks USING TIMESTAMP {FOREVER} WHERE extent = ?
+"""
+
+# --- frames -----------------------------------------------------------------------------------
+
+# A frame, or the first part of one, with the statics of its bucket: one mutation.
+PUT = """
+INSERT INTO frames
+    (extent, bucket, base_seq, part, start_seq, push_count, count, parts, frame)
+VALUES (?, ?, ?, 0, ?, ?, ?, ?, ?) USING TIMESTAMP ?
+"""
+# The same on a cp queue: one conditional mutation.
+PUT_IF = """
+UPDATE frames SET start_seq = ?, push_count = ?, count = ?, parts = ?, frame = ?
+WHERE extent = ? AND bucket = ? AND base_seq = ? AND part = 0
+IF push_count = ? AND sealed = null
+"""
+# A further part of a large frame: before the first one. One row.
+PUT_PART = """
+INSERT INTO frames (extent, bucket, base_seq, part, frame) VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?
+"""
+# cp: no frame is written to this bucket any more.
+SEAL_BUCKET = """
+UPDATE frames SET sealed = true WHERE extent = ? AND bucket = ? IF sealed = null
+"""
+# What a bucket says of itself. No row of a frame is read.
+READ_BUCKET = """
+SELECT DISTINCT extent, bucket, start_seq, push_count FROM frames WHERE extent = ? AND bucket = ?
+"""
+# Frames from a known one on, up to an acknowledged end. Bounded by the limit, and by the bucket.
+READ_FRAMES = """
+SELECT base_seq, part, parts, frame FROM frames
+WHERE extent = ? AND bucket = ? AND base_seq >= ? AND base_seq < ? LIMIT ?
+"""
+# The further parts of a frame.
+READ_PARTS = """
+SELECT frame FROM frames WHERE extent = ? AND bucket = ? AND base_seq = ? AND part > 0
+"""
+# Frames that may not be acknowledged, for a seal: with all columns, since what a read finds on
+# too few replicas is repaired by the columns it asks for. Bounded by what is in flight, and by
+# the bucket.
+WALK_FRAMES = """
+SELECT base_seq, part, parts, count, frame FROM frames
+WHERE extent = ? AND bucket = ? AND base_seq >= ?
+"""
+# The frame that holds a seq, when its first seq is not known. One row.
+FIND_FRAME = """
+SELECT base_seq FROM frames WHERE extent = ? AND bucket = ? AND base_seq <= ?
+ORDER BY base_seq DESC LIMIT 1
+"""
+# A bucket, removed whole.
+DROP_BUCKET = f"""
+DELETE FROM frames USING TIMESTAMP {FOREVER} WHERE extent = ? AND bucket = ?
+"""

@@ -1,0 +1,53 @@
+"""Writing frames of cp queues: one conditional write after another."""
+
+from __future__ import annotations
+
+from cassq.clock import Stopwatch
+from cassq.errors import BackendError
+from cassq.extents.cassandra import statements
+from cassq.extents.cassandra.heads import Head
+from cassq.extents.cassandra.writer import CassandraWriter, Means, Piece
+
+PAUSE_MIN, PAUSE_MAX = 0.005, 0.25
+
+
+class StrictWriter(CassandraWriter):
+    """Cost of an append: a conditional write a frame; a read more when it begins a bucket."""
+
+    def __init__(self, means: Means, head: Head) -> None:
+        super().__init__(means, head)
+        self._began = False  # a bucket, in this append
+
+    def _put(self, piece: Piece) -> None:
+        parts = self._put_parts(piece)
+        values = (
+            *(self._bucket_start, piece.end_seq, piece.count, len(parts), parts[0]),
+            *(self._head.extent, self._bucket, piece.base_seq),
+            None if piece.first else piece.base_seq,
+        )
+        waited, pause = Stopwatch(), PAUSE_MIN
+        while True:
+            try:
+                applied, there = self._cql.apply(statements.PUT_IF, values)
+            except BackendError as exc:
+                # Applied or not: sent once more it is refused if it was.
+                again = exc.retryable or exc.outcome_unknown
+                if not again or waited.seconds() + pause > self._sizes.patience:
+                    raise
+            else:
+                # Nobody else moves the count: it stands there by an earlier try of this write.
+                if not applied and there[:1] != (piece.end_seq,):
+                    raise self._told_sealed()
+                self._began = self._began or piece.first
+                return
+            self._clock.sleep(pause)
+            pause = min(2 * pause, PAUSE_MAX)
+
+    def _drain(self) -> None:
+        """Nothing is in flight."""
+
+    def _settle(self) -> None:
+        # In a bucket that was dropped a first frame finds nothing that refuses it.
+        if self._began:
+            self._began = False
+            self._look_for_seal()

@@ -1,0 +1,196 @@
+"""Writing an extent to Cassandra: what plain (ap) and conditional (cp) writers share."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from cassq.clock import Clock
+from cassq.cql import Cql, Row, Statement
+from cassq.errors import PipeSealedError
+from cassq.extents.cassandra import statements
+from cassq.extents.cassandra.heads import Head, Heads, head_of
+from cassq.extents.cassandra.marks import Look, Teller, marks_of
+from cassq.extents.cassandra.places import end_place
+from cassq.extents.port import ExtentWriter
+from cassq.frames import Place, frame_seqs
+
+LOOK_SECONDS = 0.005
+
+
+class Sizes(NamedTuple):
+    """What bounds an extent's partitions, rows, and what is under way to them."""
+
+    bucket_bytes: int = 32 * 1024 * 1024
+    bucket_frames: int = 20_000
+    part_bytes: int = 1024 * 1024  # a mutation has to fit half a segment of the commit log
+    flight_bytes: int = 4 * 1024 * 1024
+    patience: float = 10.0  # seconds that a write is tried again
+    overload_patience: float = 60.0  # ... when the answer is that there is too much to do
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A frame about to be written. first: it begins its bucket, which had no end before."""
+
+    base_seq: int
+    count: int
+    data: bytes
+    first: bool
+
+    @property
+    def end_seq(self) -> int:
+        return self.base_seq + self.count
+
+
+class Means(NamedTuple):
+    """What a writer works with. closed: called with the pipe's id when it stops."""
+
+    cql: Cql
+    heads: Heads
+    clock: Clock
+    sizes: Sizes
+    closed: Callable[[str], object]
+
+
+class CassandraWriter(ExtentWriter):
+    """The one writer that an extent has in its life."""
+
+    def __init__(self, means: Means, head: Head) -> None:
+        cql, self._heads, clock, self._sizes, self._on_close = means
+        self._cql, self._clock = cql, clock
+        self._head = head
+        self._end = Place(0, 0)
+        self._size_bytes = 0
+        self._bucket = 0
+        self._bucket_start = 0
+        self._bucket_bytes = 0
+        self._bucket_frames = 0
+        self._dead = False
+        self._closed = False
+        self._sealed = False
+        self._turn_wanted = False
+        self._teller = Teller(cql, head.extent)
+        self._seal_look = Look(cql, statements.READ_HEAD, (head.pipe_id,), self._note_head)
+        self._turn_look = Look(cql, statements.READ_MARKS, (head.extent,), self._note_marks)
+        self.last_append_ms = clock.boot_ms()
+
+    @property
+    def pipe_id(self) -> str:
+        return self._head.pipe_id
+
+    @property
+    def end(self) -> Place:
+        return self._end
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def append(self, frames: Sequence[tuple[bytes, bytes]], end_seq: int) -> Place:
+        if self._dead:
+            raise PipeSealedError(f"pipe {self.pipe_id} takes no more frames")
+        self._dead = True  # until it has succeeded
+        size = 0
+        for frame in frames:
+            base_seq, count = frame_seqs(frame[0])
+            data = b"".join(frame)
+            size += len(data)
+            if (
+                self._bucket_bytes >= self._sizes.bucket_bytes
+                or self._bucket_frames >= self._sizes.bucket_frames
+            ):
+                self._next_bucket(base_seq)
+            piece = Piece(base_seq, count, data, self._bucket_frames == 0)
+            self._bucket_bytes += len(data)
+            self._bucket_frames += 1
+            self._put(piece)
+        self._settle()
+        self._dead = False
+        self._end = end_place(self._bucket, end_seq)
+        self._size_bytes += size
+        self.last_append_ms = self._clock.boot_ms()
+        self._teller.tell(self._end)
+        return self._end
+
+    def sealed(self) -> bool:
+        if not self._dead:
+            self._teller.again()
+            if self._seal_look.age() >= LOOK_SECONDS:
+                self._seal_look.soon()
+        return self._dead or self._sealed
+
+    def turn_wanted(self) -> bool:
+        if not self._turn_wanted and self._turn_look.age() >= LOOK_SECONDS:
+            self._turn_look.soon()
+        return self._turn_wanted
+
+    def want_turn(self) -> None:
+        """Somebody in this process asks for the next turn."""
+        self._turn_wanted = True
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = self._dead = True
+            self._teller.tell(self._end, closed=True)
+            self._on_close(self.pipe_id)
+
+    @abc.abstractmethod
+    def _put(self, piece: Piece) -> None:
+        """Write a frame, or begin to."""
+
+    @abc.abstractmethod
+    def _settle(self) -> None:
+        """Return when everything put is acknowledged; PipeSealedError when it cannot be."""
+
+    @abc.abstractmethod
+    def _drain(self) -> None:
+        """Return when everything put is written."""
+
+    def _next_bucket(self, base_seq: int) -> None:
+        """Go on to the next bucket, once everything in this one is there without a gap."""
+        self._drain()
+        if not self._heads.begin_bucket(self._head, self._bucket + 1):
+            raise self._told_sealed()
+        self._bucket += 1
+        self._bucket_start = base_seq
+        self._bucket_bytes = self._bucket_frames = 0
+
+    def _put_parts(self, piece: Piece) -> list[bytes]:
+        """The parts of a frame, all but the first of them written: a frame is there when its
+        first part is."""
+        step = self._sizes.part_bytes
+        if len(piece.data) <= step:
+            return [piece.data]
+        parts = [piece.data[at : at + step] for at in range(0, len(piece.data), step)]
+        stamp = piece.end_seq + 1
+        where = (self._head.extent, self._bucket, piece.base_seq)
+        writes: list[Statement] = [
+            (statements.PUT_PART, (*where, number, part, stamp))
+            for number, part in enumerate(parts[1:], 1)
+        ]
+        at_once = max(1, self._sizes.flight_bytes // step)
+        for at in range(0, len(writes), at_once):
+            self._cql.write_many(writes[at : at + at_once])
+        return parts
+
+    def _look_for_seal(self) -> None:
+        """Raise PipeSealedError when the extent is sealed or gone. Cost: one read."""
+        self._seal_look.now()
+        if self._sealed:
+            raise self._told_sealed()
+
+    def _told_sealed(self) -> PipeSealedError:
+        self._sealed = True
+        return PipeSealedError(f"pipe {self.pipe_id} was sealed")
+
+    def _note_head(self, rows: list[Row]) -> None:
+        head = head_of(rows[0]) if rows else None
+        if head is None or head.sealed or head.extent != self._head.extent:
+            self._sealed = True
+
+    def _note_marks(self, rows: list[Any]) -> None:
+        if marks_of(rows).turn:
+            self._turn_wanted = True

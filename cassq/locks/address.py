@@ -1,0 +1,82 @@
+"""The address of a lock service: `zookeeper://user:password@h1:2181,h2:2181/cassq?session=10`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote
+
+from cassq.errors import ConfigError
+
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/\s]+)(?::(\d{1,5}))?")
+_PORT_MAX = 65535
+
+
+class LockAddress(NamedTuple):
+    """What a URL of locks says.
+
+    hosts: each with its port. path: without slashes at its ends. user, password: "" for none.
+    """
+
+    scheme: str
+    hosts: tuple[str, ...]
+    path: str
+    user: str
+    password: str
+    options: dict[str, str]
+
+    def shown(self) -> str:
+        """The URL as it may be shown to anybody."""
+        who = f"{self.user}:...@" if self.user else ""
+        return f"{self.scheme}://{who}{','.join(self.hosts)}/{self.path}"
+
+    def seconds(self, name: str, default: float, least: float, most: float) -> float:
+        """An option that is a time. Raises ConfigError unless it is a number in these bounds."""
+        told = self.options.get(name)
+        try:
+            value = default if told is None else float(told)
+        except ValueError:
+            value = -1.0
+        if not least <= value <= most:
+            raise ConfigError(
+                f"{self.shown()}: {name}={told} is no number of seconds from {least:g} to {most:g}"
+            )
+        return value
+
+
+def parse(url: str, *, port: int, options: Collection[str]) -> LockAddress:
+    """The parts of a URL whose hosts have `port` where they name none.
+
+    Raises ConfigError, which never shows a password.
+    """
+    scheme, _, rest = url.partition("://")
+    rest, _, query = rest.partition("?")
+    place, _, path = rest.partition("/")
+    who, at, listed = place.rpartition("@")
+    user, colon, password = who.partition(":")
+    if at and not (user and colon and password):
+        raise ConfigError(
+            f"the URL {scheme}://...@{listed}/{path} has no user with a password before the @",
+            hint=f"write {scheme}://user:password@host/{path}; %40 is an @ in a password",
+        )
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    unknown = sorted(set(given) - set(options))
+    if unknown:
+        raise ConfigError(
+            f"the URL {scheme}://{listed}/{path} has an unknown option {unknown[0]!r}",
+            hint=f"it may have {', '.join(sorted(options))}",
+        )
+    hosts = tuple(_host(each.strip(), port, f"{scheme}://{listed}") for each in listed.split(","))
+    return LockAddress(scheme, hosts, path.strip("/"), unquote(user), unquote(password), given)
+
+
+def _host(told: str, port: int, shown: str) -> str:
+    match = _HOST.fullmatch(told)
+    number = int(match[2] or port) if match else 0
+    if not match or not 0 < number <= _PORT_MAX:
+        raise ConfigError(
+            f"{told!r} in {shown} is not a host with a port",
+            hint=f"write host:{port}, with commas between several",
+        )
+    return f"{match[1]}:{number}"

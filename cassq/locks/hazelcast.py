@@ -1,0 +1,397 @@
+"""The `hazelcast` locker: FencedLocks of the CP subsystem, or locks of a map where there is none.
+
+**With CP** (three members or more, agreeing on every step): a lock's token is its fence. The
+members know no ttl of it: it is given up in time by its holder, and passes on by itself when the
+CP session of a holder that stands still or is gone has run out. How long that takes is set on the
+members (`session-time-to-live-seconds`, 300 unless set: 10 is a good length). A lock of each name
+ever used stays in the members' memory, some hundred bytes: for exclusive groups on many pipes
+rather use ZooKeeper or map locks.
+
+**Without CP** (`?cp=no`): `IMap.lock` with the ttl as its lease, kept by the members' wall
+clocks, lost with a member that has no backup, and doubled where the cluster splits. It has no
+fence: tokens come from the catalog, by `next_token`.
+
+Both kinds belong to a thread of a client: so one thread sends all requests of a session, and waits
+for none of them. Both can be taken again by their owner: which renews them.
+
+Cost, in round trips. CP: acquire 1 (a new name: 1 more), renew 1, release 1 or 2, each agreed on by
+a majority; while anything is held 1 each quarter of the session. Map: acquire 1 and what
+`next_token` costs, renew 2, release 1. A lock that was waited for is renewed once.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+from hazelcast import HazelcastClient
+from hazelcast.config import ReconnectMode
+from hazelcast.errors import HazelcastError, IllegalMonitorStateError, LockOwnershipLostError
+from hazelcast.lifecycle import LifecycleState
+
+from cassq.clock import Clock, Stopwatch, wait_event
+from cassq.errors import BackendTimeoutError, BackendUnavailableError, ConfigError
+from cassq.locks.address import LockAddress, parse
+from cassq.locks.owner import OwnerThread
+from cassq.locks.reachable import any_reachable
+from cassq.locks.sessions import Grip, Session, SessionLocker
+from cassq.locks.tokens import NextToken
+
+PORT = 5701
+DEFAULT_CLUSTER = "dev"
+CONNECT_SECONDS_MAX = 8.0
+CALL_SECONDS_MAX = 5.0
+
+_NO_FENCE = 0
+_CP_GROUP = "default"
+_MAP = "cassq-locks"
+_PROBE = "cassq:probe"
+_BEATS = 4
+_LOCKS_MAX = 1000
+# A map lock has no session: it is sure as long as its own deadline says.
+_ALWAYS_MS = 1 << 62
+
+# Lost connections are told by what they mean for the locks; who wants the driver's view adds a
+# handler.
+logging.getLogger("hazelcast").addHandler(logging.NullHandler())
+
+
+def open_hazelcast(url: str, clock: Clock, next_token: NextToken | None) -> SessionLocker:
+    """The locker at `hazelcast://[user:password@]h1:5701,h2:5701/cluster-name[?cp=no]`.
+
+    next_token: needed with `cp=no`. All clients of a queue must agree on `cp`.
+    Raises ConfigError for a URL, cluster name or credentials that cannot be right and for a
+    cluster without CP, and BackendUnavailableError when no member answers in ten seconds or so.
+    """
+    address = parse(url, port=PORT, options=("cp",))
+    address = address._replace(path=address.path or DEFAULT_CLUSTER)
+    cp = address.options.get("cp", "yes")
+    if cp not in ("yes", "no"):
+        raise ConfigError(f"{address.shown()}: cp={cp} is neither yes nor no")
+    if cp == "yes":
+        return SessionLocker("hazelcast", lambda ended: CpSession(address, clock, ended), clock)
+    if next_token is None:
+        raise ConfigError(
+            f"{address.shown()}: map locks have no fence, and nothing gives tokens in its stead",
+            hint="give open_locker a next_token, as lease_tokens(catalog, owner)",
+        )
+    tokens = next_token
+    return SessionLocker(
+        "hazelcast", lambda ended: MapSession(address, clock, ended, tokens), clock
+    )
+
+
+class HeldGrip(Grip):
+    """What this session's thread holds. depth: how many times it has it, 0 when it gave it back.
+    due_ms: when a map's lease ends."""
+
+    def __init__(self, name: str, token: int, *, waited: bool) -> None:
+        super().__init__(name, token, waited=waited)
+        self.depth = 1
+        self.due_ms = 0
+        self.mutex = threading.Lock()
+
+
+class HazelcastSession(Session):
+    """A client with a thread of its own."""
+
+    def __init__(self, address: LockAddress, clock: Clock, ended: Callable[[], None]) -> None:
+        super().__init__(clock, ended)
+        self._address = address
+        # Names that are taken here, or being taken or given back: the members would let this
+        # thread have them twice.
+        self._busy: set[str] = set()
+        self._freed = threading.Condition()
+        self._owner = OwnerThread("cassq hazelcast owner")
+        # Set when it is connected, or will never be.
+        self._decided = threading.Event()
+        self._connected = False
+        self._client = self._driver()
+        try:
+            self._await_connection()
+            self.check()
+        except BaseException:
+            self.over = True
+            threading.Thread(target=self.retire, daemon=True).start()
+            raise
+
+    def _driver(self) -> Any:
+        address = self._address
+        return HazelcastClient(
+            cluster_name=address.path,
+            cluster_members=list(address.hosts),
+            creds_username=address.user or None,
+            creds_password=address.password or None,
+            # It would wait without end for a member that takes connections and does not answer.
+            async_start=True,
+            cluster_connect_timeout=CONNECT_SECONDS_MAX,
+            connection_timeout=CALL_SECONDS_MAX,
+            # A client that lost its members is over; the next session has another.
+            reconnect_mode=ReconnectMode.OFF,
+            retry_max_backoff=1.0,
+            heartbeat_interval=1.0,
+            heartbeat_timeout=CALL_SECONDS_MAX,
+            invocation_timeout=CALL_SECONDS_MAX,
+            lifecycle_listeners=[self._hear],
+        )
+
+    def _await_connection(self) -> None:
+        # The driver gives up first, if it does.
+        wait_event(self._decided, CONNECT_SECONDS_MAX + 1)
+        if self._connected and not self.over:
+            return
+        address = self._address
+        if self.over and any_reachable(address.hosts):
+            raise ConfigError(
+                f"a server answers at {address.shown()}, and does not let us in",
+                hint=f"is its name {address.path!r}, and are user and password right?",
+            )
+        raise BackendUnavailableError(
+            f"no Hazelcast member answers at {address.shown()}",
+            hint="do they run, and are host and port right?",
+        )
+
+    @abc.abstractmethod
+    def check(self) -> None:
+        """Raise ConfigError when this kind of lock is not to be had here."""
+
+    @abc.abstractmethod
+    def take_free(self, name: str, ttl_ms: int, wait_seconds: float) -> Grip | None:
+        """The lock of a name that nobody has in this session."""
+
+    @abc.abstractmethod
+    def give_back(self, grip: HeldGrip) -> None:
+        """Give it back as many times as it was taken."""
+
+    # --- the port -------------------------------------------------------------------------------
+
+    def take(self, name: str, ttl_ms: int, wait_ms: int) -> Grip | None:
+        watch = Stopwatch()
+        with self._freed:
+            while name in self._busy:
+                left = wait_ms / 1000 - watch.seconds()
+                if left <= 0 or self.over:
+                    return None
+                self._freed.wait(left)
+            self._busy.add(name)
+        grip = None
+        try:
+            grip = self.take_free(name, ttl_ms, max(0.0, wait_ms / 1000 - watch.seconds()))
+        finally:
+            if grip is None:
+                self._free(name)
+        return grip
+
+    def drop(self, grip: Grip) -> None:
+        assert isinstance(grip, HeldGrip)
+        try:
+            with grip.mutex:
+                self.give_back(grip)
+        finally:
+            self._free(grip.name)
+
+    def retire(self) -> None:
+        # Closes the CP session, so that its locks are free at once; blocks while nobody answers.
+        with contextlib.suppress(Exception):  # nobody is left who could do something about it
+            self._client.shutdown()
+        self._owner.stop()
+
+    def end(self) -> None:
+        super().end()
+        with self._freed:
+            self._freed.notify_all()
+
+    def _free(self, name: str) -> None:
+        with self._freed:
+            self._busy.discard(name)
+            self._freed.notify_all()
+
+    def _hear(self, state: str) -> None:
+        """Called by a thread of the driver, which must not be kept."""
+        if state == LifecycleState.CONNECTED:
+            self._connected = True
+            self._decided.set()
+        elif state in (LifecycleState.DISCONNECTED, LifecycleState.SHUTTING_DOWN):
+            self.end()
+            self._decided.set()
+
+    def ask(self, what: str, call: Callable[[], Any], seconds: float = 0.0) -> Any:
+        """The answer to a call of the driver, sent by the owning thread; waits five seconds for
+        it, and so many more as the call itself may wait."""
+        if self.over:
+            raise BackendUnavailableError("the connection to Hazelcast was lost")
+        try:
+            return self._owner.ask(call, seconds + CALL_SECONDS_MAX)
+        except (IllegalMonitorStateError, LockOwnershipLostError):
+            raise
+        except TimeoutError as exc:
+            self.end()
+            raise BackendTimeoutError(
+                f"Hazelcast did not answer in time ({what})",
+                hint="are its members overloaded or stopped, or a majority of them gone?",
+                outcome_unknown=True,
+            ) from exc
+        except HazelcastError as exc:
+            self.end()
+            raise BackendUnavailableError(
+                f"Hazelcast failed ({what}): {type(exc).__name__}: {exc}", outcome_unknown=True
+            ) from exc
+
+
+class CpSession(HazelcastSession):
+    """Locks that a majority of the members agrees on, as long as a CP session lasts."""
+
+    def check(self) -> None:
+        self._locks: dict[str, Any] = {}
+        # To try a lock makes the CP session, whose length the members decide.
+        lock = self._lock(_PROBE)
+        group = lock.get_group_id()
+        if group.name != _CP_GROUP:
+            raise ConfigError(
+                f"the cluster at {self._address.shown()} has no CP subsystem",
+                hint="set cp-member-count to 3 or more on its members, or use map locks: ?cp=no",
+            )
+        sent_ms = self.clock.boot_ms()
+        if self.ask("opening", lock.try_lock) != _NO_FENCE:
+            self.ask("opening", lock.unlock)
+        # The driver shows it nowhere else.
+        session = self._client._proxy_session_manager._sessions[group]
+        self._session_ms = int(session.ttl * 1000)
+        self.beat_ms = max(1, self._session_ms // _BEATS)
+        self.confirm(sent_ms, self._session_ms)
+
+    def _lock(self, name: str) -> Any:
+        """The driver's object; it asks the members for it, so the owning thread makes it."""
+        lock = self._locks.get(name)
+        if lock is None:
+            plain = quote(name, safe=":=+, /")
+            lock = self.ask("naming", lambda: self._client.cp_subsystem.get_lock(plain))
+            if len(self._locks) >= _LOCKS_MAX:
+                self._locks = {}
+            self._locks[name] = lock
+        return lock
+
+    def take_free(self, name: str, ttl_ms: int, wait_seconds: float) -> Grip | None:
+        lock = self._lock(name)
+        sent_ms = self.clock.boot_ms()
+        fence = self.ask("locking", lambda: lock.try_lock(wait_seconds), wait_seconds)
+        if fence == _NO_FENCE:
+            return None
+        # Every request for a lock counts as a sign of life of the session, for both sides.
+        self.confirm(sent_ms, self._session_ms)
+        return HeldGrip(name, fence, waited=wait_seconds > 0)
+
+    def extend(self, grip: Grip, ttl_ms: int) -> bool:
+        assert isinstance(grip, HeldGrip)
+        with grip.mutex:
+            if grip.depth == 0:
+                return False
+            lock = self._lock(grip.name)
+            sent_ms = self.clock.boot_ms()
+            # Taken once more, or given back once: either tells when it is not ours.
+            try:
+                if grip.depth == 1:
+                    if self.ask("renewing", lock.try_lock) != grip.token:
+                        self.end()
+                        return False
+                    grip.depth = 2
+                else:
+                    self.ask("renewing", lock.unlock)
+                    grip.depth = 1
+            except (IllegalMonitorStateError, LockOwnershipLostError):
+                self.end()
+                return False
+            self.confirm(sent_ms, self._session_ms)
+            return True
+
+    def give_back(self, grip: HeldGrip) -> None:
+        lock = self._lock(grip.name)
+        with contextlib.suppress(IllegalMonitorStateError, LockOwnershipLostError):
+            while grip.depth:
+                grip.depth -= 1
+                self.ask("unlocking", lock.unlock)
+
+    def beat(self, grips: list[Grip]) -> None:
+        # All locks are of one session: a sign of life by one is one for all.
+        self.extend(grips[0], 0)
+
+
+class MapSession(HazelcastSession):
+    """Locks of a map, each with a lease by the clock of the member that has it."""
+
+    def __init__(
+        self,
+        address: LockAddress,
+        clock: Clock,
+        ended: Callable[[], None],
+        next_token: NextToken,
+    ) -> None:
+        self._next_token = next_token
+        super().__init__(address, clock, ended)
+
+    def check(self) -> None:
+        self._map = self._client.get_map(_MAP)
+        self.beat_ms = _ALWAYS_MS
+        self.sure_until_ms = _ALWAYS_MS
+
+    def take_free(self, name: str, ttl_ms: int, wait_seconds: float) -> Grip | None:
+        # The lease begins when it is granted, so it is longer by the wait, until the lock's
+        # holding begins and it is extended.
+        lease_ms = ttl_ms + round(wait_seconds * 1000)
+        sent_ms = self.clock.boot_ms()
+        if not self._lock_it(name, lease_ms, wait_seconds):
+            return None
+        grip = HeldGrip(name, 0, waited=wait_seconds > 0)
+        grip.due_ms = sent_ms + lease_ms
+        token = None
+        try:
+            token = self._next_token(name)
+        finally:
+            if token is None:
+                self.give_back(grip)
+        if token is None:
+            return None
+        grip.token = token
+        return grip
+
+    def extend(self, grip: Grip, ttl_ms: int) -> bool:
+        assert isinstance(grip, HeldGrip)
+        with grip.mutex:
+            sent_ms = self.clock.boot_ms()
+            if grip.depth == 0 or not self._lock_it(grip.name, ttl_ms, 0.0):
+                return False
+            grip.depth = 2
+            # An answer before the deadline says that it was ours when it was renewed; a later one
+            # could mean that it was another's meanwhile.
+            if self.clock.boot_ms() >= grip.due_ms:
+                return False
+            grip.depth = 1
+            self._unlock_it(grip.name)
+            grip.due_ms = sent_ms + ttl_ms
+            return True
+
+    def give_back(self, grip: HeldGrip) -> None:
+        with contextlib.suppress(IllegalMonitorStateError):  # it lapsed, and may be another's
+            while grip.depth:
+                grip.depth -= 1
+                self._unlock_it(grip.name)
+
+    def beat(self, grips: list[Grip]) -> None:
+        """There is no session."""
+
+    def _lock_it(self, name: str, ttl_ms: int, wait_seconds: float) -> bool:
+        return bool(
+            self.ask(
+                "locking",
+                lambda: self._map.try_lock(name, lease_time=ttl_ms / 1000, timeout=wait_seconds),
+                wait_seconds,
+            )
+        )
+
+    def _unlock_it(self, name: str) -> None:
+        self.ask("unlocking", lambda: self._map.unlock(name))

@@ -1,0 +1,45 @@
+"""From a URL to a locker: `zookeeper://...` and `hazelcast://...`."""
+
+from __future__ import annotations
+
+from cassq.clock import Clock
+from cassq.errors import ConfigError, MissingExtraError
+from cassq.locks.port import Locker
+from cassq.locks.tokens import NextToken
+
+
+def open_locker(url: str, clock: Clock, *, next_token: NextToken | None = None) -> Locker:
+    """The locker at a URL, connected.
+
+    next_token: numbers for the locks of a Hazelcast without CP, which has none.
+    Raises ConfigError for a URL, credentials or settings that cannot be right,
+    MissingExtraError without the driver, and BackendUnavailableError when no server answers
+    within ten seconds or so.
+    """
+    scheme, colon, _ = url.partition("://")
+    match scheme if colon else "":
+        case "zookeeper":
+            try:
+                from cassq.locks.zookeeper import open_zookeeper
+            except ImportError as exc:
+                raise MissingExtraError(
+                    "locks in ZooKeeper need the package kazoo",
+                    hint="pip install 'cassq[zookeeper]'",
+                ) from exc
+            return open_zookeeper(url, clock)
+        case "hazelcast":
+            try:
+                from cassq.locks.hazelcast import open_hazelcast
+            except ImportError as exc:
+                raise MissingExtraError(
+                    "locks in Hazelcast need the package hazelcast-python-client",
+                    hint="pip install 'cassq[hazelcast]'",
+                ) from exc
+            return open_hazelcast(url, clock, next_token)
+        case _:
+            # Without what is behind the scheme: there may be a password in it.
+            raise ConfigError(
+                f"{(scheme if colon else url)!r} is no kind of locks",
+                hint="write zookeeper://host:2181/cassq or hazelcast://host:5701/cluster-name;"
+                " without a URL locks are leases in the catalog",
+            )

@@ -1,0 +1,293 @@
+"""The part that lockers on servers share: deadlines kept by a thread, doubtful sessions replaced.
+
+A locker has one *session* with its service. What holds of every lock of it:
+
+- It is ours until its own deadline, and no longer than the session is *sure*: until the service
+  might have given it to another, counted on the boot clock from before the last request that was
+  answered. So a process that stood still finds its locks lost before it asks anybody.
+- A session that is in doubt (a lost connection, an answer that did not come in time) is over: all
+  its locks are lost at once. It is closed as soon as that can be done, which undoes on the service
+  whatever it had, also requests whose outcome nobody knows, and the next lock opens another.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import logging
+import threading
+from collections.abc import Callable
+
+from cassq.clock import Clock
+from cassq.errors import BackendError, BackendUnavailableError, ClosedError
+from cassq.locks.port import Lock, Locker
+
+logger = logging.getLogger("cassq")
+
+OnLoss = Callable[[Lock], None]
+
+# After a session could not be opened, so long nobody tries again: a try may take seconds.
+_REST_MS = 1000
+_CLOSE_SECONDS_MAX = 10.0
+
+
+class Grip:
+    """What a session has of one lock. waited: whether it stood in line for it."""
+
+    def __init__(self, name: str, token: int, *, waited: bool = False) -> None:
+        self.name = name
+        self.token = token
+        self.waited = waited
+
+
+class Session(abc.ABC):
+    """One session with a lock service; over once and for all. All calls end within a bound, and
+    end the session when they fail for want of a timely answer."""
+
+    # How often `beat` is called while anything is locked.
+    beat_ms: int
+
+    def __init__(self, clock: Clock, ended: Callable[[], None]) -> None:
+        """ended: called when the session is over, by any thread; returns at once."""
+        self.clock = clock
+        self.over = False
+        self.sure_until_ms = clock.boot_ms()
+        self._ended = ended
+
+    @abc.abstractmethod
+    def take(self, name: str, ttl_ms: int, wait_ms: int) -> Grip | None:
+        """The lock, or None while another has it."""
+
+    @abc.abstractmethod
+    def extend(self, grip: Grip, ttl_ms: int) -> bool:
+        """Let the lock's time begin anew; False when it is another's, or free."""
+
+    @abc.abstractmethod
+    def drop(self, grip: Grip) -> None:
+        """Give the lock back, if it is ours still."""
+
+    @abc.abstractmethod
+    def beat(self, grips: list[Grip]) -> None:
+        """Make sure of the session by a request. grips: what it has, at least one."""
+
+    @abc.abstractmethod
+    def retire(self) -> None:
+        """Close it with the service, after it is over; may take long, and raises nothing."""
+
+    def confirm(self, sent_ms: int, sure_ms: int) -> None:
+        """The service answered a request that was sent then: the session is sure for a while."""
+        self.sure_until_ms = max(self.sure_until_ms, sent_ms + sure_ms)
+
+    def end(self) -> None:
+        """It is in doubt, or no longer needed."""
+        self.over = True
+        self._ended()
+
+
+class SessionLock(Lock):
+    """A lock that is ours until a deadline, as long as its session is sure."""
+
+    def __init__(
+        self,
+        locker: SessionLocker,
+        session: Session,
+        grip: Grip,
+        due_ms: int,
+        on_loss: OnLoss | None,
+    ) -> None:
+        self.name = grip.name
+        self.token = grip.token
+        self.session = session
+        self.grip = grip
+        self.due_ms = due_ms
+        self._locker = locker
+        self._on_loss = on_loss
+        self._over = False
+
+    def held(self) -> bool:
+        session, now_ms = self.session, self.session.clock.boot_ms()
+        if not self._over and now_ms >= session.sure_until_ms:
+            session.end()
+        if not self._over and (session.over or now_ms >= self.due_ms):
+            self._lose()
+        return not self._over
+
+    def renew(self, ttl_ms: int) -> bool:
+        if not self.held():
+            return False
+        sent_ms = self.session.clock.boot_ms()
+        try:
+            kept = self.session.extend(self.grip, ttl_ms)
+        except BackendError as exc:
+            logger.info("the lock %s is given up: %s", self.name, exc)
+            kept = False
+        if kept:
+            self.due_ms = sent_ms + ttl_ms
+            return self.held()
+        self._lose()
+        return False
+
+    def release(self) -> None:
+        if not self._finish() or self.session.over:
+            return
+        try:
+            self.session.drop(self.grip)
+        except BackendError as exc:
+            # Its session is over by that, and is closed: others get the lock a little later.
+            logger.info("the lock %s was not given back in time: %s", self.name, exc)
+
+    def _lose(self) -> None:
+        if not self._finish():
+            return
+        self._locker.drop_soon(self)
+        if self._on_loss is not None:
+            self._on_loss(self)
+
+    def _finish(self) -> bool:
+        """Whether this call is the one that ends it."""
+        with self._locker.mutex:
+            mine = not self._over
+            self._over = True
+            self._locker.locks.discard(self)
+            return mine
+
+
+class SessionLocker(Locker):
+    """Locks of a service, and the thread that gives them up in time."""
+
+    def __init__(
+        self, kind: str, open_session: Callable[[Callable[[], None]], Session], clock: Clock
+    ):
+        """Open a session. Raises ConfigError and BackendUnavailableError as `open_session` does."""
+        self.mutex = threading.Lock()
+        self.locks: set[SessionLock] = set()
+        self._clock = clock
+        self._open_session = open_session
+        self._opening = threading.Lock()
+        self._failure: BackendError | None = None
+        self._rest_until_ms = 0
+        self._dropping: list[SessionLock] = []
+        self._beat_due_ms = 0
+        self._woken = threading.Event()
+        self._closed = False
+        self._current = open_session(self._woken.set)
+        self._unretired = [self._current]
+        self._retiring: list[threading.Thread] = []
+        self._keeper = threading.Thread(target=self._keep, name=f"cassq {kind} locks", daemon=True)
+        self._keeper.start()
+
+    # --- locks ----------------------------------------------------------------------------------
+
+    def acquire(
+        self, name: str, ttl_ms: int, on_loss: OnLoss | None = None, *, wait_ms: int = 0
+    ) -> Lock | None:
+        session = self._session()
+        sent_ms = self._clock.boot_ms()
+        grip = session.take(name, ttl_ms, wait_ms)
+        if grip is None:
+            return None
+        if grip.waited:
+            # Nobody knows when the wait was over for the others: its time begins now.
+            sent_ms = self._clock.boot_ms()
+            if not session.extend(grip, ttl_ms):
+                session.drop(grip)
+                return None
+        lock = SessionLock(self, session, grip, sent_ms + ttl_ms, on_loss)
+        with self.mutex:
+            if not self.locks:
+                self._beat_due_ms = self._clock.boot_ms() + session.beat_ms
+            self.locks.add(lock)
+        self._woken.set()
+        if self._closed or not lock.held():
+            lock.release()
+            return None
+        return lock
+
+    def _session(self) -> Session:
+        with self._opening:
+            if self._closed:
+                raise ClosedError("this locker is closed")
+            if self._current.over:
+                if self._failure is not None and self._clock.boot_ms() < self._rest_until_ms:
+                    raise BackendUnavailableError(self._failure.message, hint=self._failure.hint)
+                try:
+                    self._current = self._open_session(self._woken.set)
+                except BackendError as exc:
+                    self._failure = exc
+                    self._rest_until_ms = self._clock.boot_ms() + _REST_MS
+                    raise
+                self._failure = None
+                with self.mutex:
+                    self._unretired.append(self._current)
+            return self._current
+
+    def drop_soon(self, lock: SessionLock) -> None:
+        """Have a lost lock given back by the keeper: whoever learnt of the loss may not wait."""
+        with self.mutex:
+            self._dropping.append(lock)
+        self._woken.set()
+
+    def close(self) -> None:
+        with self._opening:
+            if self._closed:
+                return
+            self._closed = True
+        for lock in list(self.locks):
+            lock.release()
+        self._current.end()
+        self._keeper.join(_CLOSE_SECONDS_MAX)
+        self._retire()
+        for thread in self._retiring:
+            thread.join(_CLOSE_SECONDS_MAX)
+
+    # --- the keeper -----------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        while not self._closed:
+            self._woken.wait(self._seconds_until_due())
+            self._woken.clear()
+            try:
+                self._look()
+            except Exception:
+                logger.exception("a callback on the loss of a lock failed")
+
+    def _look(self) -> None:
+        self._retire()
+        with self.mutex:
+            locks, (dropping, self._dropping) = list(self.locks), (self._dropping, [])
+        for lock in dropping:
+            if not lock.session.over:
+                self._attempt(functools.partial(lock.session.drop, lock.grip))
+        for lock in locks:
+            lock.held()
+        session = self._current
+        grips = [lock.grip for lock in locks if lock.session is session and not session.over]
+        now_ms = self._clock.boot_ms()
+        if grips and now_ms >= self._beat_due_ms:
+            self._beat_due_ms = now_ms + session.beat_ms
+            self._attempt(lambda: session.beat(grips))
+
+    def _attempt(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except BackendError as exc:
+            # The session is over by that, and its locks learn of it.
+            logger.info("a lock service did not answer: %s", exc)
+            self._woken.set()
+
+    def _seconds_until_due(self) -> float | None:
+        with self.mutex:
+            if not self.locks:
+                return None
+            dues = [min(lock.due_ms, lock.session.sure_until_ms) for lock in self.locks]
+        return max(0, min(*dues, self._beat_due_ms) - self._clock.boot_ms()) / 1000
+
+    def _retire(self) -> None:
+        """Close what is over, each in a thread of its own."""
+        with self.mutex:
+            over = [session for session in self._unretired if session.over]
+            self._unretired = [session for session in self._unretired if not session.over]
+            self._retiring = [thread for thread in self._retiring if thread.is_alive()]
+            for session in over:
+                self._retiring.append(threading.Thread(target=session.retire, daemon=True))
+                self._retiring[-1].start()

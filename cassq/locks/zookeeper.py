@@ -1,0 +1,380 @@
+"""The `zookeeper` locker: a lock is the first of a line of nodes on a ZooKeeper ensemble.
+
+    BASE/locks/NAME                     a container: the servers remove it once it is empty
+    BASE/locks/NAME/ID.0000000042       in line, the first holds the lock; content: its ttl in ms
+
+A node in line goes when its owner deletes it, when its owner's session expires (a killed or
+stopped process), or when another has watched it stand at the head, unchanged, for the whole of its
+ttl (its owner's thread hangs, or forgot it): renewing changes its version, and it is deleted on
+condition of the version that was seen. So a lock passes on after its ttl or the session's length,
+whichever is shorter, if somebody asks for it meanwhile.
+
+A node's `czxid` is the lock's token: the number of the change that created it, of which ZooKeeper
+has one order for all nodes. Whoever waits stands in line, so the lock is handed over in the order
+of asking.
+
+Cost, in round trips, of which a write is synced by a majority: acquire when free 1 read, 1 write,
+1 read (a new name: 1 write more); when it is another's 1 read, and 1 more once a ttl; renew and
+release 1 write. While anything is held 1 read through the leader each sixth of the session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.serialization import Create2
+from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
+
+from cassq.clock import Clock, Stopwatch, wait_event
+from cassq.errors import BackendTimeoutError, BackendUnavailableError, ConfigError
+from cassq.locks.address import LockAddress, parse
+from cassq.locks.sessions import Grip, Session, SessionLocker
+
+PORT = 2181
+DEFAULT_PATH = "cassq"
+SESSION_SECONDS = 10.0
+CONNECT_SECONDS_MAX = 10.0
+
+# The servers let a session live for its whole length after they last heard of it. A follower
+# tells the leader of that with a delay of at most a tick, which is half of the shortest session
+# or less; kazoo itself gives a connection up after as much.
+_SURE_PART = 2 / 3
+_BEATS = 6
+_TRIES_MAX = 10
+_SEEN_MAX = 10_000
+# The flag that makes a new node a container.
+_CONTAINER = 4
+# A node in line that is not cassq's is left alone.
+_FOREIGN_TTL_MS = 1 << 62
+
+_driver_log = logging.getLogger("cassq.zookeeper")
+# Lost connections are told by what they mean for the locks; who wants the driver's view adds a
+# handler.
+_driver_log.addHandler(logging.NullHandler())
+
+
+def open_zookeeper(url: str, clock: Clock) -> SessionLocker:
+    """The locker at `zookeeper://[user:password@]h1:2181,h2:2181/base/path[?session=10]`.
+
+    session: its length in seconds, 1 to 60 or what the servers allow of that. With a user, nodes
+    are made for that user alone (digest authentication); the base path may exist or not.
+    Raises ConfigError for a URL that cannot be right or nodes this user has no right to, and
+    BackendUnavailableError when no server is connected within ten seconds.
+    """
+    address = parse(url, port=PORT, options=("session",))
+    address = address._replace(path=address.path or DEFAULT_PATH)
+    address.seconds("session", SESSION_SECONDS, 1, 60)
+    return SessionLocker("zookeeper", lambda ended: ZooKeeperSession(address, clock, ended), clock)
+
+
+class NodeGrip(Grip):
+    """A node in line. version: of its content, known to its owner alone."""
+
+    def __init__(self, name: str, path: str, token: int, *, waited: bool) -> None:
+        super().__init__(name, token, waited=waited)
+        self.path = path
+        self.version = 0
+        self.mutex = threading.Lock()
+
+
+class Seen(NamedTuple):
+    """A head of a line as it was seen first, and how long it may stand there."""
+
+    child: str
+    version: int
+    since_ms: int
+    ttl_ms: int
+
+
+class CreateContainer(Create2):  # type: ignore[misc]
+    """A request that the driver lacks: its answer is that of `create2`."""
+
+    type = 19
+
+
+class ZooKeeperSession(Session):
+    """A connection with a session of its own."""
+
+    def __init__(self, address: LockAddress, clock: Clock, ended: Callable[[], None]) -> None:
+        super().__init__(clock, ended)
+        self._address = address
+        self._root = f"/{address.path}/locks"
+        self._connected = threading.Event()
+        self._mutex = threading.Lock()
+        self._waits: set[threading.Event] = set()
+        self._seen: dict[str, Seen] = {}
+        seconds = address.seconds("session", SESSION_SECONDS, 1, 60)
+        self._call_seconds = seconds
+        user, password = address.user, address.password
+        self._acl = [make_digest_acl(user, password, all=True)] if user else OPEN_ACL_UNSAFE
+        self._client = KazooClient(
+            hosts=",".join(address.hosts),
+            timeout=seconds,
+            auth_data=[("digest", f"{user}:{password}")] if user else None,
+            default_acl=self._acl,
+            connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": 1.0},
+            logger=_driver_log,
+        )
+        self._client.add_listener(self._hear)
+        try:
+            self._start()
+        except BaseException:
+            self.over = True
+            threading.Thread(target=self.retire, daemon=True).start()
+            raise
+
+    def _start(self) -> None:
+        self._client.start_async()
+        if not wait_event(self._connected, CONNECT_SECONDS_MAX):
+            raise BackendUnavailableError(
+                f"no ZooKeeper server answers at {self._address.shown()}",
+                hint="do they run, with a majority, and are host and port right?",
+            )
+        # What the servers granted; the driver shows it nowhere else.
+        self._session_ms = int(self._client._session_timeout)
+        self._sure_ms = int(self._session_ms * _SURE_PART)
+        self._call_seconds = self._session_ms / 1000
+        self.beat_ms = max(1, self._session_ms // _BEATS)
+        with self._translated("opening"):
+            self._client.ensure_path_async(self._root, self._acl).get(timeout=self._call_seconds)
+        # Anybody may ask whether a node is there; to read it needs the right user.
+        self._ask("opening", self._client.get_async(self._root))
+
+    # --- the port -------------------------------------------------------------------------------
+
+    def take(self, name: str, ttl_ms: int, wait_ms: int) -> Grip | None:
+        place = f"{self._root}/{escaped(name)}"
+        watch = Stopwatch()
+        if wait_ms <= 0 and self._is_occupied(place):
+            return None
+        path, token = self._stand_in_line(place, ttl_ms)
+        waited = False
+        while True:
+            before = self._before(place, path)
+            if before is None:
+                return None
+            if not before:
+                return NodeGrip(name, path, token, waited=waited)
+            left = wait_ms / 1000 - watch.seconds()
+            if left <= 0:
+                self._delete(path)
+                return None
+            waited = True
+            patience = self._watch_head(place, before[0])
+            if patience > 0:
+                self._await_deletion(f"{place}/{before[-1]}", min(left, patience))
+
+    def extend(self, grip: Grip, ttl_ms: int) -> bool:
+        assert isinstance(grip, NodeGrip)
+        with grip.mutex:
+            sent_ms = self.clock.boot_ms()
+            call = self._client.set_async(grip.path, str(ttl_ms).encode(), grip.version)
+            try:
+                grip.version = self._ask("renewing", call).version
+            except (NoNodeError, BadVersionError):
+                return False
+            self.confirm(sent_ms, self._sure_ms)
+            return True
+
+    def drop(self, grip: Grip) -> None:
+        assert isinstance(grip, NodeGrip)
+        self._delete(grip.path)
+
+    def beat(self, grips: list[Grip]) -> None:
+        sent_ms = self.clock.boot_ms()
+
+        def answered(result: Any) -> None:
+            if result.successful():
+                self.confirm(sent_ms, self._sure_ms)
+
+        # Through the leader, which decides over sessions: a follower that lost it still answers
+        # other reads. Nobody waits: if no answer comes, the session stops being sure.
+        self._client.sync_async(self._root).rawlink(answered)
+
+    def retire(self) -> None:
+        # A session that is closed leaves no node behind; one that cannot be expires by itself.
+        wait_event(self._connected, self._call_seconds)
+        with contextlib.suppress(Exception):  # nobody is left who could do something about it
+            self._client.stop()
+            self._client.close()
+
+    def end(self) -> None:
+        super().end()
+        with self._mutex:
+            for gone in self._waits:
+                gone.set()
+
+    def _hear(self, state: str) -> None:
+        """Called by the driver's thread, which must not be kept."""
+        if state == KazooState.CONNECTED:
+            self._connected.set()
+        else:
+            self._connected.clear()
+            self.end()
+
+    # --- the line -------------------------------------------------------------------------------
+
+    def _is_occupied(self, place: str) -> bool:
+        """Whether anybody is in line, after a head that stood too long was removed."""
+        line = self._line(place)
+        return bool(line) and (self._watch_head(place, line[0]) > 0 or bool(self._line(place)))
+
+    def _line(self, place: str) -> list[str]:
+        """The names of the nodes in line, the first first."""
+        try:
+            return in_line(self._ask("looking", self._client.get_children_async(place)))
+        except NoNodeError:
+            return []
+
+    def _before(self, place: str, path: str) -> list[str] | None:
+        """The names in line before ours; None when ours was removed for standing too long at the
+        head, as that of a process that stood still."""
+        line = self._line(place)
+        name = path.rpartition("/")[2]
+        return line[: line.index(name)] if name in line else None
+
+    def _stand_in_line(self, place: str, ttl_ms: int) -> tuple[str, int]:
+        """The path of a new node at the end of the line, and its token."""
+        mark = uuid.uuid4().hex
+        for _ in range(_TRIES_MAX):
+            sent_ms = self.clock.boot_ms()
+            call = self._client.create_async(
+                f"{place}/{mark}.",
+                str(ttl_ms).encode(),
+                ephemeral=True,
+                sequence=True,
+                include_data=True,
+            )
+            try:
+                path, stat = self._ask("locking", call)
+            except NoNodeError:
+                # A new name, or the servers removed its empty container this moment.
+                self._make_container(place)
+                continue
+            self.confirm(sent_ms, self._sure_ms)
+            return path, stat.czxid
+        raise BackendUnavailableError(f"{place} is removed again and again")
+
+    def _make_container(self, place: str) -> None:
+        result = self._client.handler.async_result()
+        self._client._call(CreateContainer(place, b"", self._acl, _CONTAINER), result)
+        try:
+            self._ask("making a container", result)
+        except NodeExistsError:
+            return  # another was faster
+
+    def _watch_head(self, place: str, head: str) -> float:
+        """Seconds until the head has stood there for its ttl; 0 after it was removed for that."""
+        seen = self._seen.get(place)
+        now_ms = self.clock.boot_ms()
+        if seen and seen.child == head and now_ms < seen.since_ms + seen.ttl_ms:
+            return (seen.since_ms + seen.ttl_ms - now_ms) / 1000
+        try:
+            content, stat = self._ask("looking", self._client.get_async(f"{place}/{head}"))
+        except NoNodeError:
+            return 0.0
+        if seen and (seen.child, seen.version) == (head, stat.version):
+            with contextlib.suppress(BadVersionError):  # it was renewed just now
+                self._delete(f"{place}/{head}", seen.version)
+            with self._mutex:
+                self._seen.pop(place, None)
+            return 0.0
+        # Its owner began to count before this content could be read.
+        ttl_ms = int(content) if content.isdigit() else _FOREIGN_TTL_MS
+        seen = Seen(head, stat.version, self.clock.boot_ms(), ttl_ms)
+        with self._mutex:
+            while len(self._seen) >= _SEEN_MAX:
+                del self._seen[next(iter(self._seen))]
+            self._seen[place] = seen
+        return max(seen.ttl_ms, 1) / 1000
+
+    def _await_deletion(self, path: str, seconds: float) -> None:
+        gone = threading.Event()
+        with self._mutex:
+            self._waits.add(gone)
+        try:
+            # Not `exists`: it would watch for the creation of a node that is gone.
+            call = self._client.get_async(path, watch=lambda event: gone.set())
+            with contextlib.suppress(NoNodeError):
+                self._ask("waiting", call)
+                wait_event(gone, seconds)
+        finally:
+            with self._mutex:
+                self._waits.discard(gone)
+        if self.over:
+            raise BackendUnavailableError("the connection to ZooKeeper was lost")
+
+    def _delete(self, path: str, version: int = -1) -> None:
+        with contextlib.suppress(NoNodeError):
+            self._ask("unlocking", self._client.delete_async(path, version))
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    def _ask(self, what: str, call: Any) -> Any:
+        """The answer to an asynchronous call, within the length of a session."""
+        with self._translated(what):
+            return call.get(timeout=self._call_seconds)
+
+    @contextlib.contextmanager
+    def _translated(self, what: str) -> Iterator[None]:
+        """Turn the driver's errors into ours, but for those that are answers."""
+        try:
+            yield
+        except (NoNodeError, NodeExistsError, BadVersionError):
+            raise
+        except (NoAuthError, AuthFailedError) as exc:
+            user = self._address.user
+            raise ConfigError(
+                f"{self._address.shown()}: {f'user {user!r}' if user else 'nobody in particular'}"
+                f" has no right to {self._root}",
+                hint="is the user in zookeeper://user:password@... the one who made it?",
+            ) from exc
+        except KazooTimeoutError as exc:
+            self.end()
+            raise BackendTimeoutError(
+                f"ZooKeeper did not answer in time ({what})",
+                hint="are its servers overloaded or stopped?",
+                outcome_unknown=True,
+            ) from exc
+        except KazooException as exc:
+            self.end()
+            raise BackendUnavailableError(
+                f"ZooKeeper failed ({what}): {exc or type(exc).__name__}", outcome_unknown=True
+            ) from exc
+
+
+def escaped(name: str) -> str:
+    """A lock's name as that of a node: without slashes, and neither `.` nor `..`."""
+    shown = quote(name, safe=":@+=, ")
+    return shown.replace(".", "%2E") if not shown.strip(".") else shown
+
+
+def in_line(children: list[str]) -> list[str]:
+    """The nodes in the order of their numbers, which begin again from below after 2³¹."""
+    numbers = {child: number for child in children if (number := _number(child)) is not None}
+    if not numbers:
+        return []
+    some = next(iter(numbers.values()))
+    half = 1 << 31
+    return sorted(numbers, key=lambda child: (numbers[child] - some + half) % (2 * half))
+
+
+def _number(child: str) -> int | None:
+    told = child.rpartition(".")[2]
+    return int(told) if told.lstrip("-").isdigit() else None

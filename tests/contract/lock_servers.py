@@ -1,0 +1,91 @@
+"""Lockers on real servers: places for the contract suite, and what can be done to the servers."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cassq.catalog.sqlite import SqliteCatalog
+from cassq.clock import SystemClock
+from cassq.locks.lease import LeaseLocker
+from cassq.locks.opening import open_locker
+from cassq.locks.port import Locker
+from cassq.locks.tokens import lease_tokens
+from tests.contract.backends import LockerPlace
+from tests.integration.deadlines import ticks
+
+# By the fixture of the servers it runs on; "?": what is added to their URL.
+LOCK_SERVERS = {
+    "zookeeper": ("zookeeper1", "?session=4"),
+    "zookeeper, three": ("zookeeper3", "?session=4"),
+    "hazelcast": ("hazelcast3", ""),
+    "hazelcast without cp": ("hazelcast1", "?cp=no"),
+}
+LEASE = "lease"
+
+
+def locker_at(url: str, directory: Path, owner: str) -> tuple[Locker, SqliteCatalog]:
+    """A locker on the machine's clock, as a process would have it, and its catalog.
+
+    url: of lock servers, or `lease`. directory: of the catalog, for leases and tokens.
+    """
+    clock = SystemClock()
+    catalog = SqliteCatalog(directory / "catalog.sqlite", clock, durable=False)
+    if url == LEASE:
+        return LeaseLocker(catalog, owner), catalog
+    try:
+        return open_locker(url, clock, next_token=lease_tokens(catalog, owner)), catalog
+    except BaseException:
+        catalog.close()
+        raise
+
+
+class RealLocks(LockerPlace):
+    """Lockers whose time is the machine's. url: as of `locker_at`."""
+
+    ttl_ms = 2000
+
+    def __init__(self, url: str, directory: Path) -> None:
+        self.url = url
+        self.directory = directory
+        self._opened: list[tuple[Locker, SqliteCatalog]] = []
+
+    def open(self, owner: str) -> Locker:
+        self._opened.append(locker_at(self.url, self.directory, owner))
+        return self._opened[-1][0]
+
+    def pass_ms(self, ms: int) -> None:
+        ticks(ms)
+
+    def close(self) -> None:
+        for locker, catalog in self._opened:
+            locker.close()
+            catalog.close()
+
+
+class ServerLocks(RealLocks):
+    """Lockers on servers, which a test may kill and pause."""
+
+    tells_unasked = True
+
+    def __init__(self, name: str, servers: Any, url: str, directory: Path) -> None:
+        super().__init__(url, directory)
+        self.name = name
+        self.servers = servers
+        self.has_sessions = "without cp" not in name
+        # What the URLs above ask for, and Hazelcast's members are set to, or less.
+        self.session_ms = 5000 if self.has_sessions else 0
+        # Hazelcast's fences begin again when all members were down; the catalog's tokens do not.
+        self.keeps_data = name != "hazelcast"
+
+
+def server_place(name: str, request: pytest.FixtureRequest, directory: Path) -> ServerLocks:
+    """The place of that name in the table, on servers that are started if need be."""
+    fixture, options = LOCK_SERVERS[name]
+    servers = request.getfixturevalue(fixture)
+    # Each test has locks of its own where that can be said in the URL.
+    path = (f"cassq-{uuid.uuid4().hex}",) if servers.kind == "zookeeper" else ()
+    return ServerLocks(name, servers, servers.url(*path) + options, directory)

@@ -1,0 +1,62 @@
+"""A session with Cassandra that fails where a test says so, before or after the effect."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cassandra.cluster import ResponseFuture
+
+from cassq.clock import Clock
+from cassq.cql import Contact, Cql, Row
+from cassq.errors import BackendError, BackendTimeoutError
+
+
+def no_answer() -> BackendError:
+    return BackendTimeoutError("no answer", outcome_unknown=True)
+
+
+class ShakyCql(Cql):
+    """Counts what is sent. lost: answers to conditional writes that get lost from now on;
+    unsent: conditional writes that do not even arrive; failing: what the next plain writes that
+    are waited for raise, after they were applied."""
+
+    def __init__(self, contact: Contact, clock: Clock, keyspace: str) -> None:
+        self.sent = 0
+        self.lost = 0
+        self.unsent = 0
+        self.failing: list[BackendError] = []
+        self.landed = 0
+        self.before_apply: Callable[[], object] = lambda: None
+        self.before_result: Callable[[], object] = lambda: None
+        self.texts: Counter[str] = Counter()
+        super().__init__(contact, clock, keyspace=keyspace)
+
+    def send(self, statement: Any) -> ResponseFuture:
+        self.sent += 1
+        return super().send(statement)
+
+    def bound(self, text: str, values: Sequence[Any]) -> Any:
+        self.texts[text] += 1
+        return super().bound(text, values)
+
+    def apply(self, text: str, values: Sequence[Any] = ()) -> tuple[bool, Row]:
+        self.texts[text] += 1
+        self.before_apply()
+        if self.unsent:
+            self.unsent -= 1
+            raise no_answer()
+        answer = super().apply(text, values)
+        if self.lost:
+            self.lost -= 1
+            raise no_answer()
+        return answer
+
+    def result(self, future: ResponseFuture, *, conditional: bool = False) -> list[Row]:
+        rows = super().result(future, conditional=conditional)
+        self.landed += 1
+        self.before_result()
+        if self.failing:
+            raise self.failing.pop(0)
+        return rows

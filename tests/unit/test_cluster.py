@@ -1,0 +1,174 @@
+"""URLs of Cassandra: what they say, and what is wrong with those that cannot be used."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cassq
+from cassq.client import Client
+from cassq.clock import ManualClock
+from cassq.cluster import contact_of, open_session, tls_of
+from cassq.contact import Contact
+from cassq.errors import ConfigError
+
+# --- where it leads ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rest", "hosts", "port"),
+    [
+        ("//db/k", ("db",), 9042),
+        ("//db1,db2,db3/k", ("db1", "db2", "db3"), 9042),
+        ("//db1,db2:9142/k", ("db1", "db2"), 9142),
+        ("//db1:9142,db2:9142/k", ("db1", "db2"), 9142),
+        ("//10.0.0.1,[2001:db8::1]:19042/k", ("10.0.0.1", "2001:db8::1"), 19042),
+    ],
+)
+def test_a_url_names_servers_and_their_port(rest: str, hosts: tuple[str, ...], port: int) -> None:
+    assert contact_of(rest, {}) == Contact(hosts, "k", port)
+
+
+def test_a_url_has_credentials_and_options() -> None:
+    options = {"dc": "east", "consistency": "QUORUM", "serial": "serial"}
+    contact = contact_of("//ann:p%40ss%2F:w@db/cassq_2", options)
+    assert contact == Contact(
+        ("db",), "cassq_2", 9042, "east", "ann", "p@ss/:w", None, "quorum", "serial"
+    )
+    assert "p@ss" not in contact.told
+
+
+@pytest.mark.parametrize(
+    ("rest", "options", "message"),
+    [
+        ("db/k", {}, "names no server.*cassandra://host1"),
+        ("///k", {}, "names no server"),
+        ("//user:secret@/k", {}, "names no server"),
+        ("//user@db/k", {}, "of db has no user with a password"),
+        ("//:secret@db/k", {}, "no user with a password.*%40"),
+        ("//db", {}, "of db names no keyspace"),
+        ("//db/", {}, "names no keyspace"),
+        ("//db/a-b", {}, "names no keyspace, but 'a-b'"),
+        ("//db/" + 49 * "k", {}, "names no keyspace"),
+        ("//db,/k", {}, "'' is no host"),
+        ("//db:0/k", {}, "'db:0' is no host"),
+        ("//db:99999/k", {}, "is no host"),
+        ("//d b/k", {}, "is no host"),
+        ("//a:1,b:2/k", {}, "several ports"),
+        ("//db/k", {"speed": "1"}, "of db has an unknown option 'speed'.*consistency"),
+        ("//db/k", {"consistency": "one"}, "local_quorum or quorum, not 'one'.*missed"),
+        ("//db/k", {"serial": "all"}, "local_serial or serial, not 'all'"),
+        ("//db/k", {"tls": "maybe"}, "tls is full, ca, no, not 'maybe'"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_told_without_its_password(
+    rest: str, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        contact_of(rest, options)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_password_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client.__new__(Client)
+    client.url = "cassandra://ann:p@db,db2/cassq"
+    assert repr(client) == "<Client cassandra://ann:...@db,db2/cassq>"
+    with pytest.raises(ConfigError) as caught:
+        cassq.connect("cassandr://ann:secret@db/cassq")
+    assert "secret" not in str(caught.value)
+
+
+def test_durability_is_refused() -> None:
+    for url, durability in (("cassandra://db/k?durability=os", None), ("cassandra://db/k", "disk")):
+        with pytest.raises(ConfigError, match="durability is not for Cassandra.*commitlog_sync"):
+            cassq.connect(url, durability=durability)
+
+
+@pytest.mark.parametrize("url", [None, "file:cassq-data", "//db/k"])
+def test_only_a_keyspace_has_a_schema(url: str | None) -> None:
+    with pytest.raises(ConfigError, match="only a Cassandra keyspace.*cassandra://"):
+        open_session(url, ManualClock())
+
+
+def test_a_missing_driver_is_named() -> None:
+    code = (
+        "import sys; sys.modules['cassandra'] = None; import cassq\n"
+        "try: cassq.connect('cassandra://db/k')\n"
+        "except cassq.errors.MissingExtraError as exc: print(exc)\n"
+        "from cassq.cli.main import main; main(['schema', 'status', '--url', 'cassandra://db/k'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "package cassandra-driver (pip install 'cassq[cassandra]')" in done.stdout
+    assert "error: cassandra: URLs need the package cassandra-driver" in done.stderr
+    assert done.returncode == 2
+
+
+# --- TLS --------------------------------------------------------------------------------------
+
+CERTIFICATE, KEY = "certificate.pem", "key.pem"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a certificate of its own authority, and its key."""
+    command = (
+        f"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1"
+        f" -subj /CN=test -keyout {KEY} -out {CERTIFICATE}"
+    )
+    directory = tmp_path_factory.mktemp("certificates")
+    subprocess.run(command.split(), cwd=directory, check=True, capture_output=True)
+    return directory
+
+
+needs_openssl = pytest.mark.needs("openssl")
+
+
+@pytest.mark.parametrize("options", [{}, {"tls": "no"}, {"tls": "0"}, {"tls": "false"}])
+def test_without_a_word_of_it_there_is_no_tls(options: dict[str, str]) -> None:
+    assert tls_of(options) is None
+
+
+@pytest.mark.parametrize("told", ["1", "yes", "true", "full"])
+def test_tls_verifies_the_server_and_its_address(told: str) -> None:
+    context = tls_of({"tls": told})
+    assert context is not None
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
+@needs_openssl
+def test_the_address_alone_may_be_left_unverified(files: Path) -> None:
+    context = tls_of({"tls": "ca", "ca": str(files / CERTIFICATE)})
+    assert context is not None
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, False)
+    assert len(context.get_ca_certs()) == 1, "and no other authority is trusted"
+
+
+@needs_openssl
+def test_files_turn_tls_on(files: Path) -> None:
+    certificate, key = str(files / CERTIFICATE), str(files / KEY)
+    assert tls_of({"ca": certificate}) is not None
+    assert tls_of({"cert": certificate, "key": key}) is not None
+
+
+@needs_openssl
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ca": "absent.pem"}, "ca=absent.pem: there is no such file"),
+        ({"ca": KEY}, f"ca={KEY} cannot be used.*PEM"),
+        ({"cert": CERTIFICATE}, "cannot be used"),
+        ({"cert": CERTIFICATE, "key": CERTIFICATE}, "cannot be used"),
+        ({"key": KEY}, "key=, but no cert="),
+        ({"ca": CERTIFICATE, "tls": "no"}, "tls is off, but the URL has ca="),
+    ],
+)
+def test_files_that_cannot_be_used_are_named(
+    files: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], message: str
+) -> None:
+    monkeypatch.chdir(files)
+    with pytest.raises(ConfigError, match=message):
+        tls_of(options)
