@@ -8,6 +8,7 @@ horizon hides at once what is to be forgotten of a slice that is still in use.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from cassq.catalog.cassandra.parts import Parts
 from cassq.catalog.rows import Dedup, Incident, Member, Sample
@@ -27,9 +28,11 @@ CHANGE_DEDUP = (
     "UPDATE dedups SET pipe_id = ?, seq = ?, at_ms = ? WHERE queue_id = ? AND dedup_id = ?"
     " IF pipe_id = ? AND seq = ? AND at_ms = ?"
 )
-_DROP_DEDUP = "DELETE FROM dedups WHERE queue_id = ? AND dedup_id = ?"
-TAKE_DEDUP_BACK = f"{_DROP_DEDUP} IF pipe_id = ? AND seq = ? AND at_ms = ?"
-DROP_OLD_DEDUP = f"{_DROP_DEDUP} IF at_ms < ?"
+DROP_DEDUP = (
+    "DELETE FROM dedups WHERE queue_id = ? AND dedup_id = ?"
+    " IF pipe_id = ? AND seq = ? AND at_ms = ?"
+)
+DROP_OLD_DEDUP = "DELETE FROM dedups WHERE queue_id = ? AND dedup_id = ? IF at_ms < ?"
 # Dedup ids by time, and the slices of them.
 NOTE_DEDUP = "INSERT INTO dedup_times (queue_id, slice, dedup_id, at_ms) VALUES (?, ?, ?, ?)"
 DEDUPS_OF = "SELECT dedup_id, at_ms FROM dedup_times WHERE queue_id = ? AND slice = ?"
@@ -88,25 +91,6 @@ CHANGE_INCIDENT = (
 DROP_INCIDENT = "DELETE FROM incidents WHERE all_of = 0 AND key = ? IF version = ?"
 
 
-def _place(row: Dedup) -> tuple[str, int, int]:
-    return row.pipe_id, row.seq, row.at_ms
-
-
-def _put(row: Dedup, before: Dedup | None) -> Statement:
-    """Write a row where nothing stands, or `before` does."""
-    key = row.queue_id, row.dedup_id
-    if before is None:
-        return ADD_DEDUP, (*key, *_place(row))
-    return CHANGE_DEDUP, (*_place(row), *key, *_place(before))
-
-
-def _take_back(row: Dedup, before: Dedup | None) -> Statement:
-    """The inverse."""
-    if before is None:
-        return TAKE_DEDUP_BACK, (row.queue_id, row.dedup_id, *_place(row))
-    return _put(before, row)
-
-
 class RecordTables(Parts):
     """The part of the catalog that keeps records."""
 
@@ -118,70 +102,83 @@ class RecordTables(Parts):
 
     def dedup(self, row: Dedup, instead_of: Dedup | None = None) -> Dedup:
         """Cost: a hint, one conditional write; a read where another stands."""
-        self._note_dedup(row)
-        values = (row.queue_id, row.dedup_id, row.pipe_id, row.seq, row.at_ms)
-
-        def add() -> bool:
-            return self._cql.apply(ADD_DEDUP, values)[0]
-
-        def change() -> bool:
-            assert instead_of is not None
-            old = (instead_of.pipe_id, instead_of.seq, instead_of.at_ms)
-            return self._cql.apply(CHANGE_DEDUP, (*values[2:], *values[:2], *old))[0]
+        self._note_dedups([row])
 
         def is_ours() -> bool:
-            return self._cql.read(DEDUP, values[:2], serial=True) == [values]
+            return self._dedups([row], serial=True) == {row.dedup_id: row}
 
-        act = add if instead_of is None else change
+        old = instead_of
         for _ in range(TRIES):
-            if settled(act, is_ours):
+            put = _put(row, old)
+            if settled(partial(self._applied, put), is_ours):
                 return row
-            found = self._cql.read(DEDUP, values[:2])
-            if found and Dedup(*found[0]) != instead_of:
-                return Dedup(*found[0])
-            act = change if found else add  # forgotten, or come, this moment
+            old = self._dedups([row], serial=False).get(row.dedup_id)
+            if old not in (None, instead_of):
+                return old
         raise BackendTimeoutError(f"dedup id {row.dedup_id!r} was changed again and again")
 
     def dedup_many(self, rows: Sequence[Dedup], instead_of: Mapping[str, Dedup]) -> list[Dedup]:
-        """One by one, side by side: of those written before another was in the way each is taken
-        back, and one that a crash leaves is an intent like any other.
+        """Cost: a hint, a read and a conditional write an id, each side by side.
 
-        Cost: a read, a hint and a conditional write an id.
+        Ids are partitions of their own: where one is found to be taken after others were written,
+        those are put back. To others they are, meanwhile, what a crash would leave: intents.
         """
-        there = self._dedups(rows)
-        taken = [
-            found
-            for row, found in zip(rows, there, strict=True)
-            if found not in (None, row, instead_of.get(row.dedup_id))
-        ]
-        if taken:
-            return [found for found in taken if found is not None]
-        for row in rows:
-            self._note_dedup(row)
-        new = [pair for pair in zip(rows, there, strict=True) if pair[0] != pair[1]]
-        answers = self._cql.apply_many([_put(row, before) for row, before in new])
-        unsure = [row for (row, _), done in zip(new, answers, strict=True) if not done]
-        now = dict(zip(unsure, self._dedups(unsure, serial=True), strict=True))
-        others = [found for row, found in now.items() if found is not None and found != row]
-        if others:
-            self._cql.apply_many([_take_back(row, before) for row, before in new])
-        elif any(found is None for found in now.values()):
-            return self.dedup_many(rows, instead_of)  # forgotten this moment
-        return others
+        self._note_dedups(rows)
+        written: dict[str, Dedup | None] = {}  # by id: what had stood there
+        serial = False
+        for _ in range(TRIES):
+            found = self._dedups(rows, serial=serial)
+            taken = [
+                there
+                for row in rows
+                if (there := found.get(row.dedup_id)) not in (None, row)
+                and there != instead_of.get(row.dedup_id)
+            ]
+            if taken:
+                self._put_back([row for row in rows if row.dedup_id in written], written)
+                return [there for there in taken if there is not None]
+            left = [row for row in rows if found.get(row.dedup_id) != row]
+            if not left:
+                return []
+            written |= {row.dedup_id: found.get(row.dedup_id) for row in left}
+            told = self._cql.apply_many([_put(row, found.get(row.dedup_id)) for row in left])
+            if all(told):
+                return []
+            serial = None in told
+        raise BackendTimeoutError("dedup ids were changed again and again")
 
-    def _dedups(self, rows: Sequence[Dedup], *, serial: bool = False) -> list[Dedup | None]:
-        """What stands for the ids of these rows."""
-        asked = [(DEDUP, (row.queue_id, row.dedup_id)) for row in rows]
-        answers = self._cql.read_many(asked, serial=serial)
-        return [Dedup(*found[0]) if found else None for found in answers]
+    def _put_back(self, rows: Sequence[Dedup], before: Mapping[str, Dedup | None]) -> None:
+        """Undo intents of ours. Raises where it cannot be told whether that was done: a place
+        that one of them still names must not be given to another message."""
+        for _ in range(TRIES):
+            found = self._dedups(rows, serial=True)
+            rows = [row for row in rows if found.get(row.dedup_id) == row]
+            if not rows:
+                return
+            self._cql.apply_many([_undo(row, before[row.dedup_id]) for row in rows])
+        raise BackendTimeoutError("dedup ids could not be put back")
 
-    def _note_dedup(self, row: Dedup) -> None:
-        """List it by time, and its slice when it is the first of it."""
-        slice_ = row.at_ms // DEDUP_SLICE_MS
-        if self._dedup_slices.get(row.queue_id) != slice_:
-            self._cql.write(NOTE_DEDUP_SLICE, (row.queue_id, slice_))
-            self._dedup_slices[row.queue_id] = slice_
-        self._cql.write(NOTE_DEDUP, (row.queue_id, slice_, row.dedup_id, row.at_ms))
+    def _applied(self, statement: Statement) -> bool:
+        return self._cql.apply(*statement)[0]
+
+    def _dedups(self, rows: Sequence[Dedup], *, serial: bool) -> dict[str, Dedup]:
+        """What stands there for each id."""
+        keys = [(row.queue_id, row.dedup_id) for row in rows]
+        found = self._cql.read_many([(DEDUP, key) for key in keys], serial=serial)
+        return {each[0][1]: Dedup(*each[0]) for each in found if each}
+
+    def _note_dedups(self, rows: Sequence[Dedup]) -> None:
+        """List them by time, and their slice when they are the first of it."""
+        slices = {(row.queue_id, row.at_ms // DEDUP_SLICE_MS) for row in rows}
+        new = [key for key in slices if self._dedup_slices.get(key[0]) != key[1]]
+        self._cql.write_many([(NOTE_DEDUP_SLICE, key) for key in new])
+        self._dedup_slices.update(new)
+        self._cql.write_many(
+            [
+                (NOTE_DEDUP, (r.queue_id, r.at_ms // DEDUP_SLICE_MS, r.dedup_id, r.at_ms))
+                for r in rows
+            ]
+        )
 
     def forget_dedups(self, queue_id: str, before_ms: int) -> int:
         """Cost: a read, one more for each slice that is old enough, a conditional write an id."""
@@ -343,6 +340,21 @@ class RecordTables(Parts):
         self.forget_dedups(queue_id, everything_ms)
         self._dedup_slices.pop(queue_id, None)
         self._forget_samples_of([queue_id])
+
+
+def _put(row: Dedup, old: Dedup | None) -> Statement:
+    """Write an intent where nothing is, or in the place of another."""
+    if old is None:
+        return ADD_DEDUP, (row.queue_id, row.dedup_id, row.pipe_id, row.seq, row.at_ms)
+    new = (row.pipe_id, row.seq, row.at_ms, row.queue_id, row.dedup_id)
+    return CHANGE_DEDUP, (*new, old.pipe_id, old.seq, old.at_ms)
+
+
+def _undo(row: Dedup, old: Dedup | None) -> Statement:
+    """Undo `_put`, while the intent is still there."""
+    if old is not None:
+        return _put(old, row)
+    return DROP_DEDUP, (row.queue_id, row.dedup_id, row.pipe_id, row.seq, row.at_ms)
 
 
 def _sample_values(sample: Sample) -> tuple[str, int, int, int, str]:
