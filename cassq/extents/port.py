@@ -70,11 +70,12 @@ class ExtentWriter(abc.ABC):
 
     @abc.abstractmethod
     def sealed(self) -> bool:
-        """Whether someone has begun to seal this extent. Cost: a memory read."""
+        """Whether someone has begun to seal this extent. On networked stores this lags: what
+        counts is what `append` says. Cost: a memory read."""
 
     @abc.abstractmethod
     def turn_wanted(self) -> bool:
-        """Whether another pusher asks for the next turn (cp queues)."""
+        """Whether another pusher asks for the next turn (cp queues). May lag, as `sealed`."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -91,7 +92,9 @@ class ExtentReader(abc.ABC):
 
     @abc.abstractmethod
     def published(self) -> Place:
-        """The end of what is acknowledged so far. Cost: a memory read."""
+        """The end of what is acknowledged so far; on networked stores it lags some milliseconds
+        behind other processes. Cost: a memory read; there, a read when it was not asked for of
+        late."""
 
     @abc.abstractmethod
     def read(self, start: Place, end_seq: int, limit: int, bytes_max: int) -> list[Slice]:
@@ -105,7 +108,8 @@ class ExtentReader(abc.ABC):
 
     @abc.abstractmethod
     def ask_turn(self) -> int:
-        """Ask the writer for the next turn; returns boot milliseconds of its last append."""
+        """Ask the writer for the next turn; returns boot milliseconds of its last append, as far
+        as this process can tell."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -133,7 +137,8 @@ class ExtentStore(abc.ABC):
 
     @abc.abstractmethod
     def abandoned(self, pipe_id: str) -> bool:
-        """Whether the writer is certainly gone. False may only mean that it cannot be told."""
+        """Whether the writer is certainly gone. False may only mean that it cannot be told (yet,
+        on networked stores)."""
 
     @abc.abstractmethod
     def drop(self, pipe_ids: Sequence[str]) -> None:

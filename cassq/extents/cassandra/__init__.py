@@ -58,26 +58,18 @@ from cassq.extents.cassandra.writer import CassandraWriter, Means, Sizes
 from cassq.extents.port import ExtentInfo, ExtentMissingError, ExtentStore
 from cassq.frames import Place
 
-_QUORUMS = ("local_quorum", "quorum")
-
 
 class CassandraStore(ExtentStore):
     """Extents in a keyspace. Thread-safe. `cql` is the caller's to close.
 
-    Raises ConfigError for a consistency whose reads may miss what was written.
+    Raises ConfigError for a consistency whose reads may miss what was written, and when it is not
+    said which of several data centres is the local one.
     """
 
     seals_exactly = True
 
     def __init__(self, cql: Cql, clock: Clock, sizes: Sizes | None = None) -> None:
-        contact = cql.contact
-        if contact.consistency not in _QUORUMS:
-            raise ConfigError(
-                f"consistency {contact.consistency!r} could lose what was acknowledged",
-                hint=f"use one of {', '.join(_QUORUMS)}",
-            )
-        local = contact.consistency == "local_quorum"
-        self._home = contact.data_centre if local else ""
+        self._home = _home(cql)
         self._cql = cql
         self._clock = clock
         self._heads = Heads(cql)
@@ -153,3 +145,25 @@ class CassandraStore(ExtentStore):
 
     def _writer_closed(self, pipe_id: str) -> None:
         self._writers.pop(pipe_id, None)
+
+
+def _home(cql: Cql) -> str:
+    """The data centre whose quorum is written and read; "" when it is one of all replicas."""
+    contact = cql.contact
+    match contact.consistency:
+        case "quorum":
+            return ""
+        case "local_quorum" if contact.data_centre:
+            return contact.data_centre
+        case "local_quorum":
+            names = sorted({host.datacenter for host in cql.cluster.metadata.all_hosts()})
+            if len(names) == 1:
+                return str(names[0])
+            raise ConfigError(
+                f"Cassandra at {contact.told} has several data centres: {', '.join(names)}",
+                hint=f"name the local one in the URL: ?dc={names[0]}",
+            )
+    raise ConfigError(
+        f"consistency {contact.consistency!r} could lose what was acknowledged",
+        hint="use local_quorum or quorum",
+    )

@@ -17,7 +17,8 @@ from cassq.extents.cassandra.places import end_place
 from cassq.extents.port import ExtentWriter
 from cassq.frames import Place, frame_seqs
 
-LOOK_SECONDS = 0.005
+# How often a writer looks, in passing, whether somebody seals the extent or wants its turn.
+SEAL_SECONDS, TURN_SECONDS = 0.25, 0.01
 
 
 class Sizes(NamedTuple):
@@ -118,12 +119,12 @@ class CassandraWriter(ExtentWriter):
     def sealed(self) -> bool:
         if not self._dead:
             self._teller.again()
-            if self._seal_look.age() >= LOOK_SECONDS:
+            if self._seal_look.age() >= SEAL_SECONDS:
                 self._seal_look.soon()
         return self._dead or self._sealed
 
     def turn_wanted(self) -> bool:
-        if not self._turn_wanted and self._turn_look.age() >= LOOK_SECONDS:
+        if not self._turn_wanted and self._turn_look.age() >= TURN_SECONDS:
             self._turn_look.soon()
         return self._turn_wanted
 
