@@ -35,7 +35,7 @@ from cassq.contact import (
     Contact,
     cluster,
 )
-from cassq.cql_errors import explained, first_line, no_data_centre, unconnected
+from cassq.cql_errors import OverloadedError, explained, first_line, no_data_centre, unconnected
 from cassq.errors import (
     BackendError,
     BackendTimeoutError,
@@ -56,6 +56,7 @@ Statement = tuple[str, Sequence[Any]]  # its text, and the values of its questio
 PATIENCE_SECONDS = 10.0  # how long a plain statement is tried
 IN_FLIGHT = 64
 PAUSE_MIN, PAUSE_MAX = 0.01, 0.5
+BUSY_PAUSE = 0.001
 SCHEMA_SECONDS = 60.0
 MEASUREMENTS = 3  # of the servers' time, at the beginning
 
@@ -207,9 +208,12 @@ class Cql:
         bounds = [self._bound(t, v, self._consistency) for t, v in statements]
         answers: list[bool | None] = []
         for at in range(0, len(bounds), IN_FLIGHT):
-            for future in [self.send(bound) for bound in bounds[at : at + IN_FLIGHT]]:
+            some = bounds[at : at + IN_FLIGHT]
+            for bound, future in zip(some, [self.send(bound) for bound in some], strict=True):
                 try:
                     answers.append(bool(self._result(future, None, conditional=True)[0][0]))
+                except OverloadedError:
+                    answers.append(self._apply(bound)[0])
                 except BackendError as exc:
                     if not exc.outcome_unknown:
                         raise
@@ -217,9 +221,15 @@ class Cql:
         return answers
 
     def _apply(self, statement: Any) -> tuple[bool, Row]:
-        rows = self._result(self.send(statement), statement, conditional=True)
-        first = rows[0] if rows else (False,)
-        return bool(first[0]), tuple(first[1:])
+        tries = _Tries(self._clock, self._patience)
+        while True:
+            try:
+                rows = self._result(self.send(statement), statement, conditional=True)
+            except OverloadedError as exc:  # it was not even begun
+                tries.wait_after(exc)
+            else:
+                first = rows[0] if rows else (False,)
+                return bool(first[0]), tuple(first[1:])
 
     # --- sending ------------------------------------------------------------------------------
 
@@ -299,16 +309,12 @@ class Cql:
             yield self._patiently(ahead.pop(0), statement)
 
     def _patiently(self, future: ResponseFuture, statement: Any) -> list[Row]:
-        waited = Stopwatch()
-        pause = PAUSE_MIN
+        tries = _Tries(self._clock, self._patience)
         while True:
             try:
                 return self._result(future, statement, conditional=False)
             except BackendError as exc:
-                if not exc.retryable or waited.seconds() + pause > self._patience:
-                    raise
-            self._clock.sleep(pause)
-            pause = min(2 * pause, PAUSE_MAX)
+                tries.wait_after(exc)
             future = self.send(statement)
 
     def _result(self, future: ResponseFuture, _statement: Any, *, conditional: bool) -> list[Row]:
@@ -350,14 +356,17 @@ class Cql:
         return prepared
 
     def _prepare(self, text: str) -> PreparedStatement:
-        try:
-            prepared = self._session.prepare(self._qualified(text))
-        except Exception as exc:
-            raise self._explained(exc, conditional=False) from exc
-        # Asking a second node after a while must not apply a condition twice.
-        prepared.is_idempotent = " IF " not in text
-        self._prepared[text] = prepared
-        return prepared
+        tries = _Tries(self._clock, self._patience)
+        while True:
+            try:
+                prepared = self._session.prepare(self._qualified(text))
+            except Exception as exc:
+                tries.wait_after(self._explained(exc, conditional=False))
+            else:
+                # Asking a second node after a while must not apply a condition twice.
+                prepared.is_idempotent = " IF " not in text
+                self._prepared[text] = prepared
+                return prepared
 
     def _qualified(self, text: str) -> str:
         """A statement with its table's keyspace named, since servers advise against `USE`."""
@@ -367,3 +376,21 @@ class Cql:
 
     def _explained(self, exc: Exception, *, conditional: bool) -> BackendError:
         return explained(exc, self.contact.told, conditional=conditional)
+
+
+class _Tries:
+    """The pauses between tries of one statement, longer and longer, until patience is over."""
+
+    def __init__(self, clock: Clock, patience: float) -> None:
+        self._clock = clock
+        self._patience = patience
+        self._waited = Stopwatch()
+        self._pause = 0.0
+
+    def wait_after(self, exc: BackendError) -> None:
+        """Wait until it is time for another try; raises `exc` when there is to be none."""
+        first = BUSY_PAUSE if isinstance(exc, OverloadedError) else PAUSE_MIN
+        pause = self._pause = min(max(2 * self._pause, first), PAUSE_MAX)
+        if not exc.retryable or self._waited.seconds() + pause > self._patience:
+            raise exc
+        self._clock.sleep(pause)

@@ -15,7 +15,8 @@ from cassandra import (
     UnresolvableContactPoints,
 )
 from cassandra.cluster import NoHostAvailable
-from cassandra.connection import ConnectionException
+from cassandra.connection import ConnectionBusy, ConnectionException
+from cassandra.pool import NoConnectionsAvailable
 from cassandra.protocol import OverloadedErrorMessage, SyntaxException
 
 from cassq.contact import Contact
@@ -32,13 +33,13 @@ _MISSING = re.compile("unconfigured table|(table|[Kk]eyspace) .*does not exist")
 
 
 class OverloadedError(BackendUnavailableError):
-    """A node has too much to do: it may be asked again, for less at a time."""
+    """A node has too much to do, and has begun nothing: it may be asked again, for less."""
 
 
 def explained(exc: Exception, where: str, *, conditional: bool) -> BackendError:
     """A driver's error as ours. conditional: it was sent once, and may have been applied."""
     name = f"Cassandra at {where}"
-    if isinstance(exc, OverloadedErrorMessage):
+    if isinstance(exc, OverloadedErrorMessage) or _is_unsent(exc):
         return OverloadedError(f"{name} is overloaded: {exc}")
     if isinstance(exc, Unavailable):
         return BackendUnavailableError(
@@ -92,6 +93,18 @@ def no_data_centre(name: str, there: set[str]) -> ConfigError:
     return ConfigError(
         f"there is no data centre {name!r}" if name else "there are several data centres",
         hint=f"say with dc= which is near: {', '.join(sorted(there))}",
+    )
+
+
+def _is_unsent(exc: Exception) -> bool:
+    """Whether no connection took it: nodes have not yet read what was sent before."""
+    errors = exc.errors if isinstance(exc, NoHostAvailable) else None
+    return (
+        isinstance(errors, dict)
+        and bool(errors)
+        and all(
+            isinstance(each, (ConnectionBusy, NoConnectionsAvailable)) for each in errors.values()
+        )
     )
 
 

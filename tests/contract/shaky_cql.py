@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ class ShakyCql(Cql):
         self.landed = 0
         self.before_apply: Callable[[], object] = lambda: None
         self.before_result: Callable[[], object] = lambda: None
+        self.binders: set[threading.Thread] = set()
         self.texts: Counter[str] = Counter()
         super().__init__(contact, clock, keyspace=keyspace)
 
@@ -39,6 +41,7 @@ class ShakyCql(Cql):
 
     def bound(self, text: str, values: Sequence[Any]) -> Any:
         self.texts[text] += 1
+        self.binders.add(threading.current_thread())
         return super().bound(text, values)
 
     def apply(self, text: str, values: Sequence[Any] = ()) -> tuple[bool, Row]:

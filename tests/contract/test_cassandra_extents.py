@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -325,6 +326,20 @@ def test_nothing_is_told_before_all_of_it_is_acknowledged(
     append(writer, 1, 1)
     assert meanwhile == {told}
     assert cql.texts[statements.TELL_ACKED] > told
+
+
+def test_the_driver_s_thread_prepares_nothing(store: CassandraStore, cql: ShakyCql) -> None:
+    """It would wait for an answer that only it can read."""
+    writer = store.create(PIPE, "q")
+    reader = CassandraStore(cql, ManualClock()).reader(PIPE)
+    for _ in range(20):
+        end = append(writer, 1)
+        writer.sealed()
+        reader.published()
+    writer.close()
+    while reader.published() != end:
+        pass  # until it is told
+    assert cql.binders == {threading.current_thread()}
 
 
 def test_a_turn_is_asked_for_from_another_process(

@@ -45,6 +45,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 
 from cassq.clock import Clock
+from cassq.contact import Contact
 from cassq.cql import Cql, Statement
 from cassq.errors import BackendUnavailableError, ConfigError
 from cassq.extents.cassandra import statements
@@ -62,14 +63,13 @@ from cassq.frames import Place
 class CassandraStore(ExtentStore):
     """Extents in a keyspace. Thread-safe. `cql` is the caller's to close.
 
-    Raises ConfigError for a consistency whose reads may miss what was written, and when it is not
-    said which of several data centres is the local one.
+    Raises ConfigError for a consistency whose reads may miss what was written.
     """
 
     seals_exactly = True
 
     def __init__(self, cql: Cql, clock: Clock, sizes: Sizes | None = None) -> None:
-        self._home = _home(cql)
+        self._home = _home(cql.contact)
         self._cql = cql
         self._clock = clock
         self._heads = Heads(cql)
@@ -147,22 +147,13 @@ class CassandraStore(ExtentStore):
         self._writers.pop(pipe_id, None)
 
 
-def _home(cql: Cql) -> str:
+def _home(contact: Contact) -> str:
     """The data centre whose quorum is written and read; "" when it is one of all replicas."""
-    contact = cql.contact
     match contact.consistency:
         case "quorum":
             return ""
-        case "local_quorum" if contact.data_centre:
-            return contact.data_centre
         case "local_quorum":
-            names = sorted({host.datacenter for host in cql.cluster.metadata.all_hosts()})
-            if len(names) == 1:
-                return str(names[0])
-            raise ConfigError(
-                f"Cassandra at {contact.told} has several data centres: {', '.join(names)}",
-                hint=f"name the local one in the URL: ?dc={names[0]}",
-            )
+            return contact.data_centre
     raise ConfigError(
         f"consistency {contact.consistency!r} could lose what was acknowledged",
         hint="use local_quorum or quorum",

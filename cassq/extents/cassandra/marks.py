@@ -89,35 +89,41 @@ class Teller:
         self._cql = cql
         self._extent = extent
         self._lock = threading.Lock()
-        self._wanted: tuple[Place, bool] = (Place(0, 0), False)
-        self._told: tuple[Place, bool] = self._wanted
+        self._untold: Any = None  # the newest statement that is not yet known to have succeeded
         self._busy = False
 
     def tell(self, end: Place, *, closed: bool = False) -> None:
         """Tell it soon; never waits, never fails."""
+        text = statements.TELL_CLOSED if closed else statements.TELL_ACKED
+        try:
+            # Here, not in the driver's thread, which could not wait for its own answer: the
+            # first of a kind is prepared.
+            statement = self._cql.bound(text, (self._extent, end.pos, end.seq + 1))
+        except CassqError as exc:
+            logger.debug("the end of %s could not be told: %s", self._extent, exc)
+            return
         with self._lock:
-            self._wanted = (end, closed)
+            self._untold = statement
         self.again()
 
     def again(self) -> None:
         """Tell what could not be told."""
         with self._lock:
-            if self._busy or self._told == self._wanted:
+            statement = self._untold
+            if self._busy or statement is None:
                 return
             self._busy = True
-            end, closed = wanted = self._wanted
-        text = statements.TELL_CLOSED if closed else statements.TELL_ACKED
         try:
-            values = (self._extent, end.pos, end.seq + 1)
-            future = self._cql.send(self._cql.bound(text, values))
+            future = self._cql.send(statement)
         except CassqError as exc:
             self._failed(exc)
             return
-        future.add_callbacks(lambda _: self._done(wanted), self._failed)
+        future.add_callbacks(lambda _: self._done(statement), self._failed)
 
-    def _done(self, told: tuple[Place, bool]) -> None:
+    def _done(self, told: Any) -> None:
         with self._lock:
-            self._told = told
+            if self._untold is told:
+                self._untold = None
             self._busy = False
         self.again()
 

@@ -17,7 +17,7 @@ from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.heads import Head
 from cassq.extents.cassandra.writer import CassandraWriter, Means, Piece
 
-PAUSE_MIN, PAUSE_MAX = 0.01, 0.5
+PAUSE_MIN, PAUSE_MAX = 0.001, 0.25
 IN_FLIGHT_MAX = 64
 
 
