@@ -27,6 +27,8 @@ class CassandraCatalog(QueueTables, HintTables, PipeTables, ClaimTables, RecordT
         self._cql = cql
         self._clock = clock
         self._time = time or cql.time
+        self._replicas = schema.least_replicas(cql)
+        self._warned = False
         self._leases = {}
         self._dedup_slices = {}
         self._sample_slices = {}

@@ -10,6 +10,7 @@ after a crash knows what is left to do.
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Collection, Mapping
 
@@ -19,6 +20,8 @@ from cassq.cql import Row, settled
 from cassq.errors import BackendTimeoutError
 from cassq.frames import Place
 from cassq.queues import OWN, GroupPolicy, QueuePolicy, group_policy, queue_policy, to_json
+
+logger = logging.getLogger("cassq")
 
 NAME_SLICES = 16
 TRIES = 50  # at a compare-and-set that others win
@@ -103,6 +106,8 @@ def name_slice(name: str) -> int:
 class QueueTables(Parts):
     """The part of the catalog that knows queues, groups and leases."""
 
+    _replicas: int  # in the data centre that has the fewest
+    _warned: bool
     # What leases of ours were like when we last wrote them: owner, epoch, due_ms.
     _leases: dict[str, tuple[str, int, int]]
 
@@ -122,6 +127,7 @@ class QueueTables(Parts):
             lambda: bool(self._cql.read(QUEUE, (row.id,), serial=True)),
         )
         if self._take_name(row.name, row.id):
+            self._warn(row)
             return True
         self._cql.apply(MARK_DELETED, (row.id,))
         self.forget_queue(row.id)
@@ -154,7 +160,20 @@ class QueueTables(Parts):
         """Cost: two reads, one after the other."""
         found = self._cql.read(NAMED, (name,))
         row = self.queue_by_id(found[0][0]) if found else None
-        return None if row is None or row.deleted else row
+        if row is None or row.deleted:
+            return None
+        self._warn(row)
+        return row
+
+    def _warn(self, row: QueueRow) -> None:
+        """Say once that a cp queue cannot keep its promise."""
+        if row.policy.strict and self._replicas == 1 and not self._warned:
+            self._warned = True
+            logger.warning(
+                "queue %s is cp, but its keyspace has one replica: it stops while that server is"
+                " away, and is lost with it; replicate the keyspace three times",
+                row.name,
+            )
 
     def queue_by_id(self, queue_id: str) -> QueueRow | None:
         """Cost: one read."""

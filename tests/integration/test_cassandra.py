@@ -1,0 +1,263 @@
+"""Queues in a Cassandra keyspace: connecting, what is refused at once, forks, and the command."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner, Result
+
+import cassq
+from cassq.catalog.cassandra import schema
+from cassq.cli.main import main
+from cassq.clock import SystemClock
+from cassq.cql import Contact, Cql
+from cassq.errors import (
+    BackendUnavailableError,
+    ConfigError,
+)
+from tests.servers import cassandra
+from tests.servers.cassandra import CassandraCluster
+from tests.servers.fixtures import running
+
+KEYSPACE = "integration"
+PATIENCE = 30.0
+
+
+@pytest.fixture(scope="module")
+def tables(cassandra1_for_the_session: CassandraCluster) -> Iterator[Cql]:
+    """A session with a keyspace that has its tables."""
+    servers = cassandra1_for_the_session
+    cql = Cql(Contact(tuple(servers.contact_points), KEYSPACE, servers.port), SystemClock())
+    schema.apply(cql, SystemClock(), {"": 1})
+    yield cql
+    cql.close()
+
+
+@pytest.fixture
+def url(cassandra1: CassandraCluster, tables: Cql) -> str:
+    return cassandra1.url(KEYSPACE)
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A queue's name that no other test has."""
+    return request.node.name.replace("[", ".").replace("]", "")
+
+
+# --- push and pop -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("consistency", ["ap", "cp"])
+def test_what_one_client_pushes_another_pops(url: str, name: str, consistency: str) -> None:
+    with cassq.connect(url) as pushing, cassq.connect(url) as popping:
+        pushing.create_queue(name, consistency=consistency)
+        payloads = [b"%d" % number for number in range(500)]
+        with pushing.queue(name).pusher() as pusher:
+            pusher.push_many(payloads[:499])
+            pusher.push(payloads[499])
+        queue = popping.queue(name)
+        popped = []
+        with queue.popper() as popper:
+            while len(popped) < len(payloads):
+                messages = popper.pop(100, wait=PATIENCE)
+                assert messages
+                popped += [bytes(message.payload) for message in messages]
+                popper.commit(messages)
+        assert popped == payloads
+        audit = queue.audit()
+        assert audit.balanced, audit.findings
+
+
+def test_who_waits_gets_what_another_client_pushes(url: str, name: str) -> None:
+    with cassq.connect(url) as pushing, cassq.connect(url) as popping:
+        pushing.create_queue(name)
+        found: list[bytes] = []
+        waiting = threading.Event()
+
+        def pop() -> None:
+            with popping.queue(name).popper() as popper:
+                waiting.set()
+                messages = popper.pop(1, wait=PATIENCE)
+                found.extend(bytes(message.payload) for message in messages)
+                popper.commit(messages)
+
+        thread = threading.Thread(target=pop)
+        thread.start()
+        assert waiting.wait(PATIENCE)
+        with pushing.queue(name).pusher() as pusher:
+            pusher.push(b"news")
+        thread.join(PATIENCE)
+        assert found == [b"news"]
+
+
+# --- time -------------------------------------------------------------------------------------
+
+
+def test_clients_agree_on_the_time_whatever_their_wall_clocks_say(
+    cassandra1: CassandraCluster, tables: Cql
+) -> None:
+    class WrongClock(SystemClock):
+        def wall_ms(self) -> int:
+            return super().wall_ms() - 86_400_000
+
+    wrong = Cql(tables.contact, WrongClock(), keyspace=KEYSPACE)
+    try:
+        assert abs(wrong.time.now_ms() - tables.time.now_ms()) < 50
+        write = "INSERT INTO meta (key, value) VALUES ('who was last', ?)"
+        for number in range(5):
+            tables.write(write, (f"right {number}",))
+            wrong.write(write, (f"wrong {number}",))
+            rows = tables.read("SELECT value FROM meta WHERE key = 'who was last'")
+            assert rows == [(f"wrong {number}",)], "its writes are no day older"
+    finally:
+        wrong.close()
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+
+def test_a_keyspace_that_is_not_there_or_has_no_tables_is_told_with_what_to_do(
+    cassandra1: CassandraCluster, tables: Cql
+) -> None:
+    with pytest.raises(ConfigError, match="no keyspace 'absent'.*cassq schema apply"):
+        cassq.connect(cassandra1.url("absent"))
+    options = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    tables.execute(f"CREATE KEYSPACE IF NOT EXISTS bare WITH replication = {options}")
+    with pytest.raises(ConfigError, match="'bare' has no tables of cassq.*cassq schema apply"):
+        cassq.connect(cassandra1.url("bare"))
+
+
+def test_a_data_centre_that_is_not_there_is_told_with_those_that_are(url: str) -> None:
+    with pytest.raises(ConfigError, match="no data centre 'mars'.*dc1"):
+        cassq.connect(f"{url}?dc=mars")
+    cassq.connect(f"{url}?dc=dc1").close()
+
+
+def test_servers_that_do_not_answer_are_named(cassandra1: CassandraCluster) -> None:
+    host = cassandra1.contact_points[0]
+    with pytest.raises(BackendUnavailableError, match=f"nobody answers at {host}:1/k.*refused"):
+        cassq.connect(f"cassandra://{host}:1/k")
+    with pytest.raises(BackendUnavailableError, match="nowhere.invalid: no such host"):
+        cassq.connect("cassandra://nowhere.invalid/k")
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[CassandraCluster]:
+    """A node that asks for a user and password."""
+    for servers in running(cassandra.cluster(authentication=True)):
+        assert isinstance(servers, CassandraCluster)
+        yield servers
+
+
+@pytest.mark.servers
+def test_a_user_needs_the_right_password(guarded: CassandraCluster) -> None:
+    host = guarded.contact_points[0]
+    for who in ("", "cassandra:wrong@", "nobody:cassandra@"):
+        with pytest.raises(ConfigError, match="refuses the user.*USER:PASSWORD@") as caught:
+            cassq.connect(f"cassandra://{who}{host}/k")
+        assert "wrong" not in str(caught.value)
+    with pytest.raises(ConfigError, match="no keyspace 'k'"):
+        cassq.connect(f"cassandra://cassandra:cassandra@{host}/k")
+
+
+def test_a_cp_queue_with_one_replica_is_warned_of_once(
+    url: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warnings() -> list[str]:
+        return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+
+    with cassq.connect(url) as client:
+        client.create_queue(f"{name}.ap")
+        assert warnings() == []
+        client.create_queue(name, consistency="cp")
+        client.queue(name)
+        client.create_queue(f"{name}.other", consistency="cp")
+    (told,) = warnings()
+    assert name in told
+    assert "one replica" in told
+
+
+# --- forks ------------------------------------------------------------------------------------
+
+FORK = """
+import os, sys, cassq
+from cassq.errors import ForkedClientError
+url, name = sys.argv[1:]
+client = cassq.connect(url)
+queue = client.create_queue(name)
+pusher = queue.pusher()
+pusher.push(b"parent")
+child = os.fork()
+if child == 0:
+    try:
+        pusher.push(b"never")
+    except ForkedClientError:
+        with cassq.connect(url) as own:
+            own.queue(name).pusher().push(b"child")
+        sys.exit(7)
+    sys.exit(1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+pusher.push(b"parent again")
+client.close()
+"""
+
+
+def test_a_child_of_a_fork_opens_a_client_of_its_own_and_leaves_the_parent_s_alone(
+    url: str, name: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, url, name],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE * 2,
+    )
+    assert done.returncode == 0, done.stderr
+    with cassq.connect(url) as client, client.queue(name).popper() as popper:
+        messages = popper.pop(10)
+        assert sorted(bytes(message.payload) for message in messages) == [
+            *(b"child", b"parent", b"parent again")
+        ]
+
+
+# --- the command ------------------------------------------------------------------------------
+
+
+def run(*words: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, list(words))
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_the_command_works_with_a_keyspace_as_with_a_directory(url: str, name: str) -> None:
+    run("queue", "create", name, "--url", url)
+    run("push", name, "hello", "--url", url)
+    assert run("pop", name, "--url", url).stdout == "hello\n"
+    assert "hint: " in run("pop", "nothing", "--url", url, code=2).stderr
+
+
+def test_the_command_makes_and_shows_a_schema(cassandra1: CassandraCluster, tables: Cql) -> None:
+    made, absent = cassandra1.url(KEYSPACE), cassandra1.url("absent")
+    assert run("schema", "apply", "--url", made).stdout == (
+        f"keyspace {KEYSPACE} has schema version 1: nothing to do\n"
+    )
+    status = json.loads(run("schema", "status", "--url", made, "--json").stdout)
+    assert (status["exists"], status["version"], status["needed"]) == (True, 1, 1)
+    assert (status["replication"], status["agreed"], status["nodes_up"]) == ({"dc1": 1}, True, 1)
+    assert list(status["commitlog_sync"].values()) == ["periodic"]
+    shown = run("schema", "status", "--url", made)
+    assert "commitlog_sync       periodic" in shown.stdout
+    assert "with fewer than 3 replicas no server may fail" in shown.stderr
+    assert (
+        "`cassq schema apply --replication"
+        in run("schema", "status", "--url", absent, code=1).stderr
+    )
+    assert "--replication 3" in run("schema", "apply", "--url", absent, code=2).stderr
+    run("schema", "apply", "--url", absent, "--replication", "dc1=", code=2)
+    run("schema", "status", "--url", "file:cassq-data", code=2)
