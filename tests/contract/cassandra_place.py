@@ -105,12 +105,12 @@ class CassandraPlace(CatalogPlace):
         else:
             cql = BorrowedCql(self._keyspace)
         try:
-            return CassandraCatalog(cql, clock, time=self._time(clock))
+            return CassandraCatalog(cql, clock, time=self.time(clock))
         except BaseException:
             cql.close()
             raise
 
-    def _time(self, clock: Clock) -> ClusterTime | None:
+    def time(self, clock: Clock) -> ClusterTime | None:
         if not isinstance(clock, ManualClock):
             return None
         if self._servers is None:

@@ -1,0 +1,412 @@
+"""Claims in Cassandra: what they cost, without an answer, and side by side."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from cassq import claims
+from cassq.catalog.rows import Claim, ClaimState
+from cassq.claims import Give
+from cassq.clock import ManualClock
+from cassq.errors import BackendError, BackendTimeoutError
+from cassq.frames import Place
+from cassq.ranges import EMPTY, RangeSet
+
+pytest.importorskip("cassandra")
+
+from cassq.catalog.cassandra import CassandraCatalog
+from tests.contract.cassandra_place import CassandraPlace, Keyspace
+from tests.contract.rows import DUE_MS, Desk, make_queue, move_row, pipe_row, place, version
+from tests.contract.trouble import TroubledCql, in_turn, never, now_and_then
+
+HELD, FREE, DONE = ClaimState.HELD, ClaimState.FREE, ClaimState.DONE
+Open = Callable[[], tuple[Desk, TroubledCql]]
+
+
+@pytest.fixture
+def open_desk(
+    cassandra_place: CassandraPlace, keyspace_for_the_session: Keyspace
+) -> Iterator[Open]:
+    """Desks at one (group, pipe), each in a process of its own, with its session."""
+    clock = ManualClock()
+    made: list[CassandraCatalog] = []
+
+    def open_one() -> tuple[Desk, TroubledCql]:
+        cql = TroubledCql(keyspace_for_the_session)
+        catalog = CassandraCatalog(cql, clock, time=cassandra_place.time(clock))
+        if not made:
+            make_queue(catalog)
+            for pipe_id in ("p", "p2"):
+                assert catalog.add_pipe(pipe_row(pipe_id))
+        made.append(catalog)
+        return Desk(catalog), cql
+
+    yield open_one
+    for catalog in made:
+        catalog.close()
+
+
+# --- what it costs ----------------------------------------------------------------------------
+
+
+def test_one_popper_pays_one_conditional_batch_a_claim_and_one_an_ack(open_desk: Open) -> None:
+    desk, cql = open_desk()
+    cursor = desk.cursor
+    cql.rounds.clear()
+    for number in range(20):
+        chain = place(cursor.chain.seq + 5)
+        row = claims.first(cursor, chain, "me", DUE_MS, version)
+        assert desk.catalog.claim(cursor, chain, [row])
+        cursor = replace(cursor, chain=chain)
+        assert cql.rounds == {"conditional": 2 * number + 1}
+        assert desk.finish(row)
+        assert cql.rounds == {"conditional": 2 * number + 2}
+    assert desk.cursor.ack == desk.cursor.chain == place(100)
+    assert desk.rows == []
+
+
+def test_whatever_is_done_with_a_claim_costs_one_conditional_batch(open_desk: Open) -> None:
+    desk, cql = open_desk()
+    rows = [desk.claim(5) for _ in range(4)]
+    cql.rounds.clear()
+    assert desk.catalog.replace(rows[1], desk.acked(rows[1], 5, 10))
+    assert desk.catalog.replace(rows[2], desk.freed(rows[2]))
+    (later,) = claims.extended(rows[3], 99_999, version)
+    assert desk.catalog.replace(rows[3], [later])
+    assert desk.finish(rows[0])
+    assert cql.rounds == {"conditional": 4}
+    cursor = desk.cursor
+    cql.rounds.clear()
+    assert desk.catalog.fence(cursor, "me") is not None
+    assert cql.rounds == {"conditional": 1}
+    assert desk.states == [(10, 15, FREE), (15, 20, HELD)]
+
+
+def test_many_replacements_cost_one_conditional_batch_a_pipe(open_desk: Open) -> None:
+    desk, cql = open_desk()
+    elsewhere = Desk(desk.catalog, pipe_id="p2")
+    rows = [desk.claim(5), elsewhere.claim(5), desk.claim(5), elsewhere.claim(5)]
+    cql.rounds.clear()
+    changes = [(row, desk.acked(row, row.start, row.end)) for row in rows]
+    assert desk.catalog.replace_many(changes) == [True] * 4
+    assert cql.rounds == {"conditional": 2}
+
+
+def test_a_lost_race_for_the_chain_costs_nothing_more(open_desk: Open) -> None:
+    (desk, cql), (theirs, _) = open_desk(), open_desk()
+    cursor = desk.cursor
+    theirs.claim(3)
+    row = claims.first(cursor, place(5), "me", DUE_MS, version)
+    cql.rounds.clear()
+    assert not desk.catalog.claim(cursor, place(5), [row])
+    assert cql.rounds == {"conditional": 1}
+
+
+def test_two_poppers_on_one_pipe_ack_without_reading(open_desk: Open) -> None:
+    """As long as each acks what does not stand before or behind what the other has acked."""
+    (desk, cql), (theirs, their_cql) = open_desk(), open_desk()
+    mine, yours = desk.claim(5), theirs.claim(5)
+    cql.rounds.clear()
+    assert desk.finish(mine)
+    assert cql.rounds == {"conditional": 1}
+    assert desk.cursor.ack == place(5)
+    mine = desk.claim(5)
+    cql.rounds.clear()
+    assert desk.finish(mine)
+    assert theirs.states == [(5, 10, HELD), (10, 15, DONE)]
+    their_cql.rounds.clear()
+    assert theirs.finish(yours)
+    assert their_cql.rounds["conditional"] <= 2
+    assert theirs.cursor.ack == place(15)
+    assert theirs.rows == []
+
+
+def test_what_is_due_costs_one_round_of_reads_or_none(open_desk: Open) -> None:
+    desk, cql = open_desk()
+    rows = [desk.claim(1, due_ms=100), Desk(desk.catalog, pipe_id="p2").claim(1, due_ms=200)]
+    assert desk.catalog.due("q/default", 200, 9) == rows
+    cql.rounds.clear()
+    for now_ms, found in ((200, rows), (100, rows[:1]), (99, [])):
+        assert desk.catalog.due("q/default", now_ms, 9) == found
+        assert desk.catalog.next_due_ms("q/default") == 100
+        assert cql.rounds.total() <= 1
+        cql.rounds.clear()
+
+
+def test_what_others_free_is_seen_after_a_while(open_desk: Open) -> None:
+    (desk, _), (theirs, _) = open_desk(), open_desk()
+    row = theirs.claim(1, due_ms=9_000)
+    assert desk.catalog.due("q/default", 500, 9) == []
+    (free,) = theirs.freed(row, 500)
+    assert theirs.catalog.replace(row, [free])
+    clock = desk.catalog._clock  # type: ignore[attr-defined]
+    clock.advance(0.1)
+    assert desk.catalog.due("q/default", 500, 9) == [free]
+
+
+def test_thousands_of_rows_are_claimed_at_once(open_desk: Open) -> None:
+    """As of a timer pipe of delayed messages."""
+    desk, cql = open_desk()
+    cursor = desk.cursor
+    runs = [(n, n + 1, place(n).pos, 1000 + n) for n in range(4096)]
+    rows = claims.scheduled(cursor, runs, version)
+    cql.rounds.clear()
+    assert desk.catalog.claim(cursor, place(4096), rows)
+    assert cql.rounds == {"conditional": 1}
+    assert desk.rows == rows
+    cql.rounds.clear()
+    changes = [(row, claims.buried(row, version)) for row in rows[:1000]]
+    assert desk.catalog.replace_many(changes) == [True] * 1000
+    assert cql.rounds == {"conditional": 2}
+    assert desk.cursor.ack == place(1000)
+
+
+# --- without an answer ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trouble", ["applied", "lost"])
+def test_a_claim_without_an_answer_is_made_once(open_desk: Open, trouble: str) -> None:
+    desk, cql = open_desk()
+    cursor = desk.cursor
+    row = claims.first(cursor, place(5), "me", DUE_MS, version)
+    cql.trouble = in_turn(trouble)
+    assert desk.catalog.claim(cursor, place(5), [row])
+    assert desk.rows == [row]
+    assert desk.cursor.chain == place(5)
+
+
+@pytest.mark.parametrize(
+    "trouble", [("applied",), ("lost",), ("lost", "applied"), ("lost", "lost")]
+)
+def test_an_ack_without_an_answer_counts(open_desk: Open, trouble: tuple[str, ...]) -> None:
+    desk, cql = open_desk()
+    row, other_row = desk.claim(5), desk.claim(5)
+    cql.trouble = in_turn(*trouble)
+    assert desk.finish(row)
+    assert desk.cursor.ack == place(5)
+    cql.trouble = in_turn(*trouble)
+    assert desk.catalog.replace_many([(other_row, desk.acked(other_row, 6, 7))]) == [True]
+    assert desk.rows[0].acked == RangeSet([(6, 7)])
+
+
+@pytest.mark.parametrize("trouble", ["applied", "lost"])
+def test_a_fence_without_an_answer_is_raised_once(open_desk: Open, trouble: str) -> None:
+    desk, cql = open_desk()
+    before = desk.cursor
+    cql.trouble = in_turn(trouble)
+    assert desk.catalog.fence(before, "me") == replace(before, epoch=1, owner="me") == desk.cursor
+
+
+@pytest.mark.parametrize("trouble", ["applied", "lost"])
+def test_an_intent_without_an_answer_stands(open_desk: Open, trouble: str) -> None:
+    desk, cql = open_desk()
+    held = desk.claim(3)
+    cql.trouble = in_turn(trouble)
+    assert desk.catalog.intend(move_row(0, 10), held=held) == move_row(0, 10)
+    cql.trouble = in_turn(trouble)
+    again = move_row(0, 11)
+    assert desk.catalog.intend(again, move_row(0, 10), held=held) == again
+    cql.trouble = in_turn(trouble)
+    assert desk.catalog.intend_many([move_row(1, 12)], held)
+    assert desk.catalog.moves("q/default", "p") == [again, move_row(1, 12)]
+
+
+def test_an_ack_is_known_although_others_have_left_no_trace_of_it(open_desk: Open) -> None:
+    """It was applied, and before that is looked up all around it was acked, and removed."""
+    (desk, cql), (theirs, _) = open_desk(), open_desk()
+    front, mine = theirs.claim(5), desk.claim(5)
+    cql.trouble = in_turn("applied")
+    cql.before_reading = in_turn_do(lambda: theirs.finish(front))
+    assert desk.finish(mine)
+    assert desk.rows == []
+    assert desk.cursor.ack == place(10)
+
+
+def test_an_ack_that_was_lost_is_refused_when_the_claim_was_taken_meanwhile(
+    open_desk: Open,
+) -> None:
+    """Whoever has the claim now may have handed it out: this popper has lost it."""
+    (desk, cql), (theirs, _) = open_desk(), open_desk()
+    row = desk.claim(5)
+    cql.trouble = in_turn("lost")
+    cql.before_reading = in_turn_do(lambda: theirs.finish(row))
+    assert not desk.finish(row)
+
+
+def test_what_cannot_be_read_back_is_told_as_unknown(open_desk: Open) -> None:
+    desk, cql = open_desk()
+    row = desk.claim(5)
+
+    def fail() -> None:
+        raise BackendTimeoutError("no answer came")
+
+    cql.trouble, cql.before_reading = in_turn("applied"), fail
+    with pytest.raises(BackendError) as caught:
+        desk.finish(row)
+    assert caught.value.outcome_unknown
+    cql.before_reading = lambda: None
+    assert desk.cursor.ack == place(5)
+    assert desk.rows == []
+
+
+def test_a_server_that_never_answers_is_told_as_unknown(open_desk: Open) -> None:
+    desk, cql = open_desk()
+    row = desk.claim(5)
+    cql.trouble = lambda: "lost"
+    with pytest.raises(BackendError) as caught:
+        desk.finish(row)
+    assert caught.value.outcome_unknown
+    cql.trouble = never
+    assert desk.finish(row)
+
+
+def in_turn_do(act: Callable[[], object]) -> Callable[[], None]:
+    """Once."""
+    left = [act]
+
+    def do() -> None:
+        if left:
+            left.pop()()
+
+    return do
+
+
+@pytest.mark.parametrize("answer", ["", "applied", "lost"])
+def test_who_does_not_know_that_he_is_in_front_finds_out(open_desk: Open, answer: str) -> None:
+    """What is done and in front would never be looked at again."""
+    (desk, cql), (theirs, _) = open_desk(), open_desk()
+    front, mine = theirs.claim(5), desk.claim(5)
+    last = theirs.claim(5)
+    assert theirs.finish(front)
+    cql.trouble = in_turn(answer)
+    assert desk.finish(mine)
+    assert theirs.states == [(10, 15, HELD)]
+    assert theirs.cursor.ack == place(10)
+    assert theirs.finish(last)
+    assert desk.cursor.ack == place(15)
+
+
+def test_who_claims_what_is_done_moves_the_ack_offset_over_it(open_desk: Open) -> None:
+    """Expired messages are claimed as done rows, by who may know little of what stands there."""
+    (desk, _), (theirs, _) = open_desk(), open_desk()
+    front = theirs.claim(5)
+    cursor = desk.cursor
+    assert theirs.finish(front)
+    row = claims.first(cursor, place(8), "me", DUE_MS, version)
+    assert desk.catalog.claim(cursor, place(8), claims.buried(row, version))
+    assert theirs.cursor.ack == theirs.cursor.chain == place(8)
+    assert theirs.rows == []
+
+
+# --- side by side -----------------------------------------------------------------------------
+
+
+class Popper(threading.Thread):
+    """Claims, acks, gives back and takes at random; what it was told is done is noted."""
+
+    def __init__(self, desk: Desk, seed: int, steps: int) -> None:
+        super().__init__()
+        self._desk = desk
+        self._chance = random.Random(seed)
+        self._steps = steps
+        self._name = f"popper {seed}"
+        self._held: list[Claim] = []
+        self.acked = EMPTY
+        self.claimed: list[tuple[int, int]] = []
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            for _ in range(self._steps):
+                self._step()
+        except BaseException as exc:
+            self.failure = exc
+
+    def _step(self) -> None:
+        draw = self._chance.random()
+        if draw < 0.3 or not self._held:
+            self._claim()
+        elif draw < 0.4:
+            self._take_free()
+        else:
+            self._change(self._held.pop(self._chance.randrange(len(self._held))))
+
+    def _claim(self) -> None:
+        cursor = self._desk.cursor
+        chain = place(cursor.chain.seq + self._chance.randint(1, 12))
+        row = claims.first(cursor, chain, self._name, DUE_MS, version)
+        if self._desk.catalog.claim(cursor, chain, [row]):
+            self._held.append(row)
+            self.claimed.append((row.start, row.end))
+
+    def _take_free(self) -> None:
+        free = [row for row in self._desk.rows if row.state is FREE]
+        if free:
+            row = self._chance.choice(free)
+            until = Place(row.start + self._chance.randint(1, 5), row.pos)
+            mine, rows = claims.taken(row, until, self._name, DUE_MS, version)
+            if self._desk.catalog.replace(row, rows):
+                self._held.append(mine)
+
+    def _change(self, row: Claim) -> None:
+        start = self._chance.randint(row.start, row.end - 1)
+        part = RangeSet([(start, self._chance.randint(start + 1, row.end))])
+        draw = self._chance.random()
+        acks = EMPTY
+        if draw < 0.2:
+            new = self._desk.freed(row)
+        elif draw < 0.4:
+            acks = RangeSet.run(row.start, start)
+            new = claims.resolved(row, acks, [Give(part, DUE_MS, 1)], version)
+        else:
+            acks = part if draw < 0.6 else row.left
+            new = claims.resolved(row, acks, [], version)
+        # Nobody takes a held claim here, so it is ours until we say otherwise.
+        (done,) = self._desk.catalog.replace_many([(row, new)])
+        assert done
+        self.acked |= acks
+        self._held += [each for each in new if each.state is HELD]
+
+
+@pytest.mark.parametrize("often", [0.0, 0.15])
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_poppers_do_side_by_side_no_ack_is_lost(
+    open_desk: Open, seed: int, often: float
+) -> None:
+    poppers = []
+    for number in range(3):
+        desk, cql = open_desk()
+        own_seed = 100 * seed + number
+        cql.trouble = now_and_then(random.Random(own_seed), often)
+        poppers.append(Popper(desk, own_seed, 60))
+    for popper in poppers:
+        popper.start()
+    for popper in poppers:
+        popper.join(120)
+        assert not popper.is_alive()
+        if popper.failure is not None:
+            raise popper.failure
+    runs = sorted(run for popper in poppers for run in popper.claimed)
+    assert all(end == start for (_, end), (start, _) in pairwise(runs))
+    desk, _ = open_desk()
+    acked = RangeSet.joined(popper.acked for popper in poppers)
+    done = RangeSet.run(0, desk.cursor.ack.seq)
+    at = desk.cursor.ack.seq
+    assert not desk.rows or desk.rows[0].state is not DONE
+    for row in desk.rows:
+        assert row.start == at
+        done |= RangeSet.run(row.start, row.end) if row.state is DONE else row.acked
+        at = row.end
+    assert at == desk.cursor.chain.seq == runs[-1][1]
+    assert done == acked
+    for row in desk.rows:
+        if row.state is not DONE:
+            assert desk.catalog.replace(row, claims.buried(row, version))
+    assert desk.rows == []
+    assert desk.cursor.ack == desk.cursor.chain

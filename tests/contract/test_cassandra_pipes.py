@@ -1,0 +1,445 @@
+"""Pipes in Cassandra: whoever ends in the middle of a step leaves nothing that others cannot go on
+from, and no two of them get in each other's way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from cassq import claims
+from cassq.catalog.rows import PipeState, Retired
+from cassq.clock import ManualClock
+from cassq.errors import BackendError
+
+pytest.importorskip("cassandra")
+
+from cassq.catalog.cassandra import CassandraCatalog
+from cassq.catalog.cassandra.pipe_lists import NOTE_CONSUMED
+from cassq.catalog.cassandra.retiring import MARK_MS
+from tests.contract.cassandra_place import CassandraPlace, Keyspace
+from tests.contract.rows import (
+    DUE_MS,
+    Desk,
+    groups_version,
+    make_group,
+    make_queue,
+    move_row,
+    pipe_row,
+    place,
+    version,
+)
+from tests.contract.trouble import Killed, TroubledCql, in_turn
+
+Q, LETTERS = "id of q", "q~default~dead"
+Open = Callable[[], tuple[CassandraCatalog, TroubledCql]]
+STEPS_MAX = 60
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def open_one(
+    cassandra_place: CassandraPlace, keyspace_for_the_session: Keyspace, clock: ManualClock
+) -> Iterator[Open]:
+    """Catalogs as processes of their own have them."""
+    made: list[CassandraCatalog] = []
+
+    def connect() -> tuple[CassandraCatalog, TroubledCql]:
+        cql = TroubledCql(keyspace_for_the_session)
+        catalog = CassandraCatalog(cql, clock, time=cassandra_place.time(clock))
+        made.append(catalog)
+        return catalog, cql
+
+    yield connect
+    for catalog in made:
+        catalog.close()
+
+
+def killed_at(cql: TroubledCql, step: int, act: Callable[[], object]) -> bool:
+    """Whether the process ended before this step of an act; else it is done."""
+    cql.rounds.clear()
+    cql.kill_at = step
+    try:
+        act()
+    except Killed:
+        return True
+    return False
+
+
+def finish(catalog: CassandraCatalog, pipe_id: str, count: int, group: str = "q/default") -> None:
+    desk = Desk(catalog, group, pipe_id)
+    assert desk.finish(desk.claim(count))
+
+
+def totals(queue: str, pipe_id: str, pushed: int, **counts: int) -> Retired:
+    return Retired(pipe_id, f"{queue}/default", f"id of {queue}", 0, pushed, 0, **counts)
+
+
+# --- retiring ---------------------------------------------------------------------------------
+
+
+def test_who_ends_while_retiring_leaves_a_pipe_or_its_totals(open_one: Open) -> None:
+    catalog, _ = open_one()
+    make_queue(catalog)
+    outcomes = set()
+    for step in range(STEPS_MAX):
+        pipe_id = f"p{step}"
+        assert catalog.add_pipe(pipe_row(pipe_id))
+        finish(catalog, pipe_id, 3)
+        assert catalog.record_end(pipe_id, place(3)) == place(3)
+        theirs, cql = open_one()
+        seen = groups_version(theirs)
+        killed = killed_at(cql, step, partial(theirs.retire, pipe_id, seen))
+        live = pipe_id in {row.id for row in catalog.pipes(Q)}
+        assert catalog.retired(Q, pipe_id) == ([] if live else [totals("q", pipe_id, 3)])
+        outcomes.add((live, killed))
+        if live:
+            assert catalog.retire(pipe_id, groups_version(catalog))
+        assert pipe_id in {row.id for row in catalog.consumed_pipes()}
+        catalog.forget_pipes([pipe_id])
+        assert catalog.retired(Q, pipe_id) == [totals("q", pipe_id, 3)]
+        assert catalog.cursors("q/default") == []
+        assert catalog.pipe(pipe_id) is None
+        assert catalog.consumed_pipes() == []
+        if not killed:
+            break
+    assert outcomes == {(True, True), (False, True), (False, False)}
+
+
+def test_who_ends_while_forgetting_a_pipe_leaves_its_totals(open_one: Open) -> None:
+    catalog, _ = open_one()
+    make_queue(catalog)
+    for step in range(STEPS_MAX):
+        pipe_id = f"p{step}"
+        assert catalog.add_pipe(pipe_row(pipe_id))
+        assert catalog.record_end(pipe_id, place(0)) == place(0)
+        assert catalog.retire(pipe_id, groups_version(catalog))
+        theirs, cql = open_one()
+        killed = killed_at(cql, step, partial(theirs.forget_pipes, [pipe_id]))
+        assert catalog.retired(Q, pipe_id) == [totals("q", pipe_id, 0)]
+        catalog.forget_pipes([pipe_id])
+        assert catalog.pipe(pipe_id) is None
+        assert catalog.pipes(Q) == catalog.consumed_pipes() == []
+        assert not catalog._has_pipes(Q)
+        if not killed:
+            return
+    raise AssertionError("it never came to an end")
+
+
+@pytest.mark.parametrize("step", range(4, 14))
+def test_a_group_that_comes_while_a_pipe_is_retired_has_all_of_it_or_none(
+    open_one: Open, step: int
+) -> None:
+    """It comes between two steps of who retires; what it sees of the pipe then it gets."""
+    catalog, cql = open_one()
+    make_queue(catalog)
+    assert catalog.add_pipe(pipe_row("p"))
+    finish(catalog, "p", 3)
+    assert catalog.record_end("p", place(3)) == place(3)
+    theirs, _ = open_one()
+    seen = groups_version(catalog)
+    saw: list[bool] = []
+
+    def come() -> None:
+        if cql.rounds.total() == step and not saw:
+            saw.append(False)
+            late = make_group(theirs, "late")
+            cursor = theirs.cursor(late.id, "p")
+            if cursor is not None:
+                saw[0] = True
+                row = claims.first(cursor, place(3), "late", DUE_MS, version)
+                assert theirs.claim(cursor, place(3), [row])
+
+    cql.before_round = come
+    cql.rounds.clear()
+    retired = catalog.retire("p", seen)
+    cql.before_round = lambda: None
+    if not saw:
+        assert retired
+        return
+    assert retired is not saw[0], "it has it, or it is gone"
+    live = "p" in {row.id for row in theirs.pipes(Q)}
+    assert live is saw[0]
+    if live:
+        (row,) = theirs.claims("q/late", "p")
+        assert Desk(theirs, "q/late", "p").finish(row)
+        assert theirs.retire("p", groups_version(theirs))
+    pushed = {row.group_id: row.pushed for row in theirs.retired(Q)}
+    assert pushed == {"q/default": 3} | ({"q/late": 3} if live else {})
+
+
+@pytest.mark.parametrize("trouble", ["applied", "lost"])
+@pytest.mark.parametrize("at", range(3))
+def test_a_step_of_retiring_without_an_answer_is_not_guessed(
+    open_one: Open, trouble: str, at: int
+) -> None:
+    catalog, cql = open_one()
+    make_queue(catalog)
+    assert catalog.add_pipe(pipe_row("p"))
+    assert catalog.record_end("p", place(0)) == place(0)
+    cql.trouble = in_turn(*[""] * at, trouble)
+    retired = catalog.retire("p", groups_version(catalog))
+    assert (catalog.pipes(Q) == []) is retired
+    if not retired:
+        assert catalog.retire("p", groups_version(catalog))
+    assert catalog.retired(Q) == [totals("q", "p", 0)]
+
+
+# --- going to another queue ---------------------------------------------------------------------
+
+
+def test_who_ends_while_giving_a_pipe_away_leaves_it_in_one_queue(
+    open_one: Open, clock: ManualClock
+) -> None:
+    catalog, _ = open_one()
+    make_queue(catalog)
+    make_queue(catalog, LETTERS)
+    letters_id, group = f"id of {LETTERS}", f"{LETTERS}/default"
+    outcomes = set()
+    for step in range(STEPS_MAX):
+        pipe_id = f"dead{step}"
+        row = pipe_row(pipe_id, LETTERS, state=PipeState.SEALED, end=place(10))
+        assert catalog.add_pipe(row)
+        assert catalog.cursor(group, pipe_id) is not None
+        theirs, cql = open_one()
+        killed = killed_at(cql, step, partial(theirs.repoint, pipe_id, Q, "q/default"))
+        queues = [queue for queue in (Q, letters_id) if catalog.pipes(queue)]
+        assert len(queues) == 1
+        left = queues == [letters_id]
+        outcomes.add((left, killed))
+        merged = totals(LETTERS, pipe_id, 10, merged=10)
+        assert catalog.retired(letters_id, pipe_id) == ([] if left else [merged])
+        clock.advance(MARK_MS / 1000)
+        mine = group if left else "q/default"
+        yours = "q/default" if left else group
+        assert catalog.cursor(yours, pipe_id) is None
+        finish(catalog, pipe_id, 10, mine)
+        name = LETTERS if left else "q"
+        assert catalog.retire(pipe_id, groups_version(catalog, name))
+        catalog.forget_pipes([pipe_id])
+        assert catalog.pipes(Q) == catalog.pipes(letters_id) == []
+        gone = [totals(LETTERS, pipe_id, 10)] if left else [merged]
+        assert catalog.retired(letters_id, pipe_id) == gone
+        assert catalog.retired(Q, pipe_id) == ([] if left else [totals("q", pipe_id, 10)])
+        if not killed:
+            break
+    assert outcomes == {(True, True), (False, True), (False, False)}
+
+
+def test_a_pipe_that_stays_after_all_can_be_claimed_from(open_one: Open) -> None:
+    """One of two groups has claimed: the other's cursor was closed, and is opened again."""
+    catalog, _ = open_one()
+    make_queue(catalog)
+    make_queue(catalog, LETTERS)
+    second = make_group(catalog, "second", LETTERS)
+    row = pipe_row("dead", LETTERS, state=PipeState.SEALED, end=place(10))
+    assert catalog.add_pipe(row)
+    first = Desk(catalog, f"{LETTERS}/default", "dead")
+    before = first.cursor
+    Desk(catalog, second.id, "dead").claim(1)
+    assert not catalog.repoint("dead", Q, "q/default")
+    assert first.cursor == before
+    assert first.finish(first.claim(10))
+
+
+@pytest.mark.parametrize("step", range(2, 22, 2))
+def test_who_claims_while_a_pipe_is_given_away_keeps_it_or_gets_nothing(
+    open_one: Open, step: int
+) -> None:
+    catalog, cql = open_one()
+    make_queue(catalog)
+    make_queue(catalog, LETTERS)
+    row = pipe_row("dead", LETTERS, state=PipeState.SEALED, end=place(10))
+    assert catalog.add_pipe(row)
+    theirs, _ = open_one()
+    group = f"{LETTERS}/default"
+    early = theirs.cursor(group, "dead") if step % 4 else None
+    claimed: list[bool] = []
+
+    def come() -> None:
+        if cql.rounds.total() == step and not claimed:
+            claimed.append(False)
+            cursor = early or theirs.cursor(group, "dead")
+            if cursor is not None:
+                claim = claims.first(cursor, place(10), "late", DUE_MS, version)
+                claimed[0] = theirs.claim(cursor, place(10), [claim])
+
+    cql.before_round = come
+    cql.rounds.clear()
+    given = catalog.repoint("dead", Q, "q/default")
+    cql.before_round = lambda: None
+    assert given is not (claimed == [True])
+    assert [row.id for row in theirs.pipes(Q)] == ["dead"] * given
+    if not given:
+        (held,) = theirs.claims(group, "dead")
+        assert Desk(theirs, group, "dead").finish(held)
+
+
+# --- coming -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("consistency", ["ap", "cp"])
+def test_who_ends_while_adding_a_pipe_leaves_none_or_one(open_one: Open, consistency: str) -> None:
+    catalog, _ = open_one()
+    make_queue(catalog, consistency=consistency)
+    tail = ""
+    for step in range(STEPS_MAX):
+        pipe_id = f"p{step}"
+        row = pipe_row(pipe_id, predecessor=tail)
+        theirs, cql = open_one()
+        killed = killed_at(cql, step, partial(theirs.add_pipe, row))
+        there = [each.id for each in catalog.pipes(Q) if each.id == pipe_id]
+        assert (catalog.pipe(pipe_id) is not None) is bool(there)
+        queue = catalog.queue_by_id(Q)
+        assert queue is not None
+        if there:
+            assert catalog.record_end(pipe_id, place(0)) == place(0)
+        if consistency == "cp":
+            assert queue.tail in (tail, pipe_id)
+            tail = queue.tail
+        if not killed:
+            assert there
+            return
+    raise AssertionError("it never came to an end")
+
+
+@pytest.mark.parametrize("trouble", ["applied", "lost"])
+def test_a_pipe_added_without_an_answer_is_there_or_not(open_one: Open, trouble: str) -> None:
+    catalog, cql = open_one()
+    make_queue(catalog)
+    cql.trouble = in_turn(trouble)
+    assert catalog.add_pipe(pipe_row("p")) is (trouble == "applied")
+    assert [row.id for row in catalog.pipes(Q)] == ["p"] * (trouble == "applied")
+
+
+@pytest.mark.parametrize("trouble", ["applied", "lost"])
+def test_an_end_recorded_without_an_answer_is_the_end(open_one: Open, trouble: str) -> None:
+    catalog, cql = open_one()
+    make_queue(catalog)
+    assert catalog.add_pipe(pipe_row("p"))
+    cql.trouble = in_turn(trouble, trouble)
+    assert catalog.record_end("p", place(4)) == place(4)
+    assert catalog.record_end("p", place(5)) == place(4)
+
+
+def test_a_pipe_added_to_a_queue_that_is_just_deleted_is_gone(open_one: Open) -> None:
+    catalog, cql = open_one()
+    make_queue(catalog)
+    theirs, _ = open_one()
+    deleted: list[bool] = []
+
+    def delete() -> None:
+        if cql.rounds["conditional"] == 0 and cql.rounds["write"] == 2 and not deleted:
+            deleted.append(True)
+            theirs.delete_queue(Q)
+
+    cql.before_round = delete
+    cql.rounds.clear()
+    assert not catalog.add_pipe(pipe_row("p"))
+    assert deleted
+    assert catalog.pipe("p") is None
+    theirs.forget_queue(Q)
+    assert theirs.queue_by_id(Q) is None
+
+
+def test_who_ends_while_making_a_cursor_leaves_what_the_next_can_use(open_one: Open) -> None:
+    catalog, _ = open_one()
+    make_queue(catalog)
+    for step in range(STEPS_MAX):
+        pipe_id = f"p{step}"
+        assert catalog.add_pipe(pipe_row(pipe_id))
+        theirs, cql = open_one()
+        killed = killed_at(cql, step, partial(theirs.cursor, "q/default", pipe_id))
+        finish(catalog, pipe_id, 2)
+        if not killed:
+            return
+    raise AssertionError("it never came to an end")
+
+
+def test_a_cursor_made_in_a_pipe_that_just_went_is_taken_back(open_one: Open) -> None:
+    catalog, cql = open_one()
+    make_queue(catalog)
+    assert catalog.add_pipe(pipe_row("p"))
+    assert catalog.record_end("p", place(0)) == place(0)
+    theirs, _ = open_one()
+    gone: list[bool] = []
+
+    def retire() -> None:
+        if cql.rounds["write"] == 1 and not gone:
+            gone.append(True)
+            assert theirs.retire("p", groups_version(theirs))
+
+    cql.before_round = retire
+    cql.rounds.clear()
+    assert catalog.cursor("q/default", "p") is None
+    assert gone
+    assert catalog.cursors("q/default") == []
+
+
+# --- what arrives -----------------------------------------------------------------------------
+
+
+def test_a_pipe_waits_for_what_was_announced_until_that_is_old(
+    open_one: Open, clock: ManualClock
+) -> None:
+    """A mover may have ended between the announcement and its move; or he is about to write it."""
+    catalog, cql = open_one()
+    make_queue(catalog)
+    for pipe_id in ("p", "dead"):
+        assert catalog.add_pipe(pipe_row(pipe_id))
+    assert catalog.record_end("dead", place(0)) == place(0)
+    held = Desk(catalog).claim(1)
+    assert killed_at(cql, 1, lambda: catalog.intend_many([move_row(0, 9)], held))
+    cql.kill_at = None
+    assert not catalog.retire("dead", groups_version(catalog))
+    clock.advance(61)
+    assert catalog.retire("dead", groups_version(catalog))
+
+
+def test_a_withdrawn_move_keeps_no_pipe(open_one: Open) -> None:
+    catalog, _ = open_one()
+    make_queue(catalog)
+    for pipe_id in ("p", "dead"):
+        assert catalog.add_pipe(pipe_row(pipe_id))
+    assert catalog.record_end("dead", place(0)) == place(0)
+    desk = Desk(catalog)
+    held = desk.claim(1)
+    assert catalog.intend_many([move_row(0, 9)], held)
+    assert not catalog.retire("dead", groups_version(catalog))
+    assert catalog.replace(held, desk.acked(held, 0, 1), withdraw=[move_row(0, 9)])
+    assert catalog.retire("dead", groups_version(catalog))
+
+
+def test_the_hint_of_a_pipe_that_is_not_consumed_is_harmless(open_one: Open) -> None:
+    catalog, cql = open_one()
+    make_queue(catalog)
+    assert catalog.add_pipe(pipe_row("p"))
+    for n in range(16):
+        cql.write(NOTE_CONSUMED, (n, "p"))
+        cql.write(NOTE_CONSUMED, (n, "unknown"))
+    assert catalog.consumed_pipes() == []
+    assert catalog.retired(Q) == []
+    catalog.forget_pipes(["p", "unknown"])
+    assert [row.id for row in catalog.pipes(Q)] == ["p"]
+
+
+def test_a_retirer_that_nobody_answers_tells(open_one: Open) -> None:
+    catalog, cql = open_one()
+    make_queue(catalog)
+    assert catalog.add_pipe(pipe_row("p"))
+    assert catalog.record_end("p", place(0)) == place(0)
+
+    def fail() -> None:
+        raise BackendError("no answer came")
+
+    cql.trouble, cql.before_reading = in_turn("", "", "applied"), fail
+    with pytest.raises(BackendError):
+        catalog.retire("p", groups_version(catalog))
+    cql.before_reading = lambda: None
+    assert catalog.pipes(Q) == []
+    assert catalog.retired(Q) == [totals("q", "p", 0)]
