@@ -16,10 +16,15 @@ import click
 
 from bench.contest import Contest
 from bench.machine import described, file_system
-from bench.peers.roster import MODULES
+from bench.peers.roster import MODULES, USUAL
 from bench.plan import Plan
 from bench.report import Report
 from bench.scenarios.backlog import Backlog
+from bench.scenarios.cassandra import OnCassandra
+from bench.scenarios.cassandra_cp import CassandraCp
+from bench.scenarios.cassandra_poppers import CassandraPoppers
+from bench.scenarios.cassandra_retired import CassandraRetired
+from bench.scenarios.cassandra_single import CassandraSingle
 from bench.scenarios.concurrent import Concurrent
 from bench.scenarios.delayed import Delayed
 from bench.scenarios.endurance import Endurance
@@ -38,22 +43,25 @@ SCENARIOS: dict[str, type[Scenario]] = {
     scenario.name: scenario
     for scenario in (
         *(Through, Concurrent, Single, Latency, Backlog, Endurance, Failing, Delayed),
-        Reap,
+        *(Reap, OnCassandra, CassandraSingle, CassandraCp, CassandraPoppers, CassandraRetired),
     )
 }
-
+# Without those that measure nobody but a peer that takes part only when it is asked for.
+USUAL_SCENARIOS = tuple(
+    name for name, scenario in SCENARIOS.items() if not scenario.alone or scenario.own in USUAL
+)
 
 SMALL = "small"
 
 
 def chosen(
-    known: Collection[str],
+    known: Collection[str], usual: Collection[str]
 ) -> Callable[[click.Context, click.Parameter, str | None], list[str]]:
-    """A parser of comma-separated names out of those that are known."""
+    """A parser of comma-separated names out of those that are known; `usual` without any."""
 
     def parse(_context: click.Context, _option: click.Parameter, text: str | None) -> list[str]:
         if text is None:
-            return list(known)
+            return list(usual)
         names = [name.strip() for name in text.split(",")]
         for name in names:
             if name not in known:
@@ -95,8 +103,12 @@ def terminate(_signal: int, _frame: FrameType | None) -> None:
 
 
 @click.command()
-@click.option("--peers", callback=chosen(MODULES), help=f"Some of {','.join(MODULES)}.")
-@click.option("--scenarios", callback=chosen(SCENARIOS), help=f"Some of {','.join(SCENARIOS)}.")
+@click.option("--peers", callback=chosen(MODULES, USUAL), help=f"Some of {','.join(MODULES)}.")
+@click.option(
+    "--scenarios",
+    callback=chosen(SCENARIOS, USUAL_SCENARIOS),
+    help=f"Some of {','.join(SCENARIOS)}.",
+)
 @click.option("--quick", is_flag=True, help="One round of small amounts: under three minutes.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each scenario.")
 @click.option("--messages", help="How many messages of 100 B pass through, or 'small'.")
@@ -121,7 +133,8 @@ def main(
 ) -> None:
     """Compare cassq with its peers, side by side in one run."""
     plan = planned(quick, rounds, messages)
-    whole = plan == Plan() and len(peers) == len(MODULES) and len(scenarios) == len(SCENARIOS)
+    everybody, everything = set(USUAL) <= set(peers), set(USUAL_SCENARIOS) <= set(scenarios)
+    whole = plan == Plan() and everybody and everything
     if out is None and whole:
         out = RESULTS
     signal.signal(signal.SIGTERM, terminate)

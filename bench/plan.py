@@ -47,6 +47,15 @@ class Plan:
     reap_windows: int = 30
     reap_periods: int = 3
 
+    # On Cassandra: how long messages go one at a time, or two kinds of queue take turns, or many
+    # poppers work.
+    alternating_s: float = 6.0
+    # How many pipes are retired before a pop is timed, how many pops that are, and for how long
+    # pipes are retired at most: what is not reached by then is not measured.
+    retired: tuple[int, ...] = (10, 1_000, 100_000)
+    retired_pops: int = 200
+    retired_fill_s: float = 600.0
+
     @classmethod
     def quick(cls) -> Self:
         """Enough to see that all works and where the figures lie."""
@@ -69,6 +78,10 @@ class Plan:
             reap_window_s=0.3,
             reap_windows=10,
             reap_periods=1,
+            alternating_s=1.5,
+            retired=(10, 1_000),
+            retired_pops=50,
+            retired_fill_s=20.0,
         )
 
     def small(self) -> Self:
@@ -92,6 +105,9 @@ class Plan:
             reap_every_s=0.2,
             reap_window_s=0.1,
             reap_windows=2,
+            alternating_s=0.3,
+            retired=(2, 20),
+            retired_pops=10,
         )
 
     def messages_for(self, size: int, batches: bool) -> int:

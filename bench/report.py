@@ -71,7 +71,7 @@ class Report:
                 self.scores.median(case.key, peer, column.figure) is not None for peer in present
             )
         ]
-        compared = scenario.compared and "cassq" in present and len(present) > 1
+        compared = scenario.compared and scenario.own in present and len(present) > 1
         heads = ["", *(column.title for column in columns), *(["cassq is"] if compared else [])]
         rows = []
         for name in [DISK, *MODULES]:
@@ -98,9 +98,9 @@ class Report:
         return [*row, self._comparison(scenario, case, name)] if compared else row
 
     def _comparison(self, scenario: Scenario, case: Case, name: str) -> str:
-        if name in ("cassq", DISK):
+        if name in (scenario.own, DISK):
             return ""
-        own = self.scores.values(case.key, "cassq", scenario.headline)
+        own = self.scores.values(case.key, scenario.own, scenario.headline)
         other = self.scores.values(case.key, name, scenario.headline)
         times = ratio(own, other) if scenario.higher_is_better else ratio(other, own)
         return ABSENT if times is None else f"{times:.2f}× as good"
@@ -122,7 +122,7 @@ def would_take_part(scenario: Scenario, case: Case, name: str) -> bool:
         return scenario.takes_part(case, peer_class(name))
     except ImportError:
         # Its library is what is missing, so nothing is known of it but its name.
-        return not case.one_core and not scenario.alone
+        return not case.one_core and not scenario.alone and not scenario.peers
 
 
 def targets_table(judgements: Sequence[Judgement]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from bench.plan import SIZES
+from bench.scenarios.cassandra import OWN
 from bench.scores import DISK, Scores
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
@@ -53,19 +54,23 @@ class Judgement:
     verdict: Verdict
 
 
-def against(case_key: str, peer: str, figure: str) -> Callable[[Scores], float | None]:
+def against(
+    case_key: str, peer: str, figure: str, cassq: str = "cassq"
+) -> Callable[[Scores], float | None]:
     """cassq's figure over a peer's."""
-    return lambda scores: scores.ratio(case_key, "cassq", peer, figure)
+    return lambda scores: scores.ratio(case_key, cassq, peer, figure)
 
 
-def within(case_key: str, over: str, under: str) -> Callable[[Scores], float | None]:
+def within(
+    case_key: str, over: str, under: str, cassq: str = "cassq"
+) -> Callable[[Scores], float | None]:
     """One of cassq's figures over another."""
-    return lambda scores: scores.ratio(case_key, "cassq", "cassq", over, under)
+    return lambda scores: scores.ratio(case_key, cassq, cassq, over, under)
 
 
-def own(case_key: str, figure: str) -> Callable[[Scores], float | None]:
+def own(case_key: str, figure: str, cassq: str = "cassq") -> Callable[[Scores], float | None]:
     """A figure of cassq's by itself."""
-    return lambda scores: scores.median(case_key, "cassq", figure)
+    return lambda scores: scores.median(case_key, cassq, figure)
 
 
 # (peer, what it is called, comparison, limit)
@@ -101,6 +106,57 @@ def reap_targets() -> list[Target]:
         made.append(Target(f"{title}: the longest pass", "<", 2.0, longest, unit=" s"))
         made.append(Target(f"{title}: pushes kept beside the daemon", "≥", 0.95, kept))
     return made
+
+
+def on_cassandra(title: str, comparison: str, limit: float, key: str, figure: str) -> Target:
+    unit = "/s" if figure == "through" else "×"
+    measured = own(key, figure, OWN)
+    return Target(f"on Cassandra, {title}", comparison, limit, measured, unit)
+
+
+# (case, what it is called, the Kafka that promises as much)
+CASSANDRA_CASES = (
+    ("cassandra/100", "one node, synced, 100 B", "kafka-synced"),
+    ("cassandra/periodic/100", "one node, not synced, 100 B", "kafka"),
+)
+
+
+def cassandra_targets() -> list[Target]:
+    def over(title: str, comparison: str, limit: float, key: str, peer: str, figure: str) -> Target:
+        measured = against(key, peer, figure, OWN)
+        return Target(f"on Cassandra, {title}", comparison, limit, measured)
+
+    rows, through, single = "cassandra-rows", "through", "cassandra-single"
+    poppers = "cassandra-poppers"
+    three = "three nodes, 100 B"
+    made = [
+        over(
+            f"{three}: cassq over a row per message", "≥", 50, "cassandra/three/100", rows, through
+        )
+    ]
+    for key, what, kafka in CASSANDRA_CASES:
+        made += [
+            over(f"{what}: cassq over a row per message", "≥", 50, key, rows, through),
+            on_cassandra(f"{what}: cassq, messages a second", "≥", 200_000, key, through),
+            over(f"{what}: cassq over one Kafka broker (the aim)", ">", 1, key, kafka, through),
+        ]
+    for key, what in (("100", "one node"), ("1000", "one node, 1 KB"), ("three", "three nodes")):
+        title = f"frames of 400 KB, {what}: pushes to ap over pushes to cp"
+        made.append(on_cassandra(title, "≤", 3, f"cassandra-cp/{key}", "times"))
+    return [
+        *made,
+        over("a message at a time: push p50 over a row's", "≤", 1.5, single, rows, "push_p50_ms"),
+        over("a message at a time: push p99 over a row's", "≤", 1.5, single, rows, "push_p99_ms"),
+        on_cassandra(
+            "ten poppers on one pipe: share of the time at work", "≥", 0.8, poppers, "busy@10"
+        ),
+        on_cassandra("a hundred poppers over ten, tasks a second", "≥", 1.0, poppers, "gained"),
+        Target(
+            "on Cassandra, a pop behind 100,000 retired pipes over one behind 10",
+            *("≤", 1.25),
+            within("cassandra-retired", "pop@100000", "pop@10", OWN),
+        ),
+    ]
 
 
 TARGETS: tuple[Target, ...] = (
@@ -171,6 +227,7 @@ TARGETS: tuple[Target, ...] = (
         own("delayed", "memory"),
     ),
     *reap_targets(),
+    *cassandra_targets(),
 )
 
 

@@ -23,20 +23,25 @@ class CassqPeer(Peer):
         super().__init__(place)
         self._held = cassq.Messages()
 
+    @property
+    def url(self) -> str:
+        """What it connects to; for scenarios that ask more of cassq than a peer can."""
+        return f"file://{self.place.directory.resolve()}"
+
     @cached_property
-    def _client(self) -> cassq.Client:
-        return cassq.connect(f"file://{self.place.directory.resolve()}")
+    def client(self) -> cassq.Client:
+        return cassq.connect(self.url)
 
     @cached_property
     def _pusher(self) -> cassq.Pusher:
-        return self._client.queue(self.place.queue).pusher()
+        return self.client.queue(self.place.queue).pusher()
 
     @cached_property
     def _popper(self) -> cassq.Popper:
-        return self._client.queue(self.place.queue).popper()
+        return self.client.queue(self.place.queue).popper()
 
     def create(self) -> None:
-        self._client.create_queue(self.place.queue)
+        self.client.create_queue(self.place.queue)
 
     def push(self, chunks: Iterable[Sequence[bytes]]) -> None:
         push_many = self._pusher.push_many
@@ -67,5 +72,12 @@ class CassqPeer(Peer):
             self._popper.close()
         if "_pusher" in opened:
             self._pusher.close()
-        if "_client" in opened:
-            self._client.close()
+        if "client" in opened:
+            self.client.close()
+
+
+def as_cassq(peer: Peer) -> CassqPeer:
+    """The same peer, for what only cassq can be asked; TypeError if it is another."""
+    if not isinstance(peer, CassqPeer):
+        raise TypeError(f"{peer.name} is not cassq")
+    return peer

@@ -36,6 +36,8 @@ class Traits:
     server: str | None = None
     # A batch shares one sync. The others sync a message at a time and get fewer messages.
     batches: bool = True
+    # So many times fewer messages pass through it on Cassandra, so that it takes no longer.
+    slowness: int = 1
     # Takes part with 1 M and 10 M waiting messages, not only with 10 k.
     deep: bool = False
     # Messages that nobody counts, to get up to speed with.

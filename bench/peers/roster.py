@@ -19,7 +19,15 @@ MODULES = {
     "postgresql-held": ("postgresql", "PostgresqlHeldPeer"),
     "kafka": ("kafka", "KafkaPeer"),
     "kafka-synced": ("kafka", "KafkaSyncedPeer"),
+    "cassandra-rows": ("cassandra_rows", "CassandraRowsPeer"),
+    "cassandra-rows-batched": ("cassandra_rows_batched", "CassandraRowsBatchedPeer"),
+    "cassq-cassandra": ("cassq_cassandra", "CassqCassandraPeer"),
 }
+
+# They take part only when they are asked for by name.
+# cassq-cassandra: until cassq.connect() takes cassandra: URLs; then take it out of here.
+ONLY_BY_NAME = frozenset({"cassq-cassandra"})
+USUAL = tuple(name for name in MODULES if name not in ONLY_BY_NAME)
 
 
 def peer_class(name: str) -> type[Peer]:

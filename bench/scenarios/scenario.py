@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from bench.children import Figures, Seat
@@ -21,6 +22,8 @@ class Case:
     title: str
     size: int = 100
     one_core: bool = False
+    # Servers that stand in for those that peers name, and run during their scenario only.
+    instead: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,10 @@ class Scenario(abc.ABC):
     headline: ClassVar[str]
     compared: ClassVar[bool] = True
     higher_is_better: ClassVar[bool] = True
-    # Whether cassq is measured alone.
+    # The peer that is cassq here; whether it is measured alone, or beside certain others only.
+    own: ClassVar[str] = "cassq"
     alone: ClassVar[bool] = False
+    peers: ClassVar[tuple[str, ...]] = ()
     # Whether `reference` is measured once a round.
     has_reference: ClassVar[bool] = False
 
@@ -67,6 +72,6 @@ class Scenario(abc.ABC):
         return plan.rounds
 
     def takes_part(self, case: Case, peer: type[Peer]) -> bool:
-        if self.alone:
-            return peer.name == "cassq"
+        if self.alone or self.peers:
+            return peer.name == self.own or peer.name in self.peers
         return not peer.traits.only or self.name in peer.traits.only

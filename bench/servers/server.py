@@ -57,11 +57,14 @@ class Server(abc.ABC):
     """One server process with its data below `home`; a context manager that always ends it."""
 
     name: ClassVar[str]
+    ready_seconds_max: ClassVar[float] = READY_SECONDS_MAX
     user: str | None = None
 
     def __init__(self, home: Path) -> None:
         self.home = home
         self.address = ""
+        # Variables that only the server is to have.
+        self.environment: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
     @abc.abstractmethod
@@ -96,6 +99,7 @@ class Server(abc.ABC):
             self._process = subprocess.Popen(
                 command,
                 cwd=self.home,
+                env={**os.environ, **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -124,13 +128,13 @@ class Server(abc.ABC):
 
     def _await_ready(self) -> None:
         assert self._process is not None
-        deadline = time.monotonic() + READY_SECONDS_MAX
+        deadline = time.monotonic() + self.ready_seconds_max
         while not self.ready():
             if self._process.poll() is not None:
                 raise ServerFailedError(f"{self.name} ended while starting:\n{self._log_tail()}")
             if time.monotonic() > deadline:
                 raise ServerFailedError(
-                    f"{self.name} did not answer within {READY_SECONDS_MAX:.0f} s:\n"
+                    f"{self.name} did not answer within {self.ready_seconds_max:.0f} s:\n"
                     f"{self._log_tail()}"
                 )
             time.sleep(POLL_SECONDS)

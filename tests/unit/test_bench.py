@@ -25,6 +25,8 @@ from bench.servers.server import Server, ServerFailedError
 from bench.targets import TARGETS, Target, Verdict, judge
 
 ROOT = Path(__file__).parents[2]
+# Those on Cassandra are in test_bench_cassandra.py.
+HERE = tuple(target for target in TARGETS if not target.title.startswith("on Cassandra"))
 
 
 # --- figures ---
@@ -169,12 +171,12 @@ def full_scores() -> Scores:
 
 
 def verdicts(scores: Scores) -> dict[str, Verdict]:
-    return {judgement.target.title: judgement.verdict for judgement in judge(scores)}
+    return {judgement.target.title: judgement.verdict for judgement in judge(scores, HERE)}
 
 
 def test_every_target_can_be_reached() -> None:
     found = verdicts(full_scores())
-    assert len(found) == len(TARGETS)
+    assert len(found) == len(HERE)
     assert set(found.values()) == {Verdict.REACHED}
 
 

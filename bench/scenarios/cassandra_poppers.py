@@ -1,0 +1,119 @@
+"""On Cassandra, many poppers of one group share one pipe, each busy with tasks of some time."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from time import perf_counter
+
+from bench.children import Figures, Gate, Job, Seat, run
+from bench.drain import LostMessagesError
+from bench.figures import rate
+from bench.payloads import chunks
+from bench.peers.cassq import as_cassq
+from bench.plan import Plan
+from bench.scenarios.cassandra import OWN
+from bench.scenarios.scenario import Case, Column, Scenario
+
+SECONDS_MAX = 300.0
+POPPERS = (10, 100)
+PROCESSES = 10
+TASK_SECONDS = 0.01
+# What a popper takes at a time: a tenth of a second of work.
+POP_MESSAGES = 10
+WAIT_SECONDS = 1.0
+
+
+def fill(_gate: Gate, seat: Seat, count: int) -> Figures:
+    """Push more tasks than can be done, all into one pipe."""
+    peer = as_cassq(seat.peer())
+    peer.create()
+    peer.push(chunks(seat.place.size, count))
+    peer.close()
+    return {}
+
+
+def work_off(gate: Gate, seat: Seat, poppers: int, seconds: float) -> Figures:
+    """Threads that pop, work and commit; how many tasks they finished by the end."""
+    peer = as_cassq(seat.peer())
+    queue = peer.client.queue(seat.place.queue)
+    done: list[int] = []
+    failures: list[BaseException] = []
+
+    def work(until: float) -> None:
+        finished = 0
+        try:
+            with queue.popper() as popper:
+                while perf_counter() < until:
+                    messages = popper.pop(POP_MESSAGES, wait=WAIT_SECONDS)
+                    for _ in messages:
+                        time.sleep(TASK_SECONDS)
+                    popper.commit(messages)
+                    if perf_counter() < until:
+                        finished += len(messages)
+        except BaseException as error:
+            failures.append(error)
+        done.append(finished)
+
+    gate.meet()  # All processes are connected.
+    until = perf_counter() + seconds
+    workers = [threading.Thread(target=work, args=(until,)) for _ in range(poppers)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    peer.close()
+    if failures:
+        raise failures[0]
+    return {"done": float(sum(done)), "idle": float(done.count(0))}
+
+
+def clear(_gate: Gate, seat: Seat) -> Figures:
+    as_cassq(seat.peer()).drop()
+    return {}
+
+
+class CassandraPoppers(Scenario):
+    name = "cassandra-poppers"
+    title = f"On Cassandra, poppers of one group on one pipe, tasks of {TASK_SECONDS * 1e3:g} ms"
+    headline = "gained"
+    own = OWN
+    alone = True
+
+    def cases(self, plan: Plan) -> list[Case]:
+        return [Case("cassandra-poppers", f"{PROCESSES} processes, {POP_MESSAGES} tasks a pop")]
+
+    def columns(self, plan: Plan) -> list[Column]:
+        each = [
+            (
+                Column(f"tasks@{count}", f"{count} poppers, tasks/s", "rate"),
+                Column(f"busy@{count}", "at work, % of the time", "share"),
+                Column(f"idle@{count}", "poppers that finished none", "rate"),
+            )
+            for count in POPPERS
+        ]
+        return [*itertools.chain(*each), Column("gained", "most over fewest, tasks/s", "ratio")]
+
+    def measure(self, case: Case, seat: Seat, plan: Plan) -> Figures:
+        figures: Figures = {}
+        for count in POPPERS:
+            found = with_poppers(seat.part(str(count)), count, plan.alternating_s)
+            figures |= {f"{name}@{count}": value for name, value in found.items()}
+        gained = figures[f"tasks@{max(POPPERS)}"] / figures[f"tasks@{min(POPPERS)}"]
+        return {**figures, "gained": gained}
+
+
+def with_poppers(seat: Seat, poppers: int, seconds: float) -> Figures:
+    """Fill one pipe and let so many poppers share it."""
+    most = poppers / TASK_SECONDS
+    run([Job(fill, (seat, int(2 * most * seconds)))], SECONDS_MAX)
+    jobs = [Job(work_off, (seat, poppers // PROCESSES, seconds))] * PROCESSES
+    found = run(jobs, SECONDS_MAX)
+    run([Job(clear, (seat,))], SECONDS_MAX)
+    done = int(sum(figures["done"] for figures in found))
+    if not done:
+        raise LostMessagesError("no task was finished")
+    idle = sum(figures["idle"] for figures in found)
+    tasks = rate(done, seconds)
+    return {"tasks": tasks, "busy": tasks / most, "idle": idle}
