@@ -69,8 +69,9 @@ def connect(
     cassandra://HOST1,HOST2/KEYSPACE names a keyspace of a Cassandra cluster, whose tables
     `cassq schema apply` makes. Before the hosts may stand USER:PASSWORD@, after the last :PORT.
     Options: dc (the data centre of this client, needed where there are several), consistency
-    (local_quorum or quorum), serial (local_serial or serial), tls, ca, cert and key (see
-    `cassq.cluster.tls_of`).
+    (local_quorum or quorum), serial (local_serial or serial), locks (the URL of ZooKeeper or
+    Hazelcast, the same for all clients; without it locks are leases in the keyspace), tls, ca, cert
+    and key (see `cassq.cluster.tls_of`).
 
     Raises ConfigError for a URL, directory or keyspace that cannot be used, MissingExtraError
     without the driver, BackendUnavailableError when no server answers.

@@ -1,6 +1,6 @@
 """A Cassandra keyspace as the place of queues: its URL, and the ports put together.
 
-cassandra://USER:PASSWORD@HOST1,HOST2:9042/KEYSPACE?dc=...&consistency=...&serial=...&tls=...
+cassandra://USER:PASSWORD@HOST1,HOST2:9042/KEYSPACE?dc=...&consistency=...&locks=...&tls=...
 """
 
 from __future__ import annotations
@@ -11,27 +11,34 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
-from cassq.catalog.cassandra import CassandraCatalog
+from cassq.catalog.cassandra import CassandraCatalog, schema
 from cassq.clock import Clock
 from cassq.contact import SERIALS, Contact
-from cassq.cql import Cql
+from cassq.cql import Cql, settled
 from cassq.doorbell import PollingDoorbell
 from cassq.embedded import Embedded
 from cassq.errors import ConfigError
 from cassq.extents.cassandra import CassandraStore
 from cassq.ids import Ids
 from cassq.locks.lease import LeaseLocker
+from cassq.locks.opening import open_locker
+from cassq.locks.port import Locker
+from cassq.locks.tokens import lease_tokens
 from cassq.ports import Life, Ports
 
 PORT = 9042
-OPTIONS = ("dc", "consistency", "serial", "tls", "ca", "cert", "key")
+OPTIONS = ("dc", "consistency", "serial", "locks", "tls", "ca", "cert", "key")
 # Two quorums have a replica in common: what one wrote the other reads.
 QUORUMS = ("local_quorum", "quorum")
 # How far the servers' certificates are verified.
 TLS = ("full", "ca", "no")
+# What all clients of a keyspace have to have in common.
+NOTED = "SELECT value FROM meta WHERE key = ?"
+NOTE = "INSERT INTO meta (key, value) VALUES (?, ?) IF NOT EXISTS"
 _EXAMPLE = "cassandra://host1,host2/keyspace"
 
 _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:@/?#\s]+))(?::(?P<port>\d+))?")
+_CREDENTIALS = re.compile(r"//[^/@]*@")
 _KEYSPACE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 
 
@@ -40,19 +47,74 @@ def open_keyspace(rest: str, options: Mapping[str, str], clock: Clock) -> Embedd
     the URL, as in `contact_of`.
 
     Raises ConfigError for a URL, credentials, a keyspace or data centre that cannot be right, and
-    BackendUnavailableError when no server answers. Cost: some ten requests.
+    BackendUnavailableError when no server answers. Cost: some fifteen requests.
     """
     contact = contact_of(rest, options)
     cql = Cql(contact, clock, keyspace=contact.keyspace)
     try:
         catalog = CassandraCatalog(cql, clock)
+        _agree_on_quorums(cql)
         store = CassandraStore(cql, clock)
+        ids = Ids()
+        locker = _open_locker(options.get("locks", ""), cql, catalog, clock, ids)
     except BaseException:
         cql.close()
         raise
-    ids = Ids()
-    ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, Life())
+    ports = Ports(catalog, store, locker, clock, ids, Life())
     return Embedded(ports, lambda _queue_id: PollingDoorbell(), cql.abandon)
+
+
+def _open_locker(url: str, cql: Cql, catalog: CassandraCatalog, clock: Clock, ids: Ids) -> Locker:
+    """The locker of a URL; leases in the catalog where there is none."""
+    shown = _CREDENTIALS.sub("//", url).partition("?")[0] or "leases"
+    hint = "give all of them the same locks= in the URL"
+    _check_agreed(cql, "locks", shown, hint)
+    if not url:
+        locker: Locker = LeaseLocker(catalog, ids.client)
+    else:
+        locker = open_locker(url, clock, next_token=lease_tokens(catalog, ids.client))
+    try:
+        _agree(cql, "locks", shown, hint)  # now that it is known to be right
+    except BaseException:
+        locker.close()
+        raise
+    return locker
+
+
+def quorums_of(contact: Contact, replicas: Mapping[str, int]) -> str:
+    """Which quorums a client uses: those of two clients meet if this is the same for both. Empty
+    where all do, since one data centre has all replicas. replicas: by data centre."""
+    if len(replicas) < 2:
+        return ""
+    levels = f"{contact.consistency}, {contact.serial}"
+    return f"{levels} of {contact.data_centre}" if "local" in levels else levels
+
+
+def _agree_on_quorums(cql: Cql) -> None:
+    used = quorums_of(cql.contact, schema.replicas_of(cql) or {})
+    if used:
+        hint = "in several data centres all of them need consistency=quorum&serial=serial"
+        _agree(cql, "quorums", used, hint)
+
+
+def _agree(cql: Cql, key: str, value: str, hint: str) -> None:
+    """Use what all clients of the keyspace use: the first has said it, in `meta`."""
+    if _check_agreed(cql, key, value, hint):
+        return
+    settled(lambda: cql.apply(NOTE, (key, value))[0], lambda: bool(cql.read(NOTED, (key,))))
+    _check_agreed(cql, key, value, hint)
+
+
+def _check_agreed(cql: Cql, key: str, value: str, hint: str) -> bool:
+    """Whether all use it; False when nobody has said yet. ConfigError where it is another."""
+    used = cql.read(NOTED, (key,))
+    if used and used != [(value,)]:
+        raise ConfigError(
+            f"the {key} of the clients of keyspace {cql.contact.keyspace!r} are {used[0][0]!r},"
+            f" not {value!r}",
+            hint=f"{hint}; to change it, stop them all, and delete the row {key!r} of table meta",
+        )
+    return bool(used)
 
 
 def open_session(url: str | None, clock: Clock) -> Cql:

@@ -24,6 +24,7 @@ from cassq.errors import (
 from tests.servers import cassandra
 from tests.servers.cassandra import CassandraCluster
 from tests.servers.fixtures import running
+from tests.servers.zookeeper import ZooKeeperCluster
 
 KEYSPACE = "integration"
 PATIENCE = 30.0
@@ -181,6 +182,54 @@ def test_a_cp_queue_with_one_replica_is_warned_of_once(
     (told,) = warnings()
     assert name in told
     assert "one replica" in told
+
+
+# --- locks ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_locks(tables: Cql) -> Iterator[None]:
+    """As if nobody had connected to the keyspace yet."""
+    forget = "DELETE FROM meta WHERE key = 'locks' IF EXISTS"
+    tables.apply(forget)
+    yield
+    tables.apply(forget)
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_all_clients_lock_by_what_the_first_has_used(
+    url: str, name: str, zookeeper1: ZooKeeperCluster
+) -> None:
+    elsewhere = f"{url}?locks={zookeeper1.url('cassq')}"
+    with cassq.connect(elsewhere) as client, cassq.connect(elsewhere) as other:
+        queue = client.create_queue(name)
+        queue.create_group("one", exclusive=True)
+        with queue.pusher() as pusher:
+            pusher.push_many([b"1", b"2"])
+        with queue.popper("one") as popper, other.queue(name).popper("one") as late:
+            messages = popper.pop(1, wait=PATIENCE)
+            assert len(messages) == 1
+            assert not late.pop(1), "the lock is held"
+            popper.commit(messages)
+    with pytest.raises(
+        ConfigError, match="locks of the clients.*zookeeper://.*not 'leases'.*same locks="
+    ):
+        cassq.connect(url)
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_a_locker_that_comes_later_is_refused_without_its_password(url: str) -> None:
+    cassq.connect(url).close()
+    with pytest.raises(ConfigError, match="are 'leases', not 'zookeeper://zk:2181/x'") as caught:
+        cassq.connect(f"{url}?locks=zookeeper://ann:secret@zk:2181/x")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_a_locker_that_cannot_be_opened_is_not_kept_as_what_all_use(url: str) -> None:
+    with pytest.raises(ConfigError, match="no kind of locks"):
+        cassq.connect(f"{url}?locks=zookeper://zk/x")
+    cassq.connect(url).close()
 
 
 # --- forks ------------------------------------------------------------------------------------

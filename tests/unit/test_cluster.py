@@ -12,7 +12,7 @@ import pytest
 import cassq
 from cassq.client import Client
 from cassq.clock import ManualClock
-from cassq.cluster import contact_of, open_session, tls_of
+from cassq.cluster import contact_of, open_session, quorums_of, tls_of
 from cassq.contact import Contact
 from cassq.errors import ConfigError
 
@@ -105,6 +105,27 @@ def test_a_missing_driver_is_named() -> None:
     assert "package cassandra-driver (pip install 'cassq[cassandra]')" in done.stdout
     assert "error: cassandra: URLs need the package cassandra-driver" in done.stderr
     assert done.returncode == 2
+
+
+# --- quorums ----------------------------------------------------------------------------------
+
+
+def test_quorums_meet_of_themselves_within_one_data_centre() -> None:
+    near, far = Contact(("db",), "k"), Contact(("db",), "k", consistency="quorum")
+    assert quorums_of(near, {"east": 3}) == quorums_of(far, {"": 3}) == ""
+
+
+def test_of_several_data_centres_local_quorums_meet_only_in_the_same_one() -> None:
+    replicas = {"east": 3, "west": 3}
+
+    def used(data_centre: str, **levels: str) -> str:
+        return quorums_of(Contact(("db",), "k", data_centre=data_centre, **levels), replicas)
+
+    everywhere = {"consistency": "quorum", "serial": "serial"}
+    assert used("east", **everywhere) == used("west", **everywhere) == "quorum, serial"
+    assert used("east") == "local_quorum, local_serial of east" != used("west")
+    for levels in ({"consistency": "quorum"}, {"serial": "serial"}):
+        assert used("east", **levels) != used("west", **levels)
 
 
 # --- TLS --------------------------------------------------------------------------------------

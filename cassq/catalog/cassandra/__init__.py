@@ -6,6 +6,7 @@ from cassq.catalog.cassandra import schema
 from cassq.catalog.cassandra.claim_tables import ClaimTables
 from cassq.catalog.cassandra.hint_tables import HintTables
 from cassq.catalog.cassandra.known import Memory
+from cassq.catalog.cassandra.lease_tables import LeaseTables
 from cassq.catalog.cassandra.pipe_tables import PipeTables
 from cassq.catalog.cassandra.queue_tables import QueueTables
 from cassq.catalog.cassandra.record_tables import RecordTables
@@ -15,7 +16,7 @@ from cassq.cql import Cql
 from cassq.ids import Ids
 
 
-class CassandraCatalog(QueueTables, HintTables, PipeTables, ClaimTables, RecordTables):
+class CassandraCatalog(QueueTables, LeaseTables, HintTables, PipeTables, ClaimTables, RecordTables):
     """The Catalog port on Cassandra. cql: connected to the keyspace; it is closed with the catalog.
 
     time: the cluster's, if it is not the session's. Raises ConfigError for a keyspace without the

@@ -10,7 +10,15 @@ from cassq.catalog.port import Catalog
 from cassq.catalog.rows import GroupRow, QueueRow
 from cassq.clock import Clock
 from cassq.cql import Cql
+from cassq.errors import BackendTimeoutError
 from cassq.frames import Place
+
+TRIES = 50  # at a compare-and-set that others win
+
+
+def contended(what: str) -> BackendTimeoutError:
+    """A compare-and-set that others won too often."""
+    return BackendTimeoutError(f"{what} was changed by others again and again", hint="try again")
 
 
 class Parts(Catalog):
@@ -33,6 +41,8 @@ class Parts(Catalog):
     def _raise_groups_version(self, queue_id: str, expected: int) -> bool:
         """`groups_version` becomes `expected` + 1 if it is `expected` and the queue is not
         deleted. Cost: one conditional write. With an unknown outcome it raises."""
+
+    # --- of leases: in lease_tables -----------------------------------------------------------
 
     @abc.abstractmethod
     def _forget_locks(self, names: Collection[str]) -> None:

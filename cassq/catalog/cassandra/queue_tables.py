@@ -1,4 +1,4 @@
-"""Queues, groups and leases in Cassandra.
+"""Queues and groups in Cassandra.
 
 A queue and its groups are one partition, so that creating a group, deleting one and retiring a
 pipe compare and set one `groups_version`. A queue's name is given away by a row of its own: whoever
@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 
-from cassq.catalog.cassandra.parts import Parts
+from cassq.catalog.cassandra.parts import TRIES, Parts, contended
 from cassq.catalog.rows import GroupRow, QueueRow
 from cassq.cql import Row, settled
-from cassq.errors import BackendTimeoutError
 from cassq.frames import Place
 from cassq.queues import OWN, GroupPolicy, QueuePolicy, group_policy, queue_policy, to_json
 
 logger = logging.getLogger("cassq")
 
 NAME_SLICES = 16
-TRIES = 50  # at a compare-and-set that others win
 
 _QUEUE = "queue_id, name, policy, version, groups_version, tail, deleted, wished_pipes, wished_ms"
 # A queue alone: the static columns of its partition.
@@ -82,16 +80,6 @@ PLACE = "SELECT queue_id, name FROM group_places WHERE group_id = ?"
 NOTE_PLACE = "INSERT INTO group_places (group_id, queue_id, name) VALUES (?, ?, ?)"
 UNNOTE_PLACE = "DELETE FROM group_places WHERE group_id = ?"
 
-LEASE = "SELECT owner, epoch, due_ms FROM leases WHERE name = ?"
-FIRST_LEASE = "INSERT INTO leases (name, owner, epoch, due_ms) VALUES (?, ?, ?, ?) IF NOT EXISTS"
-NEXT_LEASE = (
-    "UPDATE leases SET owner = ?, epoch = ?, due_ms = ? WHERE name = ?"
-    " IF owner = ? AND epoch = ? AND due_ms = ?"
-)
-DROP_LEASE = "UPDATE leases SET owner = '', due_ms = 0 WHERE name = ? IF owner = ?"
-FORGET_LEASE = "DELETE FROM leases WHERE name = ? IF EXISTS"
-FORGET_FREE_LEASE = "DELETE FROM leases WHERE name = ? IF owner = ''"
-
 
 def queue_row(row: Row) -> QueueRow:
     """A queue from the columns of `QUEUE`."""
@@ -104,12 +92,10 @@ def name_slice(name: str) -> int:
 
 
 class QueueTables(Parts):
-    """The part of the catalog that knows queues, groups and leases."""
+    """The part of the catalog that knows queues and groups."""
 
     _replicas: int  # in the data centre that has the fewest
     _warned: bool
-    # What leases of ours were like when we last wrote them: owner, epoch, due_ms.
-    _leases: dict[str, tuple[str, int, int]]
 
     # --- queues -------------------------------------------------------------------------------
 
@@ -122,7 +108,7 @@ class QueueTables(Parts):
                 (NOTE_PLACE, (default.id, row.id, default.name)),
             ]
         )
-        settled(
+        _until(
             lambda: self._cql.apply(ADD_QUEUE, values)[0],
             lambda: bool(self._cql.read(QUEUE, (row.id,), serial=True)),
         )
@@ -154,7 +140,7 @@ class QueueTables(Parts):
                 return held.id == queue_id
             if take_over(holder[0][0]):
                 return True
-        raise _contended(f"the name {name!r}")
+        raise contended(f"the name {name!r}")
 
     def queue(self, name: str) -> QueueRow | None:
         """Cost: two reads, one after the other."""
@@ -218,7 +204,7 @@ class QueueTables(Parts):
                 found = self._cql.read(QUEUE, (queue_id,), serial=True)
                 return not found or queue_row(found[0]).deleted
 
-            settled(lambda: self._cql.apply(MARK_DELETED, (queue_id,))[0], is_marked)
+            _until(lambda: self._cql.apply(MARK_DELETED, (queue_id,))[0], is_marked)
         # A name that is not freed for a crash is freed by who wants it next.
         self._cql.apply(FREE_NAME, (row.name, queue_id))
         return self._consume_pipes(queue_id)
@@ -302,7 +288,7 @@ class QueueTables(Parts):
             if self._delete_group(group, queue.groups_version):
                 self._finish_deleting(queue.id)
                 return True
-        raise _contended(f"group {group_id}")
+        raise contended(f"group {group_id}")
 
     def _delete_group(self, group: GroupRow, version: int) -> bool:
         """Leave of a group the row that says what is still to be removed."""
@@ -334,62 +320,14 @@ class QueueTables(Parts):
     def _raise_groups_version(self, queue_id: str, expected: int) -> bool:
         return self._cql.apply(RAISE_GROUPS_VERSION, (expected + 1, queue_id, expected))[0]
 
-    # --- leases -------------------------------------------------------------------------------
-
-    def take_lease(self, name: str, owner: str, ttl_ms: int) -> int | None:
-        """Cost: one conditional write for one's own, else a read before it; a read where another
-        holds it."""
-        known = self._leases.get(name)
-        for _ in range(TRIES):
-            if known is None or known[0] != owner:
-                rows = self._cql.read(LEASE, (name,))
-                known = (rows[0][0], rows[0][1], rows[0][2]) if rows else None
-            now_ms = self.now_ms()
-            if known is None:
-                mine = (owner, 1, now_ms + ttl_ms)
-            elif known[0] == owner and known[2] > now_ms:
-                mine = (owner, known[1], now_ms + ttl_ms)
-            elif known[2] <= now_ms:
-                mine = (owner, known[1] + 1, now_ms + ttl_ms)
-            else:
-                return None
-            if self._put_lease(name, known, mine):
-                self._leases[name] = mine
-                return mine[1]
-            self._leases.pop(name, None)
-            known = None
-        raise _contended(f"the lease {name!r}")
-
-    def _put_lease(
-        self, name: str, old: tuple[str, int, int] | None, new: tuple[str, int, int]
-    ) -> bool:
-        def act() -> bool:
-            if old is None:
-                return self._cql.apply(FIRST_LEASE, (name, *new))[0]
-            return self._cql.apply(NEXT_LEASE, (*new, name, *old))[0]
-
-        return settled(act, lambda: self._cql.read(LEASE, (name,), serial=True) == [new])
-
-    def drop_lease(self, name: str, owner: str) -> None:
-        """Cost: one conditional write; for a pipe's lock a read more."""
-        self._leases.pop(name, None)
-
-        def is_dropped() -> bool:
-            rows = self._cql.read(LEASE, (name,), serial=True)
-            return not rows or rows[0][0] != owner
-
-        settled(lambda: self._cql.apply(DROP_LEASE, (name, owner))[0], is_dropped)
-        # Taken while its pipe was being retired: nobody will ever ask for it again.
-        if name.startswith("pop:") and self.pipe(name.rpartition(":")[2]) is None:
-            self._cql.apply(FORGET_FREE_LEASE, (name,))
-
-    def _forget_locks(self, names: Collection[str]) -> None:
-        self._cql.apply_many([(FORGET_LEASE, (name,)) for name in names])
-
 
 def _group_values(row: GroupRow) -> tuple[str, str, str, int]:
     return row.name, row.id, to_json(row.policy), row.created_ms
 
 
-def _contended(what: str) -> BackendTimeoutError:
-    return BackendTimeoutError(f"{what} was changed by others again and again", hint="try again")
+def _until(act: Callable[[], bool], look: Callable[[], bool]) -> None:
+    """Have a conditional write applied, which does no harm if it is twice."""
+    for _ in range(TRIES):
+        if settled(act, look) or look():
+            return
+    raise contended("a queue")

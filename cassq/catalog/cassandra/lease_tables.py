@@ -1,0 +1,75 @@
+"""Leases in Cassandra: one row each, which stays, so that epochs only grow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from cassq.catalog.cassandra.parts import TRIES, Parts, contended
+from cassq.cql import settled
+
+LEASE = "SELECT owner, epoch, due_ms FROM leases WHERE name = ?"
+FIRST_LEASE = "INSERT INTO leases (name, owner, epoch, due_ms) VALUES (?, ?, ?, ?) IF NOT EXISTS"
+NEXT_LEASE = (
+    "UPDATE leases SET owner = ?, epoch = ?, due_ms = ? WHERE name = ?"
+    " IF owner = ? AND epoch = ? AND due_ms = ?"
+)
+DROP_LEASE = "UPDATE leases SET owner = '', due_ms = 0 WHERE name = ? IF owner = ?"
+FORGET_LEASE = "DELETE FROM leases WHERE name = ? IF EXISTS"
+FORGET_FREE_LEASE = "DELETE FROM leases WHERE name = ? IF owner = ''"
+
+
+class LeaseTables(Parts):
+    """The part of the catalog that knows leases."""
+
+    # What leases of ours were like when we last wrote them: owner, epoch, due_ms.
+    _leases: dict[str, tuple[str, int, int]]
+
+    def take_lease(self, name: str, owner: str, ttl_ms: int) -> int | None:
+        """Cost: one conditional write for one's own, else a read before it; a read where another
+        holds it."""
+        known = self._leases.get(name)
+        for _ in range(TRIES):
+            if known is None or known[0] != owner:
+                rows = self._cql.read(LEASE, (name,))
+                known = (rows[0][0], rows[0][1], rows[0][2]) if rows else None
+            now_ms = self.now_ms()
+            if known is None:
+                mine = (owner, 1, now_ms + ttl_ms)
+            elif known[0] == owner and known[2] > now_ms:
+                mine = (owner, known[1], now_ms + ttl_ms)
+            elif known[2] <= now_ms:
+                mine = (owner, known[1] + 1, now_ms + ttl_ms)
+            else:
+                return None
+            if self._put_lease(name, known, mine):
+                self._leases[name] = mine
+                return mine[1]
+            self._leases.pop(name, None)
+            known = None
+        raise contended(f"the lease {name!r}")
+
+    def _put_lease(
+        self, name: str, old: tuple[str, int, int] | None, new: tuple[str, int, int]
+    ) -> bool:
+        def act() -> bool:
+            if old is None:
+                return self._cql.apply(FIRST_LEASE, (name, *new))[0]
+            return self._cql.apply(NEXT_LEASE, (*new, name, *old))[0]
+
+        return settled(act, lambda: self._cql.read(LEASE, (name,), serial=True) == [new])
+
+    def drop_lease(self, name: str, owner: str) -> None:
+        """Cost: one conditional write; for a pipe's lock a read more."""
+        self._leases.pop(name, None)
+
+        def is_dropped() -> bool:
+            rows = self._cql.read(LEASE, (name,), serial=True)
+            return not rows or rows[0][0] != owner
+
+        settled(lambda: self._cql.apply(DROP_LEASE, (name, owner))[0], is_dropped)
+        # Taken while its pipe was being retired: nobody will ever ask for it again.
+        if name.startswith("pop:") and self.pipe(name.rpartition(":")[2]) is None:
+            self._cql.apply(FORGET_FREE_LEASE, (name,))
+
+    def _forget_locks(self, names: Collection[str]) -> None:
+        self._cql.apply_many([(FORGET_LEASE, (name,)) for name in names])

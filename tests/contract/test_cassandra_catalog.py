@@ -1,0 +1,131 @@
+"""What the Cassandra catalog promises besides its port: answers that get lost, and races."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from cassq.catalog.cassandra import CassandraCatalog
+from cassq.catalog.rows import Dedup, Incident
+from cassq.clock import SystemClock
+from cassq.cql import Cql
+from cassq.queues import GroupPolicy, QueuePolicy
+from tests.contract.backends import CatalogPlace
+from tests.contract.rows import group_row, make_queue, queue_row
+from tests.contract.shaky_cql import ShakyCql
+
+ROW = Dedup("id of q", "a", "p", 5, at_ms=100)
+INCIDENT = Incident("stalled:q", 10, 20, "{}")
+
+Write = Callable[[CassandraCatalog], object]
+
+
+@pytest.fixture
+def shaky(keyspace: Cql, cassandra_place: CatalogPlace) -> Iterator[CassandraCatalog]:
+    """A catalog whose session loses what it is told to lose; there is a queue `q`."""
+    clock = SystemClock()
+    cql = ShakyCql(keyspace.contact, clock, keyspace.contact.keyspace)
+    catalog = CassandraCatalog(cql, clock)
+    make_queue(catalog)
+    yield catalog
+    catalog.close()
+
+
+def session(catalog: CassandraCatalog) -> ShakyCql:
+    assert isinstance(catalog._cql, ShakyCql)
+    return catalog._cql
+
+
+# Each is one conditional write; all of them take effect the first time.
+WRITES: dict[str, Write] = {
+    "a queue": lambda c: c.create_queue(queue_row("r"), group_row("default", "r")),
+    "a policy": lambda c: c.update_queue("id of q", 1, QueuePolicy(claim_timeout=5)),
+    "a group's policy": lambda c: c.update_group("q/default", GroupPolicy(claim_timeout=5)),
+    "a lease": lambda c: c.take_lease("l", "me", 60_000) == 1,
+    "a dedup id": lambda c: c.dedup(ROW) == ROW,
+    "an incident": lambda c: c.put_incident(INCIDENT),
+}
+
+
+@pytest.mark.parametrize("what", WRITES)
+@pytest.mark.parametrize("lost", [1, 2])
+def test_an_answer_that_gets_lost_is_read_back(
+    shaky: CassandraCatalog, what: str, lost: int
+) -> None:
+    session(shaky).lost = lost
+    assert WRITES[what](shaky)
+    assert session(shaky).lost in (0, 1)
+
+
+@pytest.mark.parametrize("what", ["a queue", "a lease", "a dedup id"])
+@pytest.mark.parametrize("unsent", [1, 2])
+def test_what_did_not_arrive_is_written_again(
+    shaky: CassandraCatalog, what: str, unsent: int
+) -> None:
+    session(shaky).unsent = unsent
+    assert WRITES[what](shaky)
+    assert session(shaky).unsent == 0
+    if what == "a queue":
+        assert shaky.queue("r") == queue_row("r")
+        assert shaky.groups("id of r") == [group_row("default", "r")]
+
+
+@pytest.mark.parametrize("what", ["a policy", "a group's policy", "an incident"])
+def test_what_did_not_arrive_did_not_happen(shaky: CassandraCatalog, what: str) -> None:
+    session(shaky).unsent = 1
+    assert not WRITES[what](shaky)
+    assert WRITES[what](shaky)
+
+
+@pytest.mark.parametrize(("lost", "unsent"), [(1, 0), (0, 1), (0, 2)])
+def test_a_queue_is_deleted_whatever_answer_is_lost(
+    shaky: CassandraCatalog, lost: int, unsent: int
+) -> None:
+    session(shaky).lost, session(shaky).unsent = lost, unsent
+    assert shaky.delete_queue("id of q") == []
+    assert shaky.queue("q") is None
+    assert [row.id for row in shaky.queues(deleted=True)] == ["id of q"]
+
+
+def test_a_lease_of_another_is_not_mistaken_for_ours(
+    shaky: CassandraCatalog, cassandra_place: CatalogPlace
+) -> None:
+    other = cassandra_place.open(SystemClock())
+    session(shaky).before_apply = lambda: other.take_lease("l", "you", 60_000)
+    session(shaky).unsent = 1
+    assert shaky.take_lease("l", "me", 60_000) is None
+    other.close()
+
+
+def test_a_name_that_points_at_a_deleted_queue_may_be_taken(shaky: CassandraCatalog) -> None:
+    """As it is when whoever deleted it crashed in the middle."""
+    session(shaky).write("UPDATE queues SET deleted = true WHERE queue_id = 'id of q'")
+    again = queue_row("q", "another id")
+    assert shaky.create_queue(again, replace(group_row(), id="g", queue_id="another id"))
+    assert shaky.queue("q") == again
+
+
+def test_of_many_dedup_ids_those_written_are_put_back_when_one_was_taken_meanwhile(
+    shaky: CassandraCatalog, cassandra_place: CatalogPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = cassandra_place.open(SystemClock())
+    rows = [replace(ROW, dedup_id=name) for name in "abc"]
+    old = replace(rows[0], pipe_id="old")
+    assert shaky.dedup(old) == old
+    theirs = replace(rows[2], pipe_id="theirs")
+    cql = session(shaky)
+    apply_many = cql.apply_many
+
+    def after_another(statements: object) -> list[bool | None]:
+        other.dedup(theirs)
+        return apply_many(statements)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(cql, "apply_many", after_another)
+    assert shaky.dedup_many(rows, {"a": old}) == [theirs]
+    anew = [replace(row, pipe_id="anew") for row in rows]
+    assert other.dedup(anew[0]) == old, "it stands as it stood"
+    assert other.dedup(anew[1]) == anew[1], "nothing stands there"
+    assert other.dedup(anew[2]) == theirs
+    other.close()
