@@ -93,17 +93,17 @@ class CassandraPlace(CatalogPlace):
     """The keyspace, emptied."""
 
     def __init__(self, keyspace: Keyspace) -> None:
-        self._keyspace = keyspace
+        self.keyspace = keyspace
         self._servers: ServersClock | None = None
         self._occupied = False
         keyspace.clean()
 
     def open(self, clock: Clock, *, lock_wait: float = 15.0) -> Catalog:
         if self._occupied:
-            contact = Contact(self._keyspace.cql.contact.hosts, FOREIGN)
+            contact = Contact(self.keyspace.cql.contact.hosts, FOREIGN)
             cql = Cql(contact, clock, keyspace=FOREIGN)
         else:
-            cql = BorrowedCql(self._keyspace)
+            cql = BorrowedCql(self.keyspace)
         try:
             return CassandraCatalog(cql, clock, time=self.time(clock))
         except BaseException:
@@ -120,14 +120,14 @@ class CassandraPlace(CatalogPlace):
         return time
 
     def schema_version(self) -> int:
-        return schema.read_version(self._keyspace.cql) or 0
+        return schema.read_version(self.keyspace.cql) or 0
 
     def set_schema_version(self, version: int) -> None:
-        self._keyspace.set_version(version)
+        self.keyspace.set_version(version)
 
     def occupy(self) -> None:
         self._occupied = True
-        cql = self._keyspace.cql
+        cql = self.keyspace.cql
         options = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
         cql.execute(f"CREATE KEYSPACE IF NOT EXISTS {FOREIGN} WITH replication = {options}")
         cql.execute(f"CREATE TABLE IF NOT EXISTS {FOREIGN}.recipes (name text PRIMARY KEY)")

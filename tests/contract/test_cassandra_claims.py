@@ -21,7 +21,8 @@ from cassq.ranges import EMPTY, RangeSet
 pytest.importorskip("cassandra")
 
 from cassq.catalog.cassandra import CassandraCatalog
-from tests.contract.cassandra_place import CassandraPlace, Keyspace
+from cassq.catalog.cassandra.claim_rows import CLAIMS
+from tests.contract.cassandra_place import CassandraPlace
 from tests.contract.rows import DUE_MS, Desk, make_queue, move_row, pipe_row, place, version
 from tests.contract.trouble import TroubledCql, in_turn, never, now_and_then
 
@@ -30,15 +31,13 @@ Open = Callable[[], tuple[Desk, TroubledCql]]
 
 
 @pytest.fixture
-def open_desk(
-    cassandra_place: CassandraPlace, keyspace_for_the_session: Keyspace
-) -> Iterator[Open]:
+def open_desk(cassandra_place: CassandraPlace) -> Iterator[Open]:
     """Desks at one (group, pipe), each in a process of its own, with its session."""
     clock = ManualClock()
     made: list[CassandraCatalog] = []
 
     def open_one() -> tuple[Desk, TroubledCql]:
-        cql = TroubledCql(keyspace_for_the_session)
+        cql = TroubledCql(cassandra_place.keyspace)
         catalog = CassandraCatalog(cql, clock, time=cassandra_place.time(clock))
         if not made:
             make_queue(catalog)
@@ -165,6 +164,23 @@ def test_thousands_of_rows_are_claimed_at_once(open_desk: Open) -> None:
     assert desk.catalog.replace_many(changes) == [True] * 1000
     assert cql.rounds == {"conditional": 2}
     assert desk.cursor.ack == place(1000)
+
+
+def test_done_rows_of_several_poppers_do_not_pile_up(open_desk: Open) -> None:
+    """None of them knows the others' when it writes; behind a claim that takes long."""
+    (desk, cql), (theirs, _) = open_desk(), open_desk()
+    stuck = desk.claim(1)
+    rows = [(each, each.claim(1)) for _ in range(30) for each in (desk, theirs)]
+    for each, row in rows:
+        assert each.finish(row)
+    assert len(cql.read(CLAIMS, ("q/default", "p", 0))) > 30
+    assert theirs.states == [(0, 1, HELD), (1, 61, DONE)]
+    assert theirs.finish(theirs.claim(1))
+    assert theirs.states == [(0, 1, HELD), (1, 62, DONE)]
+    assert len(cql.read(CLAIMS, ("q/default", "p", 0))) <= 4
+    assert desk.finish(stuck)
+    assert theirs.cursor.ack == place(62)
+    assert theirs.rows == []
 
 
 # --- without an answer ------------------------------------------------------------------------

@@ -18,7 +18,7 @@ pytest.importorskip("cassandra")
 from cassq.catalog.cassandra import CassandraCatalog
 from cassq.catalog.cassandra.pipe_lists import NOTE_CONSUMED
 from cassq.catalog.cassandra.retiring import MARK_MS
-from tests.contract.cassandra_place import CassandraPlace, Keyspace
+from tests.contract.cassandra_place import CassandraPlace
 from tests.contract.rows import (
     DUE_MS,
     Desk,
@@ -43,14 +43,12 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def open_one(
-    cassandra_place: CassandraPlace, keyspace_for_the_session: Keyspace, clock: ManualClock
-) -> Iterator[Open]:
+def open_one(cassandra_place: CassandraPlace, clock: ManualClock) -> Iterator[Open]:
     """Catalogs as processes of their own have them."""
     made: list[CassandraCatalog] = []
 
     def connect() -> tuple[CassandraCatalog, TroubledCql]:
-        cql = TroubledCql(keyspace_for_the_session)
+        cql = TroubledCql(cassandra_place.keyspace)
         catalog = CassandraCatalog(cql, clock, time=cassandra_place.time(clock))
         made.append(catalog)
         return catalog, cql

@@ -24,10 +24,16 @@ def never() -> str:
 
 
 def now_and_then(chance: random.Random, often: float) -> Trouble:
-    """Conditional writes without an answer: some were applied, some were not."""
+    """Conditional writes without an answer: some were applied, some were not. Never more than two
+    after one another: then whoever tries would give up."""
+    met: list[str] = []
 
     def draw() -> str:
-        return chance.choice(["applied", "lost"]) if chance.random() < often else ""
+        trouble = chance.choice(["applied", "lost"]) if chance.random() < often else ""
+        if all(met[-2:]) and len(met) > 1:
+            trouble = ""
+        met.append(trouble)
+        return trouble
 
     return draw
 

@@ -8,7 +8,8 @@ sure of what it does not replace and yet relies on:
 2. Who completes a row that is not in front makes sure that it is not: the ack offset lies below.
 
 So whatever others do meanwhile no done row is ever left in front, where nobody would look at it
-again. Done rows further behind are joined as far as they are known; others may stand side by side.
+again. Done rows further behind are joined as far as they are known. Those of several poppers may
+stand side by side; when they become many, whoever knows of them joins some with what he writes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from cassq.catalog.cassandra.known import Known
 from cassq.catalog.rows import Claim, ClaimState, Cursor, Move, Removed
 from cassq.cql import Row, Statement
 from cassq.frames import Place
+
+TOUCHING_MAX = 16  # done rows that follow a done row, before they are joined in passing
+JOINED_MOST = 100  # of them at once
 
 Change = tuple[Claim, Sequence[Claim]]
 
@@ -121,9 +125,26 @@ class Edit:
     def step(self, results: list[bool]) -> Step:
         return Step(self.batch, results, self.cursor, list(self.gone), list(self.put.values()))
 
+    def tidy_up(self) -> None:
+        """Join done rows that stand side by side, some of them."""
+        known = self._known
+        if known.touching < TOUCHING_MAX or len(self.put) >= TOUCHING_MAX:
+            return
+        last: Claim | None = None
+        for start in list(known.starts):
+            row = self.at(start)
+            if row is not None and last is not None and cql.touches(last, row):
+                self._join(row)
+                if len(self.gone) >= JOINED_MOST:
+                    return
+            last = self.at(start) or last
+
     def _join(self, piece: Claim) -> None:
         """Join a done row with done neighbours: rows are as many as gaps, not as claims."""
         start, end = piece.start, piece.end
+        if start == end:
+            self.remove(piece)  # it stood for nothing
+            return
         while (right := self.at(end)) is not None and right.state is ClaimState.DONE:
             self.remove(right)
             end = right.end
@@ -260,6 +281,7 @@ def plan_replace(
         results.append(fits)
     if not any(results):
         return Step(None, results, sure=False)
+    edit.tidy_up()
     if not edit.finish():
         return None
     if epoch is not None:

@@ -8,7 +8,8 @@ in the same batch. So a writer that had no answer reads its own mark back, and k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from cassq.catalog.rows import Claim, ClaimState, Cursor, Move, Reason, Removed
 from cassq.cql import Row, Statement
@@ -128,7 +129,26 @@ def parted(key: Key, rows: Sequence[Row]) -> tuple[Cursor | None, list[Claim]]:
     cursor = cursor_of(key, rows[-1][12:])
     if cursor is None:
         return None, []
-    return cursor, [claim for claim in claims_of(key, rows) if claim.end > cursor.ack.seq]
+    return cursor, [claim for claim in claims_of(key, rows) if claim.start >= cursor.ack.seq]
+
+
+def joined(rows: Iterable[Claim]) -> list[Claim]:
+    """Rows by start, those that are done joined with done neighbours. In the table some may stand
+    side by side for a while: see `claim_plans`."""
+    found: list[Claim] = []
+    for row in rows:
+        last = found[-1] if found else None
+        if last is None or row.state is not ClaimState.DONE or not touches(last, row):
+            found.append(row)
+        else:
+            found[-1] = replace(last, end=row.end)
+    return found
+
+
+def touches(left: Claim, right: Claim) -> bool:
+    """Whether two rows are done, and one follows the other."""
+    both = left.state is ClaimState.DONE and right.state is ClaimState.DONE
+    return both and left.end == right.start
 
 
 def claim_columns(claim: Claim) -> Row:

@@ -72,10 +72,10 @@ class ClaimTables(DueTables, Arrivals):
         if seqs is None:
             with known.lock:
                 self._load(known, serial=False)
-                return [known.rows[start] for start in known.starts]
+                return cql.joined(known.rows[start] for start in known.starts)
         values = (group_id, pipe_id, known.ack_seq, min(seqs.stop, SEQ_MAX))
         rows = cql.claims_of(known.key, self._cql.read(cql.CLAIMS_OF, values))
-        return [row for row in rows if row.end > seqs.start]
+        return cql.joined(row for row in rows if row.end > seqs.start)
 
     def replace(
         self,

@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from cassq.catalog.cassandra.claim_rows import Key
+from cassq.catalog.cassandra.claim_rows import Key, touches
 from cassq.catalog.rows import Claim, ClaimState, Cursor
 
 KEPT_MOST = 4096  # partitions
@@ -32,6 +32,7 @@ class Known:
         self.changed_ms = 0  # boot time at which it was last seen to have changed
         self.writes = 0
         self.writes_when_read = 0
+        self.touching = 0  # done rows that followed a done row when all of it was read
         self._due_ms: int | None = None
         self._due_known = False
 
@@ -43,6 +44,7 @@ class Known:
         self.cursor = cursor
         self.rows = found
         self.starts = sorted(found)
+        self.touching = sum(map(touches, rows, rows[1:]))
         self.read_ms = now_ms
         self.writes_when_read = self.writes
         self._due_known = False
@@ -64,8 +66,9 @@ class Known:
         self.places.clear()
         self._due_known = False
 
-    def change(self, cursor: Cursor, gone: Iterable[int], put: Iterable[Claim]) -> None:
+    def change(self, cursor: Cursor, gone: Sequence[int], put: Iterable[Claim]) -> None:
         """This was written."""
+        self.touching = max(0, self.touching - len(gone))
         for start in gone:
             if self.rows.pop(start, None) is not None:
                 del self.starts[bisect_left(self.starts, start)]
@@ -103,7 +106,7 @@ class Known:
             return
         chain, ack = self.cursor.chain, self.cursor.ack.seq
         self.places[chain.seq] = chain.pos
-        while self.starts and self.rows[self.starts[0]].end <= ack:
+        while self.starts and self.starts[0] < ack:
             del self.rows[self.starts.pop(0)]
             self._due_known = False
         if len(self.places) > 2 * len(self.starts) + 16:
