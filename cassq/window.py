@@ -184,7 +184,7 @@ class Window:
 
     def follows(self, view: View) -> bool:
         """Whether the group has acked all of the pipe before this one (strict queues)."""
-        before = None if view.follows else self._ports.catalog.pipe(view.row.predecessor)
+        before = None if view.follows else self._before(view.row)
         while before is not None and before.state < PipeState.CONSUMED:
             if before.end is None:
                 return False
@@ -193,9 +193,13 @@ class Window:
                 return False
             if cursor is None or not self._was_passed_over(cursor, before.end.seq):
                 break  # it was delivered only after what came before it
-            before = self._ports.catalog.pipe(before.predecessor)
+            before = self._before(before)
         view.follows = True
         return True
+
+    def _before(self, row: PipeRow) -> PipeRow | None:
+        """The pipe before this one; the first has none."""
+        return self._ports.catalog.pipe(row.predecessor) if row.predecessor else None
 
     def _was_passed_over(self, cursor: Cursor, end_seq: int) -> bool:
         """Whether nothing of an acked pipe need have been delivered: it is empty, or what was in

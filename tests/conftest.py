@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.needs", "tests.servers.fixtures", "pytester"]
+pytest_plugins = ["tests.needs", "tests.servers.fixtures", "tests.integration.on", "pytester"]
 
 # What fails fastest and tells most runs first; folders not named here run between.
 _FIRST = ("unit", "contract", "simulation")

@@ -31,10 +31,10 @@ class Done(NamedTuple):
 class Shell:
     """Runs commands in a directory of their own; `url` is where their queues are."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, url: str = "") -> None:
         self.directory = directory
         self.data = directory / "data"
-        self.url = f"file://{self.data}"
+        self.url = url or f"file://{self.data}"
         self._started: list[subprocess.Popen[bytes]] = []
 
     @property

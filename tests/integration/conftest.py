@@ -1,6 +1,16 @@
-"""The fixtures of the embedded store's tests."""
+"""The fixtures of the tests of the whole: all but `directory` fit any place of queues."""
 
 from tests.faults.actors import act
-from tests.integration.stage import client, connect, directory, queue, url
+from tests.integration.places import behaviour_keyspace, directory, place
+from tests.integration.stage import client, connect, queue, url
 
-__all__ = ["act", "client", "connect", "directory", "queue", "url"]
+__all__ = [
+    "act",
+    "behaviour_keyspace",
+    "client",
+    "connect",
+    "directory",
+    "place",
+    "queue",
+    "url",
+]

@@ -1,4 +1,4 @@
-"""What tests of the embedded store stand on: a directory, clients that are closed, short verbs."""
+"""What tests of the whole stand on: clients that are closed, short verbs."""
 
 from __future__ import annotations
 
@@ -22,24 +22,19 @@ from cassq.messages import Message
 from cassq.ports import Life, Ports
 from cassq.reaper import Action
 from tests.integration.deadlines import eventually
+from tests.integration.places import Place
 
 Connect = Callable[..., cassq.Client]
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    """Where the queues of this test live; not made yet."""
-    return tmp_path / "data"
-
-
-@pytest.fixture
-def url(directory: Path) -> str:
-    return f"file://{directory}"
+def url(place: Place) -> str:
+    return place.url
 
 
 @pytest.fixture
 def connect(url: str) -> Iterator[Connect]:
-    """Opens clients of this test's directory; all are closed at its end."""
+    """Opens clients of this test's place; all are closed at its end."""
     clients: list[cassq.Client] = []
 
     def open_client(**options: str) -> cassq.Client:
@@ -121,6 +116,11 @@ def alone(client: cassq.Client) -> None:
     """From now on only the test reaps: another client seems to be at the passes in passing."""
     take = client.ports.catalog.take_lease
     eventually("its last pass is over", lambda: take(PASSING_LEASE, "another", HOUR_MS) is not None)
+
+
+def extents(client: cassq.Client) -> list[str]:
+    """The pipes whose messages are still stored, oldest first."""
+    return sorted(info.pipe_id for info in client.ports.store.extents())
 
 
 def pipe_file(client: cassq.Client, pipe_id: str) -> Path:

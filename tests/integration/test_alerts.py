@@ -16,17 +16,17 @@ from cassq.alerts.watch import Told, run
 from cassq.catalog.rows import Member
 from cassq.cli.main import main
 from cassq.clock import ManualClock, SystemClock
-from cassq.embedded import open_directory
 from cassq.errors import UsageError
 from cassq.ports import Ports
 from tests.integration.deadlines import in_threads
+from tests.integration.places import Place
 from tests.integration.stage import Connect, drain, numbers, push
 
 DEAD = "jobs~default~dead"
 
 
 class Later:
-    """A reaper of the same directory whose clock is turned by hand."""
+    """A reaper of the same place whose clock is turned by hand."""
 
     def __init__(self, ports: Ports, clock: ManualClock) -> None:
         self.ports = ports
@@ -40,9 +40,9 @@ class Later:
 
 
 @pytest.fixture
-def later(directory: Path, client: cassq.Client) -> Iterator[Later]:
+def later(place: Place, client: cassq.Client) -> Iterator[Later]:
     clock = ManualClock(wall_ms=SystemClock().wall_ms())
-    embedded = open_directory(directory, clock, "os")
+    embedded = place.open(clock)
     yield Later(embedded.ports, clock)
     embedded.ports.store.close()
     embedded.ports.catalog.close()

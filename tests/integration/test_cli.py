@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 import cassq
 from cassq.cli.main import main
+from tests.integration.places import Place
 from tests.shell import Done
 
 Cli = Callable[..., Done]
@@ -173,22 +174,14 @@ def test_peek_shows_messages_and_leaves_them(cli: Cli) -> None:
     assert left(cli)["waiting"] == 3
 
 
-def test_a_damaged_pipe_is_told_and_the_others_are_popped(cli: Cli, tmp_path: Path) -> None:
+def test_a_damaged_pipe_is_told_and_the_others_are_popped(cli: Cli, place: Place) -> None:
     cli("push", "mail", stdin=b"first\n")
-    (pipe,) = (tmp_path / "data" / "pipes").glob("*.pipe")
-    damage(pipe, b"first")
+    pipe_id = place.damage(b"first")
     cli("push", "mail", stdin=b"second\n")
     done = cli("pop", "mail", "--all", code=1)
     assert done.out == b"second\n"
     assert "error: " in done.err
-    assert pipe.stem in done.err
-
-
-def damage(pipe: Path, payload: bytes) -> None:
-    """Change one letter of a payload where it is stored."""
-    data = pipe.read_bytes()
-    assert payload in data
-    pipe.write_bytes(data.replace(payload, payload.swapcase()))
+    assert pipe_id in done.err
 
 
 # --- stats and audit ------------------------------------------------------------------------
@@ -231,17 +224,16 @@ def test_an_audit_of_one_queue_is_an_object_of_several_a_list(cli: Cli) -> None:
 
 
 def test_an_audit_that_does_not_balance_fails_and_names_what_it_found(
-    cli: Cli, tmp_path: Path
+    cli: Cli, place: Place
 ) -> None:
     cli("push", "mail", stdin=b"precious\n")
-    (pipe,) = (tmp_path / "data" / "pipes").glob("*.pipe")
-    damage(pipe, b"precious")
+    pipe_id = place.damage(b"precious")
     failed = cli("audit", code=1)
-    assert pipe.stem.encode() in failed.out
+    assert pipe_id.encode() in failed.out
     assert failed.err.startswith("error: the audit of mail does not balance\nhint: ")
     told = cli("audit", "mail", "--json", code=1).json()
     assert not told["balanced"]
-    assert pipe.stem in told["findings"][0]
+    assert pipe_id in told["findings"][0]
 
 
 # --- queues and groups ----------------------------------------------------------------------
@@ -365,6 +357,7 @@ def test_a_wrong_call_ends_with_2_and_says_what_to_do(
     assert told["error"]
 
 
+@pytest.mark.embedded_only(reason="it is about directories")
 def test_the_place_is_named_before_or_after_the_verb(cli: Cli, tmp_path: Path) -> None:
     other = f"file:{tmp_path / 'other'}"
     cli("--url", other, "queue", "create", "elsewhere")
@@ -374,6 +367,7 @@ def test_the_place_is_named_before_or_after_the_verb(cli: Cli, tmp_path: Path) -
     assert cli("--json", "queue", "list").json() == cli("queue", "list", "--json").json()
 
 
+@pytest.mark.embedded_only(reason="it is about directories")
 @pytest.mark.parametrize("words", [("stats",), ("push", "q"), ("pop", "q"), ("audit",), ("reap",)])
 def test_only_making_a_queue_makes_the_directory(
     cli: Cli, tmp_path: Path, words: tuple[str, ...]

@@ -23,9 +23,9 @@ MANY = b"".join(line + b"\n" for line in LINES)
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
+def shell(tmp_path: Path, url: str) -> Iterator[Shell]:
     """A place for commands, with a queue `mail`."""
-    shell = Shell(tmp_path)
+    shell = Shell(tmp_path, url)
     shell.run("queue", "create", "mail")
     yield shell
     shell.close()
@@ -223,6 +223,7 @@ def test_watching_without_a_number_leaves_the_queue_its_name(shell: Shell) -> No
     assert process.wait() == 0
 
 
+@pytest.mark.embedded_only(reason="it limits the size of files")
 def test_storage_that_fails_ends_with_75(shell: Shell) -> None:
     def no_large_files() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
@@ -250,6 +251,7 @@ def test_a_reap_with_nothing_to_do_returns_at_once(shell: Shell) -> None:
     assert shell.run("reap", "--json").json() == {"actions": []}
 
 
+@pytest.mark.embedded_only(reason="only a lock of the kernel tells that its holder died")
 def test_the_pipe_of_a_killed_pusher_is_sealed_at_once(shell: Shell) -> None:
     shell.run("queue", "update", "mail", "--lease", FOREVER)
     killed_pusher(shell)

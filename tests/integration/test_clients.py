@@ -12,10 +12,11 @@ from cassq.errors import ClosedError, ConfigError
 from tests.integration.stage import Connect, drain, payloads, push
 
 
+@pytest.mark.embedded_only(reason="it is about the directory")
 @pytest.mark.parametrize(
     "url",
     ["nonsense", "http://host/", "file:", "file://", "file://host/dir", ":x", 7, b"file:x",
-     "cassandra://host/keyspace", "file:x?durability=no", "file:x?what=1"],
+     "cassandra://host", "file:x?durability=no", "file:x?what=1"],
 )  # fmt: skip
 def test_a_url_that_names_no_directory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: Any
@@ -31,6 +32,7 @@ def test_an_unknown_durability_is_refused(url: str) -> None:
         cassq.connect(url, durability="none")
 
 
+@pytest.mark.embedded_only(reason="it is about the directory")
 def test_the_environment_says_where_when_no_url_is_given(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,6 +42,7 @@ def test_the_environment_says_where_when_no_url_is_given(
     assert (directory / "catalog.sqlite").exists()
 
 
+@pytest.mark.embedded_only(reason="it is about the directory")
 def test_without_any_url_a_directory_is_made_where_one_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,6 +53,7 @@ def test_without_any_url_a_directory_is_made_where_one_is(
     assert (tmp_path / "cassq-data" / "catalog.sqlite").exists()
 
 
+@pytest.mark.embedded_only(reason="it is about the directory")
 def test_a_missing_directory_is_made_with_its_parents(tmp_path: Path) -> None:
     with cassq.connect(f"file://{tmp_path}/a/b/c") as client:
         push(client.create_queue("jobs"), b"x")

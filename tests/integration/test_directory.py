@@ -13,6 +13,8 @@ from cassq.errors import ConfigError, CorruptionError
 from tests.faults.actors import Act
 from tests.integration.stage import Connect, push
 
+pytestmark = pytest.mark.embedded_only(reason="it is about the directory")
+
 
 def test_a_directory_of_other_files_is_refused_and_left_alone(directory: Path) -> None:
     directory.mkdir()

@@ -13,7 +13,7 @@ from cassq.cli.main import main
 from cassq.errors import MessageNotFoundError, UsageError
 from cassq.explain import Explanation
 from cassq.whereabouts import Step
-from tests.integration.stage import drain, numbers, push, reap
+from tests.integration.stage import drain, extents, numbers, push, reap
 
 DEAD = "jobs~default~dead"
 
@@ -204,10 +204,8 @@ def test_a_message_that_may_expire_says_when(client: cassq.Client) -> None:
 
 
 def test_a_damaged_or_missing_file_is_no_obstacle(queue: cassq.Queue, client: cassq.Client) -> None:
-    from tests.integration.stage import pipe_files
-
     (message_id,) = push(queue, b"x")
-    pipe_files(client)[0].unlink()
+    client.ports.store.drop(extents(client))
     assert now(client.explain(message_id)).state == "waiting"
 
 

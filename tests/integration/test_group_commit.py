@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
+
 import cassq
 from cassq.extents.disk import Disk
 from tests.integration.deadlines import in_threads
@@ -24,6 +26,7 @@ class CountingDisk(Disk):
         super().sync_data(fd)
 
 
+@pytest.mark.embedded_only(reason="it counts syncs")
 def test_sixteen_threads_share_their_syncs(directory: Path) -> None:
     disk = CountingDisk()
     client = client_on(directory, disk)
@@ -67,6 +70,7 @@ def test_each_threads_pushes_keep_their_order(queue: cassq.Queue) -> None:
     assert all(found == list(range(40)) for found in seen.values())
 
 
+@pytest.mark.embedded_only(reason="it counts syncs")
 def test_a_sync_belongs_to_every_push_that_is_alone(directory: Path) -> None:
     disk = CountingDisk()
     client = client_on(directory, disk)

@@ -7,7 +7,8 @@ import pytest
 import cassq
 from cassq.errors import CorruptionError, UsageError
 from cassq.letters import Letter
-from tests.integration.stage import Connect, drain, numbers, payloads, pipe_file, push
+from tests.integration.places import Place
+from tests.integration.stage import Connect, drain, numbers, payloads, push
 from tests.integration.test_merging import DEAD, ODD, assert_balanced, die, letters_of_jobs
 
 
@@ -129,15 +130,12 @@ def test_a_wrong_line_is_named_and_nothing_is_imported(
 
 
 def test_an_export_tells_of_a_pipe_that_cannot_be_read_after_all_others(
-    jobs: cassq.Queue, client: cassq.Client
+    jobs: cassq.Queue, client: cassq.Client, place: Place
 ) -> None:
     letters_of_jobs(client, 3)
     (broken,) = client.ports.catalog.pipes(client.queue(DEAD).row.id)
     die(jobs, b"good")
-    file = pipe_file(client, broken.id)
-    content = bytearray(file.read_bytes())
-    content[4096 + 60] ^= 1
-    file.write_bytes(content)
+    assert place.damage(b"customer") == broken.id
     found: list[Letter] = []
     with pytest.raises(CorruptionError):
         found.extend(jobs.dead_letters().export())

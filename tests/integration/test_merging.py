@@ -19,13 +19,13 @@ from cassq.errands import BATCH_MESSAGES, Outcome
 from cassq.errors import GroupNotFoundError, UsageError
 from cassq.letters import Letter
 from tests.integration.deadlines import eventually, joined
+from tests.integration.places import Place
 from tests.integration.stage import (
     Connect,
     client_on,
     drain,
     numbers,
     payloads,
-    pipe_file,
     push,
     reap,
 )
@@ -331,15 +331,12 @@ def test_a_whole_merge_rings_for_the_poppers_that_wait(
 
 
 def test_a_broken_pipe_is_told_and_the_others_are_merged(
-    jobs: cassq.Queue, client: cassq.Client
+    jobs: cassq.Queue, client: cassq.Client, place: Place
 ) -> None:
     letters_of_jobs(client, 3)
     (broken,) = client.ports.catalog.pipes(client.queue(DEAD).row.id)
-    file = pipe_file(client, broken.id)
     die(jobs, b"good")
-    content = bytearray(file.read_bytes())
-    content[4096 + 60] ^= 1
-    file.write_bytes(content)
+    assert place.damage(b"customer") == broken.id
     outcome = jobs.dead_letters().merge(text="o")
     assert list(outcome.broken) == [broken.id]
     assert payloads(drain(jobs.popper())) == [b"good"]
@@ -418,6 +415,7 @@ def test_a_purge_without_a_filter_has_to_be_meant(jobs: cassq.Queue, client: cas
     assert len(jobs.dead_letters().peek()) == 3
 
 
+@pytest.mark.embedded_only(reason="it counts commits of SQLite")
 def test_what_a_merge_and_a_purge_cost(client: cassq.Client, directory: Path) -> None:
     """Synced commits of the catalog; opening a pipe to push to, and sealing it, cost two."""
     commits: list[bool] = []

@@ -273,8 +273,8 @@ def test_a_forked_child_does_not_keep_the_port(client: cassq.Client, served: Met
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    opened = Shell(tmp_path)
+def shell(tmp_path: Path, url: str) -> Iterator[Shell]:
+    opened = Shell(tmp_path, url)
     opened.run("queue", "create", "mail")
     yield opened
     opened.close()

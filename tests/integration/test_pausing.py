@@ -205,6 +205,7 @@ def test_a_purge_for_a_group_that_is_not_there_is_refused(queue: cassq.Queue) ->
     assert len(drain(queue.popper())) == 1
 
 
+@pytest.mark.embedded_only(reason="it acts between commits of SQLite")
 def test_a_purge_looks_again_when_somebody_claims_meanwhile(
     directory: Path, connect: Connect
 ) -> None:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import cassq
 from cassq.cli.main import main
 from cassq.errors import UsageError
-from tests.integration.stage import numbers, payloads, pipe_files, push
+from tests.integration.stage import extents, numbers, payloads, push
 
 
 def states(queue: cassq.Queue, state: str | None = None) -> list[tuple[bytes, str]]:
@@ -119,7 +119,7 @@ def test_a_state_that_is_none_is_refused(queue: cassq.Queue) -> None:
 def test_a_pipe_that_cannot_be_read_is_left_out(queue: cassq.Queue, client: cassq.Client) -> None:
     push(queue, b"gone")
     push(queue, b"there")
-    pipe_files(client)[0].unlink()
+    client.ports.store.drop(extents(client)[:1])
     assert [m.payload for m in queue.peek()] == [b"there"]
 
 

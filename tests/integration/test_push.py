@@ -134,6 +134,7 @@ def test_a_pusher_of_a_closed_client_is_closed(queue: cassq.Queue, client: cassq
         pusher.push(b"y")
 
 
+@pytest.mark.embedded_only(reason="durability is of files")
 @pytest.mark.parametrize("durability", ["disk", "os"])
 def test_both_durabilities_deliver(connect: Connect, durability: str) -> None:
     queue = connect(durability=durability).create_queue("jobs")

@@ -124,6 +124,7 @@ def test_a_future_cannot_be_cancelled_once_it_was_pushed(queue: cassq.Queue) -> 
     assert payloads(drain(queue.popper())) == [b"x"]
 
 
+@pytest.mark.embedded_only(reason="its disk waits")
 def test_what_waits_in_memory_is_bounded(directory: Path) -> None:
     disk = GatedDisk()
     client = client_on(directory, disk)
@@ -147,6 +148,7 @@ def test_what_waits_in_memory_is_bounded(directory: Path) -> None:
     client.close()
 
 
+@pytest.mark.embedded_only(reason="its disk waits")
 def test_pushes_that_arrive_during_a_sync_share_the_next(directory: Path) -> None:
     disk = GatedDisk()
     client = client_on(directory, disk)

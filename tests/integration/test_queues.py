@@ -14,7 +14,7 @@ from cassq.errors import (
     QueueNotFoundError,
 )
 from tests.integration.deadlines import eventually
-from tests.integration.stage import Connect, drain, payloads, pipe_files, push, reap
+from tests.integration.stage import Connect, drain, extents, payloads, push, reap
 
 BAD_NAMES = ["", " ", "a b", "a/b", "/", "//", "/a/", "/a//b", ".", "..", "/a/../b", "ü", "a~b",
              "a\n", "x" * 201, "a\x00", 7, None, b"bytes"]  # fmt: skip
@@ -132,7 +132,7 @@ def test_a_deleted_queue_is_gone_with_its_files_and_dead_letters(client: cassq.C
     assert len(client.queues("jobs~")) == 1
     client.delete_queue("jobs")
     assert [queue.name for queue in client.queues()] == ["jobs2"]
-    assert len(pipe_files(client)) == 1
+    assert len(extents(client)) == 1
     with pytest.raises(QueueNotFoundError):
         client.queue("jobs")
     assert payloads(drain(other.popper())) == [b"stays"]
@@ -160,7 +160,7 @@ def test_a_push_to_a_deleted_queue_is_refused(
         with pytest.raises(QueueNotFoundError):
             verb()
     pusher.close()
-    assert pipe_files(client) == []
+    assert extents(client) == []
 
 
 def test_a_popper_of_a_deleted_queue_says_so(queue: cassq.Queue, connect: Connect) -> None:

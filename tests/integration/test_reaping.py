@@ -9,10 +9,14 @@ import pytest
 import cassq
 from cassq.alerts.targets import Target
 from cassq.catalog.rows import ClaimState
+from cassq.clock import ManualClock
 from cassq.errors import BackendError, UsageError
 from cassq.reaper import DONE, LEASE_MS, Action
 from tests.integration.deadlines import eventually, in_threads
-from tests.integration.stage import Connect, alone, drain, numbers, payloads, pipe_files, push
+from tests.integration.stage import Connect, alone, drain, extents, numbers, payloads, push
+from tests.integration.timed import clock, timed
+
+__all__ = ["clock", "timed"]
 
 
 def told(actions: list[Action]) -> Counter[tuple[str, str, str]]:
@@ -32,7 +36,7 @@ def test_a_client_reaps_all_queues_or_some(client: cassq.Client) -> None:
     done = client.reap(["b"]) + client.reap()
     retired = [action for action in done if action.outcome == DONE]
     assert {action.queue for action in retired} <= {"a", "b", "c"}
-    eventually("every pipe is retired", lambda: (client.reap(), not pipe_files(client))[1])
+    eventually("every pipe is retired", lambda: (client.reap(), not extents(client))[1])
 
 
 def test_a_queue_that_is_not_there_is_named(client: cassq.Client) -> None:
@@ -54,7 +58,7 @@ def test_a_pass_that_another_is_in_the_middle_of_is_left_to_it(
     catalog = client.ports.catalog
     assert catalog.take_lease("reaper:retire", "another", LEASE_MS) is not None
     assert [a for a in client.reaper.reap() if a.verb == "retire"] == []
-    assert len(pipe_files(client)) == 1
+    assert len(extents(client)) == 1
     # Some queues, that somebody asked for, are not.
     assert [a.outcome for a in client.reap(["jobs"]) if a.verb == "retire"] == [DONE]
 
@@ -64,7 +68,7 @@ def test_the_lease_of_a_reaper_that_died_lapses(client: cassq.Client) -> None:
     push(queue, *numbers(3))
     drain(queue.popper())
     assert client.ports.catalog.take_lease("reaper:retire", "a dead one", 50) is not None
-    eventually("others go on", lambda: (client.reaper.reap(), not pipe_files(client))[1])
+    eventually("others go on", lambda: (client.reaper.reap(), not extents(client))[1])
 
 
 def test_a_lease_is_given_back_after_the_pass_also_when_it_fails(client: cassq.Client) -> None:
@@ -106,19 +110,22 @@ def test_several_reapers_at_once_do_each_thing_once(
     assert sorted(letters) == sorted(m.payload for m in messages[20:])
 
 
-def test_what_is_free_does_not_hide_what_is_held_too_long(client: cassq.Client) -> None:
+def test_what_is_free_does_not_hide_what_is_held_too_long(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
     """Hundreds of rows that were given back stand before it in line, and nobody pops."""
-    queue = client.create_queue("jobs", claim_timeout=0.2, max_claim_messages=1)
+    queue = timed.create_queue("jobs", claim_timeout=60, max_claim_messages=1)
     push(queue, *numbers(310))
     popper = queue.popper()
     messages = [message for _ in range(310) for message in popper.pop(1)]
     popper.release(messages[:300])
-    (group,) = client.ports.catalog.groups(queue.row.id)
+    clock.advance(60)
+    (group,) = timed.ports.catalog.groups(queue.row.id)
 
     def held() -> int:
-        client.reap(["jobs"])
+        timed.reap(["jobs"])
         pipe_id = messages[0].id.partition(":")[0]
-        rows = client.ports.catalog.claims(group.id, pipe_id)
+        rows = timed.ports.catalog.claims(group.id, pipe_id)
         return sum(row.state is ClaimState.HELD for row in rows)
 
     eventually("what is held is freed", lambda: held() == 0)
@@ -145,7 +152,7 @@ def test_a_pass_tells_what_failed_and_does_the_rest(client: cassq.Client) -> Non
     finally:
         catalog.retire = retire  # type: ignore[method-assign]
     assert {a.subject: a.outcome for a in actions}[failing] == "failed"
-    assert len(pipe_files(client)) == 1
+    assert len(extents(client)) == 1
 
 
 # --- the passes that nobody hurries -----------------------------------------------------------

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 import cassq
 from tests.integration.deadlines import eventually
 from tests.integration.stage import (
     Connect,
     alone,
     drain,
+    extents,
     numbers,
     payloads,
-    pipe_files,
     push,
     reap,
 )
@@ -29,10 +31,10 @@ def test_a_consumed_pipes_file_goes_and_its_totals_stay(
     alone(client)
     push(queue, *numbers(10))
     drain(queue.popper())
-    assert len(pipe_files(client)) == 1
+    assert len(extents(client)) == 1
     actions = {action.verb: action.outcome for action in reap(client)}
     assert actions["retire"] == "done"
-    assert pipe_files(client) == []
+    assert extents(client) == []
     audit = queue.audit()
     assert (audit.pushed, audit.groups["default"].committed) == (10, 10)
     assert queue.stats().pipes["retired"] == 1
@@ -64,10 +66,10 @@ def test_every_group_has_to_be_done(queue: cassq.Queue, client: cassq.Client) ->
     slow = queue.popper("slow")
     slow.commit(slow.pop(2))
     reap(client)
-    assert len(pipe_files(client)) == 1
+    assert len(extents(client)) == 1
     slow.commit(slow.pop(1))
     reap(client)
-    assert pipe_files(client) == []
+    assert extents(client) == []
 
 
 def test_an_open_pipe_is_never_retired(queue: cassq.Queue, client: cassq.Client) -> None:
@@ -83,7 +85,7 @@ def test_a_running_client_retires_in_passing(queue: cassq.Queue, client: cassq.C
     popper = queue.popper()
     push(queue, *numbers(3))
     drain(popper)
-    eventually("the housekeeper retires the pipe", lambda: pipe_files(client) == [])
+    eventually("the housekeeper retires the pipe", lambda: extents(client) == [])
 
 
 def test_a_dry_run_says_what_it_would_do_and_does_nothing(
@@ -94,7 +96,7 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(
     drain(queue.popper())
     planned = [action for action in reap(client) if action.verb == "retire"]
     assert [action.outcome for action in planned] == ["planned"]
-    assert len(pipe_files(client)) == 1
+    assert len(extents(client)) == 1
 
 
 def test_a_reader_that_meets_a_retired_pipe_goes_on(
@@ -105,11 +107,12 @@ def test_a_reader_that_meets_a_retired_pipe_goes_on(
     slow.rollback(slow.pop())  # it knows the pipe now, and may keep it open
     drain(queue.popper())
     reap(client)
-    assert pipe_files(client) == []
+    assert extents(client) == []
     push(queue, b"next")
     assert payloads(drain(slow)) == [b"next"]
 
 
+@pytest.mark.embedded_only(reason="it is about files")
 def test_the_directory_stops_growing(client: cassq.Client, directory: Path) -> None:
     queue = client.create_queue("jobs", max_pushes_per_pipe=500)
     pusher, popper = queue.pusher(), queue.popper()
@@ -121,10 +124,11 @@ def test_the_directory_stops_growing(client: cassq.Client, directory: Path) -> N
         reap(client)
         sizes.append(size_bytes(directory))
     assert max(sizes[45:]) <= max(sizes[:45]) + 256 * 1024
-    assert len(pipe_files(client)) <= 2
+    assert len(extents(client)) <= 2
     assert queue.audit().groups["default"].committed == 70 * 1500
 
 
+@pytest.mark.embedded_only(reason="it is about files")
 def test_many_short_lived_clients_leave_no_files_behind(
     connect: Connect, client: cassq.Client, directory: Path
 ) -> None:
@@ -141,6 +145,7 @@ def test_many_short_lived_clients_leave_no_files_behind(
     assert len(os.listdir("/proc/self/fd")) < 200
 
 
+@pytest.mark.embedded_only(reason="it is about files")
 def test_a_file_that_a_crash_left_half_made_is_swept_at_open(
     queue: cassq.Queue, client: cassq.Client, connect: Connect, directory: Path
 ) -> None:

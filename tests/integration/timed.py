@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import cassq
 from cassq.clock import ManualClock
-from tests.integration.stage import client_on
+from tests.integration.places import Place
 
 
 @pytest.fixture
@@ -18,7 +17,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def timed(directory: Path, clock: ManualClock) -> Iterator[cassq.Client]:
+def timed(place: Place, clock: ManualClock) -> Iterator[cassq.Client]:
     """A client on the test's clock: nothing happens in passing but what the test calls."""
-    with client_on(directory, clock=clock) as client:
+    with cassq.Client(place.url, place.open(clock), clock) as client:
         yield client
