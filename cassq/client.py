@@ -167,9 +167,11 @@ class Client:
     def queue(self, name: str) -> Queue:
         """The queue of that name; QueueNotFoundError when there is none."""
         self.ports.life.check()
-        row = self.ports.catalog.queue(name) if isinstance(name, str) else None
+        if not isinstance(name, str) or "~" not in name:  # dead letters have longer names
+            check_queue_name(name)
+        row = self.ports.catalog.queue(name)
         if row is None:
-            check_queue_name(name.replace("~", ".") if isinstance(name, str) else name)
+            check_queue_name(name.replace("~", "."))
             raise QueueNotFoundError(f"there is no queue {name!r}")
         return Queue(self, row)
 

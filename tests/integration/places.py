@@ -32,7 +32,7 @@ from tests.servers.cassandra import CassandraCluster
 # The tables that are read without an id that is never given again.
 _NAMED = (
     "queue_ids", "queue_names", "consumed_pipes", "leases", "samples", "sample_slices",
-    "sample_steps", "incidents", "extents",
+    "sample_steps", "incidents", "pipes", "extents",
 )  # fmt: skip
 # Its writes bear times of their own, below which a delete would hide what comes after.
 _STAMPED = "sample_horizons"

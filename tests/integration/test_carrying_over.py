@@ -2,67 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import cassq
-from cassq.clock import SystemClock
 from cassq.errors import BackendError, BackendTimeoutError
-from cassq.extents.port import ExtentStore, ExtentWriter
+from cassq.extents.port import ExtentStore
 from cassq.frames import Place
 from tests.integration import places
+from tests.integration.fronts import Append, FrontStore, client_with
 from tests.integration.stage import drain, numbers, payloads
 
 
-class SilentWriter(ExtentWriter):
+class SilentStore(FrontStore):
     """Does what it is told, and does not always say so."""
 
-    appends_lost = 0
+    def __init__(self, store: ExtentStore) -> None:
+        super().__init__(store, self._append)
+        self.appends_lost = self.seals_lost = 0
 
-    def __init__(self, writer: ExtentWriter) -> None:
-        self._writer = writer
-
-    @property
-    def end(self) -> Place:
-        return self._writer.end
-
-    @property
-    def size_bytes(self) -> int:
-        return self._writer.size_bytes
-
-    def append(self, frames: Sequence[tuple[bytes, bytes]], end_seq: int) -> Place:
-        end = self._writer.append(frames, end_seq)
+    def _append(self, append: Append) -> Place:
+        end = append()
         if self.appends_lost:
             self.appends_lost -= 1
             raise BackendTimeoutError("no answer to an append", outcome_unknown=True)
         return end
-
-    def sealed(self) -> bool:
-        return self._writer.sealed()
-
-    def turn_wanted(self) -> bool:
-        return self._writer.turn_wanted()
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class SilentStore:
-    """The same, when it seals, and of its writers the newest. All else is the store's own."""
-
-    seals_lost = 0
-
-    def __init__(self, store: ExtentStore) -> None:
-        self._store = store
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def create(self, pipe_id: str, queue_name: str, *, strict: bool = False) -> ExtentWriter:
-        self.newest = SilentWriter(self._store.create(pipe_id, queue_name, strict=strict))
-        return self.newest
 
     def seal(self, pipe_id: str) -> Place:
         if self.seals_lost:
@@ -73,20 +39,14 @@ class SilentStore:
 
 @pytest.fixture
 def client(place: places.Place) -> Iterator[cassq.Client]:
-    clock = SystemClock()
-    opened = place.open(clock)
-    store: Any = SilentStore(opened.ports.store)
-    with cassq.Client(
-        place.url, opened._replace(ports=opened.ports._replace(store=store)), clock
-    ) as client:
+    with client_with(place, store=SilentStore) as client:
         yield client
 
 
 def lose(client: cassq.Client, *, appends: int = 1, seals: int = 0) -> None:
     """The next so many answers are lost."""
-    store = client.ports.store
-    assert isinstance(store, SilentStore)
-    store.newest.appends_lost, store.seals_lost = appends, seals
+    store: Any = client.ports.store
+    store.appends_lost, store.seals_lost = appends, seals
 
 
 @pytest.mark.parametrize("consistency", ["ap", "cp"])

@@ -357,7 +357,6 @@ def test_a_wrong_call_ends_with_2_and_says_what_to_do(
     assert told["error"]
 
 
-@pytest.mark.embedded_only(reason="it is about directories")
 def test_the_place_is_named_before_or_after_the_verb(cli: Cli, tmp_path: Path) -> None:
     other = f"file:{tmp_path / 'other'}"
     cli("--url", other, "queue", "create", "elsewhere")

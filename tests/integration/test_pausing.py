@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,9 @@ import cassq
 from cassq.clock import ManualClock, Stopwatch
 from cassq.errors import BackendError, GroupNotFoundError, QueuePausedError, UsageError
 from tests.integration.deadlines import eventually, joined
-from tests.integration.stage import Connect, client_on, drain, numbers, payloads, push
+from tests.integration.fronts import FrontCatalog, client_with
+from tests.integration.places import Place
+from tests.integration.stage import Connect, drain, numbers, payloads, push
 from tests.integration.timed import clock, timed
 
 __all__ = ["clock", "timed"]
@@ -205,17 +206,14 @@ def test_a_purge_for_a_group_that_is_not_there_is_refused(queue: cassq.Queue) ->
     assert len(drain(queue.popper())) == 1
 
 
-@pytest.mark.embedded_only(reason="it acts between commits of SQLite")
-def test_a_purge_looks_again_when_somebody_claims_meanwhile(
-    directory: Path, connect: Connect
-) -> None:
+def test_a_purge_looks_again_when_somebody_claims_meanwhile(place: Place, connect: Connect) -> None:
     meddle: list[cassq.Popper] = []
 
-    def claim_one(_synced: bool) -> None:
-        if meddle:
+    def claim_one(verb: str) -> None:
+        if meddle and verb == "claims":
             assert len(meddle.pop().pop(1)) == 1
 
-    with client_on(directory, committed=claim_one) as client:
+    with client_with(place, catalog=lambda real: FrontCatalog(real, claim_one)) as client:
         queue = client.create_queue("jobs", claim_timeout=1000)
         push(queue, *numbers(10))
         theirs, mine = connect().queue("jobs").popper(), queue.popper()

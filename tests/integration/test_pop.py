@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import cassq
 from cassq.errors import ClosedError, GroupNotFoundError, InvalidNameError, UsageError
+from cassq.messages import Message
 from tests.integration.deadlines import eventually, in_threads, joined
 from tests.integration.stage import Connect, drain, numbers, payloads, push
 
@@ -103,16 +105,26 @@ def test_iteration_gives_every_message_and_ends_when_closed(queue: cassq.Queue) 
     assert queue.stats().groups["default"].committed == 301
 
 
+def until_it_claims_ahead(
+    queue: cassq.Queue, popper: cassq.Popper, messages: Iterator[Message]
+) -> list[bytes]:
+    """Ack messages of an iteration, mostly fast, until it holds some that were not handed out;
+    those that were."""
+    taken: list[bytes] = []
+    for message in messages:
+        taken.append(message.payload)
+        message.ack()
+        if len(taken) % 10 == 0:
+            popper.flush()
+            if queue.stats().groups["default"].pending >= 5:
+                return taken
+    raise AssertionError("the iteration ended")
+
+
 def test_what_an_iteration_claimed_ahead_is_given_back_uncounted(queue: cassq.Queue) -> None:
     push(queue, *numbers(500))
     popper = queue.popper()
-    taken: list[bytes] = []
-    for message in popper:
-        taken.append(message.payload)
-        message.ack()
-        popper.flush()
-        if queue.stats().groups["default"].pending >= 10:
-            break
+    taken = until_it_claims_ahead(queue, popper, iter(popper))
     popper.close()
     rest = drain(queue.popper())
     assert taken + payloads(rest) == numbers(500)
@@ -126,9 +138,7 @@ def test_an_iteration_does_not_hand_out_what_it_lost_while_its_user_was_busy(
     push(queue, *numbers(5000))
     popper, other = queue.popper(), queue.popper()
     messages = iter(popper)
-    while queue.stats().groups["default"].pending < 10:  # until it claims ahead
-        next(messages).ack()
-        popper.flush()
+    until_it_claims_ahead(queue, popper, messages)
     slow = next(messages)
     rest: list[bytes] = []
 

@@ -5,31 +5,37 @@ from __future__ import annotations
 import sys
 import threading
 from concurrent.futures import Future
-from pathlib import Path
 
 import pytest
 
 import cassq
 from cassq.errors import QueueNotFoundError
-from cassq.extents.disk import Disk
+from cassq.extents.port import ExtentStore
+from cassq.frames import Place as At
 from cassq.pusher import BUFFER_BYTES_MAX
 from tests.integration.deadlines import eventually, joined
-from tests.integration.stage import Connect, client_on, drain, numbers, payloads
+from tests.integration.fronts import Append, FrontStore, client_with
+from tests.integration.places import Place
+from tests.integration.stage import Connect, drain, numbers, payloads
 
 MIB = 1024 * 1024
 
 
-class GatedDisk(Disk):
-    """A disk whose syncs of data wait at a gate."""
+class Gate:
+    """Where appends wait."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.waiting = threading.Event()
 
-    def sync_data(self, fd: int) -> None:
+    def store(self, store: ExtentStore) -> FrontStore:
+        """The same, whose appends wait here."""
+        return FrontStore(store, self._append)
+
+    def _append(self, append: Append) -> At:
         self.waiting.set()
         self.gate.wait()
-        super().sync_data(fd)
+        return append()
 
 
 def stands_in(thread: threading.Thread, name: str) -> bool:
@@ -124,10 +130,9 @@ def test_a_future_cannot_be_cancelled_once_it_was_pushed(queue: cassq.Queue) -> 
     assert payloads(drain(queue.popper())) == [b"x"]
 
 
-@pytest.mark.embedded_only(reason="its disk waits")
-def test_what_waits_in_memory_is_bounded(directory: Path) -> None:
-    disk = GatedDisk()
-    client = client_on(directory, disk)
+def test_what_waits_in_memory_is_bounded(place: Place) -> None:
+    gate = Gate()
+    client = client_with(place, store=gate.store)
     queue = client.create_queue("jobs")
     pusher = queue.pusher()
     futures: list[Future[str]] = []
@@ -139,25 +144,24 @@ def test_what_waits_in_memory_is_bounded(directory: Path) -> None:
 
     thread = threading.Thread(target=push_all, daemon=True)
     thread.start()
-    assert disk.waiting.wait(30)
+    assert gate.waiting.wait(30)
     eventually("push_soon waits for room", lambda: stands_in(thread, "push_soon"))
     assert len(futures) * MIB <= BUFFER_BYTES_MAX
-    disk.gate.set()
+    gate.gate.set()
     joined("the pushing thread", thread)
     assert len({future.result(30) for future in futures}) == total
     client.close()
 
 
-@pytest.mark.embedded_only(reason="its disk waits")
-def test_pushes_that_arrive_during_a_sync_share_the_next(directory: Path) -> None:
-    disk = GatedDisk()
-    client = client_on(directory, disk)
+def test_pushes_that_arrive_during_an_append_share_the_next(place: Place) -> None:
+    gate = Gate()
+    client = client_with(place, store=gate.store)
     queue = client.create_queue("jobs")
     pusher = queue.pusher()
     first = pusher.push_soon(b"0")
-    assert disk.waiting.wait(30)
+    assert gate.waiting.wait(30)
     rest = [pusher.push_soon(payload) for payload in numbers(500, first=1)]
-    disk.gate.set()
+    gate.gate.set()
     first.result(30)
     pusher.flush()
     frames = {message._bundle.base_seq for message in drain(queue.popper())}

@@ -12,6 +12,7 @@ from tests.integration.deadlines import eventually
 from tests.integration.stage import Connect, drain, numbers, payloads
 
 POPPERS = 4
+AHEAD_MAX = 1000
 
 
 def open_pipes(client: cassq.Client, queue: cassq.Queue) -> int:
@@ -57,9 +58,11 @@ class Crew:
 
 
 class Load:
-    """Pushes at a steady pace until it is told to stop."""
+    """Pushes at a steady pace until it is told to stop; never so far ahead of the crew that what
+    is left then would take long."""
 
-    def __init__(self, queue: cassq.Queue) -> None:
+    def __init__(self, queue: cassq.Queue, crew: Crew) -> None:
+        self._crew = crew
         self.pushed = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._push, args=(queue.pusher(),), daemon=True)
@@ -67,8 +70,9 @@ class Load:
 
     def _push(self, pusher: cassq.Pusher) -> None:
         while not self._ended.wait(0.012):
-            pusher.push_many(numbers(10, first=self.pushed))
-            self.pushed += 10
+            if self.pushed < len(self._crew.seen) + AHEAD_MAX:
+                pusher.push_many(numbers(10, first=self.pushed))
+                self.pushed += 10
 
     def end(self) -> None:
         self._ended.set()
@@ -79,7 +83,8 @@ def test_pipes_follow_a_load_that_rises_and_falls(client: cassq.Client) -> None:
     queue = client.create_queue("jobs", lease=0.5)
     queue.create_group("alone", exclusive=True)
     queue.delete_group("default")
-    crew, load = Crew(queue), Load(queue)
+    crew = Crew(queue)
+    load = Load(queue, crew)
     eventually("the first pipe is open", lambda: open_pipes(client, queue) >= 1)
     eventually("there is a pipe for each", lambda: open_pipes(client, queue) == POPPERS)
     # More is pushed than one can do, so messages wait; and nobody is idle.
