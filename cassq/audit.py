@@ -147,6 +147,8 @@ def _walk(ports: Ports, audit: Audit, pipe: PipeRow) -> int:
         try:
             while place.seq < end.seq:
                 place = _step(audit, reader, place, end.seq)
+        except ExtentMissingError as exc:
+            audit.find(str(exc))
         except CorruptionError as exc:
             audit.find(f"pipe {pipe.id} is damaged after seq {place.seq}: {exc.message}")
         return place.seq

@@ -25,6 +25,7 @@ from cassq.errors import (
     BackendTimeoutError,
     CassqError,
     ConfigError,
+    CorruptionError,
     InvalidPayloadError,
 )
 from cassq.extents.port import ExtentMissingError
@@ -208,7 +209,7 @@ class Once:
             return False
         try:
             return self._is_there(row)
-        except ExtentMissingError:
+        except (ExtentMissingError, CorruptionError):
             if live_pipe(self._catalog, row.pipe_id) is not None:
                 raise
             return self._was_there(row)  # it was retired this moment

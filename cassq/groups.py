@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from cassq.catalog.rows import PipeRow, QueueRow
-from cassq.errors import ConfigError
+from cassq.errors import ConfigError, CorruptionError
 from cassq.extents.port import ExtentMissingError
 from cassq.frames import Place
 from cassq.ports import Ports
@@ -37,7 +37,7 @@ def _in_each(ports: Ports, queue: QueueRow, look: Callable[[PipeRow], Place]) ->
     for pipe in ports.catalog.pipes(queue.id):
         try:
             starts[pipe.id] = look(pipe)
-        except ExtentMissingError:
+        except (ExtentMissingError, CorruptionError):
             if live_pipe(ports.catalog, pipe.id) is not None:
                 raise
     return starts

@@ -62,5 +62,7 @@ def seen_end(store: ExtentStore, pipe: PipeRow) -> int:
         return 0
     try:
         return reader.published().seq
+    except ExtentMissingError:
+        return 0
     finally:
         reader.close()

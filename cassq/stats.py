@@ -240,7 +240,7 @@ def _frame_at(ports: Ports, pipe_id: str, place: Place) -> Slice | None:
         return None
     try:
         return reader.read(place, place.seq + 1, 1, 0)[0]
-    except CorruptionError:
+    except (ExtentMissingError, CorruptionError):
         return None
     finally:
         reader.close()

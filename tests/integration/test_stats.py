@@ -7,11 +7,29 @@ from typing import Any
 
 import cassq
 from cassq.clock import ManualClock
+from cassq.extents.port import ExtentReader, ExtentStore
 from cassq.stats import LOOKS_MAX, GroupStats, queue_stats
+from tests.integration.fronts import FrontStore, client_with
+from tests.integration.places import Place
 from tests.integration.stage import drain, numbers, push, reap
 from tests.integration.timed import clock, timed
 
 __all__ = ["clock", "timed"]
+
+
+class FleetingStore(FrontStore):
+    """Whose pipes go when somebody has begun to look."""
+
+    fleeting = False
+
+    def __init__(self, store: ExtentStore) -> None:
+        super().__init__(store, lambda append: append())
+
+    def reader(self, pipe_id: str) -> ExtentReader:
+        reader: ExtentReader = self._store.reader(pipe_id)
+        if self.fleeting:
+            self._store.drop([pipe_id])
+        return reader
 
 
 def group_of(queue: cassq.Queue) -> GroupStats:
@@ -123,3 +141,14 @@ def test_a_queue_that_never_stands_still_is_told_all_the_same(client: cassq.Clie
     stats = queue_stats(client.ports._replace(catalog=between), queue.row)
     assert stats.groups["default"].waiting == 10
     assert between.looks == LOOKS_MAX
+
+
+def test_a_pipe_that_goes_while_it_is_looked_at_is_no_obstacle(place: Place) -> None:
+    """Where nothing is held open it is missed at the read, not before."""
+    with client_with(place, store=FleetingStore) as client:
+        queue = client.create_queue("jobs")
+        push(queue, *numbers(3))
+        store: Any = client.ports.store
+        store.fleeting = True
+        assert group_of(queue).waiting == 3
+        assert list(store.extents()) == []
