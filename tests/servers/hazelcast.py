@@ -144,8 +144,12 @@ class HazelcastNode(Node):
 
     def cp_members(self) -> dict[str, str]:
         """The addresses of the CP members by their ids; {} until they have found together."""
-        listed = self.ask("GET", f"{_CP}/members") or []
-        return {each["uuid"]: each["address"].partition("]")[0].lstrip("[") for each in listed}
+        return _addresses(self.ask("GET", f"{_CP}/members") or [])
+
+    def locks_members(self) -> dict[str, str]:
+        """The same of those that agree on locks; {} before the first lock."""
+        group = self.ask("GET", f"{_CP}/groups/default") or {}
+        return _addresses(group.get("members", []))
 
     def readmit(self, through: HazelcastNode) -> None:
         """Have another member strike out the one that this was, and CP take this one in.
@@ -173,6 +177,10 @@ class HazelcastNode(Node):
             return None
         finally:
             wire.close()
+
+
+def _addresses(members: list[dict[str, str]]) -> dict[str, str]:
+    return {each["uuid"]: each["address"].partition("]")[0].lstrip("[") for each in members}
 
 
 class HazelcastCluster(Cluster[HazelcastNode]):
@@ -238,9 +246,9 @@ class HazelcastCluster(Cluster[HazelcastNode]):
                 node.readmit(through=trusted[0])
 
     def mend(self) -> None:
-        """As for every cluster; but CP without its majority is lost, so then all start anew."""
-        lost = sum(node.returned or not node.alive for node in self.nodes)
-        if self.has_cp and lost > (self.size - 1) // 2:
+        """As for every cluster; but with CP all start anew when any was killed: a majority that
+        was lost is lost for good, and what is left of one may find no leader for minutes."""
+        if self.has_cp and any(node.returned or not node.alive for node in self.nodes):
             for node in self.nodes:
                 node.kill()
             for node in self.nodes:

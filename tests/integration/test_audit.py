@@ -1,0 +1,81 @@
+"""The audit beside others at work: what is amiss for a moment is not told, what stays amiss is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+import cassq
+from cassq.catalog.rows import RetiredSum
+from tests.integration.stage import alone, drain, numbers, push, reap
+
+
+def work(queue: cassq.Queue, client: cassq.Client) -> None:
+    """One pipe more that is pushed, popped and retired."""
+    push(queue, *numbers(10))
+    drain(queue.popper())
+    reap(client)
+
+
+class Sums:
+    """The sums of retired pipes, read by an audit that is disturbed just before."""
+
+    def __init__(self, client: cassq.Client, patch: pytest.MonkeyPatch) -> None:
+        self.looks = 0
+        self.wrong = 0
+        self.disturb: Callable[[], object] = lambda: None
+        self._read = client.ports.catalog.retired_sums
+        self._disturbing = False
+        patch.setattr(client.ports.catalog, "retired_sums", self)
+
+    def __call__(self, queue_id: str) -> list[RetiredSum]:
+        if self._disturbing:  # the reaper reads them too
+            return self._read(queue_id)
+        self.looks += 1
+        self._disturbing = True
+        self.disturb()
+        self._disturbing = False
+        return [replace(each, pushed=each.pushed + self.wrong) for each in self._read(queue_id)]
+
+
+@pytest.fixture
+def sums(client: cassq.Client, monkeypatch: pytest.MonkeyPatch) -> Sums:
+    alone(client)
+    return Sums(client, monkeypatch)
+
+
+def test_a_pipe_that_is_retired_during_a_look_is_no_finding(
+    queue: cassq.Queue, client: cassq.Client, sums: Sums
+) -> None:
+    def retire_once() -> None:
+        if sums.looks == 1:
+            assert any(action.verb == "retire" for action in reap(client))
+
+    push(queue, *numbers(10))
+    drain(queue.popper())
+    sums.disturb = retire_once
+    audit = queue.audit()
+    assert audit.findings == []
+    assert (audit.pushed, audit.groups["default"].committed) == (10, 10)
+    assert sums.looks > 1
+
+
+def test_totals_that_stay_wrong_are_told_after_a_second_look(
+    queue: cassq.Queue, client: cassq.Client, sums: Sums
+) -> None:
+    work(queue, client)
+    sums.wrong, sums.looks = 1, 0
+    assert any("the sums of retired pipes" in each for each in queue.audit().findings)
+    assert sums.looks == 2 + 2  # each look, and after each what moves is compared
+
+
+def test_a_queue_that_never_rests_is_looked_at_a_bounded_number_of_times(
+    queue: cassq.Queue, client: cassq.Client, sums: Sums
+) -> None:
+    work(queue, client)
+    sums.wrong, sums.looks = 1, 0
+    sums.disturb = lambda: work(queue, client)
+    assert not queue.audit().balanced
+    assert sums.looks == 5 + 4
