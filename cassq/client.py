@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qsl
 
+from cassq import extras
 from cassq.attendance import LOOK_SECONDS, Attendance
 from cassq.batches import Batch, Intend
 from cassq.catalog.rows import QueueRow
@@ -23,7 +24,6 @@ from cassq.errors import (
     CassqError,
     ClosedError,
     ConfigError,
-    MissingExtraError,
     QueueExistsError,
     QueueNotFoundError,
 )
@@ -107,13 +107,8 @@ def _open_keyspace(rest: str, options: dict[str, str], clock: Clock) -> Embedded
             "durability is not for Cassandra, whose servers decide",
             hint="set their commitlog_sync: `cassq schema status` shows it",
         )
-    try:
+    with extras.wanted(*extras.CASSANDRA):
         from cassq.cluster import open_keyspace
-    except ImportError as exc:
-        raise MissingExtraError(
-            "cassandra: URLs need the package cassandra-driver",
-            hint="pip install 'cassq[cassandra]'",
-        ) from exc
     return open_keyspace(rest, options, clock)
 
 
@@ -215,12 +210,8 @@ class Client:
         cannot be listened at.
         """
         self.ports.life.check()
-        try:
+        with extras.wanted("metrics need", "prometheus-client", "metrics"):
             from cassq.prometheus import PrometheusServer
-        except ImportError as exc:
-            raise MissingExtraError(
-                "metrics need the package prometheus-client", hint="pip install 'cassq[metrics]'"
-            ) from exc
         meter = Meter(self.ports, self._tallies, self.reaper.counts, queues=queues)
         server = PrometheusServer(meter.read, host, port)
         self._servers.append(server)

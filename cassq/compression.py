@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from cassq import extras
 from cassq.errors import ConfigError, MissingExtraError
 
 COMPRESSIONS = {"none": 0, "zstd": 1, "lz4": 2}
@@ -50,10 +51,5 @@ def decompress(code: int, stored: bytes, size_max: int) -> bytes:
 
 
 def _optional(module: str) -> Any:
-    try:
+    with extras.wanted("compressed frames need", module.partition(".")[0], "compression"):
         return __import__(module, fromlist=["_"])
-    except ImportError as exc:
-        raise MissingExtraError(
-            f"compressed frames need the package {module.partition('.')[0]}",
-            hint="pip install 'cassq[compression]'",
-        ) from exc

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cassq.errors import ConfigError, MissingExtraError
+from cassq import extras
+from cassq.errors import ConfigError
 
 SHOWN_BYTES = 64
 DESCRIPTOR_BYTES_MAX = 64 * 1024 * 1024
@@ -202,10 +203,6 @@ def _names(files: Any) -> list[str]:
 
 
 def _optional(module: str, noun: str) -> Any:
-    try:
+    package = "protobuf" if module.startswith("google") else module
+    with extras.wanted(f"decoding {noun} needs", package, "decoding"):
         return __import__(module, fromlist=["_"])
-    except ImportError as exc:
-        package = "protobuf" if module.startswith("google") else module
-        raise MissingExtraError(
-            f"decoding {noun} needs the package {package}", hint="pip install 'cassq[decoding]'"
-        ) from exc

@@ -78,7 +78,7 @@ class CassandraServer(Server):
         nodes = "one node" if self.nodes == 1 else f"{self.nodes} nodes"
         told = f"{nodes}, commitlog_sync {self.commitlog_sync}, {self.heap_mib} MiB of heap each"
         driver = f"cassandra-driver {version('cassandra-driver')}"
-        return f"Cassandra {jars.version('cassandra')} ({told}; {driver})"
+        return f"Cassandra {jars.version(jars.pom_of('cassandra'))} ({told}; {driver})"
 
 
 class CassandraPeriodicServer(CassandraServer):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-import os
 import shutil
 import subprocess
 import uuid
 from importlib.metadata import version
 from pathlib import Path
-from xml.etree import ElementTree
 
 from bench.servers.server import (
     MissingServerError,
@@ -18,10 +16,10 @@ from bench.servers.server import (
     accepts,
     free_port,
 )
+from tests.servers import errors, jars
 
 POM = Path(__file__).with_name("kafka-pom.xml")
 INSTALL = "apt-get install -y openjdk-17-jre-headless maven; pip install confluent-kafka"
-DOWNLOAD_SECONDS_MAX = 600
 
 CONFIGURATION = """\
 process.roles=broker,controller
@@ -60,47 +58,6 @@ JAVA_OPTIONS = [
 ]
 
 
-def kafka_version() -> str:
-    """The version that the pom pins."""
-    pinned = ElementTree.parse(POM).find(".//{*}dependency/{*}version")
-    if pinned is None or pinned.text is None:
-        raise ServerFailedError(f"{POM.name} names no version")
-    return pinned.text
-
-
-def jar_directory() -> Path:
-    """Where the jars stay between runs, a directory for each version."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "cassq-bench" / f"kafka-{kafka_version()}"
-
-
-def fetch_jars() -> Path:
-    """The directory with the broker's jars, filled by Maven the first time."""
-    jars = jar_directory()
-    if jars.exists():
-        return jars
-    fresh = jars.with_name(f"{jars.name}.{os.getpid()}")
-    goal = "dependency:copy-dependencies"
-    try:
-        fetched = subprocess.run(
-            ["mvn", "-q", "-B", "-f", POM, goal, f"-DoutputDirectory={fresh}"],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=DOWNLOAD_SECONDS_MAX,
-        )
-        if fetched.returncode != 0:
-            said = " ".join((fetched.stdout + fetched.stderr).split())[:300]
-            raise MissingServerError(f"Maven could not fetch Kafka's jars: {said}")
-        # The rename makes a half-fetched directory impossible.
-        fresh.rename(jars)
-    except subprocess.TimeoutExpired as error:
-        raise MissingServerError(f"Maven took more than {DOWNLOAD_SECONDS_MAX} s") from error
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-    return jars
-
-
 class KafkaServer(Server):
     name = "kafka"
 
@@ -112,7 +69,10 @@ class KafkaServer(Server):
             import confluent_kafka  # noqa: F401
         except ImportError as error:
             raise MissingServerError(f"{error.name} is not installed ({INSTALL})") from error
-        self._jars = fetch_jars()
+        try:
+            self._jars = jars.fetch(self.name, POM)
+        except errors.MissingServerError as error:
+            raise MissingServerError(str(error)) from error
 
     def prepare(self) -> list[str]:
         self._port = free_port()
@@ -161,4 +121,4 @@ class KafkaServer(Server):
         return len(found.brokers) == 1
 
     def version(self) -> str:
-        return f"Kafka {kafka_version()} (confluent-kafka {version('confluent-kafka')})"
+        return f"Kafka {jars.version(POM)} (confluent-kafka {version('confluent-kafka')})"

@@ -7,9 +7,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from cassq import extras
 from cassq.cli import output
 from cassq.cli.chart import Series, chart_lines
-from cassq.errors import MissingExtraError, UsageError
+from cassq.errors import UsageError
 from cassq.history import STEPS, Point
 from cassq.queue import Queue
 
@@ -60,12 +61,8 @@ def _sum(points: Sequence[Point]) -> str:
 
 def write_image(queue: Queue, step: str, found: Mapping[str, Sequence[Point]], path: Path) -> None:
     """Two panels for each group. Raises MissingExtraError without matplotlib."""
-    try:
+    with extras.wanted("images need", "matplotlib", "plots"):
         from cassq.cli.image import draw
-    except ImportError as exc:
-        raise MissingExtraError(
-            "images need the package matplotlib", hint="pip install 'cassq[plots]'"
-        ) from exc
     panels = [
         [one._replace(title=f"{name}: {one.title}") for one in series]
         for name, points in found.items()

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cassq import extras
 from cassq.cli import output
 from cassq.cli.verb import Invocation, Verb
 from cassq.clock import SystemClock
-from cassq.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from cassq.catalog.cassandra.schema import Status
@@ -32,14 +32,9 @@ def schema() -> None:
 @contextmanager
 def _session(call: Invocation) -> Iterator[tuple[ModuleType, Cql]]:
     """What knows the schema, and a session with the cluster of the URL; both need the driver."""
-    try:
+    with extras.wanted(*extras.CASSANDRA):
         from cassq import cluster
         from cassq.catalog.cassandra import schema as schemas
-    except ImportError as exc:
-        raise MissingExtraError(
-            "cassandra: URLs need the package cassandra-driver",
-            hint="pip install 'cassq[cassandra]'",
-        ) from exc
     cql = cluster.open_session(call.url, SystemClock())
     try:
         yield schemas, cql

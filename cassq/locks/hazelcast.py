@@ -35,7 +35,7 @@ from hazelcast.errors import HazelcastError, IllegalMonitorStateError, LockOwner
 from hazelcast.lifecycle import LifecycleState
 
 from cassq.clock import Clock, Stopwatch, wait_event
-from cassq.errors import BackendTimeoutError, BackendUnavailableError, ConfigError
+from cassq.errors import BackendUnavailableError, ConfigError
 from cassq.locks.address import LockAddress, parse
 from cassq.locks.owner import OwnerThread
 from cassq.locks.reachable import any_reachable
@@ -230,17 +230,10 @@ class HazelcastSession(Session):
         except (IllegalMonitorStateError, LockOwnershipLostError):
             raise
         except TimeoutError as exc:
-            self.end()
-            raise BackendTimeoutError(
-                f"Hazelcast did not answer in time ({what})",
-                hint="are its members overloaded or stopped, or a majority of them gone?",
-                outcome_unknown=True,
-            ) from exc
+            hint = "are its members overloaded or stopped, or a majority of them gone?"
+            raise self.silent("Hazelcast", what, hint) from exc
         except HazelcastError as exc:
-            self.end()
-            raise BackendUnavailableError(
-                f"Hazelcast failed ({what}): {type(exc).__name__}: {exc}", outcome_unknown=True
-            ) from exc
+            raise self.failed("Hazelcast", what, f"{type(exc).__name__}: {exc}") from exc
 
 
 class CpSession(HazelcastSession):

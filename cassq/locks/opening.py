@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from cassq import extras
 from cassq.clock import Clock
-from cassq.errors import ConfigError, MissingExtraError
+from cassq.errors import ConfigError
 from cassq.locks.port import Locker
 from cassq.locks.tokens import NextToken
 
@@ -19,22 +20,12 @@ def open_locker(url: str, clock: Clock, *, next_token: NextToken | None = None) 
     scheme, colon, _ = url.partition("://")
     match scheme if colon else "":
         case "zookeeper":
-            try:
+            with extras.wanted("locks in ZooKeeper need", "kazoo", "zookeeper"):
                 from cassq.locks.zookeeper import open_zookeeper
-            except ImportError as exc:
-                raise MissingExtraError(
-                    "locks in ZooKeeper need the package kazoo",
-                    hint="pip install 'cassq[zookeeper]'",
-                ) from exc
             return open_zookeeper(url, clock)
         case "hazelcast":
-            try:
+            with extras.wanted("locks in Hazelcast need", "hazelcast-python-client", "hazelcast"):
                 from cassq.locks.hazelcast import open_hazelcast
-            except ImportError as exc:
-                raise MissingExtraError(
-                    "locks in Hazelcast need the package hazelcast-python-client",
-                    hint="pip install 'cassq[hazelcast]'",
-                ) from exc
             return open_hazelcast(url, clock, next_token)
         case _:
             # Without what is behind the scheme: there may be a password in it.

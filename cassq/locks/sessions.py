@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 
 from cassq.clock import Clock
-from cassq.errors import BackendError, BackendUnavailableError, ClosedError
+from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError, ClosedError
 from cassq.locks.port import Lock, Locker
 
 logger = logging.getLogger("cassq")
@@ -82,6 +82,18 @@ class Session(abc.ABC):
         """It is in doubt, or no longer needed."""
         self.over = True
         self._ended()
+
+    def silent(self, service: str, what: str, hint: str) -> BackendTimeoutError:
+        """End it for want of an answer; the error for that."""
+        self.end()
+        return BackendTimeoutError(
+            f"{service} did not answer in time ({what})", hint=hint, outcome_unknown=True
+        )
+
+    def failed(self, service: str, what: str, told: str) -> BackendUnavailableError:
+        """End it for an answer that is none; the error for that."""
+        self.end()
+        return BackendUnavailableError(f"{service} failed ({what}): {told}", outcome_unknown=True)
 
 
 class SessionLock(Lock):

@@ -42,7 +42,7 @@ from kazoo.protocol.serialization import Create2
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
 from cassq.clock import Clock, Stopwatch, wait_event
-from cassq.errors import BackendTimeoutError, BackendUnavailableError, ConfigError
+from cassq.errors import BackendUnavailableError, ConfigError
 from cassq.locks.address import LockAddress, parse
 from cassq.locks.sessions import Grip, Session, SessionLocker
 
@@ -346,17 +346,10 @@ class ZooKeeperSession(Session):
                 hint="is the user in zookeeper://user:password@... the one who made it?",
             ) from exc
         except KazooTimeoutError as exc:
-            self.end()
-            raise BackendTimeoutError(
-                f"ZooKeeper did not answer in time ({what})",
-                hint="are its servers overloaded or stopped?",
-                outcome_unknown=True,
-            ) from exc
+            hint = "are its servers overloaded or stopped?"
+            raise self.silent("ZooKeeper", what, hint) from exc
         except KazooException as exc:
-            self.end()
-            raise BackendUnavailableError(
-                f"ZooKeeper failed ({what}): {exc or type(exc).__name__}", outcome_unknown=True
-            ) from exc
+            raise self.failed("ZooKeeper", what, f"{exc or type(exc).__name__}") from exc
 
 
 def escaped(name: str) -> str:

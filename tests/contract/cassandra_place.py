@@ -89,12 +89,29 @@ class ServersClock:
         learn(self._clock.boot_ms(), self.now_ms())
 
 
+class ServersTime:
+    """What catalogs of one place take for their servers' time."""
+
+    def __init__(self) -> None:
+        self._servers: ServersClock | None = None
+
+    def of(self, clock: Clock) -> ClusterTime | None:
+        """For a clock that the test moves: of servers that move with it. None: the real one."""
+        if not isinstance(clock, ManualClock):
+            return None
+        if self._servers is None:
+            self._servers = ServersClock(clock)
+        time = ClusterTime(clock, self._servers.ask)
+        self._servers.ask(time.learn)
+        return time
+
+
 class CassandraPlace(CatalogPlace):
     """The keyspace, emptied."""
 
     def __init__(self, keyspace: Keyspace) -> None:
         self.keyspace = keyspace
-        self._servers: ServersClock | None = None
+        self.time = ServersTime()
         self._occupied = False
         keyspace.clean()
 
@@ -105,19 +122,10 @@ class CassandraPlace(CatalogPlace):
         else:
             cql = BorrowedCql(self.keyspace)
         try:
-            return CassandraCatalog(cql, clock, time=self.time(clock))
+            return CassandraCatalog(cql, clock, time=self.time.of(clock))
         except BaseException:
             cql.close()
             raise
-
-    def time(self, clock: Clock) -> ClusterTime | None:
-        if not isinstance(clock, ManualClock):
-            return None
-        if self._servers is None:
-            self._servers = ServersClock(clock)
-        time = ClusterTime(clock, self._servers.ask)
-        self._servers.ask(time.learn)
-        return time
 
     def schema_version(self) -> int:
         return schema.read_version(self.keyspace.cql) or 0

@@ -38,7 +38,7 @@ def open_desk(cassandra_place: CassandraPlace) -> Iterator[Open]:
 
     def open_one() -> tuple[Desk, TroubledCql]:
         cql = TroubledCql(cassandra_place.keyspace)
-        catalog = CassandraCatalog(cql, clock, time=cassandra_place.time(clock))
+        catalog = CassandraCatalog(cql, clock, time=cassandra_place.time.of(clock))
         if not made:
             make_queue(catalog)
             for pipe_id in ("p", "p2"):

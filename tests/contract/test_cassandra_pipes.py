@@ -49,7 +49,7 @@ def open_one(cassandra_place: CassandraPlace, clock: ManualClock) -> Iterator[Op
 
     def connect() -> tuple[CassandraCatalog, TroubledCql]:
         cql = TroubledCql(cassandra_place.keyspace)
-        catalog = CassandraCatalog(cql, clock, time=cassandra_place.time(clock))
+        catalog = CassandraCatalog(cql, clock, time=cassandra_place.time.of(clock))
         made.append(catalog)
         return catalog, cql
 

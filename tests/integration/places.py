@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from cassq.catalog.cassandra import CassandraCatalog, schema
-from cassq.clock import Clock, ManualClock, SystemClock
+from cassq.clock import Clock, SystemClock
 from cassq.cluster import open_session
-from cassq.cluster_time import ClusterTime
 from cassq.cql import Cql
 from cassq.doorbell import PollingDoorbell
 from cassq.embedded import PIPES, Embedded, open_directory
@@ -25,7 +24,7 @@ from cassq.extents.cassandra import CassandraStore
 from cassq.ids import Ids
 from cassq.locks.lease import LeaseLocker
 from cassq.ports import Life, Ports
-from tests.contract.cassandra_place import ServersClock
+from tests.contract.cassandra_place import ServersTime
 from tests.integration.on import CASSANDRA, EMBEDDED, KEYSPACE
 from tests.servers.cassandra import CassandraCluster
 
@@ -82,13 +81,13 @@ class KeyspacePlace(Place):
     def __init__(self, url: str, session: Cql) -> None:
         self.url = url
         self._session = session
-        self._servers: ServersClock | None = None
+        self._time = ServersTime()
         self._clear()
 
     def open(self, clock: Clock) -> Embedded:
         # The session goes by the machine's clock, since its stamps are compared with the servers'.
         cql = Cql(self._session.contact, SystemClock(), keyspace=self._session.contact.keyspace)
-        catalog = CassandraCatalog(cql, clock, time=self._time(clock))
+        catalog = CassandraCatalog(cql, clock, time=self._time.of(clock))
         ids = Ids()
         locker = LeaseLocker(catalog, ids.client)
         ports = Ports(catalog, CassandraStore(cql, clock), locker, clock, ids, Life())
@@ -109,16 +108,6 @@ class KeyspacePlace(Place):
                     )
                     return str(pipe_id)
         raise AssertionError(f"{payload!r} is in no pipe")
-
-    def _time(self, clock: Clock) -> ClusterTime | None:
-        """For a clock that the test moves: the time of servers that move with it."""
-        if not isinstance(clock, ManualClock):
-            return None
-        if self._servers is None:
-            self._servers = ServersClock(clock)
-        time = ClusterTime(clock, self._servers.ask)
-        self._servers.ask(time.learn)
-        return time
 
     def _clear(self) -> None:
         """Remove what another test would find. Cost: a read of each table side by side, and a

@@ -28,27 +28,36 @@ def cache_directory() -> Path:
     return cache / "cassq-servers"
 
 
-def version(kind: str) -> str:
-    """The version that the pom of a kind of server pins."""
-    pinned = ElementTree.parse(HERE / f"{kind}-pom.xml").find(".//{*}dependency/{*}version")
+def pom_of(kind: str) -> Path:
+    """What names the jars of a kind of server that is started here."""
+    return HERE / f"{kind}-pom.xml"
+
+
+def version(pom: Path) -> str:
+    """The version that a pom pins, of its first dependency."""
+    pinned = ElementTree.parse(pom).find(".//{*}dependency/{*}version")
     assert pinned is not None
     assert pinned.text is not None
     return pinned.text
 
 
-def jar_directory(kind: str) -> Path:
+def jar_directory(kind: str, pom: Path | None = None) -> Path:
     """The directory of a kind's jars, whether they were fetched yet or not: one for each pom."""
-    mark = hashlib.sha256((HERE / f"{kind}-pom.xml").read_bytes()).hexdigest()[:8]
-    return cache_directory() / f"{kind}-{version(kind)}-{mark}"
+    pom = pom or pom_of(kind)
+    mark = hashlib.sha256(pom.read_bytes()).hexdigest()[:8]
+    return cache_directory() / f"{kind}-{version(pom)}-{mark}"
 
 
-def fetch(kind: str) -> Path:
+def fetch(kind: str, pom: Path | None = None) -> Path:
     """The directory with the jars of a kind of server, filled by Maven the first time.
+
+    pom: that of a kind which is not started from here.
 
     Any number of processes may ask at once: one fetches, the others wait for it. Raises
     MissingServerError. Cost: one `stat` when they are there, else a download of up to 70 MB.
     """
-    jars = jar_directory(kind)
+    pom = pom or pom_of(kind)
+    jars = jar_directory(kind, pom)
     if jars.exists():
         return jars
     mvn = shutil.which("mvn")
@@ -59,14 +68,13 @@ def fetch(kind: str) -> Path:
     # One lock for all kinds: Maven's own repository is not made for two at once.
     with exclusively("fetch"):
         if not jars.exists():
-            _run_maven(mvn, kind, jars)
+            _run_maven(mvn, kind, pom, jars)
     return jars
 
 
-def _run_maven(mvn: str, kind: str, jars: Path) -> None:
+def _run_maven(mvn: str, kind: str, pom: Path, jars: Path) -> None:
     fresh = jars.with_name(f"{jars.name}.partial")
     shutil.rmtree(fresh, ignore_errors=True)  # of one that was killed; the lock is ours
-    pom = HERE / f"{kind}-pom.xml"
     goal = ["dependency:copy-dependencies", f"-DoutputDirectory={fresh}", "-DincludeScope=runtime"]
     try:
         fetched = subprocess.run(

@@ -58,7 +58,7 @@ def test_jars_are_fetched_once_whoever_asks(bare: Path) -> None:
     found: list[Path] = []
     in_threads(4, lambda number: found.append(jars.fetch("zookeeper")))
     assert len(set(found)) == 1
-    assert found[0].name.startswith(f"zookeeper-{jars.version('zookeeper')}-")
+    assert found[0].name.startswith(f"zookeeper-{jars.version(jars.pom_of('zookeeper'))}-")
     assert calls.read_text() == "called\n"
     assert jars.class_path(found[0]) == f"{found[0]}/a.jar:{found[0]}/b.jar"
 
@@ -80,7 +80,7 @@ def test_without_maven_it_is_told_what_to_install(
 
 @pytest.mark.parametrize("kind", ["cassandra", "zookeeper", "hazelcast"])
 def test_each_kind_s_version_is_pinned(kind: str) -> None:
-    numbers = jars.version(kind).split(".")
+    numbers = jars.version(jars.pom_of(kind)).split(".")
     assert len(numbers) == 3
     assert all(number.isdigit() for number in numbers)
 

@@ -1,0 +1,25 @@
+"""Optional packages: what is said where one is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cassq.errors import MissingExtraError
+
+# What opens a cassandra: URL.
+CASSANDRA = ("cassandra: URLs need", "cassandra-driver", "cassandra")
+
+
+@contextmanager
+def wanted(who_needs: str, package: str, extra: str) -> Iterator[None]:
+    """For an import that may fail: raises MissingExtraError then, with the command that helps.
+
+    who_needs: a subject and its verb, as "metrics need". extra: of cassq's own.
+    """
+    try:
+        yield
+    except ImportError as exc:
+        raise MissingExtraError(
+            f"{who_needs} the package {package}", hint=f"pip install 'cassq[{extra}]'"
+        ) from exc
