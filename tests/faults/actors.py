@@ -8,6 +8,7 @@ it is about to risk and *after* what it was acknowledged.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import multiprocessing
 import os
 import signal
@@ -28,7 +29,8 @@ Told = tuple[Any, ...]
 
 
 class Actor:
-    """One process that plays a part of `tests.faults.parts`; made by the fixture `act`."""
+    """One process that plays a part of `tests.faults.parts`, or `module:part` of another; made by
+    the fixture `act`."""
 
     def __init__(self, part: str, *args: Any) -> None:
         self._inbox, outbox = _context.Pipe(duplex=False)
@@ -67,8 +69,12 @@ class Actor:
         self.heard += fresh
         for told in fresh:
             if told[0] == "failed":
-                pytest.fail(f"the {self.part} failed:\n{told[1]}")
+                self.failed(told[1])
         return fresh
+
+    def failed(self, trace: str) -> None:
+        """It met an error that its part does not expect."""
+        pytest.fail(f"the {self.part} failed:\n{trace}")
 
     def told(self, word: str) -> list[Told]:
         """Everything it told so far that begins with `word`."""
@@ -167,13 +173,16 @@ def _state(pid: int) -> str:
 
 
 def _play(part: str, outbox: Connection, hears: Connection, args: tuple[Any, ...]) -> None:
-    from tests.faults import parts
+    from tests.faults.parts import Stage
+
+    module, _, name = part.rpartition(":")
+    parts = importlib.import_module(module or "tests.faults.parts")
 
     def tell(*what: Any) -> None:
         outbox.send(what)
 
     try:
-        getattr(parts, part)(parts.Stage(tell, hears), *args)
+        getattr(parts, name)(Stage(tell, hears), *args)
     except BaseException:
         tell("failed", traceback.format_exc())
         raise

@@ -195,6 +195,15 @@ class Cluster(abc.ABC, Generic[N]):
             for other in others:
                 self._cuttable().cut(number, other)
 
+    def hide(self, *numbers: int) -> None:
+        """Cut these nodes off from all clients, both ways; they still reach each other.
+
+        Raises ValueError for a cluster without `partitions`.
+        """
+        for number in numbers:
+            self.node(number)  # raises for one that is none
+            self._cuttable().hide(number)
+
     def heal(self) -> None:
         """Undo every cut. The nodes find each other again within some seconds."""
         self._cuttable().heal()

@@ -102,6 +102,13 @@ class Network:
                 self._route("add", here, there)
                 self._cuts.add((here, there))
 
+    def hide(self, number: int) -> None:
+        """Let no packet pass between a node and this machine's network: what comes in is not
+        answered. Harmless when it is so."""
+        if (number, _OUTSIDE) not in self._cuts:
+            self._route("add", number, _OUTSIDE)
+            self._cuts.add((number, _OUTSIDE))
+
     def heal(self) -> None:
         """Undo every cut."""
         for here, there in sorted(self._cuts):
@@ -111,8 +118,8 @@ class Network:
     # --- how ------------------------------------------------------------------------------------
 
     def _route(self, what: str, here: int, there: int) -> None:
-        address = f"{self.addresses[there - 1]}/32"
-        self._inside(self._spaces[here - 1], "route", what, "blackhole", address)
+        prefix = self.addresses[0].rpartition(".")[0]
+        self._inside(self._spaces[here - 1], "route", what, "blackhole", f"{prefix}.{there}/32")
 
     def _hold(self) -> int:
         """A fresh namespace: the id of the process that lives in it."""

@@ -1,0 +1,269 @@
+"""The checker: what was promised, looked for in the history of a storm. Pure.
+
+Every property yields a sentence an offence. Of a push or commit whose outcome nobody was told,
+either outcome is right: it is as if it went on for ever.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from tests.faults.storm.history import ENDING, NEVER, History, Seen, Sent
+
+TOLD_MOST = 10
+
+Complaints = Iterator[str]
+
+
+@dataclass(slots=True)
+class Verdict:
+    """findings: property → the first complaints; counts: property → how many there were.
+
+    duplicates: of each group, how many messages of an ap queue lay at more than one place, so
+    that they could be committed more than once.
+    """
+
+    findings: dict[str, list[str]] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    duplicates: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def good(self) -> bool:
+        return not any(self.counts.values())
+
+
+def check(history: History) -> Verdict:
+    """Every property, of every group."""
+    verdict = Verdict()
+    for name, of_all in OF_ALL.items():
+        _add(verdict, name, of_all(history))
+    for name, of_group in OF_GROUPS.items():
+        found = (told for seen in history.seen.values() for told in of_group(history, seen))
+        _add(verdict, name, found)
+    for name, of_group in OF_STRICT_GROUPS.items():
+        strict = (seen for seen in history.seen.values() if seen.queue in history.strict)
+        _add(verdict, name, (told for seen in strict for told in of_group(history, seen)))
+    for seen in history.seen.values():
+        if seen.queue not in history.strict:
+            verdict.duplicates[seen.name] = duplicates(seen)
+    return verdict
+
+
+def _add(verdict: Verdict, name: str, complaints: Complaints) -> None:
+    told = list(complaints)
+    verdict.counts[name] = len(told)
+    verdict.findings[name] = told[:TOLD_MOST]
+
+
+# --- the whole --------------------------------------------------------------------------------
+
+
+def the_end_was_reached(history: History) -> Complaints:
+    """Else nothing else was proved."""
+    if not history.ended:
+        yield "the queues were not drained to the end"
+    if not any(sent.fate == "acknowledged" for sent in history.sent.values()):
+        yield "nothing was acknowledged: the run proved nothing"
+    for queue in {seen.queue for seen in history.seen.values()}:
+        if queue not in history.ledgers:
+            yield f"{queue} was not audited"
+
+
+def the_ledger_balances(history: History) -> Complaints:
+    """The audit finds nothing, and holds at least what pushers know of, at most what they tried."""
+    for queue, ledger in history.ledgers.items():
+        for finding in ledger.findings:
+            yield f"{queue}: {finding}"
+        fates = Counter(sent.fate for sent in history.sent.values() if sent.queue == queue)
+        if ledger.pushed < fates["acknowledged"]:
+            yield f"{queue}: {ledger.pushed} are in the ledger, {fates['acknowledged']} were pushed"
+        for group, (waiting, pending, committed, dead, pushed) in ledger.groups.items():
+            if waiting or pending:
+                yield f"{queue}/{group}: {waiting} are waiting and {pending} pending"
+            if committed + dead != pushed:
+                yield f"{queue}/{group}: {committed} committed and {dead} dead are not {pushed}"
+
+
+def what_was_refused_is_not_there(history: History) -> Complaints:
+    """A push that failed with a known outcome has not pushed."""
+    refused = {key for key, sent in history.sent.items() if sent.fate == "refused"}
+    for seen in history.seen.values():
+        for key in _delivered(seen) & refused:
+            yield f"{key}, which was told not to be pushed, came to {seen.name}"
+
+
+# --- every group ------------------------------------------------------------------------------
+
+
+def nothing_is_lost(history: History, seen: Seen) -> Complaints:
+    """Each acknowledged message was committed, or tried to be, or is a dead letter."""
+    finished = {k for s in seen.settlings if s.how == "commit" for k in s.keys} | set(seen.dead)
+    for sent in history.sent.values():
+        if sent.queue == seen.queue and sent.fate == "acknowledged" and sent.key not in finished:
+            came = "came and was never finished" if sent.key in _delivered(seen) else "never came"
+            yield f"{sent.key} ({sent.id}) {came} to {seen.name}"
+
+
+def nothing_is_invented(history: History, seen: Seen) -> Complaints:
+    """What is delivered or dead was pushed, to this queue, as it is."""
+    for key in _delivered(seen) | set(seen.dead):
+        sent = history.sent.get(key)
+        if sent is None or sent.queue != seen.queue:
+            yield f"{key}, which nobody pushed to {seen.queue}, came to {seen.name}"
+
+
+def what_was_committed_does_not_come_again(history: History, seen: Seen) -> Complaints:
+    """Not from the same place; on a strict queue not at all."""
+    strict = seen.queue in history.strict
+    place_of = _place_of_key if strict else _place_of_pipe
+    places = _places_by_batch(seen)
+    committed: dict[object, int] = {}
+    for settling in seen.settlings:
+        if settling.how == "commit" and settling.result == "ok":
+            for key in settling.keys:
+                place = key if strict else places[settling.popper, settling.batch].get(key)
+                committed[place] = min(committed.get(place, NEVER), settling.done_ns)
+    for delivery in seen.deliveries:
+        for item in delivery.items:
+            if committed.get(place_of(item), NEVER) < delivery.called_ns:
+                yield f"{item[0]} at {item[1]} came to {delivery.popper} after it was committed"
+
+
+def _place_of_key(item: tuple[str, tuple[str, int], int, str]) -> object:
+    return item[0]
+
+
+def _place_of_pipe(item: tuple[str, tuple[str, int], int, str]) -> object:
+    return item[1]
+
+
+def _places_by_batch(seen: Seen) -> dict[tuple[str, int], dict[str, tuple[str, int]]]:
+    """(popper, batch) → where its messages lay."""
+    return {
+        (each.popper, each.batch): {key: place for key, place, _, _ in each.items}
+        for each in seen.deliveries
+    }
+
+
+def a_message_keeps_its_id(history: History, seen: Seen) -> Complaints:
+    """It comes under the id that its push returned; on an ap queue a second copy may have its
+    own."""
+    strict = seen.queue in history.strict
+    ids: dict[str, set[str]] = defaultdict(set)
+    for delivery in seen.deliveries:
+        for key, _, _, id in delivery.items:
+            ids[key].add(id)
+    for key, found in ids.items():
+        sent = history.sent.get(key)
+        if sent is None:
+            continue
+        if (sent.id and sent.id not in found) or (strict and len(found) > 1):
+            yield f"{key} was pushed as {sent.id}, and came to {seen.name} as {sorted(found)}"
+
+
+def duplicates(seen: Seen) -> int:
+    """Messages that lie at several places of an ap queue, since a push was carried over."""
+    places: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    for delivery in seen.deliveries:
+        for key, place, _, _ in delivery.items:
+            places[key].add(place)
+    return sum(1 for found in places.values() if len(found) > 1)
+
+
+def _delivered(seen: Seen) -> set[str]:
+    return {item[0] for delivery in seen.deliveries for item in delivery.items}
+
+
+# --- groups of strict queues ------------------------------------------------------------------
+
+
+def the_order_is_kept(history: History, seen: Seen) -> Complaints:
+    """While a message is not finished, nothing that was pushed after it is delivered.
+
+    One push is after another if it began when that had returned, whoever made them; within a
+    push the messages have their order. A delivery may hold several, in their order.
+    """
+    order = sorted(
+        (s for s in history.sent.values() if s.queue == seen.queue and s.fate == "acknowledged"),
+        key=lambda sent: (sent.done_ns, sent.op, sent.index),
+    )
+    finished = _finished_ns(seen)
+    frontier = 0
+    for delivery in sorted(seen.deliveries, key=lambda each: each.returned_ns):
+        now_ns = delivery.returned_ns
+        while frontier < len(order) and finished.get(order[frontier].key, NEVER) < now_ns:
+            frontier += 1
+        together: set[str] = set()
+        for key, *_ in delivery.items:
+            late = history.sent.get(key)
+            if late is not None:
+                for early in _before(order, frontier, late):
+                    done = finished.get(early.key, NEVER) < now_ns
+                    if not done and early.key not in together:
+                        yield (
+                            f"{key} ({late.id}) came to {seen.name} ({delivery.popper})"
+                            f" before {early.key} ({early.id}) was finished"
+                        )
+            together.add(key)
+
+
+def _before(order: list[Sent], start: int, late: Sent) -> Iterator[Sent]:
+    """What was pushed before `late`, from a place of the order on."""
+    for early in islice(order, start, None):
+        earlier = early.done_ns < late.begun_ns
+        if not earlier and (late.done_ns == NEVER or early.done_ns > late.done_ns):
+            return
+        if earlier or (early.op == late.op and early.index < late.index):
+            yield early
+
+
+def _finished_ns(seen: Seen) -> dict[str, int]:
+    """When each message began to be committed or declared dead, whatever came of that. What died
+    of its failures did so at a time that nobody wrote down: its first delivery counts."""
+    finished: dict[str, int] = {}
+    for settling in seen.settlings:
+        if settling.how in ENDING:
+            for key in settling.keys:
+                finished[key] = min(finished.get(key, NEVER), settling.begun_ns)
+    first: dict[str, int] = {}
+    for delivery in seen.deliveries:
+        for key, *_ in delivery.items:
+            first[key] = min(first.get(key, NEVER), delivery.returned_ns)
+    for key in seen.dead:
+        finished[key] = min(finished.get(key, NEVER), first.get(key, 0))
+    return finished
+
+
+def what_is_dead_was_not_committed(history: History, seen: Seen) -> Complaints:
+    """And is a dead letter once."""
+    committed = {
+        key
+        for settling in seen.settlings
+        if settling.how == "commit" and settling.result == "ok"
+        for key in settling.keys
+    }
+    for key, count in Counter(seen.dead).items():
+        if key in committed:
+            yield f"{key} was committed by {seen.name}, and is a dead letter too"
+        if count > 1:
+            yield f"{key} is a dead letter of {seen.name} {count} times"
+
+
+OF_ALL: dict[str, Callable[[History], Complaints]] = {
+    "the end was reached": the_end_was_reached,
+    "the ledger balances": the_ledger_balances,
+    "what was refused is not there": what_was_refused_is_not_there,
+}
+OF_GROUPS: dict[str, Callable[[History, Seen], Complaints]] = {
+    "nothing acknowledged is lost": nothing_is_lost,
+    "nothing is invented": nothing_is_invented,
+    "what was committed does not come again": what_was_committed_does_not_come_again,
+    "a message keeps its id": a_message_keeps_its_id,
+}
+OF_STRICT_GROUPS: dict[str, Callable[[History, Seen], Complaints]] = {
+    "the order is kept": the_order_is_kept,
+    "what is dead was not committed": what_is_dead_was_not_committed,
+}

@@ -1,0 +1,178 @@
+"""The history of a storm: what the journals of all clients say, put together.
+
+Times are nanoseconds of the clock that all journals share.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tests.faults.storm.journal import Line, Story
+
+NEVER = 1 << 62
+# What may end a message for a group.
+ENDING = frozenset({"commit", "dead"})
+
+
+@dataclass(slots=True)
+class Sent:
+    """A message that somebody tried to push. op: of its push; index: its place in that.
+
+    fate: "acknowledged", "refused" (the pusher was told that it is not there), or "unknown".
+    """
+
+    key: str
+    queue: str
+    op: tuple[str, int]
+    index: int
+    begun_ns: int
+    done_ns: int = NEVER
+    fate: str = "unknown"
+    id: str = ""
+
+
+@dataclass(slots=True)
+class Delivery:
+    """What one pop returned. items: (key, (pipe, seq), attempts, id) in their order."""
+
+    popper: str
+    batch: int
+    called_ns: int
+    returned_ns: int
+    items: list[tuple[str, tuple[str, int], int, str]]
+
+
+@dataclass(slots=True)
+class Settling:
+    """A commit, rollback, ... of messages. result: "ok", "lost", or "unknown"."""
+
+    popper: str
+    batch: int
+    how: str
+    keys: list[str]
+    begun_ns: int
+    done_ns: int = NEVER
+    result: str = "unknown"
+
+
+@dataclass(slots=True)
+class Seen:
+    """What one group of one queue saw."""
+
+    queue: str
+    group: str
+    deliveries: list[Delivery] = field(default_factory=list)
+    settlings: list[Settling] = field(default_factory=list)
+    dead: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"{self.queue}/{self.group}"
+
+
+@dataclass(slots=True)
+class Ledger:
+    """An audit at the end. groups: name → waiting, pending, committed, dead, pushed."""
+
+    groups: dict[str, list[int]]
+    pushed: int
+    findings: list[str]
+
+
+@dataclass(slots=True)
+class History:
+    """All of it. ended: whether the journals tell of a drained end.
+
+    pushes: (queue, seconds it took, when it was acknowledged, messages) of each acknowledged push.
+    """
+
+    strict: frozenset[str]
+    sent: dict[str, Sent] = field(default_factory=dict)
+    seen: dict[tuple[str, str], Seen] = field(default_factory=dict)
+    ledgers: dict[str, Ledger] = field(default_factory=dict)
+    pushes: list[tuple[str, float, int, int]] = field(default_factory=list)
+    troubles: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    jumps: int = 0
+    ended: bool = False
+
+    def view(self, queue: str, group: str) -> Seen:
+        return self.seen.setdefault((queue, group), Seen(queue, group))
+
+
+def history_of(
+    stories: Iterable[Story], strict: Iterable[str], groups: dict[str, list[str]]
+) -> History:
+    """strict: the queues that keep the order. groups: of each queue, all that there are."""
+    history = History(frozenset(strict))
+    for queue, names in groups.items():
+        for name in names:
+            history.view(queue, name)
+    for story in stories:
+        match story.role:
+            case "pusher":
+                _add_pushes(history, story)
+            case "popper":
+                _add_deliveries(history, story)
+            case "drainer":
+                _add_end(history, story)
+        for line in story.of("trouble"):
+            where, error = line.about
+            history.troubles[f"{where}: {error.partition(':')[0]}"] += 1
+        history.jumps += sum(1 for line in story.of("jumped") if line.about[0])
+    return history
+
+
+def _add_pushes(history: History, story: Story) -> None:
+    begun: dict[int, Line] = {}
+    for line in story.of("push", "pushed", "failed"):
+        op = line.about[0]
+        if line.word == "push":
+            begun[op] = line
+            for index, key in enumerate(line.about[1]):
+                history.sent[key] = Sent(key, story.queue, (story.name, op), index, line.at_ns)
+            continue
+        keys = begun[op].about[1]
+        if line.word == "pushed":
+            ids, how = line.about[1], ""
+            took = (line.at_ns - begun[op].at_ns) / 1e9
+            history.pushes.append((story.queue, took, line.at_ns, len(keys)))
+        else:
+            how, ids = line.about[1], [""] * line.about[2]
+            history.troubles[f"push: {line.about[3].partition(':')[0]}"] += 1
+        for index, key in enumerate(keys):
+            sent = history.sent[key]
+            sent.done_ns = line.at_ns
+            sent.fate = "acknowledged" if index < len(ids) else how
+            sent.id = ids[index] if index < len(ids) else ""
+
+
+def _add_deliveries(history: History, story: Story) -> None:
+    seen = history.view(story.queue, story.group)
+    open_: dict[tuple[int, str], Settling] = {}
+    for line in story.of("got", "settle", "settled"):
+        match line.word, line.about:
+            case "got", (batch, called_ns, items):
+                told = [(key, (pipe, seq), tries, id) for key, pipe, seq, tries, id in items]
+                seen.deliveries.append(Delivery(story.name, batch, called_ns, line.at_ns, told))
+            case "settle", (batch, how, keys):
+                settling = Settling(story.name, batch, how, keys, line.at_ns)
+                open_[batch, how] = settling
+                seen.settlings.append(settling)
+            case "settled", (batch, how, keys, result):
+                settling = open_.get((batch, how))
+                if settling is None or settling.keys != keys:
+                    raise ValueError(f"{story.name}: {line} has no beginning")
+                settling.done_ns, settling.result = line.at_ns, result
+
+
+def _add_end(history: History, story: Story) -> None:
+    for line in story.of("dead", "audit"):
+        if line.word == "dead":
+            queue, group, keys = line.about
+            history.view(queue, group).dead += keys
+        else:
+            queue, groups, pushed, findings = line.about
+            history.ledgers[queue] = Ledger(groups, pushed, findings)
+    history.ended = any(True for _ in story.of("end"))

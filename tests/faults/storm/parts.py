@@ -1,0 +1,339 @@
+"""The clients of a storm: pushers, poppers, reapers, and who drains the queues when it is over.
+
+Each is a process with a client of its own, and writes down what it is about to do and what came
+of it. Errors that servers in trouble cause are written down and lived with; any other ends the
+process, which fails the run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cassq
+from cassq.clock import Stopwatch
+from cassq.errors import BackendError, CassqError, ClaimLostError, OwnershipError
+from tests.faults.parts import Stage
+from tests.faults.storm.journal import Journal, is_poison, key_of, now_ns, payload_of
+
+OPEN_AGAIN_SECONDS = 0.5
+DRAINED_AT_ONCE = 500
+
+
+class Ears:
+    """Hears what is said to a client, whatever it is at: `enough`, and jumps of its clock."""
+
+    def __init__(self, stage: Stage, journal: Journal) -> None:
+        self._stage = stage
+        self._journal = journal
+        self._over = threading.Event()
+        self._offset_ns = 0
+        self._told = False
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    @property
+    def over(self) -> bool:
+        return self._over.is_set()
+
+    def rest(self, seconds: float) -> None:
+        """Do nothing for a while, or until it is over."""
+        self._over.wait(seconds)
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                word = self._stage.word()
+            except EOFError:  # who started this client is gone
+                os._exit(1)
+            match word:
+                case "enough":
+                    self._over.set()
+                case ("jump", seconds):
+                    self._jump(seconds)
+
+    def _jump(self, seconds: float) -> None:
+        """Set this process's wall clock, for all that asks Python for the time: cassq and drivers.
+
+        The clocks that run evenly stay, as they do when an administrator sets the time.
+        """
+        if not self._told:
+            real_ns = time.time_ns
+            time.time_ns = lambda: real_ns() + self._offset_ns
+            time.time = lambda: (real_ns() + self._offset_ns) / 1e9
+            self._told = True
+        self._offset_ns = round(seconds * 1e9)
+        self._journal.write("jumped", seconds)
+
+
+def _opened(url: str, ears: Ears, journal: Journal) -> cassq.Client | None:
+    """A client, as soon as there can be one; None when it is over before."""
+    while not ears.over:
+        try:
+            return cassq.connect(url)
+        except BackendError as exc:
+            journal.write("trouble", "connect", told(exc))
+            ears.rest(OPEN_AGAIN_SECONDS)
+    return None
+
+
+def _close(journal: Journal, client: cassq.Client) -> None:
+    try:
+        client.close()
+    except (BackendError, OwnershipError) as exc:
+        journal.write("trouble", "close", told(exc))
+
+
+def told(exc: CassqError) -> str:
+    unknown = " (outcome unknown)" if getattr(exc, "outcome_unknown", False) else ""
+    return f"{type(exc).__name__}{unknown}: {exc.message}"
+
+
+# --- pushing ----------------------------------------------------------------------------------
+
+
+def push(stage: Stage, url: str, path: str, queue: str, seed: int, pause: float) -> None:
+    """Push until told to stop: one message, some at once, or some one after the other."""
+    journal = Journal(Path(path), "pusher", queue)
+    ears, chance, numbers = Ears(stage, journal), random.Random(seed), itertools.count()
+    client = _opened(url, ears, journal)
+    if client is not None:
+        pusher: cassq.Pusher | None = None
+        for op in itertools.count():
+            if ears.over:
+                break
+            if pusher is None:
+                pusher = _try(journal, "pusher", client.queue(queue).pusher)
+                continue
+            _push_once(journal, pusher, op, chance, numbers)
+            if chance.random() < 0.01:  # as a program that is restarted politely
+                _try(journal, "close pusher", pusher.close)
+                pusher = None
+            ears.rest(pause * 2 * chance.random())
+        _close(journal, client)
+    journal.write("end")
+
+
+def _try(journal: Journal, where: str, act: Callable[[], Any]) -> Any:
+    try:
+        return act()
+    except (BackendError, OwnershipError) as exc:
+        journal.write("trouble", where, told(exc))
+        return None
+
+
+def _push_once(
+    journal: Journal,
+    pusher: cassq.Pusher,
+    op: int,
+    chance: random.Random,
+    numbers: itertools.count[int],
+) -> None:
+    count = chance.choice([1, 1, 1, 3, 20])
+    keys = [f"{journal.name}:{n}" for n in itertools.islice(numbers, count)]
+    journal.write("push", op, keys)
+    try:
+        if count == 1:
+            ids = [pusher.push(payload_of(keys[0]))]
+        else:
+            ids = list(pusher.push_many([payload_of(key) for key in keys]))
+    except (BackendError, OwnershipError) as exc:
+        how = "refused" if not getattr(exc, "outcome_unknown", False) else "unknown"
+        journal.write("failed", op, how, exc.fields.get("pushed", 0), told(exc))
+    else:
+        journal.write("pushed", op, ids)
+
+
+# --- popping ----------------------------------------------------------------------------------
+
+
+def pop(
+    stage: Stage, url: str, path: str, queue: str, group: str, seed: int, timeout: float
+) -> None:
+    """Pop, and do any of the things that can be done with messages, until told to stop.
+
+    timeout: the queue's claim timeout; now and then messages are kept for longer.
+    """
+    journal = Journal(Path(path), "popper", queue, group)
+    ears = Ears(stage, journal)
+    client = _opened(url, ears, journal)
+    if client is not None:
+        eater = Eater(journal, random.Random(seed), lambda: ears.rest(timeout * 1.5))
+        popper: cassq.Popper | None = None
+        while not ears.over:
+            if popper is None:
+                popper = _try(journal, "popper", lambda: client.queue(queue).popper(group))
+                ears.rest(0.0 if popper else OPEN_AGAIN_SECONDS)
+            elif not eater.eat(popper):
+                _try(journal, "close popper", popper.close)
+                popper = None
+        _close(journal, client)
+    journal.write("end")
+
+
+class Eater:
+    """What a popper does with what it gets."""
+
+    def __init__(self, journal: Journal, chance: random.Random, dawdle: Callable[[], None]) -> None:
+        self._journal = journal
+        self._chance = chance
+        self._dawdle = dawdle
+        self._batches = itertools.count()
+
+    def eat(self, popper: cassq.Popper) -> bool:
+        """Pop once and settle that; False when this popper is to be closed, with what it holds."""
+        called_ns = now_ns()
+        at_most = self._chance.choice([1, 5, 50])
+        messages = _try(self._journal, "pop", lambda: popper.pop(at_most, wait=0.5))
+        if not messages:
+            return True
+        batch, found = next(self._batches), list(messages)
+        note_got(self._journal, batch, called_ns, found)
+        poisoned = [m for m in found if is_poison(key_of(m.payload))]
+        healthy = [m for m in found if not is_poison(key_of(m.payload))]
+        draw = self._chance.random()
+        if draw < 0.01:
+            return False
+        if draw < 0.02:
+            self._dawdle()
+        if draw > 0.95:
+            self._settle(batch, "rollback", healthy, lambda: popper.rollback(healthy, delay=0.1))
+        elif draw > 0.92:
+            self._settle(batch, "release", healthy, lambda: popper.release(healthy))
+        elif draw > 0.90:
+            self._settle(batch, "dead", healthy[:1], lambda: popper.dead(healthy[:1], "for a test"))
+            self._settle(batch, "commit", healthy[1:], lambda: popper.commit(healthy[1:]))
+        else:
+            self._settle(batch, "commit", healthy, lambda: popper.commit(healthy))
+        self._settle(batch, "rollback", poisoned, lambda: popper.rollback(poisoned))
+        return True
+
+    def _settle(
+        self, batch: int, how: str, messages: list[cassq.Message], act: Callable[[], None]
+    ) -> None:
+        if messages:
+            settle(self._journal, batch, how, messages, act)
+
+
+def note_got(journal: Journal, batch: int, called_ns: int, messages: list[cassq.Message]) -> None:
+    told = [[key_of(m.payload), m.pipe_id, m.seq, m.attempts, m.id] for m in messages]
+    journal.write("got", batch, called_ns, told)
+
+
+def settle(
+    journal: Journal,
+    batch: int,
+    how: str,
+    messages: list[cassq.Message],
+    act: Callable[[], None],
+) -> None:
+    """Do something with messages, telling of it before and after."""
+    keys = [key_of(message.payload) for message in messages]
+    journal.write("settle", batch, how, keys)
+    try:
+        act()
+    except ClaimLostError:
+        result = "lost"  # some of them; the others were settled
+    except (BackendError, OwnershipError) as exc:
+        journal.write("trouble", how, told(exc))
+        result = "unknown"
+    else:
+        result = "ok"
+    journal.write("settled", batch, how, keys, result)
+
+
+# --- passes -----------------------------------------------------------------------------------
+
+
+def reap(stage: Stage, url: str, path: str, pause: float) -> None:
+    """Run every pass over every queue until told to stop."""
+    journal = Journal(Path(path), "reaper")
+    ears = Ears(stage, journal)
+    client = _opened(url, ears, journal)
+    if client is not None:
+        while not ears.over:
+            _try(journal, "reap", client.reap)
+            ears.rest(pause)
+        _close(journal, client)
+    journal.write("end")
+
+
+# --- when it is over --------------------------------------------------------------------------
+
+
+def drain(stage: Stage, url: str, path: str, queues: dict[str, list[str]], limit: float) -> None:
+    """Commit all that is left in each group of these queues, `limit` seconds at most, then tell
+    what became of it."""
+    journal = Journal(Path(path), "drainer")
+    ears = Ears(stage, journal)
+    client = _opened(url, ears, journal)
+    if client is None:
+        return
+    drainers = {(q, g): Drainer(client, Path(path), q, g) for q, gs in queues.items() for g in gs}
+    watch = Stopwatch()
+    while watch.seconds() < limit and not ears.over:
+        _try(journal, "reap", client.reap)
+        found = sum([_try(journal, "drain", each.drain) or 0 for each in drainers.values()])
+        if not found and all(_try(journal, "stats", client.queue(q).stats) for q in queues):
+            if all(_is_quiet(client.queue(q)) for q in queues):
+                break
+        ears.rest(0.0 if found else 0.2)
+    for drainer in drainers.values():
+        drainer.close()
+    for name in queues:
+        tell_fates(journal, client.queue(name))
+    client.close()
+    journal.write("end")
+
+
+class Drainer:
+    """Commits what is left for a group, in a journal of its own, as a popper has."""
+
+    def __init__(self, client: cassq.Client, path: Path, queue: str, group: str) -> None:
+        name = f"{path.stem}.{queue}.{group}"
+        self._journal = Journal(path.with_name(f"{name}.jsonl"), "popper", queue, group)
+        self._popper = client.queue(queue).popper(group)
+        self._batches = itertools.count()
+
+    def drain(self) -> int:
+        """Pop and commit until nothing is waiting at this moment; how many messages."""
+        count = 0
+        while True:
+            called_ns = now_ns()
+            messages = list(self._popper.pop(DRAINED_AT_ONCE))
+            if not messages:
+                return count
+            batch = next(self._batches)
+            note_got(self._journal, batch, called_ns, messages)
+            settle(
+                self._journal, batch, "commit", messages, lambda m=messages: self._popper.commit(m)
+            )
+            count += len(messages)
+
+    def close(self) -> None:
+        self._popper.close()
+        self._journal.write("end")
+
+
+def _is_quiet(queue: cassq.Queue) -> bool:
+    stats = queue.stats()
+    left = sum(each.waiting + each.pending for each in stats.groups.values())
+    return not left and not stats.pipes["open"] + stats.pipes["ready"]
+
+
+def tell_fates(journal: Journal, queue: cassq.Queue) -> None:
+    """The dead letters of each group, and the ledger."""
+    for group in queue.groups():
+        letters = queue.dead_letters(group.name).export()
+        journal.write("dead", queue.name, group.name, [key_of(each.payload) for each in letters])
+    audit = queue.audit()
+    parts = {
+        name: [stats.waiting, stats.pending, stats.committed, stats.dead, stats.pushed]
+        for name, stats in audit.groups.items()
+    }
+    journal.write("audit", queue.name, parts, audit.pushed, audit.findings)

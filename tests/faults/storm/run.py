@@ -1,0 +1,147 @@
+"""One storm from beginning to end: crew, nemesis, the drained end, the check, the report."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import cassq
+from cassq.catalog.cassandra import schema
+from cassq.clock import SystemClock
+from cassq.cluster import open_session
+from tests.faults.storm.checker import check
+from tests.faults.storm.crew import Crew, Member, Role
+from tests.faults.storm.history import history_of
+from tests.faults.storm.journal import now_ns, read_all
+from tests.faults.storm.nemesis import Nemesis
+from tests.faults.storm.plan import Plan
+from tests.faults.storm.report import Report, figures_of
+from tests.servers.cassandra import CassandraCluster
+from tests.servers.zookeeper import ZooKeeperCluster
+
+# Small, so that pipes roll, leases lapse and claims run out often.
+POLICY = {
+    "lease": 4.0,
+    "claim_timeout": 6.0,
+    "max_deliveries": 4,
+    "max_pushes_per_pipe": 300,
+    "max_push_time_of_pipe": 20.0,
+    "idle_seal": 5.0,
+}
+GROUPS = {"ap": ["default", "second"], "cp": ["default", "second"]}
+STRICT = ["cp"]
+DRAIN_SECONDS = 240.0
+
+NOT_JUMPED = (
+    "clock jumps: time.time and time.time_ns of the client's process were set, which is all that"
+    " cassq and its drivers ask for the wall clock; the clocks of the servers, and those that run"
+    " evenly, were not"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large a storm is. pushers: of each queue. poppers: of the first group of each queue; the
+    other has one. pause: seconds between two pushes of a pusher, on average. calm: seconds that
+    clients go on when all is mended."""
+
+    pushers: int = 2
+    poppers: int = 2
+    pause: float = 0.2
+    calm: float = 20.0
+
+
+class Storm:
+    """A storm over servers that run. directory: where journals and the report go."""
+
+    def __init__(
+        self,
+        nodes: CassandraCluster,
+        keepers: ZooKeeperCluster,
+        keyspace: str,
+        directory: Path,
+        size: Size,
+    ) -> None:
+        self._nodes = nodes
+        self._keepers = keepers
+        self._size = size
+        self._bare_url = nodes.url(keyspace)
+        self._url = f"{self._bare_url}?locks={keepers.url(keyspace)}"
+        self._directory = directory
+        self._journals = directory / "journals"
+        self._journals.mkdir(parents=True, exist_ok=True)
+
+    def rage(self, plan: Plan, not_possible: list[str]) -> Report:
+        """Carry the plan out; the report. Cost: the plan's time, and a minute or so."""
+        self._prepare()
+        crew = Crew(self._url, self._journals, plan.seed)
+        crew.start(self._roles())
+        nemesis = Nemesis(plan, self._nodes, self._keepers)
+        start_ns = now_ns()
+        try:
+            nemesis.run(crew)
+            mended_ns = now_ns()
+            threading.Event().wait(self._size.calm)
+            calm_ns = now_ns()
+        finally:
+            crew.end()
+        failures = [*nemesis.failures, *crew.failures, *self._drain(plan.seed)]
+        stories = read_all(self._journals)
+        history = history_of(stories, STRICT, GROUPS)
+        verdict = check(history)
+        return Report(
+            seed=plan.seed,
+            minutes=round(plan.seconds / 60, 2),
+            servers=f"3 Cassandra nodes, commitlog_sync {self._nodes.settings.commitlog_sync};"
+            f" {self._keepers.size} ZooKeeper servers; {len(stories)} journals",
+            nemesis=nemesis.done,
+            figures=figures_of(history, verdict, start_ns, calm_ns),
+            troubles=dict(history.troubles),
+            findings=verdict.findings,
+            counts=verdict.counts,
+            failures=failures + still(history.pushes, mended_ns),
+            not_possible=not_possible,
+            notes=[NOT_JUMPED, f"{history.jumps} jumps of clients' clocks"],
+        )
+
+    def _prepare(self) -> None:
+        clock = SystemClock()
+        with closing(open_session(self._bare_url, clock)) as session:
+            schema.apply(session, clock, {"dc1": 3})
+        with cassq.connect(self._url) as client:
+            for name, groups in GROUPS.items():
+                queue = client.create_queue(name, consistency=name, **POLICY)
+                for group in groups[1:]:
+                    queue.create_group(group)
+
+    def _roles(self) -> list[Role]:
+        size, roles = self._size, [Role("reaper", "reap", (2.0,))]
+        for queue, groups in GROUPS.items():
+            for number in range(1, size.pushers + 1):
+                name = f"push-{queue}-{number}"
+                roles.append(Role(name, "push", (queue, size.pause), seeded=True))
+            for at, group in enumerate(groups):
+                for number in range(1, 1 + (size.poppers if at == 0 else 1)):
+                    name = f"pop-{queue}-{group}-{number}"
+                    rest = (queue, group, POLICY["claim_timeout"])
+                    roles.append(Role(name, "pop", rest, seeded=True))
+        return roles
+
+    def _drain(self, seed: int) -> list[str]:
+        """Drain in a process of its own; what went wrong."""
+        crew = Crew(self._url, self._journals, seed)
+        path = str(self._journals / "drain.jsonl")
+        drainer = Member("tests.faults.storm.parts:drain", self._url, path, GROUPS, DRAIN_SECONDS)
+        crew.actors.append(drainer)
+        ended = drainer.ended_within(DRAIN_SECONDS + 60.0)
+        failures = list(drainer.failures)
+        drainer.end()
+        return failures if ended else [*failures, "the drainer did not end"]
+
+
+def still(pushes: list[tuple[str, float, int, int]], mended_ns: int) -> list[str]:
+    """Queues to which nothing was pushed after everything was mended."""
+    silent = GROUPS.keys() - {queue for queue, _, at_ns, _ in pushes if at_ns > mended_ns}
+    return [f"nothing was pushed to {queue} after all was mended" for queue in sorted(silent)]
