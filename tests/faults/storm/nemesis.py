@@ -64,21 +64,23 @@ class Nemesis:
         threading.Event().wait(max(0.0, seconds - self.seconds()))
 
     def _track(self, steps: tuple[Step, ...], hurt: Callable[[Step], Heal]) -> None:
-        """One step after the other; one that comes too late, as servers are slow to start, is
-        left out."""
-        for step in steps:
-            self._wait_until(step.at)
-            if self.seconds() > step.at + 5.0 and self.seconds() > step.until:
-                self._note(f"left out, too late: {step.what}")
-                continue
+        """One step after the other, with the plan's pauses between them: servers that are slow to
+        start delay what follows. What would begin after the plan's end is left out."""
+        lag = 0.0
+        for done, step in enumerate(steps):
+            self._wait_until(step.at + lag)
+            began = self.seconds()
+            if began > self._plan.seconds and not self._plan.whole:
+                self._note(f"{len(steps) - done} steps are left out: it is too late")
+                return
             try:
-                began = self.seconds()
                 with ExitStack() as healing:
                     healing.callback(hurt(step))
                     self._wait_until(began + step.seconds)
             except (ServerFailedError, OSError, AssertionError):
                 self.failures.append(f"{step}: {traceback.format_exc()}")
                 self._note(f"FAILED: {step.what}")
+            lag = max(lag, self.seconds() - step.until)
 
     # --- clients --------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ process, which fails the run.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import random
 import threading
@@ -71,6 +72,17 @@ class Ears:
         self._journal.write("jumped", seconds)
 
 
+def _begun(path: str, role: str, queue: str = "", group: str = "") -> Journal:
+    """The journal of this process; what cassq and its drivers log goes beside it."""
+    logging.basicConfig(
+        filename=Path(path).with_suffix(".log"),
+        level=logging.WARNING,
+        format="%(asctime)s %(threadName)s %(name)s %(levelname)s %(message)s",
+    )
+    logging.getLogger("cassq").setLevel(logging.INFO)
+    return Journal(Path(path), role, queue, group)
+
+
 def _opened(url: str, ears: Ears, journal: Journal) -> cassq.Client | None:
     """A client, as soon as there can be one; None when it is over before."""
     while not ears.over:
@@ -99,7 +111,7 @@ def told(exc: CassqError) -> str:
 
 def push(stage: Stage, url: str, path: str, queue: str, seed: int, pause: float) -> None:
     """Push until told to stop: one message, some at once, or some one after the other."""
-    journal = Journal(Path(path), "pusher", queue)
+    journal = _begun(path, "pusher", queue)
     ears, chance, numbers = Ears(stage, journal), random.Random(seed), itertools.count()
     client = _opened(url, ears, journal)
     if client is not None:
@@ -108,7 +120,8 @@ def push(stage: Stage, url: str, path: str, queue: str, seed: int, pause: float)
             if ears.over:
                 break
             if pusher is None:
-                pusher = _try(journal, "pusher", client.queue(queue).pusher)
+                pusher = _try(journal, "pusher", lambda: client.queue(queue).pusher())
+                ears.rest(0.0 if pusher else OPEN_AGAIN_SECONDS)
                 continue
             _push_once(journal, pusher, op, chance, numbers)
             if chance.random() < 0.01:  # as a program that is restarted politely
@@ -159,7 +172,7 @@ def pop(
 
     timeout: the queue's claim timeout; now and then messages are kept for longer.
     """
-    journal = Journal(Path(path), "popper", queue, group)
+    journal = _begun(path, "popper", queue, group)
     ears = Ears(stage, journal)
     client = _opened(url, ears, journal)
     if client is not None:
@@ -252,7 +265,7 @@ def settle(
 
 def reap(stage: Stage, url: str, path: str, pause: float) -> None:
     """Run every pass over every queue until told to stop."""
-    journal = Journal(Path(path), "reaper")
+    journal = _begun(path, "reaper")
     ears = Ears(stage, journal)
     client = _opened(url, ears, journal)
     if client is not None:
@@ -269,35 +282,50 @@ def reap(stage: Stage, url: str, path: str, pause: float) -> None:
 def drain(stage: Stage, url: str, path: str, queues: dict[str, list[str]], limit: float) -> None:
     """Commit all that is left in each group of these queues, `limit` seconds at most, then tell
     what became of it."""
-    journal = Journal(Path(path), "drainer")
+    journal = _begun(path, "drainer")
     ears = Ears(stage, journal)
     client = _opened(url, ears, journal)
     if client is None:
         return
-    drainers = {(q, g): Drainer(client, Path(path), q, g) for q, gs in queues.items() for g in gs}
+    drainers = [
+        _surely(journal, ears, lambda q=q, g=g: Drainer(client, Path(path), q, g))
+        for q, gs in queues.items()
+        for g in gs
+    ]
     watch = Stopwatch()
     while watch.seconds() < limit and not ears.over:
         _try(journal, "reap", client.reap)
-        found = sum([_try(journal, "drain", each.drain) or 0 for each in drainers.values()])
-        if not found and all(_try(journal, "stats", client.queue(q).stats) for q in queues):
-            if all(_is_quiet(client.queue(q)) for q in queues):
-                break
+        found = sum([_try(journal, "drain", each.drain) or 0 for each in drainers])
+        quiet = [_try(journal, "stats", lambda q=q: _is_quiet(client.queue(q))) for q in queues]
+        if not found and all(quiet):
+            break
         ears.rest(0.0 if found else 0.2)
-    for drainer in drainers.values():
+    for drainer in drainers:
         drainer.close()
     for name in queues:
-        tell_fates(journal, client.queue(name))
-    client.close()
+        _surely(journal, ears, lambda name=name: tell_fates(journal, client.queue(name)))
+    _close(journal, client)
     journal.write("end")
+
+
+def _surely(journal: Journal, ears: Ears, act: Callable[[], Any]) -> Any:
+    """What it answers, however often it has to be asked."""
+    while not ears.over:
+        try:
+            return act()
+        except BackendError as exc:
+            journal.write("trouble", "drain", told(exc))
+            ears.rest(OPEN_AGAIN_SECONDS)
+    raise TimeoutError("it is over")
 
 
 class Drainer:
     """Commits what is left for a group, in a journal of its own, as a popper has."""
 
     def __init__(self, client: cassq.Client, path: Path, queue: str, group: str) -> None:
+        self._popper = client.queue(queue).popper(group)
         name = f"{path.stem}.{queue}.{group}"
         self._journal = Journal(path.with_name(f"{name}.jsonl"), "popper", queue, group)
-        self._popper = client.queue(queue).popper(group)
         self._batches = itertools.count()
 
     def drain(self) -> int:
@@ -316,7 +344,7 @@ class Drainer:
             count += len(messages)
 
     def close(self) -> None:
-        self._popper.close()
+        _try(self._journal, "close popper", self._popper.close)
         self._journal.write("end")
 
 
@@ -328,12 +356,15 @@ def _is_quiet(queue: cassq.Queue) -> bool:
 
 def tell_fates(journal: Journal, queue: cassq.Queue) -> None:
     """The dead letters of each group, and the ledger."""
-    for group in queue.groups():
-        letters = queue.dead_letters(group.name).export()
-        journal.write("dead", queue.name, group.name, [key_of(each.payload) for each in letters])
+    dead = {
+        group.name: [key_of(each.payload) for each in queue.dead_letters(group.name).export()]
+        for group in queue.groups()
+    }
     audit = queue.audit()
     parts = {
         name: [stats.waiting, stats.pending, stats.committed, stats.dead, stats.pushed]
         for name, stats in audit.groups.items()
     }
+    for name, keys in dead.items():
+        journal.write("dead", queue.name, name, keys)
     journal.write("audit", queue.name, parts, audit.pushed, audit.findings)

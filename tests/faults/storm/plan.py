@@ -53,12 +53,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to happen within `seconds`."""
+    """What is to happen within `seconds`. whole: every step is to be made, however late."""
 
     seed: int
     seconds: float
     servers: tuple[Step, ...]
     clients: tuple[Step, ...]
+    whole: bool = False
 
 
 def make_plan(seed: int, seconds: float, *, cuts: bool) -> Plan:
