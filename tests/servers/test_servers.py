@@ -143,7 +143,7 @@ def test_an_ensemble_survives_its_leader_and_not_two_servers(zookeeper3: ZooKeep
 
 @pytest.mark.servers
 @pytest.mark.may_skip("network namespaces need root")
-def test_a_leader_that_is_cut_off_gives_up_and_another_leads() -> None:
+def test_servers_are_cut_off_from_each_other_and_from_clients() -> None:
     if not can_partition():
         pytest.skip(obstacle())
     with started(zookeeper.cluster(nodes=3, partitions=True)) as servers:
@@ -155,6 +155,11 @@ def test_a_leader_that_is_cut_off_gives_up_and_another_leads() -> None:
         servers.heal()
         servers.await_ready()
         assert cut_off.mode() == "follower"
+        servers.hide(servers.nodes.index(cut_off) + 1)
+        cut_off.await_that("is not reached", lambda: cut_off.mode() == "", DEADLINE_SECONDS)
+        assert "zk_synced_followers\t2" in servers.leader().ask("mntr")
+        servers.heal()
+        cut_off.await_that("is reached", lambda: cut_off.mode() == "follower", DEADLINE_SECONDS)
 
 
 def test_hazelcast_s_locks_survive_one_member_and_its_return(hazelcast3: HazelcastCluster) -> None:

@@ -26,9 +26,10 @@ POLICY = {
     "lease": 4.0,
     "claim_timeout": 6.0,
     "max_deliveries": 4,
-    "max_pushes_per_pipe": 300,
-    "max_push_time_of_pipe": 20.0,
-    "idle_seal": 5.0,
+    "max_pop_width": 4,
+    "max_pushes_per_pipe": 200,
+    "max_push_time_of_pipe": 30.0,
+    "idle_seal": 10.0,
 }
 GROUPS = {"ap": ["default", "second"], "cp": ["default", "second"]}
 STRICT = ["cp"]
