@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cassq.catalog.cassandra import schema
 from cassq.catalog.cassandra.claim_tables import ClaimTables
+from cassq.catalog.cassandra.gaps import Gaps
 from cassq.catalog.cassandra.hint_tables import HintTables
 from cassq.catalog.cassandra.known import Memory
 from cassq.catalog.cassandra.lease_tables import LeaseTables
@@ -27,6 +28,7 @@ class CassandraCatalog(QueueTables, LeaseTables, HintTables, PipeTables, ClaimTa
         schema.check(cql)
         self._cql = cql
         self._clock = clock
+        self._gaps = Gaps(cql)
         self._time = time or cql.time
         self._replicas = schema.least_replicas(cql)
         self._warned = False

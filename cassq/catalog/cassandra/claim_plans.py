@@ -14,6 +14,7 @@ stand side by side; when they become many, whoever knows of them joins some with
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -116,11 +117,21 @@ class Edit:
                 columns = cql.claim_columns(after)
                 values = (*columns, *self._known.key, start, row.version)
                 self.batch.rows.append((cql.CHANGE_CLAIM, values))
+        self._cover_tombstones()
         for start, row in self.put.items():
             if start not in self.gone:
                 values = (*self._known.key, start, *cql.claim_columns(row))
                 self.batch.rows.append((cql.PUT_CLAIM, values))
         return True
+
+    def _cover_tombstones(self) -> None:
+        """Have one range tombstone in the place of those of all rows that a done row took in, now
+        and before: they would be read for as long as something in front is not done."""
+        gone = sorted(self.gone)
+        for start, row in self.put.items():
+            took_in = bisect_right(gone, start) < bisect_left(gone, row.end)
+            if row.state is ClaimState.DONE and took_in:
+                self.batch.rows.append((cql.DROP_BETWEEN, (*self._known.key, start, row.end)))
 
     def step(self, results: list[bool]) -> Step:
         return Step(self.batch, results, self.cursor, list(self.gone), list(self.put.values()))

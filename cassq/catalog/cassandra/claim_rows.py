@@ -53,6 +53,9 @@ CHANGE_CLAIM = (
 DROP_CLAIM = f"DELETE FROM claims WHERE {_ROW} IF version = ?"
 # What is below the ack offset: range tombstones that cover one another.
 DROP_BELOW = f"DELETE FROM claims WHERE {_KEY} AND kind = 0 AND seq < ?"
+# What a done row has taken in: as it grows, each range tombstone covers the one before it, and the
+# tombstones of the single rows. Those that are written together with it the next one covers.
+DROP_BETWEEN = f"DELETE FROM claims WHERE {_KEY} AND kind = 0 AND seq > ? AND seq < ?"
 # Conditions on rows that stay as they are: a claim that is still held in that version, ...
 CHECK_CLAIM = f"UPDATE claims SET pos = ? WHERE {_ROW} IF version = ?"
 # ... and no done row at a seq. `at_ms` is no column of claims.

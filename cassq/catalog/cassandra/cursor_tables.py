@@ -25,6 +25,9 @@ from cassq.frames import Place
 # A pipe in which a group has a cursor: written before it. Bounded by live pipes.
 NOTE_PIPE = "INSERT INTO group_pipes (group_id, pipe_id) VALUES (?, ?)"
 UNNOTE_PIPE = "DELETE FROM group_pipes WHERE group_id = ? AND pipe_id = ?"
+COVER_PIPES = (
+    "DELETE FROM group_pipes USING TIMESTAMP ? WHERE group_id = ? AND pipe_id > ? AND pipe_id < ?"
+)
 LIST_PIPES = "SELECT pipe_id FROM group_pipes WHERE group_id = ?"
 # Nobody can claim any more, where nobody has.
 CLOSE = (

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Collection, Iterable, Sequence
 
 from cassq.catalog.cassandra import claim_rows as cql
-from cassq.catalog.cassandra.cursor_tables import LIST_PIPES, CursorTables
+from cassq.catalog.cassandra.cursor_tables import COVER_PIPES, LIST_PIPES, CursorTables
 from cassq.catalog.cassandra.known import Known
 from cassq.catalog.rows import Claim, ClaimState, PipeState
 from cassq.cql import Row, Statement
@@ -61,11 +61,14 @@ class DueTables(CursorTables):
         ]
         known = list(self._known_of(group_ids, without))
         wanted = [each for each in known if _needs_look(each, now_ms, until_ms)]
+        asked_us = self._cql.stamp()
         lists = self._read_partitions(wanted, [(LIST_PIPES, (each,)) for each in stale])
         if not stale:
             return known
         for group_id, rows in zip(stale, lists, strict=True):
-            self._listed(group_id).pipe_ids = dict.fromkeys(pipe_id for (pipe_id,) in rows)
+            pipe_ids = [pipe_id for (pipe_id,) in rows]
+            self._listed(group_id).pipe_ids = dict.fromkeys(pipe_ids)
+            self._gaps.read(COVER_PIPES, (group_id,), pipe_ids, asked_us)
             self._listed(group_id).read_ms = now_ms
         known = list(self._known_of(group_ids, without))
         self._read_partitions([each for each in known if each.read_ms is None])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Collection, Mapping
 
+from cassq.catalog.cassandra.gaps import Gaps
 from cassq.catalog.cassandra.pipe_rows import Pipe
 from cassq.catalog.port import Catalog
 from cassq.catalog.rows import GroupRow, QueueRow
@@ -26,6 +27,7 @@ class Parts(Catalog):
 
     _cql: Cql
     _clock: Clock
+    _gaps: Gaps
 
     # --- of queues: in queue_tables -----------------------------------------------------------
 

@@ -39,10 +39,17 @@ NOTE_ENTRY = "INSERT INTO queue_pipes (queue_id, slice, position, pipe_id) VALUE
 DROP_ENTRY = (
     "DELETE FROM queue_pipes WHERE queue_id = ? AND slice = ? AND position = ? AND pipe_id = ?"
 )
+COVER_ENTRIES = (
+    "DELETE FROM queue_pipes USING TIMESTAMP ?"
+    " WHERE queue_id = ? AND slice = ? AND position > ? AND position < ?"
+)
 DROP_ENTRIES = "DELETE FROM queue_pipes WHERE queue_id = ? AND slice = ?"
 # Pipes to be removed, or with totals to be copied.
 NOTE_CONSUMED = "INSERT INTO consumed_pipes (slice, pipe_id) VALUES (?, ?)"
 DROP_CONSUMED = "DELETE FROM consumed_pipes WHERE slice = ? AND pipe_id = ?"
+COVER_CONSUMED = (
+    "DELETE FROM consumed_pipes USING TIMESTAMP ? WHERE slice = ? AND pipe_id > ? AND pipe_id < ?"
+)
 LIST_CONSUMED = "SELECT pipe_id FROM consumed_pipes WHERE slice = ?"
 
 
@@ -80,12 +87,15 @@ class PipeLists(Parts):
 
     def _entries(self, queue_id: str) -> list[Entry]:
         """The entries of a queue's pipes in order. Cost: two rounds of reads."""
+        asked_us = self._cql.stamp()
         slices = self._cql.read(SLICES, (queue_id,))
         found = self._cql.read_many(
             [(ENTRIES, (queue_id, slice_, floor or 0)) for slice_, floor in slices]
         )
         for (slice_, floor), rows in zip(slices, found, strict=True):
             self._raise_floor(queue_id, slice_, floor or 0, rows[0][0] if rows else None)
+            positions = [position for position, _ in rows]
+            self._gaps.read(COVER_ENTRIES, (queue_id, slice_), positions, asked_us, int)
         return [Entry(*row) for rows in found for row in rows]
 
     def _raise_floor(self, queue_id: str, slice_: int, floor: int, first: int | None) -> None:
@@ -150,5 +160,9 @@ class PipeLists(Parts):
     def _consumed_ids(self) -> list[str]:
         """Pipes that may have to be removed, or have totals to be copied. Cost: 16 reads side by
         side."""
+        asked_us = self._cql.stamp()
         found = self._cql.read_many([(LIST_CONSUMED, (n,)) for n in range(CONSUMED_SLICES)])
+        for slice_, rows in enumerate(found):
+            pipe_ids = [pipe_id for (pipe_id,) in rows]
+            self._gaps.read(COVER_CONSUMED, (slice_,), pipe_ids, asked_us)
         return [pipe_id for rows in found for (pipe_id,) in rows]

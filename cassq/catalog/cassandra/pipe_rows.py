@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 
+from cassandra.query import UNSET_VALUE
+
 from cassq.catalog.rows import PipeRow, PipeState, Retired
 from cassq.cql import Row
 from cassq.frames import Place
@@ -47,6 +49,9 @@ CONSUME = "UPDATE pipes SET state = 3, mark = '' WHERE pipe_id = ? IF queue_id =
 # A pipe whose frames are gone; one that was never in use.
 FORGET = "DELETE FROM pipes WHERE pipe_id = ? IF state = 3"
 ALL = "SELECT pipe_id FROM pipes"
+
+# A column that is left out; None would write a tombstone, for every read to pass.
+_ABSENT = UNSET_VALUE
 
 RETIRING, LEAVING = "retire", "repoint"  # what marks begin with
 
@@ -96,11 +101,11 @@ def columns(row: PipeRow) -> Row:
         row.owner,
         row.created_ms,
         row.lease_ms,
-        *(row.end or (None, None)),
+        *(row.end or (_ABSENT, _ABSENT)),
         row.predecessor,
         row.ordinal,
         row.group_id,
-        row.timer_ms,
+        _ABSENT if row.timer_ms is None else row.timer_ms,
         row.id,
     )
 

@@ -57,6 +57,7 @@ FREE_NAME = "DELETE FROM queue_ids WHERE name = ? IF queue_id = ?"
 # Names with a prefix: a range in each slice.
 LIST_NAMES = "SELECT name, queue_id FROM queue_names WHERE slice = ? AND name >= ? AND name < ?"
 NOTE_NAME = "INSERT INTO queue_names (slice, name, queue_id) VALUES (?, ?, ?)"
+COVER_NAMES = "DELETE FROM queue_names USING TIMESTAMP ? WHERE slice = ? AND name > ? AND name < ?"
 UNNOTE_NAME = "DELETE FROM queue_names WHERE slice = ? AND name = ? AND queue_id = ?"
 
 # Each group that comes or goes, and each pipe that retires.
@@ -169,9 +170,13 @@ class QueueTables(Parts):
     def queues(self, prefix: str = "", *, deleted: bool = False) -> list[QueueRow]:
         """Cost: 16 reads side by side, then two a queue side by side."""
         beyond = prefix + "\U0010ffff"
+        asked_us = self._cql.stamp()
         listed = self._cql.read_many(
             [(LIST_NAMES, (slice_, prefix, beyond)) for slice_ in range(NAME_SLICES)]
         )
+        if not prefix:
+            for slice_, names in enumerate(listed):
+                self._gaps.read(COVER_NAMES, (slice_,), [name for name, _ in names], asked_us)
         hints = sorted({(row[0], row[1]) for rows in listed for row in rows})
         found = self._cql.read_many([(QUEUE, (queue_id,)) for _, queue_id in hints])
         rows = [queue_row(each[0]) for each in found if each]

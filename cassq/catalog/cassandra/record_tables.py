@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
+from cassq.catalog.cassandra.gaps import SETTLED_US
 from cassq.catalog.cassandra.parts import Parts
 from cassq.catalog.rows import Dedup, Incident, Member, Sample
 from cassq.cql import Statement, settled
@@ -35,15 +36,22 @@ DROP_DEDUP = (
 DROP_OLD_DEDUP = "DELETE FROM dedups WHERE queue_id = ? AND dedup_id = ? IF at_ms < ?"
 # Dedup ids by time, and the slices of them.
 NOTE_DEDUP = "INSERT INTO dedup_times (queue_id, slice, dedup_id, at_ms) VALUES (?, ?, ?, ?)"
-DEDUPS_OF = "SELECT dedup_id, at_ms FROM dedup_times WHERE queue_id = ? AND slice = ?"
-UNNOTE_DEDUP = "DELETE FROM dedup_times WHERE queue_id = ? AND slice = ? AND dedup_id = ?"
+DEDUPS_OF = "SELECT dedup_id FROM dedup_times WHERE queue_id = ? AND slice = ? AND at_ms < ?"
+# Those that are forgotten: range tombstones that cover one another.
+UNNOTE_DEDUPS = (
+    "DELETE FROM dedup_times USING TIMESTAMP ? WHERE queue_id = ? AND slice = ? AND at_ms < ?"
+)
 DROP_DEDUP_SLICE = "DELETE FROM dedup_times WHERE queue_id = ? AND slice = ?"
 NOTE_DEDUP_SLICE = "INSERT INTO dedup_slices (queue_id, slice) VALUES (?, ?)"
-DEDUP_SLICES = "SELECT slice FROM dedup_slices WHERE queue_id = ? AND slice <= ?"
+DEDUP_SLICES = "SELECT slice FROM dedup_slices WHERE queue_id = ?"
+COVER_DEDUP_SLICES = (
+    "DELETE FROM dedup_slices USING TIMESTAMP ? WHERE queue_id = ? AND slice > ? AND slice < ?"
+)
 UNNOTE_DEDUP_SLICE = "DELETE FROM dedup_slices WHERE queue_id = ? AND slice = ?"
 
 ATTEND = "INSERT INTO members (group_id, name, seen_ms, waiting) VALUES (?, ?, ?, ?)"
 LEAVE = "DELETE FROM members WHERE group_id = ? AND name = ?"
+COVER_MEMBERS = "DELETE FROM members USING TIMESTAMP ? WHERE group_id = ? AND name > ? AND name < ?"
 # The members of one group: its partition.
 MEMBERS = "SELECT group_id, name, seen_ms, waiting FROM members WHERE group_id = ?"
 DROP_MEMBERS = "DELETE FROM members WHERE group_id = ?"
@@ -182,25 +190,29 @@ class RecordTables(Parts):
 
     def forget_dedups(self, queue_id: str, before_ms: int) -> int:
         """Cost: a read, one more for each slice that is old enough, a conditional write an id."""
-        newest = before_ms // DEDUP_SLICE_MS
-        slices = [row[0] for row in self._cql.read(DEDUP_SLICES, (queue_id, newest))]
-        listed = self._cql.read_many([(DEDUPS_OF, (queue_id, slice_)) for slice_ in slices])
+        asked_us = self._cql.stamp()
+        slices = [slice_ for (slice_,) in self._cql.read(DEDUP_SLICES, (queue_id,))]
+        self._gaps.read(COVER_DEDUP_SLICES, (queue_id,), slices, asked_us, int)
+        slices = [slice_ for slice_ in slices if slice_ <= before_ms // DEDUP_SLICE_MS]
+        listed = self._cql.read_many(
+            [(DEDUPS_OF, (queue_id, slice_, before_ms)) for slice_ in slices]
+        )
         forgotten = 0
         for slice_, rows in zip(slices, listed, strict=True):
-            old = [dedup_id for dedup_id, at_ms in rows if at_ms < before_ms]
+            old = [dedup_id for (dedup_id,) in rows]
             dropped = self._cql.apply_many(
                 [(DROP_OLD_DEDUP, (queue_id, dedup_id, before_ms)) for dedup_id in old]
             )
             forgotten += sum(1 for answer in dropped if answer)
-            # Where it cannot be told the hint stays, for the next time.
-            known = [name for name, told in zip(old, dropped, strict=True) if told is not None]
-            self._cql.write_many(
-                [(UNNOTE_DEDUP, (queue_id, slice_, dedup_id)) for dedup_id in known]
-            )
+            if None in dropped:
+                continue  # the hints stay, for the next time
             # A slice's time is long over when its last hint may still be on its way.
-            is_over = (slice_ + 2) * DEDUP_SLICE_MS <= before_ms
-            if is_over and len(known) == len(rows):
+            if (slice_ + 2) * DEDUP_SLICE_MS <= before_ms:
                 self._drop_dedup_slice(queue_id, slice_)
+            elif old:
+                # Of hints that came this moment some may not have been listed: they stay.
+                values = (asked_us - SETTLED_US, queue_id, slice_, before_ms)
+                self._cql.write(UNNOTE_DEDUPS, values)
         return forgotten
 
     def _drop_dedup_slice(self, queue_id: str, slice_: int) -> None:
@@ -219,7 +231,9 @@ class RecordTables(Parts):
 
     def members(self, group_id: str, since_ms: int) -> list[Member]:
         """Cost: two reads side by side."""
+        asked_us = self._cql.stamp()
         group, rows = self._cql.read_many([(IS_GROUP, (group_id,)), (MEMBERS, (group_id,))])
+        self._gaps.read(COVER_MEMBERS, (group_id,), [row[1] for row in rows], asked_us)
         if not group:
             return []
         members = [Member(*row) for row in rows]
