@@ -22,6 +22,8 @@ from cassandra.policies import (
 from cassandra.query import tuple_factory
 
 REQUEST_SECONDS = 5.0
+# A plain write counts only if it was answered so soon after its stamp.
+STALE_SECONDS = 2 * REQUEST_SECONDS
 SPECULATE_SECONDS, SPECULATE_MOST = 0.15, 1
 
 CONSISTENCIES = {

@@ -32,6 +32,7 @@ from cassq.contact import (
     CONSISTENCIES,
     REQUEST_SECONDS,
     SERIALS,
+    STALE_SECONDS,
     Contact,
     cluster,
 )
@@ -302,20 +303,24 @@ class Cql:
 
     def _all(self, statements: Sequence[Any]) -> Iterable[list[Row]]:
         """The rows of each, at most `IN_FLIGHT` at a time; those that fail are tried again."""
-        ahead: list[ResponseFuture] = []
+        ahead: list[tuple[int, ResponseFuture]] = []
         for at, statement in enumerate(statements):
             while len(ahead) < min(IN_FLIGHT, len(statements) - at):
-                ahead.append(self.send(statements[at + len(ahead)]))
-            yield self._patiently(ahead.pop(0), statement)
+                ahead.append((self._clock.boot_ms(), self.send(statements[at + len(ahead)])))
+            yield self._patiently(*ahead.pop(0), statement)
 
-    def _patiently(self, future: ResponseFuture, statement: Any) -> list[Row]:
+    def _patiently(self, sent_ms: int, future: ResponseFuture, statement: Any) -> list[Row]:
+        """The rows of a try that was answered in time: else this process stood still, and what it
+        wrote may have been sent, with its stamp of before, at any time since."""
         tries = _Tries(self._clock, self._patience)
         while True:
             try:
-                return self._result(future, statement, conditional=False)
+                rows = self._result(future, statement, conditional=False)
+                if self._clock.boot_ms() < sent_ms + STALE_SECONDS * 1000:
+                    return rows
             except BackendError as exc:
                 tries.wait_after(exc)
-            future = self.send(statement)
+            sent_ms, future = self._clock.boot_ms(), self.send(statement)
 
     def _result(self, future: ResponseFuture, _statement: Any, *, conditional: bool) -> list[Row]:
         try:
@@ -331,9 +336,8 @@ class Cql:
 
     def stamp(self) -> int:
         """Microseconds of cluster time, as for a plain write: more than any before."""
-        now_us = self.time.now_ms() * 1000
         with self._stamping:
-            self._stamp_us = max(now_us, self._stamp_us + 1)
+            self._stamp_us = max(self.time.now_ms() * 1000, self._stamp_us + 1)
             return self._stamp_us
 
     def _ask_time(self, learn: Learn) -> None:

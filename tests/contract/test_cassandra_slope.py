@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 pytest.importorskip("cassandra")
 
 from cassq.catalog.cassandra import CassandraCatalog, schema
+from cassq.catalog.cassandra.cursor_tables import COVER_PIPES, LIST_PIPES, NOTE_PIPE
 from cassq.catalog.cassandra.gaps import SETTLED_US
 from cassq.client import Client
 from cassq.clock import SystemClock
@@ -227,6 +228,28 @@ def test_claims_behind_one_that_is_stuck_leave_no_tombstones(open_place: Open) -
     (read,) = reads
     assert read.rows <= 4
     assert read.tombstones <= FEW_TOMBSTONES
+
+
+def test_what_a_process_wrote_that_stood_still_is_not_covered(
+    open_place: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its write may be sent with a stamp of long ago, below which others remove what went."""
+    place = open_place()
+    send, sent = place.cql.send, list[object]()
+
+    def stop_at_the_first(statement: Any) -> Any:
+        future = send(statement)
+        if not sent:
+            place.clock.leap(SETTLED_SECONDS)
+        sent.append(statement)
+        return future
+
+    monkeypatch.setattr(place.cql, "send", stop_at_the_first)
+    place.cql.write(NOTE_PIPE, ("group", "pipe"))
+    assert len(sent) == 2
+    beyond_the_first = place.cql.stamp() - SETTLED_US + 2_000_000
+    place.cql.write(COVER_PIPES, (beyond_the_first, "group", "", "z"))
+    assert place.cql.read(LIST_PIPES, ("group",)) == [("pipe",)]
 
 
 @pytest.mark.parametrize("consistency", ["ap", "cp"])

@@ -20,14 +20,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cassq.contact import STALE_SECONDS
 from cassq.cql import Cql, Statement
 from cassq.errors import BackendError
 
 logger = logging.getLogger("cassq")
 
-# A plain write takes `REQUEST_SECONDS` at most from its stamp on, or fails; the rest is for clients
-# whose times differ.
-SETTLED_US = 15_000_000
+# A plain write counts only if it was answered within STALE_SECONDS of its stamp; the rest is for
+# clients whose times differ.
+SETTLED_US = int(STALE_SECONDS + 5) * 1_000_000
 LISTINGS_MOST, GONE_MOST = 4096, 10_000  # remembered
 ALL_MOST = 4  # gaps, up to which all are taken for such as somebody may have left
 _ENDS: dict[type, tuple[Any, Any]] = {str: ("", "\U0010ffff"), int: (-1, (1 << 63) - 1)}
