@@ -15,6 +15,7 @@ from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import (
     ConstantSpeculativeExecutionPolicy,
     DCAwareRoundRobinPolicy,
+    ExponentialReconnectionPolicy,
     FallthroughRetryPolicy,
     RoundRobinPolicy,
     TokenAwarePolicy,
@@ -25,6 +26,13 @@ REQUEST_SECONDS = 5.0
 # A plain write counts only if it was answered so soon after its stamp.
 STALE_SECONDS = 2 * REQUEST_SECONDS
 SPECULATE_SECONDS, SPECULATE_MOST = 0.15, 1
+# A node that is gone is tried again after so long, first and at most, for ever. The driver's own
+# pauses grow to ten minutes: who comes back after a long outage would not be noticed for as long.
+AGAIN_SECONDS, AGAIN_SECONDS_MAX = 0.5, 5.0
+# A node that is silent is asked for a sign of life after so long, and left alone if it gives none.
+# Until then each conditional write that it is to coordinate waits for `REQUEST_SECONDS`, since
+# servers' word that it is down counts for nothing while connections to it are open.
+SILENT_SECONDS, NO_SIGN_SECONDS = 5.0, 10.0
 
 CONSISTENCIES = {
     "local_quorum": ConsistencyLevel.LOCAL_QUORUM,
@@ -87,6 +95,11 @@ def cluster(contact: Contact, stamp: Callable[[], int]) -> Cluster:
         auth_provider=auth,
         ssl_context=contact.tls,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        reconnection_policy=ExponentialReconnectionPolicy(
+            AGAIN_SECONDS, AGAIN_SECONDS_MAX, max_attempts=None
+        ),
+        idle_heartbeat_interval=SILENT_SECONDS,
+        idle_heartbeat_timeout=NO_SIGN_SECONDS,
         # Without it a request of some 10 KB waits for the acknowledgement of its first part.
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         protocol_version=5,

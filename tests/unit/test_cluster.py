@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import cassq
 from cassq.client import Client
 from cassq.clock import ManualClock
 from cassq.cluster import contact_of, open_session, quorums_of, tls_of
-from cassq.contact import Contact
+from cassq.contact import AGAIN_SECONDS_MAX, NO_SIGN_SECONDS, SILENT_SECONDS, Contact, cluster
 from cassq.errors import ConfigError
 
 # --- where it leads ---------------------------------------------------------------------------
@@ -105,6 +106,23 @@ def test_a_missing_driver_is_named() -> None:
     assert "package cassandra-driver (pip install 'cassq[cassandra]')" in done.stdout
     assert "error: cassandra: URLs need the package cassandra-driver" in done.stderr
     assert done.returncode == 2
+
+
+# --- nodes that are gone ----------------------------------------------------------------------
+
+
+def test_a_node_that_is_gone_is_tried_again_every_few_seconds_for_ever() -> None:
+    driver = cluster(Contact(("127.0.0.1",), "k"), lambda: 0)
+    pauses = list(islice(driver.reconnection_policy.new_schedule(), 5000))
+    assert len(pauses) == 5000, "the driver gives up after 64 tries unless told otherwise"
+    assert max(pauses) <= AGAIN_SECONDS_MAX <= 5
+
+
+def test_a_node_that_stands_still_is_left_alone_within_a_quarter_of_a_minute() -> None:
+    driver = cluster(Contact(("127.0.0.1",), "k"), lambda: 0)
+    told = (driver.idle_heartbeat_interval, driver.idle_heartbeat_timeout)
+    assert told == (SILENT_SECONDS, NO_SIGN_SECONDS)
+    assert sum(told) <= 15, "until then every conditional write over it takes its full time"
 
 
 # --- quorums ----------------------------------------------------------------------------------
