@@ -48,9 +48,12 @@ class Nemesis:
         for track in tracks:
             track.join()
         self._wait_until(self._plan.seconds)
+        for cluster in (self._nodes, self._keepers):
+            try:
+                cluster.mend()
+            except ServerFailedError:
+                self.failures.append(f"not mended: {traceback.format_exc()}")
         self._note("all is mended")
-        self._nodes.mend()
-        self._keepers.mend()
         self.done.sort()
 
     def seconds(self) -> float:

@@ -37,6 +37,7 @@ GROUPS = {"ap": ["default", "second"], "cp": ["default", "second"]}
 STRICT = ["cp"]
 DRAIN_SECONDS = 240.0
 TRIES_MOST = 10
+LIFE_SECONDS, LOOK_SECONDS = 180.0, 2.0
 
 NOT_JUMPED = (
     "clock jumps: time.time and time.time_ns of the client's process were set, which is all that"
@@ -87,7 +88,7 @@ class Storm:
         try:
             nemesis.run(crew)
             mended_ns = now_ns()
-            threading.Event().wait(self._size.calm)
+            self._await_life(mended_ns)
             calm_ns = now_ns()
         finally:
             crew.end()
@@ -107,8 +108,22 @@ class Storm:
             counts=verdict.counts,
             failures=failures + still(history.pushes, mended_ns),
             not_possible=not_possible,
-            notes=[NOT_JUMPED, f"{history.jumps} jumps of clients' clocks"],
+            notes=[
+                NOT_JUMPED,
+                f"{history.jumps} jumps of clients' clocks",
+                *recoveries(history.pushes, mended_ns),
+            ],
         )
+
+    def _await_life(self, since_ns: int) -> None:
+        """Let clients go on in calm, and until each queue was pushed to again, which may take a
+        while where the machine is busy."""
+        threading.Event().wait(self._size.calm)
+        while now_ns() - since_ns < LIFE_SECONDS * 1e9:
+            history = history_of(read_all(self._journals), STRICT, GROUPS)
+            if not still(history.pushes, since_ns):
+                return
+            threading.Event().wait(LOOK_SECONDS)
 
     def _prepare(self) -> None:
         clock = SystemClock()
@@ -154,6 +169,19 @@ def _patiently(act: Callable[[], object]) -> None:
             continue
         return
     act()
+
+
+def recoveries(pushes: list[tuple[str, float, int, int]], mended_ns: int) -> list[str]:
+    """How long each queue waited for its next push when everything was mended."""
+    firsts = {
+        name: min((at for queue, _, at, _ in pushes if queue == name and at > mended_ns), default=0)
+        for name in GROUPS
+    }
+    return [
+        f"first push to {name} {(at - mended_ns) / 1e9:.1f} s after all was mended"
+        for name, at in firsts.items()
+        if at
+    ]
 
 
 def still(pushes: list[tuple[str, float, int, int]], mended_ns: int) -> list[str]:
