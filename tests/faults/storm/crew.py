@@ -12,7 +12,7 @@ from cassq.clock import Stopwatch
 from tests.faults.actors import Actor
 
 PARTS = "tests.faults.storm.parts"
-END_SECONDS = 90.0
+END_SECONDS = 240.0
 
 
 @dataclass(slots=True)
