@@ -25,6 +25,7 @@ from cassandra.query import tuple_factory
 REQUEST_SECONDS = 5.0
 # A plain write counts only if it was answered so soon after its stamp.
 STALE_SECONDS = 2 * REQUEST_SECONDS
+CONNECT_SECONDS = 10.0
 SPECULATE_SECONDS, SPECULATE_MOST = 0.15, 1
 # A node that is gone is tried again after so long, first and at most, for ever. The driver's own
 # pauses grow to ten minutes: who comes back after a long outage would not be noticed for as long.
@@ -102,6 +103,9 @@ def cluster(contact: Contact, stamp: Callable[[], int]) -> Cluster:
         idle_heartbeat_timeout=NO_SIGN_SECONDS,
         # Without it a request of some 10 KB waits for the acknowledgement of its first part.
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
+        # A busy node needs longer for the tables of its schema than the usual two seconds.
+        control_connection_timeout=CONNECT_SECONDS,
+        connect_timeout=CONNECT_SECONDS,
         protocol_version=5,
         compression=False,
         timestamp_generator=stamp,

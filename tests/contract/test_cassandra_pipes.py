@@ -81,6 +81,22 @@ def totals(queue: str, pipe_id: str, pushed: int, **counts: int) -> Retired:
 # --- retiring ---------------------------------------------------------------------------------
 
 
+def test_a_pipe_that_is_gone_leaves_its_totals_and_nothing_else(
+    open_one: Open, cassandra_place: CassandraPlace
+) -> None:
+    catalog, cql = open_one()
+    make_queue(catalog)
+    assert catalog.add_pipe(pipe_row("p"))
+    finish(catalog, "p", 3)
+    assert catalog.record_end("p", place(3)) == place(3)
+    assert catalog.retire("p", groups_version(catalog))
+    catalog.forget_pipes(["p"])
+    tables = cql.cluster.metadata.keyspaces[cql.contact.keyspace].tables
+    mine = sorted(name for name, table in tables.items() if "pipe_id" in table.columns)
+    left = [name for name in mine if cql.read(f"SELECT * FROM {name}")]
+    assert left == ["retired", "retired_places"]
+
+
 def test_who_ends_while_retiring_leaves_a_pipe_or_its_totals(open_one: Open) -> None:
     catalog, _ = open_one()
     make_queue(catalog)

@@ -40,6 +40,7 @@ class CassandraCatalog(QueueTables, LeaseTables, HintTables, PipeTables, ClaimTa
         self._group_pipes = {}
         self._announced = {}
         self._done = {}
+        self._blocks = {}
 
     def now_ms(self) -> int:
         return self._time.now_ms()

@@ -60,9 +60,10 @@ DROP_BETWEEN = f"DELETE FROM claims WHERE {_KEY} AND kind = 0 AND seq > ? AND se
 CHECK_CLAIM = f"UPDATE claims SET pos = ? WHERE {_ROW} IF version = ?"
 # ... and no done row at a seq. `at_ms` is no column of claims.
 CHECK_OPEN = f"DELETE at_ms FROM claims WHERE {_ROW} IF state != 2"
-# A whole partition, in one batch with a condition that always holds.
+# A whole partition, in one batch with a condition that always holds. What a batch sets is there
+# after it, whatever else it removes: so the condition is on a removal, too.
 DROP_PARTITION = f"DELETE FROM claims WHERE {_KEY}"
-CHECK_ANY = f"UPDATE claims SET owner = '' WHERE {_KEY} IF chain_seq != ?"
+CHECK_ANY = f"DELETE owner FROM claims WHERE {_KEY} IF chain_seq != ?"
 
 _MOVE = "reason, dest_pipe, dest_seq, at_ms, settled"
 MOVES = f"SELECT seq, {_MOVE} FROM claims WHERE {_KEY} AND kind = 1 AND seq >= ? AND seq < ?"

@@ -7,8 +7,9 @@ sets another mark, or none, stops him: his last step is conditional on his own.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
+from typing import NamedTuple
 
 from cassandra.query import UNSET_VALUE
 
@@ -38,12 +39,15 @@ SET_MARK = "UPDATE pipes SET mark = ? WHERE pipe_id = ? IF mark = ? AND state = 
 CLEAR_MARK = "UPDATE pipes SET mark = '' WHERE pipe_id = ? IF mark = ?"
 # The last step of who set the mark.
 RETIRE = (
-    "UPDATE pipes SET state = 3, mark = '', totals = ? WHERE pipe_id = ? IF mark = ? AND state = 2"
+    "UPDATE pipes SET state = 3, mark = '', totals = ? WHERE pipe_id = ?"
+    " IF mark = ? AND state = 2 AND totals = ?"
 )
 REPOINT = (
     "UPDATE pipes SET queue_id = ?, group_id = ?, position = ?, created_ms = ?, predecessor = '',"
-    " mark = '', totals = ? WHERE pipe_id = ? IF mark = ? AND state = 2"
+    " mark = '', totals = ? WHERE pipe_id = ? IF mark = ? AND state = 2 AND totals = ?"
 )
+# Another block for them, the one they were to be copied into being closed.
+MOVE_TOTALS = "UPDATE pipes SET totals = ? WHERE pipe_id = ? IF totals = ?"
 # A pipe of a deleted queue or group, whatever its state.
 CONSUME = "UPDATE pipes SET state = 3, mark = '' WHERE pipe_id = ? IF queue_id = ? AND state < 3"
 # A pipe whose frames are gone; one that was never in use.
@@ -56,13 +60,20 @@ _ABSENT = UNSET_VALUE
 RETIRING, LEAVING = "retire", "repoint"  # what marks begin with
 
 
+class Total(NamedTuple):
+    """What a pipe leaves in a ledger, and the block it is copied into; see `totals`."""
+
+    row: Retired
+    block: int
+
+
 @dataclass(frozen=True, slots=True)
 class Pipe:
     """A pipe's own row."""
 
     row: PipeRow  # without what its owner tells
     mark: str
-    totals: tuple[Retired, ...]
+    totals: tuple[Total, ...]
 
     @property
     def is_leaving(self) -> bool:
@@ -121,9 +132,9 @@ def told(row: PipeRow, beats: Sequence[Row]) -> PipeRow:
     return replace(row, beat=beat or 0, state=state, rate=rate or 0)
 
 
-def totals_text(totals: Iterable[Retired]) -> str:
-    return json.dumps([astuple(row) for row in totals])
+def totals_text(totals: Sequence[Total]) -> str:
+    return json.dumps([[*astuple(row), block] for row, block in totals]) if totals else ""
 
 
-def totals_of(text: str) -> tuple[Retired, ...]:
-    return tuple(Retired(*row) for row in json.loads(text)) if text else ()
+def totals_of(text: str) -> tuple[Total, ...]:
+    return tuple(Total(Retired(*row), n) for *row, n in json.loads(text)) if text else ()

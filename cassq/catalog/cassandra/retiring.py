@@ -31,7 +31,7 @@ from cassq.catalog.cassandra.arrivals import DROP_ARRIVALS, Arrivals
 from cassq.catalog.cassandra.claim_rows import CURSOR, cursor_of
 from cassq.catalog.cassandra.cursor_tables import CursorTables
 from cassq.catalog.cassandra.pipe_lists import NOTE_CONSUMED, Entry, consumed_key
-from cassq.catalog.cassandra.pipe_rows import LEAVING, RETIRING, Pipe
+from cassq.catalog.cassandra.pipe_rows import LEAVING, RETIRING, Pipe, Total
 from cassq.catalog.cassandra.totals import Totals
 from cassq.catalog.rows import Cursor, GroupRow, PipeState, Retired
 from cassq.cql import settled
@@ -70,16 +70,17 @@ class Retiring(Totals, CursorTables, Arrivals):
             self._clear_mark(pipe_id, mark)
             return False
         self._cql.write(NOTE_CONSUMED, consumed_key(pipe_id))
-        if not self._retired(pipe_id, mark, cql.totals_text(totals)):
+        if not self._retired(pipe, mark, totals):
             return False
         self._clear_away(Pipe(pipe.row, "", totals), [group.id for group in groups])
         return True
 
-    def _retired(self, pipe_id: str, mark: str, totals: str) -> bool:
-        values = (totals, pipe_id, mark)
+    def _retired(self, pipe: Pipe, mark: str, totals: Sequence[Total]) -> bool:
+        before = cql.totals_text(pipe.totals)
+        values = (cql.totals_text(totals), pipe.row.id, mark, before)
 
         def is_done() -> bool:
-            rows = self._cql.read(cql.PIPE, (pipe_id,), serial=True)
+            rows = self._cql.read(cql.PIPE, (pipe.row.id,), serial=True)
             return not rows or rows[0][1] == PipeState.CONSUMED
 
         return settled(lambda: self._cql.apply(cql.RETIRE, values)[0], is_done)
@@ -100,7 +101,7 @@ class Retiring(Totals, CursorTables, Arrivals):
         self._copy_totals(pipe)
         if not group_ids:
             group_ids = [group.id for group in self.groups(row.queue_id)]
-        gone = {*group_ids, *(each.group_id for each in pipe.totals)}
+        gone = {*group_ids, *(each.row.group_id for each in pipe.totals)}
         for group_id in sorted(gone):
             self._drop_partition((group_id, row.id))
         self._forget_locks([f"pop:{group_id}:{row.id}" for group_id in sorted(gone)])
@@ -173,12 +174,13 @@ class Retiring(Totals, CursorTables, Arrivals):
         position = self._announce(queue_id, row.id)
         # A new time: what was merged back does not expire at once.
         values = (queue_id, group.id, position, self.now_ms(), cql.totals_text(totals))
+        old = (row.id, mark, cql.totals_text(pipe.totals))
 
         def is_gone() -> bool:
             rows = self._cql.read(cql.PIPE, (row.id,), serial=True)
             return bool(rows) and cql.pipe_of(row.id, rows[0]).row.ordinal == position
 
-        if not settled(lambda: self._cql.apply(cql.REPOINT, (*values, row.id, mark))[0], is_gone):
+        if not settled(lambda: self._cql.apply(cql.REPOINT, (*values, *old))[0], is_gone):
             self._unlist(queue_id, Entry(position, row.id))
             return False
         self._copy_totals(Pipe(row, "", totals))
@@ -191,17 +193,19 @@ class Retiring(Totals, CursorTables, Arrivals):
                 break
         return True
 
-    def _left(self, pipe: Pipe, readers: Sequence[GroupRow]) -> list[Retired]:
+    def _left(self, pipe: Pipe, readers: Sequence[GroupRow]) -> list[Total]:
         """What a pipe that goes leaves in the ledger of its old queue: all of it is merged."""
         row = pipe.row
         assert row.end is not None
         pushed = row.end.seq
         cursors = self._cursors_in(readers, row.id)
         starts = [each.start if each is not None else 0 for each in cursors]
-        return [
+        block = self._likely_block(row.queue_id)
+        left = [
             Retired(row.id, g.id, row.queue_id, start, pushed, 0, merged=pushed - start)
             for g, start in zip(readers, starts, strict=True)
         ]
+        return [Total(each, block) for each in left]
 
     # --- what is in it --------------------------------------------------------------------------
 
