@@ -82,9 +82,24 @@ def unconnected(exc: BaseException, contact: Contact, data_centres: set[str]) ->
     if isinstance(exc, UnresolvableContactPoints):
         return BackendUnavailableError(f"{','.join(contact.hosts)}: no such host", retryable=False)
     reasons = {str(cause).rpartition("Last error: ")[2] for cause in causes.values()}
+    if contact.tls is not None and any("[SSL" in reason for reason in reasons):
+        return _no_tls(contact, sorted(reasons))
     return BackendUnavailableError(
         f"nobody answers at {contact.told}: {', '.join(sorted(reasons)) or first_line(exc)}",
         hint="is Cassandra running there, and is the port right?",
+    )
+
+
+def _no_tls(contact: Contact, reasons: list[str]) -> ConfigError:
+    """There is somebody, but TLS with him fails."""
+    if any("CERTIFICATE_VERIFY_FAILED" in reason for reason in reasons):
+        return ConfigError(
+            f"the certificate of Cassandra at {contact.told} is not trusted: {', '.join(reasons)}",
+            hint="ca= names the PEM file of who signed it; tls=ca does not look at the address",
+        )
+    return ConfigError(
+        f"Cassandra at {contact.told} does not speak TLS as asked for: {', '.join(reasons)}",
+        hint="is it switched on there (client_encryption_options), and does it ask for cert=?",
     )
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -16,6 +19,7 @@ import cassq
 from cassq.catalog.cassandra import schema
 from cassq.cli.main import main
 from cassq.clock import SystemClock
+from cassq.cluster import open_session
 from cassq.cql import Contact, Cql
 from cassq.errors import (
     BackendUnavailableError,
@@ -29,6 +33,8 @@ from tests.servers.zookeeper import ZooKeeperCluster
 
 KEYSPACE = "integration"
 PATIENCE = 30.0
+# Of the node with a certificate, which names its address.
+SUBNET = f"127.{random.randrange(130, 250)}.{random.randrange(1, 250)}"
 
 
 @pytest.fixture(scope="module")
@@ -155,14 +161,57 @@ def test_servers_that_do_not_answer_are_named(cassandra1: CassandraCluster) -> N
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[CassandraCluster]:
-    """A node that asks for a user and password."""
-    for servers in running(cassandra.cluster(authentication=True)):
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the key and certificate of a node on `SUBNET`, and another's."""
+    directory = tmp_path_factory.mktemp("certificates")
+    for name, address in (("node", f"{SUBNET}.1"), ("other", "127.0.0.2")):
+        command = (
+            "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=test"
+            f" -addext subjectAltName=IP:{address} -keyout {name}.key -out {name}.pem"
+        )
+        subprocess.run(command.split(), cwd=directory, check=True, capture_output=True)
+    both = "".join((directory / name).read_text() for name in ("node.key", "node.pem"))
+    (directory / "both.pem").write_text(both)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def guarded(certificates: Path) -> Iterator[CassandraCluster]:
+    """A node that asks for a user and password, and offers TLS."""
+    encryption = {
+        "enabled": True,
+        "optional": True,
+        "keystore": str(certificates / "both.pem"),
+        "ssl_context_factory": {
+            "class_name": "org.apache.cassandra.security.PEMBasedSslContextFactory"
+        },
+    }
+    options = {"client_encryption_options": encryption}
+    for servers in running(cassandra.cluster(subnet=SUBNET, authentication=True, options=options)):
         assert isinstance(servers, CassandraCluster)
         yield servers
 
 
 @pytest.mark.servers
+@pytest.mark.needs("openssl")
+def test_a_server_is_spoken_to_in_secret_if_its_certificate_is_trusted(
+    guarded: CassandraCluster, certificates: Path
+) -> None:
+    url = f"cassandra://cassandra:cassandra@{guarded.contact_points[0]}/k"
+    for options in ("ca={}/node.pem", "ca={}/node.pem&tls=ca"):
+        told = options.format(certificates)
+        with closing(open_session(f"{url}?{told}", SystemClock())) as session:
+            used = session.read("SELECT driver_name, ssl_enabled FROM system_views.clients")
+            assert used
+            assert {secret for name, secret in used if name} == {True}
+    for options in (f"ca={certificates}/other.pem", "tls=full"):
+        with pytest.raises(ConfigError, match="certificate.*not trusted.*ca=") as caught:
+            cassq.connect(f"{url}?{options}")
+        assert "cassandra:cassandra" not in str(caught.value)
+
+
+@pytest.mark.servers
+@pytest.mark.needs("openssl")
 def test_a_user_needs_the_right_password(guarded: CassandraCluster) -> None:
     host = guarded.contact_points[0]
     for who in ("", "cassandra:wrong@", "nobody:cassandra@"):
@@ -171,6 +220,11 @@ def test_a_user_needs_the_right_password(guarded: CassandraCluster) -> None:
         assert "wrong" not in str(caught.value)
     with pytest.raises(ConfigError, match="no keyspace 'k'"):
         cassq.connect(f"cassandra://cassandra:cassandra@{host}/k")
+
+
+def test_a_server_without_tls_is_told(cassandra1: CassandraCluster) -> None:
+    with pytest.raises(ConfigError, match="does not speak TLS.*client_encryption_options"):
+        cassq.connect(f"{cassandra1.url(KEYSPACE)}?tls=full")
 
 
 def test_a_cp_queue_with_one_replica_is_warned_of_once(
