@@ -5,6 +5,7 @@ cassandra://USER:PASSWORD@HOST1,HOST2:9042/KEYSPACE?dc=...&consistency=...&locks
 
 from __future__ import annotations
 
+import logging
 import re
 import ssl
 from collections.abc import Mapping
@@ -26,7 +27,10 @@ from cassq.locks.port import Locker
 from cassq.locks.tokens import lease_tokens
 from cassq.ports import Life, Ports
 
+logger = logging.getLogger("cassq")
+
 PORT = 9042
+APART_MS = 5_000  # between a client's clock and the servers', of which it is warned
 OPTIONS = ("dc", "consistency", "serial", "locks", "tls", "ca", "cert", "key")
 # Two quorums have a replica in common: what one wrote the other reads.
 QUORUMS = ("local_quorum", "quorum")
@@ -52,6 +56,7 @@ def open_keyspace(rest: str, options: Mapping[str, str], clock: Clock) -> Embedd
     contact = contact_of(rest, options)
     cql = Cql(contact, clock, keyspace=contact.keyspace)
     try:
+        _compare_clocks(cql, clock)
         catalog = CassandraCatalog(cql, clock)
         _agree_on_quorums(cql)
         store = CassandraStore(cql, clock)
@@ -62,6 +67,19 @@ def open_keyspace(rest: str, options: Mapping[str, str], clock: Clock) -> Embedd
         raise
     ports = Ports(catalog, store, locker, clock, ids, Life())
     return Embedded(ports, lambda _queue_id: PollingDoorbell(), cql.abandon)
+
+
+def _compare_clocks(cql: Cql, clock: Clock) -> None:
+    """Warn of a wall clock that is wrong: queues do not go by it, but what people read does."""
+    ahead_ms = clock.wall_ms() - cql.time.now_ms()
+    if abs(ahead_ms) >= APART_MS:
+        logger.warning(
+            "the clock of this machine is %.0f seconds %s that of Cassandra at %s: queues go by"
+            " the servers' time, yet the times that messages show are of this clock; set it right",
+            abs(ahead_ms) / 1000,
+            "ahead of" if ahead_ms > 0 else "behind",
+            cql.contact.told,
+        )
 
 
 def _open_locker(url: str, cql: Cql, catalog: CassandraCatalog, clock: Clock, ids: Ids) -> Locker:

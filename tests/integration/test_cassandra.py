@@ -19,7 +19,7 @@ import cassq
 from cassq.catalog.cassandra import schema
 from cassq.cli.main import main
 from cassq.clock import SystemClock
-from cassq.cluster import open_session
+from cassq.cluster import open_keyspace, open_session
 from cassq.cql import Contact, Cql
 from cassq.errors import (
     BackendUnavailableError,
@@ -132,7 +132,41 @@ def test_clients_agree_on_the_time_whatever_their_wall_clocks_say(
         wrong.close()
 
 
+@pytest.mark.parametrize(("seconds", "told"), [(-3600, "behind"), (3600, "ahead of"), (2, "")])
+def test_a_client_whose_clock_is_wrong_is_warned_of_it(
+    url: str, caplog: pytest.LogCaptureFixture, seconds: int, told: str
+) -> None:
+    class WrongClock(SystemClock):
+        def wall_ms(self) -> int:
+            return super().wall_ms() + seconds * 1000
+
+    caplog.set_level(logging.WARNING, logger="cassq")  # the simulation has it keep quiet
+    rest, options = url.partition(":")[2], dict[str, str]()
+    open_keyspace(rest, options, WrongClock()).ports.catalog.close()
+    warnings = [each.getMessage() for each in caplog.records if "clock" in each.getMessage()]
+    assert len(warnings) == (1 if told else 0)
+    assert all(f"3600 seconds {told} that of Cassandra" in warning for warning in warnings)
+
+
 # --- what is refused --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [(0, "version 0, this cassq needs.*cassq schema apply"), (99, "version 99.*newer cassq")],
+)
+def test_a_schema_that_is_too_old_or_too_new_is_told_with_what_to_do(
+    url: str, tables: Cql, version: int, told: str
+) -> None:
+    write = "UPDATE meta SET value = ? WHERE key = 'schema_version' IF value != ?"
+    known = schema.read_version(tables)
+    tables.apply(write, (str(version), "never"))
+    try:
+        with pytest.raises(ConfigError, match=told):
+            cassq.connect(url)
+    finally:
+        tables.apply(write, (str(known), "never"))
+    cassq.connect(url).close()
 
 
 def test_a_keyspace_that_is_not_there_or_has_no_tables_is_told_with_what_to_do(
