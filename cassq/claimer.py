@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 from cassq import claims
-from cassq.bundles import Piece
+from cassq.advancing import TRIES_MAX, Advancer, Wish
 from cassq.catalog.rows import Claim, ClaimState, Cursor, GroupRow, QueueRow
 from cassq.errors import CassqError, CorruptionError
 from cassq.expiry import Expiry
@@ -23,14 +22,13 @@ from cassq.holdings import Holder, Holding
 from cassq.locks.port import Lock
 from cassq.ports import Ports
 from cassq.queues import Rules, rules_of
-from cassq.retaking import CLAIM_BYTES_MAX, Found, Retaker, read_left
+from cassq.retaking import Found, Retaker, read_left
 from cassq.retries import Bury, bury_or_leave
 from cassq.timers import Timers
 from cassq.window import View, Window
 
 logger = logging.getLogger("cassq")
 
-TRIES_MAX = 32
 DUE_LISTED = 256
 GRAIN_MS = 2
 BURIED_AT_ONCE = 32  # dead letters: each costs a few syncs
@@ -57,6 +55,7 @@ class Claimer:
         self._group = group
         self._bury = bury
         self._looked_ms = -LOOK_MS
+        self._welcome = 0
         self._policies = queue().policy, group().policy
         self._rules = rules_of(*self._policies)
         self.name = ports.ids.version()
@@ -66,6 +65,7 @@ class Claimer:
         self.health = Health(ports, group().id, lambda: self.rules)
         self.retaker = Retaker(ports.catalog, self.window, self.name, self._version)
         self._expiry = Expiry(ports, queue)
+        self._advancer = Advancer(ports, group, self.window, self._expiry, lambda: self.rules)
         self._paused = False
 
     @property
@@ -81,11 +81,15 @@ class Claimer:
         self._paused = self._queue().policy.pop_paused
         return self._paused
 
-    def claim(self, limit: int, holder: Holder) -> list[Found]:
-        """New holdings, of at most `limit` messages together; none when nothing can be claimed."""
+    def claim(self, limit: int, holder: Holder, welcome: int = 0) -> list[Found]:
+        """New holdings, of at most `limit` messages together; none when nothing can be claimed.
+
+        welcome: so many may be of a pipe in which far more are waiting.
+        """
         if self.is_paused():
             return []
-        limit = min(limit, self._queue().policy.max_claim_messages)
+        most = self._queue().policy.max_claim_messages
+        limit, self._welcome = min(limit, most), min(welcome, most)
         fresh = self.window.is_stale()
         if fresh:
             self._refresh()
@@ -137,7 +141,8 @@ class Claimer:
         try:
             if self.exclusive:
                 return self._claim_exclusively(view, limit, holder)
-            return self._claim_next(view, limit, holder, None, joint=joint)
+            wish = Wish(self.name, holder, limit, self._welcome, joint)
+            return self._advancer.claim(view, wish)
         except (ExtentMissingError, CorruptionError) as exc:
             self.window.set_aside(view.row.id, exc)
             return []
@@ -146,42 +151,6 @@ class Claimer:
             raise
 
     # --- what was never claimed -------------------------------------------------------------
-
-    def _claim_next(
-        self, view: View, limit: int, holder: Holder, lock: Lock | None, *, joint: bool = False
-    ) -> list[Found]:
-        """Claim a run from the chain's end on, by compare-and-set."""
-        for _ in range(TRIES_MAX):
-            cursor = view.cursor or self._catalog.cursor(self._group().id, view.row.id)
-            view.cursor = cursor
-            if cursor is None:
-                self.window.forget(view)
-                return []
-            end_seq = self.window.end_seq(view)
-            if cursor.chain.seq >= end_seq:
-                return []
-            reader = self.window.reader(view)
-            slices = reader.read(cursor.chain, end_seq, limit, CLAIM_BYTES_MAX)
-            cursor, slices = self._expiry.sift(view.row, cursor, reader, slices, end_seq)
-            view.cursor = cursor
-            if cursor is None and lock is not None:
-                return []  # fenced
-            if cursor is None or not slices:
-                continue
-            chain = reader.place_after(cursor.chain, slices)
-            now_ms = self._catalog.now_ms()
-            due_ms = now_ms + self.rules.claim_timeout_ms
-            row = claims.first(cursor, chain, self.name, due_ms, self._version, joint=joint)
-            # What felled the machine, again and again, is to be counted.
-            if self._catalog.claim(cursor, chain, [row], synced=reader.earlier_boot):
-                view.cursor = replace(cursor, chain=chain)
-                epoch = cursor.epoch if lock else None
-                pieces = [Piece(piece.frame, piece.seqs) for piece in slices]
-                return [(Holding(holder, [row], now_ms, lock, epoch), pieces)]
-            if lock is not None:
-                return []  # fenced
-            view.cursor = None
-        return []
 
     def _in_line(self, due: list[Claim], view: View) -> list[Claim]:
         """Those that stand before the first waiting message of a pipe."""
@@ -357,7 +326,9 @@ class Claimer:
             rows = self._catalog.claims(cursor.group_id, cursor.pipe_id)
             row = next((row for row in rows if row.state is not ClaimState.DONE), None)
             if row is None:
-                return self._claim_next(view, limit, holder, lock)
+                wish = Wish(self.name, holder, limit, self._welcome)
+                self._advancer.claim_for([wish], view, lock)
+                return [wish.found] if wish.found is not None else []
             if row.state is ClaimState.HELD:
                 # Its holder's lock is ours now, so the claim is, whatever its deadline.
                 if not self._catalog.replace(row, self._freed(row), epoch=cursor.epoch):

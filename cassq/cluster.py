@@ -26,6 +26,7 @@ from cassq.locks.opening import open_locker
 from cassq.locks.port import Locker
 from cassq.locks.tokens import lease_tokens
 from cassq.ports import Life, Ports
+from cassq.sharing import Sharing
 
 logger = logging.getLogger("cassq")
 
@@ -65,7 +66,7 @@ def open_keyspace(rest: str, options: Mapping[str, str], clock: Clock) -> Embedd
     except BaseException:
         cql.close()
         raise
-    ports = Ports(catalog, store, locker, clock, ids, Life())
+    ports = Ports(catalog, store, locker, clock, ids, Life(), Sharing())
     return Embedded(ports, lambda _queue_id: PollingDoorbell(), cql.abandon)
 
 

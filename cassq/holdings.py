@@ -47,9 +47,10 @@ class Holding:
     """The messages of one pipe that were claimed together and are in a popper's hands.
 
     rows: the claim rows that are still ours, disjoint, all with the same number of deliveries.
-    settled: seqs acked, whether written or not. pending: those acked and not yet written. backs:
-    what is being given back and not yet written, by how. given, and given_singly: all that was
-    given back. pieces: its messages, as they were handed out.
+    taken_ms: when they were there to be worked on. settled: seqs acked, whether written or not.
+    pending: those acked and not yet written. backs: what is being given back and not yet written,
+    by how. given, and given_singly: all that was given back. pieces: its messages, as they were
+    handed out.
     """
 
     __slots__ = (
@@ -70,6 +71,7 @@ class Holding:
         "pipe_id",
         "rows",
         "settled",
+        "taken_ms",
     )
 
     def __init__(
@@ -87,7 +89,7 @@ class Holding:
         self.due_ms = rows[0].due_ms
         self.settled = RangeSet(span for row in rows for span in row.acked.ranges)
         self.count = self.left = sum(row.count for row in rows) - len(self.settled)
-        self.claimed_ms = claimed_ms
+        self.claimed_ms = self.taken_ms = claimed_ms
         self.lock = lock
         self.epoch = epoch
         self.pending = EMPTY

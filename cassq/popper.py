@@ -1,7 +1,8 @@
 """Poppers: claim messages for a group, hand them out, and keep what is said of them.
 
 A popper is thread-safe. Acks are collected and written in groups: at the next `commit`, before
-the popper waits, and after `ACK_INTERVAL_MS` at the latest.
+the popper waits, and when the oldest has waited for `Pace.ack_interval_ms`: 50 ms, or up to a
+second where writing takes long.
 
 Invariants:
 1. A message is handed out only after its claim, with the delivery counted, was written.
@@ -26,13 +27,11 @@ from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell
 from cassq.errors import ClaimLostError, ClosedError, GroupNotFoundError, QueueNotFoundError
 from cassq.holdings import Back, Holding, by_holding, holding_of
 from cassq.messages import Message, Messages, Run
-from cassq.pace import Pace
 from cassq.ports import Ports
 from cassq.ranges import RangeSet
 from cassq.retries import Bury
 from cassq.settling import Settler
 
-ACK_INTERVAL_MS = 50
 POP_MAX = 1_000_000
 EXTEND_MAX_SECONDS = 7 * 86400.0
 WAIT_MAX_SECONDS = 365 * 86400.0
@@ -68,7 +67,7 @@ class Popper:
         self._keep_alive_ms = None if keep_alive is None else keep_alive * 1000
         self._lock = threading.RLock()
         self._buffer: deque[Message] = deque()  # claimed ahead by an iteration
-        self._pace = Pace()
+        self._pace = self._settler.pace
         self._closed = False
 
     @property
@@ -132,11 +131,14 @@ class Popper:
         self._forget_stale()
         return True
 
-    def _claim(self, max_messages: int) -> Messages:
-        rules = self._claimer.rules
-        limit = self._pace.allowed(max_messages, rules.claim_timeout_ms)
+    def _claim(self, max_messages: int, welcome: int = 0) -> Messages:
+        rules, pace = self._claimer.rules, self._pace
+        limits = [pace.allowed(n, rules.claim_timeout_ms) for n in (max_messages, welcome)]
+        begun_ms = self._catalog.now_ms()
         with self.tally.watched("pop"):
-            found = self._claimer.claim(limit, self)
+            found = self._claimer.claim(limits[0], self, limits[1])
+        if found:
+            pace.claimed(self._catalog.now_ms() - begun_ms)
         if not found and self._claimer.window.untold:
             raise self._claimer.window.untold.pop(0)
         for holding, pieces in found:
@@ -148,7 +150,8 @@ class Popper:
     def __iter__(self) -> Iterator[Message]:
         """Messages one by one, for ever: waits when there are none, ends when closed.
 
-        Claims ahead what it has been finishing in a tenth of a second.
+        Claims ahead what it has been finishing in a tenth of a second; more where claiming takes
+        long and many messages wait (see `cassq.pace`).
         """
         while True:
             self._life.check()
@@ -165,7 +168,7 @@ class Popper:
             if not self._may_hand_out():
                 return None
             if not self._buffer:
-                self._buffer.extend(self._claim(self._pace.ahead()))
+                self._buffer.extend(self._claim(self._pace.ahead(), self._pace.welcome()))
             self.tally.popped += 1 if self._buffer else 0
             return self._buffer.popleft() if self._buffer else None
 
@@ -192,9 +195,7 @@ class Popper:
         self._settle(messages, self._ack_left)
 
     def _finished(self, holding: Holding, now_ms: int) -> None:
-        """A holding is over: learn how fast messages are finished; others may go on."""
-        if not holding.lost and not holding.given_seqs():
-            self._pace.learn(holding.count, now_ms - holding.claimed_ms)
+        """A holding is over: others may go on."""
         if self._claimer.exclusive:
             self._doorbell.ring()
 
@@ -289,8 +290,7 @@ class Popper:
             self._doorbell.ring()
 
     def _flush_old(self) -> None:
-        dirty_ms = self._settler.dirty_ms
-        if self._settler.dirty and self._catalog.now_ms() - dirty_ms >= ACK_INTERVAL_MS:
+        if self._settler.overdue:
             self._flush()
 
     def _give(self, holding: Holding, seqs: RangeSet, back: Back) -> None:
@@ -322,7 +322,7 @@ class Popper:
         if self._closed:
             self._check_open()
         if not self._settler.dirty:
-            self._hurry(ACK_INTERVAL_MS / 1000)
+            self._hurry(self._settler.interval_ms / 1000)
         return self._catalog.now_ms()
 
     def _said(self, holding: Holding, now_ms: int) -> None:
@@ -346,7 +346,7 @@ class Popper:
             if self._closed:
                 return _NEVER
             self._flush_old()
-            again = ACK_INTERVAL_MS / 1000 if self._settler.dirty else _NEVER
+            again = self._settler.interval_ms / 1000 if self._settler.dirty else _NEVER
             if self._keep_alive_ms is not None and self._settler.holdings:
                 self._settler.keep_alive(self._keep_alive_ms, self._claimer.rules.claim_timeout_ms)
                 again = min(again, self._claimer.rules.claim_timeout_ms / 3000)

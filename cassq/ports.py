@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cassq.catalog.port import Catalog
 from cassq.clock import Clock
@@ -10,6 +10,7 @@ from cassq.errors import ClosedError, ForkedClientError
 from cassq.extents.port import ExtentStore
 from cassq.ids import Ids
 from cassq.locks.port import Locker
+from cassq.sharing import Sharing
 
 
 class Life:
@@ -38,3 +39,5 @@ class Ports(NamedTuple):
     clock: Clock
     ids: Ids
     life: Life
+    # How poppers of this client claim together; None where a claim is no round trip.
+    sharing: Sharing[Any, Any, Any] | None = None

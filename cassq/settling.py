@@ -23,6 +23,7 @@ from cassq.claimer import Claimer
 from cassq.claims import Give
 from cassq.errors import BackendError, ClaimLostError
 from cassq.holdings import ERROR_MAX, Back, Holding
+from cassq.pace import Pace
 from cassq.ports import Ports
 from cassq.ranges import EMPTY, RangeSet
 from cassq.tallies import Tally
@@ -53,13 +54,25 @@ class Settler:
         self.acks_written = False  # by the last flush
         self.holdings: dict[Holding, None] = {}
         self.tally = Tally(group)
+        self.pace = Pace()
 
     def take(self, holding: Holding, pieces: Sequence[Piece]) -> None:
         """Keep a new holding. pieces: its messages."""
         holding.pieces = pieces
+        holding.taken_ms = self._catalog.now_ms()
         self.holdings[holding] = None
         if holding.deliveries > 1:
             self.tally.redelivered += holding.count
+
+    @property
+    def interval_ms(self) -> int:
+        """For how long acks are collected."""
+        return self.pace.ack_interval_ms(self._claimer.rules.claim_timeout_ms)
+
+    @property
+    def overdue(self) -> bool:
+        """Whether acks were collected for that long."""
+        return self.dirty and self._catalog.now_ms() - self.dirty_ms >= self.interval_ms
 
     @property
     def dirty(self) -> bool:
@@ -82,14 +95,19 @@ class Settler:
         """Collect acks. Raises ClaimLostError for messages that are not ours any more."""
         given = seqs & holding.given_seqs() if len(seqs) > 1 else EMPTY
         holding.settle(seqs - given if given else seqs)
+        if not (holding.left or holding.given or holding.given_singly):
+            self.pace.finished(holding.count, now_ms - holding.taken_ms)
         self._begin(holding, now_ms)
         holding.check(given)
 
     def flush(self) -> list[Claim]:
         """One synced transaction for everything collected; lost claims are marked. The rows that
         were given back, as they are free now."""
+        begun_ms = self._catalog.now_ms()
         with self.tally.watched("commit"):
-            return self._flush()
+            free = self._flush()
+        self.pace.flushed(self._catalog.now_ms() - begun_ms)
+        return free
 
     def _flush(self) -> list[Claim]:
         self._clear_up()

@@ -18,11 +18,10 @@ from bench.scenarios.scenario import Case, Column, Scenario
 
 SECONDS_MAX = 300.0
 POPPERS = (10, 100)
-PROCESSES = 10
+PROCESSES = 5
 TASK_SECONDS = 0.01
-# What a popper takes at a time: a tenth of a second of work.
-POP_MESSAGES = 10
-WAIT_SECONDS = 1.0
+# They start together, connect and learn how long a task takes before anything is counted.
+WARM_SECONDS = 4.0
 
 
 def fill(_gate: Gate, seat: Seat, count: int) -> Figures:
@@ -35,30 +34,31 @@ def fill(_gate: Gate, seat: Seat, count: int) -> Figures:
 
 
 def work_off(gate: Gate, seat: Seat, poppers: int, seconds: float) -> Figures:
-    """Threads that pop, work and commit; how many tasks they finished by the end."""
+    """Threads that each take one message after another, work, and ack it; how many tasks they
+    finished in so many seconds."""
     peer = as_cassq(seat.peer())
     queue = peer.client.queue(seat.place.queue)
     done: list[int] = []
     failures: list[BaseException] = []
 
-    def work(until: float) -> None:
+    def work(begin: float) -> None:
         finished = 0
         try:
             with queue.popper() as popper:
-                while perf_counter() < until:
-                    messages = popper.pop(POP_MESSAGES, wait=WAIT_SECONDS)
-                    for _ in messages:
-                        time.sleep(TASK_SECONDS)
-                    popper.commit(messages)
-                    if perf_counter() < until:
-                        finished += len(messages)
+                for message in popper:
+                    time.sleep(TASK_SECONDS)
+                    message.ack()
+                    now = perf_counter()
+                    if now >= begin + seconds:
+                        break
+                    finished += now >= begin
         except BaseException as error:
             failures.append(error)
         done.append(finished)
 
     gate.meet()  # All processes are connected.
-    until = perf_counter() + seconds
-    workers = [threading.Thread(target=work, args=(until,)) for _ in range(poppers)]
+    begin = perf_counter() + WARM_SECONDS
+    workers = [threading.Thread(target=work, args=(begin,)) for _ in range(poppers)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -82,7 +82,8 @@ class CassandraPoppers(Scenario):
     alone = True
 
     def cases(self, plan: Plan) -> list[Case]:
-        return [Case("cassandra-poppers", f"{PROCESSES} processes, {POP_MESSAGES} tasks a pop")]
+        title = f"{PROCESSES} processes, each popper a loop over its messages"
+        return [Case("cassandra-poppers", title)]
 
     def columns(self, plan: Plan) -> list[Column]:
         each = [
@@ -107,7 +108,7 @@ class CassandraPoppers(Scenario):
 def with_poppers(seat: Seat, poppers: int, seconds: float) -> Figures:
     """Fill one pipe and let so many poppers share it."""
     most = poppers / TASK_SECONDS
-    run([Job(fill, (seat, int(2 * most * seconds)))], SECONDS_MAX)
+    run([Job(fill, (seat, int(2 * most * (seconds + WARM_SECONDS))))], SECONDS_MAX)
     jobs = [Job(work_off, (seat, poppers // PROCESSES, seconds))] * PROCESSES
     found = run(jobs, SECONDS_MAX)
     run([Job(clear, (seat,))], SECONDS_MAX)

@@ -24,6 +24,7 @@ from cassq.extents.cassandra import CassandraStore
 from cassq.ids import Ids
 from cassq.locks.lease import LeaseLocker
 from cassq.ports import Life, Ports
+from cassq.sharing import Sharing
 from tests.contract.cassandra_place import ServersTime
 from tests.integration.on import CASSANDRA, EMBEDDED, KEYSPACE
 from tests.servers.cassandra import CassandraCluster
@@ -90,7 +91,7 @@ class KeyspacePlace(Place):
         catalog = CassandraCatalog(cql, clock, time=self._time.of(clock))
         ids = Ids()
         locker = LeaseLocker(catalog, ids.client)
-        ports = Ports(catalog, CassandraStore(cql, clock), locker, clock, ids, Life())
+        ports = Ports(catalog, CassandraStore(cql, clock), locker, clock, ids, Life(), Sharing())
         return Embedded(ports, lambda _queue_id: PollingDoorbell(), cql.abandon)
 
     def damage(self, payload: bytes) -> str:

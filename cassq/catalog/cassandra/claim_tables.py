@@ -22,6 +22,7 @@ from cassq.catalog.cassandra.claim_plans import (
 )
 from cassq.catalog.cassandra.due_tables import DueTables
 from cassq.catalog.cassandra.known import Known
+from cassq.catalog.cassandra.partitions import CHANGES_MAX
 from cassq.catalog.rows import Claim, Cursor, Move, Removed
 from cassq.cql import Statement
 from cassq.errors import BackendError
@@ -29,7 +30,6 @@ from cassq.frames import Place
 
 logger = logging.getLogger("cassq")
 
-CHANGES_MAX = 500  # in one batch
 SEQ_MAX = cql.ANCHOR
 
 
@@ -47,12 +47,19 @@ class ClaimTables(DueTables, Arrivals):
         removed: Sequence[Removed] = (),
         synced: bool = False,
     ) -> bool:
-        """Cost: one conditional batch. `synced` changes nothing: a quorum has it either way."""
+        """Cost: one conditional batch. `synced` changes nothing: a quorum has it either way.
+        After a refusal it waits for a while, so that those who claim at once do not go on so."""
 
         def plan(known: Known, fresh: bool) -> Step | None:
             return plan_claim(known, cursor, chain, rows, removed, fresh=fresh)
 
-        return self._change((cursor.group_id, cursor.pipe_id), plan).results == [True]
+        step = self._change((cursor.group_id, cursor.pipe_id), plan)
+        known = self._memory.of((cursor.group_id, cursor.pipe_id))
+        if step.results == [True]:
+            known.refused = 0
+        elif not step.sure:
+            self._stand_back(known)
+        return step.results == [True]
 
     def fence(self, cursor: Cursor, owner: str) -> Cursor | None:
         """Cost: one conditional batch."""
@@ -144,6 +151,9 @@ class ClaimTables(DueTables, Arrivals):
     def _replace_some(
         self, key: cql.Key, changes: Sequence[Change], epoch: int | None
     ) -> list[bool]:
+        if epoch is None:
+            return self._replace_together(key, changes)
+
         def plan(known: Known, fresh: bool) -> Step | None:
             step = plan_replace(known, changes, epoch)
             return step if step is None or fresh or step.sure else None

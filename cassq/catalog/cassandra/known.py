@@ -14,8 +14,29 @@ from collections.abc import Iterable, Sequence
 
 from cassq.catalog.cassandra.claim_rows import Key, touches
 from cassq.catalog.rows import Claim, ClaimState, Cursor
+from cassq.errors import CassqError
 
 KEPT_MOST = 4096  # partitions
+
+
+class Request:
+    """Changes that a thread wants made; whoever has the lock next makes those of all who wait."""
+
+    def __init__(self, changes: Sequence[tuple[Claim, Sequence[Claim]]]) -> None:
+        self.changes = changes
+        self.results: list[bool] | None = None
+        self.error: CassqError | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.results is not None or self.error is not None
+
+    def answer(self) -> list[bool]:
+        """What became of it; raises what went wrong."""
+        if self.error is not None:
+            raise self.error
+        assert self.results is not None
+        return self.results
 
 
 class Known:
@@ -27,6 +48,9 @@ class Known:
         self.cursor: Cursor | None = None
         self.rows: dict[int, Claim] = {}
         self.starts: list[int] = []  # of the rows, sorted
+        self.requests: list[Request] = []  # of threads that wait for `lock`
+        self.write_ms = 0.0  # a moving average: what a conditional batch takes
+        self.refused = 0  # claims in a row that others were faster with
         self.places: dict[int, int] = {}  # positions of seqs at which claims began or will
         self.read_ms: int | None = None  # boot time of the last read of all of it
         self.changed_ms = 0  # boot time at which it was last seen to have changed

@@ -8,17 +8,23 @@ at a time changes a partition, so a mark tells of the newest write.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
+from random import random
 
 from cassq.catalog.cassandra import claim_rows as cql
-from cassq.catalog.cassandra.claim_plans import Step
-from cassq.catalog.cassandra.known import Known, Memory
+from cassq.catalog.cassandra.claim_plans import Change, Step, plan_replace
+from cassq.catalog.cassandra.claim_rows import Key
+from cassq.catalog.cassandra.known import Known, Memory, Request
 from cassq.catalog.cassandra.parts import Parts
-from cassq.errors import BackendError, BackendTimeoutError
+from cassq.errors import BackendError, BackendTimeoutError, CassqError
 from cassq.ids import Ids
 
 TRIES_MAX = 30
 UNSURE_MAX = 3  # tries without an answer
+CHANGES_MAX = 500  # in one batch
+REFUSALS_MAX = 8
+STAND_BACK_MAX = 1.0  # seconds
 
 Plan = Callable[[Known, bool], Step | None]
 
@@ -29,7 +35,7 @@ class Partitions(Parts):
     _memory: Memory
     _ids: Ids
 
-    def _change(self, key: cql.Key, plan: Plan) -> Step:
+    def _change(self, key: Key, plan: Plan) -> Step:
         """Plan and write until it is written, or nothing is to be written; the plan it came to.
 
         plan: is told whether what is known was just read; its None asks for that. Raises
@@ -38,13 +44,60 @@ class Partitions(Parts):
         """
         known = self._memory.of(key)
         with known.lock:
-            change = _Change(self, known)
-            try:
-                return change.run(plan)
-            except BackendError as exc:
-                known.forget()
-                exc.outcome_unknown |= change.unsure > 0
-                raise
+            return self._change_known(known, plan)
+
+    def _change_known(self, known: Known, plan: Plan) -> Step:
+        """The same, by who holds the lock."""
+        change = _Change(self, known)
+        try:
+            return change.run(plan)
+        except BackendError as exc:
+            known.forget()
+            exc.outcome_unknown |= change.unsure > 0
+            raise
+
+    def _replace_together(self, key: Key, changes: Sequence[Change]) -> list[bool]:
+        """Make changes of threads of this process that wait for one another in one batch, as
+        `replace_many` without an epoch. Cost: one conditional batch for all of them."""
+        known = self._memory.of(key)
+        mine = Request(changes)
+        known.requests.append(mine)
+        with known.lock:
+            if not mine.over:
+                self._serve(known, mine)
+        return mine.answer()
+
+    def _serve(self, known: Known, first: Request) -> None:
+        """Make the changes of one who waits, and of others as far as there is room."""
+        together, count = [first], len(first.changes)
+        for request in list(known.requests):
+            if request is not first and count + len(request.changes) <= CHANGES_MAX:
+                together.append(request)
+                count += len(request.changes)
+        known.requests = [request for request in known.requests if request not in together]
+        changes = [change for request in together for change in request.changes]
+
+        def plan(known: Known, fresh: bool) -> Step | None:
+            step = plan_replace(known, changes, None)
+            return step if step is None or fresh or step.sure else None
+
+        failure: CassqError = BackendTimeoutError("the write was given up", outcome_unknown=True)
+        try:
+            results = iter(self._change_known(known, plan).results)
+            for request in together:
+                request.results = list(islice(results, len(request.changes)))
+        except CassqError as exc:
+            failure = exc
+        finally:
+            for request in together:
+                if request.results is None:
+                    request.error = failure
+
+    def _stand_back(self, known: Known) -> None:
+        """After others were faster with a claim: wait for a while that nobody can foresee, longer
+        from time to time, so that of many who claim at once most are not refused."""
+        known.refused = min(known.refused + 1, REFUSALS_MAX)
+        self._clock.sleep(min(random() * known.refused * known.write_ms / 1000, STAND_BACK_MAX))
 
     def _load(self, known: Known, *, serial: bool) -> None:
         """Read a partition anew, from the ack offset on. serial: after a refusal, or an unknown
@@ -74,8 +127,7 @@ class _Change:
                 if self._write(step):
                     return step
                 if step.final and not self.unsure:
-                    self._known.forget()
-                    return Step(None, [False] * len(step.results))
+                    return Step(None, [False] * len(step.results), sure=False)
             self._catalog._load(self._known, serial=bool(self._tries))
             fresh = True
             written = self._looked_up() if self.unsure else None
@@ -91,6 +143,7 @@ class _Change:
         assert step.batch is not None
         token = self._catalog._ids.version()
         self._tries[token] = step
+        begun_ms = self._catalog._clock.boot_ms()
         try:
             if not self._catalog._cql.apply_batch(step.batch.statements(self._writer, token)):
                 return False
@@ -101,6 +154,9 @@ class _Change:
             if self.unsure > UNSURE_MAX:
                 raise
             return False
+        finally:
+            took_ms = self._catalog._clock.boot_ms() - begun_ms
+            self._known.write_ms = 0.75 * self._known.write_ms + 0.25 * took_ms
         if step.cursor is not None:
             self._known.change(step.cursor, step.gone, step.put)
             self._known.changed_ms = self._catalog._clock.boot_ms()

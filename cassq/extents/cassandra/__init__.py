@@ -51,6 +51,7 @@ from cassq.errors import BackendUnavailableError, ConfigError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.ends import plain_end, strict_end
 from cassq.extents.cassandra.heads import Head, Heads
+from cassq.extents.cassandra.kept import Kept
 from cassq.extents.cassandra.marks import marks_of
 from cassq.extents.cassandra.plain_writer import PlainWriter
 from cassq.extents.cassandra.reader import CassandraReader, Turns
@@ -74,6 +75,7 @@ class CassandraStore(ExtentStore):
         self._clock = clock
         self._heads = Heads(cql)
         self._turns = Turns(cql, clock)
+        self._kept = Kept()
         self._writers: dict[str, CassandraWriter] = {}
         self._means = Means(cql, self._heads, clock, sizes or Sizes(), self._writer_closed)
 
@@ -89,7 +91,9 @@ class CassandraStore(ExtentStore):
     def reader(self, pipe_id: str) -> CassandraReader:
         """Cost: one read."""
         head = self._heads.get(pipe_id)
-        return CassandraReader(self._cql, self._heads, head, self._turns, self._writers.get)
+        return CassandraReader(
+            self._cql, self._heads, head, self._turns, self._kept, self._writers.get
+        )
 
     def seal(self, pipe_id: str) -> Place:
         """Raises BackendUnavailableError for an extent of another data centre.

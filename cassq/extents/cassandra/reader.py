@@ -12,6 +12,7 @@ from cassq.cql import Cql, Row
 from cassq.errors import BackendError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.heads import Head, Heads, missing
+from cassq.extents.cassandra.kept import Kept
 from cassq.extents.cassandra.marks import Look, Marks, marks_of
 from cassq.extents.cassandra.places import bucket_and_seq, end_at, end_place, position
 from cassq.extents.cassandra.writer import CassandraWriter
@@ -60,7 +61,8 @@ class CassandraReader(ExtentReader):
     """Reads one extent; keeps the last slice for the next read, and has the one after it under
     way while it is read in order.
 
-    local: the writer of a pipe, when it is one of this process.
+    kept: what other readers of this process read. local: the writer of a pipe, when it is one of
+    this process.
     """
 
     earlier_boot = False
@@ -71,12 +73,14 @@ class CassandraReader(ExtentReader):
         heads: Heads,
         head: Head,
         turns: Turns,
+        kept: Kept,
         local: Callable[[str], CassandraWriter | None],
     ) -> None:
         self._cql = cql
         self._heads = heads
         self._head = head
         self._turns = turns
+        self._kept = kept
         self._local = local
         self._pipe_id = head.pipe_id
         self._key = pipe_key(head.pipe_id)
@@ -90,7 +94,7 @@ class CassandraReader(ExtentReader):
         self._in_order = True
         self._slice_bytes = _SLICE_MIN
         self._row_bytes = _SLICE_MIN // 2
-        self._row_messages = 1
+        self._row_messages = _SLICE_MAX  # one row is asked for until it is known
 
     # --- the end ------------------------------------------------------------------------------
 
@@ -135,6 +139,8 @@ class CassandraReader(ExtentReader):
             first = seq - frame.base_seq
             last = min(frame.count, first + limit, end_seq - frame.base_seq)
             slices.append(Slice(frame, first, last))
+            if last - first < frame.count:
+                self._kept.put(self._head.extent, self._buckets[frame.base_seq], frame)
             total += frame.size
             limit -= last - first
             seq += last - first
@@ -164,6 +170,10 @@ class CassandraReader(ExtentReader):
             return frame
         if seq in self._ahead:
             return self._decoded(seq)
+        kept = self._kept.get(self._head.extent, base)
+        if kept is not None and seq < kept[1].end_seq:
+            self._buckets[base], self._frame = kept
+            return kept[1]
         if base not in self._ahead:
             self._load(bucket, base, end_seq, limit)
         while self._end_of(base) <= seq:
@@ -257,7 +267,7 @@ class CassandraReader(ExtentReader):
         size = self._slice_bytes if self._in_order else _SLICE_MAX
         rows = max(1, size // self._row_bytes)
         if not self._in_order:
-            rows = min(rows, limit // self._row_messages + 2)
+            rows = min(rows, -(-limit // self._row_messages))
         return min(rows, _ROWS_MAX)
 
     def _keep(self, bucket: int, rows: list[Row]) -> None:

@@ -1,0 +1,80 @@
+"""Sharing: threads of one process that want the same done have it done by one of them.
+
+While one is at it the others wait; the next one does it for all who came meanwhile. What was
+learned on the way is left for whoever comes next.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+W = TypeVar("W")
+L = TypeVar("L")
+
+LINES_KEPT = 256
+
+
+class _Place(Generic[W]):
+    """One thread's place in a line."""
+
+    __slots__ = ("served", "wish")
+
+    def __init__(self, wish: W) -> None:
+        self.wish = wish
+        self.served = False
+
+
+class _Line(Generic[W, L]):
+    """Those who want the same. lock: held by who serves."""
+
+    __slots__ = ("last", "lock", "places")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.places: list[_Place[W]] = []
+        self.last: L | None = None
+
+
+class Sharing(Generic[K, W, L]):
+    """Lines of wishes by key, those used last kept."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[K, _Line[W, L]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def together(self, key: K, wish: W, serve: Callable[[list[W], L | None], L | None]) -> None:
+        """Have a wish served, by this thread or another's; wishes wait in order.
+
+        serve: is given all that wait, and what it returned last time. What it raises is raised
+        here to its own thread; to the others their wishes were served, and nothing came of them.
+        """
+        line = self._line(key)
+        place = _Place(wish)
+        line.places.append(place)
+        with line.lock:
+            if place.served:
+                return
+            places = list(line.places)
+            del line.places[: len(places)]
+            try:
+                line.last = serve([each.wish for each in places], line.last)
+            except BaseException:
+                line.last = None
+                raise
+            finally:
+                for each in places:
+                    each.served = True
+
+    def _line(self, key: K) -> _Line[W, L]:
+        with self._lock:
+            line = self._lines.get(key)
+            if line is None:
+                line = self._lines[key] = _Line()
+                if len(self._lines) > LINES_KEPT:
+                    self._lines.popitem(last=False)
+            self._lines.move_to_end(key)
+            return line
