@@ -16,7 +16,7 @@ import click
 
 from bench.contest import Contest
 from bench.machine import described, file_system
-from bench.peers.roster import MODULES, USUAL
+from bench.peers.roster import MODULES, USUAL, peer_class
 from bench.plan import Plan
 from bench.report import Report
 from bench.scenarios.backlog import Backlog
@@ -46,10 +46,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         *(Reap, OnCassandra, CassandraSingle, CassandraCp, CassandraPoppers, CassandraRetired),
     )
 }
-# Without those that measure nobody but a peer that takes part only when it is asked for.
-USUAL_SCENARIOS = tuple(
-    name for name, scenario in SCENARIOS.items() if not scenario.alone or scenario.own in USUAL
-)
+USUAL_SCENARIOS = tuple(SCENARIOS)
 
 SMALL = "small"
 
@@ -142,7 +139,8 @@ def main(
     try:
         # Servers that run as another user must be able to pass through.
         home.chmod(0o711)
-        report = compared(home, plan, peers, [SCENARIOS[name]() for name in scenarios])
+        made = [SCENARIOS[name]() for name in scenarios]
+        report = compared(home, plan, taking_part(peers, made, plan), made)
     finally:
         shutil.rmtree(home)
     text = report.markdown()
@@ -152,6 +150,20 @@ def main(
         say(f"written to {out}")
     if report.scores.failures:
         raise click.ClickException("some measurements failed; they are named above")
+
+
+def taking_part(peers: Sequence[str], scenarios: Sequence[Scenario], plan: Plan) -> list[str]:
+    """The peers that some scenario measures: for the others no server needs to be started. One
+    whose library is missing stays, to be told of."""
+
+    def is_measured(name: str) -> bool:
+        try:
+            peer = peer_class(name)
+        except ImportError:
+            return True
+        return any(one.takes_part(case, peer) for one in scenarios for case in one.cases(plan))
+
+    return [name for name in peers if is_measured(name)]
 
 
 def compared(home: Path, plan: Plan, peers: Sequence[str], scenarios: Sequence[Scenario]) -> Report:

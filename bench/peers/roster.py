@@ -24,10 +24,7 @@ MODULES = {
     "cassq-cassandra": ("cassq_cassandra", "CassqCassandraPeer"),
 }
 
-# They take part only when they are asked for by name.
-# cassq-cassandra: until cassq.connect() takes cassandra: URLs; then take it out of here.
-ONLY_BY_NAME = frozenset({"cassq-cassandra"})
-USUAL = tuple(name for name in MODULES if name not in ONLY_BY_NAME)
+USUAL = tuple(MODULES)
 
 
 def peer_class(name: str) -> type[Peer]:

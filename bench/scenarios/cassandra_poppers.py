@@ -57,7 +57,7 @@ def work_off(gate: Gate, seat: Seat, poppers: int, seconds: float) -> Figures:
         done.append(finished)
 
     gate.meet()  # All processes are connected.
-    begin = perf_counter() + WARM_SECONDS
+    begin = perf_counter() + min(WARM_SECONDS, 3 * seconds)
     workers = [threading.Thread(target=work, args=(begin,)) for _ in range(poppers)]
     for worker in workers:
         worker.start()

@@ -15,10 +15,21 @@ from bench.peers.cassq import as_cassq
 from bench.plan import Plan
 from bench.scenarios.cassandra import OWN
 from bench.scenarios.scenario import Case, Column, Scenario
+from cassq.catalog.cassandra.pipe_lists import (
+    DAY_US,
+    DROP_ENTRY,
+    NOTE_ENTRY,
+    NOTE_SLICE,
+    PipeLists,
+)
 
 SECONDS_MAX = 3_600.0
+# So many pipes are filled, emptied and retired for good; of the others, what a popper's listing
+# comes upon is written, and removed, as they do it: a hundred thousand would take an hour.
+WHOLE_PIPES = 1_000
 # So many pipes are filled, emptied and retired at a time, by so many threads.
 ROUND_PIPES = 500
+ROUND_LISTED = 5_000
 PUSHERS = 8
 WAIT_SECONDS = 30.0
 
@@ -58,6 +69,26 @@ def retire(client: cassq.Client, queue: cassq.Queue, count: int, payload: bytes)
         client.reap([queue.name])
 
 
+def list_and_unlist(client: cassq.Client, queue: cassq.Queue, count: int) -> None:
+    """Let so many more pipes be listed and unlisted, as those that were retired have been, while
+    somebody lists what is there, as poppers do once a second."""
+    catalog = client.ports.catalog
+    assert isinstance(catalog, PipeLists)
+    row = catalog.queue(queue.name)
+    assert row is not None
+    for first in range(0, count, ROUND_PIPES):
+        slices: set[tuple[str, int]] = set()
+        entries = []
+        for _ in range(first, min(first + ROUND_PIPES, count)):
+            position = catalog._cql.stamp()
+            slices.add((row.id, position // DAY_US))
+            entries.append((row.id, position // DAY_US, position, client.ports.ids.new(0)))
+        catalog._cql.write_many([(NOTE_SLICE, values) for values in slices])
+        catalog._cql.write_many([(NOTE_ENTRY, values) for values in entries])
+        catalog._cql.write_many([(DROP_ENTRY, values) for values in entries])
+        catalog.unsealed_pipes([row.id])
+
+
 def pop_one_by_one(queue: cassq.Queue, count: int, payload: bytes) -> list[float]:
     """So many messages, each pushed, popped and committed before the next: milliseconds of the
     pop and its commit. They share a pipe."""
@@ -89,9 +120,13 @@ def pop_behind(
     for depth in sorted(depths):
         queue.update(max_pushes_per_pipe=1)
         while retired < depth and spent < fill_s:
-            count = min(ROUND_PIPES, depth - retired)
             started = perf_counter()
-            retire(client, queue, count, payload)
+            if retired < WHOLE_PIPES:
+                count = min(ROUND_PIPES, depth - retired)
+                retire(client, queue, count, payload)
+            else:
+                count = min(ROUND_LISTED, depth - retired)
+                list_and_unlist(client, queue, count)
             spent += perf_counter() - started
             retired += count
         if retired < depth:
@@ -120,7 +155,7 @@ class CassandraRetired(Scenario):
         return [
             *(Column(f"pop@{count}", f"{count:,} retired, ms", "ms") for count in plan.retired),
             Column("grown", "last over first", "ratio"),
-            Column("retired", "pipes retired", "rate"),
+            Column("retired", "pipes retired, or listed and unlisted", "rate"),
             Column("fill", "retired a second", "rate"),
         ]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.__main__ import SCENARIOS, USUAL_SCENARIOS
+from bench.__main__ import SCENARIOS, taking_part
 from bench.children import Figures, Job, Seat, run
 from bench.contest import SERVERS
 from bench.peers.peer import Place
-from bench.peers.roster import MODULES, ONLY_BY_NAME, USUAL, peer_class
+from bench.peers.roster import peer_class
 from bench.plan import Plan
 from bench.report import Report
 from bench.scenarios.cassandra import OWN, OnCassandra
@@ -48,7 +48,7 @@ def full_scores() -> Scores:
         scores.add(key, OWN, {"times": 2.0})
     for peer in (OWN, "cassandra-rows"):
         scores.add("cassandra-single", peer, {"push_p50_ms": 1.0, "push_p99_ms": 2.0})
-    scores.add("cassandra-poppers", OWN, {"busy@10": 0.9, "gained": 3.0})
+    scores.add("cassandra-poppers", OWN, {"busy@10": 0.95, "busy@100": 0.8})
     scores.add("cassandra-retired", OWN, {"pop@10": 5.0, "pop@100000": 5.0})
     return scores
 
@@ -77,8 +77,8 @@ def test_every_target_can_be_reached() -> None:
         ("cassandra-cp/three", OWN, {"times": 3.1}, "three nodes: pushes to ap over"),
         ("cassandra-single", OWN, {"push_p50_ms": 1.6}, "push p50"),
         ("cassandra-single", OWN, {"push_p99_ms": 3.1}, "push p99"),
-        ("cassandra-poppers", OWN, {"busy@10": 0.7}, "ten poppers"),
-        ("cassandra-poppers", OWN, {"gained": 0.9}, "a hundred poppers"),
+        ("cassandra-poppers", OWN, {"busy@10": 0.89}, "10 poppers"),
+        ("cassandra-poppers", OWN, {"busy@100": 0.69}, "100 poppers"),
         ("cassandra-retired", OWN, {"pop@100000": 7.0}, "100,000 retired pipes"),
     ],
 )
@@ -119,12 +119,12 @@ def test_every_server_that_a_case_names_is_known() -> None:
     assert named == {name for name in SERVERS if name.startswith("cassandra")}
 
 
-def test_who_takes_part_by_name_only_is_left_out_with_what_measures_nobody_else() -> None:
-    assert set(USUAL) == set(MODULES) - ONLY_BY_NAME
-    left_out = {name for name in SCENARIOS if name not in USUAL_SCENARIOS}
-    assert left_out == {
-        name for name, one in SCENARIOS.items() if one.alone and one.own in ONLY_BY_NAME
-    }
+@pytest.mark.needs("module:confluent_kafka", "module:cassandra")
+def test_only_peers_that_a_scenario_measures_take_part() -> None:
+    names = ["cassq", "kafka", "cassandra-rows", OWN]
+    assert taking_part(names, [CassandraCp()], Plan()) == [OWN]
+    assert taking_part(names, [OnCassandra()], Plan()) == names[1:]
+    assert taking_part(names, [Through()], Plan()) == names[:2]
 
 
 def test_the_page_compares_the_peer_that_is_cassq_in_its_scenario() -> None:
