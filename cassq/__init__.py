@@ -24,9 +24,10 @@ from cassq.version import __version__
 
 if TYPE_CHECKING:
     from cassq import errors
-    from cassq.client import Client, connect
+    from cassq.client import Client
+    from cassq.connecting import connect
     from cassq.errors import CassqError
-    from cassq.messages import Message, MessageIds, Messages
+    from cassq.messages import Message, MessageId, MessageIds, Messages
     from cassq.popper import Popper
     from cassq.pusher import Pusher
     from cassq.queue import Group, Queue
@@ -36,12 +37,13 @@ _HOMES = {
     "Client": "cassq.client",
     "Group": "cassq.queue",
     "Message": "cassq.messages",
+    "MessageId": "cassq.messages",
     "MessageIds": "cassq.messages",
     "Messages": "cassq.messages",
     "Popper": "cassq.popper",
     "Pusher": "cassq.pusher",
     "Queue": "cassq.queue",
-    "connect": "cassq.client",
+    "connect": "cassq.connecting",
 }
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "Client",
     "Group",
     "Message",
+    "MessageId",
     "MessageIds",
     "Messages",
     "Popper",

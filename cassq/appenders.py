@@ -17,8 +17,11 @@ from cassq.scaling import share_of
 class Appenders:
     """Made when they are first needed; not thread-safe, as an appender is not."""
 
-    def __init__(self, ports: Ports, queue: Callable[[], QueueRow], group_id: str) -> None:
+    def __init__(
+        self, ports: Ports, queue: Callable[[], QueueRow], group_id: str, *, patient: bool = True
+    ) -> None:
         self._ports = ports
+        self._patient = patient
         self._queue = queue
         self._group_id = group_id
         self._lanes: dict[int, Appender] = {}
@@ -62,15 +65,22 @@ class Appenders:
             self._turn = (self._turn + 1) % self._share
             if self._turn >= len(self._side_by_side):
                 self._turn = len(self._side_by_side)
-                self._side_by_side.append(
-                    Appender(self._ports, self._queue, group_id=self._group_id, owner=self._owner)
-                )
+                self._side_by_side.append(self._appender(owner=self._owner))
             return self._side_by_side[self._turn]
         appender = self._lanes.get(lane)
         if appender is None:
-            appender = Appender(self._ports, self._queue, lane=lane, group_id=self._group_id)
-            self._lanes[lane] = appender
+            appender = self._lanes[lane] = self._appender(lane=lane)
         return appender
+
+    def _appender(self, *, lane: int | None = None, owner: str = "") -> Appender:
+        return Appender(
+            self._ports,
+            self._queue,
+            lane=lane,
+            group_id=self._group_id,
+            owner=owner,
+            patient=self._patient,
+        )
 
     def tend(self) -> float:
         """Housekeeping of them all; seconds until the next time."""

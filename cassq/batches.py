@@ -66,6 +66,12 @@ class Receipt(NamedTuple):
     length: int
 
 
+class SpilledReceipt(Receipt):
+    """Where a run of messages is in the client's local spool."""
+
+    __slots__ = ()
+
+
 def frame_end(batch: Batch, at: int, stop: int) -> int:
     """Where the frame that begins at message `at` ends: at its target of bytes or messages."""
     last = min(stop, at + FRAME_MESSAGES_MAX)

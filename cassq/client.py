@@ -1,4 +1,4 @@
-"""The client: `connect(url)` picks the backends by the URL's scheme and puts them together."""
+"""The client: queues of one place, and what its pushers and poppers have in common."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ import logging
 import os
 import re
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
-from urllib.parse import parse_qsl
 
 from cassq import extras
 from cassq.attendance import LOOK_SECONDS, Attendance
 from cassq.batches import Batch, Intend
 from cassq.catalog.rows import QueueRow
-from cassq.clock import Clock, SystemClock
+from cassq.clock import Clock
 from cassq.compression import check_compression
 from cassq.doorbell import Doorbell
-from cassq.embedded import Embedded, default_group, directory_of, open_directory
+from cassq.embedded import Embedded, default_group
 from cassq.errors import (
     BackendError,
     CassqError,
     ClosedError,
-    ConfigError,
     QueueExistsError,
     QueueNotFoundError,
+    is_outage,
 )
 from cassq.explain import Explanation, explain
 from cassq.housekeeper import Housekeeper, Tend
@@ -36,11 +35,11 @@ from cassq.queue import Queue
 from cassq.queues import QueuePolicy, changed, check_queue_name, differences, is_dead_letter_name
 from cassq.reaper import Action, Reaper
 from cassq.retries import Bury, DeadLetters
+from cassq.spool import Spool
 from cassq.tallies import Tallies, Tally
 
 logger = logging.getLogger("cassq")
 
-DEFAULT_URL = "file:cassq-data"
 REAP_SECONDS = 1.0
 # After a pass all rest for so many times as long as it took: it may cost a fiftieth of one core.
 REAP_REST = 50
@@ -54,69 +53,23 @@ _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 _of_the_parent: list[object] = []
 
 
-def connect(
-    url: str | None = None, *, durability: str | None = None, create: bool = True
-) -> Client:
-    """A client of the queues at `url`: `CASSQ_URL` when None, else `file:cassq-data`.
-
-    file:DIR and file:///DIR name a local directory, made when it is not there; any number of
-    threads and processes of one machine may use it at once.
-    durability: "disk" (the default) syncs to disk before anything is acknowledged; "os" leaves it
-    to the operating system: nothing is lost when a process dies, the last seconds may be when the
-    machine does. Also as `?durability=os` in the URL.
-    create: False makes a directory that is not there a ConfigError.
-
-    cassandra://HOST1,HOST2/KEYSPACE names a keyspace of a Cassandra cluster, whose tables
-    `cassq schema apply` makes. Before the hosts may stand USER:PASSWORD@, after the last :PORT.
-    Options: dc (the data centre of this client, needed where there are several), consistency
-    (local_quorum or quorum), serial (local_serial or serial), locks (the URL of ZooKeeper or
-    Hazelcast, the same for all clients; without it locks are leases in the keyspace), tls, ca, cert
-    and key (see `cassq.cluster.tls_of`).
-
-    Raises ConfigError for a URL, directory or keyspace that cannot be used, MissingExtraError
-    without the driver, BackendUnavailableError when no server answers.
-    """
-    url = url or os.environ.get("CASSQ_URL") or DEFAULT_URL
-    if not isinstance(url, str):
-        raise ConfigError(f"a URL is a str, not {type(url).__name__}")
-    scheme, colon, rest = url.partition(":")
-    rest, _, query = rest.partition("?")
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    if durability is not None:
-        options["durability"] = durability
-    clock = SystemClock()
-    match scheme if colon else "":
-        case "file":
-            durability = options.pop("durability", "disk")
-            if options:
-                raise ConfigError(f"the URL has an unknown option {next(iter(options))!r}")
-            embedded = open_directory(directory_of(rest), clock, durability, create=create)
-        case "cassandra":
-            embedded = _open_keyspace(rest, options, clock)
-        case _:
-            raise ConfigError(
-                f"{url!r} is not a URL of queues" if "@" not in url else "it is no URL of queues",
-                hint="write file:cassq-data, file:///var/lib/cassq or cassandra://host/keyspace",
-            )
-    return Client(url, embedded, clock)
-
-
-def _open_keyspace(rest: str, options: dict[str, str], clock: Clock) -> Embedded:
-    if "durability" in options:
-        raise ConfigError(
-            "durability is not for Cassandra, whose servers decide",
-            hint="set their commitlog_sync: `cassq schema status` shows it",
-        )
-    with extras.wanted(*extras.CASSANDRA):
-        from cassq.cluster import open_keyspace
-    return open_keyspace(rest, options, clock)
-
-
 class Client:
-    """Queues of one place. Thread-safe; not to be used after a fork."""
+    """Queues of one place. Thread-safe; not to be used after a fork.
 
-    def __init__(self, url: str, embedded: Embedded, clock: Clock) -> None:
+    spool: what takes pushes while no quorum answers, if there is one. ready: raises BackendError
+    while no server has answered yet.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        embedded: Embedded,
+        clock: Clock,
+        spool: Spool | None = None,
+        ready: Callable[[], object] = lambda: None,
+    ) -> None:
         self.url = url
+        self.spool = spool
         self.ports = embedded.ports
         self._embedded = embedded
         self._doorbells: dict[str, Doorbell] = {}
@@ -130,6 +83,8 @@ class Client:
         self._dead_letters = DeadLetters(self.ports, self._append_to)
         self.reaper = Reaper(self.ports, self._dead_letters.bury)
         _clients.add(self)
+        if spool is not None:
+            spool.start(self.ports, lambda row: Queue(self, row).forwarding_pusher(), ready)
 
     # --- queues ---------------------------------------------------------------------------------
 
@@ -164,7 +119,8 @@ class Client:
         self.ports.life.check()
         if not isinstance(name, str) or "~" not in name:  # dead letters have longer names
             check_queue_name(name)
-        row = self.ports.catalog.queue(name)
+        load = self.ports.catalog.queue
+        row = self.spool.named(name, load) if self.spool else load(name)
         if row is None:
             check_queue_name(name.replace("~", "."))
             raise QueueNotFoundError(f"there is no queue {name!r}")
@@ -267,21 +223,22 @@ class Client:
         self._tallies.add(queue.name, thing.tally)
         self._open[thing] = queue
 
-    def queue_of_letters(self, name: str) -> Queue:
-        """A queue of dead letters, made when it is first needed."""
+    def own_queue(self, name: str, **policy: Any) -> Queue:
+        """A queue of cassq's own, as of dead letters, made when it is first needed."""
         row = self.ports.catalog.queue(name)
-        return Queue(self, row) if row else self._create(name, {})
+        return Queue(self, row) if row else self._create(name, policy)
 
     def _append_to(self, name: str, batch: Batch, intend: Intend) -> None:
         """Push one dead letter, to a queue made when it is first needed."""
         pusher = self._letter_pushers.get(name)
         if pusher is not None and not pusher.closed:
             try:
-                return pusher.push_intended(batch, intend)
+                pusher.push_intended(batch, intend)
+                return
             except QueueNotFoundError:
                 logger.warning("queue %s was deleted: it is made anew for a dead letter", name)
-        pusher = self._letter_pushers[name] = self.queue_of_letters(name).pusher()
-        return pusher.push_intended(batch, intend)
+        pusher = self._letter_pushers[name] = self.own_queue(name).pusher()
+        pusher.push_intended(batch, intend)
 
     def _reap_in_passing(self) -> float:
         """Every pass, by one client at a time; the longer it took, the later the next."""
@@ -319,7 +276,10 @@ class Client:
         try:
             self._attendance.tend()
         except CassqError as exc:
-            failure = failure or exc
+            # Who spills has nothing to lose here.
+            failure = failure or (None if self.spool and is_outage(exc) else exc)
+        if self.spool is not None:
+            self.spool.close()
         self._retire(queues.values())
         for bell in self._doorbells.values():
             bell.close()
@@ -362,7 +322,8 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
-    for client in list(_clients):
+    # A spool's directory is a client too, and closed by the one that spills.
+    for client in sorted(_clients, key=lambda client: client.spool is None):
         client.close()
 
 

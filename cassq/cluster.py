@@ -20,6 +20,7 @@ from cassq.doorbell import PollingDoorbell
 from cassq.embedded import Embedded
 from cassq.errors import ConfigError
 from cassq.extents.cassandra import CassandraStore
+from cassq.extents.cassandra.writer import Sizes
 from cassq.ids import Ids
 from cassq.locks.lease import LeaseLocker
 from cassq.locks.opening import open_locker
@@ -32,9 +33,11 @@ logger = logging.getLogger("cassq")
 
 PORT = 9042
 APART_MS = 5_000  # between a client's clock and the servers', of which it is warned
-OPTIONS = ("dc", "consistency", "serial", "locks", "tls", "ca", "cert", "key")
+OPTIONS = ("dc", "consistency", "serial", "locks", "spill", "tls", "ca", "cert", "key")
 # Two quorums have a replica in common: what one wrote the other reads.
 QUORUMS = ("local_quorum", "quorum")
+# How long a client that can spill tries a request.
+SPILL_PATIENCE_SECONDS = 3.0
 # How far the servers' certificates are verified.
 TLS = ("full", "ca", "no")
 # What all clients of a keyspace have to have in common.
@@ -55,12 +58,15 @@ def open_keyspace(rest: str, options: Mapping[str, str], clock: Clock) -> Embedd
     BackendUnavailableError when no server answers. Cost: some fifteen requests.
     """
     contact = contact_of(rest, options)
-    cql = Cql(contact, clock, keyspace=contact.keyspace)
+    sizes = Sizes()
+    if "spill" in options:
+        sizes = sizes._replace(patience=SPILL_PATIENCE_SECONDS)
+    cql = Cql(contact, clock, keyspace=contact.keyspace, patience=sizes.patience)
     try:
         _compare_clocks(cql, clock)
         catalog = CassandraCatalog(cql, clock)
         _agree_on_quorums(cql)
-        store = CassandraStore(cql, clock)
+        store = CassandraStore(cql, clock, sizes)
         ids = Ids()
         locker = _open_locker(options.get("locks", ""), cql, catalog, clock, ids)
     except BaseException:

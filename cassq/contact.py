@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 from collections.abc import Callable
@@ -47,6 +48,14 @@ SERIALS = {
     "local_serial": ConsistencyLevel.LOCAL_SERIAL,
     "serial": ConsistencyLevel.SERIAL,
 }
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether the driver's caller does not hear of it by an error, too."""
+    return record.msg != "Error preparing query:"
+
+
+logging.getLogger("cassandra.cluster").addFilter(_is_news)
 
 
 @dataclass(frozen=True, slots=True)

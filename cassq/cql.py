@@ -247,6 +247,10 @@ class Cql:
         """A plain statement, to be sent."""
         return self._bound(text, values, self._consistency)
 
+    def prepare(self, text: str) -> None:
+        """Have a statement ready, so that `bound` does not wait."""
+        self._statement(text)
+
     def result(self, future: ResponseFuture, *, conditional: bool = False) -> list[Row]:
         """The rows of what was sent, after its one try."""
         return self._result(future, None, conditional=conditional)

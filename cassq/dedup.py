@@ -19,6 +19,7 @@ from contextlib import suppress
 from itertools import takewhile
 
 from cassq.batches import Batch, Intend, Receipt
+from cassq.catalog.port import Catalog
 from cassq.catalog.rows import Dedup, PipeRow, PipeState, QueueRow
 from cassq.errors import (
     BackendError,
@@ -69,12 +70,19 @@ def check_dedup_id(dedup_id: str) -> str:
 class Once:
     """The push of messages with dedup ids, as the `intend` of its appends.
 
-    dedup_ids: one a message; None for a message without. Raises ConfigError when the queue has no
-    window, InvalidPayloadError for what is no id.
+    dedup_ids: one a message; None for a message without. rows: the catalog with the ids' rows;
+    None: that of the queue. limited: whether the queue's limits hold for these pushes. Raises
+    ConfigError when the queue has no window, InvalidPayloadError for what is no id.
     """
 
     def __init__(
-        self, ports: Ports, queue: Callable[[], QueueRow], dedup_ids: Sequence[str | None]
+        self,
+        ports: Ports,
+        queue: Callable[[], QueueRow],
+        dedup_ids: Sequence[str | None],
+        *,
+        rows: Catalog | None = None,
+        limited: bool = True,
     ) -> None:
         if queue().policy.dedup_window == 0:
             raise ConfigError(
@@ -83,7 +91,10 @@ class Once:
             )
         self._ports = ports
         self._catalog = ports.catalog
+        self._rows = rows or ports.catalog
         self._queue = queue
+        self.limited = limited
+        self.found = 0  # how many messages were there already
         self._dedup_ids = [None if each is None else check_dedup_id(each) for each in dedup_ids]
         self._before: dict[str, Dedup] = {}  # by id, what our next row takes the place of
         self._pipe_id = ""  # where rows of ours name, or may name, places
@@ -153,6 +164,7 @@ class Once:
                 self._before[row.dedup_id] = row
                 if self._counts(row):
                     self._done[firsts[row.dedup_id]] = row.pipe_id, row.seq
+                    self.found += 1
         except BaseException as exc:
             fields = exc.fields if isinstance(exc, BackendError) else {}
             self._settle(fields.get("pushed", 0))
@@ -160,13 +172,17 @@ class Once:
             raise
         return len(self._done) > before
 
+    def done(self, index: int) -> tuple[str, int] | None:
+        """The pipe and seq of a message that is durably pushed, also after an error."""
+        return self._done.get(index)
+
     def _settle(self, count: int) -> None:
         """The first so many messages of an append are durable."""
         self._done.update({index: self._places[index] for index in self._sent[:count]})
 
     def __call__(self, pipe_id: str, seq: int, messages: range) -> None:
         """Write the ids' rows for the places that come; when carried over, instead of our last."""
-        queue_id, now_ms = self._queue().id, self._catalog.now_ms()
+        queue_id, now_ms = self._queue().id, self._rows.now_ms()
         indices = [self._sent[number] for number in messages]
         self._places.update({n: (pipe_id, at) for at, n in enumerate(indices, seq)})
         rows = [
@@ -182,8 +198,8 @@ class Once:
 
     def _write(self, rows: Sequence[Dedup]) -> list[Dedup]:
         if len(rows) != 1:
-            return self._catalog.dedup_many(rows, self._before) if rows else []
-        found = self._catalog.dedup(rows[0], self._before.get(rows[0].dedup_id))
+            return self._rows.dedup_many(rows, self._before) if rows else []
+        found = self._rows.dedup(rows[0], self._before.get(rows[0].dedup_id))
         return [] if found == rows[0] else [found]
 
     def _leave_place(self) -> None:
@@ -198,7 +214,7 @@ class Once:
     def _counts(self, row: Dedup) -> bool:
         """Whether a row stands for a message that was pushed within the window. Final."""
         window_ms = self._queue().policy.dedup_window * 1000
-        if row.at_ms + window_ms <= self._catalog.now_ms():
+        if row.at_ms + window_ms <= self._rows.now_ms():
             return False
         pipe = self._catalog.pipe(row.pipe_id)
         if pipe is not None and pipe.end is None:
@@ -236,7 +252,11 @@ class Once:
 
     def _is_there(self, row: Dedup) -> bool:
         frame = self._frame_of(row)
-        return frame.headers_at(row.seq - frame.base_seq).get(DEDUP_HEADER) == row.dedup_id
+        return self._bears(frame, row.seq - frame.base_seq, row)
+
+    def _bears(self, frame: Frame, index: int, row: Dedup) -> bool:
+        """Whether a message is the one that the row is about."""
+        return frame.headers_at(index).get(DEDUP_HEADER) == row.dedup_id
 
     def _frame_of(self, row: Dedup) -> Frame:
         """The frame with the row's place. It is kept: of many duplicates the next is in it, too."""
@@ -254,6 +274,10 @@ class Once:
             self._looked_at = row.pipe_id, frame
         return frame
 
+    def _target_id(self) -> str:
+        """The queue that the messages are pushed to."""
+        return self._queue().id
+
     def _was_there(self, row: Dedup) -> bool:
         """Whether a pipe that is gone had the row's place: then its message was delivered.
 
@@ -262,7 +286,7 @@ class Once:
         pipe = self._catalog.pipe(row.pipe_id)
         if pipe is not None and pipe.end is not None:
             return pipe.end.seq > row.seq
-        totals = self._catalog.retired(row.queue_id, row.pipe_id)
+        totals = self._catalog.retired(self._target_id(), row.pipe_id)
         return any(total.pushed > row.seq for total in totals)
 
 

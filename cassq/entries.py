@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from cassq.batches import Batch, Intend, Receipt
 from cassq.errors import InvalidPayloadError, MessageTooLargeError
 from cassq.frames import COLUMN_BYTES_MAX, MESSAGE_BYTES_MAX, encode_headers
-from cassq.messages import MessageIds
+from cassq.messages import MessageId, MessageIds, ids_of_run
 
 OVERHEAD_BYTES = 200  # what a waiting message costs beside its payload
 
@@ -33,12 +33,12 @@ class Entry:
         self.lane: int | None = None  # of timer pipes
         self.due_ms = 0  # in which it is due then
         self.intend: Intend | None = None
-        self.future: Future[str] | None = None
+        self.future: Future[MessageId] | None = None
         self.wake: threading.Lock | None = None  # what its thread waits at
         self.after: Entry | None = None  # whom that thread wakes next
         self.flight: list[Entry] = []  # what its thread appends, as the leader
         self.gone = False  # its thread left without waiting for the end
-        self.id = ""
+        self.id = MessageId()
         self.ids: MessageIds | None = None
         self.error: Exception | None = None
 
@@ -158,8 +158,12 @@ def _encoded(headers: Sequence[Mapping[str, str] | None]) -> list[bytes | None]:
 
 
 def tell(entries: list[Entry], receipts: Sequence[Receipt]) -> None:
-    """Give each single push the id that it got."""
+    """Give each push its ids: many single ones theirs, or one `push_many` all."""
+    if entries[0].batch is not None:
+        entries[0].ids = MessageIds(receipts)
+        entries[0].id = entries[0].ids[0]
+        return
     at = iter(entries)
-    for pipe_id, first, count in receipts:
-        for seq in range(first, first + count):
-            next(at).id = f"{pipe_id}:{seq}"
+    for receipt in receipts:
+        for message_id in ids_of_run(receipt):
+            next(at).id = message_id

@@ -168,6 +168,12 @@ class BackendTimeoutError(BackendError):
     default_hint = "another process holds the catalog for long; try again"
 
 
+def is_outage(exc: BaseException) -> bool:
+    """Whether an error says that the storage does not answer at the moment."""
+    outage = isinstance(exc, (BackendUnavailableError, BackendTimeoutError))
+    return outage and isinstance(exc, BackendError) and exc.retryable
+
+
 class StorageFullError(BackendError):
     """The disk is full: what was acknowledged is safe, nothing new can be stored."""
 

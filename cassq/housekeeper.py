@@ -27,6 +27,7 @@ class Housekeeper:
         self._mutex = threading.Lock()
         self._wake = threading.Event()
         self._due: dict[Tend, float] = {}
+        self._failing: set[Tend] = set()
         self._thread: threading.Thread | None = None
         self._next = 0.0
         self._stopped = False
@@ -48,6 +49,7 @@ class Housekeeper:
         """Forget a task."""
         with self._mutex:
             self._due.pop(tend, None)
+            self._failing.discard(tend)
 
     def _schedule(self, tend: Tend, seconds: float, *, only_known: bool) -> None:
         due = self._clock.boot_ms() / 1000 + seconds
@@ -81,11 +83,16 @@ class Housekeeper:
             again = tend()
         except CassqError as exc:
             # The task's own caller meets the same error at its next call; here it is tried again.
-            logger.warning("housekeeping failed, trying again in a second: %s", exc)
+            # It is told once, not every second of an outage.
+            level = logging.INFO if tend in self._failing else logging.WARNING
+            logger.log(level, "housekeeping failed, trying again every second: %s", exc)
+            self._failing.add(tend)
             again = 1.0
         except Exception:
             logger.exception("housekeeping failed unexpectedly, trying again in ten seconds")
             again = 10.0
+        else:
+            self._failing.discard(tend)
         self._schedule(tend, again, only_known=True)
 
     def stop(self) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import NamedTuple
 
 from cassq.appenders import Appenders
+from cassq.batches import Batch, Receipt
 from cassq.catalog.rows import QueueRow
-from cassq.dedup import Once
+from cassq.dedup import Once, append_once
 from cassq.entries import (
     Entry,
     batched,
@@ -18,20 +20,40 @@ from cassq.entries import (
     check_payloads,
     gathered,
 )
+from cassq.errors import BackendError, is_outage
 from cassq.frames import encode_headers
 from cassq.importance import all_with_importance
 from cassq.limits import Gate
 from cassq.ports import Ports
 from cassq.retries import Bury
+from cassq.spilling import Spool, spilled_rest
+
+
+class Appended(NamedTuple):
+    """What became of pushes: those that were admitted, and where their messages are."""
+
+    entries: list[Entry]
+    batch: Batch
+    receipts: list[Receipt]
+    written_bytes: int
 
 
 class Intake:
-    """Of one pusher. `entry` is for any thread, `admitted` for the one that appends."""
+    """Of one pusher. `entry` is for any thread, `append` for the one that leads.
+
+    spool: where pushes go that no quorum takes, if the client has one.
+    """
 
     def __init__(
-        self, ports: Ports, queue: Callable[[], QueueRow], appenders: Appenders, bury: Bury
+        self,
+        ports: Ports,
+        queue: Callable[[], QueueRow],
+        appenders: Appenders,
+        bury: Bury,
+        spool: Spool | None = None,
     ) -> None:
         self._ports = ports
+        self._spool = spool
         self._queue = queue
         self._appenders = appenders
         self._gate = Gate(ports, queue, bury)
@@ -81,11 +103,54 @@ class Intake:
                 entry.batch = replace(batch, dues_ms=due_ms)
         return entry
 
+    def append(self, entries: list[Entry]) -> Appended:
+        """Append pushes that wait together, or spill them while no quorum answers. Those that are
+        refused get their error."""
+        first = entries[0]
+        now_ms = self._ports.clock.wall_ms()
+        spool = self._spool_for(first)
+        if spool is not None and spool.down:
+            batch = first.batch or gathered(entries, now_ms)
+            return Appended(entries, batch, spool.hold(self._queue(), batch, None), 0)
+        appender = None
+        try:
+            entries = self.admitted(entries)
+            batch = first.batch or gathered(entries, now_ms)
+            appender = self._appenders.of(first.lane)
+            before_bytes = appender.written_bytes
+            receipts = append_once(appender.append, batch, first.intend)
+            return Appended(entries, batch, receipts, appender.written_bytes - before_bytes)
+        except BackendError as exc:
+            if spool is None or not is_outage(exc):
+                raise
+            spool.trouble(exc)
+            once = first.intend if isinstance(first.intend, Once) else None
+            batch = first.batch or gathered(entries, now_ms)
+            receipts = spilled_rest(spool, self._queue(), batch, once, appender)
+            return Appended(entries, batch, receipts, 0)
+
+    def tend(self) -> float:
+        """Housekeeping of the appenders; seconds until the next time."""
+        if self._spool is not None and self._spool.down:
+            return 1.0  # whoever pushes would wait for this
+        try:
+            return self._appenders.tend()
+        except BackendError as exc:
+            if self._spool is not None and is_outage(exc):
+                self._spool.trouble(exc)
+            raise
+
+    def _spool_for(self, first: Entry) -> Spool | None:
+        """The spool for a push, if it may be spilled: not a move, and not of a cp queue."""
+        if self._spool is None or not _is_new(first) or self._queue().policy.strict:
+            return None
+        return self._spool
+
     def admitted(self, entries: list[Entry]) -> list[Entry]:
         """Those of the pushes that wait together that may be appended now; the others get their
         error. Moves always may: they are no new messages. Raises as `Gate.admit` does."""
         first = entries[0]
-        if first.intend is not None and not isinstance(first.intend, Once):
+        if not _is_new(first):
             return entries
         if first.batch is not None:
             self._gate.admit(len(first.batch.payloads), whole=True)
@@ -94,3 +159,8 @@ class Intake:
         for entry in entries[count:]:
             entry.error = self._gate.full()
         return entries[:count]
+
+
+def _is_new(entry: Entry) -> bool:
+    """Whether it is a user's push: neither a move nor on its way from a spool."""
+    return entry.intend is None or (isinstance(entry.intend, Once) and entry.intend.limited)

@@ -30,7 +30,7 @@ from cassq.sealing import seal_pipe
 logger = logging.getLogger("cassq")
 
 # Pushes a batch, telling its places first.
-Append = Callable[[Batch, Intend], None]
+Append = Callable[[Batch, Intend], object]
 
 
 class Merging(Errand):

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from itertools import chain, repeat
 from typing import NamedTuple, Protocol, overload
 
+from cassq.batches import SpilledReceipt
 from cassq.bundles import Bundle
 from cassq.ranges import RangeSet
 
@@ -201,10 +202,27 @@ class Messages(Sequence[Message]):
         return f"Messages({list(self)})"
 
 
+class MessageId(str):
+    """The id of a message, as a push returns it.
+
+    spilled: whether it is in the client's local spool, and on its way to the queue.
+    """
+
+    __slots__ = ()
+    spilled = False
+
+
+class SpilledId(MessageId):
+    """The id of a message that was pushed while no quorum answered."""
+
+    __slots__ = ()
+    spilled = True
+
+
 class MessageIds(Sequence[str]):
     """The ids of messages pushed together, made when they are looked at.
 
-    runs: (pipe id, first seq, count) of each run.
+    runs: (pipe id, first seq, count) of each run; a `SpilledReceipt` for those in the spool.
     """
 
     __slots__ = ("runs",)
@@ -215,22 +233,28 @@ class MessageIds(Sequence[str]):
     def __len__(self) -> int:
         return sum(count for _, _, count in self.runs)
 
-    def __iter__(self) -> Iterator[str]:
-        for pipe_id, first, count in self.runs:
-            for seq in range(first, first + count):
-                yield f"{pipe_id}:{seq}"
+    @property
+    def spilled(self) -> int:
+        """How many of them are in the client's local spool, and on their way to the queue."""
+        return sum(run[2] for run in self.runs if isinstance(run, SpilledReceipt))
+
+    def __iter__(self) -> Iterator[MessageId]:
+        for run in self.runs:
+            yield from ids_of_run(run)
 
     @overload
-    def __getitem__(self, index: int) -> str: ...
+    def __getitem__(self, index: int) -> MessageId: ...
     @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
+    def __getitem__(self, index: slice) -> list[MessageId]: ...
+    def __getitem__(self, index: int | slice) -> MessageId | list[MessageId]:
         if isinstance(index, slice):
-            return list(self)[index]
+            return [*self][index]
         at = index + len(self) if index < 0 else index
-        for pipe_id, first, count in self.runs:
+        for run in self.runs:
+            pipe_id, first, count = run
             if 0 <= at < count:
-                return f"{pipe_id}:{first + at}"
+                kind = SpilledId if isinstance(run, SpilledReceipt) else MessageId
+                return kind(f"{pipe_id}:{first + at}")
             at -= count
         raise IndexError(index)
 
@@ -241,3 +265,11 @@ class MessageIds(Sequence[str]):
 
     def __repr__(self) -> str:
         return f"MessageIds({list(self.runs)})"
+
+
+def ids_of_run(run: tuple[str, int, int]) -> Iterator[MessageId]:
+    """The ids of a run: (pipe id, first seq, count), or a receipt."""
+    pipe_id, first, count = run
+    kind = SpilledId if isinstance(run, SpilledReceipt) else MessageId
+    for seq in range(first, first + count):
+        yield kind(f"{pipe_id}:{seq}")

@@ -122,6 +122,7 @@ def client_metrics(totals: Mapping[tuple[str, str], Tally]) -> list[Metric]:
         ({SYSTEM: "cassq", OPERATION: "pop", QUEUE: queue, GROUP: group}, tally.popped)
         for (queue, group), tally in poppers.items()
     ]
+    spilled: Values = [({QUEUE: q}, t.spilled) for q, t in pushers.items()]
     written: Values = [({QUEUE: q}, t.written_bytes) for q, t in pushers.items()]
     metrics = [
         Metric(
@@ -132,6 +133,12 @@ def client_metrics(totals: Mapping[tuple[str, str], Tally]) -> list[Metric]:
         ),
         Metric(
             "messaging_client_consumed_messages_total", COUNTER, "Messages handed out.", consumed
+        ),
+        Metric(
+            "cassq_client_spilled_messages_total",
+            COUNTER,
+            "Messages pushed into the local spool, as no quorum answered.",
+            spilled,
         ),
         Metric("cassq_client_written_bytes_total", COUNTER, "Bytes of messages written.", written),
         Metric(

@@ -21,6 +21,7 @@ from cassq.errors import (
     PipeSealedError,
     QueueNotFoundError,
     StorageFullError,
+    is_outage,
 )
 from cassq.extents.port import ExtentMissingError, ExtentWriter
 from cassq.frames import encode, pipe_key
@@ -74,7 +75,8 @@ class Appender:
 
     queue: asked at each append, so that a changed policy is taken up. lane: of delayed messages,
     which go to timer pipes; None: of those to be delivered at once. group_id: the only group its
-    pipes are for. owner: who is said to own them; made up when empty.
+    pipes are for. owner: who is said to own them; made up when empty. patient: whether, when
+    nobody answers what became of a write, another pipe is tried.
     """
 
     def __init__(
@@ -85,8 +87,12 @@ class Appender:
         lane: int | None = None,
         group_id: str = "",
         owner: str = "",
+        patient: bool = True,
     ) -> None:
         self._lane = lane
+        self._patient = patient
+        self.receipts: list[Receipt] = []  # what the present, or last, append has pushed ...
+        self.doubt: tuple[str, int] | None = None  # ... and where its next message may be as well
         self._group_id = group_id
         self._catalog = ports.catalog
         self._store = ports.store
@@ -109,7 +115,8 @@ class Appender:
         An error raised names in `.fields["pushed"]` how many messages, from the first, are
         durably pushed all the same; the others are not, unless its `outcome_unknown` is set.
         """
-        receipts: list[Receipt] = []
+        receipts = self.receipts = []
+        self.doubt = None
         at, failures = 0, 0
         doubtful = False  # what could not be written may be found yet
         total = len(batch.payloads)
@@ -124,13 +131,16 @@ class Appender:
                     count = self._adopt(pipe, base, total - at)
                     failures += 1
                 except BackendError as exc:
-                    found = self._salvage(pipe, base, total - at)
+                    found = self._salvage(pipe, base, total - at, exc)
                     failures += 1
                     doubtful = doubtful or found is None
                     count = found or 0
-                    ends = isinstance(exc, StorageFullError) or (found is None and policy.strict)
-                    if ends or failures > CARRY_OVERS_MAX:
+                    lost = found is None and (policy.strict or not self._patient)
+                    if lost or isinstance(exc, StorageFullError) or failures > CARRY_OVERS_MAX:
+                        if count:
+                            receipts.append(Receipt(pipe.row.id, base, count))
                         at += count
+                        self.doubt = (pipe.row.id, base) if found is None else None
                         exc.outcome_unknown = doubtful
                         raise
                     logger.warning("carrying over to another pipe: %s", exc)
@@ -184,16 +194,21 @@ class Appender:
             end = seal_pipe(self._catalog, self._store, pipe.row.id)
         except BackendError as exc:
             exc.outcome_unknown = True
+            self.doubt = pipe.row.id, base
             raise
         # Of a pipe that is gone nobody can tell any more: a duplicate is the lesser evil.
         counted = 0 if end is None else max(0, min(end.seq - base, most))
         self.carried_over += 1
         return counted
 
-    def _salvage(self, pipe: OpenPipe, base: int, most: int) -> int | None:
+    def _salvage(
+        self, pipe: OpenPipe, base: int, most: int, exc: BackendError | None = None
+    ) -> int | None:
         """Seal a pipe that could not be written: how many messages from `base` on lie below its
         end all the same. None when it is left to the reaper, so that nobody can tell yet."""
         self._drop_current(pipe)
+        if exc is not None and is_outage(exc) and not self._patient:
+            return None  # whoever tries again looks there first
         try:
             end = seal_pipe(self._catalog, self._store, pipe.row.id)
         except (BackendError, CorruptionError) as exc:

@@ -24,15 +24,15 @@ from queue import SimpleQueue
 from cassq.appenders import Appenders
 from cassq.batches import Batch, Intend
 from cassq.catalog.rows import QueueRow
-from cassq.dedup import append_once
 from cassq.doorbell import Doorbell
-from cassq.entries import Entry, gathered, settle_futures, tell
+from cassq.entries import Entry, settle_futures, tell
 from cassq.errors import BackendError, ClosedError, UsageError
 from cassq.importance import with_importance
 from cassq.intake import Intake
-from cassq.messages import MessageIds
+from cassq.messages import MessageId, MessageIds
 from cassq.ports import Ports
 from cassq.retries import Bury
+from cassq.spilling import Spool, spilled_count
 from cassq.tallies import Tally
 
 BUFFER_BYTES_MAX = 32 * 1024 * 1024
@@ -53,9 +53,12 @@ class Pusher:
         *,
         bury: Bury,
         group_id: str = "",
+        spool: Spool | None = None,
+        patient: bool = True,
     ) -> None:
-        self._appenders = Appenders(ports, queue, group_id)
-        self._intake = Intake(ports, queue, self._appenders, bury)
+        patient = patient and spool is None
+        self._appenders = Appenders(ports, queue, group_id, patient=patient)
+        self._intake = Intake(ports, queue, self._appenders, bury, spool)
         self.tally = Tally()
         self._clock = ports.clock
         self._life = ports.life
@@ -87,12 +90,13 @@ class Pusher:
         due: datetime | None = None,
         dedup_id: str | None = None,
         importance: str | None = None,
-    ) -> str:
+    ) -> MessageId:
         """Push one message; its id. Durable when it returns.
 
         delay: seconds before which it is not delivered. due: the same as a time, with a zone.
         dedup_id: a push of the same one within the queue's `dedup_window` is this one.
         importance: a word that alerts are routed by, such as "high", if the message fails.
+        The id's `spilled` tells whether it is in the spool, as no quorum answers (`spill=`).
         Cost: one append and one sync, shared with all pushes that wait meanwhile.
         """
         headers = with_importance(headers, importance)
@@ -140,7 +144,7 @@ class Pusher:
         due: datetime | None = None,
         dedup_id: str | None = None,
         importance: str | None = None,
-    ) -> Future[str]:
+    ) -> Future[MessageId]:
         """Push one message with others; a future of its id, done when it is durable.
 
         The arguments are those of `push`. Waits while more than `BUFFER_BYTES_MAX` bytes wait
@@ -170,11 +174,16 @@ class Pusher:
                 self._writing.wake_up()
         return entry.future
 
-    def push_intended(self, batch: Batch, intend: Intend) -> None:
-        """Push a batch, telling `intend` the places before they are written (for moves)."""
+    def push_intended(
+        self, batch: Batch, intend: Intend | None, lane: int | None = None
+    ) -> MessageIds:
+        """Push a batch, telling `intend` the places before they are written (for moves). lane:
+        of messages with due times."""
         entry = Entry(b"", None, None, batch)
-        entry.intend = intend
+        entry.intend, entry.lane = intend, lane
         self._submit(entry)
+        assert entry.ids is not None
+        return entry.ids
 
     def flush(self) -> None:
         """Return when everything pushed before by `push_soon` is durable, or has failed.
@@ -283,25 +292,15 @@ class Pusher:
     def _append(self, entries: list[Entry]) -> None:
         """One append for all; each entry gets its ids or its error."""
         first = entries[0]
-        now_ms = self._clock.wall_ms()
         try:
-            entries = self._intake.admitted(entries)
-            batch = first.batch or gathered(entries, now_ms)
-            appender = self._appenders.of(first.lane)
-            before_bytes = appender.written_bytes
-            receipts = append_once(appender.append, batch, first.intend)
+            entries, batch, receipts, size = self._intake.append(entries)
         except Exception as exc:
             self.tally.push_failed(len(first.batch.payloads) if first.batch else len(entries), exc)
             for entry in entries:
                 entry.error = exc
         else:
-            self.tally.pushed += len(batch.payloads)
-            self.tally.written_bytes += appender.written_bytes - before_bytes
-            if first.batch is not None:
-                first.ids = MessageIds(receipts)
-                first.id = first.ids[0]
-            else:
-                tell(entries, receipts)
+            self.tally.appended(len(batch.payloads), spilled_count(receipts), size)
+            tell(entries, receipts)
             self._doorbell.ring()
 
     def _hand_on(self, leader: Entry) -> None:
@@ -355,7 +354,7 @@ class Pusher:
                 return 0.05
             self._leader = keeper
         try:
-            return self._appenders.tend()
+            return self._intake.tend()
         finally:
             with self._mutex:
                 self._hand_on(keeper)

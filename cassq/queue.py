@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from cassq.arguments import check_count, check_seconds
 from cassq.audit import Audit, audit_queue
 from cassq.cancelling import cancel
 from cassq.catalog.rows import GroupRow, QueueRow
-from cassq.clock import Clock
 from cassq.compression import check_compression
 from cassq.dead_letters import DeadLetterQueue
 from cassq.doorbell import Doorbell
@@ -40,16 +39,17 @@ from cassq.queues import (
     check_group_name,
     dead_letter_name,
     differences,
+    is_dead_letter_name,
 )
 from cassq.retries import Bury
+from cassq.spilling import Spool
 from cassq.stats import QueueStats, queue_stats
 from cassq.tallies import Tally
+from cassq.watched import Watched
 
 CHANGE_TRIES = 50
 PEEK_MAX = 100_000
 DRAIN_SECONDS_MAX = 365 * 86400.0
-
-R = TypeVar("R", QueueRow, GroupRow)
 
 
 class Owner(Protocol):
@@ -57,35 +57,15 @@ class Owner(Protocol):
 
     ports: Ports
 
+    @property
+    def spool(self) -> Spool | None: ...
     def doorbell(self, queue_id: str) -> Doorbell: ...
     def bury(self) -> Bury: ...
     def look_after(self, tend: Tend, first: float) -> None: ...
     def attend(self, group_id: str, tally: Tally) -> None: ...
     def hurry(self, tend: Tend, seconds: float) -> None: ...
     def opened(self, thing: Pusher | Popper, queue: Queue) -> None: ...
-    def queue_of_letters(self, name: str) -> Queue: ...
-
-
-class Watched(Generic[R]):
-    """A row as it was at most half a lease ago: how policies are taken up by running clients."""
-
-    def __init__(self, row: R, load: Callable[[], R], clock: Clock, age_ms: int) -> None:
-        self._row: R = row
-        self._load: Callable[[], R] = load
-        self._clock = clock
-        self._age_ms = age_ms
-        self._loaded_ms = clock.boot_ms()
-
-    def forget(self) -> None:
-        """Load the row at the next call."""
-        self._loaded_ms = -self._age_ms
-
-    def __call__(self) -> R:
-        now_ms = self._clock.boot_ms()
-        if now_ms - self._loaded_ms >= self._age_ms:
-            self._row = self._load()
-            self._loaded_ms = now_ms
-        return self._row
+    def own_queue(self, name: str, **policy: Any) -> Queue: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +87,7 @@ class Queue:
         self._ports = owner.ports
         self._row = row
         self._watch_ms = min(round(row.policy.lease * 500), 2000)
-        self._watched = Watched(row, self._load, owner.ports.clock, self._watch_ms)
+        self._watched = Watched(row, self._latest, owner.ports.clock, self._watch_ms)
 
     @property
     def name(self) -> str:
@@ -130,17 +110,38 @@ class Queue:
             raise QueueNotFoundError(f"queue {self._row.name!r} was deleted")
         return row
 
+    def _latest(self) -> QueueRow:
+        """The row; as it was last seen while no quorum answers, if pushes may be spilled then."""
+        spool = self._owner.spool
+        return self._load() if spool is None else spool.latest(self._load, self._watched.known)
+
     # --- pushing and popping --------------------------------------------------------------------
 
     def pusher(self) -> Pusher:
         """A pusher with a pipe of its own. Cost: none until the first push."""
-        return self._pusher_for("")
+        return self._pusher_for("", None if is_dead_letter_name(self.name) else self._owner.spool)
 
-    def _pusher_for(self, group_id: str) -> Pusher:
-        row = self._load()
+    def forwarding_pusher(self) -> Pusher:
+        """A pusher for what was spilled. One that cannot tell what became of a push stops."""
+        return self._pusher_for("", patient=False)
+
+    def _pusher_for(
+        self, group_id: str, spool: Spool | None = None, *, patient: bool = True
+    ) -> Pusher:
+        row = self._latest() if spool else self._load()
         check_compression(row.policy.compression)
+        if spool is not None:
+            spool.expect(row)
         bell, bury = self._owner.doorbell(row.id), self._owner.bury()
-        pusher = Pusher(self._ports, self._watched, bell, bury=bury, group_id=group_id)
+        pusher = Pusher(
+            self._ports,
+            self._watched,
+            bell,
+            bury=bury,
+            group_id=group_id,
+            spool=spool,
+            patient=patient,
+        )
         self._owner.look_after(pusher.tend, 0.25)
         self._owner.opened(pusher, self)
         return pusher
@@ -393,7 +394,7 @@ class _Desk:
 
     def pusher_to_letters(self) -> Pusher:
         name = dead_letter_name(self._queue.name, self._group)
-        return self._owner.queue_of_letters(name).pusher()
+        return self._owner.own_queue(name).pusher()
 
     def ring(self) -> None:
         self._owner.doorbell(self._queue.row.id).ring()

@@ -12,7 +12,7 @@ from collections import Counter
 from types import TracebackType
 
 COUNTS = (
-    *("pushed", "written_bytes", "popped", "redelivered", "committed"),
+    *("pushed", "spilled", "written_bytes", "popped", "redelivered", "committed"),
     *("rolled_back", "released", "dead", "lost"),
 )
 
@@ -20,9 +20,10 @@ COUNTS = (
 class Tally:
     """What one pusher, or one popper of `group`, has done. All are messages unless named bytes.
 
-    pushed: durably. written_bytes: of frames, compressed if the queue's are. popped: handed out;
-    redelivered: claimed, and not for the first time. committed: durably. rolled_back, released,
-    dead: given back as failed, as untried, for good. lost: claims that became another's.
+    pushed: durably; spilled: of those, into the spool. written_bytes: of frames, compressed if the
+    queue's are. popped: handed out; redelivered: claimed, and not for the first time. committed:
+    durably. rolled_back, released, dead: given back as failed, as untried, for good. lost: claims
+    that became another's.
     push_failures: messages not pushed, by error. failures: operations, by (name, error).
     """
 
@@ -30,7 +31,7 @@ class Tally:
 
     def __init__(self, group: str = "") -> None:
         self.group = group
-        self.pushed = self.written_bytes = 0
+        self.pushed = self.spilled = self.written_bytes = 0
         self.popped = self.redelivered = self.committed = 0
         self.rolled_back = self.released = self.dead = self.lost = 0
         self.push_failures: Counter[str] = Counter()
@@ -40,6 +41,12 @@ class Tally:
     def watched(self, operation: str) -> Watched:
         """A `with` block whose errors are counted, and raised."""
         return Watched(self, operation)
+
+    def appended(self, count: int, spilled: int, size: int) -> None:
+        """So many messages are durable, some of them in the spool, in so many bytes of frames."""
+        self.pushed += count
+        self.spilled += spilled
+        self.written_bytes += size
 
     def push_failed(self, count: int, exc: Exception) -> None:
         """A push of `count` messages failed; the first of them may be pushed all the same."""

@@ -24,6 +24,7 @@ from cassq.cli.push import push
 from cassq.cli.queue import queue
 from cassq.cli.reap import reap, rollback
 from cassq.cli.schema import schema
+from cassq.cli.spill import spill
 from cassq.cli.stats import stats
 from cassq.cli.verb import Invocation, Verb, options_of_all
 from cassq.errors import BrokenInvariantError, CassqError
@@ -134,6 +135,6 @@ def version(call: Invocation) -> None:
 
 for _command in (
     *(queue, group, push, pop, peek, dead, explain, stats, audit, reap, rollback),
-    *(schema, completion, version),
+    *(schema, spill, completion, version),
 ):
     main.add_command(_command)

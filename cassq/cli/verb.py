@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from cassq.client import Client, connect
+from cassq.client import Client
+from cassq.connecting import connect
 from cassq.errors import CassqError, UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -32,7 +32,7 @@ def test_every_noun_is_there() -> None:
         queue-create queue-list queue-show queue-update queue-delete
         queue-pause queue-resume queue-drain queue-purge
         group-create group-list group-update group-delete
-        schema-apply schema-status
+        schema-apply schema-status spill-status spill-forward
         dead-list dead-peek dead-merge dead-purge dead-export dead-import
     """
     found = {leaf.command_path.removeprefix("cassq ").replace(" ", "-") for leaf in LEAVES}

@@ -77,6 +77,9 @@ class CassandraStore(ExtentStore):
         self._turns = Turns(cql, clock)
         self._kept = Kept()
         self._writers: dict[str, CassandraWriter] = {}
+        # So that telling never waits, not even in an outage.
+        cql.prepare(statements.TELL_ACKED)
+        cql.prepare(statements.TELL_CLOSED)
         self._means = Means(cql, self._heads, clock, sizes or Sizes(), self._writer_closed)
 
     def create(self, pipe_id: str, queue_name: str, *, strict: bool = False) -> CassandraWriter:

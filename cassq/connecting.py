@@ -1,0 +1,123 @@
+"""Connecting: `connect(url)` picks the backends by the URL's scheme and puts them together."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+from cassq import extras
+from cassq.client import Client
+from cassq.clock import Clock, SystemClock
+from cassq.embedded import directory_of, open_directory
+from cassq.errors import ConfigError, is_outage
+from cassq.late import LatePlace
+from cassq.spool import Spool
+
+DEFAULT_URL = "file:cassq-data"
+
+
+def connect(
+    url: str | None = None,
+    *,
+    durability: str | None = None,
+    spill: str | None = None,
+    create: bool = True,
+) -> Client:
+    """A client of the queues at `url`: `CASSQ_URL` when None, else `file:cassq-data`.
+
+    file:DIR and file:///DIR name a local directory, made when it is not there; any number of
+    threads and processes of one machine may use it at once.
+    durability: "disk" (the default) syncs to disk before anything is acknowledged; "os" leaves it
+    to the operating system: nothing is lost when a process dies, the last seconds may be when the
+    machine does. Also as `?durability=os` in the URL.
+    create: False makes a directory that is not there a ConfigError.
+
+    cassandra://HOST1,HOST2/KEYSPACE names a keyspace of a Cassandra cluster, whose tables
+    `cassq schema apply` makes. Before the hosts may stand USER:PASSWORD@, after the last :PORT.
+    Options: dc (the data centre of this client, needed where there are several), consistency
+    (local_quorum or quorum), serial (local_serial or serial), locks (the URL of ZooKeeper or
+    Hazelcast, the same for all clients; without it locks are leases in the keyspace), tls, ca, cert
+    and key (see `cassq.cluster.tls_of`), and spill, also as an argument: a local directory that
+    takes pushes to ap queues while no quorum answers, and forwards them when it does.
+
+    Raises ConfigError for a URL, directory or keyspace that cannot be used, MissingExtraError
+    without the driver, BackendUnavailableError when no server answers.
+    """
+    url = url or os.environ.get("CASSQ_URL") or DEFAULT_URL
+    if not isinstance(url, str):
+        raise ConfigError(f"a URL is a str, not {type(url).__name__}")
+    scheme, colon, rest = url.partition(":")
+    rest, _, query = rest.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    if durability is not None:
+        options["durability"] = durability
+    if spill is not None:
+        options["spill"] = spill
+    clock = SystemClock()
+    match scheme if colon else "":
+        case "file":
+            durability = options.pop("durability", "disk")
+            if options:
+                raise ConfigError(f"the URL has an unknown option {next(iter(options))!r}")
+            embedded = open_directory(directory_of(rest), clock, durability, create=create)
+        case "cassandra":
+            return _open_cluster(url, rest, options, clock)
+        case _:
+            raise ConfigError(
+                f"{url!r} is not a URL of queues" if "@" not in url else "it is no URL of queues",
+                hint="write file:cassq-data, file:///var/lib/cassq or cassandra://host/keyspace",
+            )
+    return Client(url, embedded, clock)
+
+
+def _open_cluster(url: str, rest: str, options: dict[str, str], clock: Clock) -> Client:
+    if "durability" in options:
+        raise ConfigError(
+            "durability is not for Cassandra, whose servers decide",
+            hint="set their commitlog_sync: `cassq schema status` shows it",
+        )
+    with extras.wanted(*extras.CASSANDRA):
+        from cassq.cluster import contact_of, open_keyspace
+    contact = contact_of(rest, options)
+    spool = _open_spool(options, contact.keyspace, clock)
+    try:
+        embedded = open_keyspace(rest, options, clock)
+    except BaseException as exc:
+        if spool is None:
+            raise
+        if not is_outage(exc) or not spool.contents():
+            spool.close()
+            raise
+        late = LatePlace(lambda: open_keyspace(rest, options, clock), clock, str(exc))
+        return Client(url, late.embedded, clock, spool, late.open)
+    return Client(url, embedded, clock, spool)
+
+
+def _open_spool(options: dict[str, str], keyspace: str, clock: Clock) -> Spool | None:
+    """The spool of a URL, which has a directory for each keyspace; None if it names none."""
+    if "spill" not in options:
+        return None
+    if not options["spill"]:
+        raise ConfigError("spill names no directory", hint="write ?spill=/var/lib/cassq-spool")
+    directory = Path(options["spill"]).expanduser().absolute() / keyspace
+    return Spool(Client(f"file://{directory}", open_directory(directory, clock, "disk"), clock))
+
+
+def open_spool(url: str | None) -> Spool:
+    """The spool of a URL alone, to be looked at while no server answers.
+
+    Raises ConfigError for a URL without one.
+    """
+    url = url or os.environ.get("CASSQ_URL") or DEFAULT_URL
+    scheme, _, rest = url.partition(":")
+    rest, _, query = rest.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    keyspace = rest.rpartition("/")[2]
+    if scheme != "cassandra" or not options.get("spill"):
+        raise ConfigError(
+            "the URL names no spool", hint="write cassandra://HOST/KEYSPACE?spill=DIRECTORY"
+        )
+    directory = Path(options["spill"]).expanduser().absolute() / keyspace
+    embedded = open_directory(directory, SystemClock(), "disk", create=False)
+    return Spool(Client(f"file://{directory}", embedded, SystemClock()))
