@@ -12,15 +12,23 @@ from cassq.lanes import lane_of
 from cassq.pipes import Appender
 from cassq.ports import Ports
 from cassq.scaling import share_of
+from cassq.tallies import Tally
 
 
 class Appenders:
     """Made when they are first needed; not thread-safe, as an appender is not."""
 
     def __init__(
-        self, ports: Ports, queue: Callable[[], QueueRow], group_id: str, *, patient: bool = True
+        self,
+        ports: Ports,
+        queue: Callable[[], QueueRow],
+        group_id: str,
+        *,
+        patient: bool = True,
+        tally: Tally | None = None,
     ) -> None:
         self._ports = ports
+        self._tally = tally
         self._patient = patient
         self._queue = queue
         self._group_id = group_id
@@ -80,6 +88,7 @@ class Appenders:
             group_id=self._group_id,
             owner=owner,
             patient=self._patient,
+            tally=self._tally,
         )
 
     def tend(self) -> float:

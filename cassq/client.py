@@ -37,6 +37,7 @@ from cassq.reaper import Action, Reaper
 from cassq.retries import Bury, DeadLetters
 from cassq.spool import Spool
 from cassq.tallies import Tallies, Tally
+from cassq.troubles import NOTE_SECONDS, Notebook
 
 logger = logging.getLogger("cassq")
 
@@ -79,6 +80,7 @@ class Client:
         self._letter_pushers: dict[str, Pusher] = {}
         self._tallies = Tallies()
         self._attendance = Attendance(self.ports)
+        self._notebook = Notebook(self.ports)
         self._servers: list[MetricsServer] = []
         self._dead_letters = DeadLetters(self.ports, self._append_to)
         self.reaper = Reaper(self.ports, self._dead_letters.bury)
@@ -221,6 +223,8 @@ class Client:
             self._open.pop(old)
             self._housekeeper.remove(old.tend)
         self._tallies.add(queue.name, thing.tally)
+        self._notebook.add(queue.id, thing.tally)
+        self.look_after(self._notebook.tend, NOTE_SECONDS)
         self._open[thing] = queue
 
     def own_queue(self, name: str, **policy: Any) -> Queue:
@@ -274,6 +278,7 @@ class Client:
             except CassqError as exc:
                 failure = failure or exc
         try:
+            self._notebook.tend()
             self._attendance.tend()
         except CassqError as exc:
             # Who spills has nothing to lose here.

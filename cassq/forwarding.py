@@ -184,6 +184,8 @@ class Forwarder:
                 left = left[len(letters) :]
                 done.count += len(letters)
                 done.found += intend.found
+                pusher.tally.forwarded += len(letters)
+                pusher.tally.found += intend.found
                 went(len(letters), intend.found)
         except CassqError as exc:
             if not isinstance(exc, OwnershipError):

@@ -27,8 +27,10 @@ from cassq.extents.port import ExtentMissingError, ExtentWriter
 from cassq.frames import encode, pipe_key
 from cassq.lanes import lane_start_ms
 from cassq.ports import Ports
+from cassq.push_pace import PushPace
 from cassq.queues import QueuePolicy
 from cassq.sealing import seal_pipe
+from cassq.tallies import Tally
 
 logger = logging.getLogger("cassq")
 
@@ -53,30 +55,13 @@ class OpenPipe:
     used: bool = False  # ... and whether it was since
 
 
-class _Pace:
-    """How fast an appender appends."""
-
-    __slots__ = ("_since_ms", "count", "rate")
-
-    def __init__(self, now_ms: int) -> None:
-        self.count = 0  # messages since it was last measured
-        self.rate = 0  # messages a second, then
-        self._since_ms = now_ms
-
-    def measure(self, now_ms: int) -> int:
-        """Messages a second since the last time."""
-        self.rate = -(-self.count * 1000 // max(1, now_ms - self._since_ms))
-        self.count, self._since_ms = 0, now_ms
-        return self.rate
-
-
 class Appender:
     """Appends batches of one queue, one after another, each durable when `append` returns.
 
     queue: asked at each append, so that a changed policy is taken up. lane: of delayed messages,
     which go to timer pipes; None: of those to be delivered at once. group_id: the only group its
     pipes are for. owner: who is said to own them; made up when empty. patient: whether, when
-    nobody answers what became of a write, another pipe is tried.
+    nobody answers what became of a write, another pipe is tried. tally: where that is counted.
     """
 
     def __init__(
@@ -88,8 +73,10 @@ class Appender:
         group_id: str = "",
         owner: str = "",
         patient: bool = True,
+        tally: Tally | None = None,
     ) -> None:
         self._lane = lane
+        self._tally = tally or Tally()
         self._patient = patient
         self.receipts: list[Receipt] = []  # what the present, or last, append has pushed ...
         self.doubt: tuple[str, int] | None = None  # ... and where its next message may be as well
@@ -100,11 +87,11 @@ class Appender:
         self._ids = ports.ids
         self._queue = queue
         self._owner = owner or ports.ids.version()
-        self._pace = _Pace(self._clock.boot_ms())
+        self._pace = PushPace(self._clock.boot_ms())
         self._pipe: OpenPipe | None = None
         self._ready: OpenPipe | None = None
+        self._failing = False  # whether the last write has failed
         self.rolls = 0
-        self.carried_over = 0
         self.written_bytes = 0  # of frames, without their headers
 
     # --- appending ----------------------------------------------------------------------------
@@ -143,7 +130,7 @@ class Appender:
                         self.doubt = (pipe.row.id, base) if found is None else None
                         exc.outcome_unknown = doubtful
                         raise
-                    logger.warning("carrying over to another pipe: %s", exc)
+                    self._carries_over(total - at - count, found is None, exc)
                 if count:
                     receipts.append(Receipt(pipe.row.id, base, count))
                     at += count
@@ -183,6 +170,7 @@ class Appender:
             intend(pipe.row.id, base, range(at - (seq - base), at))
         pipe.extent.append(frames, seq)
         pipe.used = True
+        self._failing = False
         self._pace.count += seq - base
         self.written_bytes += size
         return seq - base
@@ -198,7 +186,7 @@ class Appender:
             raise
         # Of a pipe that is gone nobody can tell any more: a duplicate is the lesser evil.
         counted = 0 if end is None else max(0, min(end.seq - base, most))
-        self.carried_over += 1
+        self._tally.carried_over += most - counted
         return counted
 
     def _salvage(
@@ -215,6 +203,14 @@ class Appender:
             logger.warning("pipe %s is left for the reaper to seal: %s", pipe.row.id, exc)
             return None
         return 0 if end is None else max(0, min(end.seq - base, most))
+
+    def _carries_over(self, count: int, in_doubt: bool, exc: BackendError) -> None:
+        """So many messages are tried in another pipe. Told once, until a write succeeds."""
+        self._tally.carried_over += count
+        self._tally.doubtful += count if in_doubt else 0
+        level = logging.INFO if self._failing else logging.WARNING
+        logger.log(level, "carrying over to another pipe: %s", exc)
+        self._failing = True
 
     def _drop_current(self, pipe: OpenPipe) -> None:
         pipe.extent.close()

@@ -57,9 +57,9 @@ class Pusher:
         patient: bool = True,
     ) -> None:
         patient = patient and spool is None
-        self._appenders = Appenders(ports, queue, group_id, patient=patient)
-        self._intake = Intake(ports, queue, self._appenders, bury, spool)
         self.tally = Tally()
+        self._appenders = Appenders(ports, queue, group_id, patient=patient, tally=self.tally)
+        self._intake = Intake(ports, queue, self._appenders, bury, spool)
         self._clock = ports.clock
         self._life = ports.life
         self._doorbell = doorbell

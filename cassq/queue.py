@@ -43,8 +43,9 @@ from cassq.queues import (
 )
 from cassq.retries import Bury
 from cassq.spilling import Spool
-from cassq.stats import QueueStats, queue_stats
+from cassq.stats import QueueStats
 from cassq.tallies import Tally
+from cassq.troubles import stats_with_troubles
 from cassq.watched import Watched
 
 CHANGE_TRIES = 50
@@ -94,6 +95,10 @@ class Queue:
         return self._row.name
 
     @property
+    def id(self) -> str:
+        return self._row.id
+
+    @property
     def policy(self) -> QueuePolicy:
         """The policy as it is now. Cost: one read."""
         return self._load().policy
@@ -133,15 +138,8 @@ class Queue:
         if spool is not None:
             spool.expect(row)
         bell, bury = self._owner.doorbell(row.id), self._owner.bury()
-        pusher = Pusher(
-            self._ports,
-            self._watched,
-            bell,
-            bury=bury,
-            group_id=group_id,
-            spool=spool,
-            patient=patient,
-        )
+        asked = self._ports, self._watched, bell
+        pusher = Pusher(*asked, bury=bury, group_id=group_id, spool=spool, patient=patient)
         self._owner.look_after(pusher.tend, 0.25)
         self._owner.opened(pusher, self)
         return pusher
@@ -331,8 +329,8 @@ class Queue:
         return explain(self._ports, message_id, self._load())
 
     def stats(self) -> QueueStats:
-        """Depths for each group, pipes, age of the oldest message."""
-        return queue_stats(self._ports, self._load())
+        """Depths for each group, pipes, age of the oldest message, troubles of two days."""
+        return stats_with_troubles(self._ports, self._load())
 
     def rates(self) -> Rates:
         """Messages a second over the last 1, 5 and 15 minutes. Cost: that of `stats`, and the
@@ -342,7 +340,7 @@ class Queue:
     def stats_and_rates(self) -> tuple[QueueStats, Rates]:
         """Both, of one moment."""
         row = self._load()
-        stats = queue_stats(self._ports, row)
+        stats = stats_with_troubles(self._ports, row)
         return stats, queue_rates(self._ports, row, stats)
 
     def history(

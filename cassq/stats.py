@@ -69,13 +69,15 @@ class GroupStats:
 
 @dataclass(slots=True)
 class QueueStats:
-    """A queue at a glance. pushed: since it was created; pipes: by state."""
+    """A queue at a glance. pushed: since it was created; pipes: by state. troubles: how many
+    messages had which in the last two days, if they were asked for: see `cassq.troubles`."""
 
     name: str
     consistency: str
     pushed: int = 0
     pipes: dict[str, int] = field(default_factory=dict)
     groups: dict[str, GroupStats] = field(default_factory=dict)
+    troubles: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         told = asdict(self)

@@ -11,8 +11,11 @@ import threading
 from collections import Counter
 from types import TracebackType
 
+from cassq.errors import is_outage
+
 COUNTS = (
-    *("pushed", "spilled", "written_bytes", "popped", "redelivered", "committed"),
+    *("pushed", "spilled", "forwarded", "found", "carried_over", "doubtful", "refused"),
+    *("written_bytes", "popped", "redelivered", "committed"),
     *("rolled_back", "released", "dead", "lost"),
 )
 
@@ -20,10 +23,12 @@ COUNTS = (
 class Tally:
     """What one pusher, or one popper of `group`, has done. All are messages unless named bytes.
 
-    pushed: durably; spilled: of those, into the spool. written_bytes: of frames, compressed if the
-    queue's are. popped: handed out; redelivered: claimed, and not for the first time. committed:
-    durably. rolled_back, released, dead: given back as failed, as untried, for good. lost: claims
-    that became another's.
+    pushed: durably; spilled: of those, into the spool. forwarded: from a spool; found: of those,
+    had arrived before. carried_over: to another pipe, as a write had failed; doubtful: of those,
+    may be in both. refused: not pushed, as the storage did not answer. written_bytes: of frames,
+    compressed if the queue's are. popped: handed out; redelivered: claimed, and not for the first
+    time. committed: durably. rolled_back, released, dead: given back as failed, as untried, for
+    good. lost: claims that became another's.
     push_failures: messages not pushed, by error. failures: operations, by (name, error).
     """
 
@@ -31,7 +36,8 @@ class Tally:
 
     def __init__(self, group: str = "") -> None:
         self.group = group
-        self.pushed = self.spilled = self.written_bytes = 0
+        self.pushed = self.spilled = self.forwarded = self.found = 0
+        self.carried_over = self.doubtful = self.refused = self.written_bytes = 0
         self.popped = self.redelivered = self.committed = 0
         self.rolled_back = self.released = self.dead = self.lost = 0
         self.push_failures: Counter[str] = Counter()
@@ -53,6 +59,7 @@ class Tally:
         pushed = int(getattr(exc, "fields", {}).get("pushed", 0))
         self.pushed += pushed
         self.push_failures[type(exc).__name__] += count - pushed
+        self.refused += count - pushed if is_outage(exc) else 0
 
     def given(self, count: int, *, counted: bool, doomed: bool) -> None:
         """Messages are given back."""

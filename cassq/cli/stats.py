@@ -20,6 +20,7 @@ from cassq.clock import SystemClock
 from cassq.errors import UsageError
 from cassq.history import STEPS, WINDOWS_MS, Rates, Windows
 from cassq.stats import QueueStats
+from cassq.troubles import TROUBLES
 
 WATCH_SECONDS = 2.0
 WATCH_SECONDS_MIN = 0.1
@@ -107,7 +108,8 @@ def stats(
 
     For one queue the pipes are shown by state, how fast messages were pushed, popped, committed
     and put away over the last 1, 5 and 15 minutes, and how often those waiting or pending were
-    delivered. With --watch and --json each line is an object.
+    delivered; and, if there were any in the last two days, troubles: messages that were spilled,
+    carried over, written twice perhaps, and so on. With --watch and --json each line is an object.
 
     --history shows what was noted once a minute while a client or `cassq reap` ran: minutes are
     kept for 2 days, hours for 60 days, days for 5 years.
@@ -202,7 +204,7 @@ def _lines(found: list[Found], queue: str | None) -> list[str]:
         pipes = ", ".join(f"{count:,} {state}" for state, count in stats.pipes.items())
         lines += ["", f"pipes: {pipes}; consistency: {stats.consistency}", ""]
         lines += output.table_lines(RATE_HEADERS, _rate_rows(rates))
-        lines += _delivery_lines(stats)
+        lines += _delivery_lines(stats) + _trouble_lines(stats)
     return lines
 
 
@@ -225,6 +227,12 @@ def _delivery_lines(stats: QueueStats) -> list[str]:
         for times, count in sorted(group.deliveries.items())
     ]
     return ["", *output.table_lines(("GROUP", "DELIVERED", "MESSAGES"), told)] if told else []
+
+
+def _trouble_lines(stats: QueueStats) -> list[str]:
+    """What became of messages while storage or consumers failed."""
+    told = [(count, TROUBLES[name]) for name, count in stats.troubles.items()]
+    return ["", *output.table_lines(("MESSAGES", "IN THE LAST 2 DAYS"), told)] if told else []
 
 
 def _rows(stats: QueueStats) -> list[tuple[object, ...]]:

@@ -36,7 +36,9 @@ def ticks(ms: int) -> None:
     eventually("time passes", lambda: clock.wall_ms() >= start_ms + ms)
 
 
-def in_threads(count: int, work: Callable[[int], None]) -> None:
+def in_threads(
+    count: int, work: Callable[[int], None], *, seconds: float = DEADLINE_SECONDS
+) -> None:
     """Run `work(0..count)` in as many threads; the first error of theirs is raised here."""
     errors: list[BaseException] = []
 
@@ -52,7 +54,7 @@ def in_threads(count: int, work: Callable[[int], None]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        joined("a thread of this test", thread)
+        joined("a thread of this test", thread, seconds=seconds)
     if errors:
         raise errors[0]
 

@@ -491,3 +491,62 @@ def test_the_command_shows_a_spool_without_asking_a_server(
     refused = CliRunner().invoke(main, ["spill", "status", "--url", "file:cassq-data"])
     assert refused.exit_code == 2
     assert "names no spool" in refused.stderr
+
+
+# --- what it was like is told -----------------------------------------------------------------
+
+
+def test_what_was_spilled_and_forwarded_is_told_by_every_client_of_the_queue(
+    cluster: FakeCluster, client: cassq.Client, tmp_path: Path
+) -> None:
+    queue = client.create_queue("jobs")
+    pusher = queue.pusher()
+    assert queue.stats().troubles == {}
+    cluster.lost = 1
+    pusher.push_many([b"x"] * 30)
+    forwarded(client)
+    strict = client.create_queue("orders", consistency="cp").pusher()
+    cluster.down = True
+    with pytest.raises(BackendUnavailableError):
+        strict.push(b"x")
+    cluster.down = False
+    told = {"spilled": 30, "forwarded": 30, "found": 30}
+    with cluster.client(tmp_path / "elsewhere") as other:
+        seen = other.queue("jobs")
+        eventually("it is noted", lambda: seen.stats().troubles == told)
+        assert seen.stats_and_rates()[0].as_dict()["troubles"] == told
+        orders = other.queue("orders")
+        eventually("it is noted", lambda: orders.stats().troubles == {"refused": 1})
+    pusher.push(b"y")
+    client.close()
+    with cluster.client(tmp_path / "elsewhere") as other:
+        assert other.queue("jobs").stats().troubles == told, "nothing is noted twice"
+
+
+def test_a_write_that_failed_and_one_without_an_answer_are_counted_without_a_spool(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    with cassq.Client("cassandra://fake", cluster.open(), cluster.clock) as client:
+        queue = client.create_queue("jobs")
+        pusher = queue.pusher()
+        pusher.push(b"first")
+        cluster.lost = 1
+        pusher.push_many([b"%d" % n for n in range(10)])
+        # What was written was found at its place, so nothing is carried over.
+        assert (pusher.tally.carried_over, pusher.tally.doubtful) == (0, 0)
+        failing = [True]
+
+        def fail_once() -> None:
+            if failing:
+                failing.pop()
+                raise BackendUnavailableError("this once")
+
+        cluster.before = fail_once
+        pusher.push_many([b"%d" % n for n in range(10, 17)])
+        assert (pusher.tally.carried_over, pusher.tally.doubtful) == (7, 0)
+    with cassq.Client("cassandra://fake", cluster.open(), cluster.clock) as client:
+        queue = client.queue("jobs")
+        assert queue.stats().troubles == {"carried_over": 7}
+        assert sorted(int(m.payload) for m in drained(queue) if m.payload != b"first") == [
+            *range(17)
+        ]

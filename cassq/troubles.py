@@ -1,0 +1,103 @@
+"""Troubles: how often the clients of a queue had to make do, counted, and noted for all to see.
+
+Each client adds what its pushers and poppers have counted since it noted last, as one sample, under
+a subject of its own. The sum is that of the last two days, as samples are kept so long.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+
+from cassq.catalog.port import Catalog
+from cassq.catalog.rows import QueueRow, Sample
+from cassq.history import KEPT_MS, MINUTE_MS
+from cassq.ports import Ports
+from cassq.stats import QueueStats, queue_stats
+from cassq.tallies import Tally
+
+NOTE_SECONDS = 5.0
+TRIES_MAX = 50
+# What is counted, of tallies.
+TROUBLES = {
+    "carried_over": "carried over to another pipe, as a write had failed",
+    "doubtful": "of those, written twice perhaps, as nobody answered",
+    "spilled": "spilled to the disk of a client",
+    "forwarded": "forwarded from there",
+    "found": "of those, found to have arrived before",
+    "lost": "whose claim became another's while they were worked on",
+    "refused": "not pushed, as the storage did not answer",
+}
+
+
+class Notebook:
+    """Of one client: what is still to be noted. Thread-safe."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._mutex = threading.Lock()
+        self._tallies: list[tuple[str, Tally, Counter[str]]] = []
+
+    def add(self, queue_id: str, tally: Tally) -> None:
+        """Note from now on what this tally counts for a queue."""
+        with self._mutex:
+            self._tallies.append((queue_id, tally, Counter()))
+
+    def tend(self) -> float:
+        """Note what is new; seconds until the next time. Cost: none if nothing is, else one write
+        a queue."""
+        with self._mutex:
+            news: dict[str, list[tuple[Counter[str], Counter[str]]]] = {}
+            over = {id(tally) for _, tally, _ in self._tallies if tally.over}
+            for queue_id, tally, noted in self._tallies:
+                new = _counted(tally) - noted
+                if new:
+                    news.setdefault(queue_id, []).append((noted, new))
+            for queue_id, found in news.items():
+                total: Counter[str] = Counter()
+                for _, new in found:
+                    total.update(new)
+                _note(self._ports.catalog, queue_id, self._ports.ids.client, total)
+                for noted, new in found:
+                    noted.update(new)
+            self._tallies = [each for each in self._tallies if id(each[1]) not in over]
+        return NOTE_SECONDS
+
+
+def _counted(tally: Tally) -> Counter[str]:
+    return Counter({name: count for name in TROUBLES if (count := getattr(tally, name))})
+
+
+def _note(catalog: Catalog, queue_id: str, client: str, new: Counter[str]) -> None:
+    """Add a sample; at another millisecond if somebody has one there."""
+    data = json.dumps({**new, "client": client})
+    at_ms = catalog.now_ms()
+    for _ in range(TRIES_MAX):
+        sample = Sample(_subject(queue_id), MINUTE_MS, at_ms, data)
+        catalog.add_samples([sample])
+        if sample in catalog.samples(sample.subject, MINUTE_MS, at_ms):
+            return
+        at_ms += 1
+
+
+def troubles_of(catalog: Catalog, queue_id: str) -> dict[str, int]:
+    """How many messages had which trouble in the last two days, as far as it was noted. Cost: a
+    range of a key."""
+    found: Counter[str] = Counter()
+    since_ms = catalog.now_ms() - KEPT_MS[MINUTE_MS]
+    for sample in catalog.samples(_subject(queue_id), MINUTE_MS, since_ms):
+        noted = json.loads(sample.data)
+        found.update({name: noted.get(name, 0) for name in TROUBLES})
+    return {name: found[name] for name in TROUBLES if found[name]}
+
+
+def stats_with_troubles(ports: Ports, queue: QueueRow) -> QueueStats:
+    """The statistics of a queue, with its troubles. Cost: that of both."""
+    stats = queue_stats(ports, queue)
+    stats.troubles = troubles_of(ports.catalog, queue.id)
+    return stats
+
+
+def _subject(queue_id: str) -> str:
+    return f"troubles:{queue_id}"
