@@ -93,6 +93,15 @@ class Meter:
 
 # --- what this client did ------------------------------------------------------------------------
 
+# The messages of pushers: attribute of a tally, which is in the metric's name, and help.
+_OF_PUSHERS = (
+    ("spilled", "Messages pushed into the local spool, as no quorum answered."),
+    ("forwarded", "Messages forwarded from the local spool."),
+    ("found", "Of those forwarded, the ones that had arrived before."),
+    ("carried_over", "Messages written to another pipe, as a write had failed."),
+    ("doubtful", "Of those carried over, the ones that may be there twice."),
+    ("refused", "Messages not pushed, as the storage did not answer."),
+)
 # The messages of poppers: attribute of a tally, metric, help.
 _OF_POPPERS = (
     ("redelivered", "redelivered_messages", "Messages claimed that were delivered before."),
@@ -122,7 +131,6 @@ def client_metrics(totals: Mapping[tuple[str, str], Tally]) -> list[Metric]:
         ({SYSTEM: "cassq", OPERATION: "pop", QUEUE: queue, GROUP: group}, tally.popped)
         for (queue, group), tally in poppers.items()
     ]
-    spilled: Values = [({QUEUE: q}, t.spilled) for q, t in pushers.items()]
     written: Values = [({QUEUE: q}, t.written_bytes) for q, t in pushers.items()]
     metrics = [
         Metric(
@@ -134,17 +142,14 @@ def client_metrics(totals: Mapping[tuple[str, str], Tally]) -> list[Metric]:
         Metric(
             "messaging_client_consumed_messages_total", COUNTER, "Messages handed out.", consumed
         ),
-        Metric(
-            "cassq_client_spilled_messages_total",
-            COUNTER,
-            "Messages pushed into the local spool, as no quorum answered.",
-            spilled,
-        ),
         Metric("cassq_client_written_bytes_total", COUNTER, "Bytes of messages written.", written),
         Metric(
             "cassq_client_failures_total", COUNTER, "Operations of poppers that failed.", failed
         ),
     ]
+    for name, help_text in _OF_PUSHERS:
+        counts: Values = [({QUEUE: q}, getattr(t, name)) for q, t in pushers.items()]
+        metrics.append(Metric(f"cassq_client_{name}_messages_total", COUNTER, help_text, counts))
     for name, metric, help_text in _OF_POPPERS:
         values: Values = [({QUEUE: q, GROUP: g}, getattr(t, name)) for (q, g), t in poppers.items()]
         metrics.append(Metric(f"cassq_client_{metric}_total", COUNTER, help_text, values))

@@ -45,22 +45,24 @@ class Notebook:
             self._tallies.append((queue_id, tally, Counter()))
 
     def tend(self) -> float:
-        """Note what is new; seconds until the next time. Cost: none if nothing is, else one write
-        a queue."""
+        """Note what is new; seconds until the next time. By one thread at a time. Cost: none if
+        nothing is, else one write a queue."""
         with self._mutex:
-            news: dict[str, list[tuple[Counter[str], Counter[str]]]] = {}
-            over = {id(tally) for _, tally, _ in self._tallies if tally.over}
-            for queue_id, tally, noted in self._tallies:
-                new = _counted(tally) - noted
-                if new:
-                    news.setdefault(queue_id, []).append((noted, new))
-            for queue_id, found in news.items():
-                total: Counter[str] = Counter()
-                for _, new in found:
-                    total.update(new)
-                _note(self._ports.catalog, queue_id, self._ports.ids.client, total)
-                for noted, new in found:
-                    noted.update(new)
+            tallies = list(self._tallies)
+        over = {id(tally) for _, tally, _ in tallies if tally.over}
+        news: dict[str, list[tuple[Counter[str], Counter[str]]]] = {}
+        for queue_id, tally, noted in tallies:
+            new = _counted(tally) - noted
+            if new:
+                news.setdefault(queue_id, []).append((noted, new))
+        for queue_id, found in news.items():
+            total: Counter[str] = Counter()
+            for _, new in found:
+                total.update(new)
+            _note(self._ports.catalog, queue_id, self._ports.ids.client, total)
+            for noted, new in found:
+                noted.update(new)
+        with self._mutex:
             self._tallies = [each for each in self._tallies if id(each[1]) not in over]
         return NOTE_SECONDS
 

@@ -36,9 +36,7 @@ def ticks(ms: int) -> None:
     eventually("time passes", lambda: clock.wall_ms() >= start_ms + ms)
 
 
-def in_threads(
-    count: int, work: Callable[[int], None], *, seconds: float = DEADLINE_SECONDS
-) -> None:
+def in_threads(count: int, work: Callable[[int], None]) -> None:
     """Run `work(0..count)` in as many threads; the first error of theirs is raised here."""
     errors: list[BaseException] = []
 
@@ -54,7 +52,7 @@ def in_threads(
     for thread in threads:
         thread.start()
     for thread in threads:
-        joined("a thread of this test", thread, seconds=seconds)
+        joined("a thread of this test", thread)
     if errors:
         raise errors[0]
 

@@ -172,3 +172,19 @@ def test_metrics_are_named_by_the_rules_of_prometheus() -> None:
         assert metric.name.endswith("_total") == (metric.kind == COUNTER), metric.name
         assert metric.help.endswith(".")
         assert len({tuple(labels) for labels, _ in metric.values}) <= 1, metric.name
+
+
+def test_what_pushers_had_trouble_with_is_told() -> None:
+    one = tally(pushed=9, spilled=4, forwarded=3, found=1, carried_over=2, doubtful=1)
+    one.push_failed(5, BackendTimeoutError())
+    found = client_metrics({("mail", ""): one})
+    told = {
+        "spilled": 4,
+        "forwarded": 3,
+        "found": 1,
+        "carried_over": 2,
+        "doubtful": 1,
+        "refused": 5,
+    }
+    for name, count in told.items():
+        assert values(found, f"cassq_client_{name}_messages_total") == [({QUEUE: "mail"}, count)]
