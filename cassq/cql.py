@@ -26,7 +26,7 @@ from cassandra.cluster import (
 )
 from cassandra.query import BatchStatement, BatchType, BoundStatement, PreparedStatement
 
-from cassq.clock import Clock, Stopwatch
+from cassq.clock import Clock
 from cassq.cluster_time import ClusterTime, Learn
 from cassq.contact import (
     CONSISTENCIES,
@@ -43,6 +43,7 @@ from cassq.errors import (
     ClosedError,
     ConfigError,
 )
+from cassq.tries import Tries
 
 logger = logging.getLogger("cassq")
 
@@ -56,8 +57,6 @@ Statement = tuple[str, Sequence[Any]]  # its text, and the values of its questio
 
 PATIENCE_SECONDS = 10.0  # how long a plain statement is tried
 IN_FLIGHT = 64
-PAUSE_MIN, PAUSE_MAX = 0.01, 0.5
-BUSY_PAUSE = 0.001
 SCHEMA_SECONDS = 60.0
 MEASUREMENTS = 3  # of the servers' time, at the beginning
 
@@ -222,7 +221,7 @@ class Cql:
         return answers
 
     def _apply(self, statement: Any) -> tuple[bool, Row]:
-        tries = _Tries(self._clock, self._patience)
+        tries = Tries(self._clock, self._patience)
         while True:
             try:
                 rows = self._result(self.send(statement), statement, conditional=True)
@@ -316,7 +315,7 @@ class Cql:
     def _patiently(self, sent_ms: int, future: ResponseFuture, statement: Any) -> list[Row]:
         """The rows of a try that was answered in time: else this process stood still, and what it
         wrote may have been sent, with its stamp of before, at any time since."""
-        tries = _Tries(self._clock, self._patience)
+        tries = Tries(self._clock, self._patience)
         while True:
             try:
                 rows = self._result(future, statement, conditional=False)
@@ -364,7 +363,7 @@ class Cql:
         return prepared
 
     def _prepare(self, text: str) -> PreparedStatement:
-        tries = _Tries(self._clock, self._patience)
+        tries = Tries(self._clock, self._patience)
         while True:
             try:
                 prepared = self._session.prepare(self._qualified(text))
@@ -384,21 +383,3 @@ class Cql:
 
     def _explained(self, exc: Exception, *, conditional: bool) -> BackendError:
         return explained(exc, self.contact.told, conditional=conditional)
-
-
-class _Tries:
-    """The pauses between tries of one statement, longer and longer, until patience is over."""
-
-    def __init__(self, clock: Clock, patience: float) -> None:
-        self._clock = clock
-        self._patience = patience
-        self._waited = Stopwatch()
-        self._pause = 0.0
-
-    def wait_after(self, exc: BackendError) -> None:
-        """Wait until it is time for another try; raises `exc` when there is to be none."""
-        first = BUSY_PAUSE if isinstance(exc, OverloadedError) else PAUSE_MIN
-        pause = self._pause = min(max(2 * self._pause, first), PAUSE_MAX)
-        if not exc.retryable or self._waited.seconds() + pause > self._patience:
-            raise exc
-        self._clock.sleep(pause)
