@@ -13,7 +13,7 @@ from cassq.clock import SystemClock
 from cassq.cql import Cql
 from cassq.queues import GroupPolicy, QueuePolicy
 from tests.contract.backends import CatalogPlace
-from tests.contract.rows import group_row, make_queue, queue_row
+from tests.contract.rows import group_row, make_queue, pipe_row, queue_row
 from tests.contract.shaky_cql import ShakyCql
 
 ROW = Dedup("id of q", "a", "p", 5, at_ms=100)
@@ -46,6 +46,7 @@ WRITES: dict[str, Write] = {
     "a lease": lambda c: c.take_lease("l", "me", 60_000) == 1,
     "a dedup id": lambda c: c.dedup(ROW) == ROW,
     "an incident": lambda c: c.put_incident(INCIDENT),
+    "a pipe": lambda c: c.add_pipe(pipe_row("p")),
 }
 
 
@@ -59,7 +60,7 @@ def test_an_answer_that_gets_lost_is_read_back(
     assert session(shaky).lost in (0, 1)
 
 
-@pytest.mark.parametrize("what", ["a queue", "a lease", "a dedup id"])
+@pytest.mark.parametrize("what", ["a queue", "a lease", "a dedup id", "a pipe"])
 @pytest.mark.parametrize("unsent", [1, 2])
 def test_what_did_not_arrive_is_written_again(
     shaky: CassandraCatalog, what: str, unsent: int

@@ -19,11 +19,12 @@ from cassq.catalog.cassandra.pipe_lists import (
 from cassq.catalog.cassandra.pipe_rows import Pipe
 from cassq.catalog.cassandra.retiring import Retiring
 from cassq.catalog.rows import GroupRow, PipeRow, PipeState, QueueRow
-from cassq.cql import settled
+from cassq.cql import Row, settled
 from cassq.errors import BackendTimeoutError
 from cassq.frames import Place
 
 TRIES = 20
+INSERT_TRIES = 3
 LISTED_AT_ONCE = 64
 
 # The newest pipe of a strict queue, by compare-and-set.
@@ -73,15 +74,24 @@ class PipeTables(Retiring):
         return queue
 
     def _insert(self, row: PipeRow) -> bool:
-        """Whether the row is ours, and not another's of the same id."""
+        """Whether the row is ours, and not another's of the same id. What did not arrive is
+        written again: no row is no sign that the queue is gone."""
         self._cql.write(cql.PUT_BEAT, (row.id, row.beat, row.state != PipeState.READY, row.rate))
         values = cql.columns(row)
+        found: list[Row] = []
 
-        def is_ours() -> bool:
-            found = self._cql.read(cql.PIPE, (row.id,), serial=True)
-            return bool(found) and cql.pipe_of(row.id, found[0]).row.ordinal == row.ordinal
+        def stands() -> bool:
+            found[:] = self._cql.read(cql.PIPE, (row.id,), serial=True)
+            return bool(found)
 
-        return settled(lambda: self._cql.apply(cql.ADD_PIPE, values)[0], is_ours)
+        failed = 0
+        while not settled(lambda: self._cql.apply(cql.ADD_PIPE, values)[0], stands):
+            if stands():
+                break
+            failed += 1
+            if failed == INSERT_TRIES:
+                raise BackendTimeoutError(f"the row of pipe {row.id} could not be written")
+        return not found or cql.pipe_of(row.id, found[0]).row.ordinal == row.ordinal
 
     def _become_tail(self, row: PipeRow) -> bool:
         values = (row.id, row.queue_id, row.predecessor)
