@@ -17,7 +17,7 @@ SHORT = Plan(
     servers=(
         Step(2.0, "kill node", 1, 4.0),
         Step(9.0, "stop node", 2, 4.0),
-        Step(16.0, "stop leading keeper", 0, 3.0),
+        Step(16.0, "stop leading keeper", 1, 3.0),
         Step(22.0, "kill keeper", 1, 2.0),
         Step(27.0, "restart all nodes", 0, 0.0),
     ),
