@@ -24,3 +24,13 @@ class Ids:
     def version(self) -> str:
         """A version of a row that was never used before."""
         return f"{self.client}.{next(self._numbers)}"
+
+
+def made_at_ms(name: str) -> int | None:
+    """The time that `Ids.new` was told, by the name it gave; None for a name of another kind."""
+    if len(name) != _TIME_DIGITS + _RANDOM_DIGITS:
+        return None
+    try:
+        return int(name[:_TIME_DIGITS], 16)
+    except ValueError:
+        return None

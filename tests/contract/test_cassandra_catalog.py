@@ -8,10 +8,13 @@ from dataclasses import replace
 import pytest
 
 from cassq.catalog.cassandra import CassandraCatalog
+from cassq.catalog.cassandra.cursor_tables import LIST_PIPES, NOTE_PIPE
+from cassq.catalog.cassandra.queue_tables import NOTE_NAME, ORPHAN_MS, name_slice
 from cassq.catalog.rows import Dedup, Incident
 from cassq.clock import SystemClock
 from cassq.cql import Cql
-from cassq.queues import GroupPolicy, QueuePolicy
+from cassq.ids import Ids
+from cassq.queues import GroupPolicy, QueuePolicy, to_json
 from tests.contract.backends import CatalogPlace
 from tests.contract.rows import group_row, make_queue, pipe_row, queue_row
 from tests.contract.shaky_cql import ShakyCql
@@ -106,6 +109,41 @@ def test_a_name_that_points_at_a_deleted_queue_may_be_taken(shaky: CassandraCata
     again = queue_row("q", "another id")
     assert shaky.create_queue(again, replace(group_row(), id="g", queue_id="another id"))
     assert shaky.queue("q") == again
+
+
+def test_a_queue_whose_maker_ended_without_its_name_is_swept_when_it_is_old(
+    shaky: CassandraCatalog,
+) -> None:
+    now_ms = shaky.now_ms()
+    ids = {Ids().new(now_ms - age_ms): age_ms for age_ms in (2 * ORPHAN_MS, ORPHAN_MS // 2)}
+    for queue_id in ids:
+        assert not shaky.create_queue(queue_row("q", queue_id), group_row("default", "q"))
+        # As it was before its maker took it back.
+        values = (queue_id, "q", to_json(QueuePolicy()))
+        shaky._cql.apply(
+            "INSERT INTO queues (queue_id, name, policy, version, groups_version, tail, deleted,"
+            " wished_pipes, wished_ms, group_name) VALUES (?, ?, ?, 1, 1, '', false, 1, 0, 'd')"
+            " IF NOT EXISTS",
+            values,
+        )
+        shaky._cql.write(NOTE_NAME, (name_slice("q"), "q", queue_id))
+    assert [row.id for row in shaky.queues()] == ["id of q"]
+    deleted = [row.id for row in shaky.queues(deleted=True)]
+    assert [ids[queue_id] for queue_id in deleted] == [2 * ORPHAN_MS]
+    shaky.forget_queue(deleted[0])
+    assert shaky.queues(deleted=True) == []
+    assert shaky.queue("q") is not None
+
+
+def test_a_partition_of_many_rows_is_read_page_by_page(shaky: CassandraCatalog) -> None:
+    """The driver's pages have 5,000 rows."""
+    count = 11_000
+    note = [(NOTE_PIPE, ("g", f"p{number:05}")) for number in range(count)]
+    for first in range(0, count, 1000):
+        shaky._cql.write_batch(note[first : first + 1000])
+    rows, other = shaky._cql.read_many([(LIST_PIPES, ("g",)), (LIST_PIPES, ("other",))])
+    assert [pipe_id for (pipe_id,) in rows] == [f"p{number:05}" for number in range(count)]
+    assert other == []
 
 
 def test_of_many_dedup_ids_those_written_are_put_back_when_one_was_taken_meanwhile(

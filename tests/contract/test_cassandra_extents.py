@@ -287,9 +287,12 @@ def test_an_overloaded_node_slows_the_writer_and_fails_nothing(
 ) -> None:
     writer = store.create(PIPE, "q")
     cql.failing = [OverloadedError("too much to do") for _ in range(12)]
+    flying: list[int] = []
+    cql.before_result = lambda: flying.append(writer._flying_bytes)
     before_ms = clock.boot_ms()
     assert append(writer, *[1] * 6, size=300).seq == 6
     assert clock.boot_ms() - before_ms > 100
+    assert 0 < max(flying) <= SMALL.flight_bytes, "what is under way is bounded"
     assert read_all(store.reader(PIPE), 6) == expected(0, 6, 300)
 
 

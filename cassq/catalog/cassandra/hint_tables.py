@@ -1,6 +1,7 @@
 """What may have something to do, in Cassandra: looked for queue by queue.
 
-There is no index over all queues: what is asked of all costs what it costs of each.
+There is no index over all queues: what is asked of all is asked of each, side by side. Where names
+are all that is known of a queue, as it may be for a moment, it has no pipes.
 """
 
 from __future__ import annotations
@@ -25,16 +26,19 @@ class HintTables(PipeTables, DueTables):
     """The part of the catalog that knows where something may be to do."""
 
     def unsealed_pipes(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
-        """Cost: three rounds of reads a queue."""
-        rows = [row for queue_id in self._scope(queue_ids) for row in self._live(queue_id)]
+        """Cost: two rounds of reads, of some for each queue side by side; then one round for each
+        that has pipes."""
+        found = self._live_in(self._scope(queue_ids))
+        rows = (row for live in found.values() for row in live)
         return _in_order(row for row in rows if row.state < PipeState.SEALED)
 
     def finished_pipes(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
-        """Cost: four rounds of reads a queue; what a group has done with is remembered."""
+        """Cost: as `unsealed_pipes`; for each queue with sealed pipes a read, and a round of reads
+        a group: what a group has done with is remembered."""
         found: list[PipeRow] = []
-        for queue_id in self._scope(queue_ids):
-            groups = self._queue_and_groups(queue_id)[1]
-            rows = [row for row in self._live(queue_id) if row.state is PipeState.SEALED]
+        for queue_id, live in self._live_in(self._scope(queue_ids)).items():
+            rows = [row for row in live if row.state is PipeState.SEALED]
+            groups = self._queue_and_groups(queue_id)[1] if rows else []
             for group in groups:
                 mine = [row for row in rows if row.is_for(group.id)]
                 done = self._done.setdefault((group.id, True), set())
@@ -44,11 +48,13 @@ class HintTables(PipeTables, DueTables):
         return _in_order(found)
 
     def due_groups(self, now_ms: int, queue_ids: Collection[str] | None = None) -> list[GroupRow]:
-        """Cost: a read a queue, then as `due` for all groups together."""
+        """Cost: a read a queue side by side, then as `due` for all groups together."""
+        found = self._queues_and_groups(self._scope(queue_ids))
         groups = {
             group.id: group
-            for queue_id in self._scope(queue_ids)
-            for group in self.groups(queue_id)
+            for queue, some in found
+            if queue is not None and not queue.deleted
+            for group in some
         }
         due = {row.group_id for row in self._due(sorted(groups), now_ms)}
         return [groups[group_id] for group_id in sorted(due)]
@@ -66,7 +72,7 @@ class HintTables(PipeTables, DueTables):
         return found[:limit]
 
     def limited_queues(self, queue_ids: Collection[str] | None = None) -> list[QueueRow]:
-        """Cost: as `queues`, or a read a queue."""
+        """Cost: a read a queue, side by side."""
         return [row for row in self._queue_rows(queue_ids) if _is_limited(row)]
 
     def busy_queues(self, queue_ids: Collection[str] | None = None) -> list[str]:
@@ -88,18 +94,14 @@ class HintTables(PipeTables, DueTables):
         return settled(lambda: self._cql.apply(WISH, values)[0], is_wished)
 
     def live_queues(self) -> list[str]:
-        """Cost: as `queues`, and three rounds of reads a queue."""
-        return sorted(row.id for row in self.queues() if self._live(row.id))
+        """Cost: as `unsealed_pipes`."""
+        return sorted(self._live_in(self._scope(None)))
 
     def _scope(self, queue_ids: Collection[str] | None) -> list[str]:
-        if queue_ids is not None:
-            return list(queue_ids)
-        return [row.id for row in self.queues()]
+        return list(queue_ids) if queue_ids is not None else self._listed_queues()
 
     def _queue_rows(self, queue_ids: Collection[str] | None) -> list[QueueRow]:
-        if queue_ids is None:
-            return self.queues()
-        rows = [self.queue_by_id(queue_id) for queue_id in queue_ids]
+        rows = self._queues_by_id(self._scope(queue_ids))
         return [row for row in rows if row is not None and not row.deleted]
 
 

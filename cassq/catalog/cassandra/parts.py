@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from cassq.catalog.cassandra.gaps import Gaps
 from cassq.catalog.cassandra.pipe_rows import Pipe
@@ -34,6 +34,20 @@ class Parts(Catalog):
     @abc.abstractmethod
     def _queue_and_groups(self, queue_id: str) -> tuple[QueueRow | None, list[GroupRow]]:
         """A queue with its groups by name, of one moment. Cost: one read of one partition."""
+
+    @abc.abstractmethod
+    def _queues_and_groups(
+        self, queue_ids: Sequence[str]
+    ) -> list[tuple[QueueRow | None, list[GroupRow]]]:
+        """The same of several queues. Cost: one read each, side by side."""
+
+    @abc.abstractmethod
+    def _queues_by_id(self, queue_ids: Sequence[str]) -> list[QueueRow | None]:
+        """Queues, also while they are being deleted. Cost: one read each, side by side."""
+
+    @abc.abstractmethod
+    def _listed_queues(self) -> list[str]:
+        """The ids of all queues that may be there. Cost: 16 reads side by side."""
 
     @abc.abstractmethod
     def _group(self, group_id: str) -> GroupRow | None:

@@ -87,16 +87,26 @@ class PipeLists(Parts):
 
     def _entries(self, queue_id: str) -> list[Entry]:
         """The entries of a queue's pipes in order. Cost: two rounds of reads."""
+        return self._entries_of([queue_id])[queue_id]
+
+    def _entries_of(self, queue_ids: Sequence[str]) -> dict[str, list[Entry]]:
+        """The same of several queues. Cost: two rounds of reads, of one read a queue and one for
+        each of its slices."""
         asked_us = self._cql.stamp()
-        slices = self._cql.read(SLICES, (queue_id,))
-        found = self._cql.read_many(
-            [(ENTRIES, (queue_id, slice_, floor or 0)) for slice_, floor in slices]
-        )
-        for (slice_, floor), rows in zip(slices, found, strict=True):
-            self._raise_floor(queue_id, slice_, floor or 0, rows[0][0] if rows else None)
+        listed = self._cql.read_many([(SLICES, (queue_id,)) for queue_id in queue_ids])
+        slices = [
+            (queue_id, slice_, floor or 0)
+            for queue_id, rows in zip(queue_ids, listed, strict=True)
+            for slice_, floor in rows
+        ]
+        entries: dict[str, list[Entry]] = {queue_id: [] for queue_id in queue_ids}
+        found = self._cql.read_many([(ENTRIES, values) for values in slices])
+        for (queue_id, slice_, floor), rows in zip(slices, found, strict=True):
+            self._raise_floor(queue_id, slice_, floor, rows[0][0] if rows else None)
             positions = [position for position, _ in rows]
             self._gaps.read(COVER_ENTRIES, (queue_id, slice_), positions, asked_us, int)
-        return [Entry(*row) for rows in found for row in rows]
+            entries[queue_id] += (Entry(*row) for row in rows)
+        return entries
 
     def _raise_floor(self, queue_id: str, slice_: int, floor: int, first: int | None) -> None:
         """Keep tombstones out of the next reads."""
@@ -152,6 +162,15 @@ class PipeLists(Parts):
     def _live(self, queue_id: str) -> list[PipeRow]:
         """The live pipes of a queue, oldest first. Cost: three rounds of reads."""
         return self._live_of(queue_id, self._entries(queue_id))
+
+    def _live_in(self, queue_ids: Sequence[str]) -> dict[str, list[PipeRow]]:
+        """The same of several queues; those without are left out. Cost: two rounds of reads for
+        all of them, and one for each that has pipes."""
+        listed = self._entries_of(queue_ids)
+        rows = {
+            queue_id: self._live_of(queue_id, some) for queue_id, some in listed.items() if some
+        }
+        return {queue_id: live for queue_id, live in rows.items() if live}
 
     def _live_of(self, queue_id: str, entries: Sequence[Entry]) -> list[PipeRow]:
         rows = self._rows(queue_id, entries)

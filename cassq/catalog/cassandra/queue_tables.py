@@ -12,17 +12,21 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cassq.catalog.cassandra.parts import TRIES, Parts, contended
 from cassq.catalog.rows import GroupRow, QueueRow
 from cassq.cql import Row, settled
 from cassq.frames import Place
+from cassq.ids import made_at_ms
 from cassq.queues import OWN, GroupPolicy, QueuePolicy, group_policy, queue_policy, to_json
+
+QueueAndGroups = tuple[QueueRow | None, list[GroupRow]]
 
 logger = logging.getLogger("cassq")
 
 NAME_SLICES = 16
+ORPHAN_MS = 3_600_000  # nobody takes so long to make a queue
 
 _QUEUE = "queue_id, name, policy, version, groups_version, tail, deleted, wished_pipes, wished_ms"
 # A queue alone: the static columns of its partition.
@@ -167,8 +171,18 @@ class QueueTables(Parts):
         rows = self._cql.read(QUEUE, (queue_id,))
         return queue_row(rows[0]) if rows else None
 
-    def queues(self, prefix: str = "", *, deleted: bool = False) -> list[QueueRow]:
-        """Cost: 16 reads side by side, then two a queue side by side."""
+    def _queues_by_id(self, queue_ids: Sequence[str]) -> list[QueueRow | None]:
+        """Cost: a read each, side by side."""
+        found = self._cql.read_many([(QUEUE, (queue_id,)) for queue_id in queue_ids])
+        return [queue_row(rows[0]) if rows else None for rows in found]
+
+    def _listed_queues(self) -> list[str]:
+        """The ids of all queues that may be there, in order of their names. Cost: 16 reads side
+        by side."""
+        return [queue_id for _, queue_id in self._listed_names("")]
+
+    def _listed_names(self, prefix: str) -> list[tuple[str, str]]:
+        """Names with that prefix, and the ids of queues that may have them."""
         beyond = prefix + "\U0010ffff"
         asked_us = self._cql.stamp()
         listed = self._cql.read_many(
@@ -177,15 +191,27 @@ class QueueTables(Parts):
         if not prefix:
             for slice_, names in enumerate(listed):
                 self._gaps.read(COVER_NAMES, (slice_,), [name for name, _ in names], asked_us)
-        hints = sorted({(row[0], row[1]) for rows in listed for row in rows})
-        found = self._cql.read_many([(QUEUE, (queue_id,)) for _, queue_id in hints])
-        rows = [queue_row(each[0]) for each in found if each]
-        rows = [row for row in rows if row.deleted == deleted]
+        return sorted({(row[0], row[1]) for rows in listed for row in rows})
+
+    def queues(self, prefix: str = "", *, deleted: bool = False) -> list[QueueRow]:
+        """Cost: 16 reads side by side, then two a queue side by side."""
+        queue_ids = [queue_id for _, queue_id in self._listed_names(prefix)]
+        found = self._queues_by_id(queue_ids)
+        rows = [row for row in found if row is not None and row.deleted == deleted]
         if deleted:
             return rows
         # One that lost its name to another before it was made has a row for a moment.
         owners = self._cql.read_many([(NAMED, (row.name,)) for row in rows])
-        return [row for row, owner in zip(rows, owners, strict=True) if owner == [(row.id,)]]
+        mine = [row for row, owner in zip(rows, owners, strict=True) if owner == [(row.id,)]]
+        self._clear_orphans(set(rows) - set(mine))
+        return mine
+
+    def _clear_orphans(self, nameless: Iterable[QueueRow]) -> None:
+        """Have those removed whose maker ended before they had a name, or lost it: what is old
+        enough. The sweep does the rest. Cost: a conditional write each."""
+        old_ms = self.now_ms() - ORPHAN_MS
+        old = [row for row in nameless if (made_ms := made_at_ms(row.id)) and made_ms < old_ms]
+        self._cql.apply_many([(MARK_DELETED, (row.id,)) for row in old])
 
     def update_queue(self, queue_id: str, version: int, policy: QueuePolicy) -> bool:
         """Cost: one conditional write."""
@@ -256,14 +282,12 @@ class QueueTables(Parts):
         """Cost: one read."""
         return self._queue_and_groups(queue_id)[1]
 
-    def _queue_and_groups(self, queue_id: str) -> tuple[QueueRow | None, list[GroupRow]]:
-        rows = self._cql.read(QUEUE_AND_GROUPS, (queue_id,))
-        groups = [
-            GroupRow(row[10], queue_id, row[9], group_policy(row[11]), row[12])
-            for row in rows
-            if row[11] is not None
-        ]
-        return (queue_row(rows[0]) if rows else None), groups
+    def _queue_and_groups(self, queue_id: str) -> QueueAndGroups:
+        return self._queues_and_groups([queue_id])[0]
+
+    def _queues_and_groups(self, queue_ids: Sequence[str]) -> list[QueueAndGroups]:
+        found = self._cql.read_many([(QUEUE_AND_GROUPS, (queue_id,)) for queue_id in queue_ids])
+        return [_with_groups(rows) for rows in found]
 
     def _group(self, group_id: str) -> GroupRow | None:
         place = self._cql.read(PLACE, (group_id,))
@@ -324,6 +348,16 @@ class QueueTables(Parts):
 
     def _raise_groups_version(self, queue_id: str, expected: int) -> bool:
         return self._cql.apply(RAISE_GROUPS_VERSION, (expected + 1, queue_id, expected))[0]
+
+
+def _with_groups(rows: Sequence[Row]) -> QueueAndGroups:
+    """The rows of a queue's partition."""
+    groups = [
+        GroupRow(row[10], row[0], row[9], group_policy(row[11]), row[12])
+        for row in rows
+        if row[11] is not None
+    ]
+    return (queue_row(rows[0]) if rows else None), groups
 
 
 def _group_values(row: GroupRow) -> tuple[str, str, str, int]:
