@@ -323,7 +323,8 @@ class Claimer:
         self, view: View, cursor: Cursor, limit: int, holder: Holder, lock: Lock
     ) -> list[Found]:
         for _ in range(TRIES_MAX):
-            rows = self._catalog.claims(cursor.group_id, cursor.pipe_id)
+            all_acked = cursor.ack.seq == cursor.chain.seq
+            rows = [] if all_acked else self._catalog.claims(cursor.group_id, cursor.pipe_id)
             row = next((row for row in rows if row.state is not ClaimState.DONE), None)
             if row is None:
                 wish = Wish(self.name, holder, limit, self._welcome)

@@ -215,9 +215,13 @@ class Window:
         self._views.clear()
 
     def has_news(self) -> bool:
-        """Whether a known open pipe grew past what is known to be claimed. Memory reads only."""
-        return any(
-            view.reader.published().seq > view.cursor.chain.seq
+        """Whether a known open pipe grew past what is known to be claimed. Memory reads only; on
+        networked stores one round of reads."""
+        known = [
+            (view.reader, view.cursor.chain.seq)
             for view in list(self._views.values())
             if view.row.end is None and view.reader is not None and view.cursor is not None
-        )
+        ]
+        for reader, _ in known if len(known) > 1 else ():
+            reader.ask_published()
+        return any(reader.published().seq > claimed for reader, claimed in known)

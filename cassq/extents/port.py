@@ -96,6 +96,11 @@ class ExtentReader(abc.ABC):
         behind other processes. Cost: a memory read; there, a read when it was not asked for of
         late."""
 
+    def ask_published(self) -> None:
+        """Say that `published` will be asked for: on networked stores several pipes are then
+        looked at in one round. Cost: a read that nobody waits for, at most."""
+        return
+
     @abc.abstractmethod
     def read(self, start: Place, end_seq: int, limit: int, bytes_max: int) -> list[Slice]:
         """Messages from `start` on, below `end_seq`, at most `limit` (at least one frame's worth

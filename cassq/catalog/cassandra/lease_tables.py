@@ -17,19 +17,21 @@ DROP_LEASE = "UPDATE leases SET owner = '', due_ms = 0 WHERE name = ? IF owner =
 FORGET_LEASE = "DELETE FROM leases WHERE name = ? IF EXISTS"
 FORGET_FREE_LEASE = "DELETE FROM leases WHERE name = ? IF owner = ''"
 
+FREE_KEPT = 1_000  # leases that are remembered
+
 
 class LeaseTables(Parts):
     """The part of the catalog that knows leases."""
 
-    # What leases of ours were like when we last wrote them: owner, epoch, due_ms.
+    # What leases were like when we last wrote them, ours or free: owner, epoch, due_ms.
     _leases: dict[str, tuple[str, int, int]]
 
     def take_lease(self, name: str, owner: str, ttl_ms: int) -> int | None:
-        """Cost: one conditional write for one's own, else a read before it; a read where another
-        holds it."""
+        """Cost: one conditional write for one's own, or one that was dropped here last, else a
+        read before it; a read where another holds it."""
         known = self._leases.get(name)
         for _ in range(TRIES):
-            if known is None or known[0] != owner:
+            if known is None or known[0] not in (owner, ""):
                 rows = self._cql.read(LEASE, (name,))
                 known = (rows[0][0], rows[0][1], rows[0][2]) if rows else None
             now_ms = self.now_ms()
@@ -60,13 +62,15 @@ class LeaseTables(Parts):
 
     def drop_lease(self, name: str, owner: str) -> None:
         """Cost: one conditional write; for a pipe's lock a read more."""
-        self._leases.pop(name, None)
+        known = self._leases.pop(name, None)
 
         def is_dropped() -> bool:
             rows = self._cql.read(LEASE, (name,), serial=True)
             return not rows or rows[0][0] != owner
 
-        settled(lambda: self._cql.apply(DROP_LEASE, (name, owner))[0], is_dropped)
+        dropped = settled(lambda: self._cql.apply(DROP_LEASE, (name, owner))[0], is_dropped)
+        if dropped and known and known[0] == owner and len(self._leases) < FREE_KEPT:
+            self._leases[name] = ("", known[1], 0)
         # Taken while its pipe was being retired: nobody will ever ask for it again.
         if name.startswith("pop:") and self.pipe(name.rpartition(":")[2]) is None:
             self._cql.apply(FORGET_FREE_LEASE, (name,))

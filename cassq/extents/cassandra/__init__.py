@@ -54,6 +54,7 @@ from cassq.extents.cassandra.heads import Head, Heads
 from cassq.extents.cassandra.kept import Kept
 from cassq.extents.cassandra.marks import marks_of
 from cassq.extents.cassandra.plain_writer import PlainWriter
+from cassq.extents.cassandra.published import Ends
 from cassq.extents.cassandra.reader import CassandraReader, Turns
 from cassq.extents.cassandra.strict_writer import StrictWriter
 from cassq.extents.cassandra.writer import CassandraWriter, Means, Sizes
@@ -76,6 +77,7 @@ class CassandraStore(ExtentStore):
         self._heads = Heads(cql)
         self._turns = Turns(cql, clock)
         self._kept = Kept()
+        self._ends = Ends(cql)
         self._writers: dict[str, CassandraWriter] = {}
         # So that telling never waits, not even in an outage.
         cql.prepare(statements.TELL_ACKED)
@@ -94,9 +96,8 @@ class CassandraStore(ExtentStore):
     def reader(self, pipe_id: str) -> CassandraReader:
         """Cost: one read."""
         head = self._heads.get(pipe_id)
-        return CassandraReader(
-            self._cql, self._heads, head, self._turns, self._kept, self._writers.get
-        )
+        shared = self._turns, self._kept, self._ends
+        return CassandraReader(self._cql, self._heads, head, *shared, self._writers.get)
 
     def seal(self, pipe_id: str) -> Place:
         """Raises BackendUnavailableError for an extent of another data centre.

@@ -52,6 +52,10 @@ class Look:
         """Seconds since the last look began."""
         return self._watch.seconds() if self._watch is not None else float("inf")
 
+    def looked(self, watch: Stopwatch) -> None:
+        """Somebody else has looked, when `watch` began."""
+        self._watch = watch
+
     def now(self) -> None:
         """Look, and wait for it. Cost: one read."""
         watch = Stopwatch()

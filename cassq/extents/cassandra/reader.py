@@ -13,15 +13,13 @@ from cassq.errors import BackendError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.heads import Head, Heads, missing
 from cassq.extents.cassandra.kept import Kept
-from cassq.extents.cassandra.marks import Look, Marks, marks_of
-from cassq.extents.cassandra.places import bucket_and_seq, end_at, end_place, position
+from cassq.extents.cassandra.marks import Marks, marks_of
+from cassq.extents.cassandra.places import bucket_and_seq, end_place, position
+from cassq.extents.cassandra.published import Ends
 from cassq.extents.cassandra.writer import CassandraWriter
 from cassq.extents.port import ExtentReader, Slice
 from cassq.frames import HEADER_SIZE, Frame, FrameError, Place, decode, frame_seqs, pipe_key
 
-# An end known so long is new enough; known for longer it is read anew in passing; known for
-# longer still, whoever asks waits for it.
-FRESH_SECONDS, STALE_SECONDS = 0.004, 0.03
 _SLICE_MIN, _SLICE_MAX = 128 * 1024, 2 * 1024 * 1024
 _ROWS_MAX = 5000  # a page of the driver's
 _BUCKETS_KNOWN_MAX = 10_000
@@ -61,8 +59,8 @@ class CassandraReader(ExtentReader):
     """Reads one extent; keeps the last slice for the next read, and has the one after it under
     way while it is read in order.
 
-    kept: what other readers of this process read. local: the writer of a pipe, when it is one of
-    this process.
+    kept, ends: what other readers of this process read, and how far pipes go. local: the writer
+    of a pipe, when it is one of this process.
     """
 
     earlier_boot = False
@@ -74,6 +72,7 @@ class CassandraReader(ExtentReader):
         head: Head,
         turns: Turns,
         kept: Kept,
+        ends: Ends,
         local: Callable[[str], CassandraWriter | None],
     ) -> None:
         self._cql = cql
@@ -84,8 +83,7 @@ class CassandraReader(ExtentReader):
         self._local = local
         self._pipe_id = head.pipe_id
         self._key = pipe_key(head.pipe_id)
-        self._end = Place(0, 0)
-        self._look = Look(cql, statements.READ_MARKS, (head.extent,), self._note_end)
+        self._published = ends.of(head.extent)
         self._ahead: dict[int, tuple[int, bytes]] = {}  # by base seq: bucket, frame
         self._frame: Frame | None = None
         self._buckets: dict[int, int] = {}  # of frames read, by base seq
@@ -101,15 +99,13 @@ class CassandraReader(ExtentReader):
     def published(self) -> Place:
         writer = self._local(self._pipe_id)
         if writer is not None:
-            self._end = max(self._end, writer.end)
-        elif (age := self._look.age()) >= STALE_SECONDS:
-            self._look.now()
-        elif age >= FRESH_SECONDS:
-            self._look.soon()
-        return self._end
+            self._published.learn(writer.end)
+            return self._published.end
+        return self._published.newest()
 
-    def _note_end(self, rows: list[Row]) -> None:
-        self._end = max(self._end, end_at(marks_of(rows).acked))
+    def ask_published(self) -> None:
+        if self._local(self._pipe_id) is None:
+            self._published.ask()
 
     def ask_turn(self) -> int:
         writer = self._local(self._pipe_id)
@@ -243,7 +239,7 @@ class CassandraReader(ExtentReader):
         if self._in_order:
             self._slice_bytes = min(2 * self._slice_bytes, _SLICE_MAX)
             following = self._end_of(next(reversed(self._ahead)))
-            known = max(end_seq, self._end.seq)
+            known = max(end_seq, self._published.end.seq)
             if following < known:
                 values = (self._head.extent, bucket, following, known, self._rows(limit))
                 statement = self._cql.bound(statements.READ_FRAMES, values)

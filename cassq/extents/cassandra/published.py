@@ -1,0 +1,90 @@
+"""The published end of an extent, as one process knows it: read anew for all readers at once."""
+
+from __future__ import annotations
+
+import threading
+from weakref import WeakValueDictionary
+
+from cassandra.cluster import ResponseFuture
+
+from cassq.clock import Stopwatch
+from cassq.cql import Cql, Row
+from cassq.errors import BackendError
+from cassq.extents.cassandra import statements
+from cassq.extents.cassandra.marks import Look, marks_of
+from cassq.extents.cassandra.places import end_at
+from cassq.frames import Place
+
+# An end known so long is new enough; known for longer it is read anew in passing; known for
+# longer still, whoever asks waits for it.
+FRESH_SECONDS, STALE_SECONDS = 0.004, 0.03
+
+
+class Published:
+    """The end of what is acknowledged in one extent, as last heard. Thread-safe."""
+
+    def __init__(self, cql: Cql, extent: str) -> None:
+        self._cql = cql
+        self._values = (extent,)
+        self._look = Look(cql, statements.READ_MARKS, self._values, self._note)
+        self._lock = threading.Lock()
+        self._asked: tuple[ResponseFuture, Stopwatch] | None = None
+        self.end = Place(0, 0)
+
+    def learn(self, end: Place) -> None:
+        """It is there, or further."""
+        with self._lock:
+            self.end = max(self.end, end)
+
+    def ask(self) -> None:
+        """Ask for the end, if it is not new, and wait for nothing: `newest` does."""
+        with self._lock:
+            if self._asked is not None or self._look.age() < STALE_SECONDS:
+                return
+            bound = self._cql.bound(statements.READ_MARKS, self._values)
+            self._asked = (self._cql.send(bound), Stopwatch())
+
+    def newest(self) -> Place:
+        """The end. Cost: none, or what was asked is waited for, or a read."""
+        asked = self._asked
+        if asked is not None:
+            self._wait(asked)
+        elif (age := self._look.age()) >= STALE_SECONDS:
+            self._look.now()
+        elif age >= FRESH_SECONDS:
+            self._look.soon()
+        return self.end
+
+    def _wait(self, asked: tuple[ResponseFuture, Stopwatch]) -> None:
+        future, watch = asked
+        try:
+            self._note(self._cql.result(future))
+        except BackendError as exc:
+            if not exc.retryable:
+                raise
+            self._look.now()
+        else:
+            self._look.looked(watch)
+        finally:
+            with self._lock:
+                if self._asked is asked:
+                    self._asked = None
+
+    def _note(self, rows: list[Row]) -> None:
+        self.learn(end_at(marks_of(rows).acked))
+
+
+class Ends:
+    """The published ends of the extents that are being read."""
+
+    def __init__(self, cql: Cql) -> None:
+        self._cql = cql
+        self._lock = threading.Lock()
+        self._known: WeakValueDictionary[str, Published] = WeakValueDictionary()
+
+    def of(self, extent: str) -> Published:
+        with self._lock:
+            found = self._known.get(extent)
+            if found is None:
+                found = self._known[extent] = Published(self._cql, extent)
+            return found
