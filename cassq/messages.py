@@ -78,7 +78,7 @@ class Message:
         return self._bundle.time_ms(self.seq - self._bundle.base_seq)
 
     def ack(self) -> None:
-        """The message is done. Written durably in a group with others within 50 ms or so, at once on
+        """The message is done. Written durably in a group with others within 50 ms, at once on
         an exclusive group or past the claim's deadline; `Popper.commit` waits for that.
 
         Acking twice is no error. Raises ClaimLostError when the message is another's by now.

@@ -21,6 +21,7 @@ from cassq.errors import (
 )
 from cassq.extents.cassandra import CassandraStore, statements
 from cassq.extents.cassandra.places import bucket_and_seq, position
+from cassq.extents.cassandra.published import Published
 from cassq.extents.cassandra.writer import CassandraWriter, Sizes
 from cassq.extents.port import ExtentMissingError
 from cassq.frames import Place
@@ -37,6 +38,7 @@ from tests.contract.test_extents import (
     read_all,
     said,
 )
+from tests.integration.deadlines import eventually
 
 pytestmark = pytest.mark.servers
 SMALL = Sizes(bucket_bytes=2000, bucket_frames=4, part_bytes=700, flight_bytes=1500)
@@ -461,6 +463,46 @@ def test_reading_in_order_costs_far_less_than_a_read_a_frame(
     before = cql.sent
     assert read_all(reader, 2000) == expected(0, 2000)
     assert cql.sent - before < 30
+
+
+def test_readers_of_one_process_that_share_a_frame_read_it_once(
+    store: CassandraStore, other: CassandraStore, cql: ShakyCql
+) -> None:
+    append(other.create(PIPE, "q"), 100, 100)
+    at, cost = Place(0, 0), 0
+    for seq in range(0, 100, 10):
+        reader = store.reader(PIPE)
+        before = cql.sent
+        slices = reader.read(at, 200, 10, MUCH)
+        assert said(slices) == expected(seq, seq + 10)
+        at = reader.place_after(at, slices)
+        cost += cql.sent - before
+    assert cost <= 2  # the frame, and the next one in passing
+
+
+def test_the_ends_of_several_pipes_are_asked_for_at_once_and_by_all_readers_together(
+    store: CassandraStore, other: CassandraStore, cql: ShakyCql
+) -> None:
+    pipes = ["a", "b", "c"]
+    for pipe_id in pipes:
+        append(other.create(pipe_id, "q"), 3)
+    readers = [store.reader(pipe_id) for pipe_id in pipes for _ in range(4)]
+    marks = cql.texts[statements.READ_MARKS]
+    for reader in readers:
+        reader.ask_published()
+    assert cql.texts[statements.READ_MARKS] - marks == len(pipes)
+    eventually("all are told", lambda: all(each.published().seq == 3 for each in readers))
+
+
+def test_an_end_that_was_asked_for_is_waited_for(
+    store: CassandraStore, other: CassandraStore, cql: ShakyCql
+) -> None:
+    append(other.create(PIPE, "q"), 3)
+    reader = store.reader(PIPE)
+    eventually("it is told", lambda: reader.published().seq == 3)
+    published = Published(cql, extent_of(cql))
+    published.ask()
+    assert published.newest().seq == 3
 
 
 def test_an_extent_that_is_there_keeps_its_name_and_writer(
