@@ -1,4 +1,7 @@
-"""All of a client's work on three Cassandra nodes, of which one is away, then two, then one."""
+"""All of a client's work on three Cassandra nodes, of which one is away, then two, then one.
+
+Not part of a plain run, as it takes minutes where processors are few: `./dev data-centres`.
+"""
 
 from __future__ import annotations
 
