@@ -339,8 +339,10 @@ class Cql:
 
     def stamp(self) -> int:
         """Microseconds of cluster time, as for a plain write: more than any before."""
+        # Outside the lock: now and then it sends a question, whose stamp is asked for here.
+        now_us = self.time.now_ms() * 1000
         with self._stamping:
-            self._stamp_us = max(self.time.now_ms() * 1000, self._stamp_us + 1)
+            self._stamp_us = max(now_us, self._stamp_us + 1)
             return self._stamp_us
 
     def _ask_time(self, learn: Learn) -> None:

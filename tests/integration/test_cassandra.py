@@ -25,7 +25,7 @@ from cassq.errors import (
     BackendUnavailableError,
     ConfigError,
 )
-from tests.integration.deadlines import eventually
+from tests.integration.deadlines import eventually, joined
 from tests.servers import cassandra
 from tests.servers.cassandra import CassandraCluster
 from tests.servers.fixtures import running
@@ -146,6 +146,15 @@ def test_a_client_whose_clock_is_wrong_is_warned_of_it(
     warnings = [each.getMessage() for each in caplog.records if "clock" in each.getMessage()]
     assert len(warnings) == (1 if told else 0)
     assert all(f"3600 seconds {told} that of Cassandra" in warning for warning in warnings)
+
+
+def test_a_stamp_that_asks_for_the_time_waits_for_nobody(
+    cassandra1: CassandraCluster, tables: Cql
+) -> None:
+    tables.time._ask_at_ms = 0  # as when ten seconds have passed
+    stamping = threading.Thread(target=tables.stamp, daemon=True)
+    stamping.start()
+    joined("a stamp", stamping, seconds=20)
 
 
 # --- what is refused --------------------------------------------------------------------------
