@@ -323,12 +323,12 @@ def test_who_ends_while_adding_a_pipe_leaves_none_or_one(open_one: Open, consist
 
 
 @pytest.mark.parametrize("trouble", ["applied", "lost"])
-def test_a_pipe_added_without_an_answer_is_there_or_not(open_one: Open, trouble: str) -> None:
+def test_a_pipe_added_without_an_answer_is_there(open_one: Open, trouble: str) -> None:
     catalog, cql = open_one()
     make_queue(catalog)
     cql.trouble = in_turn(trouble)
-    assert catalog.add_pipe(pipe_row("p")) is (trouble == "applied")
-    assert [row.id for row in catalog.pipes(Q)] == ["p"] * (trouble == "applied")
+    assert catalog.add_pipe(pipe_row("p"))
+    assert [row.id for row in catalog.pipes(Q)] == ["p"]
 
 
 @pytest.mark.parametrize("trouble", ["applied", "lost"])

@@ -239,9 +239,10 @@ def test_what_a_process_wrote_that_stood_still_is_not_covered(
 
     def stop_at_the_first(statement: Any) -> Any:
         future = send(statement)
-        if not sent:
-            place.clock.leap(SETTLED_SECONDS)
-        sent.append(statement)
+        if "group_pipes" in statement.prepared_statement.query_string:
+            if not sent:
+                place.clock.leap(SETTLED_SECONDS)
+            sent.append(statement)
         return future
 
     monkeypatch.setattr(place.cql, "send", stop_at_the_first)

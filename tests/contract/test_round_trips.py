@@ -81,7 +81,7 @@ def counting(cassandra_place: CassandraPlace) -> CountingCql:
 def client(cassandra_place: CassandraPlace, counting: CountingCql) -> Iterator[cassq.Client]:
     """A client whose clock stands still: what is done once a second is not done here."""
     clock, ids = ManualClock(), Ids()
-    catalog = CassandraCatalog(counting, clock, time=cassandra_place.time(clock))
+    catalog = CassandraCatalog(counting, clock, time=cassandra_place.time.of(clock))
     store, locker = CassandraStore(counting, clock), LeaseLocker(catalog, ids.client)
     ports = Ports(catalog, store, locker, clock, ids, Life(), Sharing())
     embedded = Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: None)
