@@ -114,6 +114,13 @@ def on_cassandra(title: str, comparison: str, limit: float, key: str, figure: st
     return Target(f"on Cassandra, {title}", comparison, limit, measured, unit)
 
 
+# (case, what it is called): those of the next list apart
+CASSANDRA_OVER_ROWS = (
+    ("three/100", "three nodes, 100 B"),
+    ("three/1000", "three nodes, 1,000 B"),
+    ("1000", "one node, synced, 1,000 B"),
+    ("periodic/1000", "one node, not synced, 1,000 B"),
+)
 # (case, what it is called, the Kafka that promises as much)
 CASSANDRA_CASES = (
     ("cassandra/100", "one node, synced, 100 B", "kafka-synced"),
@@ -128,11 +135,9 @@ def cassandra_targets() -> list[Target]:
 
     rows, through, single = "cassandra-rows", "through", "cassandra-single"
     poppers = "cassandra-poppers"
-    three = "three nodes, 100 B"
     made = [
-        over(
-            f"{three}: cassq over a row per message", "≥", 50, "cassandra/three/100", rows, through
-        )
+        over(f"{what}: cassq over a row per message", "≥", 50, f"cassandra/{key}", rows, through)
+        for key, what in CASSANDRA_OVER_ROWS
     ]
     for key, what, kafka in CASSANDRA_CASES:
         made += [

@@ -122,7 +122,8 @@ class Appender:
                     failures += 1
                     doubtful = doubtful or found is None
                     count = found or 0
-                    lost = found is None and (policy.strict or not self._patient)
+                    alone = policy.strict or intend is not None or not self._patient
+                    lost = found is None and alone
                     if lost or isinstance(exc, StorageFullError) or failures > CARRY_OVERS_MAX:
                         if count:
                             receipts.append(Receipt(pipe.row.id, base, count))

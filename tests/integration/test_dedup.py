@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import cassq
+from cassq import pipes
 from cassq.catalog.rows import Dedup
 from cassq.clock import ManualClock
 from cassq.dedup import AT_ONCE, DEDUP_LENGTH_MAX, forget
-from cassq.errors import ConfigError, InvalidPayloadError
+from cassq.errors import BackendTimeoutError, ConfigError, InvalidPayloadError
+from cassq.frames import Place as At
+from cassq.sealing import seal_pipe
 from tests.integration.deadlines import in_threads
-from tests.integration.fronts import FrontCatalog, client_with
+from tests.integration.fronts import Append, FrontCatalog, FrontStore, client_with
 from tests.integration.places import Place
 from tests.integration.stage import Connect, drain, payloads, reap
 from tests.integration.timed import clock, timed
@@ -252,6 +257,38 @@ def test_a_push_that_was_broken_off_before_its_append_loses_nothing(
             pusher = queue.pusher()
         pusher.push(b"2", dedup_id="a")
         assert payloads(drain(popper)) == [b"2"]
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_push_of_which_nobody_can_tell_is_told_and_its_retry_looks(
+    place: Place, monkeypatch: pytest.MonkeyPatch, *, applied: bool
+) -> None:
+    """It is not carried over to another pipe: it would be in both, whatever its id."""
+    silent = False
+
+    def answers(append: Append) -> At:
+        found = append() if applied or not silent else At(0, 0)
+        if silent:
+            raise BackendTimeoutError("no answer", outcome_unknown=True)
+        return found
+
+    def seal(*ports: Any) -> At | None:
+        if silent:
+            raise BackendTimeoutError("no answer")
+        return seal_pipe(*ports)
+
+    monkeypatch.setattr(pipes, "seal_pipe", seal)
+    with client_with(place, store=lambda real: FrontStore(real, answers)) as client:
+        queue = client.create_queue("jobs", dedup_window=WINDOW)
+        pusher = queue.pusher()
+        pusher.push(b"before")
+        silent = True
+        with pytest.raises(BackendTimeoutError) as caught:
+            pusher.push(b"once", dedup_id="a")
+        assert caught.value.outcome_unknown
+        silent = False
+        pusher.push(b"once", dedup_id="a")
+        assert sorted(payloads(drain(queue.popper()))) == [b"before", b"once"]
 
 
 def test_an_id_needs_a_window(queue: cassq.Queue) -> None:
