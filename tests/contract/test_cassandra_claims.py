@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from cassq import claims
 from cassq.catalog.rows import Claim, ClaimState
 from cassq.claims import Give
 from cassq.clock import ManualClock
+from cassq.cql import Row
 from cassq.errors import BackendError, BackendTimeoutError
 from cassq.frames import Place
 from cassq.ranges import EMPTY, RangeSet
@@ -280,6 +282,29 @@ def test_a_server_that_never_answers_is_told_as_unknown(open_desk: Open) -> None
     assert caught.value.outcome_unknown
     cql.trouble = never
     assert desk.finish(row)
+
+
+@pytest.mark.parametrize("seqs", [None, range(5)])
+def test_after_an_unknown_outcome_claims_are_read_with_what_was_begun(
+    open_desk: Open, seqs: range | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write of which a minority knows is finished, or never will be, before anybody goes on."""
+    desk, cql = open_desk()
+    row = desk.claim(5)
+    cql.trouble = lambda: "lost"
+    with pytest.raises(BackendError):
+        desk.finish(row)
+    cql.trouble = never
+    read, linearized = cql.read, list[bool]()
+
+    def noted(text: str, values: Sequence[Any] = (), *, serial: bool = False) -> list[Row]:
+        linearized.append(serial)
+        return read(text, values, serial=serial)
+
+    monkeypatch.setattr(cql, "read", noted)
+    for _ in range(2):
+        assert desk.catalog.claims(row.group_id, row.pipe_id, seqs) == [row]
+    assert linearized == [True, False]
 
 
 def in_turn_do(act: Callable[[], object]) -> Callable[[], None]:

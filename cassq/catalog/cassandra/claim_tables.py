@@ -81,7 +81,7 @@ class ClaimTables(DueTables, Arrivals):
                 self._load(known, serial=False)
                 return cql.joined(known.rows[start] for start in known.starts)
         values = (group_id, pipe_id, known.ack_seq, min(seqs.stop, SEQ_MAX))
-        rows = cql.claims_of(known.key, self._cql.read(cql.CLAIMS_OF, values))
+        rows = cql.claims_of(known.key, self._read_of(known, cql.CLAIMS_OF, values))
         return cql.joined(row for row in rows if row.end > seqs.start)
 
     def replace(

@@ -52,6 +52,7 @@ class Known:
         self.write_ms = 0.0  # a moving average: what a conditional batch takes
         self.refused = 0  # claims in a row that others were faster with
         self.places: dict[int, int] = {}  # positions of seqs at which claims began or will
+        self.doubtful = False  # a write is neither known to have been applied nor read back
         self.read_ms: int | None = None  # boot time of the last read of all of it
         self.changed_ms = 0  # boot time at which it was last seen to have changed
         self.writes = 0

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice
 from random import random
+from typing import Any
 
 from cassq.catalog.cassandra import claim_rows as cql
 from cassq.catalog.cassandra.claim_plans import Change, Step, plan_replace
 from cassq.catalog.cassandra.claim_rows import Key
 from cassq.catalog.cassandra.known import Known, Memory, Request
 from cassq.catalog.cassandra.parts import Parts
+from cassq.cql import Row
 from cassq.errors import BackendError, BackendTimeoutError, CassqError
 from cassq.ids import Ids
 
@@ -54,6 +56,7 @@ class Partitions(Parts):
         except BackendError as exc:
             known.forget()
             exc.outcome_unknown |= change.unsure > 0
+            known.doubtful |= exc.outcome_unknown
             raise
 
     def _replace_together(self, key: Key, changes: Sequence[Change]) -> list[bool]:
@@ -99,11 +102,20 @@ class Partitions(Parts):
         known.refused = min(known.refused + 1, REFUSALS_MAX)
         self._clock.sleep(min(random() * known.refused * known.write_ms / 1000, STAND_BACK_MAX))
 
+    def _read_of(
+        self, known: Known, text: str, values: Sequence[Any], *, serial: bool = False
+    ) -> list[Row]:
+        """Rows of a partition. Linearized while a write is in doubt: one that a minority of servers
+        has taken would be finished by the next write, after a plain read had not seen it."""
+        rows = self._cql.read(text, values, serial=serial or known.doubtful)
+        known.doubtful = False
+        return rows
+
     def _load(self, known: Known, *, serial: bool) -> None:
         """Read a partition anew, from the ack offset on. serial: after a refusal, or an unknown
         outcome: with all that was begun before."""
         text, values = cql.read_statement(known.key, known.ack_seq)
-        cursor, rows = cql.parted(known.key, self._cql.read(text, values, serial=serial))
+        cursor, rows = cql.parted(known.key, self._read_of(known, text, values, serial=serial))
         known.load(cursor, rows, self._clock.boot_ms())
 
 
