@@ -49,7 +49,7 @@ def open_one(cassandra_place: CassandraPlace) -> Iterator[Open]:
 
     def connect() -> tuple[CassandraCatalog, CountingCql]:
         cql = CountingCql(cassandra_place.keyspace)
-        made.append(CassandraCatalog(cql, clock, time=cassandra_place.time(clock)))
+        made.append(CassandraCatalog(cql, clock, time=cassandra_place.time.of(clock)))
         return made[-1], cql
 
     yield connect
