@@ -39,7 +39,8 @@ def verdicts(scores: Scores) -> dict[str, Verdict]:
 def full_scores() -> Scores:
     """A run in which cassq reaches everything."""
     scores = Scores()
-    for key in ("cassandra/100", "cassandra/periodic/100", "cassandra/three/100"):
+    cases = ("cassandra", "cassandra/periodic", "cassandra/three")
+    for key in (f"{case}/{size}" for case in cases for size in (100, 1000)):
         scores.add(key, OWN, {"through": 300_000.0})
         scores.add(key, "cassandra-rows", {"through": 3_000.0})
         scores.add(key, "kafka", {"through": 250_000.0})
@@ -73,6 +74,9 @@ def test_every_target_can_be_reached() -> None:
             {"through": 7_000.0},
             "three nodes, 100 B",
         ),
+        ("cassandra/1000", OWN, {"through": 149_000.0}, "node, synced, 1,000 B: cassq over a row"),
+        ("cassandra/periodic/1000", OWN, {"through": 149_000.0}, "not synced, 1,000 B"),
+        ("cassandra/three/1000", OWN, {"through": 149_000.0}, "three nodes, 1,000 B"),
         ("cassandra-cp/1000", OWN, {"times": 3.1}, "one node, 1 KB: pushes to ap over"),
         ("cassandra-cp/three", OWN, {"times": 3.1}, "three nodes: pushes to ap over"),
         ("cassandra-single", OWN, {"push_p50_ms": 1.6}, "push p50"),
