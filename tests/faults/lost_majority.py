@@ -12,7 +12,7 @@ import pytest
 
 import cassq
 from cassq.cql import Cql
-from cassq.errors import BackendError, ClaimLostError, is_outage
+from cassq.errors import BackendError, is_outage
 from tests.contract.keyspaces import opened_keyspace
 from tests.integration.deadlines import eventually
 from tests.servers.cassandra import CassandraCluster
@@ -33,15 +33,6 @@ def succeeds(act: Callable[[], object]) -> bool:
         assert is_outage(exc) or exc.outcome_unknown, exc
         return False
     return True
-
-
-def committed(popper: cassq.Popper, messages: cassq.Messages) -> bool:
-    """Whether a commit has an outcome: one that is tried again, after one without an answer, may be
-    told that the claim is not as it left it."""
-    try:
-        return succeeds(lambda: popper.commit(messages))
-    except ClaimLostError:
-        return True
 
 
 def refused(act: Callable[[], object]) -> None:
@@ -69,7 +60,9 @@ def test_one_node_of_three_is_not_missed_and_without_two_nothing_is_lost(
                 seconds=PATIENCE,
             )
         done = eventually("some are popped", lambda: popper.pop(10), seconds=PATIENCE)
-        eventually("they are committed", lambda: committed(popper, done), seconds=PATIENCE)
+        eventually(
+            "they are committed", lambda: succeeds(lambda: popper.commit(done)), seconds=PATIENCE
+        )
         eventually("its statistics are told", lambda: succeeds(queue.stats), seconds=PATIENCE)
         held = eventually("some are popped", lambda: popper.pop(10), seconds=PATIENCE)
         cassandra3.node(3).pause()
@@ -81,7 +74,9 @@ def test_one_node_of_three_is_not_missed_and_without_two_nothing_is_lost(
         refused(lambda: popper.commit(held))
         refused(queue.stats)
         cassandra3.node(3).resume()
-        eventually("they are committed", lambda: committed(popper, held), seconds=PATIENCE)
+        eventually(
+            "they are committed", lambda: succeeds(lambda: popper.commit(held)), seconds=PATIENCE
+        )
         assert client.spool is not None
         spool = client.spool
         eventually(
