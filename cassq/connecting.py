@@ -47,15 +47,13 @@ def connect(
     url = url or os.environ.get("CASSQ_URL") or DEFAULT_URL
     if not isinstance(url, str):
         raise ConfigError(f"a URL is a str, not {type(url).__name__}")
-    scheme, colon, rest = url.partition(":")
-    rest, _, query = rest.partition("?")
-    options = dict(parse_qsl(query, keep_blank_values=True))
+    scheme, rest, options = _parts(url)
     if durability is not None:
         options["durability"] = durability
     if spill is not None:
         options["spill"] = spill
     clock = SystemClock()
-    match scheme if colon else "":
+    match scheme:
         case "file":
             durability = options.pop("durability", "disk")
             if options:
@@ -94,14 +92,27 @@ def _open_cluster(url: str, rest: str, options: dict[str, str], clock: Clock) ->
     return Client(url, embedded, clock, spool)
 
 
+def _parts(url: str) -> tuple[str, str, dict[str, str]]:
+    """The scheme of a URL, empty if it has none; what is behind it; and the options."""
+    scheme, colon, rest = url.partition(":")
+    rest, _, query = rest.partition("?")
+    return scheme if colon else "", rest, dict(parse_qsl(query, keep_blank_values=True))
+
+
 def _open_spool(options: dict[str, str], keyspace: str, clock: Clock) -> Spool | None:
-    """The spool of a URL, which has a directory for each keyspace; None if it names none."""
+    """The spool of a URL; None if it names none."""
     if "spill" not in options:
         return None
     if not options["spill"]:
         raise ConfigError("spill names no directory", hint="write ?spill=/var/lib/cassq-spool")
-    directory = Path(options["spill"]).expanduser().absolute() / keyspace
-    return Spool(Client(f"file://{directory}", open_directory(directory, clock, "disk"), clock))
+    return _spool_in(options["spill"], keyspace, clock, create=True)
+
+
+def _spool_in(place: str, keyspace: str, clock: Clock, *, create: bool) -> Spool:
+    """A spool has a directory for each keyspace."""
+    directory = Path(place).expanduser().absolute() / keyspace
+    embedded = open_directory(directory, clock, "disk", create=create)
+    return Spool(Client(f"file://{directory}", embedded, clock))
 
 
 def open_spool(url: str | None) -> Spool:
@@ -109,15 +120,9 @@ def open_spool(url: str | None) -> Spool:
 
     Raises ConfigError for a URL without one.
     """
-    url = url or os.environ.get("CASSQ_URL") or DEFAULT_URL
-    scheme, _, rest = url.partition(":")
-    rest, _, query = rest.partition("?")
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    keyspace = rest.rpartition("/")[2]
+    scheme, rest, options = _parts(url or os.environ.get("CASSQ_URL") or DEFAULT_URL)
     if scheme != "cassandra" or not options.get("spill"):
         raise ConfigError(
             "the URL names no spool", hint="write cassandra://HOST/KEYSPACE?spill=DIRECTORY"
         )
-    directory = Path(options["spill"]).expanduser().absolute() / keyspace
-    embedded = open_directory(directory, SystemClock(), "disk", create=False)
-    return Spool(Client(f"file://{directory}", embedded, SystemClock()))
+    return _spool_in(options["spill"], rest.rpartition("/")[2], SystemClock(), create=False)

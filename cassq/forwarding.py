@@ -216,17 +216,14 @@ class Letter(NamedTuple):
     """A spilled message. due_ms: in cluster time; 0: at once."""
 
     message: Message
-    stored: bytes | None  # its headers
-    headers: dict[str, str]  # only if it has some of ours
+    stored: bytes | None  # its headers, as they are in a frame
+    headers: dict[str, str]
     due_ms: int
 
     def kind(self, now_ms: int, policy: QueuePolicy) -> Kind:
         delay_ms = self.due_ms - now_ms
         lane = lane_of(delay_ms) if delay_ms > 0 and not policy.strict else None
         return Kind(lane, policy.dedup_window > 0 and DEDUP_HEADER in self.headers)
-
-
-_OURS = (f'"{DUE_HEADER}"'.encode(), f'"{DEDUP_HEADER}"'.encode())
 
 
 def _letters(messages: Messages) -> Iterator[Letter]:

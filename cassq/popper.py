@@ -194,7 +194,7 @@ class Popper:
             raise
         self._settle(messages, self._ack_left)
 
-    def _finished(self, holding: Holding, now_ms: int) -> None:
+    def _finished(self) -> None:
         """A holding is over: others may go on."""
         if self._claimer.exclusive:
             self._doorbell.ring()

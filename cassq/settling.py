@@ -34,14 +34,14 @@ Change = tuple[Holding, Claim, list[Claim]]
 class Settler:
     """Keeps the holdings of one popper until all of their messages are settled.
 
-    claimer: who claims them. finished: told of each holding that is over.
+    claimer: who claims them. finished: told when a holding is over.
     """
 
     def __init__(
         self,
         ports: Ports,
         claimer: Claimer,
-        finished: Callable[[Holding, int], None],
+        finished: Callable[[], None],
         group: str,
     ) -> None:
         self._catalog = ports.catalog
@@ -203,7 +203,7 @@ class Settler:
             return
         if holding in self.holdings:
             del self.holdings[holding]
-            self._finished(holding, self._catalog.now_ms())
+            self._finished()
         if holding.lock is not None:
             holding.lock.release()
             holding.lock = None

@@ -86,8 +86,6 @@ class Spool:
         self._told: dict[str, str] = {}
         self._since = 0  # messages spilled since the cluster stopped to answer
         self.down = False
-        self.outages = 0
-        self.forwarded = 0
         self.found = 0
 
     # --- what pushers ask -----------------------------------------------------------------------
@@ -140,7 +138,6 @@ class Spool:
             if self.down:
                 return
             self.down = True
-            self.outages += 1
             self._since = 0
         logger.warning("pushes are spilled to this machine until the cluster answers: %s", exc)
         self._wake.set()
@@ -222,7 +219,6 @@ class Spool:
 
     def _went(self, count: int, found: int) -> bool:
         if count:
-            self.forwarded += count
             self.found += found
             self._well()
         return not self._stopped

@@ -61,7 +61,7 @@ class DueTables(CursorTables):
         ]
         known = list(self._known_of(group_ids, without))
         wanted = [each for each in known if _needs_look(each, now_ms, until_ms)]
-        asked_us = self._cql.stamp()
+        asked_us = self._cql.stamp() if stale else 0
         lists = self._read_partitions(wanted, [(LIST_PIPES, (each,)) for each in stale])
         if not stale:
             return known
