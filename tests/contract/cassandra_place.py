@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
 
 from cassq import schema_files
 from cassq.catalog.cassandra import CassandraCatalog, schema
@@ -139,3 +141,25 @@ class CassandraPlace(CatalogPlace):
         options = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
         cql.execute(f"CREATE KEYSPACE IF NOT EXISTS {FOREIGN} WITH replication = {options}")
         cql.execute(f"CREATE TABLE IF NOT EXISTS {FOREIGN}.recipes (name text PRIMARY KEY)")
+
+
+C = TypeVar("C", bound=BorrowedCql)
+
+
+@contextmanager
+def processes(
+    place: CassandraPlace, clock: Clock, session: Callable[[Keyspace], C]
+) -> Iterator[Callable[[], tuple[CassandraCatalog, C]]]:
+    """Makes catalogs as processes of their own have them, each with a session of its own."""
+    made: list[CassandraCatalog] = []
+
+    def connect() -> tuple[CassandraCatalog, C]:
+        cql = session(place.keyspace)
+        made.append(CassandraCatalog(cql, clock, time=place.time.of(clock)))
+        return made[-1], cql
+
+    try:
+        yield connect
+    finally:
+        for catalog in made:
+            catalog.close()

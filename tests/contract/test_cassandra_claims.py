@@ -22,9 +22,8 @@ from cassq.ranges import EMPTY, RangeSet
 
 pytest.importorskip("cassandra")
 
-from cassq.catalog.cassandra import CassandraCatalog
 from cassq.catalog.cassandra.claim_rows import CLAIMS
-from tests.contract.cassandra_place import CassandraPlace
+from tests.contract.cassandra_place import CassandraPlace, processes
 from tests.contract.rows import DUE_MS, Desk, make_queue, move_row, pipe_row, place, version
 from tests.contract.trouble import TroubledCql, in_turn, never, now_and_then
 
@@ -35,22 +34,19 @@ Open = Callable[[], tuple[Desk, TroubledCql]]
 @pytest.fixture
 def open_desk(cassandra_place: CassandraPlace) -> Iterator[Open]:
     """Desks at one (group, pipe), each in a process of its own, with its session."""
-    clock = ManualClock()
-    made: list[CassandraCatalog] = []
+    opened: list[Desk] = []
+    with processes(cassandra_place, ManualClock(), TroubledCql) as connect:
 
-    def open_one() -> tuple[Desk, TroubledCql]:
-        cql = TroubledCql(cassandra_place.keyspace)
-        catalog = CassandraCatalog(cql, clock, time=cassandra_place.time.of(clock))
-        if not made:
-            make_queue(catalog)
-            for pipe_id in ("p", "p2"):
-                assert catalog.add_pipe(pipe_row(pipe_id))
-        made.append(catalog)
-        return Desk(catalog), cql
+        def open_one() -> tuple[Desk, TroubledCql]:
+            catalog, cql = connect()
+            if not opened:
+                make_queue(catalog)
+                for pipe_id in ("p", "p2"):
+                    assert catalog.add_pipe(pipe_row(pipe_id))
+            opened.append(Desk(catalog))
+            return opened[-1], cql
 
-    yield open_one
-    for catalog in made:
-        catalog.close()
+        yield open_one
 
 
 # --- what it costs ----------------------------------------------------------------------------

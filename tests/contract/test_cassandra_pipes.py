@@ -18,7 +18,7 @@ pytest.importorskip("cassandra")
 from cassq.catalog.cassandra import CassandraCatalog
 from cassq.catalog.cassandra.pipe_lists import NOTE_CONSUMED
 from cassq.catalog.cassandra.retiring import MARK_MS
-from tests.contract.cassandra_place import CassandraPlace
+from tests.contract.cassandra_place import CassandraPlace, processes
 from tests.contract.rows import (
     DUE_MS,
     Desk,
@@ -45,17 +45,8 @@ def clock() -> ManualClock:
 @pytest.fixture
 def open_one(cassandra_place: CassandraPlace, clock: ManualClock) -> Iterator[Open]:
     """Catalogs as processes of their own have them."""
-    made: list[CassandraCatalog] = []
-
-    def connect() -> tuple[CassandraCatalog, TroubledCql]:
-        cql = TroubledCql(cassandra_place.keyspace)
-        catalog = CassandraCatalog(cql, clock, time=cassandra_place.time.of(clock))
-        made.append(catalog)
-        return catalog, cql
-
-    yield connect
-    for catalog in made:
-        catalog.close()
+    with processes(cassandra_place, clock, TroubledCql) as connect:
+        yield connect
 
 
 def killed_at(cql: TroubledCql, step: int, act: Callable[[], object]) -> bool:

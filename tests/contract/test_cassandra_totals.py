@@ -16,7 +16,7 @@ from cassq.catalog.cassandra import CassandraCatalog
 from cassq.catalog.cassandra.pipe_rows import Pipe, Total
 from cassq.catalog.cassandra.totals import BLOCK_PIPES
 from cassq.cql import Row, Statement
-from tests.contract.cassandra_place import CassandraPlace
+from tests.contract.cassandra_place import CassandraPlace, processes
 from tests.contract.rows import groups_version, make_queue, pipe_row, place
 from tests.contract.trouble import Killed, TroubledCql, in_turn, never
 
@@ -44,17 +44,8 @@ Open = Callable[[], tuple[CassandraCatalog, CountingCql]]
 @pytest.fixture
 def open_one(cassandra_place: CassandraPlace) -> Iterator[Open]:
     """Catalogs as processes of their own have them."""
-    clock = ManualClock()
-    made: list[CassandraCatalog] = []
-
-    def connect() -> tuple[CassandraCatalog, CountingCql]:
-        cql = CountingCql(cassandra_place.keyspace)
-        made.append(CassandraCatalog(cql, clock, time=cassandra_place.time.of(clock)))
-        return made[-1], cql
-
-    yield connect
-    for catalog in made:
-        catalog.close()
+    with processes(cassandra_place, ManualClock(), CountingCql) as connect:
+        yield connect
 
 
 def copy_many(catalog: CassandraCatalog, pipes: int, first: int = 0) -> None:
