@@ -28,11 +28,15 @@ from bench.scenarios.cassandra_single import CassandraSingle
 from bench.scenarios.concurrent import Concurrent
 from bench.scenarios.delayed import Delayed
 from bench.scenarios.endurance import Endurance
+from bench.scenarios.engine import EngineAlone
 from bench.scenarios.failing import Failing
 from bench.scenarios.latency import Latency
 from bench.scenarios.reap import Reap
 from bench.scenarios.scenario import Scenario
+from bench.scenarios.sidecar_failover import SidecarFailover
+from bench.scenarios.sidecars import OnSidecars
 from bench.scenarios.single import Single
+from bench.scenarios.spark import Spark, SparkOnCassandra
 from bench.scenarios.through import Through
 from bench.targets import judge
 
@@ -44,6 +48,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
     for scenario in (
         *(Through, Concurrent, Single, Latency, Backlog, Endurance, Failing, Delayed),
         *(Reap, OnCassandra, CassandraSingle, CassandraCp, CassandraPoppers, CassandraRetired),
+        *(Spark, SparkOnCassandra, EngineAlone, OnSidecars, SidecarFailover),
     )
 }
 USUAL_SCENARIOS = tuple(SCENARIOS)

@@ -28,15 +28,19 @@ from bench.servers.cassandra import (
     CassandraServer,
     CassandraThreeServer,
 )
-from bench.servers.kafka import KafkaServer
+from bench.servers.kafka import KafkaServer, KafkaThreeServer
+from bench.servers.nats import NatsServer, NatsSyncedServer, NatsThreeServer
 from bench.servers.postgresql import PostgresqlServer
 from bench.servers.redis import RedisServer
 from bench.servers.server import MissingServerError, Server
+from bench.servers.sidecars import SidecarFourServer, SidecarServer, SidecarThreeServer
 
 SERVERS: dict[str, type[Server]] = {
     server.name: server
     for server in (
         *(RedisServer, PostgresqlServer, KafkaServer),
+        *(KafkaThreeServer, NatsServer, NatsSyncedServer, NatsThreeServer),
+        *(SidecarServer, SidecarThreeServer, SidecarFourServer),
         *(CassandraServer, CassandraPeriodicServer, CassandraThreeServer),
     )
 }
@@ -107,6 +111,7 @@ class Contest:
     def _welcome(self, name: str) -> None:
         """Find a peer's library and start its server, or note what is missing."""
         try:
+            peer_class(name).find()
             needed = peer_class(name).traits.server
             if needed is not None and needed not in self._servers:
                 self._start(needed, self._stack)
@@ -121,7 +126,9 @@ class Contest:
         server = stack.enter_context(SERVERS[name](self.directory / name))
         stack.callback(self._servers.pop, name)
         self._servers[name] = server
-        self._versions.append(server.version())
+        # A server of some cases may run more than once.
+        if (version := server.version()) not in self._versions:
+            self._versions.append(version)
 
     def _start_instead(self, scenario: Scenario, case: Case, stack: ExitStack) -> None:
         """Start the servers of this case alone, and get them up to speed."""
@@ -136,6 +143,8 @@ class Contest:
         return None if peer == DISK else peer_class(peer).traits.server
 
     def _takers(self, scenario: Scenario, case: Case) -> list[str]:
+        if scenario.needs_own and scenario.own not in self.present:
+            return []
         return [name for name in self.present if scenario.takes_part(case, peer_class(name))]
 
     def _seat(self, peer: str, case: Case) -> Seat:
@@ -172,7 +181,8 @@ class Contest:
         def work(seat: Seat) -> Figures:
             count = min(peer_class(name).traits.warmup_messages, 10 * self.plan.messages)
             count //= WARM_UP_SHARE if like.instead else 1
-            warm_server(seat, count, 2 * self.plan.single_s)
+            warm_s = 0.0 if peer_class(name).traits.soon_warm else self.plan.warm_s
+            warm_server(seat, count, 2 * self.plan.single_s, warm_s)
             return {}
 
         self._attempt(case, name, work)
@@ -203,7 +213,9 @@ class Contest:
         start = time.monotonic()
         figures = self._attempt(case, name, work)
         headline = (figures or {}).get(scenario.headline)
-        shown = "failed" if headline is None else f"{scenario.headline} {headline:,.2f}"
+        # Some cases measure other things than the scenario's first.
+        shown = "done" if headline is None else f"{scenario.headline} {headline:,.2f}"
+        shown = "failed" if figures is None else shown
         took = time.monotonic() - start
         self._say(f"{case.key}, round {number}, {name}: {shown} ({took:.1f} s)")
 

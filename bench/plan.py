@@ -18,6 +18,8 @@ class Plan:
     rounds: int = 3
     # Messages of 100 B that pass through; a quarter of it at 1 KB.
     messages: int = 1_000_000
+    # How long each peer warms its server up with messages in bulk.
+    warm_s: float = 20.0
     # How long single pushes go on, for each count of threads and processes.
     single_s: float = 1.5
     # How long messages come at the given rate, and how long an idle popper is watched.
@@ -47,6 +49,25 @@ class Plan:
     reap_windows: int = 30
     reap_periods: int = 3
 
+    # How much the engine writes at a time in turn with RocksDB by itself, how often, and how many
+    # extents it has open.
+    engine_window_bytes: int = 128_000_000
+    engine_windows: int = 9
+    engine_extents: int = 10_000
+
+    # Messages that Spark writes and reads, embedded and on Cassandra, and those of them that it
+    # pushes a row at a time.
+    spark_messages: int = 5_000_000
+    spark_rows: int = 20_000
+    spark_cassandra_messages: int = 1_000_000
+    spark_cassandra_rows: int = 5_000
+
+    # Beside sidecars: how long messages come at the given rate; how often one of them is killed,
+    # and for how long pushes are watched before and after.
+    sidecar_latency_s: float = 4.0
+    kills: int = 30
+    kill_watch_s: float = 1.0
+
     # On Cassandra: how long messages go one at a time, or two kinds of queue take turns, or many
     # poppers work.
     alternating_s: float = 6.0
@@ -62,6 +83,7 @@ class Plan:
         return cls(
             rounds=1,
             messages=100_000,
+            warm_s=3.0,
             single_s=0.4,
             latency_s=1.5,
             idle_s=1.0,
@@ -78,6 +100,15 @@ class Plan:
             reap_window_s=0.3,
             reap_windows=10,
             reap_periods=1,
+            engine_window_bytes=48_000_000,
+            engine_windows=3,
+            engine_extents=5_000,
+            spark_messages=500_000,
+            spark_rows=4_000,
+            spark_cassandra_messages=100_000,
+            spark_cassandra_rows=1_000,
+            sidecar_latency_s=1.5,
+            kills=5,
             alternating_s=1.5,
             retired=(10, 1_000),
             retired_pops=50,
@@ -89,6 +120,7 @@ class Plan:
         return replace(
             self,
             messages=4_000,
+            warm_s=0.0,
             single_s=0.1,
             latency_s=0.4,
             idle_s=0.2,
@@ -105,6 +137,16 @@ class Plan:
             reap_every_s=0.2,
             reap_window_s=0.1,
             reap_windows=2,
+            engine_window_bytes=400_000,
+            engine_windows=1,
+            engine_extents=100,
+            spark_messages=4_000,
+            spark_rows=200,
+            spark_cassandra_messages=4_000,
+            spark_cassandra_rows=200,
+            sidecar_latency_s=0.4,
+            kills=2,
+            kill_watch_s=0.3,
             alternating_s=0.3,
             retired=(2, 20),
             retired_pops=10,

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections import Counter
+from dataclasses import replace
 
 from bench.children import Figures, Gate, Job, Seat, run
 from bench.drain import LostMessagesError
 from bench.payloads import chunk
 from bench.peers.peer import Peer
+from bench.plan import SIZES
 from bench.scenarios.single import push_from_threads
 from bench.scenarios.through import pass_through
 
 SECONDS_MAX = 300.0
 LEFTOVER_SECONDS = 0.2
 WAIT_SECONDS = 5.0
+MESSAGES_MIN = 200
 
 
 def take(peer: Peer, count: int) -> list[bytes]:
@@ -54,7 +59,16 @@ def prove_peer(seat: Seat, count: int) -> None:
     run([Job(prove, (seat, count))], SECONDS_MAX)
 
 
-def warm_server(seat: Seat, count: int, single_s: float) -> None:
-    """Messages that nobody counts, in bulk and one by one: a Java server gets up to speed late."""
-    run([Job(pass_through, (seat.part("bulk"), count))], SECONDS_MAX)
+def warm_server(seat: Seat, count: int, single_s: float, bulk_s: float) -> None:
+    """Messages that nobody counts, of both sizes in bulk, again and again for `bulk_s` seconds, and
+    one by one: a Java server goes on compiling itself for long."""
+    start = time.monotonic()
+    for number in itertools.count():
+        for size in SIZES:
+            sized = replace(seat, place=replace(seat.place, size=size))
+            share = count * SIZES[0] // size
+            bulk = sized.part(f"bulk-{number}-{size}")
+            run([Job(pass_through, (bulk, max(MESSAGES_MIN, share)))], SECONDS_MAX)
+        if time.monotonic() - start >= bulk_s:
+            break
     run([Job(push_from_threads, (seat.part("single"), 1, single_s, True))], SECONDS_MAX)

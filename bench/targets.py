@@ -9,6 +9,7 @@ from enum import Enum
 
 from bench.plan import SIZES
 from bench.scenarios.cassandra import OWN
+from bench.scenarios.sidecars import OWN as ON_SIDECARS
 from bench.scores import DISK, Scores
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
@@ -108,6 +109,23 @@ def reap_targets() -> list[Target]:
     return made
 
 
+def engine_targets() -> list[Target]:
+    made = [
+        Target(
+            f"a sidecar's engine, frames of {title}: over RocksDB written plainly",
+            *("≥", 0.8),
+            own(key, "over_plain"),
+        )
+        for key, title in (("engine/100k", "100 KB"), ("engine/1000k", "1 MB"))
+    ]
+    opened = "a sidecar's engine, 10,000 open extents"
+    return [
+        *made,
+        Target(f"{opened}: appends over those to 10", "≥", 0.8, own("engine/open", "kept")),
+        Target(f"{opened}: memory", "≤", 1024.0, own("engine/open", "rss_mib"), unit=" MiB"),
+    ]
+
+
 def on_cassandra(title: str, comparison: str, limit: float, key: str, figure: str) -> Target:
     unit = "/s" if figure == "through" else "×"
     measured = own(key, figure, OWN)
@@ -165,6 +183,59 @@ def cassandra_targets() -> list[Target]:
             within("cassandra-retired", "pop@100000", "pop@10", OWN),
         ),
     ]
+
+
+def spark_targets() -> list[Target]:
+    """Writes and reads of Spark's over the library's own, and over Kafka's."""
+    made = []
+    for key, peer, library, by_rows, where in (
+        ("spark", "cassq-spark", "cassq", "cassq-spark-rows", "from Spark"),
+        (
+            *("spark-cassandra", "cassq-spark-cassandra", "cassq-cassandra"),
+            *("cassq-spark-rows-cassandra", "from Spark, on Cassandra"),
+        ),
+    ):
+        made += [
+            Target(f"{where}, {what}: over the library itself", "≥", 0.6, measured)
+            for what, measured in (
+                ("a write", against(key, library, "write", peer)),
+                ("a read", against(key, library, "read", peer)),
+            )
+        ]
+        measured = against(key, by_rows, "write", peer)
+        made.append(Target(f"{where}, a write: over a push for each row", "≥", 5.0, measured))
+    for figure, what in (("write", "a write"), ("read", "a read"), ("stream", "a stream read")):
+        for kafka, mode in (("kafka-spark", "page cache"), ("kafka-spark-synced", "synced")):
+            measured = against("spark", kafka, figure, "cassq-spark")
+            title = f"from Spark, {what}: over Spark's own on Kafka, {mode}"
+            made.append(Target(title, "≥", 1.0, measured))
+    return made
+
+
+# (case, what it is called, peer, what that is called, limit)
+SIDECAR_LIMITS = (
+    ("one", "one, synced", "kafka-synced", "one Kafka broker, synced", 1.5),
+    ("three", "three replicas, synced", "kafka", "three Kafka brokers", 1.2),
+    ("three", "three replicas, synced", "nats", "three NATS servers", 10.0),
+    ("three", "three replicas, synced", "nats-lean", "three NATS servers, lean client", 10.0),
+)
+
+
+def sidecar_targets() -> list[Target]:
+    """Both ways to read "through": all pushed and then all popped, and both at once."""
+    made = [
+        Target(
+            f"on sidecars, {what}, {size:,} B, {how}: cassq over {title}",
+            *("≥", limit),
+            against(f"sidecars/{key}/{size}", peer, figure, ON_SIDECARS),
+        )
+        for key, what, peer, title, limit in SIDECAR_LIMITS
+        for figure, how in (("through", "through"), ("both", "both at once"))
+        for size in SIZES
+    ]
+    waited = own("sidecar-failover", "p99_s", ON_SIDECARS)
+    title = "on sidecars, one of four killed: from the kill to the next acknowledged push, p99"
+    return [*made, Target(title, "<", 1.0, waited, unit=" s")]
 
 
 TARGETS: tuple[Target, ...] = (
@@ -235,7 +306,10 @@ TARGETS: tuple[Target, ...] = (
         own("delayed", "memory"),
     ),
     *reap_targets(),
+    *engine_targets(),
     *cassandra_targets(),
+    *spark_targets(),
+    *sidecar_targets(),
 )
 
 

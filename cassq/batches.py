@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from cassq.frames import Extras
+from cassq.frames import Extras, encode
 
 FRAME_BYTES_TARGET = 1024 * 1024
 FRAME_MESSAGES_MAX = 16_384
@@ -14,6 +14,21 @@ FRAME_MESSAGES_MAX = 16_384
 # Called with the place that messages are about to get, before they are written there: the pipe,
 # the seq of the first, and which messages of the batch they are.
 Intend = Callable[[str, int, range], None]
+
+
+class Messages(Protocol):
+    """What can be appended: messages to be pushed together, however they lie in memory."""
+
+    @property
+    def count(self) -> int: ...
+
+    def frame_end(self, at: int, stop: int) -> int:
+        """Where the frame that begins at message `at` ends, at `stop` at the latest."""
+
+    def frame(
+        self, seq: int, at: int, last: int, pipe_key: int, compression: str
+    ) -> tuple[bytes, bytes]:
+        """The frame of messages `at .. last`, the first of which gets `seq`: header and body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +42,26 @@ class Batch:
     ids: Sequence[bytes | None] | None = None
     length: int | None = None  # of each payload, when they are known to have one
     dues_ms: int | Sequence[int] | None = None  # catalog time before which nothing is delivered
+
+    @property
+    def count(self) -> int:
+        return len(self.payloads)
+
+    def frame_end(self, at: int, stop: int) -> int:
+        return frame_end(self, at, stop)
+
+    def frame(
+        self, seq: int, at: int, last: int, pipe_key: int, compression: str
+    ) -> tuple[bytes, bytes]:
+        payloads, extras = self.cut(at, last)
+        return encode(
+            seq,
+            payloads,
+            extras,
+            pipe_key=pipe_key,
+            compression=compression,
+            length=self.length,
+        )
 
     def cut(self, first: int, last: int) -> tuple[Sequence[bytes], Extras]:
         """The columns of messages `first .. last`, as a frame takes them."""

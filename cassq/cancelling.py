@@ -6,9 +6,10 @@ from cassq.arguments import message_place
 from cassq.catalog.rows import ClaimState, GroupRow, PipeRow, QueueRow, Reason
 from cassq.errors import UsageError
 from cassq.expiry import cut_out
+from cassq.extents.port import ExtentMissingError
 from cassq.ports import Ports
 from cassq.ranges import RangeSet
-from cassq.sealing import end_of, live_pipe
+from cassq.sealing import end_of, live_pipe, seal_pipe
 from cassq.timers import schedule_pipe
 
 TRIES_MAX = 32
@@ -31,10 +32,23 @@ def cancel(ports: Ports, queue: QueueRow, message_id: str) -> bool:
         raise UsageError(
             f"message {message_id} was not delayed", hint="only delayed messages are cancelled"
         )
-    if end_of(ports.catalog, ports.store, pipe).seq <= seq:
-        raise UsageError(f"there is no message {message_id}")
-    taken_back = [_cancel_for(ports, group, pipe, seq) for group in _groups(ports, pipe)]
+    try:
+        if not _is_there(ports, pipe, seq):
+            raise UsageError(f"there is no message {message_id}")
+        taken_back = [_cancel_for(ports, group, pipe, seq) for group in _groups(ports, pipe)]
+    except ExtentMissingError:
+        if live_pipe(ports.catalog, pipe_id) is not None:
+            raise
+        return False  # it was retired meanwhile
     return all(taken_back)
+
+
+def _is_there(ports: Ports, pipe: PipeRow, seq: int) -> bool:
+    if end_of(ports.catalog, ports.store, pipe).seq > seq:
+        return True
+    # On networked stores the end that is known of an open pipe lags.
+    end = seal_pipe(ports.catalog, ports.store, pipe.id)
+    return end is not None and end.seq > seq
 
 
 def _groups(ports: Ports, pipe: PipeRow) -> list[GroupRow]:

@@ -16,7 +16,7 @@ from cassq.advancing import TRIES_MAX, Advancer, Wish
 from cassq.catalog.rows import Claim, ClaimState, Cursor, GroupRow, QueueRow
 from cassq.errors import CassqError, CorruptionError
 from cassq.expiry import Expiry
-from cassq.extents.port import ExtentMissingError
+from cassq.extents.port import ExtentMissingError, ExtentUnavailableError
 from cassq.health import Health, freed
 from cassq.holdings import Holder, Holding
 from cassq.locks.port import Lock
@@ -25,7 +25,7 @@ from cassq.queues import Rules, rules_of
 from cassq.retaking import Found, Retaker, read_left
 from cassq.retries import Bury, bury_or_leave
 from cassq.timers import Timers
-from cassq.window import View, Window
+from cassq.window import REFRESH_MS, View, Window
 
 logger = logging.getLogger("cassq")
 
@@ -90,9 +90,8 @@ class Claimer:
             return []
         most = self._queue().policy.max_claim_messages
         limit, self._welcome = min(limit, most), min(welcome, most)
-        fresh = self.window.is_stale()
-        if fresh:
-            self._refresh()
+        self.window.away = None
+        fresh = self.window.is_stale() and self._refresh(old_ms=REFRESH_MS)
         due = self._due_now(forced=self.timers.has_news())
         while True:
             for view in self.window.candidates():
@@ -101,19 +100,25 @@ class Claimer:
                 if found:
                     self.window.claimed(view)
                     return found
-            if not fresh:
-                self._refresh()
-                fresh = True
-                due = self._due_now(forced=True)
-            elif self.window.truncated:
-                self.window.look_further()
+                if self._queue().policy.strict and self._is_unacked(view):
+                    break  # nothing passes it: not what was merged back, either
             else:
-                due = self._due_now(forced=True) if due is None else due
-                return self._retake(due or [], limit, holder)
+                if not fresh:
+                    fresh = self._refresh()
+                    due = self._due_now(forced=True)
+                    continue
+                if self.window.truncated:
+                    self.window.look_further()
+                    continue
+            due = self._due_now(forced=True) if due is None else due
+            back = self._retake(due or [], limit, holder)
+            if not back and self.window.away is not None:
+                raise self.window.away
+            return back
 
-    def _refresh(self) -> None:
-        self.window.refresh()
-        self.timers.refresh()
+    def _refresh(self, *, old_ms: int = 0) -> bool:
+        self.timers.refresh(old_ms=old_ms)
+        return self.window.refresh(old_ms=old_ms)
 
     def given_back(self) -> None:
         """There may be something that came back: look for it first."""
@@ -146,6 +151,10 @@ class Claimer:
         except (ExtentMissingError, CorruptionError) as exc:
             self.window.set_aside(view.row.id, exc)
             return []
+        except ExtentUnavailableError as exc:
+            view.cursor = None
+            self.window.leave(view.row.id, exc)
+            return []
         except BaseException:
             view.cursor = None  # whatever happened to it, look again
             raise
@@ -167,7 +176,7 @@ class Claimer:
         try:
             reader = self.window.reader(view)
             ((frame, first, _),) = reader.read(chain, end_seq, 1, 0)
-        except (ExtentMissingError, CorruptionError):
+        except (ExtentMissingError, ExtentUnavailableError, CorruptionError):
             return 0  # whoever claims from it tells of it
         # Both clocks are read in turn: what is within their grain counts as pushed before.
         to_catalog_ms = self._catalog.now_ms() - self._ports.clock.wall_ms()
@@ -207,7 +216,7 @@ class Claimer:
     def _listed(self, now_ms: int) -> list[Claim]:
         """What is due; in exclusive groups only of timer pipes: what came back in another pipe is
         for who has its lock, and must not hide the others."""
-        without = set(self.window.broken)
+        without = self.window.broken.keys() | self.window.left_alone()
         while True:
             due = self._catalog.due(self._group().id, now_ms, DUE_LISTED, without=tuple(without))
             if not self.exclusive:
@@ -261,6 +270,9 @@ class Claimer:
             return act()
         except (ExtentMissingError, CorruptionError) as exc:
             self.window.set_aside(row.pipe_id, exc)
+            return True
+        except ExtentUnavailableError as exc:
+            self.window.leave(row.pipe_id, exc)
             return True
 
     def _free(self, expired: list[Claim]) -> None:
@@ -319,6 +331,11 @@ class Claimer:
                 lock.release()
         return found
 
+    def _is_unacked(self, view: View) -> bool:
+        """Whether anything of a pipe is unacked at this moment: what was may have expired."""
+        view.cursor = view.cursor or self._catalog.cursor(self._group().id, view.row.id)
+        return self.window.waiting(view)
+
     def _claim_in_order(
         self, view: View, cursor: Cursor, limit: int, holder: Holder, lock: Lock
     ) -> list[Found]:
@@ -355,7 +372,8 @@ class Claimer:
 
     def until_due(self, most: float) -> float:
         """Seconds until the next free row comes due, or held one expires; at most `most`."""
-        due_ms = self._catalog.next_due_ms(self._group().id, without=tuple(self.window.broken))
+        without = self.window.broken.keys() | self.window.left_alone()
+        due_ms = self._catalog.next_due_ms(self._group().id, without=tuple(without))
         if due_ms is None or self.exclusive or self._paused:
             return most
         return min(most, max(0.001, (due_ms - self._catalog.now_ms()) / 1000))

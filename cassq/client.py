@@ -49,6 +49,7 @@ REAP_REST_SECONDS_MAX = 10.0
 PASSING_LEASE = "reaper:passing"
 
 _PASSWORD = re.compile(r"(//[^:/@]*:)[^/]*@")
+_TOKEN = re.compile(r"(\bsidecar_token=)[^&]*")
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 _of_the_parent: list[object] = []
@@ -219,8 +220,8 @@ class Client:
         if self._closing:
             thing.close()
             raise ClosedError("this client is being closed")
-        for old in [old for old in self._open if old.closed]:
-            self._open.pop(old)
+        for old in [old for old in list(self._open) if old.closed]:  # other threads open some, too
+            self._open.pop(old, None)
             self._housekeeper.remove(old.tend)
         self._tallies.add(queue.name, thing.tally)
         self._notebook.add(queue.id, thing.tally)
@@ -278,7 +279,7 @@ class Client:
             except CassqError as exc:
                 failure = failure or exc
         try:
-            self._notebook.tend()
+            self._notebook.close()
             self._attendance.tend()
         except CassqError as exc:
             # Who spills has nothing to lose here.
@@ -317,7 +318,7 @@ class Client:
         self.close()
 
     def __repr__(self) -> str:
-        shown = _PASSWORD.sub(r"\1...@", self.url)
+        shown = _TOKEN.sub(r"\1...", _PASSWORD.sub(r"\1...@", self.url))
         return f"<Client {shown}>"
 
 
@@ -329,7 +330,10 @@ def _after_fork() -> None:
 def _at_exit() -> None:
     # A spool's directory is a client too, and closed by the one that spills.
     for client in sorted(_clients, key=lambda client: client.spool is None):
-        client.close()
+        try:
+            client.close()
+        except CassqError as exc:  # the others are to be closed all the same
+            logger.warning("%r could not be closed at the end of the process: %s", client, exc)
 
 
 os.register_at_fork(after_in_child=_after_fork)

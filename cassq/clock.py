@@ -113,6 +113,32 @@ class Stopwatch:
         return (time.monotonic_ns() - self._start_ns) / 1e9
 
 
+class Nudge:
+    """What one thread waits at, and any other wakes it. A nudge to one that is awake makes its
+    next wait short; two are like one.
+
+    An Event would do, but for signals: an exception that a handler raises in `Event.set` can leave
+    its lock taken for ever.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def give(self) -> None:
+        """Wake it, or keep it from sleeping."""
+        try:
+            self._lock.release()
+        except RuntimeError:
+            return  # it has been nudged, and has not come to it yet
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a nudge at most `seconds`; whether there was one."""
+        return self._lock.acquire(timeout=max(0.0, seconds))
+
+
 def wait_event(event: threading.Event, seconds: float) -> bool:
     """Wait for `event` at most `seconds`; True when it is set."""
     return event.wait(seconds)

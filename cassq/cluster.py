@@ -7,42 +7,45 @@ from __future__ import annotations
 
 import logging
 import re
-import ssl
 from collections.abc import Mapping
-from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
 from cassq.catalog.cassandra import CassandraCatalog, schema
+from cassq.catalog.cassandra.notes import Notes
 from cassq.clock import Clock
 from cassq.contact import SERIALS, Contact
-from cassq.cql import Cql, settled
+from cassq.cql import Cql
 from cassq.doorbell import PollingDoorbell
 from cassq.embedded import Embedded
 from cassq.errors import ConfigError
 from cassq.extents.cassandra import CassandraStore
 from cassq.extents.cassandra.writer import Sizes
+from cassq.extents.port import ExtentStore
 from cassq.ids import Ids
 from cassq.locks.lease import LeaseLocker
 from cassq.locks.opening import open_locker
 from cassq.locks.port import Locker
 from cassq.locks.tokens import lease_tokens
 from cassq.ports import Life, Ports
+from cassq.requests import Requests
 from cassq.sharing import Sharing
+from cassq.stores import CASSANDRA, SIDECAR, STORE_OPTIONS, agree_on_store, sidecars_of
+from cassq.tls import tls_of
 
 logger = logging.getLogger("cassq")
 
 PORT = 9042
 APART_MS = 5_000  # between a client's clock and the servers', of which it is warned
-OPTIONS = ("dc", "consistency", "serial", "locks", "spill", "tls", "ca", "cert", "key")
+OPTIONS = (
+    *("dc", "consistency", "serial", "locks", "spill", "tls", "ca", "cert", "key"),
+    *STORE_OPTIONS,
+)
+# Whether the keyspace has any extent itself.
+ANY_EXTENT = "SELECT pipe_id FROM extents LIMIT 1"
 # Two quorums have a replica in common: what one wrote the other reads.
 QUORUMS = ("local_quorum", "quorum")
 # How long a client that can spill tries a request.
 SPILL_PATIENCE_SECONDS = 3.0
-# How far the servers' certificates are verified.
-TLS = ("full", "ca", "no")
-# What all clients of a keyspace have to have in common.
-NOTED = "SELECT value FROM meta WHERE key = ?"
-NOTE = "INSERT INTO meta (key, value) VALUES (?, ?) IF NOT EXISTS"
 _EXAMPLE = "cassandra://host1,host2/keyspace"
 
 _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:@/?#\s]+))(?::(?P<port>\d+))?")
@@ -50,30 +53,40 @@ _CREDENTIALS = re.compile(r"//[^/@]*@")
 _KEYSPACE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 
 
-def open_keyspace(rest: str, options: Mapping[str, str], clock: Clock) -> Embedded:
+def open_keyspace(
+    rest: str, options: Mapping[str, str], clock: Clock, requests: Requests | None = None
+) -> Embedded:
     """The queues of a keyspace whose tables were made by `cassq schema apply`. rest, options: of
-    the URL, as in `contact_of`.
+    the URL, as in `contact_of`. requests: counts what becomes of them.
 
     Raises ConfigError for a URL, credentials, a keyspace or data centre that cannot be right, and
     BackendUnavailableError when no server answers. Cost: some fifteen requests.
     """
     contact = contact_of(rest, options)
+    sidecars = sidecars_of(options, CASSANDRA)
     sizes = Sizes()
     if "spill" in options:
         sizes = sizes._replace(patience=SPILL_PATIENCE_SECONDS)
-    cql = Cql(contact, clock, keyspace=contact.keyspace, patience=sizes.patience)
+    cql = Cql(contact, clock, keyspace=contact.keyspace, patience=sizes.patience, requests=requests)
     try:
         _compare_clocks(cql, clock)
         catalog = CassandraCatalog(cql, clock)
         _agree_on_quorums(cql)
-        store = CassandraStore(cql, clock, sizes)
-        ids = Ids()
+        place, ids = f"keyspace {contact.keyspace!r}", Ids()
+        agree_on_keyspace(cql, catalog, CASSANDRA if sidecars is None else SIDECAR, place)
+        if sidecars is None:
+            store: ExtentStore = CassandraStore(cql, clock, sizes)
+        else:
+            sidecars = sidecars._replace(patience=sizes.patience)
+            from cassq.extents.sidecar import open_sidecar_store
+
+            store = open_sidecar_store(catalog, clock, ids, sidecars, requests=cql.requests)
         locker = _open_locker(options.get("locks", ""), cql, catalog, clock, ids)
     except BaseException:
         cql.close()
         raise
-    ports = Ports(catalog, store, locker, clock, ids, Life(), Sharing())
-    return Embedded(ports, lambda _queue_id: PollingDoorbell(), cql.abandon)
+    ports = Ports(catalog, store, locker, clock, ids, Life(), Sharing(), cql.requests)
+    return Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: (cql.abandon(), store))
 
 
 def _compare_clocks(cql: Cql, clock: Clock) -> None:
@@ -115,6 +128,11 @@ def quorums_of(contact: Contact, replicas: Mapping[str, int]) -> str:
     return f"{levels} of {contact.data_centre}" if "local" in levels else levels
 
 
+def agree_on_keyspace(cql: Cql, catalog: CassandraCatalog, store: str, place: str) -> None:
+    """`agree_on_store` for a keyspace."""
+    agree_on_store(catalog, store, CASSANDRA, place, lambda: bool(cql.read(ANY_EXTENT)))
+
+
 def _agree_on_quorums(cql: Cql) -> None:
     used = quorums_of(cql.contact, schema.replicas_of(cql) or {})
     if used:
@@ -124,22 +142,23 @@ def _agree_on_quorums(cql: Cql) -> None:
 
 def _agree(cql: Cql, key: str, value: str, hint: str) -> None:
     """Use what all clients of the keyspace use: the first has said it, in `meta`."""
-    if _check_agreed(cql, key, value, hint):
-        return
-    settled(lambda: cql.apply(NOTE, (key, value))[0], lambda: bool(cql.read(NOTED, (key,))))
-    _check_agreed(cql, key, value, hint)
+    _check_same(cql, key, Notes(cql).note(key, value), value, hint)
 
 
-def _check_agreed(cql: Cql, key: str, value: str, hint: str) -> bool:
-    """Whether all use it; False when nobody has said yet. ConfigError where it is another."""
-    used = cql.read(NOTED, (key,))
-    if used and used != [(value,)]:
+def _check_agreed(cql: Cql, key: str, value: str, hint: str) -> None:
+    """ConfigError where all use another; nobody may have said yet."""
+    used = Notes(cql).find(key)
+    if used is not None:
+        _check_same(cql, key, used, value, hint)
+
+
+def _check_same(cql: Cql, key: str, used: str, value: str, hint: str) -> None:
+    if used != value:
         raise ConfigError(
-            f"the {key} of the clients of keyspace {cql.contact.keyspace!r} are {used[0][0]!r},"
+            f"the {key} of the clients of keyspace {cql.contact.keyspace!r} are {used!r},"
             f" not {value!r}",
             hint=f"{hint}; to change it, stop them all, and delete the row {key!r} of table meta",
         )
-    return bool(used)
 
 
 def open_session(url: str | None, clock: Clock) -> Cql:
@@ -226,38 +245,3 @@ def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> 
             else "",
         )
     return value
-
-
-def tls_of(options: Mapping[str, str]) -> ssl.SSLContext | None:
-    """How to encrypt; None for not at all.
-
-    `tls=full` (or 1): the server has a certificate for its address, of an authority in the file
-    `ca=` or known to this machine. `tls=ca`: whatever its address. `cert=` and `key=`: the
-    client's own. With any of these files tls is on.
-    """
-    files = {name: options[name] for name in ("ca", "cert", "key") if name in options}
-    told = options.get("tls", "full" if files else "no")
-    level = {"1": "full", "true": "full", "yes": "full", "0": "no", "false": "no"}.get(told, told)
-    if level not in TLS:
-        raise ConfigError(f"tls is {', '.join(TLS)}, not {told!r}")
-    if level == "no":
-        if files:
-            raise ConfigError(f"tls is off, but the URL has {min(files)}=")
-        return None
-    if "key" in files and "cert" not in files:
-        raise ConfigError("the URL has key=, but no cert=")
-    for name, path in files.items():
-        if not Path(path).is_file():
-            raise ConfigError(f"{name}={path}: there is no such file")
-    try:
-        context = ssl.create_default_context(cafile=files.get("ca"))
-        context.check_hostname = level == "full"
-        if "cert" in files:
-            context.load_cert_chain(files["cert"], files.get("key"))
-    except (ssl.SSLError, OSError) as exc:
-        told = ", ".join(f"{name}={path}" for name, path in files.items())
-        raise ConfigError(
-            f"{told} cannot be used: {exc.strerror or exc}",
-            hint="they are PEM files: a certificate, or a key without a pass phrase",
-        ) from exc
-    return context

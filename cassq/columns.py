@@ -6,11 +6,35 @@ absent entry has the length `ABSENT`.
 
 from __future__ import annotations
 
+import json
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from sys import byteorder
 
+from cassq.errors import InvalidPayloadError, MessageTooLargeError
+
 ABSENT = 0xFFFF_FFFF
+COLUMN_BYTES_MAX = 1024 * 1024  # a message's key, or its headers
+
+
+def encode_headers(headers: Mapping[str, str] | None, *, room: int = 0) -> bytes | None:
+    """A message's headers as stored: compact JSON; None for none."""
+    if not headers:
+        return None
+    if not isinstance(headers, Mapping):
+        raise InvalidPayloadError(f"headers must be a dict, not {type(headers).__name__}")
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidPayloadError(f"header {name!r} = {value!r} is not a pair of str")
+    try:
+        encoded = json.dumps(dict(headers), separators=(",", ":"), ensure_ascii=False).encode()
+    except UnicodeEncodeError as exc:
+        raise InvalidPayloadError("a header holds half a surrogate pair") from exc
+    if len(encoded) > COLUMN_BYTES_MAX + room:
+        raise MessageTooLargeError(
+            f"headers of {len(encoded)} bytes are over the limit of {COLUMN_BYTES_MAX}"
+        )
+    return encoded
 
 
 def encode_column(entries: Sequence[bytes | None]) -> bytes:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qsl
 
 from cassq import extras
 from cassq.client import Client
 from cassq.clock import Clock, SystemClock
-from cassq.embedded import directory_of, open_directory
+from cassq.embedded import Embedded, directory_of, open_directory
 from cassq.errors import ConfigError, is_outage
 from cassq.late import LatePlace
 from cassq.spool import Spool
+from cassq.stores import CASSANDRA, FILES, STORE_OPTIONS, sidecars_of
 
 DEFAULT_URL = "file:cassq-data"
 
@@ -38,11 +40,20 @@ def connect(
     Options: dc (the data centre of this client, needed where there are several), consistency
     (local_quorum or quorum), serial (local_serial or serial), locks (the URL of ZooKeeper or
     Hazelcast, the same for all clients; without it locks are leases in the keyspace), tls, ca, cert
-    and key (see `cassq.cluster.tls_of`), and spill, also as an argument: a local directory that
+    and key (see `cassq.tls.tls_of`), and spill, also as an argument: a local directory that
     takes pushes to ap queues while no quorum answers, and forwards them when it does.
 
+    store=sidecar, for either of them, has messages kept on storage sidecars instead of there. The
+    first client chooses the store of a directory or keyspace, for ever. Options: replicas (1 to
+    9, of each new pipe; 3), zone (this client's, whose sidecars it reads from first),
+    sidecar_token (that of `CASSQ_SIDECAR_TOKEN` without it), sidecar_tls, sidecar_ca,
+    sidecar_cert and sidecar_key (see `cassq.tls.tls_of`), repair_after (for how many seconds a
+    sidecar may be silent before what it had is copied elsewhere; 600) and repair_rate (how many
+    bytes a second are copied then; 64M).
+
     Raises ConfigError for a URL, directory or keyspace that cannot be used, MissingExtraError
-    without the driver, BackendUnavailableError when no server answers.
+    without the packages it needs, BackendUnavailableError when no server answers. Sidecars are
+    not looked for before a message is pushed or popped.
     """
     url = url or os.environ.get("CASSQ_URL") or DEFAULT_URL
     if not isinstance(url, str):
@@ -55,18 +66,26 @@ def connect(
     clock = SystemClock()
     match scheme:
         case "file":
-            durability = options.pop("durability", "disk")
-            if options:
-                raise ConfigError(f"the URL has an unknown option {next(iter(options))!r}")
-            embedded = open_directory(directory_of(rest), clock, durability, create=create)
+            embedded = _open_local(rest, options, clock, create=create)
         case "cassandra":
             return _open_cluster(url, rest, options, clock)
         case _:
             raise ConfigError(
-                f"{url!r} is not a URL of queues" if "@" not in url else "it is no URL of queues",
+                "it is no URL of queues"
+                if "@" in url
+                else f"{url.partition('?')[0]!r} is not a URL of queues",
                 hint="write file:cassq-data, file:///var/lib/cassq or cassandra://host/keyspace",
             )
     return Client(url, embedded, clock)
+
+
+def _open_local(rest: str, options: dict[str, str], clock: Clock, *, create: bool) -> Embedded:
+    durability = options.pop("durability", "disk")
+    unknown = [name for name in options if name not in STORE_OPTIONS]
+    if unknown:
+        raise ConfigError(f"the URL has an unknown option {unknown[0]!r}")
+    sidecars = sidecars_of(options, FILES)
+    return open_directory(directory_of(rest), clock, durability, create=create, sidecars=sidecars)
 
 
 def _open_cluster(url: str, rest: str, options: dict[str, str], clock: Clock) -> Client:
@@ -78,6 +97,7 @@ def _open_cluster(url: str, rest: str, options: dict[str, str], clock: Clock) ->
     with extras.wanted(*extras.CASSANDRA):
         from cassq.cluster import contact_of, open_keyspace
     contact = contact_of(rest, options)
+    sidecars_of(options, CASSANDRA)  # what cannot be right is told before a spool is made
     spool = _open_spool(options, contact.keyspace, clock)
     try:
         embedded = open_keyspace(rest, options, clock)
@@ -87,7 +107,7 @@ def _open_cluster(url: str, rest: str, options: dict[str, str], clock: Clock) ->
         if not is_outage(exc) or not spool.contents():
             spool.close()
             raise
-        late = LatePlace(lambda: open_keyspace(rest, options, clock), clock, str(exc))
+        late = LatePlace(partial(open_keyspace, rest, options, clock), clock, str(exc))
         return Client(url, late.embedded, clock, spool, late.open)
     return Client(url, embedded, clock, spool)
 

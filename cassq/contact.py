@@ -50,12 +50,19 @@ SERIALS = {
 }
 
 
+# What a server adds to an answer after which it reads no more from us for a while.
+HELD_UP = "Request breached"
+
+
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether the driver's caller does not hear of it by an error, too."""
-    return record.msg != "Error preparing query:"
+    """Whether the driver's caller does not hear of it by an error, or counts it, too."""
+    if record.msg == "Server warning: %s":
+        return HELD_UP not in record.getMessage()
+    return record.msg not in ("Error preparing query:", "Host %s error: %s.")
 
 
-logging.getLogger("cassandra.cluster").addFilter(_is_news)
+for _name in ("cassandra.cluster", "cassandra.protocol"):
+    logging.getLogger(_name).addFilter(_is_news)
 
 
 @dataclass(frozen=True, slots=True)

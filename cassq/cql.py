@@ -18,12 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from cassandra import DriverException
-from cassandra.cluster import (
-    Cluster,
-    ResponseFuture,
-    Session,
-    _discard_cluster_shutdown,
-)
+from cassandra.cluster import Cluster, ResponseFuture, Session, _discard_cluster_shutdown
 from cassandra.query import BatchStatement, BatchType, BoundStatement, PreparedStatement
 
 from cassq.clock import Clock
@@ -37,13 +32,9 @@ from cassq.contact import (
     cluster,
 )
 from cassq.cql_errors import OverloadedError, explained, first_line, no_data_centre, unconnected
-from cassq.errors import (
-    BackendError,
-    BackendTimeoutError,
-    ClosedError,
-    ConfigError,
-)
-from cassq.tries import Tries
+from cassq.errors import BackendError, BackendTimeoutError, ClosedError, ConfigError
+from cassq.requests import Requests
+from cassq.tries import Tries, note_answer, note_error
 
 logger = logging.getLogger("cassq")
 
@@ -89,7 +80,8 @@ class Cql:
     Raises BackendUnavailableError when nobody answers at the contact points, ConfigError for wrong
     credentials or a data centre that is not there.
 
-    keyspace: used for every statement; None before it exists. patience: seconds.
+    keyspace: used for every statement; None before it exists. patience: seconds. requests: counts
+    what becomes of them.
     """
 
     def __init__(
@@ -99,6 +91,7 @@ class Cql:
         *,
         keyspace: str | None = None,
         patience: float = PATIENCE_SECONDS,
+        requests: Requests | None = None,
     ) -> None:
         self.contact = contact
         self._clock = clock
@@ -107,6 +100,7 @@ class Cql:
         self._preparing = threading.Lock()
         self._closed = False
         self.time = ClusterTime(clock, self._ask_time)
+        self.requests = requests or Requests()
         self._stamp_us = 0
         self._stamping = threading.Lock()
         try:
@@ -205,14 +199,21 @@ class Cql:
 
     def apply_many(self, statements: Iterable[Statement]) -> list[bool | None]:
         """Conditional writes side by side, each for itself; None where it cannot be told."""
-        bounds = [self._bound(t, v, self._consistency) for t, v in statements]
+        return self._apply_all([self._bound(t, v, self._consistency) for t, v in statements])
+
+    def apply_batches(self, batches: Iterable[Sequence[Statement]]) -> list[bool | None]:
+        """The same of batches, each of one partition."""
+        return self._apply_all([self.batch(statements) for statements in batches])
+
+    def _apply_all(self, bounds: Sequence[Any]) -> list[bool | None]:
         answers: list[bool | None] = []
         for at in range(0, len(bounds), IN_FLIGHT):
             some = bounds[at : at + IN_FLIGHT]
             for bound, future in zip(some, [self.send(bound) for bound in some], strict=True):
                 try:
-                    answers.append(bool(self._result(future, None, conditional=True)[0][0]))
+                    answers.append(bool(self._result(future, conditional=True)[0][0]))
                 except OverloadedError:
+                    self.requests.count("repeated")
                     answers.append(self._apply(bound)[0])
                 except BackendError as exc:
                     if not exc.outcome_unknown:
@@ -222,11 +223,13 @@ class Cql:
 
     def _apply(self, statement: Any) -> tuple[bool, Row]:
         tries = Tries(self._clock, self._patience)
+        future = self.send(statement)
         while True:
             try:
-                rows = self._result(self.send(statement), statement, conditional=True)
+                rows = self._result(future, conditional=True)
             except OverloadedError as exc:  # it was not even begun
                 tries.wait_after(exc)
+                future = self.again(statement)
             else:
                 first = rows[0] if rows else (False,)
                 return bool(first[0]), tuple(first[1:])
@@ -242,6 +245,11 @@ class Cql:
         except DriverException as exc:
             raise self._explained(exc, conditional=True) from exc
 
+    def again(self, statement: Any) -> ResponseFuture:
+        """Begin a statement once more, after a try that failed."""
+        self.requests.count("repeated")
+        return self.send(statement)
+
     def bound(self, text: str, values: Sequence[Any]) -> BoundStatement:
         """A plain statement, to be sent."""
         return self._bound(text, values, self._consistency)
@@ -252,7 +260,7 @@ class Cql:
 
     def result(self, future: ResponseFuture, *, conditional: bool = False) -> list[Row]:
         """The rows of what was sent, after its one try."""
-        return self._result(future, None, conditional=conditional)
+        return self._result(future, conditional=conditional)
 
     def execute(self, text: str) -> list[Row]:
         """A statement that is not prepared: of the schema. Waits until all nodes agree on it."""
@@ -318,18 +326,22 @@ class Cql:
         tries = Tries(self._clock, self._patience)
         while True:
             try:
-                rows = self._result(future, statement, conditional=False)
+                rows = self._result(future, conditional=False)
                 if self._clock.boot_ms() < sent_ms + STALE_SECONDS * 1000:
                     return rows
             except BackendError as exc:
                 tries.wait_after(exc)
-            sent_ms, future = self._clock.boot_ms(), self.send(statement)
+            sent_ms, future = self._clock.boot_ms(), self.again(statement)
 
-    def _result(self, future: ResponseFuture, _statement: Any, *, conditional: bool) -> list[Row]:
+    def _result(self, future: ResponseFuture, *, conditional: bool) -> list[Row]:
         try:
-            return list(future.result())
+            rows = future.result()
+            note_answer(self.requests, future)
+            return list(rows)
         except Exception as exc:
-            raise self._explained(exc, conditional=conditional) from exc
+            error = self._explained(exc, conditional=conditional)
+            note_error(self.requests, error)
+            raise error from exc
 
     def _bound(self, text: str, values: Sequence[Any], level: int) -> BoundStatement:
         bound = self._statement(text).bind(values)

@@ -28,6 +28,13 @@ from cassq.errors import (
     ConfigError,
 )
 
+# What a server says that keeps too many writes for others, which are gone. It may say so after a
+# conditional write was decided on, when it is about to tell the replicas.
+_HINTS = "in flight hints"
+# What OpenSSL says of a certificate that is trusted, but for another name or address.
+_NOT_FOR_HOST = "certificate is not valid for"
+# What a server says of a request that its settings do not allow.
+_TOO_LARGE = re.compile("exceeds allowed maximum|too large for the maximum")
 # What a server says of a table or keyspace that is not there.
 _MISSING = re.compile("unconfigured table|(table|[Kk]eyspace) .*does not exist")
 
@@ -39,6 +46,9 @@ class OverloadedError(BackendUnavailableError):
 def explained(exc: Exception, where: str, *, conditional: bool) -> BackendError:
     """A driver's error as ours. conditional: it was sent once, and may have been applied."""
     name = f"Cassandra at {where}"
+    if isinstance(exc, OverloadedErrorMessage) and conditional and _HINTS in str(exc):
+        told = f"{name} is overloaded: {exc}"
+        return BackendUnavailableError(told, outcome_unknown=True)
     if isinstance(exc, OverloadedErrorMessage) or _is_unsent(exc):
         return OverloadedError(f"{name} is overloaded: {exc}")
     if isinstance(exc, Unavailable):
@@ -54,6 +64,12 @@ def explained(exc: Exception, where: str, *, conditional: bool) -> BackendError:
         told = f"{name} cannot be reached: {first_line(exc)}"
         return BackendUnavailableError(told, outcome_unknown=conditional)
     if isinstance(exc, (InvalidRequest, SyntaxException)):
+        if _TOO_LARGE.search(str(exc)):
+            return BackendUnavailableError(
+                f"{name} takes no requests of that size: {first_line(exc)}",
+                hint="native_transport_max_message_size and max_mutation_size are at least 2 MiB",
+                retryable=False,
+            )
         if _MISSING.search(str(exc)):
             return BackendUnavailableError(
                 f"{name}: {first_line(exc)}",
@@ -92,10 +108,16 @@ def unconnected(exc: BaseException, contact: Contact, data_centres: set[str]) ->
 
 def _no_tls(contact: Contact, reasons: list[str]) -> ConfigError:
     """There is somebody, but TLS with him fails."""
+    if any(_NOT_FOR_HOST in reason for reason in reasons):
+        return ConfigError(
+            f"the certificate of Cassandra at {contact.told} is for another address:"
+            f" {', '.join(reasons)}",
+            hint="name the hosts as their certificates do; tls=ca does not look at the address",
+        )
     if any("CERTIFICATE_VERIFY_FAILED" in reason for reason in reasons):
         return ConfigError(
             f"the certificate of Cassandra at {contact.told} is not trusted: {', '.join(reasons)}",
-            hint="ca= names the PEM file of who signed it; tls=ca does not look at the address",
+            hint="ca= names the PEM file of who signed it",
         )
     return ConfigError(
         f"Cassandra at {contact.told} does not speak TLS as asked for: {', '.join(reasons)}",

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from cassq.clock import Clock, Stopwatch
+from cassq.clock import Clock, Nudge, Stopwatch
 from cassq.os_errors import translated
 
 SLOTS = 256
@@ -232,21 +232,21 @@ class PollingDoorbell(Doorbell):
 
     def __init__(self, pause: float = 0.04) -> None:
         self._pause = pause
-        self._ears: set[threading.Event] = set()
+        self._ears: set[Nudge] = set()
         self._mutex = threading.Lock()
 
     def ring(self) -> None:
         with self._mutex:
             for ear in self._ears:
-                ear.set()
+                ear.give()
 
     def listen(self) -> Waiter:
-        ear = threading.Event()
+        ear = Nudge()
         with self._mutex:
             self._ears.add(ear)
         return _ListeningWaiter(ear, self._pause, self._leave)
 
-    def _leave(self, ear: threading.Event) -> None:
+    def _leave(self, ear: Nudge) -> None:
         with self._mutex:
             self._ears.discard(ear)
 
@@ -256,9 +256,7 @@ class PollingDoorbell(Doorbell):
 
 
 class _ListeningWaiter(Waiter):
-    def __init__(
-        self, ear: threading.Event, pause: float, leave: Callable[[threading.Event], None]
-    ) -> None:
+    def __init__(self, ear: Nudge, pause: float, leave: Callable[[Nudge], None]) -> None:
         self._ear = ear
         self._pause = pause
         self._leave = leave
@@ -271,11 +269,11 @@ class _ListeningWaiter(Waiter):
             left = limit - watch.seconds()
             if left <= 0 or self._ear.wait(min(left, self._pause)):
                 break
-        self._ear.clear()  # who comes back looks anew
+        self._ear.wait(0)  # who comes back looks anew
 
     def close(self) -> None:
         self._closed = True
-        self._ear.set()
+        self._ear.give()
         self._leave(self._ear)
 
 

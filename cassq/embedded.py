@@ -1,7 +1,7 @@
 """The embedded backends: one local directory, opened, checked and recovered.
 
 DIR/catalog.sqlite    queues, groups, pipes, claims
-DIR/pipes/ID.pipe     a pipe's frames
+DIR/pipes/ID.pipe     a pipe's frames, unless they are on sidecars
 DIR/bells/            doorbells of waiting poppers
 """
 
@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cassq.catalog.port import Catalog
 from cassq.catalog.rows import GroupRow, PipeRow, PipeState, QueueRow
@@ -20,14 +20,19 @@ from cassq.clock import Clock
 from cassq.doorbell import Doorbell, FifoDoorbell
 from cassq.errors import BackendError, ConfigError, CorruptionError
 from cassq.extents.disk import Disk
-from cassq.extents.files import FilesStore
+from cassq.extents.files import SUFFIX, FilesStore, check_durability
 from cassq.extents.port import ExtentStore
 from cassq.frames import Place
 from cassq.ids import Ids
 from cassq.locks.lease import LeaseLocker
-from cassq.os_errors import explained
+from cassq.os_errors import translated
 from cassq.ports import Life, Ports
 from cassq.queues import GroupPolicy, QueuePolicy
+from cassq.requests import Requests
+from cassq.stores import FILES, SIDECAR, agree_on_store
+
+if TYPE_CHECKING:
+    from cassq.extents.sidecar.settings import Settings
 
 logger = logging.getLogger("cassq")
 
@@ -52,16 +57,24 @@ class Embedded(NamedTuple):
 
 
 def open_directory(
-    directory: Path, clock: Clock, durability: str, *, create: bool = True
+    directory: Path,
+    clock: Clock,
+    durability: str,
+    *,
+    create: bool = True,
+    sidecars: Settings | None = None,
 ) -> Embedded:
     """Open a directory, made if it is not there; heal what a crash left. Any number of processes
-    may do so at once.
+    may do so at once. sidecars: how to use those, where they have the frames.
 
-    Raises ConfigError for a directory that is another program's, of a newer cassq, or on a
-    network file system, and BackendUnavailableError for one that cannot be written.
+    Raises ConfigError for a directory that is another program's, of a newer cassq, on a network
+    file system, or used with another store, and BackendUnavailableError for one that cannot be
+    written.
     """
+    check_durability(durability)
     disk = Disk()
-    try:
+    opening = f"opening {directory}"
+    with translated(opening):
         check_file_system(directory, mounts())
         check_contents(directory)
         if not create and not (directory / CATALOG).exists():
@@ -69,24 +82,44 @@ def open_directory(
                 f"there is no queue directory at {directory}",
                 hint="name it with --url or CASSQ_URL, or make it: `cassq queue create NAME`",
             )
-        disk.make_directory(directory / PIPES)
         disk.make_directory(directory / BELLS)
-    except OSError as exc:
-        raise explained(exc, f"opening {directory}") from exc
-    ids = Ids()
+    ids, requests = Ids(), None
     catalog = SqliteCatalog(directory / CATALOG, clock, durable=durability == "disk")
     try:
-        store = FilesStore(directory / PIPES, clock, durability=durability, disk=disk)
-        adopt(catalog, store, ids)
+        agree_on_directory(catalog, FILES if sidecars is None else SIDECAR, directory)
+        if sidecars is None:
+            with translated(opening):
+                disk.make_directory(directory / PIPES)
+            store: ExtentStore = FilesStore(
+                directory / PIPES, clock, durability=durability, disk=disk
+            )
+            adopt(catalog, store, ids)
+        else:
+            requests = Requests()
+            from cassq.extents.sidecar import open_sidecar_store
+
+            store = open_sidecar_store(catalog, clock, ids, sidecars, requests=requests)
     except BaseException:
         catalog.close()
         raise
-    ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, Life())
+    locker = LeaseLocker(catalog, ids.client)
     return Embedded(
-        ports,
+        Ports(catalog, store, locker, clock, ids, Life(), requests=requests),
         lambda queue_id: FifoDoorbell(directory / BELLS, queue_id, clock),
-        catalog.abandon,
+        lambda: (catalog.abandon(), store),
     )
+
+
+def agree_on_directory(catalog: Catalog, store: str, directory: Path) -> None:
+    """`agree_on_store` for a directory."""
+    place = f"directory {directory}"
+    agree_on_store(catalog, store, FILES, place, lambda: _has_files(directory / PIPES))
+
+
+def _has_files(pipes: Path) -> bool:
+    """Whether any pipe is kept in a file."""
+    with translated(f"listing {pipes}"):
+        return any(pipes.glob(f"*{SUFFIX}"))
 
 
 def check_contents(directory: Path) -> None:

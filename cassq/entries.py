@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from itertools import pairwise
 
 from cassq.batches import Batch, Intend, Receipt
+from cassq.columns import COLUMN_BYTES_MAX, encode_headers
 from cassq.errors import InvalidPayloadError, MessageTooLargeError
-from cassq.frames import COLUMN_BYTES_MAX, MESSAGE_BYTES_MAX, encode_headers
+from cassq.frames import MESSAGE_BYTES_MAX
 from cassq.messages import MessageId, MessageIds, ids_of_run
 
 OVERHEAD_BYTES = 200  # what a waiting message costs beside its payload
@@ -59,6 +61,16 @@ class Entry:
     @property
     def done(self) -> bool:
         return bool(self.id) or self.ids is not None or self.error is not None
+
+
+def wake_in_turn(entries: list[Entry]) -> None:
+    """Wake the threads of these entries, one by one: each wakes the next, so that they do not all
+    stand in line for the interpreter at once."""
+    waiting = [entry for entry in entries if entry.wake is not None and not entry.gone]
+    for entry, after in pairwise(waiting):
+        entry.after = after
+    if waiting:
+        waiting[0].wake_up()
 
 
 def settle_futures(entries: list[Entry]) -> int:

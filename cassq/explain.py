@@ -24,6 +24,7 @@ from cassq.catalog.rows import (
     Cursor,
     GroupRow,
     PipeRow,
+    PipeState,
     QueueRow,
     Reason,
     Retired,
@@ -151,7 +152,7 @@ def _home(ports: Ports, spot: Spot, queue: QueueRow | None) -> QueueRow | None:
     queue."""
     catalog = ports.catalog
     pipe = catalog.pipe(spot[0])
-    if pipe is not None:
+    if pipe is not None and pipe.state is not PipeState.STAGED:
         found = catalog.queue_by_id(pipe.queue_id)
         return None if found is None or found.deleted else found
     for row in [queue] if queue else catalog.queues():

@@ -9,6 +9,9 @@ from cassq.errors import MissingExtraError
 
 # What opens a cassandra: URL.
 CASSANDRA = ("cassandra: URLs need", "cassandra-driver", "cassandra")
+# What a URL with store=sidecar needs, and what runs a sidecar.
+SIDECAR = ("store=sidecar needs", "msgpack", "sidecar")
+SIDECAR_SERVER = ("a sidecar needs", "rocksdict", "sidecar-server")
 
 
 @contextmanager

@@ -18,9 +18,10 @@ from typing import NamedTuple
 
 from cassq.batches import Batch, Intend
 from cassq.catalog.rows import Dedup, QueueRow
+from cassq.columns import encode_headers
 from cassq.dedup import DEDUP_HEADER, Once
 from cassq.errors import CassqError, CorruptionError, OwnershipError
-from cassq.frames import Frame, encode_headers
+from cassq.frames import Frame
 from cassq.lanes import lane_of
 from cassq.messages import Message, Messages
 from cassq.popper import Popper

@@ -12,10 +12,9 @@ once acknowledged its bytes never change.
 
 from __future__ import annotations
 
-import json
 import struct
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -25,12 +24,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 from cassq.bundles import Bundle
 from cassq.columns import decode_column, encode_column, from_little, to_little
 from cassq.compression import COMPRESSIONS, compress, decompress
-from cassq.errors import (
-    BrokenInvariantError,
-    CorruptionError,
-    InvalidPayloadError,
-    MessageTooLargeError,
-)
+from cassq.errors import BrokenInvariantError, CorruptionError, MessageTooLargeError
 from cassq.ranges import RangeSet
 
 MAGIC = b"CQF1"
@@ -38,7 +32,6 @@ VERSION = 1
 HEADER_SIZE = 32
 BODY_BYTES_MAX = 64 * 1024 * 1024
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
-COLUMN_BYTES_MAX = 1024 * 1024  # a message's key, or its headers
 COUNT_MAX = 1_000_000
 
 UNIFORM = 1  # all payloads are of one length, stored once
@@ -103,26 +96,6 @@ class Extras:
         self.ids = ids
 
 
-def encode_headers(headers: Mapping[str, str] | None, *, room: int = 0) -> bytes | None:
-    """A message's headers as stored: compact JSON; None for none."""
-    if not headers:
-        return None
-    if not isinstance(headers, Mapping):
-        raise InvalidPayloadError(f"headers must be a dict, not {type(headers).__name__}")
-    for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidPayloadError(f"header {name!r} = {value!r} is not a pair of str")
-    try:
-        encoded = json.dumps(dict(headers), separators=(",", ":"), ensure_ascii=False).encode()
-    except UnicodeEncodeError as exc:
-        raise InvalidPayloadError("a header holds half a surrogate pair") from exc
-    if len(encoded) > COLUMN_BYTES_MAX + room:
-        raise MessageTooLargeError(
-            f"headers of {len(encoded)} bytes are over the limit of {COLUMN_BYTES_MAX}"
-        )
-    return encoded
-
-
 def encode(
     base_seq: int,
     payloads: Sequence[bytes],
@@ -151,7 +124,13 @@ def encode(
             _check_length(column, count)
             flags |= flag
             columns.append(encode_column(column))
-    body = b"".join((*columns, *payloads))
+    return framed(base_seq, count, flags, b"".join((*columns, *payloads)), pipe_key, compression)
+
+
+def framed(
+    base_seq: int, count: int, flags: int, body: bytes, pipe_key: int, compression: str
+) -> tuple[bytes, bytes]:
+    """The frame of a body whose columns are those that `flags` name, as `encode` gives it."""
     if len(body) > BODY_BYTES_MAX:
         raise MessageTooLargeError(
             f"a frame of {count} messages has {len(body)} bytes, the limit is {BODY_BYTES_MAX}",
@@ -235,6 +214,18 @@ class Frame(Bundle):
             for payload in self.payloads(start - base, end - base)
         ]
 
+    def payload_run(self, first: int, last: int) -> tuple[memoryview, int | array[int]]:
+        """The payloads of messages `first .. last` as they lie, one after another, and their
+        lengths: one number when all have the same."""
+        at = self._payload_at
+        if self._uniform >= 0:
+            size = self._uniform
+            view = memoryview(self._data)[at + first * size : at + last * size]
+            return view, size
+        at += sum(self._lengths[:first])
+        lengths = self._lengths[first:last]
+        return memoryview(self._data)[at : at + sum(lengths)], lengths
+
     def due_ms(self, index: int) -> int | None:
         """Before which catalog time message `index` is not to be delivered, if that was said."""
         dues = self._dues
@@ -281,21 +272,31 @@ def frame_seqs(header: bytes) -> tuple[int, int]:
     return base_seq, count
 
 
+def verify(data: bytes, at: int = 0, *, pipe_key: int = 0) -> Span:
+    """What stands at `at`, once its checksum was found to be right; its columns are not looked at.
+
+    Raises FrameError when it is damaged or cut short. Cost: one checksum pass.
+    """
+    span = frame_span(data, at)
+    if len(data) - at < span.size:
+        raise FrameError("a frame is cut short")
+    view = memoryview(data)
+    digest = xxh3_64(view[at : at + _SUMMED], seed=pipe_key)
+    digest.update(view[at + HEADER_SIZE : at + span.size])
+    (checksum,) = _U64.unpack_from(data, at + _SUMMED)
+    if digest.intdigest() != checksum:
+        raise FrameError(f"the checksum of the frame at seq {span.base_seq} does not match")
+    return span
+
+
 def decode(data: bytes, at: int = 0, *, pipe_key: int = 0) -> Frame:
     """Verify and open the frame at `at` of `data`.
 
     Raises FrameError when anything is wrong with it. Cost: one checksum pass; payloads are not
     copied until they are asked for.
     """
-    base_seq, count, size = frame_span(data, at)
-    if len(data) - at < size:
-        raise FrameError("a frame is cut short")
-    _, _, code, flags, _, _, _, checksum = _HEADER.unpack_from(data, at)
-    view = memoryview(data)
-    digest = xxh3_64(view[at : at + _SUMMED], seed=pipe_key)
-    digest.update(view[at + HEADER_SIZE : at + size])
-    if digest.intdigest() != checksum:
-        raise FrameError(f"the checksum of the frame at seq {base_seq} does not match")
+    base_seq, count, size = verify(data, at, pipe_key=pipe_key)
+    _, _, code, flags, _, _, _, _ = _HEADER.unpack_from(data, at)
     body, start, end = data, at + HEADER_SIZE, at + size
     if code:
         body = _unpacked(code, data[start:end])

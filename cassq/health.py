@@ -21,6 +21,7 @@ from cassq import claims
 from cassq.catalog.rows import Claim, ClaimState
 from cassq.ports import Ports
 from cassq.queues import Rules
+from cassq.sharing import answered
 
 SLOW_FIRST_MS = 50
 SLOW_MOST_MS = 30_000
@@ -39,6 +40,7 @@ class Health:
     def __init__(self, ports: Ports, group_id: str, rules: Callable[[], Rules]) -> None:
         self._catalog = ports.catalog
         self._clock = ports.clock
+        self._sharing = ports.sharing
         self._group_id = group_id
         self._rules = rules
         self._success_ms = self._own_ms = 0
@@ -53,9 +55,17 @@ class Health:
         """Let others know of a success that they have not been told of."""
         if self._own_ms <= self._noted_ms:
             return
-        if at_once or self._catalog.now_ms() - self._noted_ms >= NOTE_MS:
+        if at_once:
+            self._note()
+        elif self._catalog.now_ms() - self._noted_ms >= NOTE_MS:
+            # Where it takes a round trip, one popper of this client does it for all.
+            key, boot_ms = ("success", self._group_id), self._clock.boot_ms
+            answered(self._sharing, key, self._note, boot_ms, old_ms=NOTE_MS)
             self._noted_ms = self._own_ms
-            self._catalog.note_success(self._group_id, self._own_ms)
+
+    def _note(self) -> None:
+        self._noted_ms = self._own_ms
+        self._catalog.note_success(self._group_id, self._own_ms)
 
     def sick(self, claim: Claim) -> bool:
         """Whether nothing has succeeded since the messages of a claim first failed; of a free

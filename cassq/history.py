@@ -290,7 +290,7 @@ def history(
     since_ms = _since_ms(since, step_ms, ports.catalog.now_ms())
     subject = queue.id if group is None else group.id
     # One more in front, for the rates of the first.
-    found = points(_all_samples(ports.catalog, subject, step_ms, since_ms - step_ms))
+    found = points(all_samples(ports.catalog, subject, step_ms, since_ms - step_ms))
     return [point for point in found if point.at.timestamp() * 1000 >= since_ms]
 
 
@@ -307,14 +307,15 @@ def _since_ms(since: datetime | float | None, step_ms: int, now_ms: int) -> int:
     return at_ms - at_ms % step_ms
 
 
-def _all_samples(catalog: Catalog, subject: str, step_ms: int, since_ms: int) -> list[Sample]:
-    """Those that are stored, and after the last of them what finer ones tell."""
+def all_samples(catalog: Catalog, subject: str, step_ms: int, since_ms: int) -> list[Sample]:
+    """The samples of a subject from then on, oldest first: those that are stored, and after the
+    last of them what finer ones tell. Cost: a range of samples for each step."""
     stored = catalog.samples(subject, step_ms, since_ms)
     if step_ms not in FINER:
         return stored
     if stored:
         since_ms = stored[-1].at_ms + step_ms
-    finer = _all_samples(catalog, subject, FINER[step_ms], since_ms)
+    finer = all_samples(catalog, subject, FINER[step_ms], since_ms)
     return stored + coarser(finer, step_ms, 1 << 62)
 
 

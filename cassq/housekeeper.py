@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from cassq.clock import Clock, wait_event
+from cassq.clock import Clock, Nudge
 from cassq.errors import CassqError
 
 logger = logging.getLogger("cassq")
@@ -25,7 +25,7 @@ class Housekeeper:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._mutex = threading.Lock()
-        self._wake = threading.Event()
+        self._nudge = Nudge()
         self._due: dict[Tend, float] = {}
         self._failing: set[Tend] = set()
         self._thread: threading.Thread | None = None
@@ -60,7 +60,7 @@ class Housekeeper:
             self._due[tend] = due
             earlier = due < self._next
         if earlier:
-            self._wake.set()
+            self._nudge.give()
 
     def _run(self) -> None:
         while not self._stopped:
@@ -74,9 +74,7 @@ class Housekeeper:
             with self._mutex:
                 self._next = min(self._due.values(), default=now + 3600.0)
                 pause = self._next - self._clock.boot_ms() / 1000
-            if pause > 0:
-                wait_event(self._wake, pause)
-            self._wake.clear()
+            self._nudge.wait(pause)
 
     def _call(self, tend: Tend) -> None:
         try:
@@ -98,6 +96,6 @@ class Housekeeper:
     def stop(self) -> None:
         """End the thread; nothing is called any more when it returns."""
         self._stopped = True
-        self._wake.set()
+        self._nudge.give()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()

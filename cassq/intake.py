@@ -10,6 +10,7 @@ from typing import NamedTuple
 from cassq.appenders import Appenders
 from cassq.batches import Batch, Receipt
 from cassq.catalog.rows import QueueRow
+from cassq.columns import encode_headers
 from cassq.dedup import Once, append_once
 from cassq.entries import (
     Entry,
@@ -21,7 +22,6 @@ from cassq.entries import (
     gathered,
 )
 from cassq.errors import BackendError, is_outage
-from cassq.frames import encode_headers
 from cassq.importance import all_with_importance
 from cassq.limits import Gate
 from cassq.ports import Ports

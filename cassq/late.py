@@ -16,21 +16,24 @@ from cassq.embedded import Embedded
 from cassq.errors import BackendUnavailableError
 from cassq.ids import Ids
 from cassq.ports import Life, Ports
+from cassq.requests import Requests
 
 
 class LatePlace:
-    """really: opens it; raises BackendError while no server answers."""
+    """really: opens it, to count its requests there; raises BackendError while no server
+    answers."""
 
-    def __init__(self, really: Callable[[], Embedded], clock: Clock, why: str) -> None:
+    def __init__(self, really: Callable[[Requests], Embedded], clock: Clock, why: str) -> None:
         self._really = really
         self._opening = threading.Lock()
         self._opened: Embedded | None = None
         self._closed = False
         self._why = why
+        self._requests = Requests()
         parts = [cast(Any, _Part(self, name, clock)) for name in ("catalog", "store", "locker")]
         catalog, store, locker = parts
         self.embedded = Embedded(
-            Ports(catalog, store, locker, clock, Ids(), Life()),
+            Ports(catalog, store, locker, clock, Ids(), Life(), requests=self._requests),
             lambda _queue_id: PollingDoorbell(),
             self._abandon,
         )
@@ -39,7 +42,7 @@ class LatePlace:
         """Open it, unless it is open. Raises BackendError when no server answers."""
         with self._opening:
             if self._opened is None and not self._closed:
-                self._opened = self._really()
+                self._opened = self._really(self._requests)
 
     def ports(self) -> Ports | None:
         """The ports, if it is open."""
@@ -74,7 +77,7 @@ class _Part:
             return self._clock.wall_ms  # as near as can be known
         if verb == "close":
             return self._place.close
-        if verb == "seals_exactly":
+        if verb in ("seals_exactly", "upkeep"):
             raise self._place.unavailable()
 
         def called(*args: Any, **named: Any) -> Any:

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 from cassq.arguments import check_seconds
 from cassq.batches import Batch
 from cassq.catalog.rows import Claim, ClaimState, GroupRow, PipeRow
+from cassq.columns import encode_headers
 from cassq.decoding import text_or_base64
 from cassq.entries import check_key, check_payload
 from cassq.errors import CassqError, CorruptionError, UsageError
 from cassq.extents.port import ExtentMissingError
-from cassq.frames import Frame, Place, encode_headers
+from cassq.frames import Frame, Place
 from cassq.moves import slices_of
 from cassq.ports import Ports
 from cassq.ranges import RangeSet

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from cassq.errors import CassqError
 from cassq.ports import Ports
+from cassq.requests import Requests
 from cassq.stats import QueueStats, queue_stats
 from cassq.tallies import Tallies, Tally
 
@@ -71,6 +72,8 @@ class Meter:
     def read(self) -> list[Metric]:
         """The metrics now. Cost: that of `queue_stats` for each queue, if they are told."""
         metrics = client_metrics(self._tallies.totals())
+        if self._ports.requests is not None:
+            metrics += request_metrics(self._ports.requests)
         actions = [({"pass": p, "outcome": o}, n) for (p, o), n in self._actions().items()]
         metrics.append(
             Metric("cassq_reaper_actions_total", COUNTER, "What the reaper's passes did.", actions)
@@ -153,6 +156,28 @@ def client_metrics(totals: Mapping[tuple[str, str], Tally]) -> list[Metric]:
     for name, metric, help_text in _OF_POPPERS:
         values: Values = [({QUEUE: q, GROUP: g}, getattr(t, name)) for (q, g), t in poppers.items()]
         metrics.append(Metric(f"cassq_client_{metric}_total", COUNTER, help_text, values))
+    return metrics
+
+
+# What is counted of requests to servers, which is in the metric's name, and help.
+_OF_REQUESTS = (
+    ("repeated", "Requests sent again, as a try had failed."),
+    ("doubled", "Requests sent to a second server too, as the first was slow."),
+    ("overloaded", "Requests refused by a server that had too much to do."),
+    ("held_up", "Requests after which a server with too much to do read no more for a while."),
+    ("unanswered", "Requests without an answer in time."),
+    ("unknown", "Of those, conditional writes that may have been applied."),
+    ("changed_over", "Reads that went over to another replica: one was damaged or did not answer."),
+    ("under_replicated", "New pipes that have fewer replicas than they should."),
+)
+
+
+def request_metrics(requests: Requests) -> list[Metric]:
+    """The counters of a client's requests to its servers."""
+    metrics = []
+    for name, help_text in _OF_REQUESTS:
+        count: Values = [({}, getattr(requests, name))]
+        metrics.append(Metric(f"cassq_client_{name}_requests_total", COUNTER, help_text, count))
     return metrics
 
 

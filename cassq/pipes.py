@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cassq.batches import Batch, Intend, Receipt, frame_end
+from cassq.batches import Intend, Messages, Receipt
 from cassq.catalog.rows import PipeRow, PipeState, QueueRow
 from cassq.errors import (
     BackendError,
@@ -24,17 +24,16 @@ from cassq.errors import (
     is_outage,
 )
 from cassq.extents.port import ExtentMissingError, ExtentWriter
-from cassq.frames import encode, pipe_key
+from cassq.frames import Place, pipe_key
 from cassq.lanes import lane_start_ms
 from cassq.ports import Ports
 from cassq.push_pace import PushPace
 from cassq.queues import QueuePolicy
-from cassq.sealing import seal_pipe
+from cassq.sealing import STRAY_MS, seal_pipe
 from cassq.tallies import Tally
 
 logger = logging.getLogger("cassq")
 
-APPEND_BYTES_TARGET = 8 * 1024 * 1024
 CARRY_OVERS_MAX = 4
 TEND_SECONDS = 1.0
 # A cp pusher may keep its turn so long while others wait; one that appends nothing is passed.
@@ -96,7 +95,7 @@ class Appender:
 
     # --- appending ----------------------------------------------------------------------------
 
-    def append(self, batch: Batch, intend: Intend | None = None) -> list[Receipt]:
+    def append(self, batch: Messages, intend: Intend | None = None) -> list[Receipt]:
         """Push a batch; where its messages went, in order.
 
         An error raised names in `.fields["pushed"]` how many messages, from the first, are
@@ -106,7 +105,7 @@ class Appender:
         self.doubt = None
         at, failures = 0, 0
         doubtful = False  # what could not be written may be found yet
-        total = len(batch.payloads)
+        total = batch.count
         try:
             while at < total:
                 policy = self._queue().policy
@@ -144,25 +143,17 @@ class Appender:
         return receipts
 
     def _write(
-        self, pipe: OpenPipe, policy: QueuePolicy, batch: Batch, at: int, intend: Intend | None
+        self, pipe: OpenPipe, policy: QueuePolicy, batch: Messages, at: int, intend: Intend | None
     ) -> int:
         """Encode from message `at` on, and append what one write takes; how many messages."""
         base = seq = pipe.extent.end.seq
         key = pipe_key(pipe.row.id)
-        stop = min(len(batch.payloads), at + policy.max_pushes_per_pipe - base)
+        stop = min(batch.count, at + policy.max_pushes_per_pipe - base)
         frames: list[tuple[bytes, bytes]] = []
         size = 0
-        while at < stop and size < APPEND_BYTES_TARGET:
-            last = frame_end(batch, at, stop)
-            payloads, extras = batch.cut(at, last)
-            frame = encode(
-                seq,
-                payloads,
-                extras,
-                pipe_key=key,
-                compression=policy.compression,
-                length=batch.length,
-            )
+        while at < stop and size < pipe.extent.append_bytes:
+            last = batch.frame_end(at, stop)
+            frame = batch.frame(seq, at, last, key, policy.compression)
             frames.append(frame)
             size += len(frame[1])
             seq += last - at
@@ -273,19 +264,8 @@ class Appender:
 
     def _try_create(self, predecessor: str, state: PipeState) -> OpenPipe | None:
         queue = self._queue()
-        now_ms = self._catalog.now_ms()
-        row = PipeRow(
-            id=self._ids.new(now_ms),
-            queue_id=queue.id,
-            state=state,
-            owner=self._owner,
-            created_ms=now_ms,
-            lease_ms=round(queue.policy.lease * 1000),
-            predecessor=predecessor,
-            group_id=self._group_id,
-            timer_ms=None if self._lane is None else lane_start_ms(self._lane, now_ms),
-            rate=self._pace.rate if state is PipeState.OPEN else 0,
-        )
+        row = self._new_row(queue, predecessor, state)
+        began_ms = self._clock.boot_ms()
         extent = self._store.create(row.id, queue.name, strict=self._is_strict(queue.policy))
         try:
             added = self._catalog.add_pipe(row)
@@ -298,7 +278,26 @@ class Appender:
             self._store.drop([row.id])
             return None
         boot_ms = self._clock.boot_ms()
+        if boot_ms - began_ms >= STRAY_MS // 2:
+            extent.close()
+            self._catalog.record_end(row.id, Place(0, 0))
+            return self._try_create(predecessor, state)
         return OpenPipe(row, extent, boot_ms, boot_ms, boot_ms)
+
+    def _new_row(self, queue: QueueRow, predecessor: str, state: PipeState) -> PipeRow:
+        now_ms = self._catalog.now_ms()
+        return PipeRow(
+            id=self._ids.new(now_ms),
+            queue_id=queue.id,
+            state=state,
+            owner=self._owner,
+            created_ms=now_ms,
+            lease_ms=round(queue.policy.lease * 1000),
+            predecessor=predecessor,
+            group_id=self._group_id,
+            timer_ms=None if self._lane is None else lane_start_ms(self._lane, now_ms),
+            rate=self._pace.rate if state is PipeState.OPEN else 0,
+        )
 
     def _open_strict(self) -> OpenPipe:
         """Succeed the queue's newest pipe once its end is recorded; wait for the turn."""

@@ -1,8 +1,7 @@
 """Poppers: claim messages for a group, hand them out, and keep what is said of them.
 
 A popper is thread-safe. Acks are collected and written in groups: at the next `commit`, before
-the popper waits, and when the oldest has waited for `Pace.ack_interval_ms`: 50 ms, or up to a
-second where writing takes long.
+the popper waits, and after `Pace.ack_wait_ms`: 50 ms, or up to a second where writing takes long.
 
 Invariants:
 1. A message is handed out only after its claim, with the delivery counted, was written.
@@ -148,11 +147,8 @@ class Popper:
         return Messages([Run(holding, *piece) for holding, pieces in found for piece in pieces])
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages one by one, for ever: waits when there are none, ends when closed.
-
-        Claims ahead what it has been finishing in a tenth of a second; more where claiming takes
-        long and many messages wait (see `cassq.pace`).
-        """
+        """Messages one by one, for ever: waits when there are none, ends when closed. Claims ahead
+        what it does in a tenth of a second; more where claims take long (see `cassq.pace`)."""
         while True:
             self._life.check()
             try:
@@ -168,7 +164,8 @@ class Popper:
             if not self._may_hand_out():
                 return None
             if not self._buffer:
-                self._buffer.extend(self._claim(self._pace.ahead(), self._pace.welcome()))
+                pace, now_ms = self._pace, self._catalog.now_ms()
+                self._buffer.extend(self._claim(pace.ahead(), pace.welcome(now_ms)))
             self.tally.popped += 1 if self._buffer else 0
             return self._buffer.popleft() if self._buffer else None
 
@@ -321,9 +318,10 @@ class Popper:
     def _about_to_say(self) -> int:
         if self._closed:
             self._check_open()
+        now_ms = self._catalog.now_ms()
         if not self._settler.dirty:
-            self._hurry(self._settler.interval_ms / 1000)
-        return self._catalog.now_ms()
+            self._hurry(self._settler.until_flush_ms(now_ms) / 1000)
+        return now_ms
 
     def _said(self, holding: Holding, now_ms: int) -> None:
         if holding.epoch is not None or now_ms >= holding.due_ms:
@@ -346,7 +344,8 @@ class Popper:
             if self._closed:
                 return _NEVER
             self._flush_old()
-            again = self._settler.interval_ms / 1000 if self._settler.dirty else _NEVER
+            left_ms = self._settler.until_flush_ms(self._catalog.now_ms())
+            again = left_ms / 1000 if self._settler.dirty else _NEVER
             if self._keep_alive_ms is not None and self._settler.holdings:
                 self._settler.keep_alive(self._keep_alive_ms, self._claimer.rules.claim_timeout_ms)
                 again = min(again, self._claimer.rules.claim_timeout_ms / 3000)

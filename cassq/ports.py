@@ -10,6 +10,7 @@ from cassq.errors import ClosedError, ForkedClientError
 from cassq.extents.port import ExtentStore
 from cassq.ids import Ids
 from cassq.locks.port import Locker
+from cassq.requests import Requests
 from cassq.sharing import Sharing
 
 
@@ -41,3 +42,5 @@ class Ports(NamedTuple):
     life: Life
     # How poppers of this client claim together; None where a claim is no round trip.
     sharing: Sharing[Any, Any, Any] | None = None
+    # What became of requests to servers; None where there are none.
+    requests: Requests | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from cassq.errors import ConfigError
@@ -44,6 +44,13 @@ class PrometheusServer:
     def abandon(self) -> None:
         """In a forked child: give back the socket, so that the port is free after the parent."""
         self._server.server_close()
+
+
+def as_text(read: Read) -> bytes:
+    """Metrics as they are now, in the format that is scraped."""
+    registry = CollectorRegistry()
+    registry.register(Collector(read))
+    return bytes(generate_latest(registry))
 
 
 class Collector:

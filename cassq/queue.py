@@ -51,6 +51,7 @@ from cassq.watched import Watched
 CHANGE_TRIES = 50
 PEEK_MAX = 100_000
 DRAIN_SECONDS_MAX = 365 * 86400.0
+GROUP_WATCH_MS = 1000  # how old a group's policy may be
 
 
 class Owner(Protocol):
@@ -89,6 +90,7 @@ class Queue:
         self._row = row
         self._watch_ms = min(round(row.policy.lease * 500), 2000)
         self._watched = Watched(row, self._latest, owner.ports.clock, self._watch_ms)
+        self._watched_groups: dict[str, Watched[GroupRow]] = {}
 
     @property
     def name(self) -> str:
@@ -152,11 +154,11 @@ class Queue:
         """
         row = self._group(group)
         clock = self._ports.clock
-        watched = Watched(row, lambda: self._same(row), clock, 1000)
+        watched = Watched(row, lambda: self._same(row), clock, GROUP_WATCH_MS)
         popper = Popper(
             self._ports,
             self._watched,
-            watched,
+            self._watched_groups.setdefault(row.id, watched),
             bury=self._owner.bury(),
             doorbell=self._owner.doorbell(row.queue_id),
             hurry=lambda seconds: self._owner.hurry(popper.tend, seconds),

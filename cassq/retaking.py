@@ -11,7 +11,12 @@ from cassq.bundles import Piece
 from cassq.catalog.port import Catalog
 from cassq.catalog.rows import Claim
 from cassq.errors import CorruptionError
-from cassq.extents.port import ExtentMissingError, ExtentReader, Slice
+from cassq.extents.port import (
+    ExtentMissingError,
+    ExtentReader,
+    ExtentUnavailableError,
+    Slice,
+)
 from cassq.frames import Place
 from cassq.holdings import Holder, Holding
 from cassq.remnants import Remnants
@@ -102,6 +107,9 @@ class Retaker:
                 pieces, until = self._left(row, limit, room)
             except (ExtentMissingError, CorruptionError) as exc:
                 self._window.set_aside(row.pipe_id, exc)
+                continue
+            except ExtentUnavailableError as exc:
+                self._window.leave(row.pipe_id, exc)
                 continue
             chosen.append(Chosen(row, pieces, until))
             limit -= sum(len(piece.seqs) for piece in pieces)

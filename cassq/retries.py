@@ -14,9 +14,10 @@ from typing import Any
 from cassq import claims
 from cassq.batches import Batch, Intend
 from cassq.catalog.rows import Claim, GroupRow, Move, QueueRow
+from cassq.columns import encode_headers
 from cassq.errors import CassqError, CorruptionError, OwnershipError
 from cassq.extents.port import ExtentMissingError
-from cassq.frames import Place, encode_headers
+from cassq.frames import Place
 from cassq.moves import arrived, finish, held_by
 from cassq.ports import Ports
 from cassq.queues import dead_letter_name

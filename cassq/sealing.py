@@ -12,6 +12,10 @@ from cassq.errors import CorruptionError
 from cassq.extents.port import ExtentMissingError, ExtentStore
 from cassq.frames import Place
 
+# An extent that has no pipe's row for so long is nobody's; who has taken half as long to add the
+# row to his extent takes another.
+STRAY_MS = 3_600_000
+
 
 def seal_pipe(catalog: Catalog, store: ExtentStore, pipe_id: str) -> Place | None:
     """Fix a pipe's end for ever; the end that is recorded, or None when the pipe is gone.
@@ -27,24 +31,40 @@ def seal_pipe(catalog: Catalog, store: ExtentStore, pipe_id: str) -> Place | Non
 
 
 def live_pipe(catalog: Catalog, pipe_id: str) -> PipeRow | None:
-    """A pipe as it is now; None when it was retired, so that its frames may be gone."""
+    """A pipe as it is now; None when it was retired, so that its frames may be gone, and while it
+    is staged, so that it is nobody's yet."""
     row = catalog.pipe(pipe_id)
-    return None if row is None or row.state is PipeState.CONSUMED else row
+    return None if row is None or row.state >= PipeState.CONSUMED else row
 
 
-def end_of(catalog: Catalog, store: ExtentStore, pipe: PipeRow) -> Place:
-    """Where a pipe ends at the moment: everything acknowledged lies below.
+def sealed_end(catalog: Catalog, store: ExtentStore, pipe: PipeRow) -> Place | None:
+    """Where a pipe ends for ever; None while its pusher may go on.
 
     A pipe whose pusher is gone is sealed first: after a power cut the published end is only a
     lower bound. Raises ExtentMissingError. Cost: none for a sealed pipe, else one look into it.
     """
-    if pipe.end is not None:
-        return pipe.end
-    if store.abandoned(pipe.id):
-        sealed = seal_pipe(catalog, store, pipe.id)
-        if sealed is not None:
-            return sealed
-    reader = store.reader(pipe.id)
+    if pipe.end is None and store.abandoned(pipe.id):
+        return seal_pipe(catalog, store, pipe.id)
+    return pipe.end
+
+
+def end_of(catalog: Catalog, store: ExtentStore, pipe: PipeRow) -> Place:
+    """Where a pipe ends at the moment: everything acknowledged lies below, as far as its pusher
+    has told of it. Else as `sealed_end`, which comes first."""
+    sealed = sealed_end(catalog, store, pipe)
+    return sealed if sealed is not None else _published(store, pipe.id)
+
+
+def known_end(catalog: Catalog, store: ExtentStore, pipe: PipeRow, claimed: int) -> int:
+    """How many messages a pipe has to have. On networked stores a pusher that was killed may have
+    told nobody of its last append; but what groups have claimed, all below `claimed`, was
+    acknowledged. A sealed pipe has what it has. Errors and cost as for `end_of`."""
+    sealed = sealed_end(catalog, store, pipe)
+    return sealed.seq if sealed is not None else max(claimed, _published(store, pipe.id).seq)
+
+
+def _published(store: ExtentStore, pipe_id: str) -> Place:
+    reader = store.reader(pipe_id)
     try:
         return reader.published()
     finally:

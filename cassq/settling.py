@@ -50,11 +50,11 @@ class Settler:
         self._finished = finished
         self._dirty: dict[Holding, None] = {}
         self._unsure: list[tuple[Holding, Claim, list[Claim]]] = []  # writes of unknown outcome
-        self.dirty_ms = 0  # when the oldest ack not yet written was made
+        self.flush_ms = 0  # when the acks not yet written are to be
         self.acks_written = False  # by the last flush
         self.holdings: dict[Holding, None] = {}
         self.tally = Tally(group)
-        self.pace = Pace()
+        self.pace = Pace(int(ports.ids.client, 16))
 
     def take(self, holding: Holding, pieces: Sequence[Piece]) -> None:
         """Keep a new holding. pieces: its messages."""
@@ -64,15 +64,16 @@ class Settler:
         if holding.deliveries > 1:
             self.tally.redelivered += holding.count
 
-    @property
-    def interval_ms(self) -> int:
-        """For how long acks are collected."""
-        return self.pace.ack_interval_ms(self._claimer.rules.claim_timeout_ms)
+    def until_flush_ms(self, now_ms: int) -> int:
+        """How long acks are, or would be, collected from now on."""
+        if self._dirty:
+            return max(0, self.flush_ms - now_ms)
+        return self.pace.ack_wait_ms(self._claimer.rules.claim_timeout_ms, now_ms)
 
     @property
     def overdue(self) -> bool:
-        """Whether acks were collected for that long."""
-        return self.dirty and self._catalog.now_ms() - self.dirty_ms >= self.interval_ms
+        """Whether acks were collected for long enough."""
+        return self.dirty and self._catalog.now_ms() >= self.flush_ms
 
     @property
     def dirty(self) -> bool:
@@ -244,7 +245,7 @@ class Settler:
     def _begin(self, holding: Holding, now_ms: int) -> None:
         """Something is said of a holding, to be written."""
         if not self._dirty:
-            self.dirty_ms = now_ms
+            self.flush_ms = now_ms + self.until_flush_ms(now_ms)
         self._dirty[holding] = None
 
     def _gives(self, holding: Holding) -> list[Give]:

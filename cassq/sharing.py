@@ -9,11 +9,13 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 K = TypeVar("K")
 W = TypeVar("W")
 L = TypeVar("L")
+V = TypeVar("V")
 
 LINES_KEPT = 256
 
@@ -69,6 +71,14 @@ class Sharing(Generic[K, W, L]):
                 for each in places:
                     each.served = True
 
+    def last(self, key: K) -> L | None:
+        """What was returned last for this key."""
+        return self._line(key).last
+
+    def busy(self, key: K) -> bool:
+        """Whether a thread is at it."""
+        return self._line(key).lock.locked()
+
     def _line(self, key: K) -> _Line[W, L]:
         with self._lock:
             line = self._lines.get(key)
@@ -78,3 +88,51 @@ class Sharing(Generic[K, W, L]):
                     self._lines.popitem(last=False)
             self._lines.move_to_end(key)
             return line
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[V]):
+    """What was answered to a question, and when it had been asked, in boot milliseconds."""
+
+    asked_ms: int
+    value: V
+
+
+@dataclass(slots=True)
+class _Question(Generic[V]):
+    """since_ms: an answer to who had asked by then is too old."""
+
+    since_ms: int
+    answer: Answer[V] | None = None
+
+
+def answered(
+    sharing: Sharing[Any, Any, Any] | None,
+    key: object,
+    ask: Callable[[], V],
+    now_ms: Callable[[], int],
+    *,
+    old_ms: int = 0,
+) -> Answer[V]:
+    """What `ask` answers, to this thread or to another that asked it after this call began.
+
+    old_ms: it may have been asked so long before; and while another thread is asking, the answer
+    before that will do. sharing: None where each asks for itself.
+    """
+    if sharing is None:
+        return Answer(now_ms(), ask())
+    question: _Question[V] = _Question(now_ms() - old_ms)
+    if old_ms:
+        last: Answer[V] | None = sharing.last(key)
+        if last is not None and (last.asked_ms > question.since_ms or sharing.busy(key)):
+            return last
+
+    def serve(questions: list[_Question[V]], last: Answer[V] | None) -> Answer[V]:
+        if last is None or any(last.asked_ms <= each.since_ms for each in questions):
+            last = Answer(now_ms(), ask())
+        for each in questions:
+            each.answer = last
+        return last
+
+    sharing.together(key, question, serve)
+    return question.answer or Answer(now_ms(), ask())

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from cassq.batches import Batch, Receipt, SpilledReceipt
 from cassq.catalog.rows import QueueRow
-from cassq.clock import wait_event
+from cassq.clock import Nudge
 from cassq.errors import BackendError, CassqError, is_outage
 from cassq.forwarding import (
     NOTES_SECONDS,
@@ -78,7 +78,7 @@ class Spool:
         self._forwarder: Forwarder | None = None
         self._probe: Callable[[], object] = lambda: None
         self._ready: Callable[[], object] = lambda: None
-        self._wake = threading.Event()
+        self._nudge = Nudge()
         self._thread: threading.Thread | None = None
         self._forwarding = threading.Lock()
         self._working = True
@@ -140,7 +140,7 @@ class Spool:
             self.down = True
             self._since = 0
         logger.warning("pushes are spilled to this machine until the cluster answers: %s", exc)
-        self._wake.set()
+        self._nudge.give()
 
     def _well(self) -> None:
         with self._mutex:
@@ -157,7 +157,7 @@ class Spool:
         with self._mutex:
             self._since += len(ids)
         if not self.down:
-            self._wake.set()  # it was so short that forwarding has passed this by
+            self._nudge.give()  # it was so short that forwarding has passed this by
         return [SpilledReceipt(*run) for run in ids.runs]
 
     def _pusher_of(self, queue: QueueRow) -> tuple[str, Pusher]:
@@ -188,8 +188,7 @@ class Spool:
     def _work(self) -> None:
         pause = again = 0.0
         while self._working:
-            wait_event(self._wake, pause)
-            self._wake.clear()
+            self._nudge.wait(pause)
             if not self._working:
                 return
             try:
@@ -240,7 +239,7 @@ class Spool:
         with self._mutex:
             thread, self._thread = self._thread, None
         self._working = False
-        self._wake.set()
+        self._nudge.give()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 

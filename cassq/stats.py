@@ -70,7 +70,8 @@ class GroupStats:
 @dataclass(slots=True)
 class QueueStats:
     """A queue at a glance. pushed: since it was created; pipes: by state. troubles: how many
-    messages had which in the last two days, if they were asked for: see `cassq.troubles`."""
+    messages had which in the last two days, if they were asked for: see `cassq.troubles`.
+    requests: how many requests to servers had which, of all clients of all queues."""
 
     name: str
     consistency: str
@@ -78,6 +79,7 @@ class QueueStats:
     pipes: dict[str, int] = field(default_factory=dict)
     groups: dict[str, GroupStats] = field(default_factory=dict)
     troubles: dict[str, int] = field(default_factory=dict)
+    requests: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         told = asdict(self)
@@ -155,17 +157,18 @@ def view_of(catalog: Catalog, group_id: str, pipe_id: str, cursor: Cursor | None
 def queue_stats(ports: Ports, queue: QueueRow) -> QueueStats:
     """The statistics of a queue. Cost: its live pipes, and the open claims of each group,
     however many pipes were retired; up to five times that while pipes are being retired."""
-    before, stats = _version(ports, queue), _look(ports, queue)
+    before, stats = version_of(ports, queue), _look(ports, queue)
     for _ in range(LOOKS_MAX - 1):
         # A pipe that is retired between two reads of one look would count twice.
-        after = _version(ports, queue)
+        after = version_of(ports, queue)
         if before == after:
             break
         before, stats = after, _look(ports, queue)
     return stats
 
 
-def _version(ports: Ports, queue: QueueRow) -> int | None:
+def version_of(ports: Ports, queue: QueueRow) -> int | None:
+    """Another one whenever pipes were retired. Cost: one read."""
     row = ports.catalog.queue_by_id(queue.id)
     return None if row is None else row.groups_version
 

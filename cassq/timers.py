@@ -15,15 +15,24 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
 from cassq import claims
 from cassq.catalog.rows import Cursor, GroupRow, PipeRow
 from cassq.errors import CassqError, CorruptionError
-from cassq.extents.port import ExtentMissingError, ExtentReader, Slice
+from cassq.extents.port import (
+    ExtentMissingError,
+    ExtentReader,
+    ExtentUnavailableError,
+    Slice,
+)
 from cassq.frames import Place
 from cassq.ports import Ports
+from cassq.sharing import answered
+
+logger = logging.getLogger("cassq")
 
 HORIZON_MS = 60_000  # how near a pipe's time must be for it to be looked into
 LISTED = 256
@@ -56,19 +65,28 @@ class Timers:
         self._kinds: dict[str, bool] = {}
         self.broken: list[tuple[str, CassqError]] = []  # cannot be read; to be set aside
 
-    def refresh(self) -> None:
-        """List the near timer pipes anew. Cost: one query of a partial index."""
-        until_ms = self._catalog.now_ms() + HORIZON_MS
-        rows = self._catalog.timer_pipes(self._group, until_ms, self._limit)
+    def refresh(self, *, old_ms: int = 0) -> None:
+        """List the near timer pipes anew, as `Window.refresh` does. Cost: one query of a partial
+        index."""
+        rows = self._listed(old_ms)
         while len(rows) == self._limit:  # open ones stay listed, though all of them is scheduled
             self._limit *= 2
-            rows = self._catalog.timer_pipes(self._group, until_ms, self._limit)
+            rows = self._listed(old_ms)
         timers = {row.id: self._timers.get(row.id) or _Timer(row) for row in rows}
         for row in rows:
             timers[row.id].row = row
         for pipe_id in self._timers.keys() - timers.keys():
             _close(self._timers[pipe_id])
         self._timers = timers
+
+    def _listed(self, old_ms: int) -> list[PipeRow]:
+        def ask() -> list[PipeRow]:
+            until_ms = self._catalog.now_ms() + HORIZON_MS
+            return self._catalog.timer_pipes(self._group, until_ms, self._limit)
+
+        key = "timers", self._group.id, self._limit
+        boot_ms = self._ports.clock.boot_ms
+        return answered(self._ports.sharing, key, ask, boot_ms, old_ms=old_ms).value
 
     def has_news(self) -> bool:
         """Whether a known timer pipe grew past what is scheduled. Memory reads only."""
@@ -100,6 +118,8 @@ class Timers:
             except (ExtentMissingError, CorruptionError) as exc:
                 self._forget(timer)
                 self.broken.append((timer.row.id, exc))
+            except ExtentUnavailableError as exc:
+                logger.warning("what is delayed in it waits: %s", exc)
 
     def _schedule(self, timer: _Timer) -> None:
         while True:

@@ -1,10 +1,14 @@
-"""Tries of a statement that may be sent again, and the pauses between them."""
+"""Tries of a statement: what became of one, and the pauses before the next."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from cassq.clock import Clock, Stopwatch
+from cassq.contact import HELD_UP
 from cassq.cql_errors import OverloadedError
-from cassq.errors import BackendError
+from cassq.errors import BackendError, BackendTimeoutError
+from cassq.requests import Requests
 
 PAUSE_MIN, PAUSE_MAX = 0.01, 0.5
 BUSY_PAUSE = 0.001
@@ -26,3 +30,27 @@ class Tries:
         if not exc.retryable or self._waited.seconds() + pause > self._patience:
             raise exc
         self._clock.sleep(pause)
+
+
+def note_error(requests: Requests, exc: BackendError) -> None:
+    """Count a request that failed."""
+    if isinstance(exc, OverloadedError):
+        requests.count("overloaded")
+    elif isinstance(exc, BackendTimeoutError):
+        requests.count("unanswered", *(["unknown"] if exc.outcome_unknown else []))
+    elif exc.outcome_unknown:
+        requests.count("unanswered", "unknown")
+
+
+def note_answer(requests: Requests, future: Any) -> None:
+    """Count a request whose first page is there, if there is something to tell of it. future:
+    the driver's."""
+    if len(future.attempted_hosts) > 1 and len(set(future.attempted_hosts)) > 1:
+        requests.count("doubled")
+    if is_held_up(future):
+        requests.count("held_up")
+
+
+def is_held_up(future: Any) -> bool:
+    """Whether the server, when it had read this, had too much to do to read on at once."""
+    return any(HELD_UP in told for told in future.warnings or ())

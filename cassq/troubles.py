@@ -1,7 +1,8 @@
 """Troubles: how often the clients of a queue had to make do, counted, and noted for all to see.
 
 Each client adds what its pushers and poppers have counted since it noted last, as one sample, under
-a subject of its own. The sum is that of the last two days, as samples are kept so long.
+a subject of its own. The sum is that of the last two days, as samples are kept so long. What became
+of clients' requests to servers is noted in the same way, for all queues together.
 """
 
 from __future__ import annotations
@@ -9,16 +10,21 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
+from collections.abc import Iterable
 
 from cassq.catalog.port import Catalog
 from cassq.catalog.rows import QueueRow, Sample
 from cassq.history import KEPT_MS, MINUTE_MS
 from cassq.ports import Ports
+from cassq.requests import REQUESTS, Requests
 from cassq.stats import QueueStats, queue_stats
 from cassq.tallies import Tally
 
 NOTE_SECONDS = 5.0
+# Requests that are sent twice are nothing rare: what is noted of them all is read by `stats`.
+NOTE_REQUESTS_MS = 600_000
 TRIES_MAX = 50
+_OF_ALL = ""  # instead of a queue's id
 # What is counted, of tallies.
 TROUBLES = {
     "carried_over": "carried over to another pipe, as a write had failed",
@@ -38,6 +44,8 @@ class Notebook:
         self._ports = ports
         self._mutex = threading.Lock()
         self._tallies: list[tuple[str, Tally, Counter[str]]] = []
+        self._requests: Counter[str] = Counter()  # noted
+        self._requests_ms = ports.clock.boot_ms()
 
     def add(self, queue_id: str, tally: Tally) -> None:
         """Note from now on what this tally counts for a queue."""
@@ -64,11 +72,28 @@ class Notebook:
                 noted.update(new)
         with self._mutex:
             self._tallies = [each for each in self._tallies if id(each[1]) not in over]
+        if self._ports.clock.boot_ms() - self._requests_ms >= NOTE_REQUESTS_MS:
+            self._note_requests()
         return NOTE_SECONDS
 
+    def close(self) -> None:
+        """Note what is new for the last time."""
+        self.tend()
+        self._note_requests()
 
-def _counted(tally: Tally) -> Counter[str]:
-    return Counter({name: count for name in TROUBLES if (count := getattr(tally, name))})
+    def _note_requests(self) -> None:
+        if self._ports.requests is None:
+            return
+        self._requests_ms = self._ports.clock.boot_ms()
+        new = _counted(self._ports.requests) - self._requests
+        if new:
+            _note(self._ports.catalog, _OF_ALL, self._ports.ids.client, new)
+            self._requests.update(new)
+
+
+def _counted(tally: Tally | Requests) -> Counter[str]:
+    names = REQUESTS if isinstance(tally, Requests) else TROUBLES
+    return Counter({name: count for name in names if (count := getattr(tally, name))})
 
 
 def _note(catalog: Catalog, queue_id: str, client: str, new: Counter[str]) -> None:
@@ -86,18 +111,29 @@ def _note(catalog: Catalog, queue_id: str, client: str, new: Counter[str]) -> No
 def troubles_of(catalog: Catalog, queue_id: str) -> dict[str, int]:
     """How many messages had which trouble in the last two days, as far as it was noted. Cost: a
     range of a key."""
+    return _sums(catalog, queue_id, TROUBLES)
+
+
+def requests_of(catalog: Catalog) -> dict[str, int]:
+    """How many requests of all clients had which, as with troubles. Cost: a range of a key."""
+    return _sums(catalog, _OF_ALL, REQUESTS)
+
+
+def _sums(catalog: Catalog, queue_id: str, names: Iterable[str]) -> dict[str, int]:
     found: Counter[str] = Counter()
     since_ms = catalog.now_ms() - KEPT_MS[MINUTE_MS]
     for sample in catalog.samples(_subject(queue_id), MINUTE_MS, since_ms):
         noted = json.loads(sample.data)
-        found.update({name: noted.get(name, 0) for name in TROUBLES})
-    return {name: found[name] for name in TROUBLES if found[name]}
+        found.update({name: noted.get(name, 0) for name in names})
+    return {name: found[name] for name in names if found[name]}
 
 
 def stats_with_troubles(ports: Ports, queue: QueueRow) -> QueueStats:
-    """The statistics of a queue, with its troubles. Cost: that of both."""
+    """The statistics of a queue, with its troubles, and those of requests. Cost: that of all."""
     stats = queue_stats(ports, queue)
     stats.troubles = troubles_of(ports.catalog, queue.id)
+    if ports.requests is not None:
+        stats.requests = requests_of(ports.catalog)
     return stats
 
 

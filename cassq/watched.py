@@ -26,8 +26,12 @@ class Watched(Generic[R]):
         self._loaded_ms = -self._age_ms
 
     def __call__(self) -> R:
-        now_ms = self._clock.boot_ms()
-        if now_ms - self._loaded_ms >= self._age_ms:
-            self.known = self._load()
-            self._loaded_ms = now_ms
+        now_ms, before_ms = self._clock.boot_ms(), self._loaded_ms
+        if now_ms - before_ms >= self._age_ms:
+            self._loaded_ms = now_ms  # other threads go on with what is known meanwhile
+            try:
+                self.known = self._load()
+            except BaseException:
+                self._loaded_ms = before_ms
+                raise
         return self.known

@@ -18,11 +18,14 @@ from collections.abc import Callable, Iterator
 
 from cassq.catalog.rows import Cursor, GroupRow, PipeRow, PipeState, QueueRow
 from cassq.errors import CassqError, CorruptionError
-from cassq.extents.port import ExtentMissingError, ExtentReader
+from cassq.extents.port import ExtentMissingError, ExtentReader, ExtentUnavailableError
 from cassq.ports import Ports
 from cassq.sealing import live_pipe
+from cassq.sharing import answered
 
 REFRESH_MS = 1000
+# A pipe that cannot be reached is left alone for so long.
+AWAY_MS = 1000
 LISTED_MIN = 64
 READERS_MAX = 64
 
@@ -50,12 +53,18 @@ class Readers:
         """The reader of a pipe; ExtentMissingError when its extent is gone."""
         reader = self._readers.get(pipe_id)
         if reader is None:
-            reader = self._readers[pipe_id] = self._open(pipe_id)
-            if len(self._readers) > READERS_MAX:
-                self._readers.popitem(last=False)[1].close()
+            reader = self._open(pipe_id)
+            self.put(pipe_id, reader)
         else:
             self._readers.move_to_end(pipe_id)
         return reader
+
+    def put(self, pipe_id: str, reader: ExtentReader) -> None:
+        """A reader was opened, and is to be closed here."""
+        self.forget(pipe_id)
+        self._readers[pipe_id] = reader
+        if len(self._readers) > READERS_MAX:
+            self._readers.popitem(last=False)[1].close()
 
     def forget(self, pipe_id: str) -> None:
         reader = self._readers.pop(pipe_id, None)
@@ -86,12 +95,28 @@ class Window:
         # Pipes that cannot be read, each told to the user once, and left alone from then on.
         self.broken: dict[str, CassqError] = {}
         self.untold: list[CassqError] = []
+        # Those that cannot be reached at the moment: until when they are left alone. away: the
+        # last of them that was found so.
+        self._away: dict[str, int] = {}
+        self.away: ExtentUnavailableError | None = None
 
-    def refresh(self) -> None:
-        """List the live pipes anew. Cost: one query, bounded by a stored floor."""
+    def refresh(self, *, old_ms: int = 0) -> bool:
+        """List the live pipes, with other poppers of this client where that takes round trips;
+        whether they are as they were after this call began. old_ms: or take what one of those
+        listed not longer ago. Cost: one query, bounded by a stored floor."""
+        begun_ms = self._ports.clock.boot_ms()
         least = max(LISTED_MIN, 4 * self._queue().policy.max_pop_width)
         self._limit = max(self._limit, least)
-        rows = self._ports.catalog.unclaimed_pipes(self._group, self._limit, unacked=self._in_order)
+        listed = answered(
+            self._ports.sharing,
+            ("pipes", self._group.id, self._in_order, self._limit),
+            lambda: self._ports.catalog.unclaimed_pipes(
+                self._group, self._limit, unacked=self._in_order
+            ),
+            self._ports.clock.boot_ms,
+            old_ms=old_ms,
+        )
+        rows = listed.value
         self.truncated = len(rows) == self._limit
         if len(rows) < least:
             self._limit = least
@@ -103,7 +128,9 @@ class Window:
         for pipe_id in self._views.keys() - views.keys():
             self.readers.forget(pipe_id)
         self._views = views
-        self._refreshed_ms = self._ports.clock.boot_ms()
+        self._refreshed_ms = listed.asked_ms
+        asked_now = listed.asked_ms > begun_ms or not old_ms
+        return asked_now or self._ports.sharing is None
 
     def look_further(self) -> None:
         """List twice as many: what was listed are open pipes with nothing in them."""
@@ -119,31 +146,50 @@ class Window:
         first that were not yet claimed from in this round."""
         width = self._queue().policy.max_pop_width
         found: list[View] = []
-        for view in list(self._views.values()):
-            if view.row.id in self.broken:
-                continue
-            try:
-                if self.waiting(view):
-                    found.append(view)
-            except (ExtentMissingError, CorruptionError) as exc:
-                self.set_aside(view.row.id, exc)
-            if len(found) == width:
-                break
+        out = self.broken.keys() | self.left_alone()
+        left = [view for view in self._views.values() if view.row.id not in out]
+        while left and len(found) < width:
+            some, left = left[: width - len(found)], left[width - len(found) :]
+            self._look_at(some)
+            for view in some:
+                try:
+                    if self.waiting(view):
+                        found.append(view)
+                except (ExtentMissingError, CorruptionError) as exc:
+                    self.set_aside(view.row.id, exc)
         if not self._in_order:
             if not any(view.row.id in self._round for view in found):
                 self._round = {view.row.id for view in found}
             found.sort(key=lambda view: view.row.id not in self._round)
         yield from found
 
+    def _look_at(self, views: list[View]) -> None:
+        """Make cursors for those that have none, and have it known how far they go: what each
+        takes to ask for is asked for all of them at once. Views of retired pipes go."""
+        new = [view for view in views if view.cursor is None]
+        if new:
+            cursors = self._ports.catalog.cursors_in(self._group.id, [v.row.id for v in new])
+            for view, cursor in zip(new, cursors, strict=True):
+                view.cursor = cursor
+                if cursor is None:
+                    self._views.pop(view.row.id, None)
+        growing = [v for v in views if v.row.end is None and v.cursor is not None]
+        unread = [view for view in growing if view.reader is None]
+        if len(unread) > 1:
+            readers = self._ports.store.readers([view.row.id for view in unread])
+            for view, reader in zip(unread, readers, strict=True):
+                if reader is not None:
+                    view.reader = reader
+                    self.readers.put(view.row.id, reader)
+        for view in growing:
+            if view.reader is not None:
+                view.reader.ask_published()
+
     def waiting(self, view: View) -> bool:
         """Whether the pipe may hold something the group has not claimed (in order: acked)."""
-        cursor = view.cursor
-        if cursor is None:
-            cursor = view.cursor = self._ports.catalog.cursor(self._group.id, view.row.id)
-        if cursor is None:
-            self._views.pop(view.row.id, None)  # it was retired
+        if view.cursor is None:
             return False
-        done = cursor.ack.seq if self._in_order else cursor.chain.seq
+        done = view.cursor.ack.seq if self._in_order else view.cursor.chain.seq
         return self.end_seq(view) > done
 
     def end_seq(self, view: View) -> int:
@@ -167,7 +213,8 @@ class Window:
         self._round.discard(view.row.id)
 
     def forget(self, view: View) -> None:
-        """The pipe is gone."""
+        """The pipe is gone, and what was known of it counts no more."""
+        view.cursor = None
         self._views.pop(view.row.id, None)
         self.readers.forget(view.row.id)
 
@@ -181,6 +228,20 @@ class Window:
         elif pipe_id not in self.broken:
             self.broken[pipe_id] = exc
             self.untold.append(exc)
+
+    def leave(self, pipe_id: str, exc: ExtentUnavailableError) -> None:
+        """A pipe cannot be reached: leave it alone for a moment, for the others may be. Raises
+        what happened where none may pass it."""
+        if self._in_order:
+            raise exc
+        self._away[pipe_id] = self._ports.clock.boot_ms() + AWAY_MS
+        self.away = exc
+
+    def left_alone(self) -> set[str]:
+        """The pipes that could not be reached a moment ago."""
+        now_ms = self._ports.clock.boot_ms()
+        self._away = {pipe_id: ms for pipe_id, ms in self._away.items() if ms > now_ms}
+        return set(self._away)
 
     def follows(self, view: View) -> bool:
         """Whether the group has acked all of the pipe before this one (strict queues)."""
@@ -221,7 +282,8 @@ class Window:
             (view.reader, view.cursor.chain.seq)
             for view in list(self._views.values())
             if view.row.end is None and view.reader is not None and view.cursor is not None
+            if view.row.id not in self._away
         ]
-        for reader, _ in known if len(known) > 1 else ():
+        for reader, _ in known:
             reader.ask_published()
         return any(reader.published().seq > claimed for reader, claimed in known)

@@ -53,13 +53,37 @@ CREATE TABLE pipes (
     predecessor TEXT NOT NULL DEFAULT '',
     group_id    TEXT NOT NULL DEFAULT '',           -- the only group it is for
     timer_ms    INTEGER,                            -- a timer pipe: nothing is due before
-    rate        INTEGER NOT NULL DEFAULT 0          -- messages a second, as its owner tells
+    rate        INTEGER NOT NULL DEFAULT 0,         -- messages a second, as its owner tells
+    stage       TEXT NOT NULL DEFAULT ''            -- staged: the epoch and id of its write
 );
+CREATE INDEX pipes_staged ON pipes (queue_id, stage) WHERE state = 4;
 CREATE INDEX pipes_timers ON pipes (queue_id, timer_ms) WHERE timer_ms IS NOT NULL AND state < 3;
 CREATE INDEX pipes_of_group ON pipes (group_id) WHERE group_id <> '';
 CREATE INDEX pipes_live ON pipes (queue_id, ordinal) WHERE state < 3;
 CREATE INDEX pipes_unsealed ON pipes (queue_id) WHERE state < 2;
 CREATE INDEX pipes_consumed ON pipes (state) WHERE state = 3;
+
+-- Writes of staged pipes: each decides when, and whether, its pipes become the queue's. A row stays
+-- as long as its queue, so that what was published is not written again.
+CREATE TABLE writes (
+    queue_id TEXT NOT NULL,
+    id       TEXT NOT NULL,
+    number   INTEGER NOT NULL,
+    epoch    INTEGER NOT NULL,
+    state    INTEGER NOT NULL,  -- WriteState
+    driver   TEXT NOT NULL,
+    begun_ms INTEGER NOT NULL,
+    PRIMARY KEY (queue_id, id)
+) WITHOUT ROWID;
+CREATE INDEX writes_open ON writes (queue_id) WHERE state = 0;
+
+-- Who leads writes.
+CREATE TABLE drivers (
+    id       TEXT PRIMARY KEY,
+    beat     INTEGER NOT NULL,
+    lease_ms INTEGER NOT NULL,
+    seen_ms  INTEGER NOT NULL
+) WITHOUT ROWID;
 
 -- Where a group stands in a pipe.
 CREATE TABLE cursors (
@@ -200,4 +224,34 @@ CREATE TABLE incidents (
     told_ms  INTEGER NOT NULL,
     data     TEXT NOT NULL,             -- JSON
     version  INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- Storage sidecars, as they last told; all but `state` is written again with each beat.
+CREATE TABLE sidecars (
+    name        TEXT PRIMARY KEY,
+    address     TEXT NOT NULL,
+    zone        TEXT NOT NULL,
+    generation  TEXT NOT NULL,
+    state       INTEGER NOT NULL,           -- SidecarState
+    lease_ms    INTEGER NOT NULL,
+    free_bytes  INTEGER NOT NULL,
+    total_bytes INTEGER NOT NULL,
+    extents     INTEGER NOT NULL,
+    load        INTEGER NOT NULL,           -- bytes a second
+    read_only   INTEGER NOT NULL,
+    damaged     INTEGER NOT NULL,           -- extents
+    http        TEXT NOT NULL,
+    seen_ms     INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- Where the extents of pipes are that are on sidecars.
+CREATE TABLE placements (
+    pipe_id    TEXT PRIMARY KEY,
+    queue_name TEXT NOT NULL,
+    strict     INTEGER NOT NULL,
+    replicas   TEXT NOT NULL,               -- JSON: of each its sidecar and that one's generation
+    wanted     INTEGER NOT NULL,
+    version    TEXT NOT NULL,               -- compare-and-set
+    created_ms INTEGER NOT NULL,
+    end_seq    INTEGER                      -- set once, by the seal
 ) WITHOUT ROWID;

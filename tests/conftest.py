@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import faulthandler
+import sys
 from pathlib import Path
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 pytest_plugins = ["tests.needs", "tests.servers.fixtures", "tests.integration.on", "pytester"]
 
@@ -15,6 +18,28 @@ _LAST = ("integration", "faults", "servers")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_rank)  # a stable sort: within a folder the order stays
+
+
+# A run may hang after a test, too: while the fixtures of one that failed end, which pytest takes
+# for a debugger at work, and at its own end, waiting for threads that nobody has told to stop.
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    if isinstance(node, pytest.Item):
+        _limit(node.config, node.config.stash[fault_handler_stderr_fd_key])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    assert sys.__stderr__ is not None
+    _limit(config, sys.__stderr__.fileno())
+
+
+def _limit(config: pytest.Config, errors: int) -> None:
+    seconds = float(config.getini("faulthandler_timeout") or 0)
+    if seconds:
+        faulthandler.dump_traceback_later(seconds, exit=True, file=errors)
 
 
 def _rank(item: pytest.Item) -> int:

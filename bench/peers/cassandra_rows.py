@@ -82,9 +82,10 @@ Row = tuple[uuid.UUID, uuid.UUID, bytes]  # pipe, message, payload
 class Flight:
     """Requests under way, at most so many; `land` waits for all and raises what went wrong."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, most: int) -> None:
         self._session = session
-        self._free = threading.Semaphore(IN_FLIGHT)
+        self._most = most
+        self._free = threading.Semaphore(most)
         self._errors: list[BaseException] = []
 
     def send(self, statement: Any) -> None:
@@ -99,9 +100,9 @@ class Flight:
         self._free.release()
 
     def land(self) -> None:
-        for _ in range(IN_FLIGHT):
+        for _ in range(self._most):
             self._free.acquire()
-        self._free.release(IN_FLIGHT)
+        self._free.release(self._most)
         if self._errors:
             raise self._errors[0]
 
@@ -136,6 +137,7 @@ class CassandraRowsPeer(Peer):
         f"{PIPE_MESSAGES_MAX:,} messages filled and emptied at a time, rows read ahead in pages",
     )
     batch_of_size: ClassVar[dict[int, int]] = {100: 4_000, 1_000: 4_000}
+    in_flight: ClassVar[int] = IN_FLIGHT
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
@@ -171,7 +173,7 @@ class CassandraRowsPeer(Peer):
 
     @cached_property
     def _flight(self) -> Flight:
-        return Flight(self._session)
+        return Flight(self._session, self.in_flight)
 
     @cached_property
     def _prepared(self) -> dict[str, PreparedStatement]:

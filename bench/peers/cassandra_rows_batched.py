@@ -21,6 +21,8 @@ from bench.peers.cassandra_rows import CassandraRowsPeer, PushedPipe, Row
 from bench.peers.peer import Traits
 
 BATCH_ROWS = 50
+# The driver takes no more requests of 50 KB while its socket does not.
+IN_FLIGHT = 64
 SINGLES = {
     "insert": "INSERT INTO {queue}_waiting (pipe, message, payload) VALUES (?, ?, ?)",
     "count": "UPDATE {queue}_descriptors SET pushed = ?, at = ? WHERE pipe = ?",
@@ -39,9 +41,11 @@ class CassandraRowsBatchedPeer(CassandraRowsPeer):
         warmup_messages=20_000,
         only=("cassandra",),
         durable="commit log",
-        note=f"as above, but {BATCH_ROWS} messages of a pipe in each mutation",
+        note=f"as above, but {BATCH_ROWS} messages of a pipe in each mutation,"
+        f" {IN_FLIGHT} requests in flight",
     )
     batch_of_size: ClassVar[dict[int, int]] = {100: 8_000, 1_000: 8_000}
+    in_flight: ClassVar[int] = IN_FLIGHT
 
     @cached_property
     def _singles(self) -> dict[str, PreparedStatement]:

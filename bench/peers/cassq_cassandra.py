@@ -20,13 +20,14 @@ class CassqCassandraPeer(CassqPeer):
         warmup_messages=100_000,
         only=(
             *("cassandra", "cassandra-single", "cassandra-cp"),
-            *("cassandra-poppers", "cassandra-retired"),
+            *("cassandra-poppers", "cassandra-retired", "spark-cassandra"),
         ),
         durable="commit log",
-        note="consistency QUORUM; push_many and pop in batches of 20,000 (100 B), 4,000 (1 KB)",
+        note="consistency QUORUM; push_many and pop in batches of 50,000 (100 B), 20,000 (1 KB);"
+        " max_claim_messages 50,000",
     )
-    # Several frames of some hundred KB each, so that some can be under way at once.
-    batch_of_size: ClassVar[dict[int, int]] = {100: 20_000, 1_000: 4_000}
+    # Frames enough for some to be under way at once, and to make each claim's round trip worth it.
+    batch_of_size: ClassVar[dict[int, int]] = {100: 50_000, 1_000: 20_000}
 
     @property
     def url(self) -> str:
@@ -40,7 +41,7 @@ class CassqCassandraPeer(CassqPeer):
 
     def create(self) -> None:
         self.make_schema()
-        super().create()
+        self.client.create_queue(self.place.queue, max_claim_messages=50_000)
 
     def drop(self) -> None:
         self.__dict__.pop("client", None)  # closed by now

@@ -107,15 +107,19 @@ class KafkaPeer(Peer):
         return consumer
 
     def create(self) -> None:
+        self.make_topic(1)
+        self._sync_offsets_alike()
+
+    def make_topic(self, partitions: int) -> None:
         topic = NewTopic(
             self.place.queue,
-            num_partitions=1,
-            replication_factor=1,
+            num_partitions=partitions,
+            # On each of the brokers, of which `address` names all.
+            replication_factor=len(self.place.address.split(",")),
             config={"flush.messages": self.flush_messages},
         )
         for made in self._admin.create_topics([topic]).values():
             made.result(REQUEST_SECONDS)
-        self._sync_offsets_alike()
 
     def _sync_offsets_alike(self) -> None:
         """Give the topic of committed offsets the same rule: a commit is an acknowledgement."""

@@ -36,12 +36,15 @@ class Traits:
     server: str | None = None
     # A batch shares one sync. The others sync a message at a time and get fewer messages.
     batches: bool = True
-    # So many times fewer messages pass through it on Cassandra, so that it takes no longer.
+    # So many times fewer messages pass through it on Cassandra, and beside sidecars, so that it
+    # takes no longer.
     slowness: int = 1
     # Takes part with 1 M and 10 M waiting messages, not only with 10 k.
     deep: bool = False
     # Messages that nobody counts, to get up to speed with.
     warmup_messages: int = 20_000
+    # One pass brings its server up to speed; a Java program goes on compiling itself for long.
+    soon_warm: bool = False
     # The scenarios it takes part in; none means all.
     only: tuple[str, ...] = ()
     # What stands behind "acknowledged".
@@ -69,6 +72,11 @@ class Peer(abc.ABC):
     def __init__(self, place: Place) -> None:
         self.place = place
         self.batch = self.batch_of_size.get(place.size, 1_000)
+
+    @classmethod
+    def find(cls) -> None:
+        """Look for what it needs beside its server; raise MissingServerError with what to
+        install."""
 
     @abc.abstractmethod
     def create(self) -> None:

@@ -21,7 +21,17 @@ MODULES = {
     "kafka-synced": ("kafka", "KafkaSyncedPeer"),
     "cassandra-rows": ("cassandra_rows", "CassandraRowsPeer"),
     "cassandra-rows-batched": ("cassandra_rows_batched", "CassandraRowsBatchedPeer"),
+    "nats": ("nats", "NatsPeer"),
+    "nats-lean": ("nats", "NatsLeanPeer"),
+    "nats-synced": ("nats", "NatsSyncedPeer"),
+    "cassq-sidecars": ("cassq_sidecars", "CassqSidecarsPeer"),
     "cassq-cassandra": ("cassq_cassandra", "CassqCassandraPeer"),
+    "cassq-spark": ("spark", "CassqSparkPeer"),
+    "cassq-spark-rows": ("spark", "CassqSparkRowsPeer"),
+    "kafka-spark": ("spark_kafka", "KafkaSparkPeer"),
+    "kafka-spark-synced": ("spark_kafka", "KafkaSparkSyncedPeer"),
+    "cassq-spark-cassandra": ("spark", "CassqSparkCassandraPeer"),
+    "cassq-spark-rows-cassandra": ("spark", "CassqSparkRowsCassandraPeer"),
 }
 
 USUAL = tuple(MODULES)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from bench.children import Figures, Gate, Job, Seat, run
 from bench.drain import STALL_SECONDS_MAX, LostMessagesError
@@ -21,17 +23,39 @@ POP_WAIT_SECONDS = 1.0
 WARMUP_SHARE = 0.1
 
 
-def push_steadily(gate: Gate, seat: Seat, count: int, rate_per_s: int) -> Figures:
-    """Push single messages on schedule, each carrying the time it was due or sent."""
+def push_steadily(gate: Gate, seat: Seat, count: int, rate_per_s: int, threads: int = 1) -> Figures:
+    """Push single messages on schedule, each carrying the time it was due or sent; from so many
+    threads, for those where one cannot wait for each and keep up."""
     peer = seat.peer()
     peer.create()
     gate.meet()  # The queue is there.
-    lane = peer.lane(wakes=True)
+    lanes = [peer.lane(wakes=True) for _ in range(threads)]
     padding = chunk(seat.place.size - STAMP.size, 1)[0]
     gate.meet()  # The popper waits.
     start_ns = time.monotonic_ns()
+    numbers = iter(range(count))
+
+    def send(lane: Callable[[bytes], None]) -> int:
+        return push_on_time(lane, numbers, start_ns, rate_per_s, padding)
+
+    with ThreadPoolExecutor(threads) as pool:
+        late_ns = max(pool.map(send, lanes)) if threads > 1 else send(lanes[0])
+    gate.meet()  # All is popped.
+    peer.close()
+    peer.drop()
+    return {"late_ms": late_ns / 1e6}
+
+
+def push_on_time(
+    lane: Callable[[bytes], None],
+    numbers: Iterator[int],
+    start_ns: int,
+    rate_per_s: int,
+    padding: bytes,
+) -> int:
+    """Push the messages of these numbers, each when it is due; by how much one was late at most."""
     late_ns = 0
-    for number in range(count):
+    for number in numbers:
         due_ns = start_ns + number * 10**9 // rate_per_s
         now_ns = time.monotonic_ns()
         if now_ns < due_ns:
@@ -42,10 +66,7 @@ def push_steadily(gate: Gate, seat: Seat, count: int, rate_per_s: int) -> Figure
             stamp_ns = due_ns
             late_ns = max(late_ns, now_ns - due_ns)
         lane(STAMP.pack(stamp_ns) + padding)
-    gate.meet()  # All is popped.
-    peer.close()
-    peer.drop()
-    return {"late_ms": late_ns / 1e6}
+    return late_ns
 
 
 def pop_promptly(gate: Gate, seat: Seat, count: int) -> Figures:

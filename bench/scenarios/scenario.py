@@ -49,6 +49,8 @@ class Scenario(abc.ABC):
     own: ClassVar[str] = "cassq"
     alone: ClassVar[bool] = False
     peers: ClassVar[tuple[str, ...]] = ()
+    # Whether the others are measured only to be held against it.
+    needs_own: ClassVar[bool] = False
     # Whether `reference` is measured once a round.
     has_reference: ClassVar[bool] = False
 

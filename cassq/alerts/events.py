@@ -28,7 +28,7 @@ def event_maker(to_wall_ms: int) -> Callable[[Finding, int, int, int], dict[str,
         return {
             "specversion": "1.0",
             "id": f"{finding.key}:{since_ms}:{state}",
-            "source": f"/cassq/{finding.queue.lstrip('/')}",
+            "source": f"/cassq/{finding.queue.lstrip('/') or 'sidecars'}",
             "type": f"cassq.alert.{finding.kind}.{state}",
             "subject": finding.group,
             "time": _moment(at_ms + to_wall_ms),
@@ -40,13 +40,18 @@ def event_maker(to_wall_ms: int) -> Callable[[Finding, int, int, int], dict[str,
                 "group": finding.group,
                 "owner": finding.owner,
                 "importance": finding.importance,
-                "message": f"queue {finding.queue}, group {finding.group}: {message}",
+                "message": f"{_where(finding)}{message}",
                 "since": _moment(since_ms + to_wall_ms),
                 **finding.values,
             },
         }
 
     return make
+
+
+def _where(finding: Finding) -> str:
+    """What it is about, as people are told; of a sidecar its message says so."""
+    return f"queue {finding.queue}, group {finding.group}: " if finding.queue else ""
 
 
 def encoded(event: dict[str, Any]) -> bytes:

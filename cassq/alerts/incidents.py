@@ -106,10 +106,12 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one pass has seen. gone: ids of groups that are no more."""
+    """What one pass has seen. gone: ids of groups that are no more. sidecars: what is wrong with
+    them; None when they were not looked at."""
 
     snapshots: Sequence[Snapshot]
     gone: Collection[str] = ()
+    sidecars: Sequence[Finding] | None = None
 
 
 def plan(
@@ -126,6 +128,7 @@ def plan(
     """
     rows = {row.key: row for row in incidents}
     found = found_in(view.snapshots, now_ms)
+    found |= {finding.key: finding for finding in view.sidecars or ()}
     looked_at = {snapshot.group_id for snapshot in view.snapshots} | set(view.gone)
     steps = []
     for key in sorted({*rows, *found}):
@@ -139,7 +142,11 @@ def plan(
             continue
         if before.claim_ms > now_ms:
             continue
-        over = finding is None and before.finding.group_id in looked_at
+        told_of = before.finding
+        if told_of.queue_id:
+            over = finding is None and told_of.group_id in looked_at
+        else:
+            over = finding is None and view.sidecars is not None
         step = _step(row, before, finding, over, targets, make_event, now_ms, claim_ms)
         if step is not None:
             steps.append(step)

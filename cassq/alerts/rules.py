@@ -7,6 +7,8 @@ Kinds of what may be found:
 - dead_growth: too many messages became dead letters within the last hour
 - stalled: there are consumers and messages, and for so long nothing was committed
 - failed: there are dead letters; one finding for each importance among them
+
+What may be wrong with sidecars is in `cassq.alerts.sidecars`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ from cassq.importance import NORMAL
 from cassq.queues import QueuePolicy, is_dead_letter_name
 from cassq.stats import GroupStats
 
-KINDS = ("no_consumer", "oldest_age", "dead_growth", "stalled", "failed")
+KINDS = (
+    *("no_consumer", "oldest_age", "dead_growth", "stalled", "failed"),
+    *("sidecar_unreachable", "sidecar_damaged", "under_replicated"),
+)
 OTHER = "other"
 IMPORTANCES_MAX = 16
 GROWTH_SECONDS = 3600
@@ -45,7 +50,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong. values: numbers that belong to it."""
+    """Something that is wrong. values: numbers that belong to it.
+
+    Of sidecars queue and queue_id are empty, and group is a sidecar's name, or empty.
+    """
 
     kind: str
     queue: str

@@ -11,7 +11,8 @@ from typing import Any
 
 from cassq.alerts.events import STATES, event_maker
 from cassq.alerts.incidents import Notice, Outcome, Step, View, dump, load, plan, settled
-from cassq.alerts.rules import GROWTH_SECONDS, Snapshot
+from cassq.alerts.rules import GROWTH_SECONDS, Finding, Snapshot
+from cassq.alerts.sidecars import sidecar_findings
 from cassq.alerts.targets import Target
 from cassq.catalog.rows import GroupRow, Incident, QueueRow, Sample
 from cassq.errors import CassqError
@@ -19,6 +20,7 @@ from cassq.importance import importance_of
 from cassq.peeking import unfinished_headers
 from cassq.ports import Ports
 from cassq.queues import dead_letter_name, is_dead_letter_name, origin_of
+from cassq.rounds import last_round
 from cassq.stats import GroupStats, queue_stats
 
 logger = logging.getLogger("cassq")
@@ -49,9 +51,11 @@ def run(
     queues: Iterable[QueueRow],
     targets: Sequence[Target],
     *,
+    sidecars: bool = False,
     dry_run: bool = False,
 ) -> list[Told]:
-    """One alert pass over these queues; what was told, or could not be.
+    """One alert pass over these queues, and over the sidecars if there are any and it is wished;
+    what was told, or could not be.
 
     Of several passes at once exactly one tells an incident. Cost: the statistics of each queue, a
     look into the oldest 1,000 dead letters of each group, two synced writes for each incident that
@@ -59,7 +63,7 @@ def run(
     """
     if not targets:
         return []
-    looked = look(ports, queues)
+    looked = look(ports, queues, sidecars=sidecars)
     steps = decide(looked, targets, looked.now_ms)
     if dry_run:
         return looked.failures + planned(steps)
@@ -78,7 +82,7 @@ class Looked:
     failures: list[Told]
 
 
-def look(ports: Ports, queues: Iterable[QueueRow]) -> Looked:
+def look(ports: Ports, queues: Iterable[QueueRow], *, sidecars: bool = False) -> Looked:
     """What there may be to tell of these queues; nothing is written. Cost: see `run`."""
     now_ms = ports.catalog.now_ms()
     failures: list[Told] = []
@@ -86,7 +90,8 @@ def look(ports: Ports, queues: Iterable[QueueRow]) -> Looked:
     snapshots = _snapshots(ports, queues, now_ms, failures, marks)
     incidents = ports.catalog.incidents()
     looked_at = {snapshot.group_id for snapshot in snapshots}
-    view = View(snapshots, _gone(ports, incidents, looked_at))
+    gone = _gone(ports, incidents, looked_at)
+    view = View(snapshots, gone, _of_sidecars(ports) if sidecars else None)
     return Looked(view, incidents, now_ms, ports.clock.wall_ms() - now_ms, marks, failures)
 
 
@@ -233,12 +238,20 @@ def _letters(ports: Ports, queue: QueueRow, group: GroupRow) -> tuple[dict[str, 
     return dict(found), depth
 
 
+def _of_sidecars(ports: Ports) -> list[Finding] | None:
+    """What is wrong with sidecars; None where there are none. Cost: two reads."""
+    upkeep = ports.store.upkeep
+    if upkeep is None:
+        return None
+    return sidecar_findings(upkeep.fleet(), last_round(ports.catalog))
+
+
 def _gone(ports: Ports, incidents: Iterable[Incident], looked_at: set[str]) -> set[str]:
     """Groups of incidents that are no more. Cost: two reads for each that was not looked at."""
     gone = set()
     for row in incidents:
         finding = load(row.data).finding
-        if finding.group_id in looked_at or finding.group_id in gone:
+        if not finding.queue_id or finding.group_id in looked_at or finding.group_id in gone:
             continue
         queue = ports.catalog.queue_by_id(finding.queue_id)
         ids = {g.id for g in ports.catalog.groups(finding.queue_id)}

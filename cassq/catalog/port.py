@@ -27,12 +27,15 @@ from cassq.catalog.rows import (
     RetiredSum,
     Sample,
 )
+from cassq.catalog.sidecar_port import SidecarPort
+from cassq.catalog.write_port import WritePort
 from cassq.frames import Place
 from cassq.queues import GroupPolicy, QueuePolicy
 
 
-class Catalog(abc.ABC):
-    """Queues, groups, pipes, cursors, claims, moves and leases."""
+class Catalog(WritePort, SidecarPort):
+    """Queues, groups, pipes, cursors, claims, moves and leases; writes are in `write_port`, and
+    sidecars in `sidecar_port`."""
 
     @abc.abstractmethod
     def now_ms(self) -> int:
@@ -55,6 +58,10 @@ class Catalog(abc.ABC):
     @abc.abstractmethod
     def queue_by_id(self, queue_id: str) -> QueueRow | None:
         """The queue of that id, also while it is being deleted."""
+
+    def queues_by_id(self, queue_ids: Sequence[str]) -> list[QueueRow | None]:
+        """`queue_by_id` of several. Cost: on networked catalogs one waits once."""
+        return [self.queue_by_id(queue_id) for queue_id in queue_ids]
 
     @abc.abstractmethod
     def queues(self, prefix: str = "", *, deleted: bool = False) -> list[QueueRow]:
@@ -97,7 +104,8 @@ class Catalog(abc.ABC):
     def add_pipe(self, row: PipeRow) -> bool:
         """Insert a pipe durably. With a strict queue only if `row.predecessor` is the queue's
         tail and is sealed or gone; the pipe becomes the tail. False when that, the queue or the
-        pipe's group is no more, or the pipe is there already.
+        pipe's group is no more, or the pipe is there already; for a staged one, when its write
+        is not open, or of another epoch.
         """
 
     @abc.abstractmethod
@@ -137,7 +145,8 @@ class Catalog(abc.ABC):
 
     @abc.abstractmethod
     def record_end(self, pipe_id: str, end: Place) -> Place | None:
-        """Seal: record the end durably if none is recorded yet; the one that is. None: gone."""
+        """Seal: record the end durably if none is recorded yet; the one that is. None: gone.
+        A staged pipe stays staged."""
 
     @abc.abstractmethod
     def retire(self, pipe_id: str, groups_version: int) -> bool:
@@ -162,6 +171,11 @@ class Catalog(abc.ABC):
     @abc.abstractmethod
     def cursor(self, group_id: str, pipe_id: str) -> Cursor | None:
         """The group's cursor in a pipe, created at 0 when absent; None when the pipe is gone."""
+
+    def cursors_in(self, group_id: str, pipe_ids: Sequence[str]) -> list[Cursor | None]:
+        """`cursor` for each of these pipes. Cost: on networked catalogs as often one waits as for
+        a single one."""
+        return [self.cursor(group_id, pipe_id) for pipe_id in pipe_ids]
 
     @abc.abstractmethod
     def cursors(self, group_id: str) -> list[Cursor]:
@@ -341,6 +355,13 @@ class Catalog(abc.ABC):
     def overdue(self, group_id: str, now_ms: int, deliveries: int, limit: int) -> list[Claim]:
         """Of what is `due`: claims held past their deadline, then free ones that were delivered
         so many times, are doomed or are being moved."""
+
+    def all_overdue(
+        self, deliveries: Mapping[str, int], now_ms: int, limit: int
+    ) -> dict[str, list[Claim]]:
+        """`overdue` of several groups, each with its number of deliveries. Cost: on networked
+        catalogs one waits once."""
+        return {each: self.overdue(each, now_ms, n, limit) for each, n in deliveries.items()}
 
     @abc.abstractmethod
     def limited_queues(self, queue_ids: Collection[str] | None = None) -> list[QueueRow]:

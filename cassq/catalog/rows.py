@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cassq.frames import Place
 from cassq.queues import GroupPolicy, QueuePolicy
@@ -15,13 +15,18 @@ class PipeState(enum.IntEnum):
     """The states of a pipe::
 
     ready ──> open ──> sealed ──> consumed ──> (row gone)
-      └────────────────^
+      └────────────────^ ^          ^
+              staged ────┴──────────┘
+
+    A staged pipe is sealed by the write it belongs to, when that is published, and consumed when it
+    is not to be: until then it is in no listing, whether it has an end or not.
     """
 
     READY = 0  # opened ahead by a pusher; no frame yet
     OPEN = 1  # its owner appends
     SEALED = 2  # its end is fixed for ever
     CONSUMED = 3  # retired: its frames may be removed
+    STAGED = 4  # a write's that is not published: nobody's yet
 
 
 class ClaimState(enum.IntEnum):
@@ -34,6 +39,18 @@ class ClaimState(enum.IntEnum):
     HELD = 0  # a popper has it until `due_ms`
     FREE = 1  # given back or expired: anybody may take it from `due_ms` on
     DONE = 2  # every message is committed or dead
+
+
+class WriteState(enum.IntEnum):
+    """The states of a write row::
+
+    open ──> published      (for ever, for its number)
+      └────> aborted ──> open
+    """
+
+    OPEN = 0  # its pipes are being filled
+    PUBLISHED = 1  # the winners among its pipes are the queue's
+    ABORTED = 2  # none of its pipes is
 
 
 # What of retired pipes is added up.
@@ -77,10 +94,60 @@ class PipeRow:
     group_id: str = ""  # the only group it is for; empty: for all
     timer_ms: int | None = None  # a timer pipe: nothing in it is due before
     rate: int = 0  # messages a second, as its owner told with its last beat
+    stage: str = ""  # while it is staged: `WriteRow.stage` of its write
 
     def is_for(self, group_id: str) -> bool:
         """Whether a group gets its messages."""
         return self.group_id in ("", group_id)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRow:
+    """Many pipes that become a queue's at once, or never: this row alone decides.
+
+    number: of those with one id the newest, as of the batches of a stream; all before are over.
+    epoch: grows each time the write is begun anew; what was staged before is nobody's any more.
+    driver: who leads it, see `Driver`; of two, the one with the greater id is the younger.
+    """
+
+    queue_id: str
+    id: str
+    number: int
+    epoch: int
+    state: WriteState
+    driver: str
+    begun_ms: int
+
+    @property
+    def stage(self) -> str:
+        """What pipes of this epoch bear."""
+        return f"{self.epoch}:{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """Who leads writes, and shows that it lives by raising `beat` within each `lease_ms`."""
+
+    id: str
+    beat: int
+    lease_ms: int
+
+
+def begun(found: WriteRow | None, wanted: WriteRow) -> WriteRow | None:
+    """The row by which a write is begun; None when the one found stays. Pure.
+
+    That is, when it is this very write, or its number is over, or a younger driver leads it.
+    """
+    if found is None:
+        return replace(wanted, epoch=1, state=WriteState.OPEN)
+    published = found.state is WriteState.PUBLISHED
+    if (found.number, published) > (wanted.number, False):
+        return None
+    if found.state is WriteState.OPEN:
+        same = (found.number, found.driver) == (wanted.number, wanted.driver)
+        if same or wanted.driver < found.driver:
+            return None
+    return replace(wanted, epoch=found.epoch + 1, state=WriteState.OPEN)
 
 
 @dataclass(frozen=True, slots=True)

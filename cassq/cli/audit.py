@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from cassq.audit import Audit
@@ -47,6 +49,11 @@ def audit(ctx: click.Context, queues: tuple[str, ...]) -> None:
 
 def _show(audits: list[Audit]) -> None:
     output.table(HEADERS, [row for audit in audits for row in _rows(audit)])
+    tell_findings(audits)
+
+
+def tell_findings(audits: Sequence[Audit]) -> None:
+    """What is not as it must be, and an error if there is anything."""
     wrong = [audit for audit in audits if not audit.balanced]
     for audit in wrong:
         output.say("", *(f"{audit.queue}: {output.printable(what)}" for what in audit.findings))

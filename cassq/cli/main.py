@@ -24,6 +24,10 @@ from cassq.cli.push import push
 from cassq.cli.queue import queue
 from cassq.cli.reap import reap, rollback
 from cassq.cli.schema import schema
+from cassq.cli.sidecar import sidecar
+from cassq.cli.sidecar_leave import drain, forget
+from cassq.cli.sidecars import check, list_, show
+from cassq.cli.spark import spark
 from cassq.cli.spill import spill
 from cassq.cli.stats import stats
 from cassq.cli.verb import Invocation, Verb, options_of_all
@@ -133,8 +137,10 @@ def version(call: Invocation) -> None:
         output.say(f"cassq {__version__}, Python {platform.python_version()}")
 
 
+for _verb in (list_, show, check, drain, forget):
+    sidecar.add_command(_verb)
 for _command in (
     *(queue, group, push, pop, peek, dead, explain, stats, audit, reap, rollback),
-    *(schema, spill, completion, version),
+    *(schema, sidecar, spark, spill, completion, version),
 ):
     main.add_command(_command)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,20 @@ from cassq.cli.verb import Invocation, Verb, complete_queue, options, seconds
 from cassq.client import Client
 from cassq.clock import Stopwatch, SystemClock
 from cassq.errors import BackendError, UsageError
-from cassq.reaper import FAILED, LEASE_MS, Action, Reaper
+from cassq.reaper import FAILED, LEASE_MS, PLANNED, Action, Reaper
 from cassq.reaper.actions import Scope
 
 LOOK_SECONDS = 0.25
 EVERY_SECONDS_MIN = 0.1
 # Of the passes that look at every queue, rollup and alert, so that a whole pass takes two at most.
 PATIENCE_SECONDS = 0.8
+
+# How long repairs go on after one pass, and how long they rest in between.
+REPAIR_SECONDS = 10.0
+REPAIR_PAUSE_SECONDS = 0.05
+
+# The passes that watch leases.
+WATCHING = ("seal", "unstage")
 
 # Runs the passes over these queues, or all there are.
 Pass = Callable[[Reaper, list[QueueRow] | None], list[Action]]
@@ -101,16 +109,19 @@ def reap(
     expire    remove messages that are too old, or too many
     scale     have more or fewer pipes open side by side, as the load asks for
     rollup    note the totals and depths of each minute, hour and day
+    unstage   remove what a Spark job that died had written and not committed
     sweep     finish removals that a crash interrupted
+    repair    copy what storage sidecars have lost, or are to give up
     alert     with --alerts, tell people what is wrong
 
     Running clients do this in passing, so it is needed only where no client runs: one pass from
     cron, or --every as a daemon. Any number may run side by side.
 
     One pass watches pipes of which it cannot tell whether their pusher lives, all at once, until it
-    can: at most for a lease, which is 10 seconds by default. If there are none it returns at once.
-    What could not be told is tried again by a later pass. What was noted is not shown. The exit
-    code is 1 if something could not be done.
+    can: at most for a lease, which is 10 seconds by default, and a minute while a Spark job writes.
+    If there are none it returns at once. What could not be told is tried again by a later pass.
+    Repairs go on for ten seconds after one pass, and with --every all the time.
+    What was noted is not shown. The exit code is 1 if something could not be done.
     """
     metrics = None if metrics_port is None else (metrics_port, metrics_host)
     targets = load_targets(alerts) if alerts is not None else []
@@ -171,6 +182,9 @@ def _run(
             _go_on(call, client, queues, again(stop), every, stop)
             return
         actions = _notable(once(stop)(client.reaper, _rows(client, queues)))
+        if not dry_run:
+            _repair_on(client, REPAIR_SECONDS, stop, tell=actions.extend)
+            actions = _without_progress(actions)
     if call.as_json:
         output.document(_document(actions))
     else:
@@ -190,23 +204,42 @@ def _go_on(
     stop: Stop,
 ) -> None:
     """The daemon: passes until the command shall end; what fails is told and tried again."""
-    clock = SystemClock()
     output.note(f"a pass every {pause:g} s, until SIGTERM or Ctrl-C")
     while True:
+        watch = Stopwatch()
         try:
-            actions = _notable(work(client.reaper, _rows(client, queues)))
+            _tell(call, _ended(client, work(client.reaper, _rows(client, queues))))
+            watch = Stopwatch()
+            if not client.reaper.dry_run:
+                _repair_on(client, pause, stop, tell=partial(_tell_ended, call, client))
         except BackendError as exc:
             kind = type(exc).__name__
             output.error(exc.message, exc.hint, as_json=call.as_json, kind=kind, fields=exc.fields)
-            actions = []
-        now = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC)
-        if actions and call.as_json:
-            at = now.isoformat(timespec="milliseconds")
-            output.json_line({"at": at, **_document(actions)})
-        elif actions:
-            output.say(output.moment(now), *_lines(actions), "")
-        if stop.wait(pause):
+        if stop.wait(max(0.0, pause - watch.seconds())):
             return
+
+
+def _tell_ended(call: Invocation, client: Client, actions: list[Action]) -> None:
+    _tell(call, _ended(client, actions))
+
+
+def _tell(call: Invocation, actions: list[Action]) -> None:
+    """What was done, as the daemon tells it; nothing of nothing."""
+    now = datetime.fromtimestamp(SystemClock().wall_ms() / 1000, UTC)
+    if actions and call.as_json:
+        at = now.isoformat(timespec="milliseconds")
+        output.json_line({"at": at, **_document(actions)})
+    elif actions:
+        output.say(output.moment(now), *_lines(actions), "")
+
+
+def _repair_on(
+    client: Client, seconds: float, stop: Stop, *, tell: Callable[[list[Action]], object]
+) -> None:
+    """Go on with repairs for so long, while there is anything to go on with."""
+    watch, reaper = Stopwatch(), client.reaper
+    while reaper.repairs and watch.seconds() < seconds and not stop.wait(REPAIR_PAUSE_SECONDS):
+        tell(reaper.run("repair", Scope(client.ports)) or [])
 
 
 def _rows(client: Client, queues: tuple[str, ...]) -> list[QueueRow] | None:
@@ -233,7 +266,7 @@ def _reap_once(stop: Stop) -> Pass:
 
     def work(reaper: Reaper, rows: list[QueueRow] | None) -> list[Action]:
         actions = _seal_after_watching(reaper, rows, stop)
-        others = [name for name in reaper.names if name != "seal"]
+        others = [name for name in reaper.names if name not in WATCHING]
         return actions + _each(reaper, rows, others, stop)
 
     return work
@@ -255,26 +288,26 @@ def _each(
 
 
 def _seal_after_watching(reaper: Reaper, rows: list[QueueRow] | None, stop: Stop) -> list[Action]:
-    """Seal pipes until every one of the others has shown that its owner lives.
+    """Seal pipes, and abort writes, until every one of the others has shown that its owner lives.
 
-    The reaper takes note of each lease at every look, and seals those that stood still for their
+    The reaper takes note of each lease at every look, and ends those that stood still for their
     whole length; so this ends after one lease length at the latest.
     """
-    beats = {pipe.id: pipe.beat for pipe in reaper.candidates(rows)}
+    beats = {each.id: each.beat for each in reaper.candidates(rows)}
     told = False
     actions: dict[str, Action] = {}
     while True:
-        found = _each(reaper, rows, ("seal",), stop)
+        found = _each(reaper, rows, WATCHING, stop)
         actions |= {action.subject: action for action in found}
         doubtful = [
-            pipe
-            for pipe in reaper.candidates(rows)
-            if pipe.id not in actions and beats.get(pipe.id) == pipe.beat
+            each
+            for each in reaper.candidates(rows)
+            if each.id not in actions and beats.get(each.id) == each.beat
         ]
         if not doubtful:
             break
         if not told and sys.stderr.isatty():
-            lease = max(pipe.lease_ms for pipe in doubtful) / 1000
+            lease = max(each.lease_ms for each in doubtful) / 1000
             count = f"{len(doubtful)} pipe{'' if len(doubtful) == 1 else 's'}"
             output.note(f"watching {count} for signs of life, {lease:g} s at most")
         told = True
@@ -289,6 +322,19 @@ def _seal_after_watching(reaper: Reaper, rows: list[QueueRow] | None, stop: Stop
 def _notable(actions: list[Action]) -> list[Action]:
     """Without what is done every minute for every queue."""
     return [a for a in actions if a.verb != "rollup" or a.outcome == FAILED]
+
+
+def _ended(client: Client, actions: list[Action]) -> list[Action]:
+    """Of what a daemon does: without how far repairs are that go on."""
+    if client.reaper.dry_run:
+        return _notable(actions)
+    return [a for a in _notable(actions) if a.outcome != PLANNED]
+
+
+def _without_progress(actions: list[Action]) -> list[Action]:
+    """Of each repair that goes on only what was told of it last."""
+    last = {(a.verb, a.subject): a for a in actions}
+    return [a for a in actions if a.outcome != PLANNED or last[a.verb, a.subject] is a]
 
 
 def _document(actions: list[Action]) -> dict[str, Any]:

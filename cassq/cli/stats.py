@@ -19,6 +19,7 @@ from cassq.client import Client
 from cassq.clock import SystemClock
 from cassq.errors import UsageError
 from cassq.history import STEPS, WINDOWS_MS, Rates, Windows
+from cassq.requests import REQUESTS
 from cassq.stats import QueueStats
 from cassq.troubles import TROUBLES
 
@@ -109,7 +110,9 @@ def stats(
     For one queue the pipes are shown by state, how fast messages were pushed, popped, committed
     and put away over the last 1, 5 and 15 minutes, and how often those waiting or pending were
     delivered; and, if there were any in the last two days, troubles: messages that were spilled,
-    carried over, written twice perhaps, and so on. With --watch and --json each line is an object.
+    carried over, written twice perhaps, and so on; and requests to Cassandra, of all queues, that
+    were sent again, refused by an overloaded server, or not answered. With --watch and --json each
+    line is an object.
 
     --history shows what was noted once a minute while a client or `cassq reap` ran: minutes are
     kept for 2 days, hours for 60 days, days for 5 years.
@@ -230,9 +233,16 @@ def _delivery_lines(stats: QueueStats) -> list[str]:
 
 
 def _trouble_lines(stats: QueueStats) -> list[str]:
-    """What became of messages while storage or consumers failed."""
+    """What became of messages, and of requests to servers, while storage or consumers failed."""
+    lines: list[str] = []
     told = [(count, TROUBLES[name]) for name, count in stats.troubles.items()]
-    return ["", *output.table_lines(("MESSAGES", "IN THE LAST 2 DAYS"), told)] if told else []
+    asked = [(count, REQUESTS[name]) for name, count in stats.requests.items()]
+    if told:
+        lines += ["", *output.table_lines(("MESSAGES", "IN THE LAST 2 DAYS"), told)]
+    if asked:
+        headers = ("REQUESTS", "OF ALL QUEUES, IN THE LAST 2 DAYS")
+        lines += ["", *output.table_lines(headers, asked)]
+    return lines
 
 
 def _rows(stats: QueueStats) -> list[tuple[object, ...]]:

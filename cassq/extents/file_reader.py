@@ -100,9 +100,9 @@ class FileReader(ExtentReader):
         return self.words[LAST_APPEND_MS]
 
     def close(self) -> None:
-        if self._fd >= 0:
-            self._disk.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._disk.close(fd)
 
     def _find(self, start: Place, seq: int) -> int:
         pos = start.pos or PAGE

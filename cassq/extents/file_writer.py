@@ -90,9 +90,10 @@ class FileWriter(ExtentWriter):
         return bool(self._words[TURN_WANTED])
 
     def close(self) -> None:
-        if self._fd >= 0:
-            self._disk.close(self._fd)
-            self._fd = -1
+        # Taken first: what is closed twice, after an interrupt, may be somebody else's file.
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._failed = True
             # The mapping would keep the file open, and with it the kernel's lock.
             self._words = [0] * (PAGE // 8)
-            self._failed = True
+            self._disk.close(fd)

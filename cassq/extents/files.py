@@ -64,17 +64,22 @@ DRAFT = ".draft"
 CREATE_TRIES = 20
 
 
+def check_durability(durability: str) -> None:
+    """ConfigError unless it is one that there is."""
+    if durability not in ("disk", "os"):
+        raise ConfigError(
+            f"durability {durability!r} is unknown",
+            hint="'disk' syncs before it acknowledges; 'os' survives a killed process only",
+        )
+
+
 class FilesStore(ExtentStore):
     """Extents as files `<pipe id>.pipe` of one directory."""
 
     seals_exactly = True
 
     def __init__(self, directory: Path, clock: Clock, *, durability: str, disk: Disk) -> None:
-        if durability not in ("disk", "os"):
-            raise ConfigError(
-                f"durability {durability!r} is unknown",
-                hint="'disk' syncs before it acknowledges; 'os' survives a killed process only",
-            )
+        check_durability(durability)
         self._directory = directory
         self._clock = clock
         self._disk = disk

@@ -15,13 +15,18 @@ import abc
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from cassq.errors import BackendError
+from cassq.errors import BackendError, BackendUnavailableError
+from cassq.extents.upkeep import Upkeep
 from cassq.frames import Frame, Place
 from cassq.ranges import RangeSet
 
 
 class ExtentMissingError(BackendError):
     """The extent of a pipe is not in the store."""
+
+
+class ExtentUnavailableError(BackendUnavailableError):
+    """The extent of a pipe cannot be read at the moment; those of other pipes may be."""
 
 
 class Slice(NamedTuple):
@@ -47,7 +52,12 @@ class ExtentInfo(NamedTuple):
 
 
 class ExtentWriter(abc.ABC):
-    """The one writer of an extent. Not thread-safe: a pusher serialises its appends."""
+    """The one writer of an extent. Not thread-safe: a pusher serialises its appends.
+
+    append_bytes: how much is best given to one append.
+    """
+
+    append_bytes: int = 8 * 1024 * 1024
 
     @property
     @abc.abstractmethod
@@ -127,6 +137,11 @@ class ExtentStore(abc.ABC):
     # Sealing decides for every append whether it counts, however long its writer was stopped;
     # so nothing acknowledged can lie past an end, and nothing has to be rescued from there.
     seals_exactly: bool
+    # Extents whose pusher died before their pipe had a row are looked for by the reaper; else
+    # whoever opens the store adopts them.
+    leaves_strays = False
+    # Looks after the replicas of extents, where there are any.
+    upkeep: Upkeep | None = None
 
     @abc.abstractmethod
     def create(self, pipe_id: str, queue_name: str, *, strict: bool = False) -> ExtentWriter:
@@ -135,6 +150,11 @@ class ExtentStore(abc.ABC):
     @abc.abstractmethod
     def reader(self, pipe_id: str) -> ExtentReader:
         """Open for reading; ExtentMissingError when it is gone."""
+
+    def readers(self, pipe_ids: Sequence[str]) -> list[ExtentReader | None]:
+        """Readers of these, as far as it is quicker to open them together; None for the others,
+        and for those that are gone. Cost: on networked stores one waits once."""
+        return [None] * len(pipe_ids)
 
     @abc.abstractmethod
     def seal(self, pipe_id: str) -> Place:
@@ -145,13 +165,19 @@ class ExtentStore(abc.ABC):
         """Whether the writer is certainly gone. False may only mean that it cannot be told (yet,
         on networked stores)."""
 
+    def all_abandoned(self, pipe_ids: Sequence[str]) -> set[str]:
+        """Those of these that are `abandoned`. Cost: on networked stores as often one waits as
+        for a single one."""
+        return {pipe_id for pipe_id in pipe_ids if self.abandoned(pipe_id)}
+
     @abc.abstractmethod
     def drop(self, pipe_ids: Sequence[str]) -> None:
         """Remove extents durably; absent ones are no error."""
 
     @abc.abstractmethod
     def extents(self, known: Collection[str] = ()) -> Iterator[ExtentInfo]:
-        """Every extent that is not known, oldest first. Cost: one look into each."""
+        """Every extent that is not known and can be sealed from here, oldest first. Cost: one look
+        into each."""
 
     @abc.abstractmethod
     def close(self) -> None:

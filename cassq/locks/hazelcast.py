@@ -7,9 +7,9 @@ members (`session-time-to-live-seconds`, 300 unless set: 10 is a good length). A
 ever used stays in the members' memory, some hundred bytes: for exclusive groups on many pipes
 rather use ZooKeeper or map locks.
 
-**Without CP** (`?cp=no`): `IMap.lock` with the ttl as its lease, kept by the members' wall
-clocks, lost with a member that has no backup, and doubled where the cluster splits. It has no
-fence: tokens come from the catalog, by `next_token`.
+**Without CP** (`?cp=no`): `IMap.lock` with the ttl and three seconds as its lease, kept by the
+members' wall clocks to a second or two, lost with a member that has no backup, and doubled where
+the cluster splits. It has no fence: tokens come from the catalog, by `next_token`.
 
 Both kinds belong to a thread of a client: so one thread sends all requests of a session, and waits
 for none of them. Both can be taken again by their owner: which renews them.
@@ -55,6 +55,10 @@ _BEATS = 4
 _LOCKS_MAX = 1000
 # A map lock has no session: it is sure as long as its own deadline says.
 _ALWAYS_MS = 1 << 62
+# A member ends leases by the second, up to one early. And it may be ending one while that lock is
+# given back: then it ends the next holder's, as leases are told apart by a number that begins anew
+# with each holder. Locks are given back by the end of their time: leases end well after it.
+_LEASE_MORE_MS = 3000
 
 # Lost connections are told by what they mean for the locks; who wants the driver's view adds a
 # handler.
@@ -88,7 +92,7 @@ def open_hazelcast(url: str, clock: Clock, next_token: NextToken | None) -> Sess
 
 class HeldGrip(Grip):
     """What this session's thread holds. depth: how many times it has it, 0 when it gave it back.
-    due_ms: when a map's lease ends."""
+    due_ms: when its time is over, which a map's lease outlasts."""
 
     def __init__(self, name: str, token: int, *, waited: bool) -> None:
         super().__init__(name, token, waited=waited)
@@ -315,7 +319,7 @@ class CpSession(HazelcastSession):
 
 
 class MapSession(HazelcastSession):
-    """Locks of a map, each with a lease by the clock of the member that has it."""
+    """Locks of a map, each with a lease by the clock of the member that has it, and then some."""
 
     def __init__(
         self,
@@ -378,10 +382,11 @@ class MapSession(HazelcastSession):
         """There is no session."""
 
     def _lock_it(self, name: str, ttl_ms: int, wait_seconds: float) -> bool:
+        lease_seconds = (ttl_ms + _LEASE_MORE_MS) / 1000
         return bool(
             self.ask(
                 "locking",
-                lambda: self._map.try_lock(name, lease_time=ttl_ms / 1000, timeout=wait_seconds),
+                lambda: self._map.try_lock(name, lease_time=lease_seconds, timeout=wait_seconds),
                 wait_seconds,
             )
         )

@@ -10,7 +10,9 @@ file of this package is one pass:
 - expire: messages that are too old or too many, where nobody pops or pushes
 - scale: how many pipes of a queue are to be open side by side
 - rollup: the samples of each minute, hour and day
+- unstage: staged pipes of writes whose driver is gone, or that were aborted
 - sweep: what a crash left half removed
+- repair: replicas of extents that were lost with their sidecar, are damaged, or missing
 - alert: tells who wants to know what is wrong with queues, and when it is over
 
 A pass over all queues runs under a lease of its own, so that several reapers share the work; the
@@ -22,26 +24,37 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from cassq.alerts.targets import Target
-from cassq.catalog.rows import PipeRow, QueueRow
+from cassq.catalog.rows import QueueRow, WriteState
 from cassq.errors import UsageError
 from cassq.ports import Ports
 from cassq.reaper.actions import DONE, FAILED, PLANNED, VOID, Action, Pass, Scope
 from cassq.reaper.alert import Alert
 from cassq.reaper.expire import Expire
+from cassq.reaper.repair import Repair
 from cassq.reaper.retire import Retire
 from cassq.reaper.rollback import Rollback
 from cassq.reaper.rollup import Rollup
 from cassq.reaper.scale import Scale
 from cassq.reaper.seal import Seal
 from cassq.reaper.sweep import Sweep
+from cassq.reaper.unstage import Unstage, known_drivers
 from cassq.retries import Bury
 
 __all__ = ["DONE", "FAILED", "PLANNED", "VOID", "Action", "Reaper"]
 
 # A pass that takes longer is joined by others, which does no harm.
 LEASE_MS = 5000
+
+
+class Candidate(NamedTuple):
+    """Something that may have been left by its owner, who shows life by raising `beat`."""
+
+    id: str
+    beat: int
+    lease_ms: int
 
 
 class Reaper:
@@ -55,6 +68,7 @@ class Reaper:
     def __init__(self, ports: Ports, bury: Bury) -> None:
         self.ports = ports
         self._mutex = threading.Lock()
+        self._repair = Repair(ports, lambda: self.patience)
         passes: list[Pass] = [
             Seal(ports),
             Rollback(ports, bury),
@@ -62,7 +76,9 @@ class Reaper:
             Expire(ports, bury),
             Scale(ports),
             Rollup(ports, lambda: self.patience),
+            Unstage(ports),
             Sweep(ports),
+            self._repair,
             Alert(ports, lambda: self.targets, lambda: self.patience),
         ]
         self._passes = {each.name: each for each in passes}
@@ -120,10 +136,23 @@ class Reaper:
         self._counts.update((action.verb, action.outcome) for action in told)
         return told
 
+    @property
+    def repairs(self) -> bool:
+        """Whether the last repair pass has left something that can be gone on with at once."""
+        return self._repair.unfinished
+
     def counts(self) -> dict[tuple[str, str], int]:
         """How many actions there were since this reaper was made, by (pass, outcome)."""
         return dict(self._counts)
 
-    def candidates(self, queues: Iterable[QueueRow] | None = None) -> list[PipeRow]:
-        """Unsealed pipes; after a first look at them a lease length has to pass."""
-        return self.ports.catalog.unsealed_pipes(Scope(self.ports, queues).ids)
+    def candidates(self, queues: Iterable[QueueRow] | None = None) -> list[Candidate]:
+        """Unsealed pipes, and open writes; after a first look at them a lease length has to
+        pass."""
+        ids, catalog = Scope(self.ports, queues).ids, self.ports.catalog
+        found = [Candidate(p.id, p.beat, p.lease_ms) for p in catalog.unsealed_pipes(ids)]
+        writes = [row for row in catalog.writes(ids) if row.state is WriteState.OPEN]
+        drivers = known_drivers(self.ports, {row.driver for row in writes})
+        for row in writes:
+            driver = drivers[row.driver]
+            found.append(Candidate(row.id, driver.beat, driver.lease_ms))
+        return found

@@ -1,4 +1,4 @@
-"""The alert pass: tells people that a queue needs them; see `cassq.alerts`.
+"""The alert pass: tells people that a queue, or a sidecar, needs them; see `cassq.alerts`.
 
 Of very many queues a pass looks at as many as its time allows, and the next one goes on.
 """
@@ -47,9 +47,13 @@ class Alert(Pass):
         clock = self._ports.clock
         until_ms = clock.boot_ms() + self._patience() * 1000
         told: list[Action] = []
-        while left:
+        sidecars = scope.ids is None and self._ports.store.upkeep is not None
+        while left or sidecars:
             queues, left = self._rows(left[:_AT_ONCE]), left[_AT_ONCE:]
-            found = watch.run(self._ports, queues, self._targets(), dry_run=dry_run)
+            found = watch.run(
+                self._ports, queues, self._targets(), sidecars=sidecars, dry_run=dry_run
+            )
+            sidecars = False
             told += [Action(o.verb, o.subject, o.queue, o.outcome, o.detail) for o in found]
             if scope.ids is None and clock.boot_ms() >= until_ms:
                 break
@@ -58,8 +62,8 @@ class Alert(Pass):
         return told
 
     def _rows(self, queue_ids: Sequence[str]) -> list[QueueRow]:
-        rows = {queue_id: self._ports.catalog.queue_by_id(queue_id) for queue_id in queue_ids}
-        found = {row.id: row for row in rows.values() if row is not None and not row.deleted}
+        rows = self._ports.catalog.queues_by_id(queue_ids)
+        found = {row.id: row for row in rows if row is not None and not row.deleted}
         for row in list(found.values()):
             if is_dead_letter_name(row.name):
                 parent = self._ports.catalog.queue(origin_of(row.name)[0])
@@ -68,7 +72,6 @@ class Alert(Pass):
         return list(found.values())
 
     def _concerned(self) -> list[str]:
-        told = [
-            load(incident.data).finding.queue_id for incident in self._ports.catalog.incidents()
-        ]
+        findings = [load(incident.data).finding for incident in self._ports.catalog.incidents()]
+        told = [finding.queue_id for finding in findings if finding.queue_id]
         return list(dict.fromkeys([*told, *self._ports.catalog.live_queues()]))

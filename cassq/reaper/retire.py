@@ -47,8 +47,9 @@ class Retire(PlannedPass[Finished]):
         """Cost: one query, and one read for each queue it names."""
         catalog = self._ports.catalog
         pipes = catalog.finished_pipes(scope.ids)
-        queue_ids = {pipe.queue_id for pipe in pipes}
-        return Finished(pipes, {found: catalog.queue_by_id(found) for found in queue_ids})
+        queue_ids = sorted({pipe.queue_id for pipe in pipes})
+        queues = catalog.queues_by_id(queue_ids)
+        return Finished(pipes, dict(zip(queue_ids, queues, strict=True)))
 
     def plan(self, snapshot: Finished, now_ms: int) -> list[Action]:
         return plan(snapshot, now_ms)

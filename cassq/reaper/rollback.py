@@ -66,25 +66,25 @@ class Rollback(PlannedPass[Sequence[Overdue]]):
         self._bury = bury
 
     def look(self, scope: Scope) -> list[Overdue]:
-        """Cost: one query for all groups, one more for each that has something due."""
+        """Cost: one query for all groups, one more for each that has something due; on networked
+        catalogs for all of them together."""
         catalog = self._ports.catalog
-        found: list[Overdue] = []
-        queues: dict[str, QueueRow | None] = {}
-        for group in catalog.due_groups(catalog.now_ms(), scope.ids):
-            if group.queue_id not in queues:
-                queues[group.queue_id] = catalog.queue_by_id(group.queue_id)
+        groups = catalog.due_groups(catalog.now_ms(), scope.ids)
+        queue_ids = sorted({group.queue_id for group in groups})
+        queues = dict(zip(queue_ids, catalog.queues_by_id(queue_ids), strict=True))
+        due: list[tuple[QueueRow, GroupRow, Rules]] = []
+        for group in groups:
             queue = queues[group.queue_id]
             if queue is not None and not queue.deleted:
-                overdue = self._overdue(queue, group)
-                if overdue.claims:
-                    found.append(overdue)
-        return found
+                due.append((queue, group, rules_of(queue.policy, group.policy)))
+        deliveries = {group.id: rules.max_deliveries for _, group, rules in due}
+        rows = catalog.all_overdue(deliveries, catalog.now_ms(), LISTED_MAX)
+        return [self._overdue(*each, rows[each[1].id]) for each in due if rows[each[1].id]]
 
-    def _overdue(self, queue: QueueRow, group: GroupRow) -> Overdue:
-        rules = rules_of(queue.policy, group.policy)
+    def _overdue(
+        self, queue: QueueRow, group: GroupRow, rules: Rules, rows: Sequence[Claim]
+    ) -> Overdue:
         health = Health(self._ports, group.id, lambda: rules)
-        now_ms = self._ports.catalog.now_ms()
-        rows = self._ports.catalog.overdue(group.id, now_ms, rules.max_deliveries, LISTED_MAX)
         sick = {row.version for row in rows if health.sick(row)}
         return Overdue(queue, group, rules, health, rows, sick)
 

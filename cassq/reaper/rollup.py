@@ -1,12 +1,15 @@
 """The rollup pass: takes each minute's samples of every queue, so that there is a history.
 
-Of very many queues a pass samples as many as its time allows, and the next one goes on.
+Of very many queues a pass samples as many as its time allows, and the next one goes on. Where the
+catalog is on a network some are sampled side by side.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from cassq import history
 from cassq.catalog.rows import Sample
@@ -16,6 +19,8 @@ from cassq.ports import Ports
 from cassq.reaper.actions import DONE, FAILED, PLANNED, Action, Pass, Scope
 
 logger = logging.getLogger("cassq")
+
+AT_ONCE = 8
 
 
 class Rollup(Pass):
@@ -51,13 +56,27 @@ class Rollup(Pass):
         clock = self._ports.clock
         until_ms = clock.boot_ms() + self._patience() * 1000
         queues = self._look(scope)
-        told: list[Action] = []
-        at = 0
-        while at < len(queues) and (at == 0 or clock.boot_ms() < until_ms):
-            told += self._sample(queues[at], dry_run=dry_run)
-            at += 1
+        left, told = deque(queues), list[Action]()
+
+        def sample() -> None:
+            is_first = True
+            while left and (is_first or clock.boot_ms() < until_ms):
+                is_first = False
+                try:
+                    queue_id = left.popleft()
+                except IndexError:
+                    return  # another has the last
+                told.extend(self._sample(queue_id, dry_run=dry_run))
+
+        at_once = min(len(queues), 1 if self._ports.sharing is None else AT_ONCE)
+        if at_once <= 1:
+            sample()
+        else:
+            with ThreadPoolExecutor(at_once) as pool:
+                for done in [pool.submit(sample) for _ in range(at_once)]:
+                    done.result()
         if scope.ids is None and not dry_run and queues:
-            self._left = queues[at:]
+            self._left = list(left)
             if not self._left:
                 mark = Sample(EVERYTHING, MINUTE_MS, self._minute_ms, "{}")
                 self._ports.catalog.add_samples([mark])

@@ -71,14 +71,16 @@ class Scale(PlannedPass[Sequence[Busy]]):
         pipes and its poppers; where poppers of an exclusive group are idle, a look into a pipe
         with something in it."""
         catalog = self._ports.catalog
+        rows = catalog.queues_by_id(catalog.busy_queues(scope.ids))
+        queues = {row.id: row for row in rows if row and not row.deleted and not row.policy.strict}
+        pipes: dict[str, list[PipeRow]] = {queue_id: [] for queue_id in queues}
+        for pipe in catalog.unsealed_pipes(queues) if queues else ():
+            if pipe.queue_id in pipes and pipe.timer_ms is None and not pipe.group_id:
+                pipes[pipe.queue_id].append(pipe)
         found: list[Busy] = []
-        for queue_id in catalog.busy_queues(scope.ids):
-            queue = catalog.queue_by_id(queue_id)
-            if queue is not None and not queue.deleted and not queue.policy.strict:
-                pipes = catalog.unsealed_pipes([queue_id])
-                at_once = [p for p in pipes if p.timer_ms is None and not p.group_id]
-                crowds = [self._crowd(group) for group in catalog.groups(queue_id)]
-                found.append(Busy(queue, at_once, crowds))
+        for queue_id, queue in queues.items():
+            crowds = [self._crowd(group) for group in catalog.groups(queue_id)]
+            found.append(Busy(queue, pipes[queue_id], crowds))
         return found
 
     def _crowd(self, group: GroupRow) -> Crowd:

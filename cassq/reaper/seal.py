@@ -111,7 +111,7 @@ class Seal(PlannedPass[Unsealed]):
         }
         gone = scoped - {pipe.id for pipe in pipes}
         to_ask = self._sightings.watch(pipes, self.now_ms(), gone)
-        abandoned = {pipe.id for pipe in to_ask if self._ports.store.abandoned(pipe.id)}
+        abandoned = self._ports.store.all_abandoned([pipe.id for pipe in to_ask])
         now_ms = self.now_ms()
         doubtful = [
             pipe

@@ -1,28 +1,51 @@
-"""The sweep: finishes removals that a crash interrupted, of pipes and of deleted queues."""
+"""The sweep: finishes what a crash interrupted: removals of pipes and of deleted queues, and pipes
+that were begun.
+
+An extent is made before its pipe's row, and nothing is written to it before the row is there. One
+that has no row an hour later, since its pusher died in between, is a *stray*. All extents are
+looked through for them, rarely: once in `LOOK_MS` by all reapers together.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from cassq.catalog.rows import PipeRow
+from cassq.catalog.rows import PipeRow, Sample
+from cassq.errors import CorruptionError
+from cassq.extents.port import ExtentInfo, ExtentMissingError
+from cassq.history import MINUTE_MS
+from cassq.ids import made_at_ms
+from cassq.ports import Ports
 from cassq.reaper.actions import DONE, Action, PlannedPass, Scope
+from cassq.sealing import STRAY_MS
+
+LOOK_MS = 600_000
+# Under this subject it is noted when strays were looked for.
+LOOKED = "strays"
 
 
 class Leftovers(NamedTuple):
-    """Pipes whose rows say that their files are to be removed."""
+    """Pipes whose rows say that their files are to be removed; extents without a pipe's row."""
 
     consumed: Sequence[PipeRow]
     names: Mapping[str, str]  # of queues, by id
+    rowless: Sequence[ExtentInfo] = ()
 
 
 def plan(snapshot: Leftovers, now_ms: int) -> list[Action]:
-    """Remove them all."""
-    return [
+    """Remove all of the pipes, and the extents that are old enough. now_ms: catalog time."""
+    found = [
         Action("sweep", pipe.id, snapshot.names.get(pipe.queue_id, pipe.queue_id))
         for pipe in snapshot.consumed
     ]
+    for info in snapshot.rowless:
+        made_ms = made_at_ms(info.pipe_id)
+        if made_ms is not None and now_ms - made_ms >= STRAY_MS:
+            found.append(Action("sweep", info.pipe_id, info.queue_name, row=info))
+    return found
 
 
 class Sweep(PlannedPass[Leftovers]):
@@ -30,24 +53,60 @@ class Sweep(PlannedPass[Leftovers]):
 
     name = "sweep"
 
+    def __init__(self, ports: Ports) -> None:
+        super().__init__(ports)
+        self._look_at_ms = 0  # boot time
+        self._looked = False
+
     def look(self, scope: Scope) -> Leftovers:
-        """Cost: one query of a partial index."""
+        """Cost: one query of a partial index; on networked stores, once in `LOOK_MS`, the ids of
+        all extents and pipes."""
         consumed = self._ports.catalog.consumed_pipes()
-        return Leftovers(consumed, {pipe.queue_id: scope.name(pipe.queue_id) for pipe in consumed})
+        names = {pipe.queue_id: scope.name(pipe.queue_id) for pipe in consumed}
+        return Leftovers(consumed, names, self._rowless())
+
+    def _rowless(self) -> Sequence[ExtentInfo]:
+        """Extents without a row, where it is time to look for them."""
+        catalog, boot_ms = self._ports.catalog, self._ports.clock.boot_ms()
+        if not self._ports.store.leaves_strays or boot_ms < self._look_at_ms:
+            return ()
+        self._look_at_ms = boot_ms + LOOK_MS
+        if catalog.samples(LOOKED, MINUTE_MS, catalog.now_ms() - LOOK_MS):
+            return ()
+        self._looked = True
+        return list(self._ports.store.extents(catalog.pipe_ids()))
 
     def plan(self, snapshot: Leftovers, now_ms: int) -> list[Action]:
         return plan(snapshot, now_ms)
 
     def apply(self, action: Action) -> str | None:
-        self._remove([action.subject])
-        return ""
+        """Remove a stray. Cost: a read, that of sealing it, and that of dropping it."""
+        if self._ports.catalog.pipe(action.subject) is not None:
+            return None  # the row came after all
+        with suppress(ExtentMissingError):  # that of one whose removal was interrupted
+            end = self._ports.store.seal(action.subject)
+            if end.seq > 0:
+                raise CorruptionError(
+                    f"pipe {action.subject} has no row, but {end.seq} messages: it is left alone",
+                    hint="were tables restored from backups of different times?",
+                )
+        self._ports.store.drop([action.subject])
+        return "never had a row"
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
-        """All of them with one sync; then the rows of deleted queues whose pipes are gone."""
-        self._remove([action.subject for action in actions])
+        """All consumed pipes with one sync; strays one by one; then the rows of deleted queues
+        whose pipes are gone."""
+        consumed = [action for action in actions if action.row is None]
+        self._remove([action.subject for action in consumed])
+        told = [replace(action, outcome=DONE) for action in consumed]
+        told += super().apply_all([action for action in actions if action.row is not None])
+        if self._looked:
+            self._looked = False
+            now_ms = self._ports.catalog.now_ms()
+            self._ports.catalog.add_samples([Sample(LOOKED, MINUTE_MS, now_ms, "{}")])
         for deleted in self._ports.catalog.queues(deleted=True):
             self._ports.catalog.forget_queue(deleted.id)
-        return [replace(action, outcome=DONE) for action in actions]
+        return told
 
     def _remove(self, pipe_ids: list[str]) -> None:
         if pipe_ids:

@@ -18,6 +18,16 @@ def read_flights(limit: int | None = None) -> pandas.DataFrame:
     )
 
 
+def read_planes() -> pandas.DataFrame:
+    """The planes that are known by their tail numbers."""
+    return pandas.read_csv(_folder() / "planes.csv", dtype_backend="numpy_nullable")
+
+
+def read_weather() -> pandas.DataFrame:
+    """The weather at each airport, an hour a row; of some hours there is none."""
+    return pandas.read_csv(_folder() / "weather.csv", dtype_backend="numpy_nullable")
+
+
 def read_airlines() -> dict[str, str]:
     """The name of each airline by its carrier code."""
     airlines = pandas.read_csv(_folder() / "airlines.csv")

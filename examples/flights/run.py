@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ import click
 import archive
 import delays
 from crew import GROUPS, Crew, Plan, WorkerError, create_queue
+from place import leave, take_place
 from progress import Progress
 
 # A limit far below would leave the picture empty.
@@ -101,34 +99,14 @@ def main(
     """
     if kill and poppers < 2 and not check_only:
         raise click.UsageError("one popper in a group leaves nobody after the kill: --no-kill")
-    if check_only and directory is None:
-        raise click.UsageError("--check needs the --dir of an earlier run")
-    place = take_place(directory, check_only)
+    place = take_place(directory, check_only, delays.place)
     plan = Plan(place, limit, pushers, poppers, kill)
     out.mkdir(parents=True, exist_ok=True)
     summary: dict[str, Any] = {"flights": limit}
     if not check_only:
         summary |= run(plan)
     passed = conclude(plan, out, summary)
-    if directory is None and passed:
-        shutil.rmtree(place)
-    elif not passed:
-        click.echo(f"what the run left is in {place}", err=True)
-    sys.exit(0 if passed else 1)
-
-
-def take_place(directory: Path | None, check_only: bool) -> Path:
-    """The directory of the run: a new one, or for a check one with an earlier run in it."""
-    if directory is None:
-        return Path(tempfile.mkdtemp(prefix="cassq-flights-"))
-    if check_only:
-        if not delays.place(directory).exists():
-            raise click.UsageError(f"{directory} holds no earlier run")
-        return directory
-    directory.mkdir(parents=True, exist_ok=True)
-    if any(directory.iterdir()):
-        raise click.UsageError(f"{directory} is not empty: name another, or use --check")
-    return directory
+    leave(place, kept=directory is not None, passed=passed)
 
 
 def run(plan: Plan) -> dict[str, Any]:

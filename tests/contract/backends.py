@@ -22,9 +22,14 @@ from cassq.extents.cassandra.writer import Sizes
 from cassq.extents.disk import Disk
 from cassq.extents.files import FilesStore
 from cassq.extents.port import ExtentStore
+from cassq.extents.sidecar import SidecarStore
+from cassq.extents.sidecar.reader import SLICE_BYTES
+from cassq.extents.sidecar.settings import Settings
+from cassq.ids import Ids
 from cassq.locks.lease import LeaseLocker
 from cassq.locks.local import LocalLocker, LockTable
 from cassq.locks.port import Locker
+from tests.contract.memory_sidecars import MemoryNetwork, MemorySidecar
 
 # --- catalogs ---------------------------------------------------------------------------------
 
@@ -120,9 +125,51 @@ class FilesPlace(ExtentPlace):
         return FilesStore(self.directory, clock, durability=self.durability, disk=disk or Disk())
 
 
+class SidecarPlace(ExtentPlace):
+    """Sidecars in memory, one in each zone, and a catalog in a file. The last store that was
+    opened has `network`."""
+
+    seals_exactly = True
+    lag = 1.0
+
+    def __init__(
+        self, directory: Path, sidecars: int = 4, replicas: int = 3, *, strict: bool = False
+    ) -> None:
+        self.strict = strict
+        self.settings = Settings(replicas)
+        self.look_ms = 0
+        self.slice_bytes = SLICE_BYTES
+        self.clock = ManualClock()
+        self.catalog = SqliteCatalog(directory / "catalog.sqlite", self.clock, durable=False)
+        self.sidecars = [
+            MemorySidecar(f"s{number}", f"zone{number}", self.clock)
+            for number in range(1, sidecars + 1)
+        ]
+        self.beat()
+
+    def beat(self) -> None:
+        """All sidecars that are there tell of themselves."""
+        for sidecar in self.sidecars:
+            if not sidecar.down:
+                self.catalog.beat_sidecar(sidecar.row())
+
+    def open(self, clock: Clock) -> SidecarStore:
+        for sidecar in self.sidecars:
+            sidecar.clock = clock
+        self.network = MemoryNetwork(self.sidecars, clock)
+        return SidecarStore(
+            *(self.catalog, clock, Ids(), self.settings, self.network),
+            look_ms=self.look_ms,
+            slice_bytes=self.slice_bytes,
+        )
+
+
 EXTENT_STORES: dict[str, Callable[[Path], ExtentPlace]] = {
     "files": FilesPlace,
     "files, unsynced": lambda directory: FilesPlace(directory, "os"),
+    "one sidecar": lambda directory: SidecarPlace(directory, 1, 1),
+    "sidecars": SidecarPlace,
+    "sidecars, cp": lambda directory: SidecarPlace(directory, strict=True),
 }
 
 

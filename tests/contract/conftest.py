@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cassq.catalog.cassandra import pipe_lists
 from cassq.catalog.port import Catalog
-from cassq.clock import Clock, ManualClock
+from cassq.clock import Clock, ManualClock, SystemClock
 from cassq.cql import Cql
 from tests.contract.backends import (
     CASSANDRA_EXTENTS,
@@ -45,6 +46,15 @@ def keyspace(cassandra1_for_the_session: CassandraCluster) -> Iterator[Cql]:
 def cassandra_place(cassandra1: CassandraCluster, keyspace: Cql) -> CatalogPlace:
     """The keyspace without a row."""
     return CassandraPlace(Keyspace(keyspace))
+
+
+@pytest.fixture
+def midday(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the hour is, pipes are listed as in the middle of a day: in its first minutes a list
+    has no lower bound yet, which takes a write less, and leaves some tombstones."""
+    now_us = SystemClock().wall_ms() * 1000
+    days = now_us // pipe_lists.DAY_US
+    monkeypatch.setattr(pipe_lists, "DAY_US", 2 * now_us // (2 * days + 1))
 
 
 @pytest.fixture(params=[*CATALOGS, *on_servers(["cassandra"])])

@@ -81,6 +81,14 @@ class ServerLocks(RealLocks):
         # Hazelcast's fences begin again when all members were down; the catalog's tokens do not.
         self.keeps_data = name != "hazelcast"
 
+    def close(self) -> None:
+        # Lockers end in time only if somebody answers. And a leader that stands still until the
+        # next test comes to these servers is long missing when it goes on.
+        for node in self.servers.nodes:
+            if node.alive:
+                node.resume()
+        super().close()
+
 
 def server_place(name: str, request: pytest.FixtureRequest, directory: Path) -> ServerLocks:
     """The place of that name in the table, on servers that are started if need be."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,10 +14,21 @@ from cassq.errors import BackendUnavailableError, ConfigError
 from cassq.locks.opening import open_locker
 from cassq.locks.port import Lock
 from tests.contract.lock_servers import locker_at
-from tests.integration.deadlines import DEADLINE_SECONDS
+from tests.integration.deadlines import DEADLINE_SECONDS, eventually, ticks
 from tests.servers.hazelcast import HazelcastCluster
 
 FOR_EVER_MS = 10**9
+MAP = "cassq-locks"
+
+
+@pytest.fixture
+def driver(hazelcast1: HazelcastCluster) -> Iterator[Any]:
+    """A client that is not cassq's."""
+    client = pytest.importorskip("hazelcast").HazelcastClient(
+        cluster_name=hazelcast1.cluster_name, cluster_members=hazelcast1.members
+    )
+    yield client
+    client.shutdown()
 
 
 def test_a_cluster_without_cp_is_told_with_what_to_write(hazelcast1: HazelcastCluster) -> None:
@@ -86,28 +100,83 @@ def test_tokens_of_map_locks_outlive_the_members(
 
 
 def test_a_lock_forced_open_by_an_administrator_is_a_loss_at_the_next_renewal(
-    hazelcast1: HazelcastCluster, tmp_path: Path
+    hazelcast1: HazelcastCluster, driver: Any, tmp_path: Path
 ) -> None:
-    driver = pytest.importorskip("hazelcast")
-    admin = driver.HazelcastClient(
-        cluster_name=hazelcast1.cluster_name, cluster_members=hazelcast1.members
-    )
     locker, catalog = locker_at(hazelcast1.url() + "?cp=no", tmp_path, "me")
     other, others = locker_at(hazelcast1.url() + "?cp=no", tmp_path, "other")
     losses: list[Lock] = []
     try:
         lock = locker.acquire("forced", FOR_EVER_MS, losses.append)
         assert lock is not None
-        admin.get_map("cassq-locks").blocking().force_unlock("forced")
+        driver.get_map(MAP).blocking().force_unlock("forced")
         theirs = other.acquire("forced", FOR_EVER_MS)
         assert theirs is not None
         assert not lock.renew(FOR_EVER_MS)
         assert losses == [lock]
         assert theirs.renew(FOR_EVER_MS)
     finally:
-        admin.shutdown()
         for opened in (locker, other, catalog, others):
             opened.close()
+
+
+def test_no_map_lock_is_anothers_before_its_time_is_over(
+    hazelcast1: HazelcastCluster, tmp_path: Path
+) -> None:
+    ttl_ms, rounds = 1000, 10
+    me, mine = locker_at(hazelcast1.url() + "?cp=no", tmp_path, "me")
+    you, yours = locker_at(hazelcast1.url() + "?cp=no", tmp_path, "you")
+    try:
+        # Members end at once what ends within the same second, as two leases of one lock may. Each
+        # lock is renewed in every tenth of a second up to another one.
+        names = [f"early {number}" for number in range(rounds)]
+        locks = [lock for name in names if (lock := me.acquire(name, ttl_ms)) is not None]
+        for number in range(1, rounds):
+            ticks(ttl_ms // rounds)
+            for lock in locks[number:]:
+                lock.renew(ttl_ms)
+
+        def all_are_yours() -> bool:
+            for lock in locks.copy():
+                if you.acquire(lock.name, FOR_EVER_MS) is not None:
+                    assert not lock.held(), f"{lock.name} has two holders"
+                    locks.remove(lock)
+            return not locks
+
+        eventually("all are another's", all_are_yours)
+    finally:
+        for opened in (me, you, mine, yours):
+            opened.close()
+
+
+def test_who_waits_keeps_what_it_gets_when_the_holders_time_is_over(
+    hazelcast1: HazelcastCluster, driver: Any
+) -> None:
+    ttl_ms, clock, tokens = 1000, SystemClock(), count(1)
+    # A member looks at the leases of each partition for itself.
+    part = driver.partition_service.get_partition_id
+    names = [name for name in map(str, range(15_000)) if part(name) == 0]
+    locks = driver.get_map(MAP)
+    me = open_locker(hazelcast1.url() + "?cp=no", clock, next_token=lambda name: next(tokens))
+    try:
+        # The first ones take longer.
+        for name in names:
+            lock = me.acquire(name, FOR_EVER_MS)
+            assert lock is not None
+            lock.release()
+        for _ in range(3):
+            # All end at once, and at once with the lease of the first, were that no longer.
+            due_ms = clock.boot_ms() + ttl_ms
+            for name in names:
+                me.acquire(name, max(1, due_ms - clock.boot_ms()))
+            waits = [locks.try_lock(name, timeout=DEADLINE_SECONDS) for name in names]
+            assert all(wait.result() for wait in waits)
+            # What a member had begun to end is at an end.
+            ticks(100)
+            assert [name for name in names if not locks.is_locked(name).result()] == []
+            for name in names:
+                locks.unlock(name).result()
+    finally:
+        me.close()
 
 
 def test_a_cp_lock_keeps_its_fence_over_any_number_of_renewals(

@@ -23,14 +23,18 @@ from cassq.sharing import Sharing
 
 pytest.importorskip("cassandra")
 
+from cassq.catalog.cassandra.pipe_lists import ENTRIES
 from cassq.cql import Row, Statement
 from cassq.extents.cassandra import CassandraStore
 from tests.contract.cassandra_place import BorrowedCql, CassandraPlace, Keyspace
+
+pytestmark = pytest.mark.usefixtures("midday")
 
 TABLE = Path(__file__).parents[2] / "docs" / "round_trips.md"
 # "| push one | 2 | 1 |", with what they are in brackets.
 LINE = re.compile(r"\| (?P<what>[a-z][^|]*?) \| (?P<ap>\d+)[^|]* \| (?P<cp>\d+)[^|]* \|")
 KINDS = ("ap", "cp")
+FIRST = "first pop, of any number of pipes"
 
 
 class CountingCql(BorrowedCql):
@@ -41,6 +45,7 @@ class CountingCql(BorrowedCql):
         super().__init__(keyspace)
         self._thread = threading.get_ident()
         self.waited = 0
+        self.texts: list[str] = []
 
     def _count(self) -> None:
         self.waited += threading.get_ident() == self._thread
@@ -51,6 +56,7 @@ class CountingCql(BorrowedCql):
         found = list(statements)
         if found:
             self._count()
+        self.texts += [text for text, _ in found]
         return super().read_many(found, serial=serial)
 
     def write_many(self, statements: Iterable[Statement]) -> None:
@@ -66,6 +72,18 @@ class CountingCql(BorrowedCql):
     def apply_batch(self, statements: Sequence[Statement]) -> bool:
         self._count()
         return super().apply_batch(statements)
+
+    def apply_many(self, statements: Iterable[Statement]) -> list[bool | None]:
+        found = list(statements)
+        if found:
+            self._count()
+        return super().apply_many(found)
+
+    def apply_batches(self, batches: Iterable[Sequence[Statement]]) -> list[bool | None]:
+        found = list(batches)
+        if found:
+            self._count()
+        return super().apply_batches(found)
 
     def result(self, future: Any, *, conditional: bool = False) -> list[Row]:
         self._count()
@@ -124,4 +142,41 @@ def test_no_step_takes_more_round_trips_than_the_docs_say(
             assert len(messages) == 100
             popper.commit(messages)
             assert not count("pop of nothing", lambda: popper.pop(1))
-    assert most == {key: trips for key, trips in told().items() if key[1] == kind}
+    assert most == {(what, k): n for (what, k), n in told().items() if k == kind and what != FIRST}
+
+
+def test_what_a_popper_has_listed_its_client_does_not_list_again_for_another(
+    client: cassq.Client, counting: CountingCql
+) -> None:
+    queue = client.create_queue("jobs")
+    with queue.pusher() as pusher, queue.popper() as popper, queue.popper() as another:
+        pusher.push_many([b"a"] * 4)
+        popper.commit(popper.pop(1))
+        another.commit(another.pop(1))  # where the group stands is read once by each
+        counting.texts.clear()
+        with queue.popper() as third:
+            assert len(third.pop(1)) == 1
+            assert ENTRIES not in counting.texts
+            assert len(third.pop(2)) == 1
+            assert not third.pop(1)
+            assert ENTRIES in counting.texts
+            counting.texts.clear()
+            with queue.popper() as fourth:
+                assert not fourth.pop(1)
+                assert ENTRIES in counting.texts, "what was pushed since is not to be missed"
+
+
+@pytest.mark.parametrize(("kind", "pipes"), [("ap", 1), ("ap", 6), ("cp", 1)])
+def test_a_first_pop_takes_as_many_round_trips_however_many_pipes_are_new_to_it(
+    client: cassq.Client, counting: CountingCql, kind: str, pipes: int
+) -> None:
+    queue = client.create_queue("jobs", consistency=kind)
+    for _ in range(pipes):
+        queue.pusher().push_many([b"a"] * 3)
+    with queue.popper() as popper:
+        before = counting.waited
+        messages = list(popper.pop(1))
+        assert counting.waited - before == told()[FIRST, kind]
+        for _ in range(pipes):
+            messages += popper.pop(3)
+    assert len({message.id.partition(":")[0] for message in messages}) == pipes

@@ -7,12 +7,14 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cassq import schema_files
+from cassq.catalog.sidecar_rows import SidecarState
 from cassq.catalog.sqlite import SqliteCatalog
 from cassq.catalog.sqlite.database import Database
 from cassq.clock import ManualClock, SystemClock
@@ -26,7 +28,8 @@ from cassq.errors import (
 )
 from tests.contract.backends import SqlitePlace
 from tests.contract.conftest import OpenCatalog
-from tests.contract.rows import make_queue
+from tests.contract.rows import make_queue, version
+from tests.contract.test_catalog_sidecars import placement, sidecar
 
 PATIENCE = 30.0
 OPEN = """
@@ -217,38 +220,39 @@ def test_a_directory_that_is_not_there_is_told_of(tmp_path: Path) -> None:
 # --- threads of one connection ----------------------------------------------------------------
 
 
-@pytest.fixture
-def busy_database(path: Path) -> Iterator[Database]:
-    """A connection that another thread is in the middle of a transaction with."""
+def test_threads_wait_for_the_one_in_a_transaction(path: Path) -> None:
     database = Database(
         lambda: sqlite3.connect(path, isolation_level=None, check_same_thread=False),
         SystemClock(),
         name="it",
-        lock_wait=0.02,
     )
-    inside, go_on = threading.Event(), threading.Event()
+    inside, go_on, order = threading.Event(), threading.Event(), list[str]()
 
-    def work() -> None:
-        with database.write(synced=False):
+    def hold() -> None:
+        with database.lock, database.write(synced=False):
             inside.set()
             assert go_on.wait(PATIENCE)
+            order.append("held")
 
-    worker = threading.Thread(target=work)
-    worker.start()
+    def read() -> None:
+        assert database.read("SELECT 1") == [(1,)]
+        order.append("read")
+
+    def write() -> None:
+        with database.lock, database.write(synced=True):
+            order.append("wrote")
+
+    threads = [threading.Thread(target=work, daemon=True) for work in (hold, read, write)]
+    threads[0].start()
     assert inside.wait(PATIENCE)
-    yield database
+    for thread in threads[1:]:
+        thread.start()
     go_on.set()
-    worker.join(PATIENCE)
-    assert database.read("SELECT 1") == [(1,)]
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert order[0] == "held"
+    assert sorted(order[1:]) == ["read", "wrote"]
     database.close()
-
-
-def test_the_wait_for_another_thread_is_bounded_too(busy_database: Database) -> None:
-    with pytest.raises(BackendTimeoutError, match="another thread"):
-        busy_database.read("SELECT 1")
-    with pytest.raises(BackendTimeoutError, match="another thread"):
-        with busy_database.write(synced=True):
-            pytest.fail("nobody else may be in here")
 
 
 def test_an_exception_inside_a_transaction_undoes_it_and_comes_out_as_it_is(path: Path) -> None:
@@ -259,7 +263,7 @@ def test_an_exception_inside_a_transaction_undoes_it_and_comes_out_as_it_is(path
     )
 
     def write(then: Callable[[], None]) -> None:
-        with database.write(synced=True) as tx:
+        with database.lock, database.write(synced=True) as tx:
             tx.execute("INSERT INTO meta (key, value) VALUES ('a', 'b')")
             then()
 
@@ -284,11 +288,32 @@ def test_durable_commits_are_told_apart_from_the_others(path: Path) -> None:
     )
     told.clear()
     for synced in (True, False, False, True):
-        with database.write(synced=synced) as tx:
+        with database.lock, database.write(synced=synced) as tx:
             mode = tx.execute("PRAGMA synchronous").fetchone()[0]
             assert (mode == 2) == synced, "FULL is 2, NORMAL is 1"
     database.close()
     assert told == [True, False, False, True]
+
+
+def test_what_is_durable_of_sidecars_is_synced_and_a_beat_is_not(path: Path) -> None:
+    told: list[bool] = []
+    catalog = SqliteCatalog(path, ManualClock(), committed=told.append)
+    made = placement("p")
+    verbs: list[tuple[Callable[[], object], bool]] = [
+        (lambda: catalog.note("store", "sidecar"), True),
+        (catalog.identity, True),
+        (lambda: catalog.beat_sidecar(sidecar("a:1")), False),
+        (lambda: catalog.set_sidecar_state("a:1", SidecarState.DRAINING), True),
+        (lambda: catalog.add_placement(made), True),
+        (lambda: catalog.change_placement(made, replace(made, end=1, version=version())), True),
+        (lambda: catalog.forget_placements(["p"]), True),
+        (lambda: catalog.forget_sidecar("a:1"), True),
+    ]
+    for verb, synced in verbs:
+        told.clear()
+        assert verb() is not False
+        assert told == [synced]
+    catalog.close()
 
 
 def test_without_durability_no_commit_is_synced(path: Path) -> None:

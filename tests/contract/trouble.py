@@ -91,6 +91,15 @@ class TroubledCql(BorrowedCql):
                 answers.append(None)
         return answers
 
+    def apply_batches(self, batches: Iterable[Sequence[Statement]]) -> list[bool | None]:
+        answers: list[bool | None] = []
+        for statements in batches:
+            try:
+                answers.append(self.apply_batch(statements))
+            except BackendTimeoutError:
+                answers.append(None)
+        return answers
+
     def _troubled(self, act: Callable[[], Any]) -> Any:
         self._count("conditional")
         trouble = self.trouble()

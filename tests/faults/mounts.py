@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -10,6 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
+from tests.servers.disk import SmallDisk
 
 Mount = Callable[..., Path]
 
@@ -37,28 +38,6 @@ def mount(tmp_path: Path, needs: Callable[[str], str]) -> Iterator[Mount]:
             return place
 
         yield mounted
-
-
-class SmallDisk:
-    """A tmpfs of a few megabytes, which can be filled and freed."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self._filler = place / "filler"
-
-    def fill(self) -> None:
-        """Take every byte that is left."""
-        descriptor = os.open(self._filler, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        try:
-            for size in (65536, 4096, 1):
-                with contextlib.suppress(OSError):
-                    while os.write(descriptor, bytes(size)):
-                        continue
-        finally:
-            os.close(descriptor)
-
-    def free(self) -> None:
-        self._filler.unlink()
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import cassq
+from cassq import staging
+from cassq.batches import Batch
 from cassq.errors import BackendError, ClaimLostError, StorageFullError
 from cassq.extents.disk import Disk
 from tests.integration.stage import client_on, reap
@@ -302,6 +304,31 @@ def merge_and_die(stage: Stage, directory: str, step: int, where: dict[str, Any]
         letters = client.queue("jobs").dead_letters()
         deaths.await_step(step)
         letters.merge(**where)
+        deaths.await_step(0)
+    stage.tell("survived")
+
+
+# --- staged writes ----------------------------------------------------------------------------
+
+
+def write_and_die(stage: Stage, directory: str, step: int, driver: str) -> None:
+    """Fill pipes for a write to `jobs` and publish them, and be killed right after the `step`th
+    thing that was written, as by `merge_and_die`; 0: not at all."""
+    deaths = Deaths()
+    disk = DeadlyDisk(deaths)
+    with client_on(Path(directory), disk, committed=deaths.step) as client:
+        row = client.queue("jobs").row
+        deaths.await_step(step)
+        write = staging.begin(client.ports, row, "w", 0, driver)
+        stage.tell("over", staging.is_over(write, 0))
+        pipes = []
+        for task in range(2 if not staging.is_over(write, 0) else 0):
+            part = staging.Stage(client.ports, row, write)
+            for n in range(2):
+                part.append(Batch([b"%d:%d" % (task, n)], client.ports.clock.wall_ms()))
+            pipes += part.finish()
+        if pipes:
+            staging.publish(client.ports, row, write, pipes)
         deaths.await_step(0)
     stage.tell("survived")
 

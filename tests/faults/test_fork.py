@@ -8,17 +8,43 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 import cassq
+from cassq.catalog.sidecar_rows import SidecarRow
+from cassq.clock import SystemClock
 from cassq.errors import ForkedClientError
-from tests.integration.deadlines import DEADLINE_SECONDS, in_threads
+from cassq.extents.sidecar import SidecarStore
+from cassq.extents.sidecar.link import Link
+from cassq.extents.sidecar.links import Links
+from cassq.sidecar.catalogs import open_catalog
+from tests.integration.deadlines import DEADLINE_SECONDS, eventually, in_threads
+from tests.integration.on import EMBEDDED, SIDECARS
+from tests.integration.places import on_sidecars
 from tests.integration.stage import Connect, drain, numbers, payloads, push
+from tests.servers import sidecar
+from tests.servers.fixtures import running
 
 ROOT = Path(__file__).resolve().parents[2]
+ON_SIDECARS = pytest.param(SIDECARS, marks=pytest.mark.servers)
+
+
+@pytest.fixture(scope="module")
+def sidecars() -> Iterator[tuple[str, list[SidecarRow]]]:
+    """Two processes; the identity of their catalog, and their rows."""
+    for cluster in running(sidecar.cluster(nodes=2)):
+        with closing(open_catalog(cluster.catalog, SystemClock())) as catalog:
+            yield catalog.identity(), catalog.sidecars()
+
+
+@pytest.fixture(params=[EMBEDDED, ON_SIDECARS])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == EMBEDDED:
+        return f"file://{tmp_path / 'data'}"
+    return on_sidecars(tmp_path / "data", *request.getfixturevalue("sidecars"))
 
 
 def in_child(act: Callable[[], object]) -> str:
@@ -96,6 +122,15 @@ class Inherited:
         }
 
 
+def links_of(client: cassq.Client) -> Links | None:
+    """Its connections to sidecars."""
+    store = client.ports.store
+    if not isinstance(store, SidecarStore):
+        return None
+    assert isinstance(store._means.network, Links)
+    return store._means.network
+
+
 @pytest.fixture
 def inherited(client: cassq.Client) -> Inherited:
     return Inherited(client)
@@ -107,9 +142,12 @@ def locked(inherited: Inherited) -> Iterator[None]:
     locks = [
         inherited.pusher._mutex,
         inherited.popper._lock,
-        inherited.client.ports.catalog._db._lock,
+        inherited.client.ports.catalog._db.lock,
         inherited.client._housekeeper._mutex,
     ]
+    links = links_of(inherited.client)
+    if links is not None:
+        locks.append(links._lock)
     held, free = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -153,6 +191,26 @@ def test_the_parent_goes_on_unharmed(inherited: Inherited, connect: Connect) -> 
     audit = connect().queue("jobs").audit()
     assert audit.findings == []
     assert audit.groups["default"].committed == 7
+
+
+@pytest.mark.parametrize("url", [ON_SIDECARS], indirect=True)
+def test_a_child_says_nothing_over_the_connections_of_its_parent(inherited: Inherited) -> None:
+    links = links_of(inherited.client)
+    assert links is not None
+
+    def idle() -> set[Link]:
+        return {link for idle in links._idle.values() for link in idle}
+
+    def all_are_well() -> bool:  # a thread that looks after the pipe may have borrowed one
+        return idle() == before and all(link.lives() for link in before)
+
+    before = idle()
+    assert len(before) >= 2
+    for verb in (*inherited.verbs().values(), *inherited.closings().values(), links.close):
+        in_child(verb)
+    eventually("all connections are what they were", all_are_well)
+    inherited.pusher.push(b"6")
+    eventually("they were used", all_are_well)
 
 
 def test_a_child_may_open_a_client_of_its_own(
@@ -213,7 +271,8 @@ client.close()
 
 def test_a_child_that_ends_normally_takes_nothing_with_it(url: str, connect: Connect) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", LEAVES_BY_THE_FRONT_DOOR, url],
+        # From Python 3.12 on it warns of a fork beside threads, which this is on purpose.
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", LEAVES_BY_THE_FRONT_DOOR, url],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

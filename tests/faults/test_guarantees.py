@@ -1,4 +1,4 @@
-"""The page of guarantees: every sentence names a check, and every check it names is there."""
+"""The pages of guarantees: every sentence names a check, and every check it names is there."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.plants import PLANTS
+from tests.simulation.sidecar_plants import SIDECAR_PLANTS
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "guarantees.md"
+# What is asked of each page begins at a heading.
+PAGES = {"guarantees.md": "# Guarantees", "spark.md": "## Guarantees"}
 CHECK = re.compile(r"\[`([^`]+)`\]")
 
 
 def sentences() -> list[str]:
-    """The items of the page's lists."""
-    items = re.split(r"^- ", PAGE.read_text(), flags=re.MULTILINE)[1:]
+    """The items of the pages' lists."""
+    items: list[str] = []
+    for page, heading in PAGES.items():
+        _, _, text = (ROOT / "docs" / page).read_text().partition(f"{heading}")
+        items += re.split(r"^- ", text, flags=re.MULTILINE)[1:]
     return [re.split(r"^\n|^#", item, maxsplit=1, flags=re.MULTILINE)[0] for item in items]
 
 
@@ -35,7 +40,7 @@ def test_every_sentence_ends_with_what_checks_it() -> None:
 def test_every_check_that_is_named_exists(check: str) -> None:
     kind, colon, name = check.partition(":")
     if kind == "plant" and colon:
-        assert name in {plant.name for plant in PLANTS}
+        assert name in {plant.name for plant in (*PLANTS, *SIDECAR_PLANTS)}
         return
     path, _, function = check.partition("::")
     tree = ast.parse((ROOT / "tests" / path).read_text())

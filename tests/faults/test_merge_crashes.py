@@ -20,13 +20,15 @@ STEPS_MAX = 60
 
 
 class LaterClock(SystemClock):
-    """A minute later: whatever somebody held is anybody's now."""
+    """A minute later, and `later_ms` more: whatever somebody held is anybody's now."""
+
+    later_ms = 0
 
     def boot_ms(self) -> int:
-        return super().boot_ms() + 60_000
+        return super().boot_ms() + 60_000 + self.later_ms
 
     def wall_ms(self) -> int:
-        return super().wall_ms() + 60_000
+        return super().wall_ms() + 60_000 + self.later_ms
 
 
 def deaths_of(act: Act, tmp_path: Path, set_up: Any, where: dict[str, Any]) -> Iterator[Path]:

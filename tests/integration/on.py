@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-EMBEDDED, CASSANDRA = "embedded", "cassandra"
+EMBEDDED, CASSANDRA, SIDECARS = "embedded", "cassandra", "sidecars"
 # Names of keyspaces that are there to be emptied begin so.
 KEYSPACE = "cassq_test"
 _HERE = Path(__file__).parent
@@ -18,20 +18,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--on",
         metavar="PLACE",
         default=os.environ.get("CASSQ_TEST_ON", EMBEDDED),
-        help="where the behavioural suite, tests/integration, has its queues: embedded, cassandra"
-        f" (a node of this run's own), or the URL of a keyspace {KEYSPACE}..., of which"
-        " everything is removed (default: what CASSQ_TEST_ON says, or embedded)",
+        help="where the behavioural suite, tests/integration, has its queues: embedded, sidecars"
+        " (a directory whose messages are on three sidecars of this run's own), cassandra (a node"
+        f" of this run's own), or the URL of a keyspace {KEYSPACE}..., of which everything is"
+        " removed (default: what CASSQ_TEST_ON says, or embedded)",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "embedded_only(reason): about files; with --on cassandra it is left out"
+        "markers", "embedded_only(reason): about files; elsewhere than --on embedded it is left out"
     )
     on = config.getoption("--on")
-    if on not in (EMBEDDED, CASSANDRA) and f"/{KEYSPACE}" not in on:
+    if on not in (EMBEDDED, CASSANDRA, SIDECARS) and f"/{KEYSPACE}" not in on:
         raise pytest.UsageError(
-            f"--on is {EMBEDDED}, {CASSANDRA} or cassandra://HOST/{KEYSPACE}..., not {on!r}"
+            f"--on is {EMBEDDED}, {SIDECARS}, {CASSANDRA} or cassandra://HOST/{KEYSPACE}...,"
+            f" not {on!r}"
         )
 
 

@@ -1,5 +1,5 @@
-"""Where the queues of the behavioural suite live: in a directory, or with `--on cassandra` in a
-keyspace, of which there is one a run.
+"""Where the queues of the behavioural suite live: in a directory, with `--on sidecars` in one whose
+messages are on sidecars, or with `--on cassandra` in a keyspace, of which there is one a run.
 
 What a test leaves behind is found by a name (of a queue, a lease, a table of samples) or by an id
 that is never given again. So only what is found by a name is removed before the next test.
@@ -8,26 +8,38 @@ that is never given again. So only what is found by a name is removed before the
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cassq.catalog.cassandra import CassandraCatalog, schema
+from cassq.catalog.sidecar_rows import SidecarRow
+from cassq.catalog.sqlite import SqliteCatalog
 from cassq.clock import Clock, SystemClock
 from cassq.cluster import open_session
 from cassq.cql import Cql
 from cassq.doorbell import PollingDoorbell
-from cassq.embedded import PIPES, Embedded, open_directory
+from cassq.embedded import CATALOG, PIPES, Embedded, open_directory
 from cassq.extents.cassandra import CassandraStore
+from cassq.extents.sidecar.settings import Settings
+from cassq.frames import frame_seqs
 from cassq.ids import Ids
 from cassq.locks.lease import LeaseLocker
 from cassq.ports import Life, Ports
 from cassq.sharing import Sharing
+from tests import needs
 from tests.contract.cassandra_place import ServersTime
-from tests.integration.on import CASSANDRA, EMBEDDED, KEYSPACE
+from tests.integration.on import CASSANDRA, EMBEDDED, KEYSPACE, SIDECARS
+from tests.integration.sidecars import CLUSTER, Running
 from tests.servers.cassandra import CassandraCluster
+
+if TYPE_CHECKING:
+    from cassq.extents.rocksdb.engine import RocksEngine
 
 # The tables that are read without an id that is never given again.
 _NAMED = (
@@ -36,6 +48,8 @@ _NAMED = (
 )  # fmt: skip
 # Its writes bear times of their own, below which a delete would hide what comes after.
 _STAMPED = "sample_horizons"
+_FOR_EVER = 1 << 40
+_ALL = 1 << 30
 
 
 class Place(abc.ABC):
@@ -74,6 +88,53 @@ class DirectoryPlace(Place):
                 file.write_bytes(damaged(content, payload))
                 return file.stem
         raise AssertionError(f"{payload!r} is in no pipe")
+
+
+def on_sidecars(directory: Path, identity: str, rows: Sequence[SidecarRow]) -> str:
+    """The URL of a directory with nothing but a catalog, which knows sidecars. They take what
+    clients of any directory send them whose identity is that of their own catalog."""
+    directory.mkdir()
+    with closing(SqliteCatalog(directory / CATALOG, SystemClock())) as catalog:
+        assert catalog.note("identity", identity) == identity
+        for row in rows:
+            catalog.beat_sidecar(replace(row, lease_ms=_FOR_EVER))
+    return f"file://{directory}?store=sidecar&replicas={len(rows)}"
+
+
+class SidecarsPlace(Place):
+    """A directory whose messages are on the sidecars of the run, all of them on each."""
+
+    def __init__(self, directory: Path, sidecars: Sequence[Running]) -> None:
+        self.url = on_sidecars(directory, CLUSTER, [each.row() for each in sidecars])
+        self._directory = directory
+        self._sidecars = sidecars
+
+    def open(self, clock: Clock) -> Embedded:
+        settings = Settings(replicas=len(self._sidecars))
+        return open_directory(self._directory, clock, "disk", sidecars=settings)
+
+    def damage(self, payload: bytes) -> str:
+        with closing(SqliteCatalog(self._directory / CATALOG, SystemClock())) as catalog:
+            pipe_ids = sorted(found.pipe_id for found in catalog.placements())
+        for pipe_id in pipe_ids:
+            hit = [
+                each.run(partial(damage_replica, each, pipe_id, payload)) for each in self._sidecars
+            ]
+            if any(hit):
+                assert all(hit), "a replica has not what the others have"
+                return pipe_id
+        raise AssertionError(f"{payload!r} is in no pipe")
+
+
+def damage_replica(sidecar: Running, pipe_id: str, payload: bytes) -> bool:
+    """Flip a bit of a payload where a sidecar has it; whether it has."""
+    engine: RocksEngine = sidecar.engine  # type: ignore[assignment]
+    kept = engine._kept[pipe_id]
+    for frame in engine.read(pipe_id, 0, kept.replica.end, _ALL, _ALL):
+        if payload in frame:
+            engine._db[kept.frame_key(frame_seqs(frame)[0])] = damaged(frame, payload)
+            return True
+    return False
 
 
 class KeyspacePlace(Place):
@@ -144,11 +205,33 @@ def behaviour_keyspace(request: pytest.FixtureRequest) -> Iterator[tuple[str, Cq
         yield url, session
 
 
+@pytest.fixture(scope="session")
+def behaviour_sidecars(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Running]]:
+    """The sidecars of the run, in threads of this process, each on a RocksDB of its own."""
+    needs.require("module:rocksdict")
+    from cassq.extents.rocksdb.engine import RocksEngine
+    from cassq.extents.rocksdb.options import Tuning
+
+    tuning = Tuning(cache_bytes=8 << 20, memtable_bytes=8 << 20)
+    with ExitStack() as stack:
+        running = []
+        for name in ("a", "b", "c"):
+            data = tmp_path_factory.mktemp(f"sidecar-{name}")
+            engine = RocksEngine(data, catalog=CLUSTER, name=name, tuning=tuning)
+            stack.callback(engine.close)
+            running.append(Running(name, engine))
+            stack.callback(running[-1].stop)
+        yield running
+
+
 @pytest.fixture
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Where the queues of this test live."""
-    if request.config.getoption("--on") == EMBEDDED:
+    on = request.config.getoption("--on")
+    if on == EMBEDDED:
         return DirectoryPlace(tmp_path / "data")
+    if on == SIDECARS:
+        return SidecarsPlace(tmp_path / "data", request.getfixturevalue("behaviour_sidecars"))
     return KeyspacePlace(*request.getfixturevalue("behaviour_keyspace"))
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import cassq
-from cassq.catalog.rows import RetiredSum
+from cassq.catalog.rows import Claim, RetiredSum
 from tests.integration.stage import alone, drain, numbers, push, reap
 
 
@@ -79,3 +79,30 @@ def test_a_queue_that_never_rests_is_looked_at_a_bounded_number_of_times(
     sums.disturb = lambda: work(queue, client)
     assert not queue.audit().balanced
     assert sums.looks == 5 + 4
+
+
+def test_what_is_retired_while_its_rows_are_read_is_counted_as_what_became_of_it(
+    client: cassq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What tells of the dead was gone when it was read, and they seemed committed."""
+    alone(client)
+    queue = client.create_queue("jobs")
+    push(queue, *numbers(10))
+    popper = queue.popper()
+    popper.dead(popper.pop(4))
+    popper.commit(popper.pop(6))
+    popper.close()
+    catalog, verbs = client.ports.catalog, list[str]()
+    read = catalog.claims
+
+    def claims(group_id: str, pipe_id: str) -> list[Claim]:
+        rows = read(group_id, pipe_id)
+        if not verbs:
+            verbs.append("audit")
+            verbs.extend(action.verb for action in reap(client))
+        return rows
+
+    monkeypatch.setattr(catalog, "claims", claims)
+    group = queue.audit().groups["default"]
+    assert "retire" in verbs
+    assert (group.dead, group.committed, group.pushed) == (4, 6, 10)

@@ -255,6 +255,34 @@ def test_a_server_is_spoken_to_in_secret_if_its_certificate_is_trusted(
 
 @pytest.mark.servers
 @pytest.mark.needs("openssl")
+def test_a_certificate_for_another_address_is_told_and_may_be_let_pass(
+    guarded: CassandraCluster, certificates: Path
+) -> None:
+    url = f"cassandra://cassandra:cassandra@{guarded.contact_points[0]}/k"
+    own = (certificates / "both.pem").read_text()
+    others = "".join((certificates / name).read_text() for name in ("other.key", "other.pem"))
+    try:
+        (certificates / "both.pem").write_text(others)
+        guarded.node(1).restart()
+        with pytest.raises(
+            ConfigError, match="is for another address.*not valid for.*tls=ca"
+        ) as told:
+            cassq.connect(f"{url}?ca={certificates}/other.pem")
+        assert guarded.contact_points[0] in str(told.value)
+        assert "cassandra:cassandra" not in str(told.value)
+        with closing(
+            open_session(f"{url}?ca={certificates}/other.pem&tls=ca", SystemClock())
+        ) as cql:
+            assert cql.read("SELECT key FROM system.local"), "who signed it is trusted"
+        with pytest.raises(ConfigError, match="not trusted"):
+            cassq.connect(f"{url}?ca={certificates}/node.pem&tls=ca")
+    finally:
+        (certificates / "both.pem").write_text(own)
+        guarded.node(1).restart()
+
+
+@pytest.mark.servers
+@pytest.mark.needs("openssl")
 def test_a_user_needs_the_right_password(guarded: CassandraCluster) -> None:
     host = guarded.contact_points[0]
     for who in ("", "cassandra:wrong@", "nobody:cassandra@"):

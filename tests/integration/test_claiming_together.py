@@ -62,7 +62,7 @@ def test_who_waits_for_a_claim_of_its_client_gets_its_own_in_the_next_one(
         threads = [threading.Thread(target=pop, args=(number,)) for number in range(POPPERS)]
         threads[0].start()
         assert slow.at_it.wait(30)
-        (line,) = sharing._lines.values()
+        (line,) = (each for each in sharing._lines.values() if each.lock.locked())
         for number in range(1, POPPERS):
             threads[number].start()
             eventually("it waits", lambda number=number: len(line.places) == number)
@@ -97,7 +97,7 @@ def test_each_gets_what_is_left_in_turn_and_the_last_get_nothing(
         threads = [threading.Thread(target=pop, args=(number,)) for number in range(4)]
         threads[0].start()
         assert slow.at_it.wait(30)
-        (line,) = sharing._lines.values()
+        (line,) = (each for each in sharing._lines.values() if each.lock.locked())
         for number in (1, 2, 3):
             threads[number].start()
             eventually("it waits", lambda number=number: len(line.places) == number)

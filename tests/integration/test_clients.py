@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cassq
-from cassq.errors import ClosedError, ConfigError
+from cassq import client as client_module
+from cassq.errors import BackendUnavailableError, ClosedError, ConfigError
+from tests.integration.deadlines import joined
 from tests.integration.stage import Connect, drain, payloads, push
 
 
@@ -100,3 +105,51 @@ def test_two_clients_of_one_process_see_each_other(connect: Connect) -> None:
     queue = one.create_queue("jobs")
     push(other.queue("jobs"), b"x")
     assert payloads(drain(queue.popper())) == [b"x"]
+
+
+def test_many_threads_open_and_close_pushers_of_one_client(connect: Connect) -> None:
+    queue = connect().create_queue("jobs")
+    failed: list[BaseException] = []
+    often = sys.getswitchinterval()
+
+    def open_and_close() -> None:
+        try:
+            pushers = [queue.pusher() for _ in range(50)]
+            for pusher in pushers:
+                pusher.close()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=open_and_close) for _ in range(8)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            joined("opening and closing", thread)
+    finally:
+        sys.setswitchinterval(often)
+    assert not failed
+
+
+def test_at_exit_a_client_that_cannot_be_closed_keeps_no_other_open(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when a cluster is gone: what the others have collected is still to be written."""
+    clients = [connect(), connect(), connect()]
+
+    def failing(close: Callable[[], None]) -> Callable[[], None]:
+        def close_and_fail() -> None:
+            close()
+            raise BackendUnavailableError("it is gone")
+
+        return close_and_fail
+
+    for each in clients[:2]:
+        monkeypatch.setattr(each, "close", failing(each.close))
+    monkeypatch.setattr(client_module, "_clients", clients)
+    with caplog.at_level("WARNING", logger="cassq"):
+        client_module._at_exit()
+    assert all(each.ports.life.closed for each in clients)
+    assert caplog.text.count("could not be closed") == 2
+    monkeypatch.undo()

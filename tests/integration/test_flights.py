@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import cassq
+from tests.integration.flights_runs import assert_left_alone, assert_seen, run_example, summary
 
-ROOT = Path(__file__).resolve().parents[2]
-RUN = ROOT / "examples" / "flights" / "run.py"
 FLIGHTS = 20_000
 
 pytestmark = pytest.mark.needs(
@@ -27,21 +21,7 @@ pytestmark = pytest.mark.needs(
 
 def flights(*options: str | Path) -> subprocess.CompletedProcess[str]:
     """Run the example's command."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        [sys.executable, str(RUN), "--limit", str(FLIGHTS), *map(str, options)],
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-
-
-def summary(out: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((out / "summary.json").read_text())
-    return loaded
+    return run_example("run.py", "--limit", str(FLIGHTS), *options, seconds=240)
 
 
 @pytest.fixture(scope="module")
@@ -124,18 +104,8 @@ def push_one_more(kept: Path) -> None:
 def test_a_planted_discrepancy_is_seen_by_the_check_for_it(
     finished: Path, tmp_path: Path, plant: Callable[[Path], None], check: str
 ) -> None:
-    kept = tmp_path / "kept"
-    shutil.copytree(finished / "kept", kept, ignore=shutil.ignore_patterns("bells"))
-    plant(kept)
-    done = flights("--check", "--dir", kept, "--out", tmp_path / "out")
-    assert done.returncode == 1, done.stdout
-    told = summary(tmp_path / "out")
-    assert not told["passed"]
-    assert [name.startswith(check) for name, wrong in told["checks"].items() if wrong] == [True]
+    assert_seen(flights, finished, tmp_path, plant, check)
 
 
 def test_a_directory_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "letter.txt").write_text("dear reader")
-    done = flights("--dir", tmp_path, "--out", tmp_path / "out")
-    assert done.returncode == 2, done.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+    assert_left_alone(flights, tmp_path)

@@ -8,19 +8,19 @@ from tests.integration.stage import numbers, push
 
 
 def test_a_kept_claim_outlives_its_timeout(client: cassq.Client) -> None:
-    queue = client.create_queue("jobs", claim_timeout=0.2)
+    queue = client.create_queue("jobs", claim_timeout=1.0)
     push(queue, *numbers(3))
     popper, other = queue.popper(keep_alive=3600), queue.popper()
     messages = popper.pop(3)
     catalog = client.ports.catalog
-    end_ms = catalog.now_ms() + 1000  # five timeouts
+    end_ms = catalog.now_ms() + 3000  # three timeouts
     stolen: list[cassq.Message] = []
 
     def over() -> bool:
         stolen.extend(other.pop(3))
         return catalog.now_ms() > end_ms
 
-    eventually("five timeouts pass", over)
+    eventually("three timeouts pass", over)
     assert stolen == []
     popper.commit(messages)
     assert queue.stats().groups["default"].committed == 3

@@ -252,6 +252,21 @@ def test_a_strict_queue_takes_its_letters_back(client: cassq.Client) -> None:
     assert_balanced(client)
 
 
+def test_what_is_merged_back_to_a_strict_queue_passes_no_unacked_message(
+    client: cassq.Client,
+) -> None:
+    queue = client.create_queue("jobs", consistency="cp", sick_check=False)
+    die(queue, b"1")
+    push(queue, b"2")
+    with queue.popper() as popper, queue.popper() as another:
+        held = popper.pop()
+        assert payloads(held) == [b"2"]
+        assert queue.dead_letters().merge().messages == 1
+        assert not another.pop()
+        popper.commit(held)
+        assert payloads(another.pop(wait=30)) == [b"1"]
+
+
 def test_letters_go_into_as_many_pipes_as_the_policy_asks_for(client: cassq.Client) -> None:
     jobs = client.create_queue("jobs", max_pushes_per_pipe=7)
     letters_of_jobs(client, 100)

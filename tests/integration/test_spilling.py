@@ -452,7 +452,7 @@ def test_a_client_that_started_without_a_server_goes_on_when_one_answers(
     with cluster.client(spool) as client:
         client.create_queue("jobs", max_deliveries=3).pusher()
     cluster.down = True
-    late = LatePlace(cluster.open, cluster.clock, "nobody answers")
+    late = LatePlace(lambda _requests: cluster.open(), cluster.clock, "nobody answers")
     place = cassq.Client("file:", open_directory(spool, cluster.clock, "os"), cluster.clock)
     with cassq.Client("x", late.embedded, cluster.clock, Spool(place), late.open) as client:
         queue = client.queue("jobs")

@@ -10,7 +10,7 @@ import cassq
 from cassq.errors import ClaimLostError
 from tests.faults.actors import Act
 from tests.integration.deadlines import eventually, in_threads, joined
-from tests.integration.stage import Connect, drain, numbers, payloads, push, reap
+from tests.integration.stage import Connect, alone, drain, numbers, payloads, push, reap
 
 
 @pytest.fixture
@@ -183,6 +183,20 @@ def test_a_strict_queue_goes_on_after_its_pipes_are_retired(client: cassq.Client
     assert found == numbers(30)
     assert queue.stats().pipes["sealed"] == 0
     assert queue.audit().findings == []
+
+
+def test_a_pipe_that_was_retired_since_it_was_listed_does_not_hide_the_next(
+    client: cassq.Client,
+) -> None:
+    alone(client)
+    queue = client.create_queue("jobs", consistency="cp", max_pushes_per_pipe=3)
+    push(queue, *numbers(6))
+    popper = queue.popper()
+    popper.commit(popper.pop(3))
+    popper.flush()
+    reap(client)
+    assert queue.stats().pipes["retired"] == 1
+    assert payloads(popper.pop(3)) == numbers(3, first=3)
 
 
 def test_the_turn_to_push_passes_from_an_idle_pusher(strict: cassq.Queue) -> None:

@@ -11,7 +11,7 @@ import cassq
 from cassq.catalog.rows import ClaimState
 from cassq.clock import Stopwatch, SystemClock
 from cassq.errors import UsageError
-from cassq.timers import HORIZON_MS
+from cassq.timers import HORIZON_MS, schedule_pipe
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.stage import Connect, drain, numbers, payloads, push, reap
 
@@ -217,6 +217,27 @@ def test_what_a_group_has_got_cannot_be_cancelled_for_it(queue: cassq.Queue) -> 
     popper.commit([message])
     assert not queue.cancel(message_id)
     assert drain(queue.popper("slow")) == [], "but the other group does not get it"
+    assert queue.audit().findings == []
+
+
+def test_what_is_got_and_retired_while_it_is_cancelled_is_not_taken_back(
+    client: cassq.Client, queue: cassq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with queue.pusher() as pusher:
+        message_id = pusher.push(b"x", delay=0.05)
+
+    def retired() -> bool:
+        reap(client)
+        return queue.stats().pipes["retired"] == 1
+
+    def late(*args: Any) -> None:
+        with queue.popper() as popper:
+            assert gathered(popper, 1) == [b"x"]
+        eventually("its pipe is retired", retired)
+        schedule_pipe(*args)
+
+    monkeypatch.setattr("cassq.cancelling.schedule_pipe", late)
+    assert not queue.cancel(message_id)
     assert queue.audit().findings == []
 
 

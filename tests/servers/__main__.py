@@ -1,7 +1,8 @@
 """The command: `python -m tests.servers VERB ...`, real servers for tests and for trying things.
 
-Needs Linux, Java 17 and Maven. Servers listen on loopback addresses of their own, so clusters of
-several users and runs do not meet. Jars stay in $CASSQ_SERVERS_CACHE, or in the user's cache.
+Needs Linux, and for all but sidecars Java 17 and Maven. Servers listen on loopback addresses of
+their own, so clusters of several users and runs do not meet. Jars stay in $CASSQ_SERVERS_CACHE, or
+in the user's cache.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.servers import cassandra, hazelcast, jars, registry, zookeeper
+from tests.servers import cassandra, hazelcast, jars, registry, sidecar, zookeeper
 from tests.servers.cassandra_config import COMMITLOG_SYNCS, CassandraSettings
 from tests.servers.cluster import Cluster
 from tests.servers.errors import MissingServerError, ServerFailedError
 from tests.servers.hazelcast import SESSION_SECONDS, HazelcastCluster
+from tests.servers.sidecar import REPLICAS, SidecarCluster
 from tests.servers.supervisor import supervise
 from tests.servers.zookeeper import ZooKeeperCluster
 
+# Those whose jars are fetched.
 KINDS = ("cassandra", "zookeeper", "hazelcast")
 
 FAILED, USAGE, MISSING = 1, 2, 3
@@ -71,6 +74,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_cassandra(kinds.add_parser("cassandra", help="Cassandra"))
     _add_zookeeper(kinds.add_parser("zookeeper", help="ZooKeeper"))
     _add_hazelcast(kinds.add_parser("hazelcast", help="Hazelcast; from three nodes on with CP"))
+    _add_sidecar(kinds.add_parser("sidecar", help="storage sidecars, of zones a to d"))
     for verb, told in NODE_VERBS.items():
         each = _add_request(verbs, verb, told)
         each.add_argument("nodes", nargs="+", type=int, metavar="NODE", help="from 1 on")
@@ -161,6 +165,30 @@ def _add_hazelcast(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(
         make=lambda a: hazelcast.cluster(a.nodes, session_seconds=a.session_seconds, **_place(a))
+    )
+
+
+def _add_sidecar(parser: argparse.ArgumentParser) -> None:
+    _add_common(parser, SidecarCluster.nodes_max)
+    parser.add_argument("--catalog", default="", metavar="URL", help="default: one of their own")
+    parser.add_argument(
+        "--replicas", type=int, default=REPLICAS, metavar="N", help=f"default {REPLICAS}"
+    )
+    parser.add_argument(
+        "--disk-mib",
+        type=int,
+        default=0,
+        metavar="N",
+        help="a disk of its own for each, in memory; only root may",
+    )
+    parser.set_defaults(
+        make=lambda a: sidecar.cluster(
+            a.nodes,
+            catalog=a.catalog,
+            replicas=a.replicas,
+            disk_bytes=a.disk_mib << 20,
+            **_place(a),
+        )
     )
 
 

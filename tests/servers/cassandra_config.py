@@ -45,8 +45,9 @@ class CassandraSettings:
     `commitlog_sync`: with `periodic` a killed node loses acknowledged writes of the last seconds;
     with `batch` and `group` none. `authentication`: clients must log in, first as `cassandra`
     with the password `cassandra`. `data_centers`: how many nodes dc1, dc2, ... have; all are in
-    dc1 by default. `options` overrule any line of cassandra.yaml. `full_jit` compiles for
-    throughput and doubles the CPU time of a start.
+    dc1 by default. `options` overrule any line of cassandra.yaml. `full_jit` is for
+    throughput, as servers in production have it: compiled as far as Java can, and all of the heap
+    is there from the start, which takes twice the CPU time.
     """
 
     commitlog_sync: str = "periodic"
@@ -164,7 +165,7 @@ def java_options(settings: CassandraSettings, home: Path, replicas: int) -> list
     """
     conf = home / "conf"
     options = [
-        *("-Xms64m", f"-Xmx{settings.heap_mib}m", "-Xss512k", "-XX:+UseSerialGC"),
+        *(f"-Xmx{settings.heap_mib}m", "-Xss512k", "-XX:+UseSerialGC"),
         *("-XX:MaxDirectMemorySize=256m", "-XX:+ExitOnOutOfMemoryError", "-XX:-UsePerfData"),
         "-Djava.net.preferIPv4Stack=true",
         "-Djdk.attach.allowAttachSelf=true",
@@ -187,6 +188,8 @@ def java_options(settings: CassandraSettings, home: Path, replicas: int) -> list
         "-Dcassandra.shutdown_announce_in_ms=0",
         f"-Dcassandra.system_auth.default_rf={replicas}",
     ]
-    if not settings.full_jit:
-        options.append("-XX:TieredStopAtLevel=1")
+    if settings.full_jit:
+        options += [f"-Xms{settings.heap_mib}m", "-XX:+AlwaysPreTouch"]
+    else:
+        options += ["-Xms64m", "-XX:TieredStopAtLevel=1"]
     return options

@@ -17,7 +17,7 @@ from typing import IO, Any, ClassVar, Generic, Self, TypeVar
 from cassq.clock import Stopwatch
 from tests.servers.addresses import Subnet, claim_subnet
 from tests.servers.errors import ServerFailedError
-from tests.servers.network import Network
+from tests.servers.network import Guest, Network
 from tests.servers.node import START_SECONDS_MAX, Node, pause
 
 _POLL_SECONDS = 0.1
@@ -35,7 +35,7 @@ class Cluster(abc.ABC, Generic[N]):
     that is given stays, and a cluster that finds data there goes on with them, if it has the same
     `subnet`: nodes are known by their addresses. Without `subnet` it is one that no other cluster
     has. With `partitions` each node has a network namespace of its own instead, and `partition`
-    can cut them apart.
+    can cut them apart; so it is `beside` a cluster that runs and has them, on one network with it.
     """
 
     kind: ClassVar[str]
@@ -49,8 +49,9 @@ class Cluster(abc.ABC, Generic[N]):
         home: Path | None = None,
         subnet: str | None = None,
         partitions: bool = False,
+        beside: Cluster[Any] | None = None,
     ) -> None:
-        if partitions and subnet is not None:
+        if (partitions or beside) and subnet is not None:
             raise ValueError("with partitions the subnet cannot be chosen")
         if not 1 <= nodes <= self.nodes_max:
             raise ValueError(f"{self.kind} has 1 to {self.nodes_max} nodes here, not {nodes}")
@@ -59,8 +60,10 @@ class Cluster(abc.ABC, Generic[N]):
         self._wanted_home = home
         self._wanted_subnet = subnet
         self._partitions = partitions
+        self._beside = beside
         self._subnet: Subnet | None = None
         self._network: Network | None = None
+        self._first = 1  # the number that its first node has on the network
         self._owner: IO[bytes] | None = None
         self.home = Path()
 
@@ -96,8 +99,8 @@ class Cluster(abc.ABC, Generic[N]):
         try:
             self._make_home()
             self.nodes = self.make_nodes(self._make_addresses())
-            for number, node in enumerate(self.nodes, 1):
-                node.entry = self._network.entry(number) if self._network else []
+            for at, node in enumerate(self.nodes):
+                node.entry = self._network.entry(self._first + at) if self._network else []
             for node in self.nodes:
                 node.spawn()
             self.await_ready(seconds)
@@ -143,7 +146,7 @@ class Cluster(abc.ABC, Generic[N]):
                 node.stop()
         if self._subnet is not None:
             self._subnet.release()
-        if self._network is not None:
+        if self._network is not None and self._beside is None:
             self._network.stop()
         if self._owner is not None:
             self._owner.close()
@@ -151,10 +154,14 @@ class Cluster(abc.ABC, Generic[N]):
                 shutil.rmtree(self.home, ignore_errors=True)
 
     def _make_addresses(self) -> list[str]:
+        if self._beside is not None:
+            self._network = self._beside._cuttable()
+            self._first = len(self._network.addresses) + 1
+            return self._network.grow(self.size)
         if self._partitions:
-            self._network = Network(self.size, self.home)
+            self._network = Network(self.home)
             self._network.start()
-            return self._network.addresses
+            return self._network.grow(self.size)
         self._subnet = claim_subnet(self._wanted_subnet)
         return self._subnet.addresses(self.size)
 
@@ -191,22 +198,54 @@ class Cluster(abc.ABC, Generic[N]):
         """
         others = [each for each in range(1, self.size + 1) if each not in numbers]
         for number in numbers:
-            self.node(number)  # raises for one that is none
+            here = self._on_network(number)
             for other in others:
-                self._cuttable().cut(number, other)
+                self._cuttable().cut(here, self._on_network(other))
+
+    def part(self, number: int, other: Cluster[Any]) -> None:
+        """Cut a node off from all nodes of a cluster that is on the same network, both ways.
+
+        Raises ValueError for one that is not.
+        """
+        if other._cuttable() is not self._cuttable():
+            raise ValueError(f"this {self.kind} cluster is not on one network with {other.kind}")
+        for there in range(1, other.size + 1):
+            self._cuttable().cut(self._on_network(number), other._on_network(there))
+
+    def guest(self) -> Guest:
+        """A place for clients on the network of the nodes, which may be cut off from single ones.
+
+        Raises ValueError for a cluster without `partitions`.
+        """
+        return self._cuttable().guest()
+
+    def hide_from(self, guest: Guest, *numbers: int) -> None:
+        """Cut these nodes off from the clients of one place, both ways; others reach them."""
+        for number in numbers:
+            self._cuttable().cut(self._on_network(number), guest.number)
 
     def hide(self, *numbers: int) -> None:
-        """Cut these nodes off from all clients, both ways; they still reach each other.
+        """Cut these nodes off from all clients but guests, both ways; they still reach each other.
 
         Raises ValueError for a cluster without `partitions`.
         """
         for number in numbers:
-            self.node(number)  # raises for one that is none
-            self._cuttable().hide(number)
+            self._cuttable().hide(self._on_network(number))
 
     def heal(self) -> None:
-        """Undo every cut. The nodes find each other again within some seconds."""
+        """Undo every cut, of the whole network. The nodes find each other again within some
+        seconds."""
         self._cuttable().heal()
+
+    def _on_network(self, number: int) -> int:
+        """The number of a node there. Raises ValueError for a node that is none."""
+        self.node(number)
+        return self._first + number - 1
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether its network is one that can be; once it was started."""
+        return self._network is not None
 
     def _cuttable(self) -> Network:
         if self._network is None:

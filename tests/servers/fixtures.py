@@ -1,4 +1,4 @@
-"""Fixtures of real servers: `cassandra1`, `cassandra3`, `zookeeper1`, ... and the mark `servers`.
+"""Fixtures of real servers: `cassandra1`, `zookeeper3`, `sidecars4`, ... and the mark `servers`.
 
 A test that names one gets a whole cluster. Each is started at most once in a run, when the first
 test asks for it, and ends with the run; what a test killed or paused is mended before the next
@@ -16,11 +16,12 @@ from typing import Any, TypeVar
 import pytest
 
 from tests import needs
-from tests.servers import cassandra, hazelcast, zookeeper
+from tests.servers import cassandra, hazelcast, sidecar, zookeeper
 from tests.servers.cassandra import CassandraCluster
 from tests.servers.cluster import Cluster
 from tests.servers.errors import MissingServerError
 from tests.servers.hazelcast import HazelcastCluster
+from tests.servers.sidecar import SidecarCluster
 from tests.servers.zookeeper import ZooKeeperCluster
 
 C = TypeVar("C", bound=Cluster[Any])
@@ -71,6 +72,11 @@ def hazelcast3_for_the_session() -> Iterator[HazelcastCluster]:
     yield from running(hazelcast.cluster(nodes=3))
 
 
+@pytest.fixture(scope="session")
+def sidecars4_for_the_session() -> Iterator[SidecarCluster]:
+    yield from running(sidecar.cluster(nodes=4))
+
+
 @pytest.fixture
 def cassandra1(cassandra1_for_the_session: CassandraCluster) -> CassandraCluster:
     """One Cassandra node."""
@@ -111,6 +117,13 @@ def hazelcast3(hazelcast3_for_the_session: HazelcastCluster) -> HazelcastCluster
     """Three Hazelcast members with CP."""
     hazelcast3_for_the_session.mend()
     return hazelcast3_for_the_session
+
+
+@pytest.fixture
+def sidecars4(sidecars4_for_the_session: SidecarCluster) -> SidecarCluster:
+    """Four sidecars of four zones, over an embedded catalog."""
+    sidecars4_for_the_session.mend()
+    return sidecars4_for_the_session
 
 
 def pytest_configure(config: pytest.Config) -> None:

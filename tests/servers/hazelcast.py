@@ -10,6 +10,7 @@ was killed comes back empty, and is filled from the others' backups.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 from collections.abc import Sequence
@@ -29,6 +30,8 @@ CP_MEMBERS_MIN = 3
 SESSION_SECONDS = 5
 _MAIN_CLASS = "com.hazelcast.core.server.HazelcastMemberStarter"
 _CP = "/hazelcast/rest/cp-subsystem"
+# Those that agree on locks, as clients call them; they find together when the first asks.
+_LOCKS_GROUP = "default"
 # Cluster name and password, as its REST interface wants them with a change.
 _CREDENTIALS = f"{CLUSTER_NAME}&"
 _PROBE_SECONDS = 5.0
@@ -146,9 +149,15 @@ class HazelcastNode(Node):
         """The addresses of the CP members by their ids; {} until they have found together."""
         return _addresses(self.ask("GET", f"{_CP}/members") or [])
 
+    def leads_locks(self) -> bool:
+        """Whether those that agree on locks have a leader, whom a majority answers. No member knows
+        of one for half a minute after the leader stood still for as long: the others trust it, and
+        it does not trust itself."""
+        return self.ask("GET", f"{_CP}/groups/{_LOCKS_GROUP}/sessions") is not None
+
     def locks_members(self) -> dict[str, str]:
-        """The same of those that agree on locks; {} before the first lock."""
-        group = self.ask("GET", f"{_CP}/groups/default") or {}
+        """The same of those that agree on locks; {} before a client asked for the first."""
+        group = self.ask("GET", f"{_CP}/groups/{_LOCKS_GROUP}") or {}
         return _addresses(group.get("members", []))
 
     def readmit(self, through: HazelcastNode) -> None:
@@ -219,11 +228,12 @@ class HazelcastCluster(Cluster[HazelcastNode]):
         ]
 
     def whole(self) -> bool:
-        """All are members of one cluster, nothing is on its way between them, and CP is ready."""
+        """All are members of one cluster, nothing is on its way between them, and locks are had."""
         if not all(self._joined(node) for node in self.nodes):
             return False
-        if not self.has_cp:
-            return True
+        return not self.has_cp or (self._cp_is_whole() and self.nodes[0].leads_locks())
+
+    def _cp_is_whole(self) -> bool:
         trusted = sorted(self.nodes[0].cp_members().values())
         return trusted == self.contact_points and not any(node.returned for node in self.nodes)
 
@@ -237,13 +247,33 @@ class HazelcastCluster(Cluster[HazelcastNode]):
         return self.size >= CP_MEMBERS_MIN
 
     def help_along(self) -> None:
-        """Take members that came back into CP again."""
+        """Take members that came back into CP again; then have them agree on locks."""
         if not self.has_cp or not all(self._joined(node) for node in self.nodes):
             return
         trusted = [node for node in self.nodes if not node.returned]
         for node in self.nodes:
             if node.returned and trusted:
                 node.readmit(through=trusted[0])
+        if self._cp_is_whole() and not self.nodes[0].locks_members():
+            self._ask_for_a_lock()
+
+    def _ask_for_a_lock(self) -> None:
+        """Let those who agree on locks find together, which they do for clients alone."""
+        # Here, as most who read this file start no Hazelcast.
+        from hazelcast import HazelcastClient
+        from hazelcast.errors import HazelcastError
+
+        with contextlib.suppress(HazelcastError):  # then the next time
+            client = HazelcastClient(
+                cluster_name=CLUSTER_NAME,
+                cluster_members=self.members,
+                cluster_connect_timeout=_PROBE_SECONDS,
+                invocation_timeout=_PROBE_SECONDS,
+            )
+            try:
+                client.cp_subsystem.get_lock("first")
+            finally:
+                client.shutdown()
 
     def mend(self) -> None:
         """As for every cluster; but with CP all start anew when any was killed: a majority that

@@ -12,6 +12,7 @@ import os
 import random
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 from cassq.clock import Stopwatch
@@ -53,15 +54,24 @@ def obstacle() -> str:
     return ""
 
 
-class Network:
-    """The namespaces of so many nodes, numbered from 1, and the cuts between them."""
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A place on the network for clients, in a namespace that is none of a node. number: there.
+    space: the file that stands for the namespace; see setns(2)."""
 
-    def __init__(self, nodes: int, home: Path) -> None:
-        self.size = nodes
+    number: int
+    space: str
+
+
+class Network:
+    """The namespaces of nodes, numbered from 1, and the cuts between them."""
+
+    def __init__(self, home: Path) -> None:
         self.home = home
         self.addresses: list[str] = []
         self._holders: list[subprocess.Popen[bytes]] = []
         self._hub = 0
+        self._prefix = ""
         self._spaces: list[int] = []
         self._cuts: set[tuple[int, int]] = set()
 
@@ -73,14 +83,24 @@ class Network:
             self._hub = self._hold()
             self._inside(self._hub, "link", "add", "br0", "type", "bridge")
             self._inside(self._hub, "link", "set", "br0", "up")
-            prefix = self._link_outside()
-            self.addresses = [f"{prefix}.{number}" for number in range(1, self.size + 1)]
-            for number, address in enumerate(self.addresses, 1):
-                self._spaces.append(self._hold())
-                self._link(number, address)
+            self._prefix = self._link_outside()
         except BaseException:
             self.stop()
             raise
+
+    def grow(self, nodes: int) -> list[str]:
+        """Plug so many nodes more in: their addresses. They are numbered on."""
+        for _ in range(nodes):
+            number = len(self.addresses) + 1
+            self.addresses.append(f"{self._prefix}.{number}")
+            self._spaces.append(self._hold())
+            self._link(number, self.addresses[-1])
+        return self.addresses[len(self.addresses) - nodes :]
+
+    def guest(self) -> Guest:
+        """A place for clients that can be cut off from single nodes."""
+        self.grow(1)
+        return Guest(len(self.addresses), _namespace(self._spaces[-1]))
 
     def stop(self) -> None:
         """End the holders, and with them the namespaces. Harmless when done twice."""
@@ -118,8 +138,8 @@ class Network:
     # --- how ------------------------------------------------------------------------------------
 
     def _route(self, what: str, here: int, there: int) -> None:
-        prefix = self.addresses[0].rpartition(".")[0]
-        self._inside(self._spaces[here - 1], "route", what, "blackhole", f"{prefix}.{there}/32")
+        host = f"{self._prefix}.{there}/32"
+        self._inside(self._spaces[here - 1], "route", what, "blackhole", host)
 
     def _hold(self) -> int:
         """A fresh namespace: the id of the process that lives in it."""

@@ -187,6 +187,7 @@ def test_hazelcast_s_locks_survive_one_member_and_its_return(hazelcast3: Hazelca
                 if uuid not in former
             ]
         ),
+        seconds=4 * DEADLINE_SECONDS,  # a step of theirs a second, at a machine's leisure
     )
     with hazelcast_client(hazelcast3) as client:
         assert client.cp_subsystem.get_lock("kept").blocking().lock() > second
@@ -198,8 +199,20 @@ def test_hazelcast_members_that_lost_their_majority_are_mended(
     for number in (1, 3):
         hazelcast3.node(number).kill()
     hazelcast3.mend()
+    assert len(hazelcast3.node(1).locks_members()) == hazelcast3.size, "before a client asks"
     with hazelcast_client(hazelcast3) as client:
         assert client.cp_subsystem.get_lock("mended").blocking().lock() > 0
+
+
+def test_hazelcast_is_whole_when_its_members_agree_on_locks(hazelcast3: HazelcastCluster) -> None:
+    one, *others = hazelcast3.nodes
+    assert sorted(one.locks_members().values()) == hazelcast3.contact_points
+    assert hazelcast3.whole()
+    for node in others:
+        node.pause()
+    assert not one.leads_locks()
+    hazelcast3.mend()
+    assert one.leads_locks()
 
 
 def test_a_hazelcast_member_comes_back_empty(hazelcast1: HazelcastCluster) -> None:

@@ -1,4 +1,4 @@
-"""The command: `python -m tests.simulation --seeds N --from S [--plant NAME] [--verbose]`."""
+"""The command: `python -m tests.simulation --seeds N --from S [--sidecars] [--plant NAME]`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import argparse
 import os
 import sys
 
-from tests.simulation.plants import PLANTS, plant_named
+from tests.simulation.plants import PLANTS
 from tests.simulation.run import run_seed
+from tests.simulation.sidecar_plants import SIDECAR_PLANTS
+
+# Of every so many seeds there is a world whose pipes are on sidecars as well.
+SIDECARS_EACH = 5
 
 
 def main() -> int:
@@ -15,23 +19,29 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=500, metavar="N", help="how many")
     parser.add_argument("--from", type=int, default=0, metavar="S", dest="first", help="the first")
-    parser.add_argument(
-        "--plant", choices=[plant.name for plant in PLANTS], help="with this bug planted"
-    )
+    plants = {plant.name: plant for plant in (*PLANTS, *SIDECAR_PLANTS)}
+    parser.add_argument("--plant", choices=list(plants), help="with this bug planted")
+    parser.add_argument("--sidecars", action="store_true", help="only worlds with sidecars")
     parser.add_argument("--verbose", action="store_true", help="show every event")
     parser.add_argument("--stop", action="store_true", help="end with the first failure")
     arguments = parser.parse_args()
-    plant = plant_named(arguments.plant) if arguments.plant else None
+    plant = plants[arguments.plant] if arguments.plant else None
+    runs = [
+        (seed, sidecars)
+        for seed in range(arguments.first, arguments.first + arguments.seeds)
+        for sidecars in (False, True)
+        if sidecars is arguments.sidecars or (not plant and sidecars and seed % SIDECARS_EACH == 0)
+    ]
     failed = 0
-    for done, seed in enumerate(range(arguments.first, arguments.first + arguments.seeds), 1):
-        failure = run_seed(seed, plant, verbose=arguments.verbose)
+    for done, (seed, sidecars) in enumerate(runs, 1):
+        failure = run_seed(seed, plant, verbose=arguments.verbose, sidecars=sidecars)
         if failure is not None:
             failed += 1
             print(f"\n{failure}\n", flush=True)
             if arguments.stop:
                 break
         if done % 50 == 0:
-            print(f"... {done} seeds, {failed} failed", flush=True)
+            print(f"... {done} runs, {failed} failed", flush=True)
     print(f"{done - failed} passed, {failed} failed")
     return 1 if failed else 0
 

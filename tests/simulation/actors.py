@@ -16,6 +16,7 @@ from tests.simulation.model import NEVER, Delivery
 from tests.simulation.pushers import push_all
 from tests.simulation.scheduler import Process
 from tests.simulation.world import World
+from tests.simulation.writers import write_all
 
 Role = Callable[[Process], None]
 
@@ -32,6 +33,9 @@ def cast(world: World) -> Iterator[tuple[str, Role]]:
                 yield f"popper{i}:{name}", partial(pop_all, world, name, group)
         for i in range(roles["founder"]):
             yield f"founder{i}:{name}", partial(found_groups, world, name)
+        strict = world.scenario.policy[name]["consistency"] == "cp"
+        for i in range(0 if strict else world.scenario.writers):
+            yield f"writer{i}:{name}", partial(write_all, world, name)
     for i in range(roles["reaper"]):
         yield f"reaper{i}", partial(reap_all, world)
     for i in range(roles["visitor"]):

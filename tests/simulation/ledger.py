@@ -12,8 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cassq.extents.disk import PAGE
-from cassq.extents.files import SUFFIX
 from cassq.frames import FrameError, decode, pipe_key
 from tests.simulation.model import NEVER, Errand, Fact, GroupView, Place, Sent, place_of
 
@@ -47,6 +45,7 @@ class Ledger:
         self.content: dict[str, list[bytes]] = {}
         self.intents: dict[tuple[str, Place], tuple[Place, Errand | None]] = {}
         self.merging: set[str] = set()
+        self.unpublished: set[str] = set()  # pipes that were removed while they were staged
         self.is_rebuilt = False  # from the files, after the catalog was lost
 
     def _rows(self, statement: str, parameters: Sequence[object] = ()) -> list[Any]:
@@ -227,11 +226,10 @@ class Ledger:
         self._check_totals(pipe_id, old_id)
 
     def _read(self, pipe_id: str, end: int) -> None:
-        """Read a pipe's messages from its file."""
-        inode = self._world.platter.names.get(f"{pipe_id}{SUFFIX}")
-        data, key = bytes(inode.live) if inode else b"", pipe_key(pipe_id)
+        """Read a pipe's messages from where they are."""
+        data, key = self._world.stored(pipe_id, end), pipe_key(pipe_id)
         payloads: list[bytes] = []
-        pos = PAGE
+        pos = 0
         while len(payloads) < end:
             try:
                 frame = decode(data, pos, pipe_key=key)

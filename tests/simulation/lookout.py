@@ -46,10 +46,18 @@ class Lookout(Ledger):
             self.look_at_home(pipe_id, (home[0], home[1]), seq)
             if seq is not None:
                 self._look_at_end(pipe_id, seq, pos)
-        for (pipe_id,) in self._rows("SELECT id FROM pipes WHERE state = 3"):
-            if pipe_id not in self.consumed:
+        for pipe_id, stage in self._rows("SELECT id, stage FROM pipes WHERE state = 3"):
+            if stage:
+                self.unpublished.add(pipe_id)
+            elif pipe_id not in self.consumed:
                 self.consumed.add(pipe_id)
                 self.retired(pipe_id)
+
+    def check_unpublished(self) -> None:
+        """Nobody has got anything of a pipe that was removed while it was staged."""
+        for place, sent in self.at.items():
+            if place[0] in self.unpublished:
+                raise BrokenPromiseError(f"{place} was never published: {sent.payload!r}")
 
     def _look_at_end(self, pipe_id: str, seq: int, pos: int) -> None:
         end = self.ends.get(pipe_id)

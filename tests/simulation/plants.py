@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.simulation import wrong_moves as moved
 from tests.simulation import wrong_parts as wrong
+from tests.simulation import wrong_writes as writes
 from tests.simulation.scenario import Scenario, draw_scenario
 from tests.simulation.world import World
 
@@ -63,8 +64,15 @@ TEMPTED: dict[str, Any] = {"doom": 0.5, "cuts": 3}
 ONCE: dict[str, Any] = {"dedup": 0.7, "roles": {"clerk": 0, "pusher": 3}, "catalog_lost": False}
 DELAYS: dict[str, Any] = CLERKS | {"delayed": 0.8}
 PURGES: dict[str, Any] = CLERKS | {"purging": 1.0}
+WRITES: dict[str, Any] = {"writers": 3, "catalog_lost": False, "switches": 500}
 
 PLANTS = [
+    Plant("published-twice", "a write that was published is begun again", 20,
+          WRITES, queues=["ap"], patch=writes.begun_again),
+    Plant("publish-unfenced", "a write is published by whoever began it, not who did last", 20,
+          WRITES, queues=["ap"], patch=writes.unfenced),
+    Plant("losers-kept", "what is staged and not published stays", 20,
+          WRITES, queues=["ap"], patch=writes.losers_kept),
     Plant("ack-before-sync", "a push returns, its sync comes with the next append", 20,
           CUTS, parts={"disk_class": wrong.SyncsTooLate}),
     Plant("no-data-sync", "appends are never synced", 20,

@@ -64,6 +64,7 @@ def _push(world: World, process: Process, client: SteppedClient, name: str, push
     for sent in batch:
         checker.push(sent)
     faults = process.faults
+    process.pushing = batch
     try:
         if count == 1:
             sent = batch[0]
@@ -85,6 +86,8 @@ def _push(world: World, process: Process, client: SteppedClient, name: str, push
             sent.troubled = process.faults > faults
         checker.pushed(batch, ids)
         world.delayed[name] += batch if delay else []
+    finally:
+        process.pushing = []
 
 
 def _push_failed(world: World, process: Process, batch: list[Sent], exc: BackendError) -> None:

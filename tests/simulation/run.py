@@ -6,6 +6,7 @@ import traceback
 from dataclasses import dataclass, replace
 
 from tests.simulation.plants import Plant
+from tests.simulation.sidecar_world import SidecarWorld
 from tests.simulation.world import World
 
 FRAMES_SHOWN = 6
@@ -20,10 +21,11 @@ class Failure:
     reason: str
     trace: list[str]
     plant: str = ""
+    option: str = ""
 
     def __str__(self) -> str:
         """The reason, the last events, and the command that shows it again."""
-        planted = f" --plant {self.plant}" if self.plant else ""
+        planted = f" --plant {self.plant}" if self.plant else self.option
         return "\n".join(
             (
                 f"SEED {self.seed} FAILED: {self.reason}",
@@ -33,10 +35,13 @@ class Failure:
         )
 
 
-def run_seed(seed: int, plant: Plant | None = None, *, verbose: bool = False) -> Failure | None:
-    """Run one seed; what went wrong, if anything. With a plant, its bug is there."""
+def run_seed(
+    seed: int, plant: Plant | None = None, *, verbose: bool = False, sidecars: bool = False
+) -> Failure | None:
+    """Run one seed; what went wrong, if anything. With a plant, its bug is there. sidecars: its
+    world is another one, whose pipes are on them."""
     if plant is None:
-        return run_world(World(seed, verbose=verbose))
+        return run_world((SidecarWorld if sidecars else World)(seed, verbose=verbose))
     with plant.patch():
         failure = run_world(plant.world(seed, verbose=verbose))
     return failure and replace(failure, plant=plant.name)
@@ -49,7 +54,8 @@ def run_world(world: World) -> Failure | None:
     except Exception as exc:
         last = traceback.extract_tb(exc.__traceback__)[-FRAMES_SHOWN:]
         reason = f"{type(exc).__name__}: {exc}\n{''.join(traceback.format_list(last))}"
-        return Failure(world.seed, reason, list(world.scheduler.trace))
+        trace = list(world.scheduler.trace)
+        return Failure(world.seed, reason, trace, option=world.option)
     finally:
         world.end()
     return None

@@ -32,6 +32,7 @@ class Scenario:
     purging: float = 0.0  # how often a clerk that might purge does
     doom: float = 0.0  # how often a clerk, or who pushes under a dedup id, crashes in the middle
     audits: int = 0  # in the middle of it all
+    writers: int = 0  # of staged pipes, for each ap queue
 
     @property
     def calm(self) -> bool:
@@ -92,6 +93,12 @@ def draw_scenario(rng: random.Random, queues: list[str] | None = None) -> Scenar
     delayed = rng.choice((0.0, 0.2, 0.6))
     # A new catalog has a time of its own: what was due by the old one may be far away.
     return scenario if scenario.catalog_lost else replace(scenario, delayed=delayed)
+
+
+def with_writers(scenario: Scenario, rng: random.Random) -> Scenario:
+    """The scenario with writers of staged pipes on its ap queue. With a catalog that is lost it is
+    lost what was published and what was not."""
+    return replace(scenario, writers=rng.randint(1, 3), catalog_lost=False)
 
 
 def with_desk(scenario: Scenario, rng: random.Random) -> Scenario:

@@ -15,7 +15,7 @@ from contextlib import suppress
 import greenlet
 
 from cassq.clock import Clock, ManualClock
-from tests.simulation.model import Errand
+from tests.simulation.model import Errand, Sent
 
 TRACE_LENGTH = 80
 
@@ -36,6 +36,7 @@ class Process:
         self.wake_ms = 0
         self.fuel = 0
         self.faults = 0  # how many it met
+        self.pushing: list[Sent] = []  # what it pushes at the moment
         self.doomed = False  # it crashes as soon as it gives way
         self.errand: Errand | None = None  # what it was asked to do, if it is a clerk
         # Its last commit: as a tick of the checker's, in boot milliseconds, as a number.
@@ -80,9 +81,15 @@ class Process:
         rate = self.scheduler.fault_rate
         if not rate or not self.alive or self.rng.random() >= rate:
             return False
-        self.faults += 1
-        self.scheduler.note(self, f"FAULT {what}")
+        self.meet_fault(what)
         return True
+
+    def meet_fault(self, what: str) -> None:
+        """Something fails."""
+        self.faults += 1
+        for sent in self.pushing:
+            sent.troubled = True
+        self.scheduler.note(self, f"FAULT {what}")
 
 
 class CalmProcess(Process):

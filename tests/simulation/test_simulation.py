@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
+from tests.simulation.planted import check_caught, check_determined
 from tests.simulation.plants import PLANTS, Plant, plant_named
 from tests.simulation.run import run_seed, run_world
-from tests.simulation.scenario import draw_scenario
+from tests.simulation.scenario import draw_scenario, with_desk, with_writers
 from tests.simulation.world import World
 
 SEEDS = range(40)
+SEEDS_OF_WRITERS = range(25)
 
 # Seeds of runs without clerks that failed once, and what was wrong. What a seed does changes with
 # the code under it, so they are a sample of what went wrong, not the only guard against it.
@@ -41,6 +44,18 @@ def test_every_promise_is_kept(seed: int) -> None:
     assert failure is None, str(failure)
 
 
+def world_of_writers(seed: int) -> World:
+    rng = random.Random(f"writers {seed}")
+    scenario = replace(draw_scenario(rng, ["ap"]), catalog_lost=False)
+    return World(seed, with_writers(with_desk(scenario, rng), rng))
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_WRITERS)
+def test_what_is_published_is_there_once_and_nothing_else_of_a_write(seed: int) -> None:
+    failure = run_world(world_of_writers(seed))
+    assert failure is None, str(failure)
+
+
 @pytest.mark.parametrize("seed", FOUND, ids=lambda seed: f"seed-{seed}")
 def test_a_bug_that_was_found_stays_away(seed: int) -> None:
     failure = run_world(World(seed, draw_scenario(random.Random(seed))))
@@ -62,19 +77,8 @@ def test_what_a_purge_removed_stays_away_after_a_power_cut() -> None:
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
 def test_a_planted_bug_is_caught(plant: Plant) -> None:
     """And the seed that catches it passes without it."""
-    for seed in range(plant.seeds):
-        if run_seed(seed, plant) is not None:
-            break
-    else:
-        pytest.fail(f"not caught in {plant.seeds} seeds: {plant.what}")
-    failure = run_world(plant.world(seed, planted=False))
-    assert failure is None, str(failure)
+    check_caught(plant)
 
 
 def test_a_seed_determines_the_run() -> None:
-    traces = []
-    for _ in range(2):
-        world = PLANTS[0].world(5, planted=False)
-        assert run_world(world) is None
-        traces.append(list(world.scheduler.trace))
-    assert traces[0] == traces[1]
+    check_determined(lambda: PLANTS[0].world(5, planted=False))

@@ -13,7 +13,8 @@ from cassq.audit import audit_queue
 from cassq.catalog.sqlite import SqliteCatalog
 from cassq.embedded import Embedded, adopt
 from cassq.errors import ClaimLostError
-from cassq.extents.files import FilesStore
+from cassq.extents.disk import PAGE
+from cassq.extents.files import SUFFIX, FilesStore
 from cassq.ids import Ids
 from cassq.locks.lease import LeaseLocker
 from cassq.ports import Life, Ports
@@ -43,6 +44,8 @@ class World:
     catalog_class = SqliteCatalog
     store_class = FilesStore
     client_class = SteppedClient
+    option = ""  # of the command that runs it again
+    ends_lag = False  # what is acknowledged may be known later to others
 
     def __init__(
         self, seed: int, scenario: Scenario | None = None, *, verbose: bool = False
@@ -60,6 +63,7 @@ class World:
         self.down: list[tuple[int, str, Callable[[Process], None]]] = []
         self.pushed = 0
         self.orders: dict[str, list[Sent]] = defaultdict(list)  # messages with a dedup id, by queue
+        self.writing: dict[str, tuple[int, list[Sent]]] = {}  # by queue: a batch, not published
         self.delayed: dict[str, list[Sent]] = defaultdict(list)  # those that were acknowledged
         self.restarts = 0
         self.healing = False
@@ -102,6 +106,12 @@ class World:
         policy = self.scenario.policy.get(queue)
         return int(policy["max_deliveries"]) if policy else QueuePolicy().max_deliveries
 
+    def stored(self, pipe_id: str, end_seq: int) -> bytes:
+        """The frames of a pipe, one after another, as far as they are needed; read from its
+        file."""
+        inode = self.platter.names.get(f"{pipe_id}{SUFFIX}")
+        return bytes(inode.live[PAGE:]) if inode else b""
+
     def tempt(self, process: Process) -> None:
         """Somebody was told that something is done: often the power is cut just then."""
         if self.cuts_left and process.rng.random() < self.scenario.doom:
@@ -131,6 +141,7 @@ class World:
         cut_at = self._next_cut(0, scenario.switches)
         audits = sorted(self.rng.randint(0, scenario.switches) for _ in range(scenario.audits))
         while scheduler.switches < scenario.switches:
+            self.befall()
             self._restart()
             if not scheduler.step() and not self.down:
                 break
@@ -143,6 +154,12 @@ class World:
             if (scheduler.switches >= cut_at or self.cut_wanted) and self.cuts_left:
                 self.cut_power()
                 cut_at = self._next_cut(scheduler.switches, scenario.switches)
+
+    def befall(self) -> None:
+        """What else there is in the world has its turn."""
+
+    def mend(self) -> None:
+        """What else there is in the world is well from now on."""
 
     def _next_cut(self, now: int, last: int) -> int:
         """Often soon after the last: in the middle of the recovery."""
@@ -222,6 +239,7 @@ class World:
             self.commits.lose()
             self.checker.catalog_lost()
         scheduler.note(None, "HEALING")
+        self.mend()
         client = self.open_client(CalmProcess(scheduler, "healer"))
         self._audit(client, "after the last crash")
         self._drain(client)

@@ -10,6 +10,7 @@ from unittest import mock
 from cassq import cancelling, merging, moves, purging
 from cassq.catalog.rows import Claim, ClaimState, Cursor, Dedup, PipeRow, Reason, Removed
 from cassq.catalog.sqlite import SqliteCatalog, pipe_tables
+from cassq.claimer import Claimer
 from cassq.dedup import Once
 from cassq.expiry import Expiry, cut_out
 from cassq.frames import Place
@@ -213,5 +214,8 @@ def drops_before_retiring() -> Iterator[None]:
 @contextmanager
 def follows_the_last_only() -> Iterator[None]:
     """On a strict queue it is enough that the pipe before is acked, whatever was done to it."""
-    with mock.patch.object(Window, "_was_passed_over", lambda self, cursor, end: end == 0):
+    with (
+        mock.patch.object(Window, "_was_passed_over", lambda self, cursor, end: end == 0),
+        mock.patch.object(Claimer, "_is_unacked", lambda self, view: False),
+    ):
         yield

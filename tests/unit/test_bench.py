@@ -25,8 +25,9 @@ from bench.servers.server import Server, ServerFailedError
 from bench.targets import TARGETS, Target, Verdict, judge
 
 ROOT = Path(__file__).parents[2]
-# Those on Cassandra are in test_bench_cassandra.py.
-HERE = tuple(target for target in TARGETS if not target.title.startswith("on Cassandra"))
+# The others are in test_bench_cassandra.py, test_bench_spark.py and test_bench_sidecars.py.
+ELSEWHERE = ("on Cassandra", "from Spark", "on sidecars")
+HERE = tuple(target for target in TARGETS if not target.title.startswith(ELSEWHERE))
 
 
 # --- figures ---
@@ -167,6 +168,9 @@ def full_scores() -> Scores:
     scores.add("delayed", "cassq", {"push": 200_000.0, "pop": 60_000.0, "memory": 1.1})
     for key in ("reap/queues", "reap/pipes"):
         scores.add(key, "cassq", {"pass_s": 1.0, "kept": 0.97})
+    for key in ("engine/100k", "engine/1000k"):
+        scores.add(key, "cassq", {"over_plain": 0.9})
+    scores.add("engine/open", "cassq", {"kept": 0.9, "rss_mib": 400.0})
     return scores
 
 
@@ -207,6 +211,10 @@ def test_every_target_can_be_reached() -> None:
             {"pass_s": 2.0},
             "many pipes of one queue, nothing to reap: the longest",
         ),
+        ("engine/100k", "cassq", {"over_plain": 0.79}, "frames of 100 KB: over RocksDB"),
+        ("engine/1000k", "cassq", {"over_plain": 0.79}, "frames of 1 MB: over RocksDB"),
+        ("engine/open", "cassq", {"kept": 0.79}, "10,000 open extents: appends"),
+        ("engine/open", "cassq", {"rss_mib": 2_000.0}, "10,000 open extents: memory"),
         ("reap/pipes", "cassq", {"kept": 0.9}, "pipes of one queue, nothing to reap: pushes"),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cassq.clock import Clock, ManualClock, Stopwatch, SystemClock, wait_event
+from cassq.clock import Clock, ManualClock, Nudge, Stopwatch, SystemClock, wait_event
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -91,3 +91,21 @@ def test_waiting_for_an_event_tells_whether_it_came() -> None:
     assert wait_event(event, 0) is False
     event.set()
     assert wait_event(event, 3600) is True
+
+
+def test_a_nudge_wakes_once_however_often_it_is_given() -> None:
+    nudge = Nudge()
+    assert nudge.wait(0) is False
+    nudge.give()
+    nudge.give()
+    assert nudge.wait(3600) is True
+    assert nudge.wait(-1) is False
+
+
+def test_a_nudge_wakes_a_thread_that_waits() -> None:
+    nudge, told = Nudge(), list[bool]()
+    thread = threading.Thread(target=lambda: told.append(nudge.wait(60)), daemon=True)
+    thread.start()
+    nudge.give()
+    thread.join(30)
+    assert told == [True]

@@ -13,9 +13,10 @@ import pytest
 import cassq
 from cassq.client import Client
 from cassq.clock import ManualClock
-from cassq.cluster import contact_of, open_session, quorums_of, tls_of
+from cassq.cluster import contact_of, open_session, quorums_of
 from cassq.contact import AGAIN_SECONDS_MAX, NO_SIGN_SECONDS, SILENT_SECONDS, Contact, cluster
 from cassq.errors import ConfigError
+from cassq.tls import tls_of
 
 # --- where it leads ---------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from cassq import errors
 from cassq.cli.main import NAME, main, told
 from cassq.cli.policies import GROUP_HELP, QUEUE_HELP
 from cassq.cli.verb import Verb
+from cassq.extents.words import Code, RefusedError
 from cassq.queues import GroupPolicy, QueuePolicy
 from tests.commands_page import PAGE, options, page, verbs
 
@@ -32,7 +33,10 @@ def test_every_noun_is_there() -> None:
         queue-create queue-list queue-show queue-update queue-delete
         queue-pause queue-resume queue-drain queue-purge
         group-create group-list group-update group-delete
-        schema-apply schema-status spill-status spill-forward
+        schema-apply schema-status sidecar-serve sidecar-list sidecar-show
+        sidecar-check sidecar-drain sidecar-forget
+        spark-archive spark-audit spark-replay spark-rollup spark-dead-letters
+        spill-status spill-forward
         dead-list dead-peek dead-merge dead-purge dead-export dead-import
     """
     found = {leaf.command_path.removeprefix("cassq ").replace(" ", "-") for leaf in LEAVES}
@@ -145,7 +149,9 @@ def test_the_exit_code_is_that_of_the_errors_branch(
     kind: type[errors.CassqError], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for error in all_errors(kind):
-        assert told(error("it broke", hint="mend it"), as_json=False) == code, error
+        code_first = (Code.FAILED,) if issubclass(error, RefusedError) else ()
+        broke = error(*code_first, "it broke", hint="mend it")
+        assert told(broke, as_json=False) == code, error
         err = capsys.readouterr().err
         assert err.endswith("error: it broke\nhint: mend it\n")
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from cassandra import InvalidRequest
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionBusy, ConnectionShutdown
+from cassandra.protocol import OverloadedErrorMessage
 
 from cassq.cql_errors import OverloadedError, explained
 from cassq.errors import BackendUnavailableError
@@ -29,3 +31,31 @@ def test_what_a_connection_may_have_taken_has_an_unknown_outcome(errors: object)
     assert not isinstance(told, OverloadedError)
     assert isinstance(told, BackendUnavailableError)
     assert told.outcome_unknown
+
+
+HINTS = "Too many in flight hints: 2049 destination: 127.0.0.3 destination hints: 2000"
+
+
+@pytest.mark.parametrize("conditional", [True, False])
+def test_a_server_that_keeps_too_many_hints_may_have_begun_a_conditional_write(
+    conditional: bool,
+) -> None:
+    """It says so before a plain write, and also after a conditional one was decided on."""
+    told = explained(OverloadedErrorMessage(0x1001, HINTS, None), "a", conditional=conditional)
+    assert told.retryable
+    assert told.outcome_unknown == conditional
+    assert isinstance(told, OverloadedError) != conditional
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "CQL Message of size 301119 bytes exceeds allowed maximum of 65536 bytes",
+        "Mutation of 5242964 bytes is too large for the maximum size of 4194304",
+    ],
+)
+def test_a_server_that_takes_no_requests_of_a_frame_s_size_is_told_what_to_set(said: str) -> None:
+    told = explained(InvalidRequest(said), "a", conditional=False)
+    assert isinstance(told, BackendUnavailableError)
+    assert not told.retryable
+    assert "native_transport_max_message_size" in str(told)

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from cassq import frames
+from cassq.columns import encode_headers
 from cassq.compression import COMPRESSIONS
-from cassq.frames import Extras, FrameError, decode, encode, encode_headers
+from cassq.frames import Extras, FrameError, decode, encode
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "frame_format.md"
 Vector = dict[str, Any]

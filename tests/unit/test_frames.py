@@ -18,6 +18,7 @@ from xxhash import xxh3_64
 
 from cassq import frames
 from cassq.clock import ManualClock
+from cassq.columns import encode_headers
 from cassq.compression import COMPRESSIONS, check_compression
 from cassq.errors import (
     BrokenInvariantError,
@@ -29,7 +30,7 @@ from cassq.errors import (
 )
 from cassq.extents.disk import Disk
 from cassq.extents.files import FilesStore
-from cassq.frames import Extras, Frame, FrameError, Place, decode, encode, encode_headers
+from cassq.frames import Extras, Frame, FrameError, Place, decode, encode
 
 SEQ_MAX = (1 << 63) - 1
 PIPE = "0123456789abcdef01234567"

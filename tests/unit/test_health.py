@@ -43,7 +43,7 @@ class Group:
         self.catalog, self.now_ms = Catalog(), 0
         self.rules: Rules = rules_of(QueuePolicy(**policy), GroupPolicy())
         clock = SimpleNamespace(boot_ms=lambda: self.now_ms)
-        ports: Any = SimpleNamespace(catalog=self.catalog, clock=clock)
+        ports: Any = SimpleNamespace(catalog=self.catalog, clock=clock, sharing=None)
         self.health = Health(ports, "g", lambda: self.rules)
 
     def fails(self, claim: Claim, now_ms: int = FIRST_MS) -> Claim:

@@ -36,7 +36,9 @@ def test_embedded_is_what_runs_everything(project: pytest.Pytester) -> None:
     project.runpytest().assert_outcomes(passed=3)
 
 
-@pytest.mark.parametrize("place", ["cassandra", "cassandra://host:9042/cassq_test_ann?dc=dc1"])
+@pytest.mark.parametrize(
+    "place", ["cassandra", "sidecars", "cassandra://host:9042/cassq_test_ann?dc=dc1"]
+)
 def test_elsewhere_only_what_has_queues_and_no_files_runs(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -45,13 +47,15 @@ def test_elsewhere_only_what_has_queues_and_no_files_runs(
     project.runpytest().assert_outcomes(passed=1, deselected=2)
 
 
-@pytest.mark.parametrize("place", ["cassandr", "cassandra://host/production", "redis://host/"])
+@pytest.mark.parametrize(
+    "place", ["cassandr", "sidecar", "cassandra://host/production", "redis://host/"]
+)
 def test_a_place_that_is_none_or_not_for_tests_is_refused(
     project: pytest.Pytester, place: str
 ) -> None:
     result = project.runpytest("--on", place)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--on is embedded, cassandra or *cassq_test*"])
+    result.stderr.fnmatch_lines(["*--on is embedded, sidecars, cassandra or *cassq_test*"])
 
 
 def test_leaving_out_wants_a_reason(project: pytest.Pytester) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cassq.pace import ACK_INTERVAL_MS, ACK_INTERVAL_MS_MAX, PREFETCH_SECONDS_MAX, Pace
 
 HOUR_MS = 3_600_000
@@ -14,43 +16,73 @@ def pace_of(rate: int) -> Pace:
 
 
 def test_nothing_is_claimed_ahead_before_the_rate_is_known() -> None:
-    assert (Pace().ahead(), Pace().welcome()) == (1, 1)
+    assert (Pace().ahead(), Pace().welcome(0)) == (1, 1)
 
 
 def test_where_claims_are_quick_a_tenth_of_a_second_is_claimed_ahead() -> None:
     pace = pace_of(1_000)
     pace.claimed(1)
-    assert (pace.ahead(), pace.welcome()) == (100, 100)
+    assert (pace.ahead(), pace.welcome(7)) == (100, 100)
 
 
 def test_where_claims_take_long_more_is_welcome_in_measure() -> None:
     pace = pace_of(1_000)
     pace.claimed(100)
-    some = pace.welcome()
+    some = pace.welcome(0)
     assert pace.ahead() == 100 < some
     pace.claimed(200)
-    assert pace.welcome() > some
+    assert pace.welcome(0) > some
 
 
 def test_what_is_claimed_ahead_is_bounded_however_long_claims_take() -> None:
     pace = pace_of(1_000)
     pace.claimed(HOUR_MS)
-    assert pace.welcome() == 1_000 * PREFETCH_SECONDS_MAX
+    found = [pace.welcome(now_ms) / 1_000 for now_ms in range(0, 10_000, 10)]
+    assert sum(found) / len(found) == pytest.approx(PREFETCH_SECONDS_MAX, rel=0.01)
+    assert max(found) <= 1.5 * PREFETCH_SECONDS_MAX
 
 
 def test_acks_are_collected_longer_where_writing_them_takes_long() -> None:
     pace = Pace()
-    assert pace.ack_interval_ms(HOUR_MS) == ACK_INTERVAL_MS
+    assert pace.ack_wait_ms(HOUR_MS, 0) == ACK_INTERVAL_MS
     pace.flushed(40)
-    assert ACK_INTERVAL_MS < pace.ack_interval_ms(HOUR_MS) < ACK_INTERVAL_MS_MAX
+    assert ACK_INTERVAL_MS < pace.ack_wait_ms(HOUR_MS, 0) < ACK_INTERVAL_MS_MAX
     pace.flushed(HOUR_MS)
-    assert pace.ack_interval_ms(HOUR_MS) == ACK_INTERVAL_MS_MAX
+    assert pace.ack_wait_ms(HOUR_MS, 0) == ACK_INTERVAL_MS_MAX
 
 
 def test_acks_do_not_wait_until_the_claim_is_over() -> None:
     pace = Pace()
     pace.flushed(HOUR_MS)
-    assert pace.ack_interval_ms(2_000) == 200
+    assert max(pace.ack_wait_ms(2_600, now_ms) for now_ms in range(2_000)) == 250
+    assert max(pace.ack_wait_ms(500, now_ms) for now_ms in range(2_000)) == ACK_INTERVAL_MS
+
+
+def test_poppers_of_one_client_write_in_time_with_each_other_however_slow_they_are() -> None:
+    client = 123_456_789
+    slow, quick, another = Pace(client), Pace(client), Pace(client + 60)
+    slow.flushed(HOUR_MS)
+    for pace in (quick, another):
+        pace.flushed(20)
+
+    def beats(pace: Pace) -> set[int]:
+        return {now_ms + pace.ack_wait_ms(HOUR_MS, now_ms) for now_ms in range(4_000)}
+
+    assert len(beats(slow)) == 5 < len(beats(quick))
+    assert beats(slow) - {max(beats(slow))} <= beats(quick)
+    assert not beats(slow) & beats(another)
+
+
+def test_what_poppers_of_one_client_claim_ahead_is_done_on_the_same_beat() -> None:
+    client, ends = 123_456_789, set[int]()
+    for rate, claim_ms in ((1_000, 30), (500, 40), (200, HOUR_MS)):
+        pace = Pace(client)
+        pace.finished(rate, 1_000)
+        pace.claimed(claim_ms)
+        for now_ms in range(0, 2_000, 50):
+            done_ms = now_ms + pace.welcome(now_ms) * 1_000 / rate
+            ends.add(round((done_ms + client) / 125) * 125 - round(done_ms + client))
+    assert max(map(abs, ends)) <= 5  # a message takes so long
 
 
 def test_no_more_is_claimed_than_is_finished_in_a_third_of_the_timeout() -> None:

@@ -7,12 +7,15 @@ from dataclasses import replace
 import pytest
 
 from cassq.catalog.rows import Claim, ClaimState, GroupRow, PipeRow, PipeState, QueueRow
+from cassq.extents.port import ExtentInfo
 from cassq.frames import Place
+from cassq.ids import Ids
 from cassq.queues import GroupPolicy, QueuePolicy, rules_of
 from cassq.ranges import RangeSet
 from cassq.reaper import retire, rollback, seal, sweep
 from cassq.reaper.actions import Action
 from cassq.reaper.seal import ASKED_MAX, Sight, Sightings
+from cassq.sealing import STRAY_MS
 
 LEASE_MS = 10_000
 SEEN_MS = 500_000
@@ -233,6 +236,14 @@ def test_all_that_was_consumed_is_swept() -> None:
         ("p1", "mail"),
         ("p2", "gone"),
     ]
+
+
+def test_an_extent_without_a_row_is_swept_when_it_is_old_enough() -> None:
+    ages_ms = (0, STRAY_MS - 1, STRAY_MS, 10 * STRAY_MS)
+    rowless = [ExtentInfo(Ids().new(10**12 - age_ms), "mail", False) for age_ms in ages_ms]
+    rowless.append(ExtentInfo("of another kind", "mail", True))
+    actions = sweep.plan(sweep.Leftovers([], {}, rowless), 10**12)
+    assert [action.subject for action in actions] == [info.pipe_id for info in rowless[2:4]]
 
 
 # --- what is told -----------------------------------------------------------------------------

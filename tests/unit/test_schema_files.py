@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,22 @@ def test_the_schema_of_another_project_beside_an_installed_package_is_not_taken(
     write(tmp_path / "schema/__init__.py")
     with pytest.raises(ConfigError, match="install cassq again"):
         schema_files.find_directory(tmp_path / "cassq")
+
+
+COMPACTIONS = {
+    "rewritten": "LeveledCompactionStrategy",
+    "passing": "LeveledCompactionStrategy",
+    "lasting": "SizeTieredCompactionStrategy",
+    "frames": "SizeTieredCompactionStrategy",
+}
+TABLE = re.compile(r"CREATE TABLE (?P<name>\w+) \(  -- (?P<kind>\w+)\n(?P<rest>[^;]*);")
+
+
+def test_each_table_on_cassandra_says_how_it_is_kept_on_disk() -> None:
+    text = schema_files.read("cassandra.cql")
+    # Column comments may hold a semicolon; what they say is not looked at.
+    code = re.sub(r"(?<=\S)  +--(?! (?:rewritten|passing|lasting|frames)\n).*", "", text)
+    found = {match["name"]: match for match in TABLE.finditer(code)}
+    assert sorted(found) == sorted(re.findall(r"CREATE TABLE (\w+)", code))
+    for match in found.values():
+        assert f"compaction = {{'class': '{COMPACTIONS[match['kind']]}'" in match["rest"], match

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from cassq.sharing import Sharing
+from cassq.sharing import Sharing, answered
 from tests.integration.deadlines import eventually, joined
 
 
@@ -66,3 +66,104 @@ def test_an_error_is_told_to_who_did_it_and_nothing_is_left_behind() -> None:
     with pytest.raises(ValueError, match="1"):
         sharing.together("pipe", 1, fail)
     sharing.together("pipe", 2, serve)
+
+
+def test_an_answer_serves_all_who_asked_before_it_was_asked_for() -> None:
+    sharing: Sharing[str, object, object] = Sharing()
+    now_ms = [100]
+    asked: list[int] = []
+    at_it, go_on = threading.Event(), threading.Event()
+
+    def ask() -> int:
+        asked.append(now_ms[0])
+        if len(asked) == 1:
+            at_it.set()
+            assert go_on.wait(30)
+        return len(asked)
+
+    found: list[int] = []
+
+    def want() -> None:
+        found.append(answered(sharing, "pipes", ask, lambda: now_ms[0]).value)
+
+    threads = [threading.Thread(target=want) for _ in range(4)]
+    threads[0].start()
+    assert at_it.wait(30)
+    now_ms[0] = 101
+    line = sharing._lines["pipes"]
+    for count, thread in enumerate(threads[1:], 1):
+        thread.start()
+        eventually("it waits", lambda count=count: len(line.places) == count)
+    go_on.set()
+    for thread in threads:
+        joined("all have an answer", thread)
+    # What was being asked when the others came may be too old for them; one asks for all three.
+    assert (asked, sorted(found)) == ([100, 101], [1, 2, 2, 2])
+    assert answered(sharing, "pipes", ask, lambda: 101).value == 3
+
+
+def test_an_old_answer_will_do_for_who_says_so() -> None:
+    sharing: Sharing[str, object, object] = Sharing()
+    values = iter("abc")
+
+    def get(now_ms: int, old_ms: int) -> str:
+        return answered(sharing, "pipes", lambda: next(values), lambda: now_ms, old_ms=old_ms).value
+
+    assert [get(100, 50), get(149, 50), get(150, 50), get(150, 0)] == ["a", "a", "b", "c"]
+
+
+def test_who_takes_an_old_answer_does_not_wait_for_a_new_one() -> None:
+    sharing: Sharing[str, object, object] = Sharing()
+    at_it, go_on = threading.Event(), threading.Event()
+
+    def slow() -> str:
+        at_it.set()
+        assert go_on.wait(30)
+        return "new"
+
+    assert answered(sharing, "pipes", lambda: "old", lambda: 100).value == "old"
+    asking = threading.Thread(target=answered, args=(sharing, "pipes", slow, lambda: 999))
+    asking.start()
+    assert at_it.wait(30)
+    assert answered(sharing, "pipes", slow, lambda: 1000, old_ms=50).value == "old"
+    go_on.set()
+    joined("it is answered", asking)
+    assert answered(sharing, "pipes", slow, lambda: 1000, old_ms=50).value == "new"
+
+
+def test_who_waited_for_an_answer_that_never_came_asks_for_it_himself() -> None:
+    sharing: Sharing[str, object, object] = Sharing()
+    at_it, go_on = threading.Event(), threading.Event()
+    raised: list[Exception] = []
+
+    def hold(_wishes: list[object], _last: object) -> None:
+        at_it.set()
+        assert go_on.wait(30)
+
+    def fail() -> str:
+        raise ValueError("first")
+
+    def want() -> None:
+        try:
+            answered(sharing, "pipes", fail, lambda: 100)
+        except ValueError as error:
+            raised.append(error)
+
+    holding = threading.Thread(target=sharing.together, args=("pipes", None, hold))
+    holding.start()
+    assert at_it.wait(30)
+    line = sharing._lines["pipes"]
+    failing = [threading.Thread(target=want) for _ in range(2)]
+    for count, thread in enumerate(failing, 1):
+        thread.start()
+        eventually("it waits", lambda count=count: len(line.places) == count)
+    go_on.set()
+    for thread in (holding, *failing):
+        joined("all are over", thread)
+    assert len(raised) == 2
+
+
+def test_where_nothing_is_shared_everyone_asks() -> None:
+    values = iter("ab")
+    found = [answered(None, "pipes", lambda: next(values), lambda: 1, old_ms=99) for _ in "ab"]
+    assert [answer.value for answer in found] == ["a", "b"]

@@ -11,13 +11,16 @@ from cassq.catalog.cassandra.lease_tables import LeaseTables
 from cassq.catalog.cassandra.pipe_tables import PipeTables
 from cassq.catalog.cassandra.queue_tables import QueueTables
 from cassq.catalog.cassandra.record_tables import RecordTables
+from cassq.catalog.cassandra.sidecar_tables import SidecarTables
 from cassq.clock import Clock
 from cassq.cluster_time import ClusterTime
 from cassq.cql import Cql
 from cassq.ids import Ids
 
 
-class CassandraCatalog(QueueTables, LeaseTables, HintTables, PipeTables, ClaimTables, RecordTables):
+class CassandraCatalog(
+    QueueTables, LeaseTables, HintTables, PipeTables, ClaimTables, RecordTables, SidecarTables
+):
     """The Catalog port on Cassandra. cql: connected to the keyspace; it is closed with the catalog.
 
     time: the cluster's, if it is not the session's. Raises ConfigError for a keyspace without the

@@ -57,10 +57,16 @@ class DueTables(CursorTables):
         stale = [
             group_id
             for group_id in group_ids
-            if (listed := self._listed(group_id).read_ms) is None or now_ms - listed >= RECHECK_MS
+            if self._listed(group_id).read_ms is None
+            or now_ms - self._listed(group_id).asked_ms >= RECHECK_MS
         ]
         known = list(self._known_of(group_ids, without))
         wanted = [each for each in known if _needs_look(each, now_ms, until_ms)]
+        # Others need not read the same at the same time.
+        for group_id in stale:
+            self._listed(group_id).asked_ms = now_ms
+        for each in wanted:
+            each.asked_ms = now_ms
         asked_us = self._cql.stamp() if stale else 0
         lists = self._read_partitions(wanted, [(LIST_PIPES, (each,)) for each in stale])
         if not stale:
@@ -112,7 +118,7 @@ def _needs_look(known: Known, now_ms: int, until_ms: int | None) -> bool:
     if known.read_ms is None:
         return True
     pause = min(max((known.read_ms - known.changed_ms) // _STILL, RECHECK_MS), RECHECK_MOST_MS)
-    if now_ms - known.read_ms >= pause:
+    if now_ms - max(known.read_ms, known.asked_ms) >= pause:
         return True
     # Whoever takes what is due bit by bit has written since, and knows what he has taken.
     due = until_ms is not None and known.due_ms is not None and known.due_ms <= until_ms

@@ -6,7 +6,7 @@ are all that is known of a queue, as it may be for a moment, it has no pipes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from cassq.catalog.cassandra.due_tables import DueTables
 from cassq.catalog.cassandra.pipe_tables import PipeTables
@@ -26,26 +26,31 @@ class HintTables(PipeTables, DueTables):
     """The part of the catalog that knows where something may be to do."""
 
     def unsealed_pipes(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
-        """Cost: two rounds of reads, of some for each queue side by side; then one round for each
-        that has pipes."""
+        """Cost: three rounds of reads, of some for each queue and pipe side by side."""
         found = self._live_in(self._scope(queue_ids))
         rows = (row for live in found.values() for row in live)
         return _in_order(row for row in rows if row.state < PipeState.SEALED)
 
     def finished_pipes(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
-        """Cost: as `unsealed_pipes`; for each queue with sealed pipes a read, and a round of reads
-        a group: what a group has done with is remembered."""
-        found: list[PipeRow] = []
-        for queue_id, live in self._live_in(self._scope(queue_ids)).items():
-            rows = [row for row in live if row.state is PipeState.SEALED]
-            groups = self._queue_and_groups(queue_id)[1] if rows else []
-            for group in groups:
-                mine = [row for row in rows if row.is_for(group.id)]
-                done = self._done.setdefault((group.id, True), set())
-                left = {row.id for row in self._unfinished(group.id, mine, done, unacked=True)}
-                rows = [row for row in rows if row.id not in left]
-            found += rows if groups else []
-        return _in_order(found)
+        """Cost: as `unsealed_pipes`, and two rounds of reads: of the groups of queues with sealed
+        pipes, and of how far they are. What a group has done with is remembered."""
+        live = self._live_in(self._scope(queue_ids))
+        sealed = {
+            queue_id: rows
+            for queue_id, some in live.items()
+            if (rows := [row for row in some if row.state is PipeState.SEALED])
+        }
+        wanted: list[tuple[PipeRow, list[set[str]]]] = []
+        looks: list[tuple[str, PipeRow, set[str]]] = []
+        answers = self._queues_and_groups(list(sealed))
+        for rows, (_, groups) in zip(sealed.values(), answers, strict=True):
+            done = {group.id: self._done.setdefault((group.id, True), set()) for group in groups}
+            for row in rows if groups else []:
+                mine = [group.id for group in groups if row.is_for(group.id)]
+                looks += [(group_id, row, done[group_id]) for group_id in mine]
+                wanted.append((row, [done[group_id] for group_id in mine]))
+        self._note_done(looks, unacked=True)
+        return _in_order(row for row, all_done in wanted if all(row.id in one for one in all_done))
 
     def due_groups(self, now_ms: int, queue_ids: Collection[str] | None = None) -> list[GroupRow]:
         """Cost: a read a queue side by side, then as `due` for all groups together."""
@@ -61,15 +66,23 @@ class HintTables(PipeTables, DueTables):
 
     def overdue(self, group_id: str, now_ms: int, deliveries: int, limit: int) -> list[Claim]:
         """Cost: as `due`."""
-        found = [
-            row
-            for row in self._due([group_id], now_ms)
-            if row.state is ClaimState.HELD
-            or row.deliveries >= deliveries
-            or any(mark in row.failure for mark in MARKS)
-        ]
-        found.sort(key=lambda row: (row.state, row.due_ms, row.pipe_id, row.start))
-        return found[:limit]
+        return self.all_overdue({group_id: deliveries}, now_ms, limit)[group_id]
+
+    def all_overdue(
+        self, deliveries: Mapping[str, int], now_ms: int, limit: int
+    ) -> dict[str, list[Claim]]:
+        """Cost: as `due` for all groups together."""
+        found: dict[str, list[Claim]] = {group_id: [] for group_id in deliveries}
+        for row in self._due(list(deliveries), now_ms):
+            if (
+                row.state is ClaimState.HELD
+                or row.deliveries >= deliveries[row.group_id]
+                or any(mark in row.failure for mark in MARKS)
+            ):
+                found[row.group_id].append(row)
+        for rows in found.values():
+            rows.sort(key=lambda row: (row.state, row.due_ms, row.pipe_id, row.start))
+        return {group_id: rows[:limit] for group_id, rows in found.items()}
 
     def limited_queues(self, queue_ids: Collection[str] | None = None) -> list[QueueRow]:
         """Cost: a read a queue, side by side."""
@@ -101,7 +114,7 @@ class HintTables(PipeTables, DueTables):
         return list(queue_ids) if queue_ids is not None else self._listed_queues()
 
     def _queue_rows(self, queue_ids: Collection[str] | None) -> list[QueueRow]:
-        rows = self._queues_by_id(self._scope(queue_ids))
+        rows = self.queues_by_id(self._scope(queue_ids))
         return [row for row in rows if row is not None and not row.deleted]
 
 

@@ -54,6 +54,7 @@ class Known:
         self.places: dict[int, int] = {}  # positions of seqs at which claims began or will
         self.doubtful = False  # a write is neither known to have been applied nor read back
         self.read_ms: int | None = None  # boot time of the last read of all of it
+        self.asked_ms = 0  # boot time at which somebody began to read it for what is due
         self.changed_ms = 0  # boot time at which it was last seen to have changed
         self.writes = 0
         self.writes_when_read = 0
@@ -145,6 +146,7 @@ class GroupPipes:
     def __init__(self) -> None:
         self.pipe_ids: dict[str, None] = {}
         self.read_ms: int | None = None
+        self.asked_ms = 0  # when somebody began to list them
 
 
 class Memory:

@@ -22,7 +22,7 @@ from cassq.cql import Row
 from cassq.errors import BackendError, BackendTimeoutError, CassqError
 from cassq.ids import Ids
 
-TRIES_MAX = 30
+TRIES_MAX = 200  # who reads before each try may lose many times to one who need not
 UNSURE_MAX = 3  # tries without an answer
 CHANGES_MAX = 500  # in one batch
 REFUSALS_MAX = 8

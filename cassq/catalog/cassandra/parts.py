@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cassq.catalog.cassandra.gaps import Gaps
 from cassq.catalog.cassandra.pipe_rows import Pipe
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import GroupRow, QueueRow
+from cassq.catalog.rows import GroupRow, PipeRow, QueueRow
 from cassq.clock import Clock
 from cassq.cql import Cql
 from cassq.errors import BackendTimeoutError
@@ -40,10 +40,6 @@ class Parts(Catalog):
         self, queue_ids: Sequence[str]
     ) -> list[tuple[QueueRow | None, list[GroupRow]]]:
         """The same of several queues. Cost: one read each, side by side."""
-
-    @abc.abstractmethod
-    def _queues_by_id(self, queue_ids: Sequence[str]) -> list[QueueRow | None]:
-        """Queues, also while they are being deleted. Cost: one read each, side by side."""
 
     @abc.abstractmethod
     def _listed_queues(self) -> list[str]:
@@ -83,13 +79,37 @@ class Parts(Catalog):
         """Make the pipes that are for one group alone consumed."""
 
     @abc.abstractmethod
+    def _insert(self, row: PipeRow) -> bool:
+        """Write a pipe's own row; whether it is ours, and not another's of the same id."""
+
+    @abc.abstractmethod
+    def _home(self, row: PipeRow) -> QueueRow | None:
+        """The queue of a pipe; None when that, or the group the pipe is for, is no more."""
+
+    @abc.abstractmethod
+    def _consume(self, pipe_ids: Iterable[str], queue_id: str) -> None:
+        """Make pipes of a queue consumed, whatever their state."""
+
+    @abc.abstractmethod
     def _pipe_record(self, pipe_id: str) -> Pipe | None:
         """A pipe's own row. Cost: one read."""
+
+    @abc.abstractmethod
+    def _pipe_records(self, pipe_ids: Sequence[str]) -> list[Pipe | None]:
+        """The same of several. Cost: one read each, side by side."""
 
     @abc.abstractmethod
     def _unmarked(self, pipe: Pipe) -> bool:
         """Whether a pipe bears no mark, now: somebody needs it to stay where it is. Cost: a
         conditional write where it bears one."""
+
+    # --- of writes: in write_tables -----------------------------------------------------------
+
+    @abc.abstractmethod
+    def _help_writes(self, noted: Mapping[str, Mapping[str, int]], asked_us: int) -> bool:
+        """Go on with what was published some time ago and is not all listed, of the writes that
+        are noted for these queues; whether any pipe was listed. asked_us: by `Cql.stamp`, before
+        the notes were read. Cost: a read each, side by side."""
 
     # --- of cursors: in claim_tables ----------------------------------------------------------
 

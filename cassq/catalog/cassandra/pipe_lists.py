@@ -11,7 +11,7 @@ the `floor` of its slice nothing is left and nothing will come: it is raised onl
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cassq.catalog.cassandra import pipe_rows as cql
@@ -27,10 +27,12 @@ OLD_US = 3_600_000_000
 FLOOR_STEP_US = 60_000_000
 CONSUMED_SLICES = 16
 
-# The slices of a queue with their floors, and the entries of one from its floor on.
-SLICES = "SELECT slice, floor FROM pipe_slices WHERE queue_id = ?"
+# The slices of a queue with their floors and with its unfinished writes, which stand in each row,
+# also in one without a slice; and the entries of one from its floor on.
+SLICES = "SELECT slice, floor, writes FROM pipe_slices WHERE queue_id = ?"
 NOTE_SLICE = "INSERT INTO pipe_slices (queue_id, slice) VALUES (?, ?)"
 RAISE_FLOOR = "INSERT INTO pipe_slices (queue_id, slice, floor) VALUES (?, ?, ?)"
+DROP_SLICES = "DELETE FROM pipe_slices WHERE queue_id = ?"
 DROP_SLICE = "DELETE FROM pipe_slices WHERE queue_id = ? AND slice = ?"
 ENTRIES = (
     "SELECT position, pipe_id FROM queue_pipes WHERE queue_id = ? AND slice = ? AND position >= ?"
@@ -62,24 +64,32 @@ def consumed_key(pipe_id: str) -> tuple[int, str]:
     return zlib.crc32(pipe_id.encode()) % CONSUMED_SLICES, pipe_id
 
 
+def _reads(pipe_id: str) -> tuple[Statement, Statement]:
+    """Of a pipe's row, and of what its owner tells."""
+    return (cql.PIPE, (pipe_id,)), (cql.BEATS, (pipe_id,))
+
+
 class PipeLists(Parts):
     """What lists pipes."""
 
     def _announce(self, queue_id: str, pipe_id: str, after: int = 0) -> int:
         """List a pipe behind all others of a queue, and behind `after`; its position. Cost: a
         round of plain writes."""
+        return self._announce_all(queue_id, [pipe_id], after)[0]
+
+    def _announce_all(self, queue_id: str, pipe_ids: Sequence[str], after: int = 0) -> list[int]:
+        """The same of several, in their order; their positions. Cost: the same."""
         for _ in range(3):
-            position = max(self._cql.stamp(), after + 1)
-            slice_ = position // DAY_US
-            self._cql.write_many(
-                [
-                    (NOTE_SLICE, (queue_id, slice_)),
-                    (NOTE_ENTRY, (queue_id, slice_, position, pipe_id)),
-                ]
-            )
-            if self._cql.stamp() - position < SETTLED_US // 2:
-                return position
-            self._unlist(queue_id, Entry(position, pipe_id))
+            positions = [max(self._cql.stamp(), after + 1) for _ in pipe_ids]
+            slices = sorted({position // DAY_US for position in positions})
+            notes: list[Statement] = [(NOTE_SLICE, (queue_id, slice_)) for slice_ in slices]
+            for position, pipe_id in zip(positions, pipe_ids, strict=True):
+                notes.append((NOTE_ENTRY, (queue_id, position // DAY_US, position, pipe_id)))
+            self._cql.write_many(notes)
+            if self._cql.stamp() - positions[0] < SETTLED_US // 2:
+                return positions
+            for position, pipe_id in zip(positions, pipe_ids, strict=True):
+                self._unlist(queue_id, Entry(position, pipe_id))
         raise BackendTimeoutError("adding a pipe took minutes", hint="is this machine overloaded?")
 
     def _unlist(self, queue_id: str, entry: Entry) -> None:
@@ -91,13 +101,21 @@ class PipeLists(Parts):
 
     def _entries_of(self, queue_ids: Sequence[str]) -> dict[str, list[Entry]]:
         """The same of several queues. Cost: two rounds of reads, of one read a queue and one for
-        each of its slices."""
+        each of its slices; a round more while something is being written to them."""
         asked_us = self._cql.stamp()
         listed = self._cql.read_many([(SLICES, (queue_id,)) for queue_id in queue_ids])
+        noted = {
+            queue_id: dict(rows[0][2])
+            for queue_id, rows in zip(queue_ids, listed, strict=True)
+            if rows and rows[0][2]
+        }
+        if noted and self._help_writes(noted, asked_us):
+            listed = self._cql.read_many([(SLICES, (queue_id,)) for queue_id in queue_ids])
         slices = [
             (queue_id, slice_, floor or 0)
             for queue_id, rows in zip(queue_ids, listed, strict=True)
-            for slice_, floor in rows
+            for slice_, floor, _ in rows
+            if slice_ is not None
         ]
         entries: dict[str, list[Entry]] = {queue_id: [] for queue_id in queue_ids}
         found = self._cql.read_many([(ENTRIES, values) for values in slices])
@@ -134,22 +152,24 @@ class PipeLists(Parts):
             for pipe_id, rows in zip(pipe_ids, found, strict=True)
         ]
 
-    def _rows(self, queue_id: str, entries: Sequence[Entry]) -> list[PipeRow]:
-        """The pipes that are where these entries say, with what their owners tell. Cost: a round
-        of two reads an entry."""
-        reads: list[Statement] = []
-        for entry in entries:
-            reads += [(cql.PIPE, (entry.pipe_id,)), (cql.BEATS, (entry.pipe_id,))]
-        answers = self._cql.read_many(reads)
-        found: list[PipeRow] = []
-        stale: list[Entry] = []
-        for entry, rows, beats in zip(entries, answers[::2], answers[1::2], strict=True):
-            pipe = cql.pipe_of(entry.pipe_id, rows[0]).row if rows else None
-            if pipe is None or (pipe.queue_id, pipe.ordinal) != (queue_id, entry.position):
-                stale.append(entry)
-            else:
-                found.append(cql.told(pipe, beats))
-        self._repair_entries(queue_id, stale)
+    def _rows(self, listed: Mapping[str, Sequence[Entry]]) -> dict[str, list[PipeRow]]:
+        """By queue, the pipes that are where these entries say, with what their owners tell.
+        Cost: a round of two reads an entry."""
+        pipe_ids = [entry.pipe_id for entries in listed.values() for entry in entries]
+        asked = [statement for pipe_id in pipe_ids for statement in _reads(pipe_id)]
+        answers = iter(self._cql.read_many(asked))
+        found: dict[str, list[PipeRow]] = {}
+        for queue_id, entries in listed.items():
+            mine = found[queue_id] = list[PipeRow]()
+            stale: list[Entry] = []
+            for entry in entries:
+                rows, beats = next(answers), next(answers)
+                pipe = cql.pipe_of(entry.pipe_id, rows[0]).row if rows else None
+                if pipe is None or (pipe.queue_id, pipe.ordinal) != (queue_id, entry.position):
+                    stale.append(entry)
+                else:
+                    mine.append(cql.told(pipe, beats))
+            self._repair_entries(queue_id, stale)
         return found
 
     def _repair_entries(self, queue_id: str, stale: Iterable[Entry]) -> None:
@@ -164,16 +184,16 @@ class PipeLists(Parts):
         return self._live_of(queue_id, self._entries(queue_id))
 
     def _live_in(self, queue_ids: Sequence[str]) -> dict[str, list[PipeRow]]:
-        """The same of several queues; those without are left out. Cost: two rounds of reads for
-        all of them, and one for each that has pipes."""
-        listed = self._entries_of(queue_ids)
-        rows = {
-            queue_id: self._live_of(queue_id, some) for queue_id, some in listed.items() if some
+        """The same of several queues; those without are left out. Cost: three rounds of reads."""
+        found = self._rows(self._entries_of(queue_ids))
+        live = {
+            queue_id: [row for row in rows if row.state < PipeState.CONSUMED]
+            for queue_id, rows in found.items()
         }
-        return {queue_id: live for queue_id, live in rows.items() if live}
+        return {queue_id: rows for queue_id, rows in live.items() if rows}
 
     def _live_of(self, queue_id: str, entries: Sequence[Entry]) -> list[PipeRow]:
-        rows = self._rows(queue_id, entries)
+        rows = self._rows({queue_id: entries})[queue_id]
         return [row for row in rows if row.state < PipeState.CONSUMED]
 
     def _consumed_ids(self) -> list[str]:

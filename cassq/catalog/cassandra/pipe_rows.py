@@ -19,14 +19,14 @@ from cassq.frames import Place
 
 _PIPE = (
     "queue_id, state, owner, created_ms, lease_ms, end_seq, end_pos, predecessor, position,"
-    " group_id, timer_ms, mark, totals"
+    " group_id, timer_ms, mark, totals, stage"
 )
 # One pipe, by its key.
 PIPE = f"SELECT {_PIPE} FROM pipes WHERE pipe_id = ?"
 BEATS = "SELECT beat, opened, rate FROM beats WHERE pipe_id = ?"
 ADD_PIPE = (
     f"INSERT INTO pipes ({_PIPE}, pipe_id)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', '', ?) IF NOT EXISTS"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', '', ?, ?) IF NOT EXISTS"
 )
 PUT_BEAT = "INSERT INTO beats (pipe_id, beat, opened, rate) VALUES (?, ?, ?, ?)"
 DROP_BEATS = "DELETE FROM beats WHERE pipe_id = ?"
@@ -35,6 +35,17 @@ SEAL = (
     "UPDATE pipes SET end_seq = ?, end_pos = ?, state = 2 WHERE pipe_id = ?"
     " IF end_seq = null AND state = 1"
 )
+# The end of a staged pipe.
+SEAL_STAGED = (
+    "UPDATE pipes SET end_seq = ?, end_pos = ? WHERE pipe_id = ? IF end_seq = null AND state = 4"
+)
+# What a write's row has decided of a pipe: it is listed at that position ...
+UNSTAGE = (
+    "UPDATE pipes SET state = 2, stage = '', position = ?, created_ms = ? WHERE pipe_id = ?"
+    " IF state = 4 AND stage = ?"
+)
+# ... or nobody is to have it.
+DROP_STAGED = "UPDATE pipes SET state = 3 WHERE pipe_id = ? IF state = 4 AND stage = ?"
 SET_MARK = "UPDATE pipes SET mark = ? WHERE pipe_id = ? IF mark = ? AND state = 2 AND queue_id = ?"
 CLEAR_MARK = "UPDATE pipes SET mark = '' WHERE pipe_id = ? IF mark = ?"
 # The last step of who set the mark.
@@ -49,7 +60,7 @@ REPOINT = (
 # Another block for them, the one they were to be copied into being closed.
 MOVE_TOTALS = "UPDATE pipes SET totals = ? WHERE pipe_id = ? IF totals = ?"
 # A pipe of a deleted queue or group, whatever its state.
-CONSUME = "UPDATE pipes SET state = 3, mark = '' WHERE pipe_id = ? IF queue_id = ? AND state < 3"
+CONSUME = "UPDATE pipes SET state = 3, mark = '' WHERE pipe_id = ? IF queue_id = ? AND state != 3"
 # A pipe whose frames are gone; one that was never in use.
 FORGET = "DELETE FROM pipes WHERE pipe_id = ? IF state = 3"
 ALL = "SELECT pipe_id FROM pipes"
@@ -100,6 +111,7 @@ def pipe_of(pipe_id: str, row: Row) -> Pipe:
         ordinal=row[8],
         group_id=row[9],
         timer_ms=row[10],
+        stage=row[13] or "",
     )
     return Pipe(pipe, row[11] or "", totals_of(row[12] or ""))
 
@@ -117,6 +129,7 @@ def columns(row: PipeRow) -> Row:
         row.ordinal,
         row.group_id,
         _ABSENT if row.timer_ms is None else row.timer_ms,
+        row.stage,
         row.id,
     )
 

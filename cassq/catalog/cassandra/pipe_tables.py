@@ -10,7 +10,7 @@ from cassq.catalog.cassandra.claim_rows import CURSOR, cursor_of
 from cassq.catalog.cassandra.pipe_lists import (
     DROP_CONSUMED,
     DROP_ENTRIES,
-    DROP_SLICE,
+    DROP_SLICES,
     NOTE_CONSUMED,
     SLICES,
     Entry,
@@ -18,6 +18,7 @@ from cassq.catalog.cassandra.pipe_lists import (
 )
 from cassq.catalog.cassandra.pipe_rows import Pipe
 from cassq.catalog.cassandra.retiring import Retiring
+from cassq.catalog.cassandra.write_tables import WriteTables
 from cassq.catalog.rows import GroupRow, PipeRow, PipeState, QueueRow
 from cassq.cql import Row, settled
 from cassq.errors import BackendTimeoutError
@@ -31,7 +32,7 @@ LISTED_AT_ONCE = 64
 MOVE_TAIL = "UPDATE queues SET tail = ? WHERE queue_id = ? IF tail = ? AND deleted = false"
 
 
-class PipeTables(Retiring):
+class PipeTables(WriteTables, Retiring):
     """The part of the catalog that knows pipes."""
 
     _done: dict[tuple[str, bool], set[str]]  # by group and `unacked`: what it has done with
@@ -44,6 +45,8 @@ class PipeTables(Retiring):
         queue = self._home(row)
         if queue is None:
             return False
+        if row.stage:
+            return self._stage_pipe(row)
         in_line = queue.policy.consistency == "cp" and not row.group_id
         after = 0
         if in_line:
@@ -127,15 +130,18 @@ class PipeTables(Retiring):
         return True
 
     def record_end(self, pipe_id: str, end: Place) -> Place | None:
-        """Cost: one conditional write; a read where one was recorded before."""
+        """Cost: one conditional write; a read where one was recorded before; for a staged pipe
+        both, and another conditional write."""
+        statement = cql.SEAL
         for _ in range(TRIES):
-            (applied,) = self._cql.apply_many([(cql.SEAL, (*end, pipe_id))])
+            (applied,) = self._cql.apply_many([(statement, (*end, pipe_id))])
             if applied:
                 return end
             rows = self._cql.read(cql.PIPE, (pipe_id,), serial=True)
             row = cql.pipe_of(pipe_id, rows[0]).row if rows else None
             if row is None or row.end is not None or row.state is PipeState.CONSUMED:
                 return row.end if row is not None else None
+            statement = cql.SEAL_STAGED if row.state is PipeState.STAGED else cql.SEAL
         raise BackendTimeoutError(f"pipe {pipe_id} could not be sealed", outcome_unknown=True)
 
     # --- what is left to do -------------------------------------------------------------------
@@ -171,16 +177,23 @@ class PipeTables(Retiring):
         self, group_id: str, rows: Sequence[PipeRow], done: set[str], *, unacked: bool
     ) -> list[PipeRow]:
         """Those not sealed, or not claimed (acked) to their end. Cost: a round of reads."""
-        sealed = [row for row in rows if row.end is not None and row.id not in done]
-        keys = [(group_id, row.id) for row in sealed]
-        answers = self._cql.read_many([(CURSOR, key) for key in keys])
-        for row, key, found in zip(sealed, keys, answers, strict=True):
-            assert row.end is not None
+        self._note_done([(group_id, row, done) for row in rows], unacked=unacked)
+        return [row for row in rows if row.id not in done]
+
+    def _note_done(self, told: Iterable[tuple[str, PipeRow, set[str]]], *, unacked: bool) -> None:
+        """Of groups and pipes: add those that are claimed (acked) to their end to what is done.
+        Cost: a round of reads."""
+        asked = [
+            ((group_id, row.id), row.end, done)
+            for group_id, row, done in told
+            if row.end is not None and row.id not in done
+        ]
+        answers = self._cql.read_many([(CURSOR, key) for key, _, _ in asked])
+        for (key, end, done), found in zip(asked, answers, strict=True):
             cursor = cursor_of(key, found[0]) if found else None
             at = 0 if cursor is None else (cursor.ack if unacked else cursor.chain).seq
-            if at >= row.end.seq:
-                done.add(row.id)
-        return [row for row in rows if row.id not in done]
+            if at >= end.seq:
+                done.add(key[1])
 
     # --- going --------------------------------------------------------------------------------
 
@@ -201,15 +214,19 @@ class PipeTables(Retiring):
         row = pipe.row
         self._clear_away(pipe)
         self._unlist(row.queue_id, Entry(row.ordinal, row.id))
+        if row.stage:
+            self._unstage_entry(row)
         self._cql.write(cql.DROP_BEATS, (row.id,))
         self._cql.apply_many([(cql.FORGET, (row.id,))])
         self._cql.write(DROP_CONSUMED, consumed_key(row.id))
 
     def _consume_pipes(self, queue_id: str) -> list[str]:
-        pipe_ids = [entry.pipe_id for entry in self._entries(queue_id)]
+        # Staged ones first: what is listed meanwhile is seen in the listing.
+        pipe_ids = self._abort_writes(queue_id)
+        pipe_ids += [entry.pipe_id for entry in self._entries(queue_id)]
         there = [
             pipe.row.id
-            for pipe in self._pipe_records(pipe_ids)
+            for pipe in self._pipe_records(list(dict.fromkeys(pipe_ids)))
             if pipe is not None and pipe.row.queue_id == queue_id
         ]
         self._consume(there, queue_id)
@@ -233,13 +250,16 @@ class PipeTables(Retiring):
 
     def _has_pipes(self, queue_id: str) -> bool:
         pipe_ids = [entry.pipe_id for entry in self._entries(queue_id)]
+        pipe_ids += self._all_staged(queue_id)
         return any(
             pipe is not None and pipe.row.queue_id == queue_id
             for pipe in self._pipe_records(pipe_ids)
         )
 
     def _forget_pipe_records(self, queue_id: str) -> None:
-        for slice_, _ in self._cql.read(SLICES, (queue_id,)):
-            self._cql.write(DROP_ENTRIES, (queue_id, slice_))
-            self._cql.write(DROP_SLICE, (queue_id, slice_))
+        for slice_, _, _ in self._cql.read(SLICES, (queue_id,)):
+            if slice_ is not None:
+                self._cql.write(DROP_ENTRIES, (queue_id, slice_))
+        self._forget_writes(queue_id)
+        self._cql.write(DROP_SLICES, (queue_id,))
         self._forget_totals(queue_id)

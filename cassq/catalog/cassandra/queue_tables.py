@@ -171,7 +171,7 @@ class QueueTables(Parts):
         rows = self._cql.read(QUEUE, (queue_id,))
         return queue_row(rows[0]) if rows else None
 
-    def _queues_by_id(self, queue_ids: Sequence[str]) -> list[QueueRow | None]:
+    def queues_by_id(self, queue_ids: Sequence[str]) -> list[QueueRow | None]:
         """Cost: a read each, side by side."""
         found = self._cql.read_many([(QUEUE, (queue_id,)) for queue_id in queue_ids])
         return [queue_row(rows[0]) if rows else None for rows in found]
@@ -196,7 +196,7 @@ class QueueTables(Parts):
     def queues(self, prefix: str = "", *, deleted: bool = False) -> list[QueueRow]:
         """Cost: 16 reads side by side, then two a queue side by side."""
         queue_ids = [queue_id for _, queue_id in self._listed_names(prefix)]
-        found = self._queues_by_id(queue_ids)
+        found = self.queues_by_id(queue_ids)
         rows = [row for row in found if row is not None and row.deleted == deleted]
         if deleted:
             return rows

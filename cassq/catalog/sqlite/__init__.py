@@ -12,6 +12,8 @@ from cassq.catalog.sqlite.hint_tables import HintTables
 from cassq.catalog.sqlite.pipe_tables import PipeTables
 from cassq.catalog.sqlite.queue_tables import QueueTables
 from cassq.catalog.sqlite.record_tables import RecordTables
+from cassq.catalog.sqlite.sidecar_tables import SidecarTables
+from cassq.catalog.sqlite.write_tables import WriteTables
 from cassq.clock import Clock
 
 # The latest catalog time known to have been reached: the passing reaper's lease is taken anew
@@ -22,7 +24,9 @@ SELECT max(coalesce((SELECT max(created_ms) FROM pipes), 0),
            coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'booted_ms'), 0))"""
 
 
-class SqliteCatalog(QueueTables, PipeTables, ClaimTables, RecordTables, HintTables):
+class SqliteCatalog(
+    QueueTables, PipeTables, WriteTables, ClaimTables, RecordTables, HintTables, SidecarTables
+):
     """The Catalog port on SQLite.
 
     durable: False leaves syncing to the operating system, also for acks. connect and committed
@@ -67,7 +71,7 @@ class SqliteCatalog(QueueTables, PipeTables, ClaimTables, RecordTables, HintTabl
         rows = self._db.read("SELECT value FROM meta WHERE key = ?", (key,))
         if rows:
             return int(rows[0][0])
-        with self._db.write(synced=True) as tx:
+        with self._db.lock, self._db.write(synced=True) as tx:
             rows = tx.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchall()
             if rows:
                 return int(rows[0][0])

@@ -164,7 +164,7 @@ class ClaimTables(Catalog):
         rows = self._db.read(CURSOR, (group_id, pipe_id))
         if rows:
             return _cursor_row(rows[0])
-        with self._db.write(synced=False) as tx:
+        with self._db.lock, self._db.write(synced=False) as tx:
             tx.execute(ADD_CURSOR, (group_id, pipe_id))
             row = tx.execute(CURSOR, (group_id, pipe_id)).fetchone()
             return _cursor_row(row) if row else None
@@ -182,7 +182,7 @@ class ClaimTables(Catalog):
         removed: Sequence[Removed] = (),
         synced: bool = False,
     ) -> bool:
-        with self._db.write(synced=synced) as tx:
+        with self._db.lock, self._db.write(synced=synced) as tx:
             moved = tx.execute(
                 MOVE_CHAIN,
                 (*chain, cursor.group_id, cursor.pipe_id, cursor.chain.seq, cursor.epoch),
@@ -204,7 +204,7 @@ class ClaimTables(Catalog):
         self._advance(tx, done[0].group_id, done[0].pipe_id)
 
     def fence(self, cursor: Cursor, owner: str) -> Cursor | None:
-        with self._db.write(synced=True) as tx:
+        with self._db.lock, self._db.write(synced=True) as tx:
             changed = tx.execute(
                 "UPDATE cursors SET epoch = epoch + 1, owner = ?"
                 " WHERE group_id = ? AND pipe_id = ? AND epoch = ?",
@@ -244,7 +244,7 @@ class ClaimTables(Catalog):
         withdraw: Sequence[Move] = (),
         removed: Sequence[Removed] = (),
     ) -> bool:
-        with self._db.write(synced=True) as tx:
+        with self._db.lock, self._db.write(synced=True) as tx:
             done = self._put(tx, old, new, epoch)
             if done:
                 tx.executemany(ADD_REMOVED, map(_removed_values, removed))
@@ -256,7 +256,7 @@ class ClaimTables(Catalog):
     def replace_many(
         self, changes: Sequence[tuple[Claim, Sequence[Claim]]], *, epoch: int | None = None
     ) -> list[bool]:
-        with self._db.write(synced=True) as tx:
+        with self._db.lock, self._db.write(synced=True) as tx:
             done = [self._put(tx, old, new, epoch) for old, new in changes]
             for group_id, pipe_id in {(old.group_id, old.pipe_id) for old, _ in changes}:
                 self._advance(tx, group_id, pipe_id)
@@ -324,7 +324,7 @@ class ClaimTables(Catalog):
         self, move: Move, instead_of: Move | None = None, *, held: Claim | None = None
     ) -> Move | None:
         key = (move.group_id, move.pipe_id, move.seq)
-        with self._db.write(synced=True) as tx:
+        with self._db.lock, self._db.write(synced=True) as tx:
             if held is not None:
                 claim_key = (held.group_id, held.pipe_id, held.start, held.version)
                 if tx.execute(HAS_CLAIM, claim_key).fetchone() is None:
@@ -336,7 +336,7 @@ class ClaimTables(Catalog):
             return move
 
     def intend_many(self, moves: Sequence[Move], held: Claim) -> bool:
-        with self._db.write(synced=True) as tx:
+        with self._db.lock, self._db.write(synced=True) as tx:
             claim_key = (held.group_id, held.pipe_id, held.start, held.version)
             if tx.execute(HAS_CLAIM, claim_key).fetchone() is None:
                 return False

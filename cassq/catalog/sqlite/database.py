@@ -45,6 +45,7 @@ class Database:
     """Runs statements and transactions, waiting a bounded time for other processes.
 
     committed: called after each commit with whether it was synced (for the simulation).
+    lock: whose holder's the connection is; all that waits while it is held has a limit.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Database:
         self._durable = durable
         self._lock_wait = lock_wait
         self._committed = committed
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._closed = False
         with self._translated():
             self._connection = connect()
@@ -89,7 +90,7 @@ class Database:
             self._connection.execute("PRAGMA wal_autocheckpoint=2000")
             self._connection.execute("PRAGMA synchronous=NORMAL")
         wanted = schema_files.latest_version("sqlite")
-        with self.write(synced=True) as tx:
+        with self.lock, self.write(synced=True) as tx:
             (application_id,) = tx.execute("PRAGMA application_id").fetchone()
             (version,) = tx.execute("PRAGMA user_version").fetchone()
             (tables,) = tx.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -116,7 +117,7 @@ class Database:
             )
 
     def close(self) -> None:
-        with self._lock:
+        with self.lock:
             if not self._closed:
                 self._closed = True
                 with self._translated():
@@ -129,31 +130,32 @@ class Database:
 
     def read(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """The rows of one SELECT."""
-        self._acquire()
-        try:
-            return self._patiently(statement, parameters).fetchall()
-        except sqlite3.Error as exc:
-            raise _explained(exc, self._name) from exc
-        finally:
-            self._lock.release()
+        with self.lock:
+            self._check()
+            try:
+                return self._patiently(statement, parameters).fetchall()
+            except sqlite3.Error as exc:
+                raise _explained(exc, self._name) from exc
 
     def write(self, *, synced: bool) -> Transaction:
-        """One transaction, committed at the end of its block and rolled back on an exception."""
+        """One transaction, committed at the end of its block and rolled back on an exception.
+
+        To be written `with database.lock, database.write(...)`: what a signal's handler raises can
+        come out between any two steps of `Transaction`'s, but not of the lock's own.
+        """
         return Transaction(self, synced=synced and self._durable)
 
     def begin(self, *, synced: bool) -> sqlite3.Connection:
         """Begin a transaction, for `Transaction`."""
-        self._acquire()
+        self._check()
         try:
             if synced:
                 self._connection.execute("PRAGMA synchronous=FULL")
             self._patiently("BEGIN IMMEDIATE")
-        except BaseException as exc:
-            if self._connection.in_transaction:  # a signal's exception came just after it began
-                self._connection.execute("ROLLBACK")
-            self._lock.release()
-            if isinstance(exc, sqlite3.Error):
-                raise _explained(exc, self._name) from exc
+        except sqlite3.Error as exc:
+            raise _explained(exc, self._name) from exc
+        except BaseException:
+            self._undo()
             raise
         return self._connection
 
@@ -174,29 +176,24 @@ class Database:
                 self._connection.execute("PRAGMA synchronous=NORMAL")
         except sqlite3.Error as exc:
             raise _explained(exc, self._name) from exc
-        finally:
-            self._lock.release()
         if isinstance(failure, sqlite3.Error):
             raise _explained(failure, self._name) from failure
         if failure is not None:
             raise failure
 
-    def _acquire(self) -> None:
-        """Take the connection for this thread.
-
-        It may be this thread's already, and in a transaction: an exception that a signal handler
-        raised can come out between any two steps. Then nothing was committed.
-        """
-        owned: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
-        while owned():
-            self._lock.release()
-        if not self._lock.acquire(timeout=self._lock_wait):
-            raise BackendTimeoutError(f"{self._name}: another thread held it for too long")
+    def _check(self) -> None:
+        """That it is open, and that no transaction is: one whose end was interrupted may be, and
+        then nothing of it was committed. The lock is held."""
         if self._closed:
-            self._lock.release()
             raise ClosedError()
+        self._undo()
+
+    def _undo(self) -> None:
+        """Leave no transaction begun."""
         if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
+            with self._translated():
+                self._connection.execute("ROLLBACK")
+                self._connection.execute("PRAGMA synchronous=NORMAL")
 
     def _patiently(self, statement: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
         """Run a statement; while other processes hold the file, try again until the limit.

@@ -130,7 +130,7 @@ class HintTables(Catalog):
         return [each for each in found if queue_ids is None or each in queue_ids]
 
     def wish_pipes(self, queue: QueueRow, pipes: int, at_ms: int) -> bool:
-        with self._db.write(synced=False) as tx:
+        with self._db.lock, self._db.write(synced=False) as tx:
             values = (pipes, at_ms, queue.id, queue.wished_pipes, queue.wished_ms)
             return tx.execute(WISH, values).rowcount == 1
 

@@ -13,7 +13,7 @@ from cassq.frames import Place
 
 PIPE_COLUMNS = (
     "p.id, p.queue_id, p.state, p.owner, p.created_ms, p.lease_ms, p.beat, p.end_seq, p.end_pos,"
-    " p.predecessor, p.ordinal, p.group_id, p.timer_ms, p.rate"
+    " p.predecessor, p.ordinal, p.group_id, p.timer_ms, p.rate, p.stage"
 )
 # One pipe, by its unique index.
 PIPE = f"SELECT {PIPE_COLUMNS} FROM pipes p WHERE id = ?"
@@ -107,6 +107,8 @@ WHERE g.queue_id = ?2 AND ?4 IN ('', g.id)"""
 DROP_LOCKS = """
 DELETE FROM leases WHERE name IN
     (SELECT 'pop:' || g.id || ':' || ?1 FROM groups g WHERE g.queue_id = ?2)"""
+# Whether a write is open under this stage: by key.
+HAS_STAGE = "SELECT epoch FROM writes WHERE queue_id = ? AND id = ? AND state = 0"
 SHEET_ROWS_MAX = 1024
 _FLOOR_STEP = 64  # pipes claimed to the end, before the floor is moved past them
 
@@ -126,14 +128,16 @@ def pipe_row(row: Row) -> PipeRow:
         group_id=row[11],
         timer_ms=row[12],
         rate=row[13],
+        stage=row[14],
     )
 
 
-def _insert(tx: sqlite3.Connection, row: PipeRow) -> None:
+def insert_pipe(tx: sqlite3.Connection, row: PipeRow) -> None:
+    """Add a row behind all others."""
     tx.execute(
         "INSERT INTO pipes (id, queue_id, state, owner, created_ms, lease_ms, beat, end_seq,"
-        " end_pos, predecessor, group_id, timer_ms, rate)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " end_pos, predecessor, group_id, timer_ms, rate, stage)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             row.id,
             row.queue_id,
@@ -147,6 +151,7 @@ def _insert(tx: sqlite3.Connection, row: PipeRow) -> None:
             row.group_id,
             row.timer_ms,
             row.rate,
+            row.stage,
         ),
     )
 
@@ -165,13 +170,20 @@ def _leave_totals(tx: sqlite3.Connection, statement: str, pipe: PipeRow) -> None
         tx.execute(CLOSE_SHEET, (pipe.queue_id, sheet))
 
 
+def has_stage(tx: sqlite3.Connection, queue_id: str, stage: str) -> bool:
+    """Whether pipes may be staged so."""
+    epoch, _, write_id = stage.partition(":")
+    row = tx.execute(HAS_STAGE, (queue_id, write_id)).fetchone()
+    return row is not None and str(row[0]) == epoch
+
+
 class PipeTables(Catalog):
     """The part of the catalog that knows pipes."""
 
     _db: Database
 
     def add_pipe(self, row: PipeRow) -> bool:
-        with self._db.write(synced=True) as tx:
+        with self._db.lock, self._db.write(synced=True) as tx:
             if tx.execute(PIPE, (row.id,)).fetchone():
                 return False
             queue = tx.execute(
@@ -179,17 +191,17 @@ class PipeTables(Catalog):
                 " WHERE id = ? AND deleted = 0",
                 (row.queue_id,),
             ).fetchone()
-            if queue is None:
+            if queue is None or (row.stage and not has_stage(tx, row.queue_id, row.stage)):
                 return False
             if row.group_id and not tx.execute(HAS_GROUP, (row.group_id,)).fetchone():
                 return False
-            if queue[1] == "cp" and not row.group_id:
+            if queue[1] == "cp" and not row.group_id and not row.stage:
                 before = tx.execute(PIPE, (row.predecessor,)).fetchone()
                 open_still = before is not None and before[2] < PipeState.SEALED
                 if queue[0] != row.predecessor or open_still:
                     return False
                 tx.execute("UPDATE queues SET tail = ? WHERE id = ?", (row.id, row.queue_id))
-            _insert(tx, row)
+            insert_pipe(tx, row)
             return True
 
     def pipe(self, pipe_id: str) -> PipeRow | None:
@@ -221,7 +233,7 @@ class PipeTables(Catalog):
             (group.id, group.queue_id, ordinal, _FLOOR_STEP),
         )
         if behind[0][0] >= _FLOOR_STEP:
-            with self._db.write(synced=False) as tx:
+            with self._db.lock, self._db.write(synced=False) as tx:
                 tx.execute(RAISE_FLOOR, (ordinal, group.id, ordinal))
 
     def consumed_pipes(self) -> list[PipeRow]:
@@ -231,7 +243,7 @@ class PipeTables(Catalog):
         return {pipe_id for (pipe_id,) in self._db.read("SELECT id FROM pipes")}
 
     def beat(self, pipe_id: str, owner: str, state: PipeState, rate: int = 0) -> bool:
-        with self._db.write(synced=False) as tx:
+        with self._db.lock, self._db.write(synced=False) as tx:
             changed = tx.execute(
                 "UPDATE pipes SET beat = beat + 1, state = ?, rate = ? WHERE id = ? AND owner = ?"
                 " AND state < 2",
@@ -240,10 +252,10 @@ class PipeTables(Catalog):
             return changed.rowcount == 1
 
     def record_end(self, pipe_id: str, end: Place) -> Place | None:
-        with self._db.write(synced=True) as tx:
+        with self._db.lock, self._db.write(synced=True) as tx:
             tx.execute(
-                "UPDATE pipes SET end_seq = ?, end_pos = ?, state = 2 WHERE id = ?"
-                " AND end_seq IS NULL AND state < 2",
+                "UPDATE pipes SET end_seq = ?, end_pos = ?, state = iif(state = 4, 4, 2)"
+                " WHERE id = ? AND end_seq IS NULL AND state <> 3",
                 (end.seq, end.pos, pipe_id),
             )
             row = tx.execute("SELECT end_seq, end_pos FROM pipes WHERE id = ?", (pipe_id,))
@@ -251,7 +263,7 @@ class PipeTables(Catalog):
             return Place(*found) if found and found[0] is not None else None
 
     def retire(self, pipe_id: str, groups_version: int) -> bool:
-        with self._db.write(synced=True) as tx:
+        with self._db.lock, self._db.write(synced=True) as tx:
             row = tx.execute(PIPE, (pipe_id,)).fetchone()
             if row is None or row[2] != PipeState.SEALED:
                 return False
@@ -284,7 +296,7 @@ class PipeTables(Catalog):
             return True
 
     def repoint(self, pipe_id: str, queue_id: str, group_id: str) -> bool:
-        with self._db.write(synced=True) as tx:
+        with self._db.lock, self._db.write(synced=True) as tx:
             row = tx.execute(PIPE, (pipe_id,)).fetchone()
             group = tx.execute(
                 "SELECT 1 FROM groups g JOIN queues q ON q.id = g.queue_id"
@@ -309,7 +321,7 @@ class PipeTables(Catalog):
             moved = replace(
                 pipe, queue_id=queue_id, group_id=group_id, predecessor="", created_ms=now_ms
             )
-            _insert(tx, moved)
+            insert_pipe(tx, moved)
             tx.execute(
                 "UPDATE queues SET groups_version = groups_version + 1 WHERE id IN (?, ?)",
                 (pipe.queue_id, queue_id),
@@ -317,7 +329,7 @@ class PipeTables(Catalog):
             return True
 
     def forget_pipes(self, pipe_ids: Sequence[str]) -> None:
-        with self._db.write(synced=False) as tx:
+        with self._db.lock, self._db.write(synced=False) as tx:
             for pipe_id in pipe_ids:
                 gone = tx.execute("DELETE FROM pipes WHERE id = ? AND state = 3", (pipe_id,))
                 if gone.rowcount:

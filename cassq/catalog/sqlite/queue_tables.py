@@ -75,7 +75,7 @@ class QueueTables(Catalog):
     _db: Database
 
     def create_queue(self, row: QueueRow, default: GroupRow) -> bool:
-        with self._db.write(synced=True) as tx:
+        with self._db.lock, self._db.write(synced=True) as tx:
             if tx.execute(QUEUE_BY_NAME, (row.name,)).fetchone():
                 return False
             tx.execute(
@@ -98,7 +98,7 @@ class QueueTables(Catalog):
         return [queue_row(row) for row in self._db.read(QUEUES, (prefix, beyond, int(deleted)))]
 
     def update_queue(self, queue_id: str, version: int, policy: QueuePolicy) -> bool:
-        with self._db.write(synced=True) as tx:
+        with self._db.lock, self._db.write(synced=True) as tx:
             changed = tx.execute(
                 "UPDATE queues SET policy = ?, version = version + 1"
                 " WHERE id = ? AND version = ? AND deleted = 0",
@@ -107,17 +107,18 @@ class QueueTables(Catalog):
             return changed.rowcount == 1
 
     def delete_queue(self, queue_id: str) -> list[str]:
-        with self._db.write(synced=True) as tx:
+        with self._db.lock, self._db.write(synced=True) as tx:
             tx.execute("UPDATE queues SET deleted = 1 WHERE id = ?", (queue_id,))
             tx.execute(
-                "UPDATE pipes SET state = ? WHERE queue_id = ? AND state < 3",
+                "UPDATE pipes SET state = ? WHERE queue_id = ? AND state <> 3",
                 (PipeState.CONSUMED, queue_id),
             )
+            tx.execute("UPDATE writes SET state = 2 WHERE queue_id = ? AND state = 0", (queue_id,))
             rows = tx.execute("SELECT id FROM pipes WHERE queue_id = ?", (queue_id,))
             return [pipe_id for (pipe_id,) in rows]
 
     def forget_queue(self, queue_id: str) -> None:
-        with self._db.write(synced=False) as tx:
+        with self._db.lock, self._db.write(synced=False) as tx:
             row = tx.execute(QUEUE_BY_ID, (queue_id,)).fetchone()
             if row is None or not queue_row(row).deleted:
                 return
@@ -131,11 +132,12 @@ class QueueTables(Catalog):
             tx.execute("DELETE FROM retired WHERE queue_id = ?", (queue_id,))
             tx.execute("DELETE FROM retired_sheets_full WHERE queue_id = ?", (queue_id,))
             tx.execute("DELETE FROM dedups WHERE queue_id = ?", (queue_id,))
+            tx.execute("DELETE FROM writes WHERE queue_id = ?", (queue_id,))
             tx.execute("DELETE FROM samples WHERE subject = ?", (queue_id,))
             tx.execute("DELETE FROM queues WHERE id = ? AND deleted = 1", (queue_id,))
 
     def create_group(self, row: GroupRow, starts: Mapping[str, Place], groups_version: int) -> bool:
-        with self._db.write(synced=True) as tx:
+        with self._db.lock, self._db.write(synced=True) as tx:
             taken = tx.execute(
                 "SELECT 1 FROM groups WHERE queue_id = ? AND name = ?", (row.queue_id, row.name)
             ).fetchone()
@@ -154,7 +156,7 @@ class QueueTables(Catalog):
         return [group_row(row) for row in self._db.read(GROUPS, (queue_id,))]
 
     def update_group(self, group_id: str, policy: GroupPolicy) -> bool:
-        with self._db.write(synced=True) as tx:
+        with self._db.lock, self._db.write(synced=True) as tx:
             changed = tx.execute(
                 "UPDATE groups SET policy = ? WHERE id = ?",
                 (to_json(policy), group_id),
@@ -162,7 +164,7 @@ class QueueTables(Catalog):
             return changed.rowcount == 1
 
     def delete_group(self, group_id: str) -> bool:
-        with self._db.write(synced=True) as tx:
+        with self._db.lock, self._db.write(synced=True) as tx:
             row = tx.execute("SELECT queue_id FROM groups WHERE id = ?", (group_id,)).fetchone()
             if row is None:
                 return False
@@ -175,7 +177,7 @@ class QueueTables(Catalog):
 
     def take_lease(self, name: str, owner: str, ttl_ms: int) -> int | None:
         now_ms = self.now_ms()
-        with self._db.write(synced=False) as tx:
+        with self._db.lock, self._db.write(synced=False) as tx:
             row = tx.execute(
                 "SELECT owner, epoch, due_ms FROM leases WHERE name = ?", (name,)
             ).fetchone()
@@ -196,7 +198,7 @@ class QueueTables(Catalog):
 
     def drop_lease(self, name: str, owner: str) -> None:
         # The row stays with its epoch, so that the next holder's is higher.
-        with self._db.write(synced=False) as tx:
+        with self._db.lock, self._db.write(synced=False) as tx:
             tx.execute(
                 "UPDATE leases SET due_ms = 0, owner = '' WHERE name = ? AND owner = ?",
                 (name, owner),

@@ -43,7 +43,7 @@ class RecordTables(Catalog):
     _db: Database
 
     def dedup(self, row: Dedup, instead_of: Dedup | None = None) -> Dedup:
-        with self._db.write(synced=True) as tx:
+        with self._db.lock, self._db.write(synced=True) as tx:
             found = tx.execute(DEDUP, (row.queue_id, row.dedup_id)).fetchone()
             if found and Dedup(*found) != instead_of:
                 return Dedup(*found)
@@ -52,7 +52,7 @@ class RecordTables(Catalog):
             return row
 
     def dedup_many(self, rows: Sequence[Dedup], instead_of: Mapping[str, Dedup]) -> list[Dedup]:
-        with self._db.write(synced=True) as tx:
+        with self._db.lock, self._db.write(synced=True) as tx:
             taken: list[Dedup] = []
             for row in rows:
                 found = tx.execute(DEDUP, (row.queue_id, row.dedup_id)).fetchone()
@@ -64,16 +64,16 @@ class RecordTables(Catalog):
             return taken
 
     def forget_dedups(self, queue_id: str, before_ms: int) -> int:
-        with self._db.write(synced=False) as tx:
+        with self._db.lock, self._db.write(synced=False) as tx:
             return tx.execute(FORGET_DEDUPS, (queue_id, before_ms)).rowcount
 
     def attend(self, member: Member) -> None:
-        with self._db.write(synced=False) as tx:
+        with self._db.lock, self._db.write(synced=False) as tx:
             values = (member.group_id, member.name, member.seen_ms, int(member.waiting))
             tx.execute(ATTEND, values)
 
     def leave(self, group_id: str, name: str) -> None:
-        with self._db.write(synced=False) as tx:
+        with self._db.lock, self._db.write(synced=False) as tx:
             tx.execute("DELETE FROM members WHERE group_id = ? AND name = ?", (group_id, name))
 
     def members(self, group_id: str, since_ms: int) -> list[Member]:
@@ -83,7 +83,7 @@ class RecordTables(Catalog):
             (group_id, since_ms - MEMBER_KEPT_MS),
         )
         if stale:
-            with self._db.write(synced=False) as tx:
+            with self._db.lock, self._db.write(synced=False) as tx:
                 tx.execute(
                     "DELETE FROM members WHERE group_id = ? AND seen_ms < ?",
                     (group_id, since_ms - MEMBER_KEPT_MS),
@@ -91,7 +91,7 @@ class RecordTables(Catalog):
         return [Member(row[0], row[1], row[2], bool(row[3])) for row in rows]
 
     def note_success(self, group_id: str, at_ms: int) -> None:
-        with self._db.write(synced=False) as tx:
+        with self._db.lock, self._db.write(synced=False) as tx:
             tx.execute(NOTE_SUCCESS, (at_ms, group_id))
 
     def success_ms(self, group_id: str) -> int:
@@ -100,7 +100,7 @@ class RecordTables(Catalog):
 
     def add_samples(self, samples: Sequence[Sample]) -> None:
         if samples:
-            with self._db.write(synced=False) as tx:
+            with self._db.lock, self._db.write(synced=False) as tx:
                 tx.executemany(
                     ADD_SAMPLE, [(s.subject, s.step_ms, s.at_ms, s.data) for s in samples]
                 )
@@ -109,7 +109,7 @@ class RecordTables(Catalog):
         return [Sample(*row) for row in self._db.read(SAMPLES, (subject, step_ms, since_ms))]
 
     def forget_samples(self, step_ms: int, before_ms: int) -> None:
-        with self._db.write(synced=False) as tx:
+        with self._db.lock, self._db.write(synced=False) as tx:
             tx.execute("DELETE FROM samples WHERE step_ms = ? AND at_ms < ?", (step_ms, before_ms))
 
     def incidents(self) -> list[Incident]:
@@ -117,7 +117,7 @@ class RecordTables(Catalog):
         return [Incident(*row) for row in rows]
 
     def put_incident(self, incident: Incident) -> bool:
-        with self._db.write(synced=True) as tx:
+        with self._db.lock, self._db.write(synced=True) as tx:
             values = (incident.key, incident.since_ms, incident.told_ms, incident.data)
             if incident.version == 0:
                 added = tx.execute(
@@ -134,7 +134,7 @@ class RecordTables(Catalog):
             return changed.rowcount == 1
 
     def drop_incident(self, incident: Incident) -> bool:
-        with self._db.write(synced=True) as tx:
+        with self._db.lock, self._db.write(synced=True) as tx:
             gone = tx.execute(
                 "DELETE FROM incidents WHERE key = ? AND version = ?",
                 (incident.key, incident.version),

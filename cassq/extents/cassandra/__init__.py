@@ -51,14 +51,14 @@ from cassq.errors import BackendUnavailableError, ConfigError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.ends import plain_end, strict_end
 from cassq.extents.cassandra.heads import Head, Heads
-from cassq.extents.cassandra.kept import Kept
 from cassq.extents.cassandra.marks import marks_of
 from cassq.extents.cassandra.plain_writer import PlainWriter
 from cassq.extents.cassandra.published import Ends
 from cassq.extents.cassandra.reader import CassandraReader, Turns
 from cassq.extents.cassandra.strict_writer import StrictWriter
 from cassq.extents.cassandra.writer import CassandraWriter, Means, Sizes
-from cassq.extents.port import ExtentInfo, ExtentMissingError, ExtentStore
+from cassq.extents.kept import Kept
+from cassq.extents.port import ExtentInfo, ExtentMissingError, ExtentReader, ExtentStore
 from cassq.frames import Place
 
 
@@ -69,6 +69,7 @@ class CassandraStore(ExtentStore):
     """
 
     seals_exactly = True
+    leaves_strays = True
 
     def __init__(self, cql: Cql, clock: Clock, sizes: Sizes | None = None) -> None:
         self._home = _home(cql.contact)
@@ -95,7 +96,14 @@ class CassandraStore(ExtentStore):
 
     def reader(self, pipe_id: str) -> CassandraReader:
         """Cost: one read."""
-        head = self._heads.get(pipe_id)
+        return self._reader(self._heads.get(pipe_id))
+
+    def readers(self, pipe_ids: Sequence[str]) -> list[ExtentReader | None]:
+        """Cost: one read each, side by side."""
+        heads = self._heads.find_many(pipe_ids)
+        return [None if head is None else self._reader(head) for head in heads]
+
+    def _reader(self, head: Head) -> CassandraReader:
         shared = self._turns, self._kept, self._ends
         return CassandraReader(self._cql, self._heads, head, *shared, self._writers.get)
 
@@ -117,10 +125,15 @@ class CassandraStore(ExtentStore):
 
     def abandoned(self, pipe_id: str) -> bool:
         """Only a writer that was closed is known to be gone. Cost: two reads."""
-        if pipe_id in self._writers:
-            return False
-        head = self._heads.find(pipe_id)
-        return head is None or self._is_closed(head)
+        return bool(self.all_abandoned([pipe_id]))
+
+    def all_abandoned(self, pipe_ids: Sequence[str]) -> set[str]:
+        """Cost: two rounds of reads."""
+        others = [pipe_id for pipe_id in pipe_ids if pipe_id not in self._writers]
+        heads = self._heads.find_many(others)
+        gone = {pipe_id for pipe_id, head in zip(others, heads, strict=True) if head is None}
+        closed = self._closed([head for head in heads if head is not None])
+        return gone | {head.pipe_id for head in closed}
 
     def drop(self, pipe_ids: Sequence[str]) -> None:
         """Cost: for each a read and a conditional write, one more if it is not sealed, and a
@@ -141,15 +154,19 @@ class CassandraStore(ExtentStore):
             self._heads.drop(head)
 
     def extents(self, known: Collection[str] = ()) -> Iterator[ExtentInfo]:
-        for head in self._heads.all():
-            if head.pipe_id not in known:
-                yield ExtentInfo(head.pipe_id, head.queue_name, self._is_closed(head))
+        mine = [h for h in self._heads.all() if h.pipe_id not in known and h.home == self._home]
+        closed = {head.pipe_id for head in self._closed(mine)}
+        for head in mine:
+            yield ExtentInfo(head.pipe_id, head.queue_name, head.pipe_id in closed)
 
     def close(self) -> None:
         """Nothing is held between calls."""
 
-    def _is_closed(self, head: Head) -> bool:
-        return marks_of(self._cql.read(statements.READ_MARKS, (head.extent,))).closed
+    def _closed(self, heads: Sequence[Head]) -> list[Head]:
+        """Those whose writers have said that they stop. Cost: a round of reads."""
+        asked = [(statements.READ_MARKS, (head.extent,)) for head in heads]
+        answers = self._cql.read_many(asked)
+        return [h for h, rows in zip(heads, answers, strict=True) if marks_of(rows).closed]
 
     def _writer_closed(self, pipe_id: str) -> None:
         self._writers.pop(pipe_id, None)

@@ -12,10 +12,11 @@ from cassandra.cluster import ResponseFuture
 
 from cassq.clock import Stopwatch
 from cassq.cql_errors import OverloadedError
-from cassq.errors import BackendError
+from cassq.errors import BackendError, BackendTimeoutError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.heads import Head
 from cassq.extents.cassandra.writer import CassandraWriter, Means, Piece
+from cassq.tries import is_held_up
 
 PAUSE_MIN, PAUSE_MAX = 0.001, 0.25
 IN_FLIGHT_MAX = 64
@@ -34,7 +35,7 @@ class PlainWriter(CassandraWriter):
         super().__init__(means, head)
         self._flying: deque[_Flight] = deque()
         self._flying_bytes = 0
-        self._window = means.sizes.flight_bytes  # bytes in flight, less after an overload
+        self._window = means.sizes.flight_bytes  # bytes in flight, less if that is too much
 
     def _put(self, piece: Piece) -> None:
         parts = self._put_parts(piece)
@@ -76,12 +77,16 @@ class PlainWriter(CassandraWriter):
                 patience = self._sizes.patience
                 if isinstance(exc, OverloadedError):
                     patience = self._sizes.overload_patience
+                if isinstance(exc, (OverloadedError, BackendTimeoutError)):
                     self._window = max(1, self._window // 2)
                 if not exc.retryable or waited.seconds() + pause > patience:
                     raise
             else:
-                self._window = min(self._window + size // 4, self._sizes.flight_bytes)
+                if is_held_up(future):
+                    self._window = max(1, self._window // 2)
+                else:
+                    self._window = min(self._window + size // 4, self._sizes.flight_bytes)
                 return
             self._clock.sleep(pause)
             pause = min(2 * pause, PAUSE_MAX)
-            future = self._cql.send(statement)
+            future = self._cql.again(statement)

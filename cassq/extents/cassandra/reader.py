@@ -12,11 +12,11 @@ from cassq.cql import Cql, Row
 from cassq.errors import BackendError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.heads import Head, Heads, missing
-from cassq.extents.cassandra.kept import Kept
 from cassq.extents.cassandra.marks import Marks, marks_of
 from cassq.extents.cassandra.places import bucket_and_seq, end_place, position
 from cassq.extents.cassandra.published import Ends
 from cassq.extents.cassandra.writer import CassandraWriter
+from cassq.extents.kept import Kept
 from cassq.extents.port import ExtentReader, Slice
 from cassq.frames import HEADER_SIZE, Frame, FrameError, Place, decode, frame_seqs, pipe_key
 

@@ -41,6 +41,7 @@ class StrictWriter(CassandraWriter):
                 self._began = self._began or piece.first
                 return
             self._clock.sleep(pause)
+            self._cql.requests.count("repeated")
             pause = min(2 * pause, PAUSE_MAX)
 
     def _drain(self) -> None:

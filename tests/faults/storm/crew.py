@@ -20,12 +20,14 @@ class Role:
     """What one member of the crew is to do, again whenever it was killed.
 
     part: of `tests.faults.storm.parts`; its arguments begin with the URL and the journal's path.
+    space: the network namespace that it is played in; "" for that of this process.
     """
 
     name: str
     part: str
     rest: tuple[Any, ...]
     seeded: bool = False
+    space: str = ""
     started: int = 0
 
 
@@ -70,6 +72,8 @@ class Crew:
         if role.seeded:
             # The seed of a member is that of its name and life, whenever it begins.
             rest[-1:-1] = [f"{self.seed} {role.name} {role.started}"]
+        if role.space:
+            return Member(f"{PARTS}:inside", role.space, role.part, self.url, str(path), *rest)
         return Member(f"{PARTS}:{role.part}", self.url, str(path), *rest)
 
     def name(self, target: int) -> str:

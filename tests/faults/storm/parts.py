@@ -7,6 +7,7 @@ process, which fails the run.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import logging
 import os
@@ -14,6 +15,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,18 @@ from tests.faults.parts import Stage
 from tests.faults.storm.journal import Journal, is_poison, key_of, now_ns, payload_of
 
 OPEN_AGAIN_SECONDS = 0.5
+_CLONE_NEWNET = 0x40000000
 DRAINED_AT_ONCE = 500
+
+
+def inside(stage: Stage, space: str, part: str, *args: Any) -> None:
+    """Play another part in another network namespace. Only root may."""
+    descriptor = os.open(space, os.O_RDONLY)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(descriptor, _CLONE_NEWNET):  # for this thread, and those that it starts
+        raise OSError(ctypes.get_errno(), f"no way into {space}")
+    os.close(descriptor)
+    globals()[part](stage, *args)
 
 
 class Ears:
@@ -280,8 +293,8 @@ def reap(stage: Stage, url: str, path: str, pause: float) -> None:
 
 
 def drain(stage: Stage, url: str, path: str, queues: dict[str, list[str]], limit: float) -> None:
-    """Commit all that is left in each group of these queues, `limit` seconds at most, then tell
-    what became of it."""
+    """Commit all that is left in each group of these queues, side by side, `limit` seconds at
+    most, then tell what became of it."""
     journal = _begun(path, "drainer")
     ears = Ears(stage, journal)
     client = _opened(url, ears, journal)
@@ -293,13 +306,14 @@ def drain(stage: Stage, url: str, path: str, queues: dict[str, list[str]], limit
         for g in gs
     ]
     watch = Stopwatch()
-    while watch.seconds() < limit and not ears.over:
-        _try(journal, "reap", client.reap)
-        found = sum([_try(journal, "drain", each.drain) or 0 for each in drainers])
-        quiet = [_try(journal, "stats", lambda q=q: _is_quiet(client.queue(q))) for q in queues]
-        if not found and all(quiet):
-            break
-        ears.rest(0.0 if found else 0.2)
+    with ThreadPoolExecutor(len(drainers)) as pool:
+        while watch.seconds() < limit and not ears.over:
+            _try(journal, "reap", client.reap)
+            found = sum(pool.map(lambda each: each.drain_or_tell(journal), drainers))
+            quiet = [_try(journal, "stats", lambda q=q: _is_quiet(client.queue(q))) for q in queues]
+            if not found and all(quiet):
+                break
+            ears.rest(0.0 if found else 0.2)
     for drainer in drainers:
         drainer.close()
     for name in queues:
@@ -327,6 +341,10 @@ class Drainer:
         name = f"{path.stem}.{queue}.{group}"
         self._journal = Journal(path.with_name(f"{name}.jsonl"), "popper", queue, group)
         self._batches = itertools.count()
+
+    def drain_or_tell(self, journal: Journal) -> int:
+        """`drain`; 0 when that failed, which is told."""
+        return _try(journal, "drain", self.drain) or 0
 
     def drain(self) -> int:
         """Pop and commit until nothing is waiting at this moment; how many messages."""

@@ -18,6 +18,7 @@ from tests.faults.storm.history import History
 class Report:
     """All that is told of a run.
 
+    made: how often each kind of trouble was caused. troubles: what clients were told, how often.
     not_possible: what this machine did not allow. failures: clients that ended by an error nobody
     expects, and servers that did not do as told.
     """
@@ -26,6 +27,7 @@ class Report:
     minutes: float
     servers: str
     nemesis: list[tuple[float, str]]
+    made: dict[str, int]
     figures: dict[str, dict[str, Any]]
     troubles: dict[str, int]
     findings: dict[str, list[str]]
@@ -53,8 +55,10 @@ class Report:
         lines += [f"  FAILURE {each}" for each in self.failures]
         lines += ["", "what clients were told while servers were in trouble"]
         lines += [f"  {count:6} {what}" for what, count in sorted(self.troubles.items())]
-        lines += ["", "not possible on this machine"]
-        lines += [f"  {each}" for each in self.not_possible or ["nothing was left out"]]
+        lines += ["", "what was done to servers and clients (when: see below)"]
+        lines += [f"  {count:6} {what}" for what, count in sorted(self.made.items())]
+        lines += ["", "left out on this machine"]
+        lines += [f"  {each}" for each in self.not_possible or ["nothing"]]
         lines += ["", "notes", *(f"  {each}" for each in self.notes)]
         lines += ["", f"the nemesis ({len(self.nemesis)} deeds; seconds since the start)"]
         lines += [f"  {at:7.1f} {what}" for at, what in self.nemesis]
@@ -112,7 +116,7 @@ def figures_of(history: History, verdict: Verdict, start_ns: int, end_ns: int) -
             "duplicates": verdict.duplicates.get(seen.name, 0),
             "commits lost": results["commit", "lost"],
             "commits unknown": results["commit", "unknown"],
-            "longest stall s": longest_gap(
+            "longest stall s": _pause(
                 [delivery.returned_ns for delivery in seen.deliveries], start_ns, end_ns
             ),
         }
@@ -131,6 +135,13 @@ def longest_gap(times_ns: Sequence[int], start_ns: int, end_ns: int) -> float:
     inside = sorted(at for at in times_ns if start_ns <= at <= end_ns)
     edges = [start_ns, *inside, end_ns]
     return round(max(b - a for a, b in pairwise(edges)) / 1e9, 1)
+
+
+def _pause(times_ns: Sequence[int], start_ns: int, end_ns: int) -> float | str:
+    """`longest_gap`; "" where nothing was popped but when it was over, as nobody was to."""
+    if not any(start_ns <= at <= end_ns for at in times_ns):
+        return ""
+    return longest_gap(times_ns, start_ns, end_ns)
 
 
 def _ms(seconds: float) -> float:

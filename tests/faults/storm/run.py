@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import cassq
-from cassq.catalog.cassandra import schema
-from cassq.clock import SystemClock
-from cassq.cluster import open_session
-from cassq.errors import BackendError
 from tests.faults.storm.checker import check
-from tests.faults.storm.crew import Crew, Member, Role
+from tests.faults.storm.crew import PARTS, Crew, Member, Role
+from tests.faults.storm.ground import Ground, patiently
 from tests.faults.storm.history import history_of
 from tests.faults.storm.journal import now_ns, read_all
 from tests.faults.storm.nemesis import Nemesis
 from tests.faults.storm.plan import Plan
 from tests.faults.storm.report import Report, figures_of
-from tests.servers.cassandra import CassandraCluster
-from tests.servers.zookeeper import ZooKeeperCluster
 
 # Small, so that pipes roll, leases lapse and claims run out often.
 POLICY = {
@@ -33,11 +27,12 @@ POLICY = {
     "max_push_time_of_pipe": 30.0,
     "idle_seal": 10.0,
 }
-GROUPS = {"ap": ["default", "second"], "cp": ["default", "second"]}
 STRICT = ["cp"]
-DRAIN_SECONDS = 240.0
-TRIES_MOST = 10
+DRAIN_SECONDS = 900.0  # on a machine that is busy with other things, too
 LIFE_SECONDS, LOOK_SECONDS = 180.0, 2.0
+
+# Queue, seconds it took, when it was acknowledged, messages.
+Pushes = Sequence[tuple[str, float, int, int]]
 
 NOT_JUMPED = (
     "clock jumps: time.time and time.time_ns of the client's process were set, which is all that"
@@ -59,31 +54,30 @@ class Size:
 
 
 class Storm:
-    """A storm over servers that run. directory: where journals and the report go."""
+    """A storm over servers that run. directory: where journals and the report go. tell: is told
+    in lines how it goes."""
 
     def __init__(
         self,
-        nodes: CassandraCluster,
-        keepers: ZooKeeperCluster,
-        keyspace: str,
+        ground: Ground,
         directory: Path,
         size: Size,
+        tell: Callable[[str], object] = lambda line: None,
     ) -> None:
-        self._nodes = nodes
-        self._keepers = keepers
+        self._ground = ground
+        self._tell = tell
         self._size = size
-        self._bare_url = nodes.url(keyspace)
-        self._url = f"{self._bare_url}?locks={keepers.url(keyspace)}"
+        self._groups = dict(ground.groups)
         self._directory = directory
         self._journals = directory / "journals"
         self._journals.mkdir(parents=True, exist_ok=True)
 
-    def rage(self, plan: Plan, not_possible: list[str]) -> Report:
+    def rage(self, plan: Plan) -> Report:
         """Carry the plan out; the report. Cost: the plan's time, and a minute or so."""
         self._prepare()
-        crew = Crew(self._url, self._journals, plan.seed)
+        crew = Crew(self._ground.url, self._journals, plan.seed)
         crew.start(self._roles())
-        nemesis = Nemesis(plan, self._nodes, self._keepers)
+        nemesis = Nemesis(plan, self._ground, self._tell)
         start_ns = now_ns()
         try:
             nemesis.run(crew)
@@ -92,26 +86,28 @@ class Storm:
             calm_ns = now_ns()
         finally:
             crew.end()
-        failures = [*nemesis.failures, *crew.failures, *self._drain(plan.seed)]
+        failures = [*nemesis.failures, *crew.failures, *self._ground.proofs(nemesis.note)]
+        failures += self._drain(plan.seed)
+        failures += self._ground.last_proofs(nemesis.note)
         stories = read_all(self._journals)
-        history = history_of(stories, STRICT, GROUPS)
+        history = history_of(stories, STRICT, self._groups)
         verdict = check(history)
         return Report(
             seed=plan.seed,
             minutes=round(plan.seconds / 60, 2),
-            servers=f"3 Cassandra nodes, commitlog_sync {self._nodes.settings.commitlog_sync};"
-            f" {self._keepers.size} ZooKeeper servers; {len(stories)} journals",
-            nemesis=nemesis.done,
+            servers=f"{self._ground.told}; {len(stories)} journals",
+            nemesis=sorted(nemesis.done),
+            made=dict(nemesis.made),
             figures=figures_of(history, verdict, start_ns, calm_ns),
             troubles=dict(history.troubles),
             findings=verdict.findings,
             counts=verdict.counts,
-            failures=failures + still(history.pushes, mended_ns),
-            not_possible=not_possible,
+            failures=failures + still(self._groups, history.pushes, mended_ns),
+            not_possible=self._ground.not_possible,
             notes=[
                 NOT_JUMPED,
                 f"{history.jumps} jumps of clients' clocks",
-                *recoveries(history.pushes, mended_ns),
+                *recoveries(self._groups, history.pushes, mended_ns),
             ],
         )
 
@@ -120,28 +116,30 @@ class Storm:
         while where the machine is busy."""
         threading.Event().wait(self._size.calm)
         while now_ns() - since_ns < LIFE_SECONDS * 1e9:
-            history = history_of(read_all(self._journals), STRICT, GROUPS)
-            if not still(history.pushes, since_ns):
+            history = history_of(read_all(self._journals), STRICT, self._groups)
+            if not still(self._groups, history.pushes, since_ns):
                 return
             threading.Event().wait(LOOK_SECONDS)
 
     def _prepare(self) -> None:
-        clock = SystemClock()
-        with closing(open_session(self._bare_url, clock)) as session:
-            _patiently(lambda: schema.apply(session, clock, {"dc1": 3}))
-        with cassq.connect(self._url) as client:
-            for name, groups in GROUPS.items():
-                _patiently(lambda n=name: client.create_queue(n, consistency=n, **POLICY))
-                for group in groups[1:]:
-                    _patiently(lambda n=name, g=group: client.queue(n).create_group(g))
+        self._ground.prepare()
+        with cassq.connect(self._ground.url) as client:
+            for name, groups in self._groups.items():
+                how = "cp" if name in STRICT else "ap"
+                patiently(lambda n=name, h=how: client.create_queue(n, consistency=h, **POLICY))
+                for group in groups:
+                    if group != "default":
+                        patiently(lambda n=name, g=group: client.queue(n).create_group(g))
 
     def _roles(self) -> list[Role]:
         size, roles = self._size, [Role("reaper", "reap", (2.0,))]
-        for queue, groups in GROUPS.items():
-            for number in range(1, size.pushers + 1):
+        for queue, groups in self._groups.items():
+            kept = queue in self._ground.kept
+            for number in range(1, 1 + (1 if kept else size.pushers)):
                 name = f"push-{queue}-{number}"
-                roles.append(Role(name, "push", (queue, size.pause), seeded=True))
-            for at, group in enumerate(groups):
+                space = self._ground.spaces.get(name, "")
+                roles.append(Role(name, "push", (queue, size.pause), seeded=True, space=space))
+            for at, group in enumerate(() if kept else groups):
                 for number in range(1, 1 + (size.poppers if at == 0 else 1)):
                     name = f"pop-{queue}-{group}-{number}"
                     rest = (queue, group, POLICY["claim_timeout"])
@@ -150,9 +148,10 @@ class Storm:
 
     def _drain(self, seed: int) -> list[str]:
         """Drain in a process of its own; what went wrong."""
-        crew = Crew(self._url, self._journals, seed)
+        crew = Crew(self._ground.url, self._journals, seed)
         path = str(self._journals / "drain.jsonl")
-        drainer = Member("tests.faults.storm.parts:drain", self._url, path, GROUPS, DRAIN_SECONDS)
+        part, url = f"{PARTS}:drain", self._ground.url
+        drainer = Member(part, url, path, self._groups, DRAIN_SECONDS)
         crew.actors.append(drainer)
         ended = drainer.ended_within(DRAIN_SECONDS + 60.0)
         failures = list(drainer.failures)
@@ -160,22 +159,11 @@ class Storm:
         return failures if ended else [*failures, "the drainer did not end"]
 
 
-def _patiently(act: Callable[[], object]) -> None:
-    """Do it, again while a busy machine is too slow for it; each is none the worse for that."""
-    for _ in range(TRIES_MOST - 1):
-        try:
-            act()
-        except BackendError:
-            continue
-        return
-    act()
-
-
-def recoveries(pushes: list[tuple[str, float, int, int]], mended_ns: int) -> list[str]:
+def recoveries(queues: Collection[str], pushes: Pushes, mended_ns: int) -> list[str]:
     """How long each queue waited for its next push when everything was mended."""
     firsts = {
         name: min((at for queue, _, at, _ in pushes if queue == name and at > mended_ns), default=0)
-        for name in GROUPS
+        for name in queues
     }
     return [
         f"first push to {name} {(at - mended_ns) / 1e9:.1f} s after all was mended"
@@ -184,7 +172,7 @@ def recoveries(pushes: list[tuple[str, float, int, int]], mended_ns: int) -> lis
     ]
 
 
-def still(pushes: list[tuple[str, float, int, int]], mended_ns: int) -> list[str]:
+def still(queues: Collection[str], pushes: Pushes, mended_ns: int) -> list[str]:
     """Queues to which nothing was pushed after everything was mended."""
-    silent = GROUPS.keys() - {queue for queue, _, at_ns, _ in pushes if at_ns > mended_ns}
+    silent = set(queues) - {queue for queue, _, at_ns, _ in pushes if at_ns > mended_ns}
     return [f"nothing was pushed to {queue} after all was mended" for queue in sorted(silent)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.faults.storm.on_cassandra import OnCassandra
 from tests.faults.storm.plan import HOUR, Plan, Step
 from tests.faults.storm.run import Size, Storm
 from tests.servers.cassandra import CassandraCluster
@@ -36,8 +37,8 @@ def test_a_short_storm_breaks_no_promise(
     cassandra3: CassandraCluster, zookeeper3: ZooKeeperCluster, tmp_path: Path
 ) -> None:
     # The keyspace is that of the other tests here, since tables are slow to make.
-    storm = Storm(cassandra3, zookeeper3, "faults", tmp_path, Size(pushers=1, calm=4.0))
-    report = storm.rage(SHORT, ["partitions: these servers share one network"])
+    ground = OnCassandra(cassandra3, zookeeper3, "faults", "these servers share one network")
+    report = Storm(ground, tmp_path, Size(pushers=1, calm=4.0)).rage(SHORT)
     report.write(tmp_path)
     assert report.good, report.as_text()
     deeds = [what for _, what in report.nemesis]

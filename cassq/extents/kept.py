@@ -17,7 +17,7 @@ Key = tuple[str, int]  # extent, base seq
 
 
 class Kept:
-    """Verified frames with their buckets, those used last; `KEPT_BYTES_MAX` of them together.
+    """Verified frames and where they stand, those used last; `KEPT_BYTES_MAX` of them together.
     Thread-safe."""
 
     def __init__(self) -> None:
@@ -25,18 +25,18 @@ class Kept:
         self._size = 0
         self._lock = threading.Lock()
 
-    def put(self, extent: str, bucket: int, frame: Frame) -> None:
+    def put(self, extent: str, where: int, frame: Frame) -> None:
         key = (extent, frame.base_seq)
         with self._lock:
             if key in self._frames or frame.size > KEPT_BYTES_MAX:
                 return
-            self._frames[key] = (bucket, frame)
+            self._frames[key] = (where, frame)
             self._size += frame.size
             while self._size > KEPT_BYTES_MAX:
                 self._size -= self._frames.popitem(last=False)[1][1].size
 
     def get(self, extent: str, base_seq: int) -> tuple[int, Frame] | None:
-        """The bucket and the frame; None when it is not kept."""
+        """Where it stands (a bucket, say), and the frame; None when it is not kept."""
         with self._lock:
             found = self._frames.get((extent, base_seq))
             if found is not None:

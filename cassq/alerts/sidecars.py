@@ -1,0 +1,81 @@
+"""What is wrong with storage sidecars, whatever the queue. Pure.
+
+Kinds of what may be found:
+
+- sidecar_unreachable: a sidecar shows no sign of life, and for so long that it is no restart
+- sidecar_damaged: a sidecar knows of damaged extents
+- under_replicated: extents have fewer good replicas than they should, as far as was looked last
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cassq.alerts.rules import Finding
+from cassq.catalog.sidecar_rows import SidecarRow, SidecarState
+from cassq.extents.fleet import Fleet
+from cassq.importance import NORMAL
+from cassq.rounds import Round
+
+UNREACHABLE_SECONDS = 60
+ALL = "sidecars"  # stands for all of them
+
+
+def subject_of(name: str) -> str:
+    """Under which a sidecar's incidents are kept, where a queue's have the id of a group."""
+    return f"sidecar:{name}"
+
+
+def sidecar_findings(fleet: Fleet, last: Round | None) -> list[Finding]:
+    """What is wrong. last: the last round, if there is one."""
+    found = []
+    for row in fleet.sidecars.values():
+        found += [_unreachable(fleet, row, last), _damaged(fleet, row)]
+    return [finding for finding in [*found, _under_replicated(last)] if finding is not None]
+
+
+def _unreachable(fleet: Fleet, row: SidecarRow, last: Round | None) -> Finding | None:
+    silent = (fleet.now_ms - row.seen_ms - row.lease_ms) / 1000
+    if row.state is SidecarState.GONE or silent < UNREACHABLE_SECONDS:
+        return None
+    if row.state is SidecarState.DRAINING and last is not None and not last.left.get(row.name):
+        return None  # it was drained, and stopped
+    told = f"sidecar {row.name} at {row.address} has shown no sign of life for {silent:,.0f} s"
+    return _finding("sidecar_unreachable", row.name, told, zone=row.zone, silent=round(silent, 3))
+
+
+def _damaged(fleet: Fleet, row: SidecarRow) -> Finding | None:
+    if not row.damaged or not row.alive(fleet.now_ms):
+        return None
+    told = f"sidecar {row.name} knows of {_extents(row.damaged)} that are damaged: look at its disk"
+    return _finding("sidecar_damaged", row.name, told, zone=row.zone, damaged=row.damaged)
+
+
+def _under_replicated(last: Round | None) -> Finding | None:
+    if last is None or not last.short:
+        return None
+    told = f"{_extents(last.short)} of {last.extents:,} have fewer good replicas than they should"
+    if last.stuck:
+        told += f"; {last.stuck:,} cannot be copied now"
+    if last.unreadable:
+        told += f"; of {last.unreadable:,} no good replica is known"
+    counts = {"extents": last.extents, "short": last.short, "stuck": last.stuck}
+    return _finding("under_replicated", "", told, **counts, unreadable=last.unreadable)
+
+
+def _extents(count: int) -> str:
+    return f"{count:,} extent{'' if count == 1 else 's'}"
+
+
+def _finding(kind: str, name: str, message: str, **values: Any) -> Finding:
+    return Finding(
+        kind=kind,
+        queue="",
+        group=name,
+        queue_id="",
+        group_id=subject_of(name) if name else ALL,
+        owner="",
+        importance=NORMAL,
+        message=message,
+        values={"sidecar": name, **values},
+    )

@@ -1,0 +1,39 @@
+"""What all clients of a keyspace have in common, in `meta`: whoever comes first notes it."""
+
+from __future__ import annotations
+
+from cassq.cql import Cql
+from cassq.errors import BackendError, BackendTimeoutError
+
+UNSURE_MAX = 8  # tries without an answer
+
+NOTED = "SELECT value FROM meta WHERE key = ?"
+NOTE = "INSERT INTO meta (key, value) VALUES (?, ?) IF NOT EXISTS"
+
+
+class Notes:
+    """The notes of a session's keyspace."""
+
+    def __init__(self, cql: Cql) -> None:
+        self._cql = cql
+
+    def find(self, key: str, *, serial: bool = False) -> str | None:
+        """What is noted; None for nothing yet. Cost: one read."""
+        rows = self._cql.read(NOTED, (key,), serial=serial)
+        return str(rows[0][0]) if rows else None
+
+    def note(self, key: str, value: str) -> str:
+        """What is noted, which is `value` where nothing was. Cost: one read; the first time a
+        conditional write, and a read where another was faster, or nobody answered."""
+        noted = self.find(key)
+        for _ in range(UNSURE_MAX):
+            if noted is not None:
+                return noted
+            try:
+                if self._cql.apply(NOTE, (key, value))[0]:
+                    return value
+            except BackendError as exc:
+                if not exc.outcome_unknown:
+                    raise
+            noted = self.find(key, serial=True)
+        raise BackendTimeoutError(f"{key!r} could not be noted", outcome_unknown=True)

@@ -1,0 +1,184 @@
+"""Sidecars and the placements of extents on them, in Cassandra.
+
+Of a sidecar's row the sidecar writes what it tells of itself, and whoever says what it is to be
+writes two cells of their own, plainly and each for itself: neither can undo the other, and no
+condition is needed. A state is of one generation, so that of a new one it says nothing.
+
+Placements decide: conditional writes alone, read back where there is no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+
+from cassq.catalog.cassandra.notes import Notes
+from cassq.catalog.cassandra.parts import Parts
+from cassq.catalog.sidecar_rows import Placement, SidecarRow, SidecarState, replica_at
+from cassq.cql import Row
+from cassq.errors import BackendError, BackendTimeoutError
+from cassq.ids import Ids
+
+PAGE = 1000  # placements of one read
+UNSURE_MAX = 8  # tries without an answer
+_BEFORE_ALL = -(1 << 63)  # a token that no key has
+
+# What a sidecar tells of itself, by the names of its row.
+_FACTS = tuple(each.name for each in fields(SidecarRow) if each.name not in ("name", "state"))
+_TOLD = ", ".join(_FACTS)
+_SIDECAR = f"{_TOLD}, name, state, state_of"
+# All sidecars, or one: in one partition, and few.
+SIDECARS = f"SELECT {_SIDECAR} FROM sidecars WHERE all_of = 0"
+SIDECAR = f"{SIDECARS} AND name = ?"
+BEAT = f"INSERT INTO sidecars (all_of, name, {_TOLD}) VALUES (0, ?{', ?' * len(_FACTS)})"
+SET_STATE = "UPDATE sidecars SET state = ?, state_of = ? WHERE all_of = 0 AND name = ?"
+FORGET = "DELETE FROM sidecars WHERE all_of = 0 AND name = ?"
+
+_PLACEMENT = "pipe_id, queue_name, strict, replicas, wanted, version, created_ms, end_seq"
+# One placement, by key.
+PLACEMENT = f"SELECT {_PLACEMENT} FROM placements WHERE pipe_id = ?"
+ADD_PLACEMENT = (
+    f"INSERT INTO placements ({_PLACEMENT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS"
+)
+# The end that was seen is asked for beside the version: one that is there stays.
+CHANGE_PLACEMENT = (
+    "UPDATE placements SET queue_name = ?, strict = ?, replicas = ?, wanted = ?, version = ?,"
+    " created_ms = ?, end_seq = ? WHERE pipe_id = ? IF version = ? AND end_seq = ?"
+)
+FORGET_PLACEMENT = "DELETE FROM placements WHERE pipe_id = ? IF EXISTS"
+# A page of all placements: a range of tokens, each row being a partition.
+PLACEMENTS = f"SELECT {_PLACEMENT}, token(pipe_id) FROM placements WHERE token(pipe_id) > ? LIMIT ?"
+
+
+class SidecarTables(Parts):
+    """The part of the catalog that knows sidecars."""
+
+    _identity = ""
+
+    def identity(self) -> str:
+        if not self._identity:
+            self._identity = self.note("identity", Ids().new(self.now_ms()))
+        return self._identity
+
+    def note(self, key: str, value: str) -> str:
+        return Notes(self._cql).note(key, value)
+
+    # --- sidecars -------------------------------------------------------------------------------
+
+    def beat_sidecar(self, row: SidecarRow) -> SidecarRow:
+        """Cost: a read, one write; one more for a new one, or a new generation."""
+        before = self._sidecar(row.name)
+        if before is not None and before.generation == row.generation:
+            state = before.state
+        else:
+            # First, if this directory was here before: what was said of it then is over.
+            state = SidecarState.UP
+            self._cql.write(SET_STATE, (int(state), row.generation, row.name))
+        row = replace(row, state=state, seen_ms=self.now_ms())
+        self._cql.write(BEAT, (row.name, *(getattr(row, name) for name in _FACTS)))
+        return row
+
+    def sidecars(self) -> list[SidecarRow]:
+        """Cost: one read."""
+        found = [_sidecar(row) for row in self._cql.read(SIDECARS)]
+        return [row for row in found if row is not None]
+
+    def set_sidecar_state(self, name: str, state: SidecarState) -> bool:
+        """Cost: a read, one write."""
+        row = self._sidecar(name)
+        if row is not None:
+            self._cql.write(SET_STATE, (int(state), row.generation, name))
+        return row is not None
+
+    def forget_sidecar(self, name: str) -> bool:
+        """Cost: a read, one write."""
+        row = self._sidecar(name)
+        if row is not None:
+            self._cql.write(FORGET, (name,))
+        return row is not None
+
+    def _sidecar(self, name: str) -> SidecarRow | None:
+        rows = self._cql.read(SIDECAR, (name,))
+        return _sidecar(rows[0]) if rows else None
+
+    # --- placements -----------------------------------------------------------------------------
+
+    def add_placement(self, placement: Placement) -> bool:
+        """Cost: one conditional write; a read where one is there."""
+        return self._put(placement, lambda: self._cql.apply(ADD_PLACEMENT, _values(placement))[0])
+
+    def placements_of(self, pipe_ids: Sequence[str]) -> list[Placement | None]:
+        """Cost: a read each, side by side."""
+        found = self._cql.read_many([(PLACEMENT, (pipe_id,)) for pipe_id in pipe_ids])
+        return [_placement(rows[0]) if rows else None for rows in found]
+
+    def change_placement(self, old: Placement, new: Placement) -> bool:
+        """Cost: one conditional write; a read where it was changed already."""
+        if old.end not in (None, new.end):
+            return False
+        values = (*_values(new)[1:], old.pipe_id, old.version, old.end)
+        return self._put(new, lambda: self._cql.apply(CHANGE_PLACEMENT, values)[0])
+
+    def _put(self, placement: Placement, act: Callable[[], bool]) -> bool:
+        """Whether a placement is there after `act`, a conditional write that puts it there. Without
+        an answer it is tried again: one that is refused may have been done the time before."""
+        unsure: BackendError | None = None
+        for _ in range(UNSURE_MAX):
+            try:
+                return act() or self._is_placed(placement)
+            except BackendError as exc:
+                if not exc.outcome_unknown:
+                    raise (unsure or exc) from exc
+                unsure = exc
+        assert unsure is not None
+        raise unsure
+
+    def _is_placed(self, placement: Placement) -> bool:
+        (there,) = self.placements_of([placement.pipe_id])
+        return there is not None and there.version == placement.version
+
+    def forget_placements(self, pipe_ids: Sequence[str]) -> None:
+        """Cost: a conditional write each, side by side."""
+        left = list(pipe_ids)
+        for _ in range(UNSURE_MAX):
+            told = self._cql.apply_many([(FORGET_PLACEMENT, (pipe_id,)) for pipe_id in left])
+            left = [pipe_id for pipe_id, answer in zip(left, told, strict=True) if answer is None]
+            if not left:
+                return
+        raise BackendTimeoutError("placements could not be removed", outcome_unknown=True)
+
+    def placements(self) -> Iterator[Placement]:
+        """Cost: a read for each page."""
+        last = _BEFORE_ALL
+        while rows := self._cql.read(PLACEMENTS, (last, PAGE)):
+            yield from (_placement(row[:-1]) for row in rows)
+            last = rows[-1][-1]
+
+
+def _sidecar(row: Row) -> SidecarRow | None:
+    """A sidecar as it was read; None for what is left of one that is gone."""
+    *told, name, state, state_of = row
+    facts = dict(zip(_FACTS, told, strict=True))
+    if facts["address"] is None:
+        return None
+    now = SidecarState(state) if state_of == facts["generation"] else SidecarState.UP
+    return SidecarRow(name=name, state=now, **facts)
+
+
+def _values(placement: Placement) -> Row:
+    return (
+        placement.pipe_id,
+        placement.queue_name,
+        placement.strict,
+        [each.told() for each in placement.replicas],
+        placement.wanted,
+        placement.version,
+        placement.created_ms,
+        placement.end,
+    )
+
+
+def _placement(row: Row) -> Placement:
+    pipe_id, queue_name, strict, replicas, wanted, version, created_ms, end = row
+    at = tuple(replica_at(told) for told in replicas or ())
+    return Placement(pipe_id, queue_name, strict, at, wanted, version, created_ms, end)

@@ -1,0 +1,1 @@
+"""Replicas of extents in RocksDB: the engine below a sidecar."""

@@ -1,0 +1,188 @@
+"""The replicated store: an extent is replicas on several sidecars, kept alike by its writer.
+
+Nobody coordinates replicas but who writes them: no leader is elected, and sidecars do not talk to
+one another, but for repairs. An extent has one writer in all its life. Its *placement*, a row of
+the catalog, says which replicas it has; that does not change before it is sealed.
+
+- A frame is sent to all replicas at once and acknowledged when all have it on disk. When one
+  fails, or is much slower than all others, the extent is sealed and the pusher goes on in another
+  one, elsewhere.
+- Sealing: `Fence` a majority, which take no append from then on; take the smallest of their ends;
+  record it in the placement by compare-and-set; cut what lies past it. See `sealing`.
+
+Why that is exact, for every append, however long its writer was stopped and whatever clocks say:
+the writer acknowledges only what all replicas took. So each replica has everything acknowledged,
+and every end that was recorded covers it. A fenced replica takes no more; so from then on nothing
+is acknowledged any more. No lease takes part in it. One replica would be enough for that; that it
+takes a majority is for those that lie: one that lost what it had (its data directory, and so its
+generation; what it was told to be acknowledged; a part of a copy) does not count. And whatever
+counts as pushed by its end is on a majority, not only what was acknowledged.
+
+Frames past the end were never acknowledged, and are cut: there is nothing to rescue. A replica
+that was away when its extent was sealed is brought in line when it is back: by its own sidecar,
+which compares what it has with the placements, or by a repair, which copies it from another one.
+A replica without a placement (its writer died before it was recorded, or it was away when the
+extent was dropped) is collected by its sidecar after a safe time.
+
+Readers of an unsealed pipe stop at the acknowledged end, which the writer tells the replicas
+after each append without waiting for it; in the writer's own process it is known at once. It may
+lag, and never leads. Any replica will do: the nearest is read, and another one as soon as it does
+not answer or gives anything but what was asked for.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator, Sequence
+
+from cassq.catalog.port import Catalog
+from cassq.catalog.sidecar_rows import Placement, ReplicaAt
+from cassq.clock import Clock
+from cassq.extents.kept import Kept
+from cassq.extents.port import ExtentInfo, ExtentReader, ExtentStore
+from cassq.extents.sidecar.ahead import Ahead, AheadOfAll
+from cassq.extents.sidecar.dropping import drop_extents
+from cassq.extents.sidecar.health import Health
+from cassq.extents.sidecar.link import Access
+from cassq.extents.sidecar.links import Links
+from cassq.extents.sidecar.means import Means
+from cassq.extents.sidecar.network import Network
+from cassq.extents.sidecar.opening import open_extent
+from cassq.extents.sidecar.published import PublishedEnds, ask_ends, ends_told
+from cassq.extents.sidecar.reader import SLICE_BYTES, SidecarReader
+from cassq.extents.sidecar.repairing import Repairing
+from cassq.extents.sidecar.roster import Roster
+from cassq.extents.sidecar.sealing import sealed_end
+from cassq.extents.sidecar.settings import Settings
+from cassq.extents.sidecar.writer import LOOK_MS, SidecarWriter
+from cassq.frames import Place
+from cassq.ids import Ids
+from cassq.requests import Requests
+
+
+def open_sidecar_store(
+    catalog: Catalog,
+    clock: Clock,
+    ids: Ids,
+    settings: Settings,
+    network: Network | None = None,
+    requests: Requests | None = None,
+) -> SidecarStore:
+    """The store on the sidecars that `catalog` knows. network: another way to them than by
+    sockets. requests: counts what became of them. Cost: none, before it is used."""
+    if network is None:
+        access = Access(settings.token, settings.tls, ids.client)
+        network = Links(catalog.sidecars, catalog.identity, access)
+    return SidecarStore(catalog, clock, ids, settings, network, requests)
+
+
+class SidecarStore(ExtentStore):
+    """Extents on the sidecars of a catalog. Thread-safe. `network` is closed with it, `catalog`
+    is the caller's to close. look_ms: how often idle writers look whether they are sealed.
+    slice_bytes: how much a reader asks for at first; in order up to 32 times as much."""
+
+    seals_exactly = True
+    leaves_strays = True
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        clock: Clock,
+        ids: Ids,
+        settings: Settings,
+        network: Network,
+        requests: Requests | None = None,
+        *,
+        look_ms: int = LOOK_MS,
+        slice_bytes: int = SLICE_BYTES,
+    ) -> None:
+        health, roster = Health(clock), Roster(catalog, clock)
+        counted = requests or Requests()
+        self._means = Means(
+            catalog, network, health, roster, clock, ids, settings, counted, look_ms, slice_bytes
+        )
+        self._catalog = catalog
+        self._rng = random.Random(ids.version())
+        self.upkeep = Repairing(catalog, network, clock, ids, settings, self._rng)
+        self._kept = Kept()
+        self._ends = PublishedEnds(self._means)
+        self._ahead = AheadOfAll()
+        self._writers: dict[str, SidecarWriter] = {}
+
+    def create(self, pipe_id: str, queue_name: str, *, strict: bool = False) -> SidecarWriter:
+        """Raises StorageFullError when sidecars have no room, else BackendUnavailableError when
+        too few take it. Cost: a request to each of its sidecars, side by side, and a conditional
+        write."""
+        placement = open_extent(self._means, pipe_id, queue_name, strict=strict, rng=self._rng)
+        writer = SidecarWriter(self._means, placement, self._writer_closed)
+        self._writers[pipe_id] = writer
+        return writer
+
+    def reader(self, pipe_id: str) -> SidecarReader:
+        """Cost: one read of the catalog."""
+        return self._reader(self._means.placement(pipe_id))
+
+    def readers(self, pipe_ids: Sequence[str]) -> list[ExtentReader | None]:
+        """Cost: one read of the catalog each, side by side."""
+        placements = self._catalog.placements_of(pipe_ids)
+        return [None if found is None else self._reader(found) for found in placements]
+
+    def _reader(self, placement: Placement) -> SidecarReader:
+        ahead = Ahead(self._means, self._ahead)
+        return SidecarReader(
+            self._means, placement, self._kept, self._ends, self._writers.get, ahead
+        )
+
+    def seal(self, pipe_id: str) -> Place:
+        """Raises BackendUnavailableError while too few of the replicas can be fenced. Cost: a read;
+        the first time a request to each replica, side by side, and a conditional write."""
+        end = sealed_end(self._means, pipe_id)
+        writer = self._writers.get(pipe_id)
+        if writer is not None:
+            writer.was_sealed()
+        return Place(end, end)
+
+    def abandoned(self, pipe_id: str) -> bool:
+        """Only a writer that was closed is known to be gone. Cost: a read, and a request to each
+        of its sidecars."""
+        return bool(self.all_abandoned([pipe_id]))
+
+    def all_abandoned(self, pipe_ids: Sequence[str]) -> set[str]:
+        """Cost: a round of reads, and of requests."""
+        others = [pipe_id for pipe_id in pipe_ids if pipe_id not in self._writers]
+        placements = self._catalog.placements_of(others)
+        gone = {pipe_id for pipe_id, at in zip(others, placements, strict=True) if at is None}
+        return gone | self._closed([placement for placement in placements if placement])
+
+    def drop(self, pipe_ids: Sequence[str]) -> None:
+        """Raises BackendUnavailableError for those that are not sealed and whose writer could not
+        be kept from going on; the others are dropped. Cost: a read each, a request to each sidecar
+        that has some of them, side by side, and a write each."""
+        drop_extents(self._means, pipe_ids)
+
+    def extents(self, known: Collection[str] = ()) -> Iterator[ExtentInfo]:
+        found = [at for at in self._catalog.placements() if at.pipe_id not in known]
+        found.sort(key=lambda placement: placement.pipe_id)
+        closed = self._closed([at for at in found if at.pipe_id not in self._writers])
+        for at in found:
+            yield ExtentInfo(at.pipe_id, at.queue_name, at.pipe_id in closed)
+
+    def close(self) -> None:
+        self._means.network.close()
+
+    def _closed(self, placements: Sequence[Placement]) -> set[str]:
+        """Those whose writers have said that they stop, as far as it can be told."""
+        asked: dict[ReplicaAt, list[tuple[str, int]]] = {}
+        for placement in placements:
+            for replica in placement.replicas:
+                asked.setdefault(replica, []).append((placement.pipe_id, 0))
+        answers = ask_ends(self._means, asked, 0)
+        closed: set[str] = set()
+        for part, answer in zip(asked.values(), answers, strict=True):
+            for (pipe_id, _), end in zip(part, ends_told(answer, len(part)), strict=True):
+                if end is not None and end[3]:
+                    closed.add(pipe_id)
+        return closed
+
+    def _writer_closed(self, pipe_id: str) -> None:
+        self._writers.pop(pipe_id, None)

@@ -1,0 +1,96 @@
+"""Reading ahead: the next slice of an extent is under way while the present one is used."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+from weakref import WeakSet
+
+from cassq.catalog.sidecar_rows import ReplicaAt
+from cassq.errors import BackendTimeoutError
+from cassq.extents.sidecar.means import Means, call_of
+from cassq.extents.sidecar.network import Answer, Begun, Patience
+from cassq.extents.words import Read
+
+# Of all readers of a store together.
+AHEAD_BYTES_MAX = 32 * 1024 * 1024
+# Who took longer for a slice than this is in no hurry; and a sidecar keeps no answer for ever.
+AHEAD_MS = 2000
+
+
+class AheadOfAll:
+    """Whoever reads ahead in one store, for a bound on all of them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._some: WeakSet[Ahead] = WeakSet()
+
+    def admits(self, one: Ahead, size: int) -> bool:
+        """Whether there is room for so many bytes more."""
+        with self._lock:
+            self._some.add(one)
+            return size + sum(each.size for each in self._some) <= AHEAD_BYTES_MAX
+
+
+class _UnderWay(NamedTuple):
+    """A slice that was asked for, and of whom."""
+
+    replica: ReplicaAt
+    request: Read
+    answer: Begun
+
+
+class Ahead:
+    """What one reader has asked for ahead: one slice at most.
+
+    Memory: the slice, here or on its way, at most `bytes_max` of its request, or one frame if
+    that is longer. What is not taken is dropped, with its connection; nobody else hears of it, and
+    of an answer that is no slice neither: it is asked for once more.
+    """
+
+    def __init__(self, means: Means, others: AheadOfAll) -> None:
+        self._means = means
+        self._others = others
+        self._under_way: _UnderWay | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes that are under way, at most."""
+        under_way = self._under_way
+        return 0 if under_way is None else under_way.request.bytes_max
+
+    def begin(self, replica: ReplicaAt, request: Read) -> None:
+        """Ask a replica for the next slice, if there is room, and a connection at hand."""
+        self.drop()
+        if not self._others.admits(self, request.bytes_max):
+            return
+        begun = self._means.network.begin(call_of(replica, [request]))
+        if begun is not None:
+            self._under_way = _UnderWay(replica, request, begun)
+
+    def go_on(self) -> None:
+        """Take in what has come. Cost: a call of the system, while something is under way."""
+        if self._under_way is not None:
+            self._under_way.answer.go_on()
+
+    def taken(self, replicas: Sequence[ReplicaAt], seq: int, seconds: float) -> list[Answer] | None:
+        """What came of the slice from `seq` on, if just that replica was asked for it; None where
+        it has to be asked for. In any case nothing is under way any more."""
+        under_way = self._under_way
+        if under_way is None:
+            return None
+        if [under_way.replica] != list(replicas) or under_way.request.seq != seq:
+            self.drop()
+            return None
+        self._under_way = None
+        answer = under_way.answer.end(Patience(seconds, 0.0, 1))
+        if answer.done or isinstance(answer.error, BackendTimeoutError):
+            return [answer]
+        return None
+
+    def drop(self) -> None:
+        """Nobody wants it any more."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.answer.drop()

@@ -1,0 +1,57 @@
+"""Dropping extents: their replicas, then their placements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cassq.catalog.sidecar_rows import Placement, ReplicaAt
+from cassq.errors import BackendUnavailableError
+from cassq.extents.sidecar.means import Means, call_of
+from cassq.extents.sidecar.network import Patience
+from cassq.extents.words import EXTENTS_MAX, Drop
+
+# A sidecar that has not answered so many seconds after another has is not waited for: it collects
+# what it keeps by itself.
+LAG = 0.2
+
+
+def drop_extents(means: Means, pipe_ids: Sequence[str]) -> None:
+    """Remove these extents, as far as they are there.
+
+    The writer of one that is not sealed may live. It is stopped by any replica that is gone: where
+    none can be reached the extent stays, and BackendUnavailableError tells so in the end.
+    """
+    placements = [at for at in means.catalog.placements_of(pipe_ids) if at is not None]
+    if not placements:
+        return
+    reached = _dropped_at(means, placements)
+    stuck = [at for at in placements if at.end is None and reached.isdisjoint(at.replicas)]
+    if stuck:
+        lost = means.roster.lost([replica for at in stuck for replica in at.replicas])
+        stuck = [at for at in stuck if lost.isdisjoint(at.replicas)]
+    left = {at.pipe_id for at in stuck}
+    means.catalog.forget_placements([at.pipe_id for at in placements if at.pipe_id not in left])
+    if stuck:
+        raise BackendUnavailableError(
+            f"{len(stuck)} extents cannot be dropped, {stuck[0].pipe_id} among them: they are not"
+            " sealed, and none of their sidecars answers"
+        )
+
+
+def _dropped_at(means: Means, placements: Sequence[Placement]) -> set[ReplicaAt]:
+    """Drop the replicas of these; where that was done."""
+    parts: dict[ReplicaAt, list[str]] = {}
+    for placement in placements:
+        for replica in placement.replicas:
+            parts.setdefault(replica, []).append(placement.pipe_id)
+    calls = [
+        call_of(
+            replica,
+            [Drop(part[at : at + EXTENTS_MAX]) for at in range(0, len(part), EXTENTS_MAX)],
+        )
+        for replica, part in parts.items()
+    ]
+    patience = Patience(means.settings.lag, LAG, max(1, len(calls) - 1))
+    answers = means.network.exchange(calls, patience)
+    means.health.note(answers, slow=False)
+    return {replica for replica, answer in zip(parts, answers, strict=True) if answer.error is None}

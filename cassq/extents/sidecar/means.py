@@ -1,0 +1,69 @@
+"""What the parts of the replicated store work with, and what they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cassq.catalog.port import Catalog
+from cassq.catalog.sidecar_rows import Placement, ReplicaAt
+from cassq.clock import Clock
+from cassq.errors import BackendError
+from cassq.extents.port import ExtentMissingError
+from cassq.extents.sidecar.health import Health
+from cassq.extents.sidecar.network import Call, Network
+from cassq.extents.sidecar.roster import Roster
+from cassq.extents.sidecar.settings import Settings
+from cassq.extents.words import Code, RefusedError, Request
+from cassq.ids import Ids
+from cassq.requests import Requests
+
+# A pipe has one writer in all its life; who seals it is of the next epoch.
+WRITER_EPOCH, SEALER_EPOCH = 1, 2
+
+
+class Means(NamedTuple):
+    """Of one store. look_ms: how often an idle writer looks whether its extent is sealed.
+    slice_bytes: how much the first read of an extent asks for."""
+
+    catalog: Catalog
+    network: Network
+    health: Health
+    roster: Roster
+    clock: Clock
+    ids: Ids
+    settings: Settings
+    requests: Requests
+    look_ms: int
+    slice_bytes: int
+
+    def placement(self, pipe_id: str) -> Placement:
+        """Where a pipe's extent is; ExtentMissingError when it has none. Cost: a read."""
+        found = self.catalog.placements_of([pipe_id])[0]
+        if found is None:
+            raise missing(pipe_id)
+        return found
+
+
+def call_of(replica: ReplicaAt, requests: Sequence[Request]) -> Call:
+    """Requests to where a replica is."""
+    return Call(replica.sidecar, replica.generation, requests)
+
+
+def majority(replicas: int) -> int:
+    """How many of so many replicas have to agree."""
+    return replicas // 2 + 1
+
+
+def refused_as(error: BackendError | None, *codes: Code) -> bool:
+    """Whether a call was refused for one of these reasons."""
+    return isinstance(error, RefusedError) and error.code in codes
+
+
+def missing(pipe_id: str) -> ExtentMissingError:
+    """There is no such extent."""
+    return ExtentMissingError(
+        f"the extent of pipe {pipe_id} is missing",
+        hint="restore it from a backup, or give its messages up with `cassq queue delete`",
+        retryable=False,
+    )

@@ -1,0 +1,166 @@
+"""Opening an extent: its replicas are made on several sidecars, then its placement is recorded."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence
+
+from cassq.catalog.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarState
+from cassq.errors import (
+    BackendError,
+    BackendTimeoutError,
+    BackendUnavailableError,
+    StorageFullError,
+)
+from cassq.extents.sidecar.means import WRITER_EPOCH, Means, majority, refused_as
+from cassq.extents.sidecar.network import Call, Patience
+from cassq.extents.sidecar.placing import chosen, takers
+from cassq.extents.words import Code, Open, RefusedError
+
+logger = logging.getLogger("cassq")
+
+# A sidecar that has not made its replica so many seconds after another has is passed over.
+OPEN_LAG = 0.3
+# Replicas that no placement names are collected by their sidecars after an hour: who took half of
+# that to make them begins anew.
+OPEN_MS_MAX = 1_800_000
+TRIES = 4
+_FULL = "read-only, for want of space"
+
+
+def open_extent(
+    means: Means, pipe_id: str, queue_name: str, *, strict: bool, rng: random.Random
+) -> Placement:
+    """Make a new extent: on as many sidecars as it is to be on, or at least on a majority of so
+    many, which is told and counted. Its existence is durable then.
+
+    Raises StorageFullError when sidecars have no room, else BackendUnavailableError when there
+    are too few, or when the pipe has an extent. Cost: a request to each, side by side, and a
+    conditional write; for each that fails one more.
+    """
+    began_ms = means.clock.boot_ms()
+    wanted = means.settings.replicas
+    replicas = _Opening(means, Open(pipe_id, WRITER_EPOCH, queue_name, strict), rng).replicas()
+    now_ms = means.clock.boot_ms()
+    if now_ms - began_ms >= OPEN_MS_MAX:
+        raise BackendTimeoutError(f"it took too long to make the extent of pipe {pipe_id}")
+    placement = Placement(
+        pipe_id,
+        queue_name,
+        strict,
+        tuple(replicas),
+        wanted,
+        means.ids.version(),
+        means.catalog.now_ms(),
+    )
+    if not _recorded(means, placement):
+        # What was opened may be of the extent that is there, so it is left as it is.
+        raise BackendUnavailableError(
+            f"there is an extent of pipe {pipe_id} already", retryable=False
+        )
+    if len(replicas) < wanted:
+        means.requests.count("under_replicated")
+        names = ", ".join(replica.sidecar for replica in replicas)
+        logger.warning("pipe %s has %d of %d replicas: %s", pipe_id, len(replicas), wanted, names)
+    return placement
+
+
+def _recorded(means: Means, placement: Placement) -> bool:
+    for tries_left in reversed(range(TRIES)):
+        try:
+            return means.catalog.add_placement(placement)
+        except BackendError as exc:
+            if not (exc.outcome_unknown and tries_left):
+                raise
+    return False
+
+
+class _Opening:
+    """The sidecars that were asked, and what they said."""
+
+    def __init__(self, means: Means, request: Open, rng: random.Random) -> None:
+        self._means = means
+        self._request = request
+        self._rng = rng
+        self._wanted = means.settings.replicas
+        self._opened: list[SidecarRow] = []
+        self._asked: set[tuple[str, str]] = set()  # by name and generation
+        self._slow: dict[str, SidecarRow] = {}  # they did not answer, or not in time
+        self._errors: dict[str, BackendError] = {}
+
+    def replicas(self) -> list[ReplicaAt]:
+        """Those that opened."""
+        means, needed = self._means, majority(self._wanted)
+        health, patience = means.health, means.settings.patience
+        quick = Patience(means.settings.lag, OPEN_LAG, 1)
+        rows = takers(means.roster.rows(), means.catalog.now_ms())
+        self._ask([row for row in rows if not health.avoided(row.name)], quick)
+        if len(self._opened) < needed:
+            means.roster.outdated()
+            rows = takers(means.roster.rows(), means.catalog.now_ms())
+            self._ask([row for row in rows if _key(row) not in self._asked], quick)
+        if len(self._opened) < needed and self._slow:
+            self._ask(
+                list(self._slow.values()), Patience(patience, OPEN_LAG, needed - len(self._opened))
+            )
+        if len(self._opened) < needed:
+            raise self._too_few(needed)
+        return [ReplicaAt(row.name, row.generation) for row in self._opened]
+
+    def _ask(self, rows: Sequence[SidecarRow], patience: Patience) -> None:
+        """Go on until there are enough, or nobody is left to be asked."""
+        left = list(rows)
+        while left and len(self._opened) < self._wanted:
+            count = self._wanted - len(self._opened)
+            zone = self._means.settings.zone
+            picked = chosen(left, count, self._rng, beside=self._opened, zone=zone)
+            left = [row for row in left if row not in picked]
+            calls = [Call(row.name, row.generation, [self._request]) for row in picked]
+            answers = self._means.network.exchange(calls, patience)
+            self._means.health.note(answers)
+            for row, answer in zip(picked, answers, strict=True):
+                self._asked.add(_key(row))
+                self._slow.pop(row.name, None)
+                if answer.error is None:
+                    self._opened.append(row)
+                    continue
+                self._errors[row.name] = answer.error
+                self._means.roster.outdated()
+                if not isinstance(answer.error, RefusedError):
+                    self._slow[row.name] = row
+
+    def _too_few(self, needed: int) -> BackendError:
+        errors, opened = self._errors, len(self._opened)
+        rows = self._means.roster.rows()
+        reasons = {row.name: _not_asked(row, self._means.catalog.now_ms()) for row in rows}
+        full = {name for name, why in reasons.items() if why == _FULL}
+        full |= {name for name, error in errors.items() if refused_as(error, Code.FULL)}
+        reasons |= {name: error.message for name, error in errors.items()}
+        told = f"{opened} of the {needed} sidecars that a new pipe needs took it, "
+        told += f"{len(rows)} are registered here"
+        told += "".join(f"; {name}: {why}" for name, why in sorted(reasons.items()) if why)
+        if len(full) >= needed - opened:
+            return StorageFullError(told)
+        hints = sorted({error.hint for error in errors.values() if error.hint})
+        if hints:
+            hint = "; ".join(hints)
+        elif len(rows) < needed:
+            hint = "start sidecars with this catalog (`cassq sidecar serve`)"
+            hint += ", or ask for fewer with replicas= in the URL"
+        else:
+            hint = "see `cassq sidecar list`, and why these did not take it"
+        return BackendUnavailableError(told, hint=hint)
+
+
+def _not_asked(row: SidecarRow, now_ms: int) -> str:
+    """Why a sidecar is not asked to take a new extent; "" if it is."""
+    if row.state is not SidecarState.UP:
+        return row.state.name.lower()
+    if not row.alive(now_ms):
+        return f"no sign of life for {(now_ms - row.seen_ms) / 1000:.0f} s"
+    return _FULL if row.read_only else ""
+
+
+def _key(row: SidecarRow) -> tuple[str, str]:
+    return row.name, row.generation

@@ -1,0 +1,191 @@
+"""The published ends of extents, as one process knows them: asked for many at once.
+
+A sidecar answers for all extents asked for in one request. Who wants to know one end asks for all
+that somebody has said will be asked for, and others wait for that answer too, if it was asked for
+after they said so: a popper that is about to sleep must not miss what came a moment ago.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+
+from cassq.catalog.sidecar_rows import Placement, ReplicaAt
+from cassq.clock import wait_event
+from cassq.extents.sidecar.health import Health
+from cassq.extents.sidecar.means import Means, call_of
+from cassq.extents.sidecar.network import Answer, Patience
+from cassq.extents.sidecar.replicas import nearest
+from cassq.extents.words import EXTENTS_MAX, Ends
+
+# An end that was asked for so lately is new enough.
+FRESH_MS = 4
+# Where frames came that nobody called acknowledged yet, a sidecar waits so long for that.
+WAIT_MS = 3
+# How many seconds a sidecar is waited for, and when all others have answered: an end may lag.
+PATIENCE, LAG = 0.2, 0.05
+
+# Those read last are known; each takes some hundred bytes.
+KNOWN_MAX = 10_000
+
+# What a sidecar tells of an extent: acked, end, fenced, closed, idle milliseconds.
+End = tuple[int, int, bool, bool, int]
+
+
+class Published:
+    """The end of what is acknowledged in one extent, as last heard.
+
+    absent: where it was looked for last, there is no such extent.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        self.end = 0
+        self.asked_ms: int | None = None
+        self.round: threading.Event | None = None  # while it is being asked for
+        self.absent = False
+        self.tried: set[ReplicaAt] = set()  # in this round
+
+    def learn(self, end: int) -> None:
+        """It is there, or further."""
+        self.end = max(self.end, end)
+
+
+class PublishedEnds:
+    """The published ends of the extents that are being read. Thread-safe."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._lock = threading.Lock()
+        self._late = Health(means.clock)  # too slow for this, if not for all
+        self._known: OrderedDict[str, Published] = OrderedDict()
+        self._wanted: dict[str, Published] = {}
+
+    def of(self, placement: Placement) -> Published:
+        with self._lock:
+            found = self._known.setdefault(placement.pipe_id, Published(placement))
+            self._known.move_to_end(placement.pipe_id)
+            if len(self._known) > KNOWN_MAX:
+                self._known.popitem(last=False)
+            found.placement = placement
+            return found
+
+    def want(self, published: Published) -> None:
+        """Say that its end will be asked for, as it is from now on."""
+        with self._lock:
+            self._wanted[published.placement.pipe_id] = published
+
+    def refresh(self, published: Published) -> None:
+        """Have it hear of the end, as far as anybody can tell. Cost: none if it was asked for just
+        now, and since it was last wanted; else one request to each sidecar that has an extent
+        wanted."""
+        if not self._is_fresh(published):
+            self._join(published)
+        if published.placement.pipe_id in self._wanted:
+            self._join(published)  # the first one may have been asked for before
+
+    def _is_fresh(self, published: Published) -> bool:
+        asked_ms = published.asked_ms
+        if asked_ms is None or published.placement.pipe_id in self._wanted:
+            return False
+        return self._means.clock.boot_ms() - asked_ms < FRESH_MS
+
+    def _join(self, published: Published) -> None:
+        """Wait for who asks already, or ask for all that is wanted."""
+        mine = threading.Event()
+        with self._lock:
+            under_way = published.round
+            asked = [] if under_way is not None else [published, *self._wanted.values()]
+            self._wanted = {} if asked else self._wanted
+            for each in asked:
+                each.round = mine
+        try:
+            if under_way is None:
+                self._ask(list({each.placement.pipe_id: each for each in asked}.values()))
+            elif not wait_event(under_way, self._means.settings.patience):
+                published.round = None  # who asked was interrupted
+        finally:
+            for each in asked:
+                each.round = None
+            mine.set()
+
+    def _ask(self, wanted: Sequence[Published]) -> None:
+        """Ask the nearest replica of each, and the next one of those of which it cannot tell; at
+        first all of them, for what a writer tells in passing may have come to some alone."""
+        now_ms = self._means.clock.boot_ms()
+        new = [each for each in wanted if each.asked_ms is None]
+        for each in wanted:
+            each.asked_ms, each.absent = now_ms, False
+            each.tried.clear()
+        parts: dict[ReplicaAt, list[Published]] = {}
+        for each in new:
+            for replica in self._untried(each):
+                parts.setdefault(replica, []).append(each)
+        left = [each for each in wanted if each not in new]
+        while left or parts:
+            for each in left:
+                for replica in self._untried(each)[:1]:
+                    parts.setdefault(replica, []).append(each)
+            left, parts = self._ask_these(parts), {}
+
+    def _untried(self, published: Published) -> list[ReplicaAt]:
+        """The replicas to ask, in order; none of those that failed lately: an end may lag."""
+        healths = (self._means.health, self._late)
+        return [
+            replica
+            for replica in nearest(self._means, published.placement)
+            if replica not in published.tried
+            and not any(health.avoided(replica.sidecar) for health in healths)
+        ]
+
+    def _ask_these(self, parts: Mapping[ReplicaAt, Sequence[Published]]) -> list[Published]:
+        """Ask each replica's sidecar for these; those of which none could tell."""
+        asked = {
+            replica: [(each.placement.pipe_id, each.end) for each in part]
+            for replica, part in parts.items()
+        }
+        answers = ask_ends(self._means, asked, WAIT_MS)
+        self._late.note(answers)
+        all_asked = {id(each): each for part in parts.values() for each in part}
+        heard: set[int] = set()
+        for (replica, part), answer in zip(parts.items(), answers, strict=True):
+            for published, end in zip(part, ends_told(answer, len(part)), strict=True):
+                published.tried.add(replica)
+                if end is not None:
+                    published.learn(end[0])
+                    heard.add(id(published))
+                elif answer.error is None:
+                    published.absent = True
+        for key in heard:
+            all_asked.pop(key).absent = False
+        return list(all_asked.values())
+
+
+def ask_ends(
+    means: Means, asked: Mapping[ReplicaAt, Sequence[tuple[str, int]]], wait_ms: int
+) -> list[Answer]:
+    """Ask the sidecars of these replicas for the ends of extents: an answer for each. asked: pipe
+    ids, and what is known."""
+    if not asked:
+        return []
+    calls = [
+        call_of(replica, [Ends(some, wait_ms) for some in _cut(part)])
+        for replica, part in asked.items()
+    ]
+    patience = Patience(PATIENCE, LAG, max(1, len(calls) - 1))
+    answers = means.network.exchange(calls, patience)
+    means.health.note(answers, slow=False)
+    return answers
+
+
+def ends_told(answer: Answer, count: int) -> list[End | None]:
+    """What an answer says of the `count` extents asked for; nothing if it failed."""
+    if answer.error is not None:
+        return [None] * count
+    return [end for reply in answer.replies for end in reply.ends]
+
+
+def _cut(asked: Sequence[tuple[str, int]]) -> Iterable[Sequence[tuple[str, int]]]:
+    for at in range(0, len(asked), EXTENTS_MAX):
+        yield asked[at : at + EXTENTS_MAX]

@@ -1,0 +1,341 @@
+"""Reading an extent from its replicas: by slices, frame by verified frame.
+
+Who reads in order, and fast, has the next slice under way while the present one is used. It is
+asked for when a slice followed the one before, both read within `AHEAD_MS`, and there is certainly
+more: so never for a few messages. It is dropped when the reader jumps, goes to another replica, or
+is closed.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+
+from cassq.catalog.sidecar_rows import Placement, ReplicaAt
+from cassq.errors import BackendError
+from cassq.extents.kept import Kept
+from cassq.extents.port import ExtentReader, ExtentUnavailableError, Slice
+from cassq.extents.sidecar.ahead import AHEAD_MS, Ahead
+from cassq.extents.sidecar.means import Means, call_of, majority, missing, refused_as
+from cassq.extents.sidecar.network import Answer, Patience
+from cassq.extents.sidecar.published import PublishedEnds
+from cassq.extents.sidecar.replicas import nearest
+from cassq.extents.sidecar.writer import SidecarWriter
+from cassq.extents.words import Code, Frames, Read, RefusedError, Turn
+from cassq.frames import Frame, FrameError, Place, decode, frame_span, pipe_key
+
+logger = logging.getLogger("cassq")
+
+# The first slice of an extent, or after a jump; in order each is twice the one before, up to so
+# many times as much.
+SLICE_BYTES, _GROWTH_MAX = 128 * 1024, 32
+_FRAMES_MAX = 10_000
+
+
+class SidecarReader(ExtentReader):
+    """Reads one extent; keeps the last slice for the next read. Memory: two slices, the present
+    one and the next; each of 4 MiB at most, or one frame if that is longer.
+
+    kept, ends: what other readers of this process read, and how far pipes go. local: the writer
+    of a pipe, when it is one of this process. ahead: its own.
+    """
+
+    earlier_boot = False
+
+    def __init__(
+        self,
+        means: Means,
+        placement: Placement,
+        kept: Kept,
+        ends: PublishedEnds,
+        local: Callable[[str], SidecarWriter | None],
+        ahead: Ahead,
+    ) -> None:
+        self._means = means
+        self._placement = placement
+        self._kept = kept
+        self._ends = ends
+        self._local = local
+        self._pipe_id = placement.pipe_id
+        self._key = pipe_key(placement.pipe_id)
+        self._published = ends.of(placement)
+        self._slice = _NOTHING
+        self._frame: Frame | None = None
+        self._bad: set[ReplicaAt] = set()  # they had not what was asked for
+        self._next_seq = 0  # where a read in order begins
+        self._in_order = True
+        self._slice_bytes = means.slice_bytes
+        self._ahead = ahead
+        self._loaded_ms = 0
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def published(self) -> Place:
+        """As far as it is known, when no sidecar can tell at the moment, or it was dropped."""
+        published = self._published
+        writer = self._local(self._pipe_id)
+        if writer is not None:
+            published.learn(writer.end.seq)
+        elif self._placement.end is None:
+            self._ends.refresh(published)
+            if published.absent:
+                self._placement = self._looked_up() or self._placement
+        published.learn(self._placement.end or 0)
+        return Place(published.end, published.end)
+
+    def ask_published(self) -> None:
+        if self._placement.end is None and self._local(self._pipe_id) is None:
+            self._ends.want(self._published)
+
+    def ask_turn(self) -> int:
+        writer = self._local(self._pipe_id)
+        if writer is not None:
+            writer.want_turn()
+            return writer.last_append_ms
+        means, replicas = self._means, self._placement.replicas
+        calls = [call_of(replica, [Turn(self._pipe_id)]) for replica in replicas]
+        patience = Patience(means.settings.lag, 0.0, majority(len(replicas)))
+        answers = means.network.exchange(calls, patience)
+        means.health.note(answers, slow=False)
+        idle_ms: list[int] = [a.replies[0].idle_ms for a in answers if a.error is None]
+        if not idle_ms:
+            self._look_up()
+            return 0  # whoever has waited long enough seals it, if that can be done
+        return means.clock.boot_ms() - min(idle_ms)
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def read(self, start: Place, end_seq: int, limit: int, bytes_max: int) -> list[Slice]:
+        slices: list[Slice] = []
+        seq, base = start.seq, start.pos
+        self._in_order = seq == self._next_seq
+        total = 0
+        self._ahead.go_on()
+        while seq < end_seq and limit > 0:
+            try:
+                frame = self._holding(seq, base, end_seq, limit)
+            except FrameError:
+                if slices:
+                    break  # what lies before the damage is good; the next read tells of it
+                raise
+            if slices and total + frame.size > bytes_max:
+                break
+            first = seq - frame.base_seq
+            last = min(frame.count, first + limit, end_seq - frame.base_seq)
+            slices.append(Slice(frame, first, last))
+            if last - first < frame.count:
+                self._kept.put(self._pipe_id, frame.base_seq, frame)
+            total += frame.size
+            limit -= last - first
+            seq += last - first
+            base = frame.end_seq
+        self._next_seq = seq
+        return slices
+
+    def place_after(self, start: Place, slices: Sequence[Slice]) -> Place:
+        frame, _, last = slices[-1]
+        seq = frame.base_seq + last
+        return Place(seq, seq if last == frame.count else frame.base_seq)
+
+    def close(self) -> None:
+        self._slice, self._frame = _NOTHING, None
+        self._ahead.drop()
+
+    def _holding(self, seq: int, base: int, end_seq: int, limit: int) -> Frame:
+        """The verified frame that holds `seq`. base: of that or of an earlier one."""
+        frame = self._frame
+        if frame is not None and frame.base_seq <= seq < frame.end_seq:
+            return frame
+        kept = self._kept.get(self._pipe_id, base)
+        if kept is not None and seq < kept[1].end_seq:
+            self._frame = kept[1]
+            return kept[1]
+        at = self._slice.find(seq)
+        if at is not None:
+            try:
+                return self._opened(at)
+            except FrameError as exc:
+                if self._slice.replica is not None:
+                    self._changes_over(self._slice.replica, exc)
+        return self._loaded(seq, end_seq, limit)
+
+    def _opened(self, at: int) -> Frame:
+        """The frame that stands at `at` of the slice."""
+        frame = self._frame = decode(self._slice.data, at, pipe_key=self._key)
+        return frame
+
+    # --- slices -------------------------------------------------------------------------------
+
+    def _loaded(self, seq: int, end_seq: int, limit: int) -> Frame:
+        """The frame that holds `seq`, read with some that follow, from the first replica that has
+        it whole. Cost: one request, which may be under way already; one more for each replica
+        that has not."""
+        follows = self._slice.replica is not None and self._slice.end == seq
+        self._slice, self._frame = _NOTHING, None
+        request = self._request(seq, end_seq, limit)
+        asked: dict[ReplicaAt, Answer] = {}
+        for replicas, seconds in self._tries(asked):
+            answers = self._ask(replicas, request, seconds)
+            asked |= dict(zip(replicas, answers, strict=True))
+            if self._frame is not None:
+                self._grow()
+                self._look_ahead(follows, request.end_seq)
+                return self._frame
+        before = self._placement
+        self._look_up()
+        if self._placement.replicas != before.replicas:
+            return self._loaded(seq, end_seq, limit)  # it was repaired meanwhile
+        raise self._failed(seq, asked)
+
+    def _tries(self, asked: dict[ReplicaAt, Answer]) -> Iterator[tuple[list[ReplicaAt], float]]:
+        """Which replicas to ask next, and for how many seconds: one after another for as long as
+        all others would not wait for one; then those together that did not answer, for longer.
+        Where all have failed lately they are asked once."""
+        means = self._means
+        replicas = nearest(means, self._placement, self._bad)
+        if all(means.health.avoided(replica.sidecar) for replica in replicas):
+            yield replicas, means.settings.lag
+            return
+        for replica in replicas:
+            yield [replica], means.settings.lag
+        silent = [
+            replica
+            for replica, answer in asked.items()
+            if not isinstance(answer.error, (RefusedError, _BadFrameError))
+        ]
+        if silent:
+            yield silent, means.settings.patience
+
+    def _ask(
+        self, replicas: Sequence[ReplicaAt], request: Read, seconds: float
+    ) -> Iterator[Answer]:
+        """Read from these; the first good slice that comes is taken."""
+        calls = [call_of(replica, [request]) for replica in replicas]
+        answers = self._ahead.taken(replicas, request.seq, seconds)
+        if answers is None:
+            answers = self._means.network.exchange(calls, Patience(seconds, 0.0, 1))
+        self._means.health.note(answers)
+        for replica, answer in zip(replicas, answers, strict=True):
+            error = answer.error
+            if error is None and self._frame is None:
+                try:
+                    self._slice = _Piece(replica, answer.replies[0], request.seq)
+                    self._opened(self._slice.first)
+                except FrameError as exc:
+                    self._slice = _NOTHING
+                    self._changes_over(replica, exc)
+                    answer = answer._replace(error=_BadFrameError(exc.message))
+            elif refused_as(error, Code.UNKNOWN, Code.DAMAGED) and error is not None:
+                self._changes_over(replica, error)
+            elif error is not None:
+                self._means.requests.count("changed_over")
+            yield answer
+
+    def _request(self, seq: int, end_seq: int, limit: int) -> Read:
+        if not self._in_order:
+            size = self._slice_bytes = self._means.slice_bytes
+            return Read(self._pipe_id, seq, end_seq, size, min(limit, _FRAMES_MAX), 0)
+        known = max(end_seq, self._published.end)
+        return Read(self._pipe_id, seq, known, self._slice_bytes, _FRAMES_MAX, 0)
+
+    def _grow(self) -> None:
+        if self._in_order:
+            most = _GROWTH_MAX * self._means.slice_bytes
+            self._slice_bytes = min(2 * self._slice_bytes, most)
+
+    def _look_ahead(self, follows: bool, end_seq: int) -> None:
+        """Ask for what comes after the slice that was loaded. follows: it came after another.
+        end_seq: below it everything is acknowledged."""
+        now_ms, piece = self._means.clock.boot_ms(), self._slice
+        fast, self._loaded_ms = now_ms - self._loaded_ms <= AHEAD_MS, now_ms
+        if follows and fast and self._in_order and piece.end < end_seq and piece.replica:
+            self._ahead.begin(piece.replica, self._request(piece.end, end_seq, 0))
+
+    def _changes_over(self, replica: ReplicaAt, exc: Exception) -> None:
+        """A replica is not good: the others are read from now on."""
+        self._means.requests.count("changed_over")
+        level = logging.DEBUG if replica in self._bad else logging.WARNING
+        logger.log(level, "pipe %s on sidecar %s: %s", self._pipe_id, replica.sidecar, exc)
+        self._bad.add(replica)
+
+    def _look_up(self) -> None:
+        """See where it is now; ExtentMissingError when it is nowhere."""
+        placement = self._looked_up()
+        if placement is None:
+            raise missing(self._pipe_id)
+        self._placement = placement
+
+    def _looked_up(self) -> Placement | None:
+        placement = self._means.catalog.placements_of([self._pipe_id])[0]
+        if placement is not None:
+            self._published.placement = placement
+        return placement
+
+    def _failed(self, seq: int, asked: dict[ReplicaAt, Answer]) -> Exception:
+        """Why no replica gave a good frame."""
+        lost = self._means.roster.lost(self._placement.replicas)
+        left = [answer for replica, answer in asked.items() if replica not in lost]
+        known = [
+            answer
+            for answer in left
+            if isinstance(answer.error, _BadFrameError)
+            or refused_as(answer.error, Code.UNKNOWN, Code.DAMAGED)
+        ]
+        if len(known) < len(left):
+            return self._unreachable(left)
+        if all(refused_as(answer.error, Code.UNKNOWN) for answer in left):
+            return missing(self._pipe_id)
+        told = "; ".join(f"{answer.sidecar}: {answer.error}" for answer in left)
+        return FrameError(
+            f"pipe {self._pipe_id}, the frame at seq {seq}: no replica has it whole ({told})",
+            pipe_id=self._pipe_id,
+        )
+
+    def _unreachable(self, answers: Sequence[Answer]) -> BackendError:
+        told = "; ".join(f"{a.sidecar}: {a.error.message}" for a in answers if a.error)
+        return ExtentUnavailableError(
+            f"no replica of pipe {self._pipe_id} can be read ({told})",
+            hint="it is read when one of their sidecars is back: `cassq sidecar list` shows them",
+        )
+
+
+class _BadFrameError(BackendError):
+    """A replica gave a frame that is damaged, or none."""
+
+
+class _Piece:
+    """Frames that follow one another, as a replica gave them. first: where the one stands that was
+    asked for. Raises FrameError when that is not there."""
+
+    def __init__(self, replica: ReplicaAt | None, frames: Frames, seq: int) -> None:
+        self.replica = replica
+        self.data = frames.frames
+        self._bases: list[int] = []
+        self._at: list[int] = []
+        self.end = 0
+        at = 0
+        while at < len(self.data):
+            try:
+                span = frame_span(self.data, at)
+            except FrameError:
+                break  # told when it comes to that
+            if (self._bases and span.base_seq != self.end) or at + span.size > len(self.data):
+                break
+            self._bases.append(span.base_seq)
+            self._at.append(at)
+            self.end = span.base_seq + span.messages
+            at += span.size
+        found = self.find(seq)
+        if found is None and replica is not None:
+            raise FrameError(f"it has no frame with seq {seq}, and ends at {frames.end}")
+        self.first = found or 0
+
+    def find(self, seq: int) -> int | None:
+        """Where the frame stands that holds `seq`."""
+        if not self._bases or not self._bases[0] <= seq < self.end:
+            return None
+        return self._at[bisect_right(self._bases, seq) - 1]
+
+
+_NOTHING = _Piece(None, Frames(0, b""), 0)

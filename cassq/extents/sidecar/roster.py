@@ -1,0 +1,64 @@
+"""The roster: the sidecars of a catalog, as they were a moment ago."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from cassq.catalog.port import Catalog
+from cassq.catalog.sidecar_rows import ReplicaAt, SidecarRow, SidecarState
+from cassq.clock import Clock
+from cassq.errors import BackendError
+
+logger = logging.getLogger("cassq")
+
+FRESH_MS = 1000
+
+
+class Roster:
+    """Rows of sidecars, read again when they are a second old. Thread-safe."""
+
+    def __init__(self, catalog: Catalog, clock: Clock) -> None:
+        self._catalog = catalog
+        self._clock = clock
+        self._read: tuple[int, dict[str, SidecarRow]] | None = None
+
+    def rows(self) -> Sequence[SidecarRow]:
+        """By name; as they were, if the catalog cannot tell. Cost: at most a read a second."""
+        return list(self._rows().values())
+
+    def zone_of(self, sidecar: str) -> str:
+        """The zone of a sidecar; "" if it is not known. Cost: as `rows`."""
+        row = self._rows().get(sidecar)
+        return row.zone if row is not None else ""
+
+    def lost(self, replicas: Sequence[ReplicaAt]) -> set[ReplicaAt]:
+        """Those that are certainly gone: given up by a person, or with their data directory.
+        Cost: a read."""
+        self.outdated()
+        rows = self._rows()
+        return {
+            replica
+            for replica in replicas
+            if (row := rows.get(replica.sidecar)) is not None
+            and (row.generation != replica.generation or row.state is SidecarState.GONE)
+        }
+
+    def outdated(self) -> None:
+        """Something is not as the rows say: read them at the next call."""
+        if self._read is not None:
+            self._read = -FRESH_MS, self._read[1]
+
+    def _rows(self) -> dict[str, SidecarRow]:
+        now_ms, read = self._clock.boot_ms(), self._read
+        if read is not None and now_ms - read[0] < FRESH_MS:
+            return read[1]
+        try:
+            rows = {row.name: row for row in self._catalog.sidecars()}
+        except BackendError as exc:
+            if read is None:
+                raise
+            logger.debug("sidecars are taken to be as they were: %s", exc)
+            rows = read[1]
+        self._read = now_ms, rows
+        return rows

@@ -1,0 +1,170 @@
+"""Sealing an extent: fence a majority, take their smallest end, record it, trim.
+
+The steps, of which anyone may do any number at any time, side by side:
+
+1. `Fence` to all replicas. From then on each that answered takes no append, ever. A majority has
+   to answer, of those that are not lost for certain.
+2. The end is the smallest of those that count: which have everything that was acknowledged.
+3. It is recorded by compare-and-set in the placement; who comes second adopts the first one's.
+4. `Settle` to all replicas: what lies past the end is cut. Who misses it is settled later, by its
+   own sidecar, which looks at the placement. Where replicas are missing, who repairs is told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from cassq.catalog.sidecar_rows import Placement, ReplicaAt, SidecarState
+from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
+from cassq.extents.fleet import fleet_of
+from cassq.extents.shortages import note_shortage
+from cassq.extents.sidecar.means import (
+    SEALER_EPOCH,
+    Means,
+    call_of,
+    majority,
+    missing,
+    refused_as,
+)
+from cassq.extents.sidecar.network import Answer, Patience
+from cassq.extents.words import Code, Fence, Fenced, Settle
+
+logger = logging.getLogger("cassq")
+
+# How long to wait for the replicas beyond a majority, and for a majority.
+FENCE_LAG, FENCE_PATIENCE = 0.1, 2.0
+TRIES = 8
+
+
+def agreed_end(told: Sequence[Fenced], replicas: int) -> int | None:
+    """The end, by what those of `replicas` replicas say that were fenced; None when too few of
+    them count.
+
+    One that is a copy and not whole does not count, nor one that has less than what any of them
+    was told to be acknowledged: it lost it. Each other one has everything acknowledged, and the
+    writer cannot have acknowledged more, as that takes all of them. So each of their ends will
+    do; the smallest is what all of them have.
+    """
+    acked = max((fenced.acked for fenced in told), default=0)
+    ends = [fenced.end for fenced in told if not fenced.copying and fenced.end >= acked]
+    return min(ends) if len(ends) >= majority(replicas) else None
+
+
+def sealed_end(means: Means, pipe_id: str) -> int:
+    """Seal an extent, if that was not done; its end, for ever.
+
+    Raises ExtentMissingError; BackendUnavailableError when too few replicas can be fenced.
+    Cost: a read; the first time a request to each replica, side by side, and a conditional write.
+    """
+    placement = means.placement(pipe_id)
+    for _ in range(TRIES):
+        if placement.end is not None:
+            return placement.end
+        end, missing_at = _fenced_end(means, placement)
+        settled = replace(placement, end=end, version=means.ids.version())
+        if _recorded(means, placement, settled):
+            _settle(means, placement, end)
+            _tell_if_short(means, placement, missing_at)
+            return end
+        placement = means.placement(pipe_id)
+    raise BackendTimeoutError(f"pipe {pipe_id} could not be sealed")
+
+
+def _recorded(means: Means, placement: Placement, settled: Placement) -> bool:
+    for _ in range(TRIES):
+        try:
+            return means.catalog.change_placement(placement, settled)
+        except BackendError as exc:
+            if not exc.outcome_unknown:
+                raise
+    return False
+
+
+def _settle(means: Means, placement: Placement, end: int) -> None:
+    for replica in placement.replicas:
+        settle = [Settle(placement.pipe_id, end)]
+        means.network.tell(replica.sidecar, replica.generation, settle)
+
+
+def _tell_if_short(means: Means, placement: Placement, missing_at: Collection[ReplicaAt]) -> None:
+    """From now on it can be repaired: say so if it has to be, for nobody looks at all placements
+    for long. missing_at: who said that they do not have it. Cost: as `Roster.rows`; where it is
+    short a write."""
+    after_ms = round(means.settings.repair_after * 1000)
+    try:
+        fleet = fleet_of(means.roster.rows(), means.catalog.now_ms(), after_ms)
+        staying = {
+            ReplicaAt(row.name, row.generation)
+            for row in fleet.sidecars.values()
+            if row.state is SidecarState.UP and not fleet.is_lost(row)
+        }.intersection(placement.replicas)
+        if len(staying.difference(missing_at)) < placement.wanted:
+            note_shortage(means.catalog)
+    except BackendError as exc:
+        logger.debug("that pipe %s is short of replicas is not noted: %s", placement.pipe_id, exc)
+
+
+def _fenced_end(means: Means, placement: Placement) -> tuple[int, set[ReplicaAt]]:
+    """Fence the replicas, and find the end that covers everything acknowledged; and the replicas
+    that are missing, as far as it was told by then."""
+    replicas = placement.replicas
+    fence = [Fence(placement.pipe_id, SEALER_EPOCH)]
+    calls = [call_of(replica, fence) for replica in replicas]
+    answers: list[Answer] = []
+    told: list[Fenced] = []
+    missing_at: set[ReplicaAt] = set()
+    # Of those that were quick one may not count: then the others are needed.
+    for enough in (majority(len(replicas)), len(replicas)):
+        patience = Patience(min(FENCE_PATIENCE, means.settings.patience), FENCE_LAG, enough)
+        answers = means.network.exchange(calls, patience)
+        means.health.note(answers, slow=False)
+        if not all(answer.done for answer in answers):
+            means.roster.outdated()
+        told = [answer.replies[0] for answer in answers if answer.error is None]
+        missing_at = {
+            replica
+            for replica, answer in zip(replicas, answers, strict=True)
+            if refused_as(answer.error, Code.UNKNOWN)
+        }
+        end = agreed_end(told, len(replicas))
+        if end is not None:
+            return end, missing_at
+        if len(told) < enough:
+            break
+    gone = _gone(means, placement, answers)
+    end = agreed_end(told, len(replicas) - gone)
+    if end is None:
+        raise _too_few(placement, answers, gone)
+    logger.warning("pipe %s is sealed without %d replicas that are lost", placement.pipe_id, gone)
+    return end, missing_at
+
+
+def _gone(means: Means, placement: Placement, answers: Sequence[Answer]) -> int:
+    """How many replicas are lost for certain: by a person's word, with their directory, or since
+    they were dropped. They never come back to make a majority, and each of the others has
+    everything that was acknowledged, too."""
+    lost = means.roster.lost(placement.replicas)
+    return sum(
+        answer.error is not None and (replica in lost or refused_as(answer.error, Code.UNKNOWN))
+        for replica, answer in zip(placement.replicas, answers, strict=True)
+    )
+
+
+def _too_few(placement: Placement, answers: Sequence[Answer], gone: int) -> BackendError:
+    if gone == len(answers):
+        return missing(placement.pipe_id)
+    told = "; ".join(
+        f"{answer.sidecar}: {answer.error.message if answer.error else _why(answer.replies[0])}"
+        for answer in answers
+    )
+    return BackendUnavailableError(
+        f"pipe {placement.pipe_id} is sealed by {majority(len(answers) - gone)} of its"
+        f" {len(answers)} replicas, and too few of them can be ({told})",
+        hint="it is sealed when their sidecars are back: `cassq sidecar list` shows them",
+    )
+
+
+def _why(fenced: Fenced) -> str:
+    return "a copy" if fenced.copying else f"fenced at {fenced.end}, {fenced.acked} acknowledged"

@@ -1,0 +1,155 @@
+"""Writing an extent: every frame goes to all replicas, and counts when all of them have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cassq.catalog.sidecar_rows import Placement
+from cassq.errors import BackendError, BackendUnavailableError, PipeSealedError
+from cassq.extents.port import ExtentWriter
+from cassq.extents.sidecar.means import WRITER_EPOCH, Means, call_of, majority, refused_as
+from cassq.extents.sidecar.network import Answer, Patience
+from cassq.extents.words import Append, Code, Ends, Mark, Request
+from cassq.frames import Place, frame_seqs
+
+# How often an idle writer looks whether somebody seals the extent, and how long it waits for that.
+LOOK_MS, LOOK_PATIENCE = 250, 0.05
+NOWHERE = Place(0, 0)
+# Of one append, to all replicas together. Frames are sent and synced side by side, within the
+# window of a connection, but at the end of an append all wait for its last sync: for one replica
+# fewer and larger ones cost half the time. Three get as much as anybody; a slow one is not to be
+# further behind the others than that.
+APPEND_BYTES_MAX = 24 * 1024 * 1024
+
+
+class SidecarWriter(ExtentWriter):
+    """The one writer that an extent has in its life. closed: called with the pipe's id when it
+    stops."""
+
+    def __init__(self, means: Means, placement: Placement, closed: Callable[[str], object]) -> None:
+        self._means = means
+        self._placement = placement
+        self._on_close = closed
+        self._end = NOWHERE
+        self._size_bytes = 0
+        self._dead = False
+        self._closed = False
+        self._sealed = False
+        self._leaving = False
+        self._turn_wanted = False
+        self.last_append_ms = self._asked_ms = means.clock.boot_ms()
+        share = APPEND_BYTES_MAX // len(placement.replicas)
+        self.append_bytes = max(ExtentWriter.append_bytes, share)
+
+    @property
+    def pipe_id(self) -> str:
+        return self._placement.pipe_id
+
+    @property
+    def end(self) -> Place:
+        return self._end
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def append(self, frames: Sequence[tuple[bytes, bytes]], end_seq: int) -> Place:
+        """Cost: the frames to each replica, side by side, and a sync there."""
+        if self._dead:
+            raise PipeSealedError(f"pipe {self.pipe_id} takes no more frames")
+        self._dead = True  # until it has succeeded
+        acked, size = self._end.seq, 0
+        requests: list[Request] = []
+        for frame in frames:
+            base_seq, count = frame_seqs(frame[0])
+            size += len(frame[0]) + len(frame[1])
+            requests.append(Append(self.pipe_id, WRITER_EPOCH, base_seq, count, acked, frame))
+        settings, others = self._means.settings, len(self._placement.replicas) - 1
+        patience = Patience(settings.patience, settings.lag, max(1, others))
+        answers = self._asked(requests, patience)
+        self._means.health.note(answers)
+        self._check(answers, end_seq)
+        self._dead = False
+        self._end = Place(end_seq, end_seq)
+        self._size_bytes += size
+        self.last_append_ms = self._means.clock.boot_ms()
+        self._tell()
+        return self._end
+
+    def sealed(self) -> bool:
+        """Also when a replica's sidecar wants to be left alone, or failed before anything was
+        written. Cost: where nothing was written for a while, a short request now and then."""
+        if self._end == NOWHERE and not self._dead:
+            health = self._means.health
+            if any(health.avoided(replica.sidecar) for replica in self._placement.replicas):
+                return True
+        idle_ms = self._means.clock.boot_ms() - self._asked_ms
+        if not (self._dead or self._sealed) and idle_ms >= self._means.look_ms:
+            self._look()
+        return self._dead or self._sealed or self._leaving
+
+    def turn_wanted(self) -> bool:
+        return self._turn_wanted
+
+    def want_turn(self) -> None:
+        """Somebody in this process asks for the next turn."""
+        self._turn_wanted = True
+
+    def was_sealed(self) -> None:
+        """Somebody in this process has sealed it."""
+        self._sealed = True
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = self._dead = True
+            self._tell()
+            self._on_close(self.pipe_id)
+
+    def _asked(self, requests: Sequence[Request], patience: Patience) -> list[Answer]:
+        self._asked_ms = self._means.clock.boot_ms()
+        calls = [call_of(replica, requests) for replica in self._placement.replicas]
+        return self._means.network.exchange(calls, patience)
+
+    def _check(self, answers: Sequence[Answer], end_seq: int) -> None:
+        """Raise unless every replica has everything, and hear what else they say."""
+        failed = [answer for answer in answers if answer.error is not None]
+        if any(refused_as(answer.error, Code.FENCED) for answer in failed):
+            self._sealed = True
+            raise PipeSealedError(f"pipe {self.pipe_id} was sealed")
+        if len(failed) == len(answers) and all(
+            refused_as(answer.error, Code.UNKNOWN) for answer in failed
+        ):
+            raise PipeSealedError(f"the extent of pipe {self.pipe_id} is gone")
+        if failed:
+            told = "; ".join(f"{answer.sidecar}: {answer.error}" for answer in failed)
+            raise self._failed(f"{len(failed)} of {len(answers)} replicas failed: {told}")
+        for answer in answers:
+            if answer.replies[-1].end < end_seq:
+                raise self._failed(f"{answer.sidecar} has less than it was sent")
+            self._leaving |= any(reply.leave for reply in answer.replies)
+            self._turn_wanted |= any(reply.turn for reply in answer.replies)
+
+    def _failed(self, told: str) -> BackendError:
+        return BackendUnavailableError(
+            f"appending to pipe {self.pipe_id}: {told}", outcome_unknown=True
+        )
+
+    def _mark(self) -> Mark:
+        return Mark(self.pipe_id, WRITER_EPOCH, self._end.seq, self._closed)
+
+    def _tell(self) -> None:
+        """Let readers know how far it goes, in passing."""
+        for replica in self._placement.replicas:
+            self._means.network.tell(replica.sidecar, replica.generation, [self._mark()])
+
+    def _look(self) -> None:
+        """Whether a replica is fenced; and tell once more how far it goes, for what is told in
+        passing may be lost."""
+        needed = majority(len(self._placement.replicas))
+        asked: list[Request] = [self._mark(), Ends([(self.pipe_id, self._end.seq)], 0)]
+        for answer in self._asked(asked, Patience(LOOK_PATIENCE, 0.0, needed)):
+            if answer.error is None:
+                told = answer.replies[1].ends[0]
+                self._sealed |= told is None or told[2]
+            elif refused_as(answer.error, Code.UNKNOWN):
+                self._sealed = True

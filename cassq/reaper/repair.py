@@ -1,0 +1,130 @@
+"""The repair pass: extents whose replicas were lost, or are damaged, are copied; see `Upkeep`.
+
+It decides by what sidecars say of themselves in the catalog: `cassq.extents.fleet` tells what a
+lost one is, and what an extent needs. Placements are looked through only when there is a reason,
+some at each pass, and sidecars asked whether they have what these say; damaged replicas are named
+by their sidecars. A copy counts from when it was
+verified and its placement changed, by compare-and-set; so several reapers may repair at once, and
+stop anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import NamedTuple
+
+from cassq.catalog.sidecar_rows import Placement, ReplicaAt, SidecarState
+from cassq.extents.fleet import Fleet, Need
+from cassq.extents.upkeep import Mended, Upkeep
+from cassq.ports import Ports
+from cassq.reaper.actions import DONE, FAILED, VOID, Action, Pass, Scope
+from cassq.reaper.walk import PAGE, Walk
+from cassq.rounds import Round
+
+VERB = "repair"
+
+
+class Kept(NamedTuple):
+    """Sidecars, placements of extents, and the replicas that are told to be damaged or missing, by
+    pipe."""
+
+    fleet: Fleet
+    placements: Iterable[Placement]
+    damaged: Mapping[str, Sequence[ReplicaAt]]
+    missing: Mapping[str, Sequence[ReplicaAt]]
+
+
+def plan(snapshot: Kept) -> list[Action]:
+    """What these extents need, those with the fewest good replicas first. Pure."""
+    fleet, placements, damaged, missing = snapshot
+    states = [
+        fleet.state_of(each, damaged.get(each.pipe_id, ()), missing.get(each.pipe_id, ()))
+        for each in placements
+    ]
+    return planned([state.need for state in states if state.need is not None])
+
+
+def planned(needs: Sequence[Need]) -> list[Action]:
+    """Needs as what is to be done, the most urgent first. Pure."""
+    return [
+        Action(VERB, need.placement.pipe_id, need.placement.queue_name, detail=need.why, row=need)
+        for need in sorted(needs, key=lambda need: (need.good, need.placement.pipe_id))
+    ]
+
+
+class Repair(Pass):
+    """Makes lost and damaged replicas anew, of all queues; nothing for some queues alone.
+
+    patience: for how many seconds at most. unfinished: whether there is more to do at once.
+    """
+
+    name = VERB
+
+    def __init__(self, ports: Ports, patience: Callable[[], float]) -> None:
+        super().__init__(ports)
+        self._patience = patience
+        self._walk = Walk(ports)
+        self.unfinished = False
+
+    def run(self, scope: Scope, *, dry_run: bool) -> list[Action]:
+        """Cost: nothing where a store has no replicas to look after. Else a read of the sidecars,
+        at times one of the last round; a page of placements when there is a reason; and that of
+        `Upkeep.mend`."""
+        upkeep, self.unfinished = self._ports.store.upkeep, False
+        if upkeep is None or scope.ids is not None:
+            return []
+        fleet = upkeep.fleet()
+        if not fleet.sidecars:
+            return []
+        if dry_run:
+            return plan(self._kept(upkeep, fleet))
+        until_ms = self._ports.clock.boot_ms() + round(self._patience() * 1000)
+        if self._walk.look_time(fleet):
+            self._walk.add_damaged(fleet, upkeep.damaged(fleet))
+            self._walk.begin_if_due(fleet)
+        made = self._walk.go_on(upkeep, fleet, until_ms)
+        return self._mend(upkeep, fleet, until_ms) + emptied(made, fleet)
+
+    def _kept(self, upkeep: Upkeep, fleet: Fleet) -> Kept:
+        """All there is, for a dry run."""
+        kept, missing = list[Placement](), dict[str, Sequence[ReplicaAt]]()
+        pages = self._ports.catalog.placements()
+        while page := list(islice(pages, PAGE)):
+            kept += page
+            missing |= upkeep.missing(fleet, page)
+        return Kept(fleet, kept, upkeep.damaged(fleet), missing)
+
+    def _mend(self, upkeep: Upkeep, fleet: Fleet, until_ms: int) -> list[Action]:
+        actions = planned(self._walk.needs(fleet))
+        if not actions:
+            self.unfinished = self._walk.going
+            return []
+        seconds = max(0, until_ms - self._ports.clock.boot_ms()) / 1000
+        mended = upkeep.mend([action.row for action in actions], seconds)
+        told = [self._told(upkeep, fleet, each) for each in mended]
+        self.unfinished = self._walk.going or bool(self._walk.needs(fleet))
+        return told
+
+    def _told(self, upkeep: Upkeep, fleet: Fleet, mended: Mended) -> Action:
+        """What became of a need; what is to be done about that extent next is found again."""
+        (action,) = planned([mended.need])
+        pipe_id = action.subject
+        if mended.error:
+            self._walk.leave(pipe_id)
+            return replace(action, outcome=FAILED, detail=mended.error)
+        if not mended.done:
+            return replace(action, detail=mended.detail)
+        self._walk.settle(upkeep, fleet, pipe_id, mended.need.anew)
+        outcome = DONE if mended.detail else VOID
+        return replace(action, outcome=outcome, detail=mended.detail)
+
+
+def emptied(made: Round | None, fleet: Fleet) -> list[Action]:
+    """The sidecars that drain and have nothing left, as a round has shown. Pure."""
+    return [
+        Action(VERB, row.name, "", DONE, "drained: no extent is left there that counts")
+        for row in fleet.sidecars.values()
+        if made is not None and row.state is SidecarState.DRAINING and not made.left.get(row.name)
+    ]

@@ -1,0 +1,100 @@
+"""The unstage pass: aborts writes whose driver is gone, and removes pipes nobody is to have.
+
+A write is abandoned when the lease of its driver was seen to stand still for its whole length, on
+the watcher's own clock: never for how long its pipes take. It is aborted at its own row before
+anything of it is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from cassq.catalog.rows import Driver, WriteRow, WriteState
+from cassq.ports import Ports
+from cassq.reaper.actions import DONE, Action, PlannedPass, Scope
+from cassq.staging import DRIVER_LEASE_MS, abort
+
+
+class Look(NamedTuple):
+    """A driver's lease as it was last seen, and since when, by the watcher's own boot clock."""
+
+    beat: int
+    since_ms: int
+
+
+class Writes(NamedTuple):
+    """Writes that are not over, or not all done; the drivers of those that are open."""
+
+    rows: Sequence[WriteRow]
+    drivers: Mapping[str, Driver]
+    seen: Mapping[str, Look]
+    names: Mapping[str, str]  # of queues, by id
+
+
+def plan(snapshot: Writes, now_ms: int) -> list[Action]:
+    """Abort those whose driver's lease stood still for all its length; finish those that are over.
+
+    now_ms: the watcher's own boot clock, the one `seen` was taken by.
+    """
+    found = []
+    for row in snapshot.rows:
+        if row.state is WriteState.OPEN:
+            driver, look = snapshot.drivers[row.driver], snapshot.seen[row.driver]
+            if look.beat != driver.beat or now_ms - look.since_ms < driver.lease_ms:
+                continue
+        queue = snapshot.names.get(row.queue_id, row.queue_id)
+        found.append(Action("unstage", row.id, queue, row=row))
+    return found
+
+
+class Unstage(PlannedPass[Writes]):
+    """Aborts abandoned writes, and ends what publishing and aborting began."""
+
+    name = "unstage"
+
+    def __init__(self, ports: Ports) -> None:
+        super().__init__(ports)
+        self._seen: dict[str, Look] = {}
+
+    def now_ms(self) -> int:
+        return self._ports.clock.boot_ms()
+
+    def look(self, scope: Scope) -> Writes:
+        """Cost: one query, and one for the drivers of what is open."""
+        rows = self._ports.catalog.writes(scope.ids)
+        open_rows = [row for row in rows if row.state is WriteState.OPEN]
+        drivers = known_drivers(self._ports, {row.driver for row in open_rows})
+        now_ms = self.now_ms()
+        for driver in drivers.values():
+            before = self._seen.get(driver.id)
+            if before is None or before.beat != driver.beat:
+                self._seen[driver.id] = Look(driver.beat, now_ms)
+        if scope.ids is None:
+            for gone in self._seen.keys() - drivers.keys():
+                del self._seen[gone]
+        names = {row.queue_id: scope.name(row.queue_id) for row in rows}
+        return Writes(rows, drivers, dict(self._seen), names)
+
+    def plan(self, snapshot: Writes, now_ms: int) -> list[Action]:
+        return plan(snapshot, now_ms)
+
+    def apply(self, action: Action) -> str | None:
+        """Cost: one conditional write, and what its pipes cost."""
+        row: WriteRow = action.row
+        if row.state is WriteState.OPEN:
+            return "aborted: its driver is gone" if abort(self._ports, row) else None
+        count = self._ports.catalog.finish_write(row)
+        return f"{count} pipes" if count else None
+
+    def apply_all(self, actions: Sequence[Action]) -> list[Action]:
+        """Where there was nothing there is nothing to tell."""
+        told = super().apply_all(actions)
+        return [action for action in told if action.outcome == DONE or action.detail]
+
+
+def known_drivers(ports: Ports, driver_ids: Collection[str]) -> dict[str, Driver]:
+    """Drivers by id; one that has never shown life counts as one that did once."""
+    unknown = {each: Driver(each, 0, DRIVER_LEASE_MS) for each in driver_ids}
+    found: Iterable[Driver] = ports.catalog.drivers(driver_ids) if driver_ids else ()
+    return unknown | {driver.id: driver for driver in found}

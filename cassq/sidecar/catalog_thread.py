@@ -1,0 +1,73 @@
+"""A sidecar's catalog, which it can do without: opened when it answers, asked in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from cassq.catalog.port import Catalog
+from cassq.clock import Stopwatch
+from cassq.errors import BackendUnavailableError, CassqError, ConfigError
+
+logger = logging.getLogger("cassq")
+
+T = TypeVar("T")
+
+
+class CatalogThread:
+    """Asks a catalog from a thread of its own, one thing after another.
+
+    opened: it, if it is open already. open_it: opens it when something is asked and it is not.
+    cluster: what it has to be. heard: since it last answered; None when it never did.
+    """
+
+    def __init__(
+        self, cluster: str, open_it: Callable[[], Catalog], opened: Catalog | None = None
+    ) -> None:
+        self.heard: Stopwatch | None = None
+        self._cluster = cluster
+        self._open = open_it
+        self._catalog = opened
+        self._thread = ThreadPoolExecutor(1, "cassq-catalog")
+        self._away = False
+
+    async def ask(self, question: Callable[[Catalog], T]) -> T:
+        """What the catalog answers. Raises BackendError when it cannot, which is logged the first
+        time."""
+        loop = asyncio.get_running_loop()
+        try:
+            answer = await loop.run_in_executor(self._thread, self._ask, question)
+        except CassqError as exc:
+            if not self._away:
+                logger.warning("the catalog is away, the sidecar serves on: %s", exc)
+            self._away = True
+            raise
+        if self._away:
+            logger.warning("the catalog is back")
+        self._away = False
+        self.heard = Stopwatch()
+        return answer
+
+    def close(self) -> None:
+        """Wait for what is being asked, and close the catalog."""
+        self._thread.shutdown(cancel_futures=True)
+        if self._catalog is not None:
+            self._catalog.close()
+
+    def _ask(self, question: Callable[[Catalog], T]) -> T:
+        if self._catalog is None:
+            try:
+                opened = self._open()
+            except ConfigError as exc:
+                raise BackendUnavailableError(f"it cannot be opened: {exc.message}") from exc
+            found = opened.identity()
+            if found != self._cluster:
+                opened.close()
+                raise BackendUnavailableError(
+                    f"it is another one than this sidecar's: {found}, not {self._cluster}"
+                )
+            self._catalog = opened
+        return question(self._catalog)

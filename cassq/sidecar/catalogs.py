@@ -1,0 +1,83 @@
+"""The catalog of a URL alone: a sidecar has no queues, pushers or poppers of its own."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl
+
+from cassq import extras
+from cassq.catalog.port import Catalog
+from cassq.catalog.sqlite import SqliteCatalog
+from cassq.clock import Clock
+from cassq.embedded import (
+    CATALOG,
+    agree_on_directory,
+    check_contents,
+    check_file_system,
+    directory_of,
+    mounts,
+)
+from cassq.errors import ConfigError
+from cassq.extents.disk import Disk
+from cassq.os_errors import translated
+from cassq.stores import SIDECAR, STORE_OPTIONS
+
+
+def open_catalog(url: str, clock: Clock) -> Catalog:
+    """The catalog of a URL of queues. A directory is made if it is not there, so that sidecars
+    can be started before the first client. The messages of the place are kept by sidecars from then
+    on; what else the URL says of stores does not matter here.
+
+    Raises ConfigError for a URL or place that cannot be used, or keeps messages itself,
+    MissingExtraError without the driver, BackendUnavailableError when it does not answer.
+    """
+    scheme, _, rest = url.partition(":")
+    rest, _, query = rest.partition("?")
+    told = dict(parse_qsl(query, keep_blank_values=True))
+    options = {key: value for key, value in told.items() if not _is_of_store(key)}
+    match scheme:
+        case "file":
+            return _open_directory(rest, options, clock)
+        case "cassandra":
+            return _open_keyspace(rest, options, clock)
+    raise ConfigError(
+        "--catalog is no URL of queues",
+        hint="write file:///var/lib/cassq or cassandra://host/keyspace, as for clients",
+    )
+
+
+def _is_of_store(option: str) -> bool:
+    return option == "spill" or option in STORE_OPTIONS
+
+
+def _open_directory(rest: str, options: dict[str, str], clock: Clock) -> Catalog:
+    directory = directory_of(rest)
+    durable = options.pop("durability", "disk") == "disk"
+    if options:
+        raise ConfigError(f"the URL has an unknown option {min(options)!r}")
+    with translated(f"opening {directory}"):
+        check_file_system(directory, mounts())
+        check_contents(directory)
+        Disk().make_directory(directory)
+    catalog = SqliteCatalog(directory / CATALOG, clock, durable=durable)
+    try:
+        agree_on_directory(catalog, SIDECAR, directory)
+    except BaseException:
+        catalog.close()
+        raise
+    return catalog
+
+
+def _open_keyspace(rest: str, options: dict[str, str], clock: Clock) -> Catalog:
+    with extras.wanted(*extras.CASSANDRA):
+        from cassq.catalog.cassandra import CassandraCatalog
+        from cassq.cluster import agree_on_keyspace, contact_of
+        from cassq.cql import Cql
+    contact = contact_of(rest, options)
+    cql = Cql(contact, clock, keyspace=contact.keyspace)
+    try:
+        catalog = CassandraCatalog(cql, clock)
+        agree_on_keyspace(cql, catalog, SIDECAR, f"keyspace {contact.keyspace!r}")
+        return catalog
+    except BaseException:
+        cql.close()
+        raise

@@ -1,0 +1,81 @@
+"""Exposure: at which addresses a sidecar may listen, and how what it says is encrypted."""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+
+from cassq.errors import BackendError, ConfigError
+from cassq.extents.sidecar.link import host_and_port
+from cassq.tls import tls_of
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_exposure(listen: str, *, token: str, tls: bool, ca: bool, insecure: bool) -> None:
+    """See that nobody gets in who was not let in. ca: clients show certificates of its own
+    authority. insecure: the user takes the risk, and says so.
+
+    Raises ConfigError.
+    """
+    try:
+        host, _ = host_and_port(listen)
+    except BackendError as exc:
+        raise ConfigError(f"--listen: {exc.message}", hint="write --listen HOST:PORT") from exc
+    if is_loopback(host) or insecure:
+        return
+    if not tls:
+        told = "the token would be readable on the network" if token else "anybody could connect"
+        raise ConfigError(
+            f"a sidecar without TLS listens on loopback addresses only, not on {host}: {told}",
+            hint="give --cert, --key and either --ca or --token-file;"
+            " in a network that you trust: --insecure",
+        )
+    if not (token or ca):
+        raise ConfigError(
+            f"anybody could connect at {host}: TLS alone keeps nobody out",
+            hint="give --token-file, or --ca for certificates of clients",
+        )
+
+
+def server_tls(files: Mapping[str, Path]) -> ssl.SSLContext | None:
+    """How to encrypt as a server; None for not at all. files: `cert` and `key`, and `ca` for the
+    authority of clients' certificates, which are asked for then. Raises ConfigError."""
+    if not files:
+        return None
+    for needed in ("cert", "key"):
+        if needed not in files:
+            raise ConfigError(f"TLS needs --{needed}", hint="give --cert and --key, and maybe --ca")
+    for name, path in files.items():
+        if not path.is_file():
+            raise ConfigError(f"--{name} {path}: there is no such file")
+    try:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(files["cert"], files["key"])
+        if "ca" in files:
+            context.load_verify_locations(files["ca"])
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (ssl.SSLError, OSError) as exc:
+        told = ", ".join(f"--{name} {path}" for name, path in files.items())
+        raise ConfigError(
+            f"{told} cannot be used: {exc.strerror or exc}",
+            hint="they are PEM files: a certificate, or a key without a pass phrase",
+        ) from exc
+    return context
+
+
+def client_tls(files: Mapping[str, Path]) -> ssl.SSLContext | None:
+    """How to encrypt towards other sidecars, with the same files. Raises ConfigError."""
+    if not files:
+        return None
+    return tls_of({"tls": "full", **{name: str(path) for name, path in files.items()}})

@@ -1,0 +1,162 @@
+"""Facts: what a sidecar tells of itself, in its row, over the protocol, and over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from cassq.catalog.sidecar_rows import SidecarState
+from cassq.clock import Stopwatch
+from cassq.extents.engine import Engine, Space
+from cassq.extents.words import VERSION
+from cassq.metrics import COUNTER, GAUGE, Metric
+from cassq.sidecar.catalog_thread import CatalogThread
+from cassq.sidecar.committer import Committer
+from cassq.sidecar.desk import Desk
+from cassq.sidecar.door import Door
+from cassq.sidecar.load import Load
+from cassq.sidecar.scrubbing import Scrubbing
+from cassq.sidecar.server import Server
+from cassq.version import __version__
+
+
+class Extents(NamedTuple):
+    """How many extents there are, of which kinds, and their bytes."""
+
+    total: int
+    unsealed: int
+    damaged: int
+    copying: int
+    bytes: int
+
+
+def count_extents(engine: Engine) -> Extents:
+    """Cost: a look at each, in memory."""
+    unsealed = damaged = copying = size = 0
+    replicas = engine.replicas().values()
+    for replica in replicas:
+        unsealed += replica.final is None
+        damaged += bool(replica.damage)
+        copying += replica.copying
+        size += replica.size_bytes
+    return Extents(len(replicas), unsealed, damaged, copying, size)
+
+
+class Facts:
+    """What is known of a running sidecar."""
+
+    def __init__(self, door: Door, engine: Engine, load: Load) -> None:
+        self.address = ""
+        self.catalog: CatalogThread | None = None
+        self.reopened = 0
+        self._state = SidecarState.UP
+        self._door = door
+        self._engine = engine
+        self._load = load
+        self._up = Stopwatch()
+        self._space = (Stopwatch(), engine.space())
+
+    def space(self) -> Space:
+        """Of the disk, as it was within the last second."""
+        if self._space[0].seconds() > 1:
+            self._space = (Stopwatch(), self._engine.space())
+        return self._space[1]
+
+    def learn(self, state: SidecarState) -> None:
+        """What it is to be."""
+        self._state = state
+
+    def told(self, desk: Desk, committer: Committer, server: Server) -> dict[str, Any]:
+        """All of them by name, as `Info` tells them."""
+        extents, space = count_extents(self._engine), self.space()
+        stopping = "draining" if desk.shelf.draining else "up"
+        heard = self.catalog.heard if self.catalog is not None else None
+        return {
+            "sidecar": self._door.sidecar,
+            "generation": self._door.generation,
+            "zone": self._door.zone,
+            "cluster": self._door.cluster,
+            "address": self.address,
+            "version": __version__,
+            "protocol": VERSION,
+            "state": self._state.name.lower() if self._state else stopping,
+            "read_only": self._engine.read_only,
+            "failure": self._engine.failure,
+            "starved": self._engine.starved,
+            "reopened": self.reopened,
+            "sync_failures": committer.failures,
+            "up_seconds": round(self._up.seconds(), 3),
+            "catalog_seconds": heard and round(heard.seconds(), 3),
+            "free_bytes": space.free,
+            "total_bytes": space.total,
+            "extents": extents.total,
+            "unsealed": extents.unsealed,
+            "damaged": extents.damaged,
+            "copying": extents.copying,
+            "extents_bytes": extents.bytes,
+            "written_bytes": self._load.bytes,
+            "load": self._load.rate(),
+            "connections": len(server.sessions),
+            "syncs": committer.syncs,
+            "sync_seconds": round(committer.seconds, 6),
+            "requests": dict(desk.requests),
+            "refusals": dict(desk.refusals),
+        }
+
+
+def healthy(facts: Mapping[str, Any]) -> bool:
+    """Whether it takes new extents and frames."""
+    troubles = ("read_only", "failure", "sync_failures")
+    return facts["state"] == "up" and not any(facts[trouble] for trouble in troubles)
+
+
+_GAUGES = {
+    "free_bytes": "Free bytes of the disk with the data directory.",
+    "total_bytes": "Size of that disk in bytes.",
+    "extents": "Extents that it has a replica of.",
+    "unsealed": "Extents whose end is not known yet.",
+    "damaged": "Extents that it knows to be damaged.",
+    "copying": "Extents that are being copied here.",
+    "extents_bytes": "Bytes of all frames.",
+    "load": "Bytes a second written of late.",
+    "connections": "Connections of clients.",
+    "read_only": "1 while it takes no frames, for want of space or after a failed write.",
+    "up_seconds": "Seconds since it was started.",
+}
+_COUNTERS = {
+    "written_bytes": "Bytes of frames that were appended.",
+    "syncs": "Syncs of the log.",
+    "sync_seconds": "Seconds spent in syncs.",
+    "sync_failures": "Syncs that failed.",
+    "reopened": "Times that it went on by itself after its disk was full.",
+}
+
+
+def metrics(facts: Mapping[str, Any], scrubbing: Scrubbing) -> list[Metric]:
+    """The facts as metrics."""
+    name = {"sidecar": facts["sidecar"], "zone": facts["zone"]}
+    found = [
+        Metric(f"cassq_sidecar_{key}", GAUGE, told, [(name, float(facts[key]))])
+        for key, told in _GAUGES.items()
+    ]
+    found += [
+        Metric(f"cassq_sidecar_{key}", COUNTER, told, [(name, float(facts[key]))])
+        for key, told in _COUNTERS.items()
+    ]
+    draining = float(facts["state"] != "up")
+    found.append(
+        Metric(
+            "cassq_sidecar_draining", GAUGE, "1 while it takes no new extents.", [(name, draining)]
+        )
+    )
+    scrubbed = "Bytes of frames that were verified by scrubbing."
+    found.append(
+        Metric("cassq_sidecar_scrubbed_bytes", COUNTER, scrubbed, [(name, float(scrubbing.bytes))])
+    )
+    for key, label, told in (
+        ("requests", "request", "Requests by kind."),
+        ("refusals", "code", "Requests and connections that were refused, by code."),
+    ):
+        values = [({**name, label: kind}, float(n)) for kind, n in sorted(facts[key].items())]
+        found.append(Metric(f"cassq_sidecar_{key}", COUNTER, told, values))
+    return found

@@ -1,0 +1,26 @@
+"""The load of a sidecar: what it wrote of late, in bytes a second."""
+
+from __future__ import annotations
+
+from cassq.clock import Stopwatch
+
+_WEIGHT_SECONDS = 10.0  # what is older counts little
+
+
+class Load:
+    """Bytes, and how many of them a second of late."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._counted = 0
+        self._rate = 0.0
+        self._watch = Stopwatch()
+
+    def rate(self) -> int:
+        """Bytes a second, most of it of the last ten seconds."""
+        seconds = self._watch.seconds()
+        if seconds > 0.1:
+            weight = min(1.0, seconds / _WEIGHT_SECONDS)
+            self._rate += weight * ((self.bytes - self._counted) / seconds - self._rate)
+            self._counted, self._watch = self.bytes, Stopwatch()
+        return round(self._rate)

@@ -1,0 +1,111 @@
+"""Registration: a sidecar shows in the catalog that it lives, and learns there what it is to be.
+
+One whose engine failed drains by itself: it cannot write any more, not even that it is damaged, so
+all that it has is to be copied elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from cassq.catalog.port import Catalog
+from cassq.catalog.sidecar_rows import SidecarRow, SidecarState
+from cassq.errors import BackendError
+from cassq.extents.shelf import Shelf
+from cassq.sidecar.catalog_thread import CatalogThread
+
+logger = logging.getLogger("cassq")
+
+LEASE_MS = 10_000
+
+
+class Registration:
+    """Beats. row: as it is to be written now, without its state. learn: is told that. failure: of
+    the engine, see there. state: as it was known to be before."""
+
+    def __init__(
+        self,
+        catalog: CatalogThread,
+        shelf: Shelf,
+        row: Callable[[], SidecarRow],
+        learn: Callable[[SidecarState], None],
+        failure: Callable[[], str],
+        state: SidecarState = SidecarState.UP,
+    ) -> None:
+        self.state = state
+        self._catalog = catalog
+        self._shelf = shelf
+        self._row = row
+        self._tell = learn
+        self._failure = failure
+        self._failed = False  # that is logged
+        self._stopping = False
+        if state is not SidecarState.UP:
+            self._follow()
+
+    async def run(self) -> None:
+        """Beat thrice a lease, until cancelled."""
+        while True:
+            await self.beat()
+            await asyncio.sleep(LEASE_MS / 3000)
+
+    async def beat(self) -> bool:
+        """Beat once; False when the catalog is away."""
+        row, failed = self._row(), self._has_failed()
+        try:
+            there = await self._catalog.ask(lambda catalog: _beaten(catalog, row, failed=failed))
+        except BackendError:
+            return False
+        self._learn(there)
+        return True
+
+    def _has_failed(self) -> bool:
+        """Whether the engine failed; logged once, for a person is to look at the disk."""
+        failure = self._failure()
+        if failure and not self._failed:
+            logger.error(
+                "the sidecar takes nothing any more: %s. It drains: what it has is copied elsewhere"
+                " where there are sidecars for it. Look at its disk, and start it anew with an"
+                " empty directory; with this one it still drains, until `cassq sidecar drain"
+                " --undo`",
+                failure,
+            )
+            self._failed = True
+        return bool(failure)
+
+    async def leave(self) -> None:
+        """Say that it does not live any more, if the catalog can be told. No beat may follow."""
+        row = replace(self._row(), lease_ms=0)
+        try:
+            await self._catalog.ask(lambda catalog: catalog.beat_sidecar(row))
+        except BackendError:
+            logger.warning("the catalog was not told that the sidecar stops: its lease will lapse")
+
+    def _learn(self, there: SidecarRow) -> None:
+        if there.state is not self.state:
+            logger.warning("the sidecar is to be %s", there.state.name.lower())
+        self.state = there.state
+        self._follow()
+
+    def _follow(self) -> None:
+        self._tell(self.state)
+        if not self._stopping:
+            self._shelf.draining = self.state is not SidecarState.UP
+
+    def stopping(self) -> None:
+        """From now on it drains, whatever its row says."""
+        self._stopping = True
+        self._shelf.draining = True
+
+
+def _beaten(catalog: Catalog, row: SidecarRow, *, failed: bool) -> SidecarRow:
+    """Beat; the row that is there then. failed: one that is up is to drain. Who gives it up (GONE)
+    between the two steps has to say so again."""
+    there = catalog.beat_sidecar(row)
+    if failed and there.state is SidecarState.UP:
+        catalog.set_sidecar_state(row.name, SidecarState.DRAINING)
+        there = replace(there, state=SidecarState.DRAINING)
+    return there

@@ -1,0 +1,82 @@
+"""A running sidecar: its parts put together on one event loop, from start to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from typing import Any
+
+from cassq.clock import Clock, Stopwatch
+from cassq.extents.engine import Engine
+from cassq.extents.shelf import Shelf
+from cassq.extents.sidecar.link import Access
+from cassq.extents.words import Replicate, Scrub
+from cassq.sidecar.committer import Committer
+from cassq.sidecar.desk import Desk
+from cassq.sidecar.door import Door
+from cassq.sidecar.facts import Facts
+from cassq.sidecar.load import Load
+from cassq.sidecar.replicating import Replicating
+from cassq.sidecar.scrubbing import Scrubbing
+from cassq.sidecar.server import Server
+
+logger = logging.getLogger("cassq")
+
+# A writer that was asked to leave and has not come back for so long has left.
+QUIET_SECONDS = 1.0
+_LOOK_SECONDS = 0.1
+
+
+class Sidecar:
+    """A sidecar over an engine; made within a running loop. The engine stays the caller's.
+
+    access: what it shows to other sidecars that it copies from.
+    """
+
+    def __init__(self, engine: Engine, door: Door, clock: Clock, access: Access) -> None:
+        self.load = Load()
+        self.shelf = Shelf(engine, clock.wall_ms, clock.boot_ms)
+        self.scrubbing = Scrubbing(engine, self.shelf)
+        self.committer = Committer(engine.sync)
+        self.desk = Desk(engine, self.shelf, self.committer, self.told, self.load)
+        self.replicating = Replicating(engine, self.desk, access, door.cluster, clock, self.load)
+        self.desk.slow = {Scrub: self.scrubbing, Replicate: self.replicating}
+        self.server = Server(door, self.desk)
+        self.facts = Facts(door, engine, self.load)
+        self._engine = engine
+
+    def told(self) -> dict[str, Any]:
+        """What it tells of itself, see `Facts`."""
+        return self.facts.told(self.desk, self.committer, self.server)
+
+    async def start(self, listen: str, tls: ssl.SSLContext | None = None) -> str:
+        """Listen; host:port as it is. Raises ConfigError."""
+        self.facts.address = await self.server.listen(listen, tls)
+        return self.facts.address
+
+    async def drain(self, seconds: float) -> bool:
+        """Ask writers to leave, and return when they have, or after so long; whether they have."""
+        self.shelf.draining = True
+        watch = Stopwatch()
+        while self._busy():
+            if watch.seconds() >= seconds:
+                return False
+            await asyncio.sleep(_LOOK_SECONDS)
+        return True
+
+    async def stop(self) -> None:
+        """End all connections, and what is under way."""
+        await self.server.close()
+        await self.desk.close()
+        self.committer.close()
+        self.scrubbing.close()
+        self.replicating.close()
+
+    def _busy(self) -> bool:
+        return any(
+            replica.final is None
+            and not replica.fenced
+            and self.shelf.idle_ms(replica.pipe_id) < QUIET_SECONDS * 1000
+            for replica in self._engine.replicas().values()
+        )

@@ -1,0 +1,375 @@
+"""Serving: a sidecar as a process, from its options to its end.
+
+It starts with the catalog if it is new, and without if it must; it ends when it is told to: it
+asks writers to leave, waits for them, tells the catalog, and closes its engine. When its disk was
+full, and has room again, all but the process and its catalog begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import signal
+import ssl
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cassq.catalog.port import Catalog
+from cassq.catalog.sidecar_rows import ReplicaAt, SidecarRow, SidecarState
+from cassq.clock import Clock, SystemClock
+from cassq.errors import BackendError, ConfigError
+from cassq.extents.engine import Engine
+from cassq.extents.sidecar.link import Access, host_and_port
+from cassq.sidecar.catalog_thread import CatalogThread
+from cassq.sidecar.catalogs import open_catalog
+from cassq.sidecar.door import Door
+from cassq.sidecar.exposure import check_exposure, client_tls, server_tls
+from cassq.sidecar.facts import count_extents, healthy, metrics
+from cassq.sidecar.http import HttpServer
+from cassq.sidecar.memory import keep_memory
+from cassq.sidecar.registration import LEASE_MS, Registration
+from cassq.sidecar.reopening import Reopening, damage_of
+from cassq.sidecar.running import Sidecar
+from cassq.sidecar.steward import SAFE_MS, ScrubPass, Steward
+
+logger = logging.getLogger("cassq")
+
+DRAIN_SECONDS = 30.0
+FILES_WANTED = 16_384
+_WILDCARDS = ("0.0.0.0", "::", "")
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Options(NamedTuple):
+    """How a sidecar is to run. data: its directory. listen, http: HOST:PORT; `http` "" for none.
+    advertise: where clients reach it, "" for `listen`. catalog: a URL of queues. name: "" for what
+    its directory says, or HOST:PORT. tls: files, see `server_tls`. drain_seconds: how long writers
+    may take to leave. orphan_ms: after how long an extent goes that nobody knows."""
+
+    data: Path
+    listen: str
+    catalog: str
+    zone: str
+    name: str = ""
+    advertise: str = ""
+    token: str = ""
+    tls: Mapping[str, Path] = {}
+    insecure: bool = False
+    http: str = ""
+    drain_seconds: float = DRAIN_SECONDS
+    orphan_ms: int = SAFE_MS
+
+
+class Opener(NamedTuple):
+    """An engine's. identity: the catalog's identity and the sidecar's name that a directory has;
+    None for a new one. open: opens it, for this catalog and name."""
+
+    identity: Callable[[Path], tuple[str, str] | None]
+    open: Callable[[Path, str, str], Engine]
+
+
+class Told(NamedTuple):
+    """Where a sidecar that runs is reached. http: "" for not at all."""
+
+    name: str
+    address: str
+    http: str
+
+
+def serve(
+    options: Options,
+    opener: Opener,
+    *,
+    ready: Callable[[Told], None],
+    clock: Clock | None = None,
+    new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> None:
+    """Run a sidecar until SIGTERM or SIGINT; a second one ends it without waiting for writers.
+    Call it in the main thread. ready: called when it serves, and is known to the catalog.
+
+    Raises ConfigError for options, a directory, or a catalog that cannot be used.
+    """
+    clock = clock or SystemClock()
+    token, files = options.token, options.tls
+    _allow_files()
+    keep_memory()
+    check_exposure(
+        options.listen,
+        token=token,
+        tls=bool(files),
+        ca="ca" in files,
+        insecure=options.insecure,
+    )
+    tls, access = server_tls(files), Access(token, client_tls(files), "")
+    catalog, cluster, name = _identify(options, opener, clock)
+    try:
+        engine = opener.open(options.data, cluster, name)
+    except BaseException:
+        if catalog is not None:
+            catalog.close()
+        raise
+    door = Door(name, engine.generation, options.zone, cluster, token)
+    reopening = Reopening(lambda: opener.open(options.data, cluster, name), clock)
+    running = _Running(options, engine, door, clock, catalog, access, ready, reopening)
+    try:
+        if catalog is not None:
+            _wait_for_name(catalog, ReplicaAt(name, engine.generation), clock)
+        with asyncio.Runner(loop_factory=new_loop or loop_factory()) as runner:
+            runner.run(running.run(tls))
+    finally:
+        running.engine.close()
+
+
+def _allow_files() -> None:
+    """As many open files as the system lets this process have: connections, and the engine's."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, FILES_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's if it is there: it halves what a request costs."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _identify(options: Options, opener: Opener, clock: Clock) -> tuple[Catalog | None, str, str]:
+    """The catalog, None if it is away; its identity; and the sidecar's name."""
+    known = opener.identity(options.data)
+    default = options.listen
+    if known is None and not options.name and host_and_port(default)[1] == 0:
+        raise ConfigError("port 0 gives no name that lasts", hint="give the sidecar a --name")
+    catalog: Catalog | None = None
+    try:
+        catalog = open_catalog(options.catalog, clock)
+        cluster = catalog.identity()
+    except BackendError as exc:
+        if catalog is not None:
+            catalog.close()
+        if known is None:
+            raise
+        logger.warning("the catalog is away, the sidecar starts without: %s", exc)
+        catalog, cluster = None, known[0]
+    return catalog, cluster, options.name or (known[1] if known else default)
+
+
+def _wait_for_name(catalog: Catalog, me: ReplicaAt, clock: Clock) -> None:
+    """ConfigError while another sidecar of that name lives. One that has just died, and left its
+    name to this one with a new directory, seems to for as long as its lease."""
+    first: SidecarRow | None = None
+    while True:
+        rows = [row for row in catalog.sidecars() if row.name == me.sidecar]
+        if not rows or rows[0].generation == me.generation:
+            return
+        if not rows[0].alive(catalog.now_ms()):
+            return
+        first = first or rows[0]
+        if rows[0].seen_ms != first.seen_ms:
+            raise ConfigError(
+                f"another sidecar {me.sidecar!r} lives, at {rows[0].address}",
+                hint="give this one another --name; a name is for one data directory",
+            )
+        clock.sleep(0.2)
+
+
+class _Running:
+    """The process' parts, on its loop. engine: the one that is open."""
+
+    def __init__(
+        self,
+        options: Options,
+        engine: Engine,
+        door: Door,
+        clock: Clock,
+        catalog: Catalog | None,
+        access: Access,
+        ready: Callable[[Told], None],
+        reopening: Reopening,
+    ) -> None:
+        self.engine = engine
+        self._options = options
+        self._door = door
+        self._clock = clock
+        self._opened = catalog
+        self._access = access._replace(client=f"sidecar {door.sidecar}")
+        self._ready = ready
+        self._reopening = reopening
+        self._stop = asyncio.Event()
+        self._now = asyncio.Event()
+        self._sidecar: Sidecar
+        self._listen = options.listen
+        self._advertised = ""
+        self._http = ""
+        # Of the engine before: what it was told to be, and what it knew to be damaged.
+        self._state = SidecarState.UP
+        self._damage: dict[str, str] = {}
+
+    async def run(self, tls: ssl.SSLContext | None) -> None:
+        """Until a signal."""
+        options = self._options
+        catalog = CatalogThread(
+            self._door.cluster, lambda: open_catalog(options.catalog, self._clock), self._opened
+        )
+        http = HttpServer(self._told, healthy, self._metrics)
+        self._take_signals()
+        try:
+            while await self._serve(catalog, http, tls):
+                self._damage |= damage_of(self.engine)
+                opened = await self._reopening.opened(self.engine, self._stop)
+                if opened is None:
+                    return
+                self.engine = opened
+        finally:
+            await http.close()
+            catalog.close()
+
+    async def _serve(
+        self, catalog: CatalogThread, http: HttpServer, tls: ssl.SSLContext | None
+    ) -> bool:
+        """Serve what the engine has, until a signal, or until it is to be opened anew; whether it
+        is that."""
+        engine, door = self.engine, self._door
+        self._sidecar = sidecar = Sidecar(engine, door, self._clock, self._access)
+        sidecar.facts.catalog, sidecar.facts.reopened = catalog, self._reopening.times
+        learn, state = sidecar.facts.learn, self._state
+        registration = Registration(
+            catalog, sidecar.shelf, self._row, learn, lambda: engine.failure, state
+        )
+        for pipe_id, damage in self._damage.items():
+            sidecar.shelf.found(pipe_id, damage)
+        sidecar.shelf.note_found()
+        tasks: list[asyncio.Task[None]] = []
+        anew = False
+        try:
+            self._listen = await sidecar.start(self._listen, tls)
+            self._advertised = _advertised(self._options, self._listen)
+            if self._options.http and not self._http:
+                self._http = await http.listen(self._options.http)
+            await registration.beat()
+            tasks += map(_task, (registration.run(), *self._housework(sidecar, catalog)))
+            self._tell_ready()
+            anew = await self._is_to_begin_anew()
+            if not anew:
+                registration.stopping()
+                await self._drained(sidecar)
+        finally:
+            await _cancelled(tasks)
+            if not anew:
+                with contextlib.suppress(BackendError):
+                    await registration.leave()
+            await sidecar.stop()
+            self._state = registration.state
+        return anew
+
+    def _housework(
+        self, sidecar: Sidecar, catalog: CatalogThread
+    ) -> Sequence[Coroutine[Any, Any, None]]:
+        me = ReplicaAt(self._door.sidecar, self._door.generation)
+        touched_ms, orphan_ms = sidecar.replicating.touched_ms, self._options.orphan_ms
+        steward = Steward(
+            self.engine, sidecar.desk, catalog, me, self._clock, touched_ms, orphan_ms
+        )
+        return steward.run(), ScrubPass(self.engine, sidecar.scrubbing).run()
+
+    def _tell_ready(self) -> None:
+        """Say that it serves, or serves again."""
+        if self._reopening.times:
+            extents = count_extents(self.engine)
+            logger.warning("it goes on: %d extents, %d damaged", extents.total, extents.damaged)
+        else:
+            self._ready(Told(self._door.sidecar, self._advertised, self._http))
+
+    async def _is_to_begin_anew(self) -> bool:
+        """Wait for a signal, or until a starved engine can be opened anew; whether it is that."""
+        stop = asyncio.ensure_future(self._stop.wait())
+        wanted = asyncio.ensure_future(self._reopening.wanted(self.engine))
+        await asyncio.wait((stop, wanted), return_when=asyncio.FIRST_COMPLETED)
+        anew = wanted.done() and not stop.done()
+        if anew:
+            wanted.result()
+        await _cancelled([stop, wanted])
+        return anew
+
+    async def _drained(self, sidecar: Sidecar) -> None:
+        """Wait for writers to leave, at most until a second signal."""
+        drain = asyncio.ensure_future(sidecar.drain(self._options.drain_seconds))
+        now = asyncio.ensure_future(self._now.wait())
+        await asyncio.wait((drain, now), return_when=asyncio.FIRST_COMPLETED)
+        if not (drain.done() and drain.result()):
+            logger.warning("the sidecar stops while extents are being written")
+        await _cancelled([drain, now])
+
+    def _take_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def take() -> None:
+            (self._now if self._stop.is_set() else self._stop).set()
+
+        for signum in _SIGNALS:
+            loop.add_signal_handler(signum, take)
+
+    def _row(self) -> SidecarRow:
+        extents, space = count_extents(self.engine), self._sidecar.facts.space()
+        return SidecarRow(
+            name=self._door.sidecar,
+            address=self._advertised,
+            zone=self._door.zone,
+            generation=self._door.generation,
+            state=SidecarState.UP,
+            lease_ms=LEASE_MS,
+            free_bytes=space.free,
+            total_bytes=space.total,
+            extents=extents.total,
+            load=self._sidecar.load.rate(),
+            read_only=self.engine.read_only,
+            damaged=extents.damaged,
+            http=self._http,
+        )
+
+    def _told(self) -> dict[str, Any]:
+        return self._sidecar.told()
+
+    def _metrics(self) -> bytes:
+        from cassq import extras
+
+        with extras.wanted("metrics need", "prometheus-client", "metrics"):
+            from cassq.prometheus import as_text
+        return as_text(lambda: metrics(self._told(), self._sidecar.scrubbing))
+
+
+def _advertised(options: Options, bound: str) -> str:
+    """Where clients are told to connect to."""
+    if options.advertise:
+        return options.advertise
+    if host_and_port(bound)[0] in _WILDCARDS:
+        raise ConfigError(
+            f"{bound} is no address that a client could connect to",
+            hint="give --advertise HOST:PORT, or one address with --listen",
+        )
+    return bound
+
+
+def _task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """A task whose failure is told when it happens: nobody waits for it."""
+    task = asyncio.get_running_loop().create_task(work)
+
+    def told(done: asyncio.Task[None]) -> None:
+        if not done.cancelled() and (failed := done.exception()) is not None:
+            logger.error("a part of the sidecar failed, it goes on without", exc_info=failed)
+
+    task.add_done_callback(told)
+    return task
+
+
+async def _cancelled(tasks: Sequence[asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,95 @@
+"""Waiters: requests that wait until an extent grows, or for their time to be over (long polls)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+
+class Waiter:
+    """One request that waits. answer: tries to answer it; with True it must, for its time is over.
+    blocked: whether its client takes nothing at the moment."""
+
+    __slots__ = ("_answer", "_blocked", "_late", "_pipes", "_timer", "_waiters", "done")
+
+    def __init__(
+        self,
+        waiters: Waiters,
+        pipes: Sequence[str],
+        answer: Callable[[bool], bool],
+        blocked: Callable[[], bool],
+    ) -> None:
+        self._waiters = waiters
+        self._pipes = pipes
+        self._answer = answer
+        self._blocked = blocked
+        self._late = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.done = False
+
+    def start(self, timer: asyncio.TimerHandle) -> None:
+        """Its time ends with this timer."""
+        self._timer = timer
+
+    def look(self) -> None:
+        """Answer if there is something to answer."""
+        if not self.done and not self._blocked() and self._answer(self._late):
+            self.cancel()
+
+    def late(self) -> None:
+        """Its time is over."""
+        self._late = True
+        self.look()
+
+    def cancel(self) -> None:
+        """It waits no more."""
+        self.done = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._waiters.remove(self, self._pipes)
+
+
+class Waiters:
+    """All that wait, by extent."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._by_pipe: dict[str, set[Waiter]] = {}
+        self._grown: set[str] = set()
+
+    def wait(
+        self,
+        pipes: Sequence[str],
+        seconds: float,
+        answer: Callable[[bool], bool],
+        blocked: Callable[[], bool],
+    ) -> Waiter:
+        """Have a request wait until one of these extents grows, so long at most."""
+        waiter = Waiter(self, pipes, answer, blocked)
+        for pipe_id in pipes:
+            self._by_pipe.setdefault(pipe_id, set()).add(waiter)
+        waiter.start(self._loop.call_later(seconds, waiter.late))
+        return waiter
+
+    def wake(self, pipe_id: str) -> None:
+        """An extent has grown: those that wait for it look, once for all that came together."""
+        if pipe_id not in self._by_pipe:
+            return
+        if not self._grown:
+            self._loop.call_soon(self._look)
+        self._grown.add(pipe_id)
+
+    def remove(self, waiter: Waiter, pipes: Sequence[str]) -> None:
+        """One that waits no more."""
+        for pipe_id in pipes:
+            those = self._by_pipe.get(pipe_id)
+            if those is not None:
+                those.discard(waiter)
+                if not those:
+                    del self._by_pipe[pipe_id]
+
+    def _look(self) -> None:
+        grown, self._grown = self._grown, set()
+        for pipe_id in grown:
+            for waiter in list(self._by_pipe.get(pipe_id, ())):
+                waiter.look()

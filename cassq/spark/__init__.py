@@ -1,0 +1,42 @@
+"""Spark: queues read and written by data pipelines, through PySpark.
+
+`pusher` pushes what is in the partitions of an RDD; `register` gives a session the data source
+`cassq`, for batches and streams. `docs/spark.md` tells its options and guarantees.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cassq import extras
+from cassq.spark.pushing import Receipt, pusher
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Receipt", "json_rows", "pusher", "register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make the data source `cassq` known to a session: `spark.read.format("cassq")` and so on.
+
+    From then on this process shows, as long as it lives, that it leads the writes that are begun
+    in the session. Registering again is no error. Raises MissingExtraError without PySpark or
+    PyArrow, and ConfigError for a PySpark that is too old.
+    """
+    with extras.wanted("Spark's data source needs", "pyspark and pyarrow", "spark"):
+        from cassq.spark.source import source_class
+    spark.dataSource.register(source_class())
+
+
+def json_rows(
+    frame: DataFrame, *, payload: str = "payload", keep: tuple[str, ...] = ()
+) -> DataFrame:
+    """A frame with a column `payload` that holds each row as JSON, and the columns in `keep` beside
+    it, as for headers and key, which are left out of the JSON. Spark makes it, in its own code.
+    """
+    with extras.wanted("Spark's data source needs", "pyspark and pyarrow", "spark"):
+        from pyspark.sql import functions
+    rest = [name for name in frame.columns if name not in keep]
+    row = functions.to_json(functions.struct(*rest)).alias(payload)
+    return frame.select(row, *keep)

@@ -1,0 +1,125 @@
+"""From frames to Arrow: messages as record batches, column by column, those that are asked for."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from cassq.errors import ConfigError
+from cassq.extents.port import Slice
+
+SCHEMA = (
+    "payload binary, headers map<string,string>, key binary, id string, pipe string, seq bigint,"
+    " pushed_at timestamp, attempts int"
+)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema of the columns that are wanted, of those in `SCHEMA`.
+
+    Raises ConfigError for a column that is none of them, or has another type.
+    """
+    types = dict(each.strip().split(" ", 1) for each in SCHEMA.split(", "))
+    for field in schema.fields:
+        told, wanted = field.dataType.simpleString(), types.get(field.name)
+        if wanted is None:
+            raise ConfigError(f"messages have no column {field.name!r}", hint=f"they have {SCHEMA}")
+        if told != wanted:
+            raise ConfigError(f"column {field.name!r} is {wanted}, not {told}")
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def record_batch(pipe_id: str, piece: Slice, schema: pa.Schema, attempts: int) -> pa.RecordBatch:
+    """Some messages of a frame."""
+    makers: dict[str, Callable[[], pa.Array]] = {
+        "payload": lambda: _payloads(piece),
+        "headers": lambda: _headers(piece),
+        "key": lambda: _optional(piece.frame.keys, piece, pa.binary()),
+        "id": lambda: _ids(pipe_id, piece),
+        "pipe": lambda: pa.repeat(pa.scalar(pipe_id), piece.last - piece.first),
+        "seq": lambda: _seqs(piece),
+        "pushed_at": lambda: _times(piece),
+        "attempts": lambda: pa.repeat(pa.scalar(attempts, pa.int32()), piece.last - piece.first),
+    }
+    columns = [makers[field.name]().cast(field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def within(batch: pa.RecordBatch, piece: Slice, since_ms: int, until_ms: int) -> pa.RecordBatch:
+    """Those pushed from `since_ms` on and before `until_ms`. Cost: none for a frame of one time."""
+    times = piece.frame.times_ms()
+    if isinstance(times, int):
+        return batch if since_ms <= times < until_ms else batch.slice(0, 0)
+    ms = pa.array(array("q", times[piece.first : piece.last]))
+    mask = pc.and_(pc.greater_equal(ms, since_ms), pc.less(ms, until_ms))
+    return batch.filter(mask)
+
+
+def _payloads(piece: Slice) -> pa.Array:
+    view, lengths = piece.frame.payload_run(piece.first, piece.last)
+    count = piece.last - piece.first
+    if isinstance(lengths, int):
+        offsets = pc.multiply(_numbers(count + 1), lengths)
+    else:
+        each = pa.Array.from_buffers(pa.uint32(), count, [None, pa.py_buffer(lengths)])
+        ends = pc.cumulative_sum(each.cast(pa.int64()))
+        offsets = pa.concat_arrays([_numbers(1), ends])
+    buffers = [None, offsets.cast(pa.int32()).buffers()[1], pa.py_buffer(view)]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+def _numbers(count: int) -> pa.Array:
+    """From 0 on, so many."""
+    return _many_numbers(1 << count.bit_length()).slice(0, count)
+
+
+@cache
+def _many_numbers(count: int) -> pa.Array:
+    """Python makes each of them, so they are made once for all frames."""
+    return pa.array(range(count), pa.int64())
+
+
+def _seqs(piece: Slice) -> pa.Array:
+    return pc.add(_numbers(piece.last - piece.first), piece.frame.base_seq + piece.first)
+
+
+def _ids(pipe_id: str, piece: Slice) -> pa.Array:
+    here = pc.binary_join_element_wise(pipe_id, _seqs(piece).cast(pa.string()), ":")
+    if piece.frame.ids is None:
+        return here
+    first = _optional(piece.frame.ids, piece, pa.binary()).cast(pa.string())
+    return pc.coalesce(first, here)
+
+
+def _times(piece: Slice) -> pa.Array:
+    kind = pa.timestamp("us", "UTC")
+    times = piece.frame.times_ms()
+    if isinstance(times, int):
+        return pa.repeat(pa.scalar(1000 * times, pa.int64()), piece.last - piece.first).cast(kind)
+    ms = pa.array(array("q", times[piece.first : piece.last]))
+    return pc.multiply(ms, 1000).cast(kind)
+
+
+def _optional(column: list[bytes | None] | None, piece: Slice, kind: Any) -> pa.Array:
+    if column is None:
+        return pa.nulls(piece.last - piece.first, kind)
+    return pa.array(column[piece.first : piece.last], kind)
+
+
+def _headers(piece: Slice) -> pa.Array:
+    """Headers that are the same are parsed once."""
+    kind = pa.map_(pa.string(), pa.string())
+    stored = _optional(piece.frame.headers, piece, pa.binary())
+    if stored.null_count == len(stored):
+        return pa.nulls(len(stored), kind)
+    distinct = stored.dictionary_encode()
+    parsed = [list(json.loads(each).items()) for each in distinct.dictionary.to_pylist()]
+    return pa.array(parsed, kind).take(distinct.indices)

@@ -1,0 +1,292 @@
+"""Following: what a stream has read of a queue, pipe by pipe, becomes the acks of its group.
+
+The offset of a stream, which Spark keeps in the checkpoint, names pipes, and for each of them
+
+- where the stream begins in it, or goes on after what was lost,
+- up to where it is read: every message below is in this batch or in one before,
+- a position from which that place is found.
+
+Spark asks for the next offset when the batch before is done, and says by `commit` that it is, at
+some time after that or, when the query ends, never: so what is done is acked at either, and the
+last batch of a query that was stopped when it runs again. A pipe that is acked to its end leaves
+the offset with the next batch that has anything in it.
+
+One query follows a group at a time, under a lease; nobody else is to pop from it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from cassq import claims
+from cassq.catalog.rows import Cursor, GroupRow, PipeRow
+from cassq.client import Client
+from cassq.errors import (
+    BackendError,
+    ConfigError,
+    LeaseLostError,
+    UsageError,
+)
+from cassq.extents.port import ExtentMissingError
+from cassq.frames import Place
+from cassq.sealing import end_of
+from cassq.spark.options import StreamOptions
+from cassq.spark.reading import READ_BYTES, READ_MESSAGES, Piece, group_of
+
+logger = logging.getLogger("cassq")
+
+LEASE_MS = 20_000
+RENEW_SECONDS = 5.0
+LOOK_SECONDS = 0.5
+LISTED_MAX = 1_000_000
+_TRIES = 3
+
+Offset = dict[str, Any]
+
+
+class Span(NamedTuple):
+    """What a stream has read of a pipe: from `first` on, below `done`. pos: of the frame that holds
+    `done`, or of an earlier one."""
+
+    first: int
+    done: int
+    pos: int
+
+
+def spans_of(offset: Offset) -> dict[str, Span]:
+    return {pipe_id: Span(*span) for pipe_id, span in offset.get("pipes", {}).items()}
+
+
+def offset_of(spans: Mapping[str, Span]) -> Offset:
+    return {"pipes": {pipe_id: list(span) for pipe_id, span in spans.items()}}
+
+
+def pieces_between(start: Offset, end: Offset) -> list[Piece]:
+    """The messages between two offsets. Pure: a batch that is replayed is the same."""
+    before = spans_of(start)
+    found = []
+    for pipe_id, span in spans_of(end).items():
+        was = before.get(pipe_id, Span(span.first, span.first, 0))
+        begin = max(was.done, span.first)
+        if span.done > begin:
+            found.append(Piece(pipe_id, Place(begin, was.pos), span.done))
+    return found
+
+
+class Follower:
+    """Of one query, on the driver. Not thread-safe."""
+
+    def __init__(self, client: Client, options: StreamOptions) -> None:
+        self._ports = client.ports
+        self._catalog = client.ports.catalog
+        self._options = options
+        queue = client.queue(options.queue).row
+        self._group: GroupRow = group_of(self._ports, queue.id, options.queue, options.group)
+        if queue.policy.strict or self._group.policy.exclusive:
+            raise ConfigError(
+                f"group {options.group!r} of queue {options.queue!r} is exclusive: it keeps an"
+                " order that a stream, whose tasks read side by side, does not",
+                hint="read from an ap queue, with a group that is not exclusive",
+            )
+        self._queue = queue
+        self._lease = f"stream:{self._group.id}"
+        self._owner = self._ports.ids.version()
+        self._acked: dict[str, int] = {}
+        self._targets: dict[str, int] | None = None
+        self._lost = False
+        self._ended = threading.Event()
+        self._take_lease()
+        self._thread = threading.Thread(target=self._keep_on, name="cassq-follower", daemon=True)
+        self._thread.start()
+
+    # --- one query a group ----------------------------------------------------------------------
+
+    def _take_lease(self) -> None:
+        """Raises UsageError while another query follows the group; one that was killed is waited
+        for."""
+        clock = self._ports.clock
+        started_ms = clock.boot_ms()
+        while not self._renew():
+            if clock.boot_ms() - started_ms > LEASE_MS * 1.25:
+                raise UsageError(
+                    f"another query reads group {self._options.group!r} of queue"
+                    f" {self._options.queue!r}",
+                    hint="stop it, or give this one a group of its own: each group gets all",
+                )
+            clock.sleep(LOOK_SECONDS)
+
+    def _renew(self) -> bool:
+        """Whether the lease is ours now, for its whole length."""
+        return self._catalog.take_lease(self._lease, self._owner, LEASE_MS) is not None
+
+    def keep_on(self) -> None:
+        """Renew the lease, as a thread does every few seconds."""
+        self._lost = not self._renew() or self._lost
+
+    def _keep_on(self) -> None:
+        while not self._ended.wait(RENEW_SECONDS):
+            try:
+                self.keep_on()
+            except BackendError as exc:
+                logger.warning("the lease of a stream could not be renewed: %s", exc)
+
+    def _check_lease(self) -> None:
+        if self._lost:
+            raise LeaseLostError(
+                f"another query has begun to read group {self._options.group!r} of queue"
+                f" {self._options.queue!r}, while this one stood still"
+            )
+
+    def close(self) -> None:
+        """Let others follow the group."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        self._thread.join(timeout=RENEW_SECONDS)
+        self._catalog.drop_lease(self._lease, self._owner)
+
+    # --- offsets --------------------------------------------------------------------------------
+
+    def latest(self, start: Offset, most: int | None) -> Offset:
+        """Up to where the next batch reads, with at most so many messages; `start` when there are
+        none. What lies before `start` is done. Raises ExtentMissingError for what is lost."""
+        self.ack(start)
+        before = spans_of(start)
+        spans: dict[str, Span] = {}
+        left = most
+        for pipe in self._pipes():
+            span = before.get(pipe.id) or self._first(pipe)
+            if span is None:
+                continue
+            spans[pipe.id] = grown = self._grown(pipe, self._unlost(pipe, span), left)
+            if left is not None:
+                left -= grown.done - span.done if grown.done > span.done else 0
+        for pipe_id in before.keys() - spans.keys():
+            self._check_gone(pipe_id, before[pipe_id])
+        new = {pipe_id: span for pipe_id, span in spans.items() if span.done > span.first}
+        changed = any(new[each].done != before.get(each, (0, -1))[1] for each in new)
+        return offset_of(new) if changed else start
+
+    def stop_here(self) -> None:
+        """Read no further than what is there now."""
+        self._targets = {pipe.id: self._end(pipe).seq for pipe in self._pipes()}
+
+    def _pipes(self) -> list[PipeRow]:
+        """The pipes that are not acked to their end, timer pipes last."""
+        now_ms = self._catalog.now_ms()
+        plain = self._catalog.unclaimed_pipes(self._group, LISTED_MAX, unacked=True)
+        return plain + self._catalog.timer_pipes(self._group, now_ms, LISTED_MAX)
+
+    def _first(self, pipe: PipeRow) -> Span | None:
+        """Where a pipe begins that the stream has not read of: at what the group has acked."""
+        cursor = self._catalog.cursor(self._group.id, pipe.id)
+        if cursor is None:
+            return None
+        self._check_alone(cursor)
+        return Span(cursor.ack.seq, cursor.ack.seq, cursor.ack.pos)
+
+    def _check_alone(self, cursor: Cursor) -> None:
+        if cursor.chain.seq != cursor.ack.seq:
+            raise UsageError(
+                f"a popper has, or had, messages of group {self._options.group!r} of queue"
+                f" {self._options.queue!r} out: {cursor.ack.seq} to {cursor.chain.seq - 1} of pipe"
+                f" {cursor.pipe_id}",
+                hint="give the stream a group of its own, which nobody pops from",
+            )
+
+    def _end(self, pipe: PipeRow) -> Place:
+        return end_of(self._catalog, self._ports.store, pipe)
+
+    def _grown(self, pipe: PipeRow, span: Span, most: int | None) -> Span:
+        """What may be read of a pipe by now."""
+        end = self._end(pipe)
+        if pipe.timer_ms is not None:
+            end = self._due_end(pipe, Place(span.done, span.pos), end)
+        if self._targets is not None:
+            target = max(self._targets.get(pipe.id, 0), span.done)
+            end = end if end.seq <= target else Place(target, span.pos)
+        if end.seq <= span.done:
+            return span
+        if most is not None and end.seq > span.done + most:
+            return span._replace(done=span.done + most)
+        return span._replace(done=end.seq, pos=end.pos)
+
+    def _due_end(self, pipe: PipeRow, start: Place, end: Place) -> Place:
+        """Up to the first message of a timer pipe that is not due."""
+        now_ms = self._catalog.now_ms()
+        reader = self._ports.store.reader(pipe.id)
+        try:
+            place = start
+            while place.seq < end.seq:
+                slices = reader.read(place, end.seq, READ_MESSAGES, READ_BYTES)
+                for frame, first, last in slices:
+                    for index in range(first, last):
+                        if (frame.due_ms(index) or 0) > now_ms:
+                            return Place(frame.base_seq + index, place.pos)
+                place = reader.place_after(place, slices)
+            return end
+        finally:
+            reader.close()
+
+    # --- acks -----------------------------------------------------------------------------------
+
+    def ack(self, offset: Offset) -> None:
+        """Everything below an offset is done: it is acked for the group. Cost: for each pipe that
+        moved on since, a read and a synced transaction."""
+        self._check_lease()
+        moved = False
+        for pipe_id, span in spans_of(offset).items():
+            if self._acked.get(pipe_id, span.first) < span.done:
+                self._ack(pipe_id, span)
+                self._acked[pipe_id] = span.done
+                moved = True
+        if moved:
+            self._catalog.note_success(self._group.id, self._catalog.now_ms())
+        self._acked = {p: n for p, n in self._acked.items() if p in offset.get("pipes", {})}
+
+    def _ack(self, pipe_id: str, span: Span) -> None:
+        for _ in range(_TRIES):
+            cursor = self._catalog.cursor(self._group.id, pipe_id)
+            if cursor is None or cursor.ack.seq >= span.done:
+                return
+            self._check_alone(cursor)
+            chain = Place(span.done, max(span.pos, cursor.chain.pos))
+            version = self._ports.ids.version
+            done = claims.buried(claims.unclaimed(cursor, chain, version), version)
+            if self._catalog.claim(cursor, chain, done, synced=True):
+                return
+        raise BackendError(f"others move group {self._group.name!r} in pipe {pipe_id} all the time")
+
+    # --- what is lost ---------------------------------------------------------------------------
+
+    def _unlost(self, pipe: PipeRow, span: Span) -> Span:
+        """The span, moved past what somebody has removed since, as by a purge or for its age."""
+        cursor = self._catalog.cursor(self._group.id, pipe.id)
+        if cursor is None or cursor.ack.seq <= span.done:
+            return span
+        self._lose(pipe.id, span.done, cursor.ack.seq)
+        return Span(cursor.ack.seq, cursor.ack.seq, cursor.ack.pos)
+
+    def _check_gone(self, pipe_id: str, span: Span) -> None:
+        """A pipe left the listing: everything in it is acked. Was it all read?"""
+        row = self._catalog.pipe(pipe_id)
+        totals = self._catalog.retired(self._queue.id, pipe_id)
+        end = row.end.seq if row is not None and row.end is not None else None
+        if end is None:
+            end = max((total.pushed for total in totals), default=span.done)
+        if end > span.done:
+            self._lose(pipe_id, span.done, end)
+
+    def _lose(self, pipe_id: str, first: int, end: int) -> None:
+        what = f"messages {first} to {end - 1} of pipe {pipe_id}"
+        if self._options.fail_on_data_loss:
+            raise ExtentMissingError(
+                f"{what} of queue {self._options.queue!r} were removed before the stream has read"
+                " them: somebody purged the group, or their retention is over",
+                hint="go on without them by failOnDataLoss=false",
+                retryable=False,
+            )
+        logger.warning("%s are gone, and are left out", what)

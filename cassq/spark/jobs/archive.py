@@ -1,0 +1,184 @@
+"""Archiving: the messages of pipes that are sealed or consumed, to Parquet, each pipe once.
+
+A pipe's files are written into a staging folder, counted, and moved to their place; a mark beside
+them says then that the pipe is there wholly::
+
+    DIR/queue=NAME/pipe=ID/part-….parquet     what Spark reads as columns of messages
+    DIR/queue=NAME/pipe=ID/_whole             the mark
+    DIR/_staging/queue=NAME/…                 of the run that goes on, or of one that was killed
+
+A folder without a mark is what a killed run left, and is written anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from pyspark.sql import SparkSession
+
+from cassq.catalog.rows import PipeRow, PipeState
+from cassq.errors import ConfigError
+from cassq.ports import Ports
+from cassq.spark.clients import absolute, client_of
+from cassq.spark.jobs.folders import Folder
+from cassq.spark.jobs.pipes_source import read_pipes
+from cassq.spark.jobs.sessions import told_as_ours
+
+MESSAGES_PER_STEP = 5_000_000
+STAGING, WHOLE = "_staging", "_whole"
+
+
+class Progress(NamedTuple):
+    """How far it is: of the pipes that are to be written, and their messages."""
+
+    pipes: int
+    pipes_in_all: int
+    messages: int
+    messages_in_all: int
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """What a run did. pipes and messages: written by it. already: pipes that were there. missed:
+    the ids of pipes whose messages were removed while they were read; nothing is written of them.
+    """
+
+    queue: str
+    directory: str
+    pipes: int
+    messages: int
+    already: int
+    missed: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "missed": list(self.missed)}
+
+
+def archive(
+    spark: SparkSession,
+    url: str | None,
+    queue: str,
+    directory: str,
+    *,
+    messages_per_step: int = MESSAGES_PER_STEP,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Archived:
+    """Write every sealed or consumed pipe of a queue whose messages are stored, and that is not in
+    `directory` wholly, to Parquet.
+
+    directory: a path or URL that Spark can write to. messages_per_step: so many are written in one
+    go of Spark; what is killed loses the go it is at. progress: told before the first step and
+    after each. One run at a time may write a queue to a directory: of two, one may fail.
+
+    Raises QueueNotFoundError, ConfigError and BackendError. Cost: each message is read and written
+    once, and sorted within its task; two calls of the file system for each pipe.
+    """
+    if messages_per_step < 1:
+        raise ConfigError(f"messages_per_step is 1 or more, not {messages_per_step}")
+    place = absolute(url)
+    client = client_of(place)
+    found = stored_pipes(client.ports, client.queue(queue).row.id)
+    with told_as_ours():
+        top = Folder(spark, directory)
+        shelf, staging = top / shelf_name(queue), top / STAGING / shelf_name(queue)
+        staging.remove()
+        left = [pipe for pipe in found if not (pipe_folder(shelf, pipe.id) / WHOLE).exists()]
+        sizes = {pipe.id: _length(pipe) for pipe in left}
+        done: list[str] = []
+        missed: list[str] = []
+        _tell(progress, sizes, done, missed)
+        try:
+            for step in steps(left, messages_per_step):
+                written = _write(spark, place, step, staging)
+                for pipe in step:
+                    whole = written.get(pipe.id) == _length(pipe)
+                    (done if whole and _shelve(staging, shelf, pipe.id) else missed).append(pipe.id)
+                _tell(progress, sizes, done, missed)
+        finally:
+            staging.remove()
+    count = sum(sizes[pipe_id] for pipe_id in done)
+    return Archived(queue, directory, len(done), count, len(found) - len(left), tuple(missed))
+
+
+def _tell(
+    progress: Callable[[Progress], None], sizes: dict[str, int], done: list[str], missed: list[str]
+) -> None:
+    over = sum(sizes[pipe_id] for pipe_id in (*done, *missed))
+    progress(Progress(len(done) + len(missed), len(sizes), over, sum(sizes.values())))
+
+
+# --- planning -----------------------------------------------------------------------------------
+
+
+def stored_pipes(ports: Ports, queue_id: str) -> list[PipeRow]:
+    """The pipes of a queue whose end is fixed, and that have messages, oldest first.
+
+    A consumed pipe is the queue's only if its totals are: that of a write that was aborted was
+    nobody's ever. Cost: the live pipes, all consumed ones, a look at the totals of each of these.
+    """
+    live = [row for row in ports.catalog.pipes(queue_id) if row.state is PipeState.SEALED]
+    consumed = [
+        row
+        for row in ports.catalog.consumed_pipes()
+        if row.queue_id == queue_id and ports.catalog.retired(queue_id, row.id)
+    ]
+    found = {row.id: row for row in (*live, *consumed) if _length(row)}
+    return sorted(found.values(), key=lambda row: row.ordinal)
+
+
+def _length(pipe: PipeRow) -> int:
+    return pipe.end.seq if pipe.end is not None else 0
+
+
+def steps(pipes: Iterable[PipeRow], most: int) -> Iterator[list[PipeRow]]:
+    """Pipes in steps of at most so many messages, or of one pipe that has more. Pure."""
+    step: list[PipeRow] = []
+    size = 0
+    for pipe in pipes:
+        if step and size + _length(pipe) > most:
+            yield step
+            step, size = [], 0
+        step.append(pipe)
+        size += _length(pipe)
+    if step:
+        yield step
+
+
+def shelf_name(queue: str) -> str:
+    """The folder of a queue, whose name may have slashes. Pure."""
+    return f"queue={quote(queue, safe='')}"
+
+
+def pipe_folder(shelf: Folder, pipe_id: str) -> Folder:
+    """Where the files of a pipe are."""
+    return shelf / f"pipe={pipe_id}"
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def _write(spark: SparkSession, url: str, pipes: list[PipeRow], staging: Folder) -> dict[str, int]:
+    """How many messages of each pipe are in the staging folder, by the files themselves."""
+    # What is gone is seen by its count, and is no reason to give up the others.
+    lengths = {pipe.id: _length(pipe) for pipe in pipes}
+    frame = read_pipes(spark, url, lengths, fail_on_data_loss=False)
+    ordered = frame.sortWithinPartitions("pipe", "seq")
+    ordered.write.mode("overwrite").partitionBy("pipe").parquet(staging.path)
+    # Ids are hex digits: without a schema Spark takes some of them for numbers.
+    read = spark.read.schema("seq bigint, pipe string").parquet(staging.path)
+    return {row["pipe"]: row["count"] for row in read.groupBy("pipe").count().collect()}
+
+
+def _shelve(staging: Folder, shelf: Folder, pipe_id: str) -> bool:
+    """Move a pipe to its place, instead of what a killed run left there, and mark it."""
+    target = pipe_folder(shelf, pipe_id)
+    if (target / WHOLE).exists():
+        return True
+    target.remove()
+    if not pipe_folder(staging, pipe_id).move_to(target):
+        return False
+    (target / WHOLE).touch()
+    return True

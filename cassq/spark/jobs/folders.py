@@ -1,0 +1,43 @@
+"""Folders wherever Spark can write: local, HDFS, object stores; through Hadoop's file systems."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+
+class Folder:
+    """A path, which may or may not be there. Errors are Spark's: see `sessions.told_as_ours`."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._spark = spark
+        self.path = path.rstrip("/") or "/"
+        jvm: Any = spark._jvm
+        self._at = jvm.org.apache.hadoop.fs.Path(self.path)
+        java: Any = spark._jsc
+        self._files = self._at.getFileSystem(java.hadoopConfiguration())
+
+    def __truediv__(self, name: str) -> Folder:
+        return Folder(self._spark, f"{self.path}/{name}")
+
+    def exists(self) -> bool:
+        return bool(self._files.exists(self._at))
+
+    def names(self) -> list[str]:
+        """Of what is in it, sorted."""
+        return sorted(str(each.getPath().getName()) for each in self._files.listStatus(self._at))
+
+    def remove(self) -> None:
+        """With all that is in it; no error when it is not there."""
+        self._files.delete(self._at, True)
+
+    def move_to(self, target: Folder) -> bool:
+        """Rename it; `target` must not be there. False when it could not be done. One step on
+        local disks and HDFS, file by file on object stores."""
+        self._files.mkdirs(target._at.getParent())
+        return bool(self._files.rename(self._at, target._at))
+
+    def touch(self) -> None:
+        """Make an empty file here."""
+        self._files.create(self._at, True).close()

@@ -1,0 +1,64 @@
+"""The data source `cassq-pipes`, of the jobs' own: pipes that were chosen, read whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from cassq.frames import Place
+from cassq.spark.decoding import SCHEMA
+from cassq.spark.options import MESSAGES_PER_PARTITION
+from cassq.spark.reading import Part, Piece, parts, read_pieces
+
+NAME = "cassq-pipes"
+
+
+def read_pipes(
+    spark: SparkSession, url: str, lengths: Mapping[str, int], *, fail_on_data_loss: bool
+) -> DataFrame:
+    """The messages of pipes, of which it is told how many each has. What was removed by the time it
+    is read makes the read fail, or is left out."""
+    spark.dataSource.register(PipesSource)
+    told = {"url": url, "pipes": json.dumps(dict(lengths)), "strict": str(fail_on_data_loss)}
+    return spark.read.format(NAME).options(**told).load()
+
+
+class PipesSource(DataSource):
+    """Made by Spark, in processes of the driver's machine."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> PipesReader:
+        strict = self.options["strict"] == "True"
+        lengths = json.loads(self.options["pipes"])
+        return PipesReader(self.options["url"], lengths, schema, fail_on_data_loss=strict)
+
+
+class PipesReader(DataSourceReader):
+    """Of one read: made on the driver, and pickled to the executors."""
+
+    def __init__(
+        self, url: str, lengths: dict[str, int], schema: StructType, *, fail_on_data_loss: bool
+    ) -> None:
+        self._url = url
+        self._lengths = lengths
+        self._columns = schema
+        self._strict = fail_on_data_loss
+
+    def partitions(self) -> list[InputPartition]:
+        pieces = [Piece(pipe_id, Place(0, 0), count) for pipe_id, count in self._lengths.items()]
+        return list(parts(pieces, MESSAGES_PER_PARTITION))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        pieces = partition.pieces if isinstance(partition, Part) else ()
+        return read_pieces(self._url, pieces, self._columns, fail_on_data_loss=self._strict)

@@ -1,0 +1,193 @@
+"""Replaying: messages of finished pipes, or of an archive, are pushed to a queue again, once under
+each `writeId`.
+
+Without a rate all is one write. With a rate each chunk of a pipe is a write of its own, named after
+its place: what is finished never changes, so a run that is begun again finds the same chunks, and
+passes over those that were published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as sql
+
+import cassq.spark
+from cassq.catalog.rows import WriteState
+from cassq.client import Client
+from cassq.clock import Stopwatch
+from cassq.errors import ConfigError
+from cassq.spark.clients import absolute
+from cassq.spark.jobs.replay_sources import Archive, Chunk, Source, Stored, chunks
+from cassq.spark.jobs.sessions import told_as_ours
+from cassq.spark.options import time_ms
+from cassq.spark.writing import check_target
+
+
+class Choice(NamedTuple):
+    """What is replayed. since, until: by push time, from and before, as for a batch read. where: a
+    condition in SQL on the columns of a batch read."""
+
+    since: str | None = None
+    until: str | None = None
+    where: str | None = None
+
+
+class Progress(NamedTuple):
+    """How far it is: of the writes that are to be done, and messages that were published."""
+
+    writes: int
+    writes_in_all: int
+    messages: int
+
+
+Tell = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a run did. messages: published by it, in so many writes. already: writes that had been
+    published before."""
+
+    queue: str
+    messages: int
+    writes: int
+    already: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Target(NamedTuple):
+    """The queue that is pushed to, and under which id."""
+
+    client: Client
+    queue: str
+    write_id: str
+
+    def published(self, chunk: Chunk | None = None) -> bool:
+        """Whether a write was published. Cost: a read."""
+        return self.state(chunk) is WriteState.PUBLISHED
+
+    def state(self, chunk: Chunk | None = None) -> WriteState | None:
+        queue_id = self.client.queue(self.queue).row.id
+        row = self.client.ports.catalog.write(queue_id, f"batch:{self.name(chunk)}")
+        return None if row is None else row.state
+
+    def name(self, chunk: Chunk | None) -> str:
+        """The `writeId` of a write."""
+        return f"{self.write_id}/{chunk.pipe_id}/{chunk.first}" if chunk else self.write_id
+
+
+def replay(
+    spark: SparkSession,
+    url: str | None,
+    queue: str,
+    write_id: str,
+    *,
+    source: str | None = None,
+    archive: str | None = None,
+    choice: Choice | None = None,
+    rate: float | None = None,
+    progress: Tell = lambda _: None,
+) -> Replayed:
+    """Push what the queue `source` (None: `queue` itself) has in finished pipes to `queue` again,
+    or what the directory `archive` has of it.
+
+    rate: messages a second, on average. It needs `choice.until`, which is over: else a run that is
+    begun again could find what it had replayed itself. progress: told after each write.
+
+    Raises QueueNotFoundError, ExtentMissingError, ConfigError and BackendError. Cost: with a rate a
+    job of Spark for each chunk, and a row of the catalog that stays as long as the queue.
+    """
+    choice = choice or Choice()
+    place = absolute(url)
+    target = Target(check_target(place, queue), queue, write_id)
+    check(choice, write_id, rate, target.client.ports.clock.wall_ms())
+    origin = source or queue
+    with told_as_ours():
+        cassq.spark.register(spark)
+        if target.published():
+            return Replayed(queue, 0, 0, 1)
+        found: Source = (
+            Stored(spark, target.client, origin)
+            if archive is None
+            else Archive(spark, archive, origin)
+        )
+        if rate is None:
+            return _at_once(target, found, choice)
+        return _paced(target, found, choice, rate, progress)
+
+
+def check(choice: Choice, write_id: str, rate: float | None, now_ms: int) -> None:
+    """Raises ConfigError for what cannot be, or could not be done once. Pure."""
+    if not write_id:
+        raise ConfigError("a replay has a writeId, under which it is done once")
+    if choice.since is not None:
+        time_ms("since", choice.since)
+    until_ms = None if choice.until is None else time_ms("until", choice.until)
+    if rate is None:
+        return
+    if not rate > 0:
+        raise ConfigError(f"a rate is more than 0 messages a second, not {rate}")
+    if until_ms is None or until_ms > now_ms:
+        raise ConfigError(
+            "with a rate, until when messages were pushed has to be told, and be over",
+            hint="else a run that is begun again could find what it had replayed itself",
+        )
+
+
+def _at_once(target: Target, found: Source, choice: Choice) -> Replayed:
+    if any(target.state(chunk) is not None for chunk in chunks(found.lengths)):
+        raise ConfigError(
+            f"writeId {target.write_id!r} was begun with a rate",
+            hint="go on with a rate, or take another writeId for another replay",
+        )
+    if not found.lengths:
+        return Replayed(target.queue, 0, 0, 0)
+    count = _write(target, None, _chosen(found.read(list(found.lengths)), choice))
+    return Replayed(target.queue, count, 1, 0)
+
+
+def _paced(target: Target, found: Source, choice: Choice, rate: float, tell: Tell) -> Replayed:
+    left = [chunk for chunk in chunks(found.lengths) if not target.published(chunk)]
+    already = sum(1 for _ in chunks(found.lengths)) - len(left)
+    clock, watch, messages = target.client.ports.clock, Stopwatch(), 0
+    for done, chunk in enumerate(left):
+        clock.sleep(pause(messages, rate, watch.seconds()))
+        frame = found.read([chunk.pipe_id])
+        part = frame.where((sql.col("seq") >= chunk.first) & (sql.col("seq") < chunk.end))
+        messages += _write(target, chunk, _chosen(part, choice))
+        tell(Progress(done + 1, len(left), messages))
+    return Replayed(target.queue, messages, len(left), already)
+
+
+def pause(messages: int, rate: float, seconds: float) -> float:
+    """How long to wait, in seconds, after so many messages in so many seconds. Pure."""
+    return max(0.0, messages / rate - seconds)
+
+
+def _chosen(frame: DataFrame, choice: Choice) -> DataFrame:
+    if choice.since is not None:
+        frame = frame.where(sql.col("pushed_at") >= _literal("since", choice.since))
+    if choice.until is not None:
+        frame = frame.where(sql.col("pushed_at") < _literal("until", choice.until))
+    return frame if choice.where is None else frame.where(choice.where)
+
+
+def _literal(name: str, told: str) -> Any:
+    return sql.lit(datetime.fromtimestamp(time_ms(name, told) / 1000, UTC))
+
+
+def _write(target: Target, chunk: Chunk | None, frame: DataFrame) -> int:
+    """Publish a frame; how many messages it had."""
+    seen = Observation()
+    counted = frame.select("payload", "headers", "key").observe(seen, sql.count("*").alias("n"))
+    writer = counted.write.format("cassq").mode("append")
+    place = {"url": target.client.url, "queue": target.queue}
+    writer.options(**place, writeId=target.name(chunk)).save()
+    return int(seen.get["n"])

@@ -1,0 +1,78 @@
+"""Where a replay takes messages from: finished pipes that are still stored, or an archive."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from cassq.client import Client
+from cassq.errors import ConfigError
+from cassq.spark.decoding import SCHEMA
+from cassq.spark.jobs.archive import WHOLE, shelf_name, stored_pipes
+from cassq.spark.jobs.folders import Folder
+from cassq.spark.jobs.pipes_source import read_pipes
+
+MESSAGES_PER_CHUNK = 10_000
+
+
+class Chunk(NamedTuple):
+    """Messages `first .. end` of a pipe."""
+
+    pipe_id: str
+    first: int
+    end: int
+
+
+class Source(abc.ABC):
+    """Pipes that never change any more. lengths: how many messages each has."""
+
+    lengths: dict[str, int]
+
+    @abc.abstractmethod
+    def read(self, pipe_ids: list[str]) -> DataFrame:
+        """The messages of these pipes, with the columns of a batch read."""
+
+
+class Stored(Source):
+    """The finished pipes of a queue. Reading raises ExtentMissingError for what is removed."""
+
+    def __init__(self, spark: SparkSession, client: Client, queue: str) -> None:
+        pipes = stored_pipes(client.ports, client.queue(queue).row.id)
+        self._spark, self._url = spark, client.url
+        self.lengths = {pipe.id: pipe.end.seq for pipe in pipes if pipe.end is not None}
+
+    def read(self, pipe_ids: list[str]) -> DataFrame:
+        wanted = {pipe_id: self.lengths[pipe_id] for pipe_id in pipe_ids}
+        return read_pipes(self._spark, self._url, wanted, fail_on_data_loss=True)
+
+
+class Archive(Source):
+    """What the job `archive` wrote of a queue, and marked as whole. Raises ConfigError where there
+    is nothing of it."""
+
+    def __init__(self, spark: SparkSession, directory: str, queue: str) -> None:
+        self._spark = spark
+        self._shelf = Folder(spark, directory) / shelf_name(queue)
+        names = self._shelf.names() if self._shelf.exists() else []
+        found = [name for name in names if (self._shelf / name / WHOLE).exists()]
+        if not found:
+            raise ConfigError(f"nothing of queue {queue!r} is archived in {directory!r}")
+        most = self.read([name.removeprefix("pipe=") for name in found])
+        rows = most.groupBy("pipe").agg(sql.max("seq").alias("last")).collect()
+        self.lengths = {row["pipe"]: row["last"] + 1 for row in sorted(rows)}
+
+    def read(self, pipe_ids: list[str]) -> DataFrame:
+        paths = [(self._shelf / f"pipe={pipe_id}").path for pipe_id in pipe_ids]
+        reader = self._spark.read.schema(SCHEMA).option("basePath", self._shelf.path)
+        return reader.parquet(*paths)
+
+
+def chunks(lengths: Mapping[str, int]) -> Iterator[Chunk]:
+    """Pipes in chunks that are the same whenever they are cut: by places alone. Pure."""
+    for pipe_id, length in lengths.items():
+        for first in range(0, length, MESSAGES_PER_CHUNK):
+            yield Chunk(pipe_id, first, min(length, first + MESSAGES_PER_CHUNK))

@@ -1,0 +1,200 @@
+"""Rolling up: the statistics history of queues to Parquet, and hours and days made from it.
+
+A day of a queue is written into a staging folder, in three tables, and each is moved to its place;
+a mark says then up to which day all is there::
+
+    DIR/samples/queue=NAME/day=2026-05-01/part-….parquet     what the catalog knew
+    DIR/hours/queue=NAME/day=2026-05-01/…                    a row for each group and hour
+    DIR/days/queue=NAME/day=2026-05-01/…                     a row for each group
+    DIR/_whole/NAME=2026-05-01                               the mark: an empty file
+    DIR/_staging/…                                           of the run that goes on, or was killed
+
+Days are moved in order, and the mark comes last: what it does not cover is written anew, as the
+present day is, which is not over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from pyspark.sql import DataFrame, SparkSession
+
+from cassq.catalog.rows import QueueRow
+from cassq.errors import BackendError, ConfigError
+from cassq.spark.clients import absolute, client_of
+from cassq.spark.jobs.archive import STAGING
+from cassq.spark.jobs.folders import Folder
+from cassq.spark.jobs.rollup_rows import SCHEMA, Wanted, frame_of, is_over, rolled, rows
+from cassq.spark.jobs.sessions import told_as_ours
+
+QUEUES_PER_STEP = 1000
+QUEUES_PER_TASK = 10
+SAMPLES, HOURS, DAYS = "samples", "hours", "days"
+# What others are made from is moved last.
+TABLES = (HOURS, DAYS, SAMPLES)
+MARKS = "_whole"
+
+
+class Progress(NamedTuple):
+    """How far it is: of the queues, and the samples that were written."""
+
+    queues: int
+    queues_in_all: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class OfQueue:
+    """What a run wrote of a queue. days: that are over, and are not written again. unfinished:
+    days that are not over. samples: of them all."""
+
+    queue: str
+    days: int = 0
+    unfinished: int = 0
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RolledUp:
+    """What a run did."""
+
+    directory: str
+    queues: tuple[OfQueue, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"directory": self.directory, "queues": [asdict(each) for each in self.queues]}
+
+
+class _Run(NamedTuple):
+    """What all steps of a run share. now_ms: one moment, in catalog time, for all of it."""
+
+    spark: SparkSession
+    url: str
+    top: Folder
+    now_ms: int
+
+
+def rollup(
+    spark: SparkSession,
+    url: str | None,
+    directory: str,
+    queues: Sequence[str] = (),
+    *,
+    queues_per_step: int = QUEUES_PER_STEP,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> RolledUp:
+    """Write the history of these queues, or of all there are, to tables of Parquet files.
+
+    directory: a path or URL that Spark can write to, of its own. queues_per_step: so many are
+    written in one go of Spark. progress: told before the first step and after each. One run at a
+    time may write to a directory: of two, one may fail.
+
+    Raises QueueNotFoundError, ConfigError and BackendError. Cost: the samples since the last day
+    that is whole are read once, of each queue and group; some calls of the file system for each
+    day of a queue that is written.
+    """
+    if queues_per_step < 1:
+        raise ConfigError(f"queues_per_step is 1 or more, not {queues_per_step}")
+    place = absolute(url)
+    client = client_of(place)
+    named = [client.queue(name).row for name in dict.fromkeys(queues)]
+    found = named or [each.row for each in client.queues()]
+    done: list[OfQueue] = []
+    with told_as_ours():
+        run = _Run(spark, place, Folder(spark, directory), client.ports.catalog.now_ms())
+        whole = _marks(run.top)
+        staging = run.top / STAGING
+        staging.remove()
+        try:
+            _tell(progress, done, len(found))
+            for first in range(0, len(found), queues_per_step):
+                done += _step(run, found[first : first + queues_per_step], whole)
+                _tell(progress, done, len(found))
+        finally:
+            staging.remove()
+    return RolledUp(directory, tuple(done))
+
+
+def _tell(progress: Callable[[Progress], None], done: Sequence[OfQueue], in_all: int) -> None:
+    progress(Progress(len(done), in_all, sum(each.samples for each in done)))
+
+
+# --- marks --------------------------------------------------------------------------------------
+
+
+def _marks(top: Folder) -> dict[str, str]:
+    """Up to which day the queues are there wholly, by name. Cost: one call."""
+    marks = top / MARKS
+    names = marks.names() if marks.exists() else []
+    # By queue and day, so that of two the newer counts.
+    return {unquote(queue): day for queue, _, day in (name.partition("=") for name in names)}
+
+
+def _mark(top: Folder, queue: str, day: str, before: str) -> None:
+    name = quote(queue, safe="")
+    (top / MARKS / f"{name}={day}").touch()
+    if before and before != day:
+        (top / MARKS / f"{name}={before}").remove()
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def _step(run: _Run, queues: Sequence[QueueRow], whole: dict[str, str]) -> list[OfQueue]:
+    staging = run.top / STAGING
+    wanted = [Wanted(row.id, row.name, whole.get(row.name, "")) for row in queues]
+    tasks = -(-len(wanted) // QUEUES_PER_TASK)
+    raw = run.spark.sparkContext.parallelize(wanted, tasks)
+    # A queue's rows come from one task, so a day is one file.
+    found = raw.mapPartitions(partial(rows, run.url, run.now_ms))
+    _write(frame_of(run.spark, found), staging / SAMPLES)
+    # What the tables are made from is what was written: the catalog has moved on.
+    schema = f"{SCHEMA}, queue string, day string"
+    samples = run.spark.read.schema(schema).parquet((staging / SAMPLES).path)
+    counts = samples.groupBy("queue", "day").count().collect()
+    sizes = {(row["queue"], row["day"]): row["count"] for row in counts}
+    for table, step in ((HOURS, "hour"), (DAYS, "day")) if sizes else ():
+        _write(rolled(samples, step), staging / table)
+    # Folders are named as Spark does it, which quotes other characters than we would.
+    folders = {
+        unquote(name.removeprefix("queue=")): name
+        for name in (staging / SAMPLES).names()
+        if name.startswith("queue=")
+    }
+    return [_shelve(run, each, folders.get(each.name, ""), sizes) for each in wanted]
+
+
+def _write(frame: DataFrame, to: Folder) -> None:
+    ordered = frame.sortWithinPartitions("queue", "day", "group", "at")
+    ordered.write.mode("overwrite").partitionBy("queue", "day").parquet(to.path)
+
+
+def _shelve(run: _Run, wanted: Wanted, folder: str, sizes: dict[tuple[str, str], int]) -> OfQueue:
+    """Move the days of a queue to their places, oldest first, and mark the last that is over."""
+    days = list(_days(run.top / STAGING / SAMPLES / folder)) if folder else []
+    for day in days:
+        for table in TABLES:
+            _move(run.top / STAGING / table / folder / day, run.top / table / folder / day)
+    told = [day.removeprefix("day=") for day in days]
+    over = [day for day in told if is_over(day, run.now_ms)]
+    if over:
+        _mark(run.top, wanted.name, over[-1], wanted.whole)
+    samples = sum(sizes[wanted.name, day] for day in told)
+    return OfQueue(wanted.name, len(over), len(told) - len(over), samples)
+
+
+def _days(folder: Folder) -> Iterator[str]:
+    return (name for name in folder.names() if name.startswith("day="))
+
+
+def _move(staged: Folder, target: Folder) -> None:
+    """Put a day in the place of what was there of it. Days of long ago have no hours."""
+    target.remove()
+    if staged.exists() and not staged.move_to(target):
+        raise BackendError(
+            f"{target.path} could not be written", hint="does another run write there?"
+        )

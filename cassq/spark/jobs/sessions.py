@@ -1,0 +1,74 @@
+"""Spark sessions of the command, and Spark's errors told as cassq's own."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import SparkSession
+
+import cassq.spark
+from cassq.errors import BackendError, ConfigError
+
+# The last line of a worker's traceback, which says what it died of.
+_DIED_OF = re.compile(r"^(?:[a-z_]+\.)*(\w+(?:Error|Exception): .*)$", re.MULTILINE)
+_OF_A_SOURCE = "PYTHON_DATA_SOURCE"
+_QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+
+
+@contextmanager
+def session(name: str, master: str | None, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """The session that runs in this process, or one of its own, which is stopped at the end.
+
+    master: None is for what Spark is configured with, else `local[*]`.
+    """
+    with told_as_ours():
+        running = SparkSession.getActiveSession()
+        spark = running or _begun(name, master, settings)
+        cassq.spark.register(spark)
+    try:
+        yield spark
+    finally:
+        if running is None:
+            spark.stop()
+
+
+def _begun(name: str, master: str | None, settings: Mapping[str, str]) -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in {**_QUIET, **settings}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+@contextmanager
+def told_as_ours() -> Iterator[None]:
+    """Raises ConfigError for what Spark finds wrong with a call, BackendError for what fails."""
+    try:
+        yield
+    except (AnalysisException, ParseException) as exc:
+        if _OF_A_SOURCE in str(exc):  # which is Spark's name for whatever fails while it plans
+            raise BackendError(f"Spark failed: {what_failed(str(exc))}", retryable=False) from exc
+        raise ConfigError(f"Spark: {first_line(str(exc))}") from exc
+    except (PySparkException, Py4JError) as exc:
+        raise BackendError(f"Spark failed: {what_failed(str(exc))}", retryable=False) from exc
+
+
+def what_failed(text: str) -> str:
+    """The line of a long error that says most. Pure."""
+    found = _DIED_OF.findall(text)
+    return str(found[-1]) if found else first_line(text)
+
+
+def first_line(text: str) -> str:
+    """Of what is not blank. Pure."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "it did not say why")

@@ -1,0 +1,122 @@
+"""The keeper: shows that a Spark driver lives, in each place where it leads writes.
+
+It is a thread of the process that registered the data source, for what Spark plans and commits
+runs in short-lived processes beside it. These ask for it by a file in a directory of the keeper's,
+one for each place: the file tells the driver's id there, under which its writes are begun.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from hashlib import sha256
+from pathlib import Path
+
+from cassq.client import Client
+from cassq.connecting import connect
+from cassq.errors import CassqError, ConfigError
+from cassq.spark.clients import client_of
+from cassq.staging import BEAT_SECONDS, DRIVER_LEASE_MS
+
+logger = logging.getLogger("cassq")
+
+LOOK_SECONDS = 0.5
+
+
+class Keeper:
+    """Of this process; beats for every file that is in its directory."""
+
+    def __init__(self) -> None:
+        self.directory = tempfile.mkdtemp(prefix="cassq-spark-")  # for this user's eyes only
+        self._ended = threading.Event()
+        self._clients: dict[str, Client] = {}
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="cassq-spark-keeper", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        due = 0.0
+        known: set[str] = set()
+        while not self._ended.wait(LOOK_SECONDS):
+            names = {path.name for path in Path(self.directory).glob("*.json")}
+            due -= LOOK_SECONDS
+            if names - known or due <= 0:
+                due = BEAT_SECONDS
+                known = {name for name in names if self._beat(Path(self.directory, name))}
+
+    def _beat(self, path: Path) -> bool:
+        """Whether it could be done; else it is tried again soon."""
+        try:
+            told = json.loads(path.read_text())
+            client = self._clients.get(told["url"])
+            if client is None:
+                client = self._clients[told["url"]] = connect(told["url"], create=False)
+            client.ports.catalog.beat_driver(told["driver"], DRIVER_LEASE_MS)
+        except (CassqError, OSError, ValueError) as exc:
+            logger.warning("a Spark driver could not show that it lives: %s", exc)
+            return False
+        return True
+
+    def close(self) -> None:
+        """Stop; what this process leads may be aborted after its lease."""
+        if os.getpid() != self._pid:
+            return
+        self._ended.set()
+        self._thread.join(timeout=10)
+        for client in self._clients.values():
+            client.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+_keeper: Keeper | None = None
+_lock = threading.Lock()
+
+
+def keeper() -> Keeper:
+    """The keeper of this process, begun when it is first asked for."""
+    global _keeper
+    with _lock:
+        if _keeper is None or _keeper._pid != os.getpid():
+            _keeper = Keeper()
+            atexit.register(_keeper.close)
+        return _keeper
+
+
+def driver_id(directory: str, url: str) -> str:
+    """The id of the keeper's driver at a place, from any process of its machine. The first one to
+    ask makes it: ids made later are greater.
+
+    Raises ConfigError where the keeper is on another machine, or gone.
+    """
+    path = Path(directory, sha256(url.encode()).hexdigest()[:32] + ".json")
+    for _ in range(2):
+        try:
+            return str(json.loads(path.read_text())["driver"])
+        except FileNotFoundError:
+            _ask(path, url)
+    raise ConfigError(f"{path} comes and goes")
+
+
+def _ask(path: Path, url: str) -> None:
+    if not path.parent.is_dir():
+        raise ConfigError(
+            "the process that called cassq.spark.register is gone, or on another machine",
+            hint="register in the driver's own process; Spark Connect is not supported for writes",
+        )
+    ports = client_of(url).ports
+    driver = ports.ids.new(ports.catalog.now_ms())
+    ports.catalog.beat_driver(driver, DRIVER_LEASE_MS)
+    handle, draft = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(handle, "w") as file:
+        json.dump({"url": url, "driver": driver}, file)
+    try:
+        os.link(draft, path)  # fails if another was faster: then his is taken
+    except FileExistsError:
+        logger.info("another process of this driver has named it at the same moment")
+    finally:
+        os.unlink(draft)

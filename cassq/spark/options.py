@@ -1,0 +1,148 @@
+"""The options of the data source, read and checked; `docs/spark.md` lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from cassq.errors import ConfigError
+from cassq.queues import check_group_name
+from cassq.spark.clients import absolute
+
+# Of Spark's own, which every source is given.
+_SPARKS = {"path", "checkpointlocation", "queryname"}
+_PLACE = {"url", "queue"}
+STORED, UNFINISHED, DEAD = "stored", "unfinished", "dead"
+STATES = (STORED, UNFINISHED, "waiting", "pending", "delayed", DEAD)
+MESSAGES_PER_PARTITION = 500_000
+
+
+class WriteOptions(NamedTuple):
+    """Of a write, in a batch or a stream."""
+
+    url: str
+    queue: str
+    payload: str = "payload"  # names of columns
+    headers: str = "headers"
+    key: str = "key"
+    write_id: str = ""
+
+
+class ReadOptions(NamedTuple):
+    """Of a read in a batch. since_ms, until_ms: by push time, in wall milliseconds."""
+
+    url: str
+    queue: str
+    group: str = "default"
+    state: str = STORED
+    since_ms: int | None = None
+    until_ms: int | None = None
+    messages_per_partition: int = MESSAGES_PER_PARTITION
+    fail_on_data_loss: bool = True
+
+
+class StreamOptions(NamedTuple):
+    """Of a read in a stream."""
+
+    url: str
+    queue: str
+    group: str = "default"
+    messages_per_trigger: int | None = None
+    messages_per_partition: int = MESSAGES_PER_PARTITION
+    fail_on_data_loss: bool = True
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Raises ConfigError for an option that is unknown, missing or wrong."""
+    _check(options, {"payloadcolumn", "headerscolumn", "keycolumn", "writeid"})
+    return WriteOptions(
+        *_place(options),
+        payload=options.get("payloadColumn", "payload"),
+        headers=options.get("headersColumn", "headers"),
+        key=options.get("keyColumn", "key"),
+        write_id=options.get("writeId", ""),
+    )
+
+
+def read_options(options: Mapping[str, str]) -> ReadOptions:
+    """Raises ConfigError for an option that is unknown, missing or wrong."""
+    names = {"group", "state", "since", "until", "messagesperpartition", "failondataloss"}
+    _check(options, names)
+    state = options.get("state", STORED)
+    if state not in STATES:
+        raise ConfigError(f"state is {', '.join(STATES)}, not {state!r}")
+    return ReadOptions(
+        *_place(options),
+        group=check_group_name(options.get("group", "default")),
+        state=state,
+        since_ms=_time(options, "since"),
+        until_ms=_time(options, "until"),
+        messages_per_partition=_per_partition(options),
+        fail_on_data_loss=_truth(options, "failOnDataLoss", default=True),
+    )
+
+
+def stream_options(options: Mapping[str, str]) -> StreamOptions:
+    """Raises ConfigError for an option that is unknown, missing or wrong."""
+    names = {"group", "maxmessagespertrigger", "messagesperpartition", "failondataloss"}
+    _check(options, names)
+    return StreamOptions(
+        *_place(options),
+        group=check_group_name(options.get("group", "default")),
+        messages_per_trigger=_count(options, "maxMessagesPerTrigger"),
+        messages_per_partition=_per_partition(options),
+        fail_on_data_loss=_truth(options, "failOnDataLoss", default=True),
+    )
+
+
+def _check(options: Mapping[str, str], known: set[str]) -> None:
+    unknown = sorted(name for name in options if name.lower() not in known | _PLACE | _SPARKS)
+    if unknown:
+        raise ConfigError(
+            f"the data source cassq has no option {unknown[0]!r} here",
+            hint=f"it has {', '.join(sorted(_PLACE | known))}; case does not matter",
+        )
+
+
+def _place(options: Mapping[str, str]) -> tuple[str, str]:
+    queue = options.get("queue") or options.get("path")
+    if not queue:
+        raise ConfigError("the option `queue` is not given", hint="name the queue: .option(...)")
+    return absolute(options.get("url")), queue
+
+
+def _count(options: Mapping[str, str], name: str) -> int | None:
+    told = options.get(name)
+    if told is None:
+        return None
+    if not told.isascii() or not told.isdigit() or int(told) < 1:
+        raise ConfigError(f"{name} is a number of messages from 1 on, not {told!r}")
+    return int(told)
+
+
+def _per_partition(options: Mapping[str, str]) -> int:
+    return _count(options, "messagesPerPartition") or MESSAGES_PER_PARTITION
+
+
+def _truth(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    told = options.get(name, str(default)).lower()
+    if told not in ("true", "false"):
+        raise ConfigError(f"{name} is true or false, not {options[name]!r}")
+    return told == "true"
+
+
+def _time(options: Mapping[str, str], name: str) -> int | None:
+    told = options.get(name)
+    return None if told is None else time_ms(name, told)
+
+
+def time_ms(name: str, told: str) -> int:
+    """A time in wall milliseconds; ConfigError for none. name: of its option."""
+    try:
+        at = datetime.fromisoformat(told)
+    except ValueError as exc:
+        raise ConfigError(f"{name} is a time such as 2026-05-01T12:00:00Z, not {told!r}") from exc
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    return round(at.timestamp() * 1000)

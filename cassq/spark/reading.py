@@ -1,0 +1,197 @@
+"""Reading in a batch: a snapshot of a queue, planned on the driver, read by executors from the
+frames, with no effect on the queue.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from cassq.catalog.rows import GroupRow, PipeRow
+from cassq.client import Client
+from cassq.errors import GroupNotFoundError
+from cassq.extents.port import ExtentMissingError, ExtentReader
+from cassq.frames import Place
+from cassq.peeking import UNFINISHED as STATES_LEFT
+from cassq.peeking import dead_letter_group, stretches
+from cassq.ports import Ports
+from cassq.sealing import seen_end
+from cassq.spark.clients import client_of
+from cassq.spark.decoding import arrow_schema, record_batch, within
+from cassq.spark.options import DEAD, STORED, UNFINISHED, ReadOptions
+
+logger = logging.getLogger("cassq")
+
+READ_MESSAGES = 65_536
+READ_BYTES = 8 * 1024 * 1024
+ALWAYS_MS = 1 << 62
+
+
+class Piece(NamedTuple):
+    """Messages `start .. end_seq` of a pipe. attempts: how often they were delivered."""
+
+    pipe_id: str
+    start: Place
+    end_seq: int
+    attempts: int = 0
+
+    @property
+    def messages(self) -> int:
+        return self.end_seq - self.start.seq
+
+
+class Part(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, pieces: tuple[Piece, ...]) -> None:
+        super().__init__(None)
+        self.pieces = pieces
+
+
+class BatchReader(DataSourceReader):
+    """Of one `spark.read`: made on the driver, and pickled to the executors."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = schema
+        arrow_schema(schema)  # what is wrong with it is said on the driver
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        client = client_of(options.url)
+        pieces = snapshot(client, options)
+        return list(parts(pieces, options.messages_per_partition))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        options = self._options
+        since_ms = -1 if options.since_ms is None else options.since_ms
+        until_ms = ALWAYS_MS if options.until_ms is None else options.until_ms
+        pieces = partition.pieces if isinstance(partition, Part) else ()
+        ranged = (options.since_ms, options.until_ms) != (None, None)
+        return read_pieces(
+            options.url,
+            pieces,
+            self._columns,
+            fail_on_data_loss=options.fail_on_data_loss,
+            between=(since_ms, until_ms) if ranged else None,
+        )
+
+
+# --- planning -----------------------------------------------------------------------------------
+
+
+def snapshot(client: Client, options: ReadOptions) -> list[Piece]:
+    """What there is to be read at this moment, oldest pipe first. Raises QueueNotFoundError and
+    GroupNotFoundError. Cost: a look at each live pipe; of a group, its cursors and open claims."""
+    ports, row = client.ports, client.queue(options.queue).row
+    if options.state == STORED:
+        pipes = ports.catalog.pipes(row.id)
+        return [Piece(pipe.id, Place(0, 0), seen_end(ports.store, pipe)) for pipe in pipes]
+    group = group_of(ports, row.id, options.queue, options.group)
+    states: Iterable[str] = STATES_LEFT
+    if options.state == DEAD:
+        letters = dead_letter_group(ports, row, group)
+        if letters is None:
+            return []
+        group = letters
+    elif options.state != UNFINISHED:
+        states = (options.state,)
+    return [piece for pipe in _for(ports, group) for piece in _left(ports, group, pipe, states)]
+
+
+def group_of(ports: Ports, queue_id: str, queue: str, name: str) -> GroupRow:
+    """A group by its name; GroupNotFoundError when there is none."""
+    for group in ports.catalog.groups(queue_id):
+        if group.name == name:
+            return group
+    raise GroupNotFoundError(f"queue {queue!r} has no group {name!r}")
+
+
+def _for(ports: Ports, group: GroupRow) -> list[PipeRow]:
+    return [pipe for pipe in ports.catalog.pipes(group.queue_id) if pipe.is_for(group.id)]
+
+
+def _left(ports: Ports, group: GroupRow, pipe: PipeRow, states: Iterable[str]) -> list[Piece]:
+    """What a group has not committed of a pipe, in these states. Messages with due times of their
+    own count as delayed until a popper of the group has looked at them."""
+    catalog = ports.catalog
+    cursors = {cursor.pipe_id: cursor for cursor in catalog.cursors(group.id)}
+    cursor = cursors.get(pipe.id)
+    rows = catalog.claims(group.id, pipe.id) if cursor else []
+    end_seq = seen_end(ports.store, pipe)
+    found = stretches(pipe, cursor, rows, end_seq, catalog.now_ms())
+    return [
+        Piece(pipe.id, each.start, each.end_seq, each.row.deliveries if each.row else 0)
+        for each in found
+        if each.state in states
+    ]
+
+
+def parts(pieces: Iterable[Piece], most: int) -> Iterator[Part]:
+    """Pieces in parts of at most so many messages, in order. Pure."""
+    some: list[Piece] = []
+    left = most
+    for piece in pieces:
+        while piece.messages > 0:
+            cut = piece.start.seq + min(left, piece.messages)
+            some.append(piece._replace(end_seq=cut))
+            left -= some[-1].messages
+            # A position is that of the frame, or of an earlier one: this one fits both.
+            piece = piece._replace(start=Place(cut, piece.start.pos))
+            if left == 0:
+                yield Part(tuple(some))
+                some, left = [], most
+    if some:
+        yield Part(tuple(some))
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def read_pieces(
+    url: str,
+    pieces: Iterable[Piece],
+    columns: StructType,
+    *,
+    fail_on_data_loss: bool,
+    between: tuple[int, int] | None = None,
+) -> Iterator[Any]:
+    """The messages as record batches, one for each frame. between: the push times that are
+    wanted, in wall milliseconds. Raises ExtentMissingError for what is gone."""
+    schema = arrow_schema(columns)
+    store = client_of(url).ports.store
+    for piece in pieces:
+        try:
+            reader = store.reader(piece.pipe_id)
+            try:
+                for batch in _batches(reader, piece, schema, between):
+                    if batch.num_rows:
+                        yield batch
+            finally:
+                reader.close()
+        except ExtentMissingError as exc:
+            what = f"messages {piece.start.seq} to {piece.end_seq - 1} of pipe {piece.pipe_id}"
+            if fail_on_data_loss:
+                raise ExtentMissingError(
+                    f"{what} were removed before they were read: all groups have committed them,"
+                    " or their retention is over",
+                    hint="set retain_consumed on the queue, or read with failOnDataLoss=false",
+                    retryable=False,
+                ) from exc
+            logger.warning("%s are gone, and are left out", what)
+
+
+def _batches(
+    reader: ExtentReader, piece: Piece, schema: Any, between: tuple[int, int] | None
+) -> Iterator[Any]:
+    place = piece.start
+    while place.seq < piece.end_seq:
+        slices = reader.read(place, piece.end_seq, READ_MESSAGES, READ_BYTES)
+        for found in slices:
+            batch = record_batch(piece.pipe_id, found, schema, piece.attempts)
+            yield within(batch, found, *between) if between else batch
+        place = reader.place_after(place, slices)

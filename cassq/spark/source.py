@@ -1,0 +1,66 @@
+"""The data source `cassq`: what Spark asks for readers and writers."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+from uuid import uuid4
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from cassq.errors import ConfigError
+from cassq.spark.decoding import SCHEMA
+from cassq.spark.encoding import chosen
+from cassq.spark.keeper import driver_id, keeper
+from cassq.spark.options import WriteOptions, read_options, stream_options, write_options
+from cassq.spark.reading import BatchReader
+from cassq.spark.streaming import StreamReader
+from cassq.spark.writing import BatchWriter, StreamWriter, Target, check_target
+
+
+class CassqSource(DataSource):
+    """Made by Spark, in processes of the driver's machine. keeper: the directory of its keeper."""
+
+    keeper: ClassVar[str] = ""
+
+    @classmethod
+    def name(cls) -> str:
+        return "cassq"
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def reader(self, schema: StructType) -> BatchReader:
+        return BatchReader(read_options(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
+        return StreamReader(stream_options(self.options), schema)
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        options = write_options(self.options)
+        target = self._target(options, schema, overwrite)
+        return BatchWriter(target, f"batch:{options.write_id or uuid4().hex}")
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        options = write_options(self.options)
+        if options.write_id:
+            raise ConfigError("a stream has no writeId: the id of its query, in its checkpoint, is")
+        return StreamWriter(self._target(options, schema, overwrite))
+
+    def _target(self, options: WriteOptions, schema: StructType, overwrite: bool) -> Target:
+        if overwrite:
+            raise ConfigError("a queue is not overwritten", hint='write with .mode("append")')
+        types = {field.name: field.dataType.simpleString() for field in schema.fields}
+        columns = chosen(options, types)
+        check_target(options.url, options.queue)
+        return Target(options.url, options.queue, columns, driver_id(self.keeper, options.url))
+
+
+def source_class() -> type[CassqSource]:
+    """The data source of this process. A class of its own goes to Spark by value, and with it where
+    the keeper is."""
+    return type("CassqSource", (CassqSource,), {"keeper": keeper().directory})

@@ -1,0 +1,70 @@
+"""Reading in a stream: offsets on the driver, frames on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from cassq.spark.clients import client_of
+from cassq.spark.decoding import arrow_schema
+from cassq.spark.following import Follower, Offset, pieces_between
+from cassq.spark.options import StreamOptions
+from cassq.spark.reading import Part, parts, read_pieces
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Of one query: one stays on the driver, others are pickled to the executors and only read."""
+
+    def __init__(self, options: StreamOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = schema
+        self._follower: Follower | None = None
+        arrow_schema(schema)
+
+    def _following(self) -> Follower:
+        if self._follower is None:
+            self._follower = Follower(client_of(self._options.url), self._options)
+        return self._follower
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        self._following()
+        return {"pipes": {}}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        most = self._options.messages_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return self._following().latest(start, most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._following().stop_here()
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        return list(parts(pieces_between(start, end), self._options.messages_per_partition))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_pieces(
+            self._options.url,
+            partition.pieces if isinstance(partition, Part) else (),
+            self._columns,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        )
+
+    def commit(self, end: Offset) -> None:
+        self._following().ack(end)
+
+    def stop(self) -> None:
+        if self._follower is not None:
+            self._follower.close()
+            self._follower = None

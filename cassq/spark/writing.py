@@ -1,0 +1,168 @@
+"""Writing: each attempt at a task fills pipes of its own, which nobody sees; the commit publishes
+those of the attempts that count, in one step.
+
+A batch is a write under the `writeId` of its user, or under a name made up for it. The batches of
+a stream are one write, under the id of its query, which is kept with its checkpoint, and are told
+apart by their numbers: one that is replayed was published before, and is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.taskcontext import TaskContext
+
+from cassq import staging
+from cassq.catalog.rows import WriteRow, WriteState
+from cassq.client import Client
+from cassq.errors import BackendError, ConfigError, FencedError
+from cassq.spark.clients import client_of
+from cassq.spark.encoding import Columns, runs
+from cassq.staging import Stage, StagedPipe
+
+# Local properties that Spark gives to the tasks of a stream.
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+
+
+class Target(NamedTuple):
+    """Where to write. driver: the id under which writes are led there."""
+
+    url: str
+    queue: str
+    columns: Columns
+    driver: str
+
+
+@dataclass
+class Filled(WriterCommitMessage):
+    """What an attempt at a task has filled. epoch: 0 when the write had been published before."""
+
+    write_id: str
+    number: int
+    epoch: int
+    pipes: Sequence[StagedPipe]
+
+
+def fill(target: Target, write_id: str, number: int, batches: Iterator[Any]) -> Filled:
+    """One attempt at a task, on an executor."""
+    client = client_of(target.url)
+    ports, row = client.ports, client.queue(target.queue).row
+    write = staging.begin(ports, row, write_id, number, target.driver)
+    if staging.is_over(write, number):
+        for _ in batches:
+            pass  # Spark wants them taken
+        return Filled(write_id, number, 0, ())
+    context = TaskContext.get()
+    where = f"partition {context.partitionId() if context else '?'}"
+    stage = Stage(ports, row, write)
+    try:
+        for run in runs(batches, target.columns, ports.clock.wall_ms, where):
+            stage.append(run)
+        pipes = stage.finish()
+    except BaseException:
+        stage.close()
+        raise
+    return Filled(write_id, number, write.epoch, pipes)
+
+
+def publish(
+    target: Target, write_id: str, number: int, messages: Sequence[WriterCommitMessage | None]
+) -> None:
+    """The commit, on the driver. Raises FencedError, with nothing published, when the write was
+    begun anew while its tasks ran."""
+    client = client_of(target.url)
+    queue = client.queue(target.queue)
+    row = queue.row
+    write = staging.begin(client.ports, row, write_id, number, target.driver)
+    if staging.is_over(write, number):
+        return
+    filled = [message for message in messages if isinstance(message, Filled)]
+    if len(filled) < len(messages) or any(each.epoch != write.epoch for each in filled):
+        staging.abort(client.ports, write)
+        raise FencedError(
+            f"write {write_id!r} to queue {target.queue!r} was aborted or begun anew while its"
+            " tasks ran; nothing of it is published",
+            hint="start the job again; a driver must not be stopped for a minute",
+        )
+    pipes = [pipe for each in filled for pipe in each.pipes]
+    try:
+        staging.publish(client.ports, row, write, pipes)
+    except BackendError as exc:
+        if not exc.outcome_unknown:
+            staging.abort(client.ports, write)
+        raise
+    client.doorbell(row.id).ring()
+
+
+def give_up(target: Target, write_id: str, number: int) -> None:
+    """The abort, on the driver."""
+    client = client_of(target.url)
+    row = client.ports.catalog.write(client.queue(target.queue).id, write_id)
+    if row is not None and is_ours(row, target, number):
+        staging.abort(client.ports, row)
+
+
+def is_ours(row: WriteRow, target: Target, number: int) -> bool:
+    """Whether a write is open, and led by us."""
+    named = (row.number, row.driver) == (number, target.driver)
+    return named and row.state is WriteState.OPEN
+
+
+def check_target(url: str, queue: str) -> Client:
+    """The client at a place, once its queue is known to take writes."""
+    client = client_of(url)
+    staging.check_queue(client.queue(queue).row)
+    return client
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Of one `df.write`: made on the driver, and pickled to the executors."""
+
+    def __init__(self, target: Target, write_id: str) -> None:
+        self._target = target
+        self._write_id = write_id
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return fill(self._target, self._write_id, 0, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        publish(self._target, self._write_id, 0, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        give_up(self._target, self._write_id, 0)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Of one `df.writeStream`. What tasks do is told to the commit by their messages alone: it has
+    a writer of its own."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        write_id, number = stream_of(TaskContext.get())
+        return fill(self._target, write_id, number, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        for write_id in {m.write_id for m in messages if isinstance(m, Filled)}:
+            publish(self._target, write_id, batchId, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        for write_id in {m.write_id for m in messages if isinstance(m, Filled)}:
+            give_up(self._target, write_id, batchId)
+
+
+def stream_of(context: Any) -> tuple[str, int]:
+    """The write id of the stream that a task belongs to, and the number of its batch."""
+    query = context.getLocalProperty(QUERY_ID) if context else None
+    batch = context.getLocalProperty(BATCH_ID) if context else None
+    if not query or batch is None:
+        raise ConfigError("Spark does not tell which stream this task belongs to")
+    return f"stream:{query}", int(batch)

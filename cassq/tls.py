@@ -1,0 +1,48 @@
+"""TLS: how a URL's options say that servers are to be spoken to."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+
+from cassq.errors import ConfigError
+
+# How far the servers' certificates are verified.
+LEVELS = ("full", "ca", "no")
+
+
+def tls_of(options: Mapping[str, str], prefix: str = "") -> ssl.SSLContext | None:
+    """How to encrypt; None for not at all. prefix: what the names of these options begin with.
+
+    `tls=full` (or 1): the server has a certificate for its address, of an authority in the file
+    `ca=` or known to this machine. `tls=ca`: whatever its address. `cert=` and `key=`: the
+    client's own. With any of these files tls is on.
+    """
+    tls, ca, cert, key = (f"{prefix}{name}" for name in ("tls", "ca", "cert", "key"))
+    files = {name: options[name] for name in (ca, cert, key) if name in options}
+    told = options.get(tls, "full" if files else "no")
+    level = {"1": "full", "true": "full", "yes": "full", "0": "no", "false": "no"}.get(told, told)
+    if level not in LEVELS:
+        raise ConfigError(f"{tls} is {', '.join(LEVELS)}, not {told!r}")
+    if level == "no":
+        if files:
+            raise ConfigError(f"{tls} is off, but the URL has {min(files)}=")
+        return None
+    if key in files and cert not in files:
+        raise ConfigError(f"the URL has {key}=, but no {cert}=")
+    for name, path in files.items():
+        if not Path(path).is_file():
+            raise ConfigError(f"{name}={path}: there is no such file")
+    try:
+        context = ssl.create_default_context(cafile=files.get(ca))
+        context.check_hostname = level == "full"
+        if cert in files:
+            context.load_cert_chain(files[cert], files.get(key))
+    except (ssl.SSLError, OSError) as exc:
+        told = ", ".join(f"{name}={path}" for name, path in files.items())
+        raise ConfigError(
+            f"{told} cannot be used: {exc.strerror or exc}",
+            hint="they are PEM files: a certificate, or a key without a pass phrase",
+        ) from exc
+    return context

@@ -1,0 +1,237 @@
+"""Sidecars in memory: the shelves of several, and a network to them on which things go wrong."""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cassq.catalog.sidecar_rows import SidecarRow, SidecarState
+from cassq.clock import Clock, ManualClock
+from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
+from cassq.extents.engine import Replica
+from cassq.extents.shelf import Shelf
+from cassq.extents.sidecar.network import Answer, Begun, Call, Network, Patience
+from cassq.extents.words import RefusedError, Request
+from tests.simulation.memory_engine import MemoryEngine
+
+LEASE_MS = 1 << 40
+
+
+def no_request(request: Request) -> bool:
+    """Holds nothing back."""
+    return False
+
+
+class MemorySidecar:
+    """One sidecar, and what befalls it.
+
+    down: it is not there. stopped: it answers nothing, and does what it was asked when it goes
+    on. hold: requests that come late, see `deliver`. lost_before, lost_after: how many calls are
+    lost before they come, or their replies. slow: seconds that an answer takes. deaf: what is told
+    it without waiting is lost. broke: the connections over which something is under way broke.
+    """
+
+    def __init__(self, name: str, zone: str, clock: Clock) -> None:
+        self.name = name
+        self.zone = zone
+        self.clock = clock
+        self.engine = MemoryEngine(f"{name}-1")
+        self.state = SidecarState.UP
+        self.down = self.stopped = self.deaf = self.broke = False
+        self.hold: Callable[[Request], bool] = no_request
+        self.held: list[Request] = []
+        self.lost_before = self.lost_after = 0
+        self.slow = 0.0
+        self.load = 0
+        self.asked: list[Request] = []  # everything that came, in order
+        self._lock = threading.Lock()
+        self.start()
+
+    def start(self) -> None:
+        """A process of it begins."""
+        self.shelf = Shelf(self.engine, self._wall_ms, self._boot_ms)
+
+    def _wall_ms(self) -> int:
+        return self.clock.wall_ms()
+
+    def _boot_ms(self) -> int:
+        return self.clock.boot_ms()
+
+    def crash(self, rng: random.Random | None = None) -> None:
+        """It dies and is started again: what was not synced may be lost."""
+        self.engine.crash(rng or random.Random(0))
+        self.start()
+
+    def lose_directory(self) -> None:
+        """Its data directory is gone, and a new one made."""
+        number = int(self.engine.generation.rpartition("-")[2])
+        self.engine = MemoryEngine(f"{self.name}-{number + 1}")
+        self.start()
+
+    def row(self) -> SidecarRow:
+        """As it tells of itself."""
+        free, total = self.engine.space()
+        return SidecarRow(
+            name=self.name,
+            address=f"{self.name}:1",
+            zone=self.zone,
+            generation=self.engine.generation,
+            state=self.state,
+            lease_ms=LEASE_MS,
+            free_bytes=free,
+            total_bytes=total,
+            extents=len(self.engine.replicas()),
+            load=self.load,
+            read_only=self.engine.read_only,
+            damaged=0,
+        )
+
+    def replica(self, pipe_id: str) -> Replica | None:
+        """What it has of an extent."""
+        return self.engine.replicas().get(pipe_id)
+
+    def serve(self, requests: Sequence[Request]) -> list[Any]:
+        """Replies and refusals, as durable as they say."""
+        found: list[Any] = []
+        with self._lock:
+            for request in requests:
+                self.asked.append(request)
+                try:
+                    outcome = self.shelf.handle(request)
+                    if outcome.durable:
+                        self.engine.sync()
+                    found.append(outcome.reply)
+                except RefusedError as exc:
+                    found.append(exc)
+        return found
+
+    def deliver(self) -> list[Any]:
+        """What was held back comes at last; what is answered, which nobody hears."""
+        held, self.held = self.held, []
+        return self.serve(held)
+
+
+class MemoryNetwork(Network):
+    """The way of one process to sidecars. Waiting moves the clock, if it is one that is moved.
+
+    cut: sidecars that this process cannot reach, though others can.
+    """
+
+    def __init__(self, sidecars: Sequence[MemorySidecar], clock: Clock) -> None:
+        self.sidecars = {sidecar.name: sidecar for sidecar in sidecars}
+        self.clock = clock
+        self.cut: set[str] = set()
+        self.calls: list[Call] = []
+        self.begun: list[MemoryBegun] = []  # all there ever were
+        self.before_exchange: Callable[[Sequence[Call]], None] = lambda calls: None
+        self.closed = False
+
+    def exchange(self, calls: Sequence[Call], patience: Patience) -> list[Answer]:
+        self.calls += calls
+        self.before_exchange(calls)
+        return self.waited_for([self._call(call) for call in calls], patience)
+
+    def waited_for(self, found: Sequence[tuple[float, Answer]], patience: Patience) -> list[Answer]:
+        """Answers, after so many seconds each, as they are told to who waits for them."""
+        done = sorted(after for after, answer in found if answer.done)
+        until = patience.all
+        if len(done) >= patience.enough:
+            until = min(until, done[patience.enough - 1] + patience.lag)
+        waited = max((after for after, _ in found), default=0.0)
+        if isinstance(self.clock, ManualClock):
+            self.clock.advance(min(waited, until))
+        return [
+            answer if after <= until else _unanswered(answer.sidecar) for after, answer in found
+        ]
+
+    def begin(self, call: Call) -> Begun | None:
+        """What it asks for is done now; how long that takes is waited for in the end."""
+        self.calls.append(call)
+        self.before_exchange([call])
+        begun = MemoryBegun(self, call.sidecar, self._call(call))
+        self.begun.append(begun)
+        return begun
+
+    def tell(self, sidecar: str, generation: str, requests: Sequence[Request]) -> None:
+        there = self.sidecars[sidecar]
+        if not there.deaf and self._reaches(sidecar, generation) is None:
+            self._deliver(there, requests)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _reaches(self, sidecar: str, generation: str) -> BackendError | None:
+        there = self.sidecars.get(sidecar)
+        if there is None:
+            return BackendUnavailableError(f"sidecar {sidecar} is not known")
+        if there.down or sidecar in self.cut:
+            return BackendUnavailableError(f"sidecar {sidecar} does not listen")
+        if generation not in ("", there.engine.generation):
+            return BackendUnavailableError(f"sidecar {sidecar} has another data directory")
+        return None
+
+    def _call(self, call: Call) -> tuple[float, Answer]:
+        """After how many seconds which answer comes."""
+        error = self._reaches(call.sidecar, call.generation)
+        there = self.sidecars[call.sidecar]
+        if error is None and there.lost_before > 0:
+            there.lost_before -= 1
+            error = BackendUnavailableError("the connection broke")
+        if error is not None:
+            return 0.0, Answer(call.sidecar, [], error)
+        replies = self._deliver(there, call.requests)
+        if there.lost_after > 0:
+            there.lost_after -= 1
+            return 0.0, Answer(call.sidecar, [], BackendUnavailableError("the connection broke"))
+        good: list[Any] = []
+        for reply in replies:
+            if isinstance(reply, RefusedError):
+                return there.slow, Answer(call.sidecar, good, reply)
+            good.append(reply)
+        after = there.slow if len(good) == len(call.requests) else math.inf
+        return after, Answer(call.sidecar, good, None)
+
+    def _deliver(self, there: MemorySidecar, requests: Sequence[Request]) -> list[Any]:
+        """Replies to those that come now: one that is held back holds back all behind it."""
+        now = list(requests)
+        for at, request in enumerate(requests):
+            if there.stopped or there.hold(request):
+                now = now[:at]
+                there.held += requests[at:]
+                break
+        return there.serve(now)
+
+
+class MemoryBegun(Begun):
+    """A call that was made ahead. state: what became of it."""
+
+    def __init__(self, network: MemoryNetwork, sidecar: str, found: tuple[float, Answer]) -> None:
+        self._network = network
+        self._sidecar = sidecar
+        self._found = found
+        self.state = "under way"
+
+    def go_on(self) -> None:
+        assert self.state == "under way"
+
+    def end(self, patience: Patience) -> Answer:
+        assert self.state == "under way"
+        self.state = "taken"
+        there = self._network.sidecars[self._sidecar]
+        after, answer = self._found
+        if there.down or there.broke or self._sidecar in self._network.cut:
+            after, answer = 0.0, answer._replace(error=BackendUnavailableError("the link broke"))
+        elif there.stopped:
+            after = math.inf
+        return self._network.waited_for([(after, answer)], patience)[0]
+
+    def drop(self) -> None:
+        assert self.state == "under way"
+        self.state = "dropped"
+
+
+def _unanswered(sidecar: str) -> Answer:
+    return Answer(sidecar, [], BackendTimeoutError(f"sidecar {sidecar} did not answer in time"))

@@ -1,0 +1,357 @@
+"""RocksDB below a sidecar: what is damaged is told as damaged, never as merely shorter."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from cassq.clock import Stopwatch
+from cassq.errors import BackendError, CorruptionError
+from cassq.extents.engine import Replica
+from cassq.extents.rocksdb.engine import RocksEngine
+from tests.contract.engines import (
+    FRAMES,
+    ODD,
+    OTHER,
+    PIPE,
+    SIZE,
+    RocksPlace,
+    a_frame,
+    append,
+    fill,
+    look,
+)
+
+pytestmark = pytest.mark.needs("module:rocksdict")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[RocksPlace]:
+    place = RocksPlace(tmp_path)
+    yield place
+    place.engine.close()
+
+
+# --- the log ----------------------------------------------------------------------------------
+
+
+def test_a_log_torn_behind_what_was_synced_is_no_damage(place: RocksPlace) -> None:
+    fill(place, PIPE, OTHER)
+    append(place, PIPE, 10 * FRAMES)
+    place.halt()
+    [log] = place.logs()
+    with log.open("r+b") as file:
+        file.truncate(log.stat().st_size - 100)
+    place.open()
+    assert look(place.engine, PIPE, OTHER) == {PIPE: False, OTHER: False}
+
+
+def test_a_log_cut_before_what_was_synced_damages_who_lost_by_it(place: RocksPlace) -> None:
+    fill(place, PIPE)
+    place.sync()
+    fill(place, OTHER, ODD)
+    place.engine.append(ODD, 10 * FRAMES, 10, a_frame(10 * FRAMES, pipe_id=ODD), 0)
+    place.engine.sync()
+    place.halt()
+    [log] = place.logs()
+    with log.open("r+b") as file:
+        file.truncate(log.stat().st_size - 50)
+    place.open()
+    assert look(place.engine, PIPE, OTHER, ODD) == {PIPE: False, OTHER: False, ODD: True}
+    damage = place.engine.replicas()[ODD].damage
+    assert damage == f"it ends at {10 * FRAMES}, {10 * FRAMES + 10} was synced"
+    # It stays so, whatever comes.
+    place.reopen()
+    place.engine.sync()
+    place.reopen()
+    assert place.engine.replicas()[ODD].damage == damage
+
+
+def test_a_log_that_is_removed_damages_all_that_was_in_it(place: RocksPlace) -> None:
+    fill(place, PIPE)
+    place.reopen()  # which flushes it
+    fill(place, OTHER)
+    place.halt()
+    for log in place.logs():
+        log.unlink()
+    place.open()
+    assert look(place.engine, PIPE, OTHER) == {PIPE: False, OTHER: True}
+    lost = place.engine.replicas()[OTHER]
+    assert lost.fenced
+    assert lost.damage == f"all of it is lost, {10 * FRAMES} was synced"
+    place.engine.drop([OTHER])
+    place.reopen()
+    assert list(place.engine.replicas()) == [PIPE]
+
+
+@pytest.mark.parametrize(
+    "change", [{"fenced": True}, {"final": 10}, {"epoch": 2}, {"copying": True}, {"damage": "x"}]
+)
+def test_a_change_that_was_synced_and_is_lost_is_damage(
+    place: RocksPlace, change: dict[str, int]
+) -> None:
+    fill(place, PIPE)
+    [log] = place.logs()
+    size = log.stat().st_size
+    place.engine.note(PIPE, **change)
+    place.engine.sync()
+    place.halt()
+    with log_of(place).open("r+b") as file:
+        file.truncate(size)
+    place.open()
+    assert place.engine.replicas()[PIPE].damage == "changes of it that were synced are lost"
+
+
+def log_of(place: RocksPlace) -> Path:
+    [log] = place.logs()
+    return log
+
+
+def test_an_extent_that_comes_back_after_its_removal_is_damaged(place: RocksPlace) -> None:
+    fill(place, PIPE)
+    size = log_of(place).stat().st_size
+    place.engine.drop([PIPE])
+    place.engine.sync()
+    place.engine.create(Replica(OTHER, "orders", False, 1_700, 1))
+    place.engine.sync()
+    place.halt()
+    with log_of(place).open("r+b") as file:
+        file.truncate(size)
+    place.open()
+    assert place.engine.replicas()[PIPE].damage == "it was removed, and is here again"
+
+
+def test_no_flipped_bit_in_the_log_makes_a_replica_merely_shorter(place: RocksPlace) -> None:
+    rng = random.Random(5)
+    fill(place, PIPE, OTHER)
+    place.halt()
+    [log] = place.logs()
+    raw = log.read_bytes()
+    outcomes = set()
+    for at in sorted(rng.sample(range(len(raw)), 40)):
+        place.again()
+        flipped = bytearray(raw)
+        flipped[at] ^= 1 << rng.randrange(8)
+        log_of(place).write_bytes(flipped)
+        place.open()
+        found = look(place.engine, PIPE, OTHER)
+        outcomes.add((found[PIPE], found[OTHER]))
+        place.engine.close()
+    assert (True, True) in outcomes
+    place.open()
+
+
+# --- tables, marks, and other files -------------------------------------------------------------
+
+
+def test_no_flipped_bit_in_a_table_is_given_out(place: RocksPlace) -> None:
+    rng = random.Random(6)
+    fill(place, PIPE, OTHER)
+    place.engine._db.flush(True)
+    place.halt()
+    damaged = refused = 0
+    for number in range(40):
+        place.again()
+        table = rng.choice(sorted(place.place.glob("rocksdb/*.sst")))
+        raw = bytearray(table.read_bytes())
+        # Every other one where tables tell of themselves.
+        first = len(raw) - 1500 if number % 2 and len(raw) > 1500 else 0
+        raw[rng.randrange(first, len(raw))] ^= 1 << rng.randrange(8)
+        table.write_bytes(raw)
+        try:
+            place.open()
+        except CorruptionError as exc:
+            assert "empty directory" in exc.hint
+            refused += 1
+            continue
+        damaged += any(look(place.engine, PIPE, OTHER).values())
+        place.engine.close()
+    assert damaged
+    assert refused
+    place.again()
+    place.open()
+    assert look(place.engine, PIPE, OTHER) == {PIPE: False, OTHER: False}
+
+
+def test_no_flipped_bit_in_the_marks_makes_a_replica_merely_shorter(place: RocksPlace) -> None:
+    fill(place, PIPE, OTHER)
+    place.halt()
+    with log_of(place).open("r+b") as file:
+        file.truncate(log_of(place).stat().st_size // 2)
+    place.keep()
+    marks = place.place / "marks"
+    raw = marks.read_bytes()
+    slots = range(65536, 65536 + 2 * 128)
+    for at in slots:
+        place.again()
+        flipped = bytearray(raw)
+        flipped[at] ^= 0x40
+        (place.place / "marks").write_bytes(flipped)
+        place.open()
+        assert look(place.engine, PIPE, OTHER) == {PIPE: True, OTHER: True}
+        place.engine.close()
+    place.again()
+    place.open()
+
+
+def test_a_mark_of_which_nothing_can_be_read_is_damage(place: RocksPlace) -> None:
+    fill(place, PIPE)
+    place.engine.close()
+    with (place.place / "marks").open("r+b") as file:
+        file.seek(65536)
+        file.write(b"\xff" * 128)
+    place.open()
+    assert place.engine.replicas()[PIPE].damage == "its synced mark cannot be read"
+    place.engine.drop([PIPE])
+    fill(place, PIPE)
+    place.reopen()
+    assert place.engine.replicas()[PIPE].damage == ""
+
+
+def test_marks_that_are_cut_off_are_damage(place: RocksPlace) -> None:
+    fill(place, PIPE)
+    place.engine.close()
+    with (place.place / "marks").open("r+b") as file:
+        file.truncate(65536)
+    place.open()
+    missing = "its synced mark is missing"
+    assert place.engine.replicas()[PIPE].damage == missing
+    fill(place, OTHER)
+    place.reopen()
+    assert place.engine.replicas()[OTHER].damage == ""
+    assert place.engine.replicas()[PIPE].damage == missing
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def scrawled(path: Path) -> None:
+    path.write_bytes(b"{\xff")
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, emptied, scrawled])
+@pytest.mark.parametrize("name", ["marks", "rocksdb/CURRENT", "rocksdb/MANIFEST-*", "*.sst"])
+def test_a_directory_that_cannot_be_vouched_for_is_refused_with_what_to_do(
+    place: RocksPlace, name: str, harm: Callable[[Path], None]
+) -> None:
+    fill(place, PIPE)
+    place.engine.close()
+    path = next(place.place.rglob(name) if "*" in name else iter([place.place / name]))
+    kept = path.read_bytes()
+    harm(path)
+    with pytest.raises(CorruptionError) as caught:
+        place.open()
+    assert "empty directory" in caught.value.hint
+    path.write_bytes(kept)
+    place.open()
+    assert look(place.engine, PIPE) == {PIPE: False}
+
+
+def test_a_table_that_cannot_be_merged_fails_the_engine_which_still_tells_and_reads(
+    place: RocksPlace,
+) -> None:
+    fill(place, PIPE, OTHER)
+    place.reopen()  # which flushes it
+    fill(place, ODD)
+    place.reopen()
+    place.flip(PIPE, 50)
+    assert place.engine.failure == ""
+    place.engine.drop([OTHER])
+    place.engine.reclaim()
+    with pytest.raises(BackendError, match="block checksum mismatch"):
+        append(place, ODD, 10 * FRAMES)
+    assert "block checksum mismatch" in place.engine.failure
+    assert place.engine.read_only
+    with pytest.raises(BackendError, match="nobody knows"):
+        place.engine.note(ODD, damage="a frame is bad", fenced=True)
+    assert not place.engine.replicas()[ODD].damage, "with more than damage all of it is undone"
+    for _ in range(2):
+        with pytest.raises(BackendError, match="nobody knows"):
+            place.engine.note(PIPE, damage="a frame is bad")
+        assert place.engine.replicas()[PIPE].damage == "a frame is bad"
+    assert look(place.engine, PIPE, ODD) == {PIPE: True, ODD: False}
+    place.halt()
+    place.open()
+    assert place.engine.failure == ""
+    assert place.engine.replicas()[PIPE].damage == "", "it could not be noted"
+    place.engine.note(PIPE, damage="a frame is bad")
+
+
+# --- space --------------------------------------------------------------------------------------
+
+
+def usage(path: Path) -> int:
+    """Bytes on the disk; RocksDB may remove a file between the listing and a look at it."""
+    blocks = 0
+    for each in path.rglob("*"):
+        with suppress(FileNotFoundError):
+            blocks += each.stat().st_blocks if each.is_file() else 0
+    return blocks * 512
+
+
+def test_the_space_of_dropped_extents_is_given_back(place: RocksPlace) -> None:
+    ids = [f"{number:024x}" for number in range(8)]
+    fill(place, *ids)
+    for number in range(FRAMES, 9 * FRAMES):
+        for pipe_id in ids:
+            append(place, pipe_id, 10 * number)
+    place.sync()
+    before = usage(place.place)
+    assert before > 20 << 20
+    place.engine.drop([*ids[:3], *ids[4:]])
+    assert place.engine.reclaim() == 7
+    after = usage(place.place)
+    assert after < before / 8 + (4 << 20)
+    for base_seq in range(0, 90 * FRAMES, 10):
+        frame = a_frame(base_seq, pipe_id=ids[3], size=SIZE)
+        assert place.engine.read(ids[3], base_seq, base_seq + 1, 1, 1) == [frame]
+
+
+def test_much_that_was_dropped_is_given_back_unasked(place: RocksPlace) -> None:
+    place.engine.create(Replica(PIPE, "orders", False, 1_700, 1))
+    frame_bytes = len(a_frame(0, size=SIZE))
+    for number in range((33 << 20) // frame_bytes + 1):
+        append(place, PIPE, 10 * number)
+    place.engine.sync()
+    before = usage(place.place)
+    place.engine.drop([PIPE])
+    watch = Stopwatch()
+    while usage(place.place) > before / 4:
+        assert watch.seconds() < 60, "the space is not given back"
+
+
+# --- syncs ------------------------------------------------------------------------------------
+
+
+def syncs(engine: RocksEngine) -> int:
+    """How often RocksDB says that it synced its log."""
+    told = re.search(r"rocksdb\.wal\.synced COUNT : (\d+)", engine.statistics())
+    assert told is not None
+    return int(told[1])
+
+
+def test_a_sync_syncs_the_log_once_and_only_when_something_changed(place: RocksPlace) -> None:
+    engine = place.engine
+    engine.create(Replica(PIPE, "orders", False, 1_700, 1))
+    engine.create(Replica(OTHER, "orders", False, 1_700, 1))
+    engine.sync()
+    before = syncs(engine)
+    engine.sync()
+    assert syncs(engine) == before
+    for change in (
+        lambda: append(place, PIPE, 0),
+        lambda: engine.note(PIPE, fenced=True),
+        lambda: engine.cut(PIPE, 0),
+        lambda: engine.drop([OTHER]),
+    ):
+        change()
+        assert syncs(engine) == before
+        engine.sync()
+        before += 1
+        assert syncs(engine) == before

@@ -1,0 +1,72 @@
+"""What a storm rages over: servers that run, what can be done to them, and what must hold there."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping
+from typing import ClassVar, TypeVar
+
+from cassq.errors import BackendError
+from tests.faults.storm.deeds import Heal, Note
+from tests.faults.storm.plan import Span, Step
+
+TRIES_MOST = 10
+
+T = TypeVar("T")
+
+
+class Ground(abc.ABC):
+    """url: as clients take it. told: what it is, in a line. servers: how many take turns at being
+    hurt. troubles: what can be done to them here, and for how long. not_possible: what not, and
+    why. groups: queue → groups. kept: those of the queues whose messages stay until the end.
+    spaces: clients that live in a network namespace of their own, and which that is."""
+
+    groups: ClassVar[Mapping[str, list[str]]] = {
+        "ap": ["default", "second"],
+        "cp": ["default", "second"],
+    }
+    kept: ClassVar[frozenset[str]] = frozenset()
+    servers: int = 3
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.not_possible: list[str] = []
+        self.spaces: Mapping[str, str] = {}
+
+    @property
+    @abc.abstractmethod
+    def told(self) -> str: ...
+
+    @property
+    @abc.abstractmethod
+    def troubles(self) -> Mapping[str, Span]: ...
+
+    @abc.abstractmethod
+    def prepare(self) -> None:
+        """What clients need before the first of them connects."""
+
+    @abc.abstractmethod
+    def hurt(self, step: Step, note: Note) -> Heal:
+        """Do what a step says; the way back from it."""
+
+    @abc.abstractmethod
+    def mend(self, note: Note) -> None:
+        """Let all servers run and see one another. Raises ServerFailedError."""
+
+    def proofs(self, note: Note) -> list[str]:
+        """What is wrong with what the servers hold, when all is mended and clients have ended."""
+        return []
+
+    def last_proofs(self, note: Note) -> list[str]:
+        """The same when the queues are drained."""
+        return []
+
+
+def patiently(act: Callable[[], T]) -> T:
+    """Do it, again while a busy machine is too slow for it; each is none the worse for that."""
+    for _ in range(TRIES_MOST - 1):
+        try:
+            return act()
+        except BackendError:
+            continue
+    return act()

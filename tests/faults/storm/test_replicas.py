@@ -1,0 +1,134 @@
+"""The judge of replicas accepts what is right, and sees each thing that may be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cassq.catalog.sidecar_rows import Placement, ReplicaAt
+from cassq.extents.words import Told
+from tests.faults.storm.replicas import Shelves, complaints, dependants, orphans, unequal
+
+NAMES = ("one", "two", "three")
+TOLD = Told("p", "q", 7, 7, True, 700, 1, "", False)
+
+
+def right() -> Shelves:
+    """A pipe with three good replicas on four sidecars, of which the last was lost once."""
+    replicas = tuple(ReplicaAt(name, "first") for name in NAMES)
+    placement = Placement("p", "q", False, replicas, 3, "v", 1, end=7)
+    generations = {"one": "first", "two": "first", "three": "first", "four": "second"}
+    held = {name: {"p": TOLD} for name in NAMES} | {"four": {}}
+    return Shelves([placement], generations, held, {"p"})
+
+
+def test_what_is_right_is_accepted() -> None:
+    assert list(complaints(right())) == []
+    assert [each.pipe_id for each in right().sealed()] == ["p"]
+
+
+def replaced(shelves: Shelves, told: Told | None) -> Shelves:
+    held = {name: dict(extents) for name, extents in shelves.held.items()}
+    if told is None:
+        del held["two"]["p"]
+    else:
+        held["two"]["p"] = told
+    return replace(shelves, held=held)
+
+
+def placed(shelves: Shelves, **changes: object) -> Shelves:
+    return replace(shelves, placements=[replace(shelves.placements[0], **changes)])
+
+
+EMPTY = TOLD._replace(end=0, final=-1)
+
+
+def begun(held: Told) -> Shelves:
+    """A pipe that has a placement, and no row; its replicas are such."""
+    shelves = replace(placed(right(), end=None), pipes=set())
+    return replace(shelves, held={name: {"p": held} for name in NAMES} | {"four": {}})
+
+
+def test_what_was_only_begun_waits_for_the_sweep() -> None:
+    assert begun(EMPTY).strays() == {"p"}
+    assert list(complaints(begun(EMPTY))) == []
+
+
+def test_what_has_messages_and_no_row_is_told() -> None:
+    for shelves in (begun(TOLD), replace(right(), pipes=set())):
+        assert not shelves.strays()
+        assert "p of q has no row" in list(complaints(shelves))
+
+
+WRONG: dict[str, Callable[[Shelves], Shelves]] = {
+    "is not sealed": lambda s: placed(s, end=None),
+    "has 2 replicas on one": lambda s: placed(
+        s, replicas=tuple(ReplicaAt(name, "first") for name in ("one", "one", "three"))
+    ),
+    "2 good replicas, and should have 3": lambda s: replaced(s, None),
+    "3 good replicas, and should have 4": lambda s: placed(s, wanted=4),
+    "3 good replicas, and should have 2": lambda s: placed(s, wanted=2),
+    "on two is not there": lambda s: replaced(s, None),
+    "on two is damaged: torn": lambda s: replaced(s, TOLD._replace(damage="torn")),
+    "a copy that is not whole": lambda s: replaced(s, TOLD._replace(copying=True)),
+    "ends at 6 for ever 7, not at 7": lambda s: replaced(s, TOLD._replace(end=6)),
+    "ends at 8 for ever -1, not at 7": lambda s: replaced(s, TOLD._replace(end=8, final=-1)),
+    "on two was of another data directory": lambda s: replace(
+        s, generations={**s.generations, "two": "second"}
+    ),
+}
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_what_is_wrong_is_told(said: str) -> None:
+    told = list(complaints(WRONG[said](right())))
+    assert any(said in each for each in told), told
+
+
+def test_what_nobody_knows_of_is_told() -> None:
+    assert list(orphans(right())) == []
+    (told,) = orphans(replace(right(), held={**right().held, "four": {"p": TOLD}}))
+    assert told == "four holds p, which nobody knows of there"
+
+
+def without(*names: str, **changes: object) -> Shelves:
+    """The pipe when these of its sidecars are not there. changes: of the pipe."""
+    shelves = right()
+    held = {name: extents for name, extents in shelves.held.items() if name not in names}
+    return placed(replace(shelves, held=held), **changes)
+
+
+def test_a_sealed_pipe_can_do_without_a_sidecar_if_another_is_good() -> None:
+    assert list(dependants(without("one"), "one")) == []
+    assert list(dependants(without("one", "two"), "one")) == []
+    (told,) = dependants(without("one", "two", "three"), "one")
+    assert "p needs one: 0 good" in told
+    assert list(dependants(without("one", "two", "three"), "four")) == []
+
+
+def test_an_open_pipe_can_do_without_a_sidecar_if_the_others_can_seal_it() -> None:
+    assert list(dependants(without("one", end=None), "one")) == []
+    (told,) = dependants(without("one", "two", end=None), "one")
+    assert "p needs one: 1 good" in told
+    two = tuple(ReplicaAt(name, "first") for name in ("one", "two"))
+    assert len(list(dependants(without("one", end=None, replicas=two), "one"))) == 1
+    assert list(dependants(without("one", replicas=two), "one")) == []
+
+
+@pytest.mark.parametrize("change", [{"damage": "torn"}, {"copying": True}, {"end": 6}])
+def test_a_replica_that_lacks_something_helps_nobody(change: dict[str, Any]) -> None:
+    shelves = without("one", "three")
+    assert list(dependants(replaced(shelves, TOLD._replace(final=-1)), "one")) == []
+    assert len(list(dependants(replaced(shelves, TOLD._replace(**change)), "one"))) == 1
+    later = replace(shelves, generations={**shelves.generations, "two": "second"})
+    assert len(list(dependants(later, "one"))) == 1
+
+
+def test_replicas_that_differ_are_told() -> None:
+    assert list(unequal([("p", {"one": "abc", "two": "abc"})])) == []
+    (told,) = unequal([("p", {"one": "abc"}), ("r", {"one": "abc", "two": "abd"})])
+    assert "r are not equal" in told
+    assert list(unequal([("nothing", {})])) != []

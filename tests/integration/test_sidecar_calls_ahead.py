@@ -1,0 +1,156 @@
+"""Calls begun ahead over real sockets: answered later, dropped, or broken meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from cassq.errors import BackendTimeoutError, BackendUnavailableError
+from cassq.extents.sidecar.links import Links
+from cassq.extents.sidecar.network import Begun, Call, Patience
+from cassq.extents.words import Code, Frames, Info, Mark, Open, Read, RefusedError, Request
+from tests.integration.deadlines import eventually
+from tests.integration.sidecars import PATIENCE, Running, append, call, links_to, reply
+
+LARGE = 6 * 1024 * 1024  # more than fits between the two
+
+
+@pytest.fixture
+def sidecar() -> Iterator[Running]:
+    running = Running()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def links(sidecar: Running) -> Iterator[Links]:
+    """With one connection, over which an extent of two frames was written."""
+    with closing(links_to(sidecar)) as links:
+        reply(links, "a", Open("p", 1, "q", False))
+        for seq in range(2):
+            reply(links, "a", append("p", seq, [b"%d" % seq * LARGE]))
+        yield links
+
+
+def read(seq: int, wait_ms: int = 0) -> Read:
+    return Read("p", seq, 100, 1, 10, wait_ms)
+
+
+def begun(links: Links, request: Request, generation: str = "") -> Begun:
+    found = links.begin(Call("a", generation, [request]))
+    assert found is not None
+    return found
+
+
+def idle(links: Links) -> int:
+    return len(links._idle.get("a", ()))
+
+
+def facts(links: Links) -> dict[str, Any]:
+    told: dict[str, Any] = reply(links, "a", Info()).facts
+    return told
+
+
+def is_whole(frames: Frames, seq: int) -> bool:
+    return frames.end == 2 and frames.frames.endswith(b"%d" % seq * LARGE)
+
+
+def test_the_answer_is_there_when_it_is_wanted(sidecar: Running, links: Links) -> None:
+    first = begun(links, read(0))
+    assert idle(links) == 0
+    answer = first.end(PATIENCE)
+    assert answer.error is None
+    assert is_whole(answer.replies[0], 0)
+    assert idle(links) == 1, "its connection serves others"
+
+
+def test_it_goes_on_whenever_somebody_looks(sidecar: Running, links: Links) -> None:
+    first = begun(links, read(1))
+
+    def came() -> bool:
+        first.go_on()
+        return first._talk.done  # type: ignore[attr-defined]
+
+    eventually("it came", came)
+    assert is_whole(first.end(Patience(0.0, 0.0, 1)).replies[0], 1)
+
+
+def test_others_are_answered_meanwhile_each_his_own(sidecar: Running, links: Links) -> None:
+    first = begun(links, read(0))
+    assert is_whole(reply(links, "a", read(1)), 1)
+    assert facts(links)["sidecar"] == "a"
+    assert is_whole(first.end(PATIENCE).replies[0], 0)
+
+
+def test_one_that_is_dropped_is_no_answer_to_anybody_else(sidecar: Running, links: Links) -> None:
+    for _ in range(3):
+        begun(links, read(0)).drop()
+        assert idle(links) == 0
+        assert is_whole(reply(links, "a", read(1)), 1)
+    eventually("the others are closed", lambda: facts(links)["connections"] == 1)
+    assert not sidecar.sidecar.desk.refusals
+
+
+def test_one_that_is_dropped_after_it_came_leaves_its_connection(
+    sidecar: Running, links: Links
+) -> None:
+    first = begun(links, read(0))
+
+    def came() -> bool:
+        first.go_on()
+        return first._talk.done  # type: ignore[attr-defined]
+
+    eventually("it came", came)
+    first.drop()
+    assert idle(links) == 1
+    assert is_whole(reply(links, "a", read(1)), 1)
+
+
+def test_without_a_connection_at_hand_nothing_is_begun(sidecar: Running, links: Links) -> None:
+    first = begun(links, read(0))
+    assert links.begin(Call("a", "", [read(1)])) is None
+    assert links.begin(Call("b", "", [read(1)])) is None
+    first.drop()
+
+
+def test_a_refusal_is_told(sidecar: Running, links: Links) -> None:
+    answer = begun(links, Read("none", 0, 1, 1, 1, 0)).end(PATIENCE)
+    assert isinstance(answer.error, RefusedError)
+    assert answer.error.code is Code.UNKNOWN
+    assert idle(links) == 1
+
+
+def test_a_sidecar_that_dies_meanwhile_is_told(sidecar: Running, links: Links) -> None:
+    first = begun(links, read(2, 30_000))
+    sidecar.stop()
+    answer = first.end(PATIENCE)
+    assert isinstance(answer.error, BackendUnavailableError)
+    assert idle(links) == 0
+    assert links.begin(Call("a", "", [read(0)])) is None
+
+
+def test_nobody_waits_longer_than_told(sidecar: Running, links: Links) -> None:
+    first = begun(links, read(2, 30_000))
+    answer = first.end(Patience(0.05, 0.0, 1))
+    assert isinstance(answer.error, BackendTimeoutError)
+    assert idle(links) == 0
+    assert is_whole(reply(links, "a", read(1)), 1)
+
+
+def test_another_directory_than_expected_is_told(sidecar: Running, links: Links) -> None:
+    answer = begun(links, read(0), "another").end(PATIENCE)
+    assert isinstance(answer.error, BackendUnavailableError)
+    assert is_whole(reply(links, "a", read(1)), 1)
+
+
+def test_what_is_told_meanwhile_goes_over_another_connection(
+    sidecar: Running, links: Links
+) -> None:
+    first = begun(links, read(0))
+    links.tell("a", "", [Mark("p", 1, 2, False)])
+    call(links, "a", Info())
+    assert is_whole(first.end(PATIENCE).replies[0], 0)
+    eventually("it was told", lambda: sidecar.engine.replicas()["p"].acked == 2)

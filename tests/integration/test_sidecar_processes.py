@@ -1,0 +1,291 @@
+"""`cassq sidecar serve` as a process: registered, killed, drained, stopped, started wrongly."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cassq.catalog.sidecar_rows import SidecarRow, SidecarState
+from cassq.catalog.sqlite import SqliteCatalog
+from cassq.connecting import connect
+from cassq.errors import BackendError, ConfigError
+from cassq.extents.sidecar.asking import Asking, ask
+from cassq.extents.sidecar.link import Access
+from cassq.extents.sidecar.links import Links
+from cassq.extents.sidecar.network import Call, Patience
+from cassq.extents.words import Append, Appended, Code, Info, Open, Read, RefusedError
+from tests.integration.deadlines import eventually
+from tests.integration.served import Served, StartError, catalog
+from tests.integration.sidecars import append
+
+__all__ = ["catalog"]
+
+pytestmark = pytest.mark.needs("module:rocksdict", "module:uvloop")
+
+Start = Callable[..., Served]
+
+
+@pytest.fixture
+def start(tmp_path: Path, catalog: SqliteCatalog) -> Iterator[Start]:
+    """Starts sidecars; their data directories are called as they are."""
+    started: list[Served] = []
+
+    def start(*options: str, name: str = "a", data: str = "", catalog: str = "queues") -> Served:
+        place = tmp_path / (data or name)
+        served = Served(place, f"file:{tmp_path / catalog}", *options, name=name)
+        started.append(served)
+        return served
+
+    yield start
+    for served in started:
+        served.kill()
+
+
+def row(catalog: SqliteCatalog, name: str = "a") -> SidecarRow:
+    (found,) = [row for row in catalog.sidecars() if row.name == name]
+    return found
+
+
+def draining(served: Served) -> bool:
+    return bool(ask(served.address, Info()).facts["state"] == "draining")
+
+
+def frames(start: int, count: int) -> list[Append]:
+    return [append("p", seq, [b"%d" % seq * 100]) for seq in range(start, start + count)]
+
+
+# --- its life -----------------------------------------------------------------------------------
+
+
+def test_it_registers_serves_and_ends_with_sigterm(catalog: SqliteCatalog, start: Start) -> None:
+    served = start()
+    there = row(catalog)
+    assert (there.address, there.zone, there.http) == (served.address, "z", served.http)
+    assert there.alive(catalog.now_ms())
+    assert there.total_bytes > there.free_bytes > 0
+    facts = ask(served.address, Info(), cluster=catalog.identity()).facts
+    assert facts["generation"] == there.generation
+    assert facts["cluster"] == catalog.identity()
+    status, health = served.health()
+    assert (status, health["healthy"]) == (200, True)
+    status, metrics = served.get("/metrics")
+    assert status == 200
+    assert 'cassq_sidecar_extents{sidecar="a",zone="z"} 0.0' in metrics
+    assert served.get("/other")[0] == 404
+    served.signal(signal.SIGTERM)
+    assert served.ended() == (0, "")
+    assert not row(catalog).alive(catalog.now_ms()), "it said that it stops"
+
+
+def test_what_was_acknowledged_survives_a_kill(catalog: SqliteCatalog, start: Start) -> None:
+    served = start()
+    acknowledged = 0
+    with Asking(served.address) as asking:
+        asking(Open("p", 1, "q", False))
+        for frame in frames(0, 50):
+            acknowledged = asking(frame).end
+        served.signal(signal.SIGKILL)
+        with pytest.raises(BackendError):
+            for frame in frames(50, 1000):
+                acknowledged = asking(frame).end
+    served.kill()
+    first = row(catalog)
+    again = start()
+    assert row(catalog).generation == first.generation
+    with Asking(again.address) as asking:
+        got = asking(Read("p", 0, 10_000, 1 << 20, 10_000, 0))
+        assert got.end >= acknowledged >= 50
+        expected = b"".join(b"".join(each.frame) for each in frames(0, got.end))  # type: ignore[arg-type]
+        assert got.frames == expected
+        assert asking(append("p", got.end, [b"more"])).end == got.end + 1
+
+
+def test_a_stopped_sidecar_is_not_waited_for(catalog: SqliteCatalog, start: Start) -> None:
+    a, b = start(), start(name="b")
+    with closing(Links(catalog.sidecars, catalog.identity)) as links:
+        calls = [Call(name, "", [Info()]) for name in ("a", "b")]
+        assert all(answer.done for answer in links.exchange(calls, Patience(20, 20, 2)))
+        a.signal(signal.SIGSTOP)
+        stopped, well = links.exchange(calls, Patience(20.0, 0.2, 1))
+        assert well.done
+        assert stopped.error is not None
+        assert "did not answer within" in str(stopped.error)
+        a.signal(signal.SIGCONT)
+        assert all(answer.done for answer in links.exchange(calls, Patience(20, 20, 2)))
+    assert b.runs
+
+
+def test_it_ends_when_its_writers_have_left(start: Start, catalog: SqliteCatalog) -> None:
+    served = start()
+    with Asking(served.address) as asking:
+        asking(Open("p", 1, "q", False))
+        seq = 0
+
+        def write() -> Appended:
+            nonlocal seq
+            seq += 1
+            reply: Appended = asking(append("p", seq - 1, [b"x"]))
+            return reply
+
+        assert write() == Appended(1, False, False)
+        served.signal(signal.SIGTERM)
+        # It serves on while somebody writes, and asks him to leave.
+        eventually("it asks to leave", lambda: write().leave)
+        beat = row(catalog).seen_ms
+        eventually("it beats", lambda: write().leave and row(catalog).seen_ms != beat)
+        assert [write().leave for _ in range(100)] == [True] * 100, "whatever its row says"
+        with pytest.raises(RefusedError) as caught:
+            asking(Open("other", 1, "q", False))
+        assert caught.value.code is Code.DRAINING
+        assert served.health()[0] == 503
+        assert served.runs
+        write()
+    assert served.ended()[0] == 0
+
+
+def test_a_second_signal_and_the_end_of_patience_end_it_at_once(
+    start: Start, catalog: SqliteCatalog
+) -> None:
+    for name, options, again in (("a", (), True), ("b", ("--drain-seconds", "0.5"), False)):
+        served = start(*options, name=name)
+        with Asking(served.address) as asking:
+            asking(Open("p", 1, "q", False))
+            seq = 0
+            served.signal(signal.SIGTERM)
+            eventually("it drains", lambda served=served: served.health()[0] == 503)  # type: ignore[misc]
+            if again:
+                served.signal(signal.SIGTERM)
+            with pytest.raises(BackendError):
+                while True:  # a writer that does not leave
+                    seq = asking(append("p", seq, [b"x"])).end
+        code, errors = served.ended()
+        assert code == 0
+        assert "while extents are being written" in errors
+
+
+def test_it_drains_when_its_row_says_so(start: Start, catalog: SqliteCatalog) -> None:
+    served = start()
+    assert not draining(served)
+    assert catalog.set_sidecar_state("a", SidecarState.DRAINING)
+    eventually("it hears of it", lambda: draining(served))
+    with pytest.raises(RefusedError, match="no new extents"):
+        ask(served.address, Open("p", 1, "q", False))
+    assert row(catalog).state is SidecarState.DRAINING, "no beat changes that"
+    assert catalog.set_sidecar_state("a", SidecarState.UP)
+    eventually("it hears of it", lambda: not draining(served))
+    ask(served.address, Open("p", 1, "q", False))
+    served.signal(signal.SIGTERM)
+    assert served.ended()[0] == 0
+
+
+# --- what is refused at its start ---------------------------------------------------------------
+
+
+def refused(start: Start, *options: str, **given: Any) -> str:
+    with pytest.raises(StartError) as caught:
+        start(*options, **given)
+    assert caught.value.code == 2, caught.value.errors
+    return caught.value.errors
+
+
+def test_two_on_one_directory(start: Start, catalog: SqliteCatalog) -> None:
+    served = start()
+    assert "is open in another sidecar" in refused(start)
+    assert "is open in another sidecar" in refused(start, name="b", data="a")
+    assert ask(served.address, Info())
+    assert row(catalog).address == served.address
+
+
+def test_a_directory_of_another_catalog_or_another_name(start: Start, tmp_path: Path) -> None:
+    served = start()
+    served.kill()
+    told = refused(start, catalog="elsewhere")
+    assert "another catalog" in told
+    assert "--name a" in refused(start, name="b", data="a")
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "precious").write_text("data")
+    assert "precious" in refused(start, name="c", data="foreign")
+    assert (foreign / "precious").read_text() == "data"
+    assert start().runs
+
+
+def test_two_of_one_name(start: Start, catalog: SqliteCatalog, tmp_path: Path) -> None:
+    served = start()
+    told = refused(start, data="other")
+    assert "another sidecar 'a' lives" in told
+    assert served.address in told
+    served.signal(signal.SIGTERM)
+    served.ended()
+    # Its directory is lost: the one that comes in its place is a new one.
+    shutil.rmtree(tmp_path / "a")
+    before = row(catalog).generation
+    again = start()
+    assert row(catalog).generation != before
+    assert row(catalog).address == again.address
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--listen", "0.0.0.0:0"], "loopback addresses only"),
+        (["--listen", "nonsense"], "no address"),
+        (["--zone", "a b"], "no zone"),
+        (["--free-min", "lots"], "no size"),
+        (["--free-min", "100%"], "leaves nothing"),
+        (["--cert", "missing.pem"], "TLS needs --key"),
+        (["--catalog", "http://queues"], "no URL of queues"),
+        (["--http", "127.0.0.1:99999"], "cannot be served"),
+        (["--listen", "0.0.0.0:0", "--insecure"], "--advertise"),
+    ],
+)
+def test_options_that_cannot_be(start: Start, options: list[str], told: str) -> None:
+    errors = refused(start, *options)
+    assert told in errors
+    assert '"hint"' in errors
+    assert "Traceback" not in errors
+
+
+def test_a_place_that_keeps_its_messages_itself_is_refused(start: Start, tmp_path: Path) -> None:
+    connect(f"file:{tmp_path / 'own'}").close()
+    errors = refused(start, catalog="own")
+    assert "keeps its messages with store=files" in errors
+    assert "a new place" in errors
+
+
+def test_a_place_that_sidecars_were_started_for_keeps_its_messages_there(
+    start: Start, tmp_path: Path
+) -> None:
+    """Its first client may not know: it would find its messages nowhere else later on."""
+    served = start()
+    with pytest.raises(ConfigError, match="store=sidecar, not store=files"):
+        connect(f"file:{tmp_path / 'queues'}")
+    with connect(f"file:{tmp_path / 'queues'}?store=sidecar&replicas=1") as client:
+        with client.create_queue("q").pusher() as pusher:
+            pusher.push(b"here")
+        assert len(list(client.ports.store.extents())) == 1
+    assert served.runs
+
+
+def test_what_a_url_says_for_clients_is_no_matter(start: Start, tmp_path: Path) -> None:
+    options = "store=sidecar&replicas=2&zone=a&repair_after=60&repair_rate=8M&sidecar_token=x"
+    assert start(catalog=f"queues?{options}").health()[0] == 200
+
+
+def test_a_token_file(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cret\n")
+    served = start("--token-file", str(tmp_path / "token"))
+    with pytest.raises(RefusedError, match="a token is needed"):
+        ask(served.address, Info())
+    assert ask(served.address, Info(), Access("s3cret"))
+    (tmp_path / "token").write_text("two words\n")
+    assert "is no token" in refused(start, "--token-file", str(tmp_path / "token"), name="b")
+    errors = refused(start, "--token-file", str(tmp_path / "nowhere"), name="b")
+    assert "nowhere cannot be read: No such file" in errors
+    assert '"hint"' in errors

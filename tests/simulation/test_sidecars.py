@@ -1,0 +1,29 @@
+"""The simulation of the replicated store as tests: a short run, and the planted bugs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.planted import check_caught, check_determined
+from tests.simulation.run import run_seed
+from tests.simulation.sidecar_plants import SIDECAR_PLANTS, SidecarPlant
+from tests.simulation.sidecar_world import SidecarWorld
+
+# The last found something.
+SEEDS = [*range(25), 465]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_promise_is_kept_whatever_becomes_of_sidecars(seed: int) -> None:
+    failure = run_seed(seed, sidecars=True)
+    assert failure is None, str(failure)
+
+
+@pytest.mark.parametrize("plant", SIDECAR_PLANTS, ids=lambda plant: plant.name)
+def test_a_planted_bug_is_caught(plant: SidecarPlant) -> None:
+    """And the seed that catches it passes without it."""
+    check_caught(plant)
+
+
+def test_a_seed_determines_the_run() -> None:
+    check_determined(lambda: SidecarWorld(5))

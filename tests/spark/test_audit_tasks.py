@@ -1,0 +1,66 @@
+"""What executors of an audit find of a client that was killed before it told of its last append."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cassq.clock import ManualClock
+from cassq.frames import Place
+from tests.contract.audits import Scene, untold
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with untold(tmp_path, ManualClock()) as made:
+        yield made
+
+
+def stood(scene: Scene) -> Any:
+    from cassq.spark.jobs.audit_tasks import cursors_of, standing
+
+    ports = scene.auditor.ports
+    groups = ports.catalog.groups(scene.queue.id)
+    pipe = ports.catalog.pipe(scene.pipe)
+    assert pipe is not None
+    return standing(ports, groups, {group.id: cursors_of(ports, group) for group in groups}, pipe)
+
+
+def walked(scene: Scene, messages: int) -> Any:
+    from cassq.spark.jobs.audit_tasks import walk
+    from cassq.spark.reading import Piece
+
+    return walk(scene.auditor.ports, Piece(scene.pipe, Place(0, 0), messages))
+
+
+def test_what_was_claimed_and_moved_is_there_though_nobody_was_told(scene: Scene) -> None:
+    found = stood(scene)
+    assert (found.end, found.findings) == (2, [])
+    read = walked(scene, found.end)
+    assert (read.messages, read.finding) == (2, "")
+    assert read.size_bytes > 0
+
+
+def test_what_was_claimed_and_cannot_be_read_is_told_of_a_pipe_that_is_open(scene: Scene) -> None:
+    scene.lose(scene.pipe)
+    read = walked(scene, stood(scene).end)
+    assert read.messages == 0
+    assert read.finding.startswith(f"pipe {scene.pipe} is damaged after seq 0")
+
+
+def test_a_sealed_pipe_ends_where_it_ends_whatever_was_claimed(scene: Scene) -> None:
+    """Then more is claimed than can be read."""
+    scene.auditor.ports.catalog.record_end(scene.pipe, Place(0, 0))
+    found = stood(scene)
+    (mine,) = found.groups.values()
+    assert (found.end, mine.claimed) == (0, 2)
+
+
+def test_dead_letters_that_are_not_there_are_told(scene: Scene) -> None:
+    scene.lose(scene.letters)
+    (finding,) = stood(scene).findings
+    where = f"where it should be {scene.letters}:0"
+    assert finding.endswith(f"message {scene.pipe}:1 is not in the dead letters, {where}")

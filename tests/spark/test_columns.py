@@ -1,0 +1,137 @@
+"""From Arrow to frames and back, without Spark: what was put in is what comes out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+from pyspark.sql.types import MapType, StringType, StructType
+
+from cassq.columns import encode_headers
+from cassq.errors import ConfigError, InvalidPayloadError, MessageTooLargeError
+from cassq.extents.port import Slice
+from cassq.frames import Frame, decode
+from cassq.spark.decoding import SCHEMA, arrow_schema, record_batch, within
+from cassq.spark.encoding import Columns, chosen, headers_of, run_of, runs
+from cassq.spark.options import WriteOptions
+
+TIME_MS = 1_700_000_000_123
+COLUMNS = Columns("payload", "headers", "key")
+HEADERS: list[list[tuple[str, str]] | None] = [
+    None,
+    [],
+    [("x", "1")],
+    [("x", "1"), ('quo"te', "back\\slash"), ("tab", "\t\x01"), ("ü", "\U0001f600")],
+    [("x", "1")],
+]
+MAP = pa.map_(pa.string(), pa.string())
+
+
+def batch(**columns: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def frame_of(batches: list[pa.RecordBatch], columns: Columns = COLUMNS) -> Frame:
+    """The frame of all messages of some batches."""
+    run = run_of(batches, columns, TIME_MS, "row {}", 0)
+    return decode(b"".join(run.frame(0, 0, run.count, 7, "none")), pipe_key=7)
+
+
+def schema(columns: str = SCHEMA) -> pa.Schema:
+    fields = StructType()
+    for each in columns.split(", "):
+        name, kind = each.split(" ", 1)
+        is_map = kind.startswith("map")
+        named = {"bigint": "long", "int": "integer"}.get(kind, kind)
+        fields = fields.add(name, MapType(StringType(), StringType()) if is_map else named)
+    return arrow_schema(fields)
+
+
+def columns_of(frame: Frame, first: int, last: int) -> dict[str, list[Any]]:
+    return record_batch("pipe", Slice(frame, first, last), schema(), 3).to_pydict()
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+@pytest.mark.parametrize("offset", [0, 2])
+def test_all_columns_come_out_as_they_went_in(kind: Any, offset: int) -> None:
+    payloads = [b"a", b"", b"ccc", b"dd", b"e" * 100]
+    keys = [b"k", None, b"", None, b"long key"]
+    whole = batch(
+        payload=pa.array(payloads, kind), headers=pa.array(HEADERS, MAP), key=pa.array(keys, kind)
+    )
+    frame = frame_of([whole.slice(offset)])
+    assert frame.count == 5 - offset
+    found = columns_of(frame, 0, frame.count)
+    assert found["payload"] == payloads[offset:]
+    assert found["key"] == keys[offset:]
+    assert found["headers"] == [each or None for each in HEADERS][offset:]
+    assert found["seq"] == list(range(5 - offset))
+    assert found["id"] == [f"pipe:{n}" for n in range(5 - offset)]
+    assert {at.timestamp() for at in found["pushed_at"]} == {TIME_MS / 1000}
+    assert found["attempts"] == [3] * (5 - offset)
+    assert columns_of(frame, 1, 3)["payload"] == payloads[offset:][1:3]
+
+
+def test_batches_become_one_run_and_text_is_utf_8() -> None:
+    some = [batch(payload=pa.array([text])) for text in ("one", "zwölf", "")]
+    frame = frame_of(some, Columns("payload", None, None))
+    assert frame.payloads(0, 3) == [b"one", "zwölf".encode(), b""]
+
+
+def test_payloads_of_one_length_take_no_column_of_lengths() -> None:
+    numbers = [b"%05d" % n for n in range(1000)]
+    frame = frame_of([batch(payload=pa.array(numbers))], Columns("payload", None, None))
+    assert frame.size < 5 * 1000 + 60
+    assert columns_of(frame, 10, 20)["payload"] == numbers[10:20]
+
+
+def test_headers_are_stored_as_others_store_them() -> None:
+    found = headers_of(pa.array(HEADERS, MAP), "row {}", 0).to_pylist()
+    expected = [encode_headers(dict(each or [])) for each in HEADERS]
+    assert [each if each is None else each.encode() for each in found] == expected
+    assert json.loads(found[3])["tab"] == "\t\x01"
+
+
+def test_a_row_that_cannot_be_pushed_is_named_by_its_number() -> None:
+    good = batch(payload=pa.array([b"a"] * 10))
+    bad = batch(payload=pa.array([b"a", None]))
+    columns = Columns("payload", None, None)
+    with pytest.raises(InvalidPayloadError, match="partition 3, row 11: the payload is null"):
+        list(runs(iter([good, bad]), columns, lambda: 7, "partition 3"))
+    large = batch(payload=pa.array([b"a", b"x" * 17_000_000]))
+    with pytest.raises(MessageTooLargeError, match="row 11: the payload of 17000000 bytes"):
+        list(runs(iter([good, large]), columns, lambda: 7, "partition 3"))
+    nothing = batch(
+        payload=pa.array([b"a", b"b"]), headers=pa.array([[("x", "1")], [("y", None)]], MAP)
+    )
+    with pytest.raises(InvalidPayloadError, match="row 1: the header y is null"):
+        list(runs(iter([nothing]), Columns("payload", "headers", None), lambda: 7, "here"))
+
+
+def test_runs_are_bounded() -> None:
+    megabyte = batch(payload=pa.array([b"x" * 1000] * 1000))
+    found = list(runs(iter([megabyte] * 20), Columns("payload", None, None), lambda: 7, "here"))
+    assert [run.count for run in found] == [9000, 9000, 2000]
+
+
+def test_a_time_range_is_cut_out() -> None:
+    frame = frame_of([batch(payload=pa.array([b"a", b"b"]))], Columns("payload", None, None))
+    piece = Slice(frame, 0, 2)
+    whole = record_batch("pipe", piece, schema("payload binary"), 0)
+    assert within(whole, piece, TIME_MS, TIME_MS + 1).num_rows == 2
+    assert within(whole, piece, TIME_MS + 1, TIME_MS + 2).num_rows == 0
+    assert within(whole, piece, 0, TIME_MS).num_rows == 0
+
+
+def test_columns_are_chosen_by_name_and_checked_by_type() -> None:
+    options = WriteOptions("file:///x", "q")
+    types = {"payload": "binary", "key": "string", "seq": "bigint"}
+    assert chosen(options, types) == Columns("payload", None, "key")
+    with pytest.raises(ConfigError, match="'payload' is double, and must be binary or string"):
+        chosen(options, {"payload": "double"})

@@ -1,0 +1,262 @@
+"""Following a queue: offsets, acks, and what others do meanwhile; without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import cassq
+from cassq.clock import ManualClock
+from cassq.errors import ConfigError, LeaseLostError, UsageError
+from cassq.extents.port import ExtentMissingError
+from cassq.frames import Place
+from tests.integration.stage import drain, numbers, payloads, push, reap
+from tests.integration.timed import clock, timed
+
+pytest.importorskip("pyspark")
+
+from cassq.spark.following import LEASE_MS, Follower, Offset, Span, offset_of, pieces_between
+from cassq.spark.options import stream_options
+
+__all__ = ["clock", "timed"]
+START: Offset = {"pipes": {}}
+Follow = Callable[..., Follower]
+
+
+@pytest.fixture
+def place(tmp_path: Any) -> Any:
+    from tests.integration.places import DirectoryPlace
+
+    return DirectoryPlace(tmp_path / "data")
+
+
+@pytest.fixture
+def follow(timed: cassq.Client) -> Iterator[Follow]:
+    """Opens followers of the queue `jobs`; they are closed with the test."""
+    opened: list[Follower] = []
+
+    def open_one(client: cassq.Client = timed, **options: str) -> Follower:
+        told = stream_options({"url": client.url, "queue": "jobs", **options})
+        opened.append(Follower(client, told))
+        return opened[-1]
+
+    yield open_one
+    for follower in opened:
+        follower.close()
+
+
+def read(client: cassq.Client, start: Offset, end: Offset) -> list[bytes]:
+    """The payloads of a batch."""
+    found = []
+    for piece in pieces_between(start, end):
+        reader = client.ports.store.reader(piece.pipe_id)
+        place = piece.start
+        while place.seq < piece.end_seq:
+            slices = reader.read(place, piece.end_seq, 7, 1)
+            found += [p for each in slices for p in each.frame.payloads(each.first, each.last)]
+            place = reader.place_after(place, slices)
+        reader.close()
+    return found
+
+
+def test_batches_follow_one_another_and_become_acks(timed: cassq.Client, follow: Follow) -> None:
+    queue = timed.create_queue("jobs")
+    follower = follow()
+    push(queue, *numbers(5))
+    first = follower.latest(START, None)
+    assert read(timed, START, first) == numbers(5)
+    assert queue.stats().groups["default"].waiting == 5, "it is not done yet"
+    assert follower.latest(first, None) == first, "there is nothing more"
+    assert queue.stats().groups["default"].committed == 5
+    push(queue, *numbers(3, 5))
+    second = follower.latest(first, None)
+    assert read(timed, first, second) == numbers(3, 5)
+    assert len(second["pipes"]) == 1, "what is acked to its end is not carried on"
+    follower.ack(second)
+    reap(timed)
+    stats = queue.stats()
+    assert (stats.groups["default"].committed, stats.pipes["retired"]) == (8, 2)
+    assert queue.audit().findings == []
+    assert follower.latest(second, None) == second
+
+
+def test_a_batch_that_is_replayed_is_the_same(timed: cassq.Client, follow: Follow) -> None:
+    queue = timed.create_queue("jobs")
+    follower = follow()
+    pusher = queue.pusher()
+    pusher.push_many(numbers(10))
+    first = follower.latest(START, 4)
+    pusher.push_many(numbers(5, 10))
+    second = follower.latest(first, None)
+    again = [read(timed, START, first), read(timed, first, second)]
+    assert again == [numbers(4), numbers(11, 4)]
+    assert again == [read(timed, START, first), read(timed, first, second)]
+
+
+def test_a_batch_has_at_most_as_many_as_asked_for(timed: cassq.Client, follow: Follow) -> None:
+    queue = timed.create_queue("jobs")
+    for n in range(4):
+        push(queue, *numbers(5, 5 * n))
+    follower = follow()
+    offset, found = START, []
+    while (end := follower.latest(offset, 7)) != offset:
+        batch = read(timed, offset, end)
+        assert len(batch) <= 7
+        found += batch
+        offset = end
+    assert found == numbers(20)
+    assert len(found) == 20
+
+
+def test_available_now_reads_what_is_there_now(timed: cassq.Client, follow: Follow) -> None:
+    queue = timed.create_queue("jobs")
+    pusher = queue.pusher()
+    pusher.push_many(numbers(6))
+    follower = follow()
+    follower.stop_here()
+    pusher.push_many(numbers(6, 6))
+    push(queue, b"later")
+    offset, found = START, []
+    while (end := follower.latest(offset, 4)) != offset:
+        found += read(timed, offset, end)
+        offset = end
+    assert found == numbers(6)
+
+
+def test_a_group_that_was_popped_from_goes_on_where_it_stood(
+    timed: cassq.Client, follow: Follow
+) -> None:
+    queue = timed.create_queue("jobs")
+    push(queue, *numbers(10))
+    with queue.popper() as popper:
+        popper.commit(popper.pop(4))
+    end = follow().latest(START, None)
+    assert read(timed, START, end) == numbers(6, 4)
+
+
+def test_a_query_that_was_killed_goes_on_with_its_checkpoint(
+    timed: cassq.Client, follow: Follow
+) -> None:
+    queue = timed.create_queue("jobs")
+    push(queue, *numbers(10))
+    first = follow()
+    offset = first.latest(START, 4)
+    first.close()
+    again = follow()
+    end = again.latest(offset, None)
+    assert read(timed, offset, end) == numbers(6, 4)
+    assert queue.stats().groups["default"].committed == 4
+
+
+def test_two_queries_of_one_group_refuse_each_other(
+    timed: cassq.Client, follow: Follow, place: Any, clock: ManualClock
+) -> None:
+    timed.create_queue("jobs").create_group("more")
+    follower = follow()
+
+    class RenewingClock(ManualClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            clock.advance(seconds)
+            follower.keep_on()
+
+    waiting = RenewingClock()
+    other = cassq.Client(timed.url, place.open(waiting), waiting)
+    with pytest.raises(UsageError, match="another query reads group 'default'"):
+        follow(other)
+    assert waiting.boot_ms() - ManualClock().boot_ms() >= LEASE_MS
+    follow(other, group="more").close()
+    follower.close()
+    follow(other).close()
+    other.close()
+
+
+def test_a_query_that_stood_still_is_refused_when_another_has_begun(
+    timed: cassq.Client, follow: Follow, clock: ManualClock
+) -> None:
+    timed.create_queue("jobs")
+    old = follow()
+    clock.advance(LEASE_MS / 1000 + 1)
+    follow()
+    old.keep_on()
+    with pytest.raises(LeaseLostError, match="another query has begun"):
+        old.latest(START, None)
+
+
+def test_the_lease_of_a_query_that_was_killed_lapses(
+    timed: cassq.Client, follow: Follow, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs")
+    group = timed.ports.catalog.groups(queue.id)[0]
+    assert timed.ports.catalog.take_lease(f"stream:{group.id}", "killed", LEASE_MS)
+    before = clock.boot_ms()
+    follow()
+    assert LEASE_MS - 1000 <= clock.boot_ms() - before <= LEASE_MS + 1000
+
+
+def test_a_popper_of_the_same_group_is_told_of(timed: cassq.Client, follow: Follow) -> None:
+    queue = timed.create_queue("jobs")
+    push(queue, *numbers(10))
+    follower = follow()
+    popper = queue.popper()
+    popper.pop(3)
+    with pytest.raises(UsageError, match="a popper has, or had, messages of group 'default'"):
+        follower.latest(START, None)
+
+
+@pytest.mark.parametrize("how", ["purged", "purged and retired"])
+def test_what_was_removed_before_it_was_read_is_told_or_left_out(
+    timed: cassq.Client, follow: Follow, how: str
+) -> None:
+    queue = timed.create_queue("jobs")
+    push(queue, *numbers(10))
+    follower = follow()
+    offset = follower.latest(START, 4)
+    follower.ack(offset)
+    queue.purge()
+    if "retired" in how:
+        reap(timed)
+        assert queue.stats().pipes["retired"] == 1
+    push(queue, *numbers(2, 10))
+    with pytest.raises(ExtentMissingError, match="messages 4 to 9 of pipe"):
+        follower.latest(offset, None)
+    follower.close()
+    lax = follow(failOnDataLoss="false")
+    end = lax.latest(offset, None)
+    assert read(timed, offset, end) == numbers(2, 10)
+    assert lax.latest(end, None) == end
+
+
+def test_delayed_messages_are_read_when_they_are_due(
+    timed: cassq.Client, follow: Follow, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs")
+    with queue.pusher() as pusher:
+        pusher.push(b"soon", delay=10)
+        pusher.push(b"later", delay=20)
+    follower = follow()
+    assert follower.latest(START, None) == START
+    clock.advance(11)
+    first = follower.latest(START, None)
+    assert read(timed, START, first) == [b"soon"]
+    clock.advance(10)
+    second = follower.latest(first, None)
+    assert read(timed, first, second) == [b"later"]
+    follower.latest(second, None)
+    assert payloads(drain(queue.popper())) == []
+    assert queue.audit().findings == []
+
+
+def test_a_cp_queue_is_not_followed(timed: cassq.Client, follow: Follow) -> None:
+    timed.create_queue("jobs", consistency="cp")
+    with pytest.raises(ConfigError, match="exclusive"):
+        follow()
+
+
+def test_pieces_are_what_lies_between_two_offsets() -> None:
+    start = offset_of({"a": Span(0, 5, 50), "gone": Span(0, 9, 90), "same": Span(1, 4, 10)})
+    end = offset_of({"a": Span(0, 8, 80), "same": Span(1, 4, 10), "new": Span(2, 6, 60)})
+    found = [(p.pipe_id, p.start, p.end_seq) for p in pieces_between(start, end)]
+    assert found == [("a", Place(5, 50), 8), ("new", Place(2, 0), 6)]

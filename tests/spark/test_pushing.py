@@ -1,0 +1,87 @@
+"""The pusher for mapPartitions and foreachPartition."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from typing import Any
+
+import pytest
+
+import cassq
+from cassq.errors import ConfigError, InvalidPayloadError, UsageError
+from cassq.spark import pusher
+from cassq.spark.pushing import LOOKED_AT, batches
+from tests.integration.stage import drain, numbers, payloads
+from tests.spark.places import everywhere
+
+
+@everywhere
+def test_partitions_are_pushed_and_receipts_tell_where(
+    spark: Any, client: cassq.Client, queue: cassq.Queue
+) -> None:
+    rdd = spark.sparkContext.parallelize(numbers(5000), 3)
+    found = rdd.mapPartitions(pusher(client.url, queue.name, batch=700)).collect()
+    assert sum(receipt.count for receipt in found) == 5000
+    assert sum(receipt.bytes for receipt in found) == sum(map(len, numbers(5000)))
+    messages = drain(queue.popper())
+    assert Counter(payloads(messages)) == Counter(numbers(5000))
+    told = {(m.id.rpartition(":")[0], int(m.id.rpartition(":")[2])) for m in messages}
+    spots = {(r.pipe, r.first_seq + n) for r in found for n in range(r.count)}
+    assert spots == told
+
+
+def test_rows_with_headers_and_keys_are_pushed_for_each_partition(
+    spark: Any, client: cassq.Client, queue: cassq.Queue
+) -> None:
+    frame = spark.createDataFrame(
+        [("a", {"x": "1"}, b"k"), ("b", None, None)],
+        "payload string, headers map<string,string>, key binary",
+    )
+    frame.rdd.foreachPartition(pusher(client.url, queue.name))
+    found = {m.payload: (dict(m.headers), m.key) for m in drain(queue.popper())}
+    assert found == {b"a": ({"x": "1"}, b"k"), b"b": ({}, None)}
+
+
+def test_what_cannot_be_pushed_fails_the_task_and_says_why(
+    spark: Any, client: cassq.Client, queue: cassq.Queue
+) -> None:
+    rdd = spark.sparkContext.parallelize([1], 1)
+    with pytest.raises(Exception, match="a int has no payload"):
+        rdd.mapPartitions(pusher(client.url, queue.name)).collect()
+    with pytest.raises(Exception, match="there is no queue 'nope'"):
+        rdd.mapPartitions(pusher(client.url, "nope")).collect()
+
+
+def test_a_pusher_is_checked_where_it_is_made() -> None:
+    with pytest.raises(UsageError, match="batch"):
+        pusher("file:somewhere", "q", batch=0)
+    with pytest.raises(ConfigError, match="url"):
+        pusher(None, "q")
+
+
+def test_a_relative_directory_is_that_of_who_makes_the_pusher() -> None:
+    assert pusher("file:here", "q").url.startswith("file:///")
+
+
+def test_batches_are_bounded_by_messages_and_bytes() -> None:
+    taken = 0
+
+    def rows() -> Any:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield b"x" * 100_000
+
+    large = [sum(len(p) for p, _, _ in batch) for batch in islice(batches(rows(), 10_000), 5)]
+    assert max(large) <= 8 * 1024 * 1024 + 100_000
+    assert taken <= 5 * 84 + 2 * LOOKED_AT
+    small = [len(batch) for batch in batches(iter([b"x"] * 25), 10)]
+    assert small == [10, 10, 5]
+
+
+def test_a_row_is_a_payload_or_has_one() -> None:
+    ((batch),) = list(batches(iter([b"a", "b", {"payload": "c", "key": "k"}]), 10))
+    assert batch == [(b"a", None, None), (b"b", None, None), (b"c", None, b"k")]
+    with pytest.raises(InvalidPayloadError):
+        list(batches(iter([{"payload": 1}]), 10))

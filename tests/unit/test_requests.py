@@ -1,0 +1,129 @@
+"""What became of requests to servers: what is counted, noted and told."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cassandra")
+
+from cassq.catalog.rows import Sample
+from cassq.cli.stats import _trouble_lines
+from cassq.clock import ManualClock
+from cassq.contact import HELD_UP
+from cassq.cql_errors import OverloadedError
+from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
+from cassq.metrics import request_metrics
+from cassq.requests import REQUESTS, Requests
+from cassq.stats import QueueStats
+from cassq.tries import is_held_up, note_answer, note_error
+from cassq.troubles import NOTE_REQUESTS_MS, Notebook, requests_of, troubles_of
+
+
+def counted(requests: Requests) -> dict[str, int]:
+    return {name: count for name in REQUESTS if (count := getattr(requests, name))}
+
+
+def answer(hosts: str, *warnings: str) -> Any:
+    """A request that was answered after these hosts were asked."""
+    return SimpleNamespace(attempted_hosts=[*hosts], warnings=[*warnings] or None)
+
+
+@pytest.mark.parametrize(
+    ("future", "told"),
+    [
+        (answer("a"), {}),
+        (answer("ab"), {"doubled": 1}),
+        (answer("aa"), {}),  # it was prepared there anew
+        (answer("a", f"{HELD_UP} limit(s) on bytes"), {"held_up": 1}),
+        (answer("a", "a large batch"), {}),
+    ],
+)
+def test_an_answer_tells_of_a_slow_or_busy_server(future: Any, told: dict[str, int]) -> None:
+    requests = Requests()
+    note_answer(requests, future)
+    assert counted(requests) == told
+    assert is_held_up(future) == ("held_up" in told)
+
+
+@pytest.mark.parametrize(
+    ("exc", "told"),
+    [
+        (OverloadedError("too much"), {"overloaded": 1}),
+        (BackendTimeoutError("late"), {"unanswered": 1}),
+        (BackendTimeoutError("late", outcome_unknown=True), {"unanswered": 1, "unknown": 1}),
+        (BackendUnavailableError("cut", outcome_unknown=True), {"unanswered": 1, "unknown": 1}),
+        (BackendUnavailableError("nobody is there"), {}),
+    ],
+)
+def test_an_error_is_counted_by_what_it_means(exc: BackendError, told: dict[str, int]) -> None:
+    requests = Requests()
+    note_error(requests, exc)
+    assert counted(requests) == told
+
+
+class Samples:
+    """The part of a catalog that keeps samples."""
+
+    def __init__(self) -> None:
+        self.kept: list[Sample] = []
+
+    def now_ms(self) -> int:
+        return 1_000_000
+
+    def add_samples(self, samples: list[Sample]) -> None:
+        self.kept += samples
+
+    def samples(self, subject: str, step_ms: int, since_ms: int) -> list[Sample]:
+        return [s for s in self.kept if s.subject == subject and s.at_ms >= since_ms]
+
+
+def test_what_all_clients_have_counted_is_added_up_and_noted_once() -> None:
+    catalog = Samples()
+    for client in ("one", "other"):
+        requests = Requests()
+        clock = ManualClock()
+        ids = SimpleNamespace(client=client)
+        ports: Any = SimpleNamespace(catalog=catalog, requests=requests, ids=ids, clock=clock)
+        notebook = Notebook(ports)
+        requests.count("repeated", "unanswered")
+        requests.count("repeated")
+        before = len(catalog.kept)
+        notebook.tend()
+        assert len(catalog.kept) == before, "not yet"
+        clock.advance(NOTE_REQUESTS_MS / 1000)
+        for _ in range(2):
+            notebook.tend()
+        assert len(catalog.kept) == before + 1
+        requests.count("held_up")
+        for _ in range(2):
+            notebook.close()
+    told = {"repeated": 4, "held_up": 2, "unanswered": 2}
+    found: Any = catalog
+    assert requests_of(found) == told
+    assert troubles_of(found, "") == {}
+    lines = _trouble_lines(QueueStats("jobs", "ap", requests=told))
+    assert lines[1].split("  ")[0] == "REQUESTS"
+    assert [line.split()[0] for line in lines[2:]] == ["4", "2", "2"]
+    assert _trouble_lines(QueueStats("jobs", "ap")) == []
+
+
+def test_every_count_has_a_metric() -> None:
+    requests = Requests()
+    for name in REQUESTS:
+        requests.count(name)
+    metrics = request_metrics(requests)
+    assert {m.name for m in metrics} == {f"cassq_client_{n}_requests_total" for n in REQUESTS}
+    assert all(list(metric.values) == [({}, 1)] for metric in metrics)
+
+
+def test_the_driver_says_nothing_of_what_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    warned = logging.getLogger("cassandra.protocol").warning
+    warned("Server warning: %s", f"{HELD_UP} global limit of 10 requests/second")
+    logging.getLogger("cassandra.cluster").warning("Host %s error: %s.", "a", "overloaded")
+    assert not caplog.records
+    warned("Server warning: %s", "a large batch")
+    assert [record.getMessage() for record in caplog.records] == ["Server warning: a large batch"]
