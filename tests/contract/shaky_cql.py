@@ -12,6 +12,7 @@ from cassandra.cluster import ResponseFuture
 from cassq.clock import Clock
 from cassq.cql import Contact, Cql, Row
 from cassq.errors import BackendError, BackendTimeoutError
+from cassq.extents.cassandra import statements
 
 
 def no_answer() -> BackendError:
@@ -19,15 +20,18 @@ def no_answer() -> BackendError:
 
 
 class ShakyCql(Cql):
-    """Counts what is sent. lost: answers to conditional writes that get lost from now on;
-    unsent: conditional writes that do not even arrive; failing: what the next plain writes that
-    are waited for raise, after they were applied."""
+    """Counts what is sent; waited: without telling what is acknowledged, which another thread does
+    now and then. lost: answers to conditional writes that get lost from now on; unsent: conditional
+    writes that do not even arrive; failing: what the next plain writes that are waited for raise,
+    after they were applied; mute: it cannot tell of the ends of extents."""
 
     def __init__(self, contact: Contact, clock: Clock, keyspace: str) -> None:
         self.sent = 0
+        self.waited = 0
         self.lost = 0
         self.unsent = 0
         self.failing: list[BackendError] = []
+        self.mute = False
         self.landed = 0
         self.before_apply: Callable[[], object] = lambda: None
         self.before_result: Callable[[], object] = lambda: None
@@ -37,10 +41,14 @@ class ShakyCql(Cql):
 
     def send(self, statement: Any) -> ResponseFuture:
         self.sent += 1
+        told = self._qualified(statements.TELL_ACKED)
+        self.waited += statement.prepared_statement.query_string != told
         return super().send(statement)
 
     def bound(self, text: str, values: Sequence[Any]) -> Any:
         self.texts[text] += 1
+        if self.mute and text in (statements.TELL_ACKED, statements.TELL_CLOSED):
+            raise no_answer()
         self.binders.add(threading.current_thread())
         return super().bound(text, values)
 
