@@ -21,7 +21,7 @@ from cassq.doorbell import Doorbell, FifoDoorbell
 from cassq.errors import BackendError, ConfigError, CorruptionError
 from cassq.extents.disk import Disk
 from cassq.extents.files import SUFFIX, FilesStore, check_durability
-from cassq.extents.port import ExtentStore
+from cassq.extents.port import ExtentMissingError, ExtentStore
 from cassq.frames import Place
 from cassq.ids import Ids
 from cassq.locks.lease import LeaseLocker
@@ -178,6 +178,8 @@ def adopt(catalog: Catalog, store: ExtentStore, ids: Ids) -> None:
             continue  # the row came between the two looks
         try:
             end = store.seal(info.pipe_id) if info.queue_name else None
+        except ExtentMissingError:
+            continue  # another process, which opened the directory too, has removed it
         except BackendError as exc:
             logger.warning("pipe %s cannot be adopted: %s", info.pipe_id, exc)
             continue

@@ -24,6 +24,7 @@ from cassq.embedded import (
     open_directory,
 )
 from cassq.errors import ConfigError, CorruptionError
+from cassq.extents.files import FilesStore
 from cassq.extents.port import ExtentWriter
 from cassq.frames import Extras, Place, encode, pipe_key
 from cassq.ids import Ids
@@ -314,6 +315,22 @@ def test_an_empty_pipe_without_a_row_is_removed(tmp_path: Path, write: Writing) 
     with opened(tmp_path / "q") as embedded:
         assert embedded.ports.catalog.queues() == []
     assert names_in(tmp_path / "q") == set()
+
+
+def test_an_empty_pipe_that_another_process_removes_meanwhile_is_no_news(
+    tmp_path: Path, write: Writing, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(pipe_id_of(1), "orders", 0).close()
+    seal = FilesStore.seal
+
+    def late(store: FilesStore, pipe_id: str) -> Place:
+        store.drop([pipe_id])
+        return seal(store, pipe_id)
+
+    monkeypatch.setattr(FilesStore, "seal", late)
+    with caplog.at_level(logging.WARNING, logger="cassq"), opened(tmp_path / "q") as embedded:
+        assert embedded.ports.catalog.queues() == []
+    assert caplog.text == ""
 
 
 def test_an_adopted_pipe_is_adopted_once(tmp_path: Path, write: Writing) -> None:
