@@ -18,6 +18,11 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def timed(place: Place, clock: ManualClock) -> Iterator[cassq.Client]:
-    """A client on the test's clock: nothing happens in passing but what the test calls."""
+    """A client on the test's clock: nothing happens in passing but what the test calls.
+
+    Its housekeeper would sleep by the machine's clock, and after a second do what is due by the
+    test's.
+    """
     with cassq.Client(place.url, place.open(clock), clock) as client:
+        client._housekeeper.stop()
         yield client
