@@ -7,7 +7,7 @@ import pytest
 import cassq
 from cassq.errors import ClaimLostError, UsageError
 from tests.integration.deadlines import eventually
-from tests.integration.stage import Connect, drain, numbers, payloads, push
+from tests.integration.stage import Connect, alone, drain, numbers, payloads, push
 
 
 def lose(queue: cassq.Queue) -> list[cassq.Message]:
@@ -18,7 +18,8 @@ def lose(queue: cassq.Queue) -> list[cassq.Message]:
 
 @pytest.fixture
 def hasty(client: cassq.Client) -> cassq.Queue:
-    """A queue whose claims expire at once."""
+    """A queue whose claims expire at once, and are taken over by nobody but the test."""
+    alone(client)
     return client.create_queue("jobs", claim_timeout=0.05)
 
 
@@ -125,6 +126,7 @@ def test_a_commit_after_another_popper_committed_is_refused(hasty: cassq.Queue) 
     push(hasty, *numbers(3))
     popper = hasty.popper()
     messages = popper.pop(3)
+    hasty.update(claim_timeout=60)  # what is taken over is kept
     other = hasty.popper()
     other.commit(eventually("the claim expires", lambda: other.pop(3)))
     with pytest.raises(ClaimLostError):
@@ -155,6 +157,7 @@ def test_a_late_commit_counts_when_nobody_took_the_claim_over(hasty: cassq.Queue
 
 
 def test_of_a_mix_of_lost_and_own_the_own_are_committed(client: cassq.Client) -> None:
+    alone(client)
     queue = client.create_queue("jobs", claim_timeout=0.05)
     push(queue, *numbers(3))
     popper = queue.popper()

@@ -16,7 +16,7 @@ from cassq.errors import (
     QueueNotFoundError,
 )
 from tests.integration.deadlines import in_threads
-from tests.integration.stage import Connect, drain, numbers, reap
+from tests.integration.stage import Connect, alone, drain, numbers, reap
 
 THREADS, STEPS = 5, 150
 GROUPS = ("default", "one", "two")
@@ -141,6 +141,7 @@ def test_threads_that_do_anything_at_once_are_told_what_is_gone_at_worst(
     for client in clients:
         client.close()
     last = connect()
+    alone(last)
     reap(last)
     for queue in last.queues():
         for group in queue.groups():

@@ -21,6 +21,7 @@ def test_an_expired_claim_is_taken_over_with_its_attempts_counted(client: cassq.
 
 
 def test_what_expired_comes_before_what_is_waiting(client: cassq.Client) -> None:
+    alone(client)
     queue = client.create_queue("jobs", claim_timeout=0.05)
     push(queue, *numbers(3))
     silent = queue.popper()
@@ -55,6 +56,7 @@ def test_the_rollback_pass_frees_expired_claims_when_nobody_pops(client: cassq.C
 
 
 def test_what_was_acked_of_an_expired_claim_stays_acked(client: cassq.Client) -> None:
+    alone(client)
     queue = client.create_queue("jobs", claim_timeout=0.1)
     push(queue, *numbers(10))
     silent, other = queue.popper(), queue.popper()
@@ -85,20 +87,21 @@ def test_the_poisonous_message_dies_alone(
     client: cassq.Client, caplog: pytest.LogCaptureFixture, max_deliveries: int, by: str
 ) -> None:
     caplog.set_level(logging.ERROR, "cassq")
+    alone(client)
     queue = client.create_queue(
         "jobs", claim_timeout=0.05, max_deliveries=max_deliveries, sick_check=False
     )
     push(queue, *numbers(200))
     popper = queue.popper()
-    alone = 0
+    by_itself = 0
 
     def finished() -> bool:
-        nonlocal alone
+        nonlocal by_itself
         messages = popper.pop(1000)
         if b"77" not in payloads(messages):
             popper.commit(messages)
         else:
-            alone += len(messages) == 1
+            by_itself += len(messages) == 1
             if by == "rollback":
                 popper.rollback(messages)
         stats = queue.stats().groups["default"]
@@ -107,7 +110,7 @@ def test_the_poisonous_message_dies_alone(
     eventually("all is done but the poison", finished)
     stats = queue.audit().groups["default"]
     assert (stats.committed, stats.dead) == (199, 1)
-    assert alone >= 1
+    assert by_itself >= 1
     (letter,) = client.queue("jobs~default~dead").popper().pop(10)
     assert letter.payload == b"77"
 

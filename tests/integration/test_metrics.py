@@ -24,7 +24,7 @@ from cassq.errors import (
 )
 from cassq.metrics import MetricsServer
 from tests.integration.deadlines import eventually
-from tests.integration.stage import Connect, numbers, push, reap
+from tests.integration.stage import Connect, alone, numbers, push, reap
 from tests.shell import Shell
 
 pytestmark = pytest.mark.needs("module:prometheus_client")
@@ -115,6 +115,7 @@ def test_totals_outlive_pushers_and_poppers(queue: cassq.Queue, served: MetricsS
 def test_deliveries_again_and_losses_are_counted(
     client: cassq.Client, queue: cassq.Queue, served: MetricsServer, connect: Connect
 ) -> None:
+    alone(client)
     queue.update(claim_timeout=0.05)
     push(queue, *numbers(4))
     mine, others = queue.popper(), connect().queue("jobs").popper()

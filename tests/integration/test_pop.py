@@ -12,7 +12,7 @@ import cassq
 from cassq.errors import ClosedError, GroupNotFoundError, InvalidNameError, UsageError
 from cassq.messages import Message
 from tests.integration.deadlines import eventually, in_threads, joined
-from tests.integration.stage import Connect, drain, numbers, payloads, push
+from tests.integration.stage import Connect, alone, drain, numbers, payloads, push
 
 
 def test_a_pop_takes_at_most_what_was_asked_in_order(queue: cassq.Queue) -> None:
@@ -134,6 +134,7 @@ def test_what_an_iteration_claimed_ahead_is_given_back_uncounted(queue: cassq.Qu
 def test_an_iteration_does_not_hand_out_what_it_lost_while_its_user_was_busy(
     client: cassq.Client,
 ) -> None:
+    alone(client)
     queue = client.create_queue("jobs", claim_timeout=0.2)
     push(queue, *numbers(5000))
     popper, other = queue.popper(), queue.popper()
