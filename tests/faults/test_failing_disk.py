@@ -14,6 +14,7 @@ from tests.faults.disks import SickDisk
 from tests.integration.deadlines import eventually
 from tests.integration.stage import (
     Connect,
+    alone,
     client_on,
     drain,
     numbers,
@@ -34,6 +35,7 @@ def disk() -> SickDisk:
 @pytest.fixture
 def queue(directory: Path, disk: SickDisk) -> Iterator[cassq.Queue]:
     client = client_on(directory, disk)
+    alone(client)  # what falls ill is met by nobody but the test
     yield client.create_queue("jobs")
     disk.recover()
     client.close()

@@ -20,7 +20,7 @@ from cassq.errors import UsageError
 from cassq.ports import Ports
 from tests.integration.deadlines import in_threads
 from tests.integration.places import Place
-from tests.integration.stage import Connect, drain, numbers, push
+from tests.integration.stage import Connect, alone, drain, numbers, push
 
 DEAD = "jobs~default~dead"
 
@@ -227,6 +227,7 @@ def test_a_dry_run_tells_nothing_and_remembers_nothing(queue: cassq.Queue, later
 def test_the_reaper_alerts_only_if_there_are_targets(
     queue: cassq.Queue, client: cassq.Client
 ) -> None:
+    alone(client)
     fail(queue, b"1")
     queues = client.ports.catalog.queues()
     assert client.reaper.reap(queues, only=["alert"]) == []

@@ -10,7 +10,7 @@ import cassq
 from cassq.claimer import BURIED_AT_ONCE
 from cassq.errors import UsageError
 from tests.integration.deadlines import eventually, ticks
-from tests.integration.stage import Connect, drain, numbers, payloads, push
+from tests.integration.stage import Connect, alone, drain, numbers, payloads, push
 
 
 def test_a_nacked_message_comes_again_with_its_attempts_counted(queue: cassq.Queue) -> None:
@@ -230,8 +230,11 @@ def unread(*_: Any) -> Any:
     raise AssertionError("a frame was read again")
 
 
-def test_many_that_are_given_up_do_not_keep_others_waiting(queue: cassq.Queue) -> None:
+def test_many_that_are_given_up_do_not_keep_others_waiting(
+    client: cassq.Client, queue: cassq.Queue
+) -> None:
     """They become dead letters bit by bit; what waits is handed out meanwhile."""
+    alone(client)
     count = 3 * BURIED_AT_ONCE
     push(queue, *numbers(count + 1))
     popper = queue.popper()

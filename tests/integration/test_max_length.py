@@ -11,7 +11,7 @@ from cassq.clock import ManualClock
 from cassq.errors import BackendError, QueueFullError
 from cassq.limits import lengths, trim
 from tests.integration.deadlines import eventually, in_threads
-from tests.integration.stage import Connect, drain, numbers, payloads, push
+from tests.integration.stage import Connect, alone, drain, numbers, payloads, push
 from tests.integration.timed import clock, timed
 
 __all__ = ["clock", "timed"]
@@ -222,6 +222,7 @@ def test_what_poppers_hold_stays_theirs(newest: cassq.Queue, client: cassq.Clien
 def test_the_pass_trims_what_a_lower_limit_makes_too_much(
     client: cassq.Client,
 ) -> None:
+    alone(client)
     queue = client.create_queue("jobs", consistency="cp")
     push(queue, *numbers(10))
     queue.update(max_length=4, overflow="drop-oldest")

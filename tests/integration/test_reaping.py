@@ -53,6 +53,7 @@ def test_a_pass_that_is_not_there_is_named(client: cassq.Client) -> None:
 def test_a_pass_that_another_is_in_the_middle_of_is_left_to_it(
     client: cassq.Client, connect: Connect
 ) -> None:
+    alone(client)
     queue = client.create_queue("jobs")
     push(queue, *numbers(3))
     drain(queue.popper())
@@ -65,6 +66,7 @@ def test_a_pass_that_another_is_in_the_middle_of_is_left_to_it(
 
 
 def test_the_lease_of_a_reaper_that_died_lapses(client: cassq.Client) -> None:
+    alone(client)
     queue = client.create_queue("jobs")
     push(queue, *numbers(3))
     drain(queue.popper())
@@ -213,6 +215,7 @@ def test_every_minute_is_noted_by_whoever_comes_first(client: cassq.Client) -> N
 
 
 def test_nobody_is_told_of_alerts_unless_targets_are_named(client: cassq.Client) -> None:
+    alone(client)
     queue = client.create_queue("jobs", alert_oldest_age=0.1)
     push(queue, b"x")
 
