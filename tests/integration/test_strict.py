@@ -7,10 +7,14 @@ import threading
 import pytest
 
 import cassq
+from cassq.clock import ManualClock
 from cassq.errors import ClaimLostError
 from tests.faults.actors import Act
 from tests.integration.deadlines import eventually, in_threads, joined
 from tests.integration.stage import Connect, alone, drain, numbers, payloads, push, reap
+from tests.integration.timed import clock, timed
+
+__all__ = ["clock", "timed"]
 
 
 @pytest.fixture
@@ -49,6 +53,7 @@ def test_pushers_of_a_strict_queue_share_one_order(client: cassq.Client) -> None
 def test_pushers_in_processes_each_keep_their_order(
     strict: cassq.Queue, url: str, act: Act
 ) -> None:
+    strict.update(claim_timeout=60)
     actors = [act("push_each", url, name, 0, 60) for name in "abc"]
     for actor in actors:
         actor.expect("done")
@@ -115,21 +120,26 @@ def test_nothing_passes_an_unacked_message(strict: cassq.Queue) -> None:
     assert payloads(other.pop(3)) == numbers(3, first=3)
 
 
-def test_a_nacked_head_holds_the_queue_until_it_is_done(strict: cassq.Queue) -> None:
-    strict.update(claim_timeout=60)
-    push(strict, *numbers(5))
-    popper, other = strict.popper(), strict.popper()
+def test_a_nacked_head_holds_the_queue_until_it_is_done(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs", consistency="cp", claim_timeout=60)
+    push(queue, *numbers(5))
+    popper, other = queue.popper(), queue.popper()
     first, second, _ = popper.pop(3)
     popper.commit([first])
     second.nack(delay=1)  # what came after it in the claim goes back as well
+    clock.advance(0.999)
     assert popper.pop(5) == other.pop(5) == []
-    again = eventually("the head is due", lambda: other.pop(5))
+    clock.advance(0.001)
+    again = other.pop(5)
     assert (again[0].payload, again[0].attempts) == (b"1", 2)
     other.commit(again)
     assert payloads(again) + payloads(drain(other)) == numbers(4, first=1)
 
 
 def test_what_was_behind_a_nacked_head_counts_as_untried(strict: cassq.Queue) -> None:
+    strict.update(claim_timeout=60)
     push(strict, *numbers(3))
     popper = strict.popper()
     popper.pop(3)[0].nack()
@@ -142,6 +152,7 @@ def test_a_fenced_poppers_ack_is_refused(strict: cassq.Queue, done_by_the_other:
     push(strict, *numbers(3))
     popper, other = strict.popper(), strict.popper()
     messages = popper.pop(2)
+    strict.update(claim_timeout=60)  # what is taken over is kept
     taken = eventually("the lock passes on", lambda: other.pop(3))
     assert [m.attempts for m in taken] == [2, 2]
     if done_by_the_other:
@@ -200,6 +211,7 @@ def test_a_pipe_that_was_retired_since_it_was_listed_does_not_hide_the_next(
 
 
 def test_the_turn_to_push_passes_from_an_idle_pusher(strict: cassq.Queue) -> None:
+    strict.update(claim_timeout=60)
     one, other = strict.pusher(), strict.pusher()
     for n in range(0, 40, 2):
         one.push(b"%d" % n)
