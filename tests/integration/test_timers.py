@@ -9,11 +9,14 @@ import pytest
 
 import cassq
 from cassq.catalog.rows import ClaimState
-from cassq.clock import Stopwatch, SystemClock
+from cassq.clock import ManualClock, Stopwatch, SystemClock
 from cassq.errors import UsageError
 from cassq.timers import HORIZON_MS, schedule_pipe
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.stage import Connect, drain, numbers, payloads, push, reap
+from tests.integration.timed import clock, timed
+
+__all__ = ["clock", "timed"]
 
 FAR = 3 * 86400.0
 
@@ -35,7 +38,9 @@ def test_a_delayed_message_is_delivered_when_it_is_due_and_not_before(queue: cas
     watch = Stopwatch()
     pusher.push(b"later", delay=1)
     pusher.push(b"now")
-    assert payloads(drain(popper)) == [b"now"]
+    (now,) = popper.pop()
+    assert now.payload == b"now", "it is first, however late somebody comes"
+    popper.commit([now])
     (message,) = popper.pop(wait=30)
     assert (message.payload, message.attempts) == (b"later", 1)
     assert watch.seconds() >= 0.999
@@ -44,32 +49,39 @@ def test_a_delayed_message_is_delivered_when_it_is_due_and_not_before(queue: cas
 
 
 def test_they_come_by_their_due_times_whatever_the_order_of_their_pushes(
-    queue: cassq.Queue,
+    timed: cassq.Client, clock: ManualClock
 ) -> None:
-    start = datetime.now(UTC) + timedelta(seconds=0.5)
+    queue = timed.create_queue("jobs")
+    start = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC) + timedelta(seconds=0.5)
     with queue.pusher() as pusher:
         for number in (4, 2, 5, 1, 3):
             pusher.push(b"%d" % number, due=start + timedelta(seconds=number / 10))
-    popper, found = queue.popper(), []
-    while len(found) < 5:
-        messages = popper.pop(1, wait=30)
-        found += payloads(messages)
-        popper.commit(messages)
-    assert found == [b"1", b"2", b"3", b"4", b"5"]
+    popper = queue.popper()
+    clock.advance(0.5)
+    assert popper.pop() == []
+    for number in (1, 2, 3):
+        clock.advance(0.1)
+        assert payloads(drain(popper)) == [b"%d" % number]
+    clock.advance(1)
+    assert payloads(drain(popper, 1)) == [b"4", b"5"]
 
 
-def test_every_way_of_pushing_takes_a_delay(queue: cassq.Queue) -> None:
+def test_every_way_of_pushing_takes_a_delay(timed: cassq.Client, clock: ManualClock) -> None:
+    queue = timed.create_queue("jobs")
+    now = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC)
     with queue.pusher() as pusher:
         pusher.push(b"one", delay=1)
         pusher.push_many([b"two", b"three"], delay=1)
         pusher.push_soon(b"four", delay=1).result(30)
-        pusher.push(b"five", due=datetime.now(UTC) + timedelta(seconds=1))
+        pusher.push(b"five", due=now + timedelta(seconds=1))
         pusher.push_many([], delay=1)
         pusher.flush()
     popper = queue.popper()
+    clock.advance(0.999)
     assert drain(popper) == []
     assert queue.stats().groups["default"].delayed == 5
-    assert sorted(gathered(popper, 5)) == [b"five", b"four", b"one", b"three", b"two"]
+    clock.advance(0.001)
+    assert sorted(payloads(drain(popper))) == [b"five", b"four", b"one", b"three", b"two"]
 
 
 def test_what_is_due_already_is_delivered_at_once(queue: cassq.Queue) -> None:
