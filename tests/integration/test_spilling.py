@@ -346,9 +346,9 @@ def test_what_was_spilled_for_a_queue_that_was_deleted_stays_and_is_told(
     cluster.down = True
     queue.pusher().push(b"x")
     other.pusher().push(b"y")
-    cluster.down = False
     assert client.spool is not None
     client.spool.stop()
+    cluster.down = False
     client.ports.catalog.delete_queue(queue._row.id)
     done = client.spool.forward()
     assert list(done.stuck.values()) == ["queue 'jobs' was deleted"]
