@@ -86,7 +86,7 @@ def test_overtaking_stays_within_its_bound(client: cassq.Client, seed: int) -> N
     message with d unclaimed ahead of it is passed by at most (p - 1) * c * (d // c + 2) newer."""
     chance = random.Random(seed)
     pipes, asked = chance.randint(2, 8), chance.choice([1, 2, 5, 16])
-    queue = client.create_queue("jobs", max_pop_width=8)
+    queue = client.create_queue("jobs", max_pop_width=8, claim_timeout=3600)
     pushers = [queue.pusher() for _ in range(pipes)]
     for pusher in pushers:
         pusher.push(b"so that the popper knows its pipe")
