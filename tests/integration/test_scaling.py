@@ -117,14 +117,14 @@ def test_several_pushers_share_what_is_wished(client: cassq.Client, connect: Con
     queue = client.create_queue("jobs", min_open_pipes=4, lease=0.5)
     pushers = [connect().queue("jobs").pusher() for _ in range(2)]
 
-    def push() -> int:
+    def shares() -> list[int]:
         for pusher in pushers:
             pusher.push(b"x")
-        return open_pipes(client, queue)
+        owners = [p.owner for p in client.ports.catalog.unsealed_pipes([queue.row.id])]
+        return sorted(owners.count(owner) for owner in set(owners))
 
-    eventually("they have four together", lambda: push() == 4)
-    owners = [p.owner for p in client.ports.catalog.unsealed_pipes([queue.row.id])]
-    assert sorted(owners.count(owner) for owner in set(owners)) == [2, 2]
+    # One that is alone at first may open all four, and give two up to the one that came later.
+    eventually("each has two", lambda: shares() == [2, 2])
 
 
 def test_a_pusher_seals_what_is_too_much_and_loses_nothing(client: cassq.Client) -> None:
