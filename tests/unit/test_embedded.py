@@ -318,7 +318,10 @@ def test_an_empty_pipe_without_a_row_is_removed(tmp_path: Path, write: Writing) 
 
 
 def test_an_empty_pipe_that_another_process_removes_meanwhile_is_no_news(
-    tmp_path: Path, write: Writing, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    write: Writing,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write(pipe_id_of(1), "orders", 0).close()
     seal = FilesStore.seal
