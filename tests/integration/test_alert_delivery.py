@@ -21,6 +21,10 @@ from cassq.clock import Stopwatch
 from tests.integration.deadlines import eventually
 
 LIMIT = 0.5
+# Within which a command has begun, and a thread has its turn, on a busy machine.
+SLOW_LIMIT = 3.0
+# No longer may it take; what hangs does so for a minute. A busy machine stands still for seconds.
+IN_TIME = LIMIT + GRACE_SECONDS + 10.0
 
 
 def notice(target: str, number: int = 0, *, key: str = "", tries: int = 0) -> Notice:
@@ -78,9 +82,9 @@ def test_a_command_that_cannot_be_run_has_failed(program: str) -> None:
 def test_a_command_that_hangs_is_killed_with_all_its_children(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     watch = Stopwatch()
-    (outcome,) = told(shell(f"sleep 300 & echo $! $$ > {pids}; wait"))
-    assert outcome.error.startswith("sh was killed after 0.")
-    assert watch.seconds() < LIMIT + GRACE_SECONDS
+    (outcome,) = told(shell(f"sleep 300 & echo $! $$ > {pids}; wait", timeout=SLOW_LIMIT))
+    assert outcome.error.startswith("sh was killed after ")
+    assert watch.seconds() < SLOW_LIMIT + IN_TIME
     for pid in map(int, pids.read_text().split()):
         eventually(f"process {pid} is gone", lambda pid=pid: not _runs(pid))
 
@@ -179,7 +183,7 @@ def test_a_webhook_that_hangs_is_given_up_in_time(hook: Hook) -> None:
     watch = Stopwatch()
     (outcome,) = told(Target("hook", webhook=hook.url, timeout=LIMIT))
     assert not outcome.told
-    assert watch.seconds() < LIMIT + GRACE_SECONDS
+    assert watch.seconds() < IN_TIME
 
 
 def test_a_webhook_that_answers_a_byte_at_a_time_is_given_up_in_time() -> None:
@@ -200,9 +204,9 @@ def test_a_webhook_that_answers_a_byte_at_a_time_is_given_up_in_time() -> None:
         thread.start()
         watch = Stopwatch()
         url = f"http://127.0.0.1:{server.getsockname()[1]}/"
-        (outcome,) = told(Target("hook", webhook=url, timeout=LIMIT))
-        assert outcome.error == f"no answer within {LIMIT} seconds"
-        assert watch.seconds() < LIMIT + GRACE_SECONDS
+        (outcome,) = told(Target("hook", webhook=url, timeout=SLOW_LIMIT))
+        assert outcome.error == f"no answer within {SLOW_LIMIT:g} seconds"
+        assert watch.seconds() < SLOW_LIMIT + IN_TIME
         stop.set()
         thread.join()
 
@@ -217,13 +221,14 @@ def test_a_target_that_hangs_holds_up_no_other(hook: Hook) -> None:
     names = [target.name for target in (*hanging, good)]
     found = deliver([notice(name) for name in names], {t.name: t for t in (*hanging, good)})
     assert [n.target for n, outcome in found if outcome.told] == ["good"]
-    assert watch.seconds() < LIMIT + 2 * GRACE_SECONDS
+    assert watch.seconds() < IN_TIME
 
 
 def test_after_a_hang_nothing_more_is_tried_in_this_pass(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     outcomes = told(
-        shell(f"echo x >> {runs}; sleep 60"), *(notice("sh", number) for number in range(20))
+        shell(f"echo x >> {runs}; sleep 60", timeout=SLOW_LIMIT),
+        *(notice("sh", number) for number in range(20)),
     )
     assert [outcome.tried for outcome in outcomes] == [True] + [False] * 19
     assert runs.read_text() == "x\n"
