@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -116,7 +117,8 @@ def test_clients_agree_on_the_time_whatever_their_wall_clocks_say(
 
     wrong = Cql(tables.contact, WrongClock(), keyspace=KEYSPACE)
     try:
-        assert abs(wrong.time.now_ms() - tables.time.now_ms()) < 1000
+        # Each is off by half of the round trip in which it was measured, at most.
+        assert abs(wrong.time.now_ms() - tables.time.now_ms()) < 30_000, "not a day"
         write = "INSERT INTO meta (key, value) VALUES ('who was last', ?)"
         read = "SELECT value FROM meta WHERE key = 'who was last'"
 
@@ -145,7 +147,10 @@ def test_a_client_whose_clock_is_wrong_is_warned_of_it(
     open_keyspace(rest, options, WrongClock()).ports.catalog.close()
     warnings = [each.getMessage() for each in caplog.records if "clock" in each.getMessage()]
     assert len(warnings) == (1 if told else 0)
-    assert all(f"3600 seconds {told} that of Cassandra" in warning for warning in warnings)
+    for warning in warnings:
+        found = re.search(f"([0-9]+) seconds {told} that of Cassandra", warning)
+        assert found is not None, warning
+        assert abs(int(found[1]) - 3600) < 5, "the time is measured, in a round trip"
 
 
 def test_a_stamp_that_asks_for_the_time_waits_for_nobody(
