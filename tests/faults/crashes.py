@@ -119,6 +119,7 @@ def settle(client: cassq.Client, queue: cassq.Queue, oracle: Oracle, groups: lis
 
 def finish(client: cassq.Client, queue: cassq.Queue, oracle: Oracle, groups: list[str]) -> None:
     """The same of one of the queues that an oracle hears of."""
+    queue.update(claim_timeout=60)  # nobody is to lose what he drains
     poppers = {group: queue.popper(group) for group in groups}
 
     def quiet() -> bool:

@@ -116,6 +116,7 @@ def test_an_interrupted_pop_loses_nothing(client: cassq.Client, alarm: Alarm) ->
                 done |= set(payloads(messages))
                 popper.commit(messages)
     popper.close()
+    queue.update(claim_timeout=60)
     again = queue.popper()
 
     def all_done() -> bool:

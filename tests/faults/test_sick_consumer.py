@@ -62,6 +62,7 @@ def test_what_only_sick_consumers_had_is_kept_for_a_healthy_one(
     stats = queue.stats().groups["default"]
     assert (stats.waiting + stats.pending, stats.dead) == (5, 0)
     assert names(client) == ["jobs"], "nothing was put away"
+    queue.update(claim_timeout=60)  # a healthy one keeps what it has
     healthy = act("pop_orderly", url, "default", 1)
     eventually("it does them all", lambda: queue.stats().groups["default"].committed == 5)
     healthy.say("enough")
@@ -95,7 +96,7 @@ def test_a_message_that_kills_while_others_succeed_dies_alone(
     client: cassq.Client, act: Act, url: str
 ) -> None:
     """Several consumers at once, a limit of deliveries, and the group's check for sickness."""
-    queue = client.create_queue("jobs", claim_timeout=0.3, max_deliveries=3)
+    queue = client.create_queue("jobs", claim_timeout=1, max_deliveries=3)
     assert queue.policy.sick_check, "it is on unless it is turned off"
     sent = numbers(4999)
     push(queue, *sent[:3000], b"poison", *sent[3000:])

@@ -179,6 +179,7 @@ def test_what_a_killed_pop_had_not_acked_is_popped_again(shell: Shell) -> None:
     process = popping(shell)
     process.kill()
     process.wait()
+    shell.run("queue", "update", "mail", "--claim-timeout", "60")
     again = shell.run("pop", "mail", "--all", "--wait", "60", "--json").json_lines()
     assert sorted(message["payload"].encode() for message in again) == LINES
     assert {message["attempts"] for message in again} == {2}
