@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from statistics import median
 
 import cassq
 from cassq.clock import Stopwatch
@@ -30,14 +31,21 @@ def test_a_push_of_another_thread_wakes_a_waiting_popper(queue: cassq.Queue) -> 
 
     thread = threading.Thread(target=consume, daemon=True)
     thread.start()
-    watch = Stopwatch()
+    rounds: list[float] = []
     for n in range(ROUNDS):
+        watch = Stopwatch()
         pusher.push(b"%d" % n)
         assert arrived.acquire(timeout=30)
+        rounds.append(watch.seconds())
     joined("the consumer", thread)
     assert found == [b"%d" % n for n in range(ROUNDS)]
-    # A popper that merely looked again now and then would have taken longer.
-    assert watch.seconds() < ROUNDS * LOOK_AGAIN_SECONDS / 2
+    assert_woken(rounds)
+
+
+def assert_woken(rounds: list[float]) -> None:
+    """A popper that merely looked again now and then would have taken longer, not only in the few
+    rounds in which the machine stood still."""
+    assert median(rounds) < LOOK_AGAIN_SECONDS / 2
 
 
 def test_a_push_of_another_process_wakes_a_waiting_popper(
@@ -46,13 +54,15 @@ def test_a_push_of_another_process_wakes_a_waiting_popper(
     popper = queue.popper()
     pusher = act("push_on_word", url)
     pusher.expect("ready")
-    watch = Stopwatch()
+    rounds: list[float] = []
     for n in range(ROUNDS):
+        watch = Stopwatch()
         pusher.say(b"%d" % n)
         messages = popper.pop(1, wait=30)
         assert payloads(messages) == [b"%d" % n]
         popper.commit(messages)
-    assert watch.seconds() < ROUNDS * LOOK_AGAIN_SECONDS / 2
+        rounds.append(watch.seconds())
+    assert_woken(rounds)
     pusher.say(None)
     pusher.expect("done")
 
@@ -63,11 +73,13 @@ def test_a_popper_of_another_process_is_woken_by_our_push(
     popper = act("wake_and_tell", url)
     popper.expect("ready")
     pusher = queue.pusher()
-    watch = Stopwatch()
+    rounds: list[float] = []
     for n in range(ROUNDS):
+        watch = Stopwatch()
         pusher.push(b"%d" % n)
         eventually("the popper tells", lambda n=n: len(popper.told("got")) == n + 1)
-    assert watch.seconds() < ROUNDS * LOOK_AGAIN_SECONDS / 2
+        rounds.append(watch.seconds())
+    assert_woken(rounds)
     pusher.push(b"last")
     assert popper.join() == 0
 
