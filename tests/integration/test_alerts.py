@@ -25,6 +25,12 @@ from tests.integration.stage import Connect, alone, drain, numbers, push
 DEAD = "jobs~default~dead"
 
 
+@pytest.fixture(autouse=True)
+def no_other_passes(client: cassq.Client) -> None:
+    """What failed is buried, and told, by the test alone."""
+    alone(client)
+
+
 class Later:
     """A reaper of the same place whose clock is turned by hand."""
 
@@ -47,6 +53,7 @@ class Later:
 def later(place: Place, client: cassq.Client) -> Iterator[Later]:
     clock = ManualClock(wall_ms=SystemClock().wall_ms())
     embedded = place.open(clock)
+    alone(client)  # again: its clock is of another boot, of which all leases are void
     yield Later(embedded.ports, clock)
     embedded.ports.store.close()
     embedded.ports.catalog.close()
@@ -233,7 +240,6 @@ def test_a_dry_run_tells_nothing_and_remembers_nothing(queue: cassq.Queue, later
 def test_the_reaper_alerts_only_if_there_are_targets(
     queue: cassq.Queue, client: cassq.Client
 ) -> None:
-    alone(client)
     fail(queue, b"1")
     queues = client.ports.catalog.queues()
     assert client.reaper.reap(queues, only=["alert"]) == []

@@ -8,9 +8,15 @@ import pytest
 
 import cassq
 from tests.integration.deadlines import eventually
-from tests.integration.stage import Connect, drain, numbers, payloads, push, reap
+from tests.integration.stage import Connect, alone, drain, numbers, payloads, push, reap
 
 DEAD = "jobs~default~dead"
+
+
+@pytest.fixture(autouse=True)
+def no_other_passes(client: cassq.Client) -> None:
+    """What the client's reaper is burying in passing, the test would find nowhere for a moment."""
+    alone(client)
 
 
 def nack_to_death(queue: cassq.Queue, times: int, error: str | None = None) -> None:

@@ -8,8 +8,14 @@ import cassq
 from cassq.errors import CorruptionError, UsageError
 from cassq.letters import Letter
 from tests.integration.places import Place
-from tests.integration.stage import Connect, drain, numbers, payloads, push
+from tests.integration.stage import Connect, alone, drain, numbers, payloads, push
 from tests.integration.test_merging import DEAD, ODD, assert_balanced, die, letters_of_jobs
+
+
+@pytest.fixture(autouse=True)
+def no_other_passes(client: cassq.Client) -> None:
+    """What the client's reaper is burying in passing, the test would find nowhere for a moment."""
+    alone(client)
 
 
 @pytest.fixture
