@@ -159,7 +159,8 @@ def test_a_limit_is_taken_up_and_lifted(client: cassq.Client) -> None:
 
 @pytest.fixture
 def newest(client: cassq.Client) -> cassq.Queue:
-    """A queue of the five newest messages."""
+    """A queue of the five newest messages, of which the test alone drops the oldest."""
+    alone(client)
     return client.create_queue("jobs", max_length=5, overflow="drop-oldest")
 
 

@@ -14,7 +14,7 @@ from cassq.errors import (
     QueueNotFoundError,
 )
 from tests.integration.deadlines import eventually
-from tests.integration.stage import Connect, drain, extents, payloads, push, reap
+from tests.integration.stage import Connect, alone, drain, extents, payloads, push, reap
 
 BAD_NAMES = ["", " ", "a b", "a/b", "/", "//", "/a/", "/a//b", ".", "..", "/a/../b", "ü", "a~b",
              "a\n", "x" * 201, "a\x00", 7, None, b"bytes"]  # fmt: skip
@@ -123,6 +123,7 @@ def test_queues_are_listed_by_prefix_and_name(client: cassq.Client) -> None:
 
 
 def test_a_deleted_queue_is_gone_with_its_files_and_dead_letters(client: cassq.Client) -> None:
+    alone(client)
     queue = client.create_queue("jobs", max_deliveries=1, sick_check=False)
     other = client.create_queue("jobs2")
     push(other, b"stays")
@@ -199,6 +200,7 @@ def test_every_verb_of_a_deleted_queue_says_so(client: cassq.Client) -> None:
 
 
 def test_a_sweep_after_deletion_leaves_no_row(queue: cassq.Queue, client: cassq.Client) -> None:
+    alone(client)
     push(queue, b"x")
     queue.popper().pop()
     client.delete_queue("jobs")

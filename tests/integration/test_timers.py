@@ -13,7 +13,7 @@ from cassq.clock import ManualClock, Stopwatch, SystemClock
 from cassq.errors import UsageError
 from cassq.timers import HORIZON_MS, schedule_pipe
 from tests.integration.deadlines import eventually, in_threads
-from tests.integration.stage import Connect, drain, numbers, payloads, push, reap
+from tests.integration.stage import Connect, alone, drain, numbers, payloads, push, reap
 from tests.integration.timed import clock, timed
 
 __all__ = ["clock", "timed"]
@@ -164,6 +164,7 @@ def test_a_scheduled_run_of_one_time_is_one_row(client: cassq.Client, queue: cas
 
 
 def test_a_delayed_message_fails_and_dies_like_any_other(client: cassq.Client) -> None:
+    alone(client)
     queue = client.create_queue("brittle", max_deliveries=2, sick_check=False)
     with queue.pusher() as pusher:
         pusher.push(b"x", delay=0.1)
