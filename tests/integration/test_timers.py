@@ -37,14 +37,27 @@ def test_a_delayed_message_is_delivered_when_it_is_due_and_not_before(queue: cas
     popper, pusher = queue.popper(), queue.pusher()
     watch = Stopwatch()
     pusher.push(b"later", delay=1)
-    pusher.push(b"now")
-    (now,) = popper.pop()
-    assert now.payload == b"now", "it is first, however late somebody comes"
-    popper.commit([now])
     (message,) = popper.pop(wait=30)
     assert (message.payload, message.attempts) == (b"later", 1)
     assert watch.seconds() >= 0.999
     popper.commit([message])
+    assert queue.audit().findings == []
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_a_delayed_message_holds_up_no_other(
+    timed: cassq.Client, clock: ManualClock, exclusive: bool
+) -> None:
+    queue = timed.create_queue("jobs")
+    queue.create_group("one", exclusive=exclusive)
+    popper, pusher = queue.popper("one"), queue.pusher()
+    pusher.push(b"later", delay=1)
+    pusher.push(b"now")
+    assert payloads(drain(popper, 1)) == [b"now"]
+    clock.advance(0.999)
+    assert drain(popper, 1) == []
+    clock.advance(0.001)
+    assert payloads(drain(popper, 1)) == [b"later"]
     assert queue.audit().findings == []
 
 
@@ -189,8 +202,8 @@ def test_timer_pipes_are_retired_when_all_is_done(client: cassq.Client, queue: c
 def test_an_exclusive_group_gets_delayed_messages_too(queue: cassq.Queue) -> None:
     queue.create_group("one", exclusive=True)
     with queue.pusher() as pusher:
-        pusher.push(b"later", delay=1)
         pusher.push(b"now")
+        pusher.push(b"later", delay=1)
     found = gathered(queue.popper("one"), 2, 1)
     assert found == [b"now", b"later"]
 
