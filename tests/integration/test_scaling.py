@@ -91,7 +91,7 @@ def test_pipes_follow_a_load_that_rises_and_falls(client: cassq.Client) -> None:
     eventually("all work at once", lambda: crew.working == POPPERS)
     assert queue.row.wished_pipes == POPPERS
     load.end()  # the pusher stays, and pushes nothing
-    eventually("everything is done", lambda: len(crew.seen) >= load.pushed)
+    eventually("everything is done", lambda: len(crew.seen) >= load.pushed, seconds=120)
     eventually("fewer are wished", lambda: queue.row.wished_pipes == 1)
     eventually("one is left", lambda: open_pipes(client, queue) == 1)
     crew.end()
