@@ -20,10 +20,10 @@ from tests.contract.backends import BellPlace, FifoBells
 
 PATIENCE = 30.0
 ROUNDS = 20
-# A waiter looks again by itself: without a single ring, so many rounds take all of this. With
-# every ring heard they take a small part of it.
-UNHEARD_SECONDS = ROUNDS * LOOK_AGAIN_SECONDS
-HEARD_SECONDS = UNHEARD_SECONDS / 4
+# A waiter looks again by itself: a round in which a ring is not heard takes most of that time. With
+# every ring heard a round takes a small part of it, unless the machine stands still.
+UNHEARD_SECONDS = LOOK_AGAIN_SECONDS / 2
+UNHEARD_MOST = ROUNDS // 4 - 1
 
 
 def never() -> bool:
@@ -48,6 +48,16 @@ def wait_until(
     while not ready():
         assert watch.seconds() < PATIENCE
         waiter.wait(PATIENCE, last_look)
+
+
+def heard_rounds() -> Iterator[int]:
+    """The numbers of rounds; fails after the last when rings were not heard in many of them."""
+    unheard = 0
+    for number in range(1, ROUNDS + 1):
+        watch = Stopwatch()
+        yield number
+        unheard += watch.seconds() >= UNHEARD_SECONDS
+    assert unheard <= UNHEARD_MOST
 
 
 class Answering:
@@ -93,15 +103,12 @@ class Answering:
 def test_a_ring_wakes_a_waiter_in_another_thread(bell_place: BellPlace, fresh: bool) -> None:
     answering = Answering(bell_place, fresh=fresh)
     there, waiter = bell_place.open("there"), bell_place.open("back").listen()
-    watch = Stopwatch()
-    for number in range(1, ROUNDS + 1):
+    for number in heard_rounds():
         answering.ask(number)
         there.ring()
         wait_until(waiter, lambda number=number: answering.answered >= number)
-    seconds = watch.seconds()
     answering.join()
     waiter.close()
-    assert seconds < HEARD_SECONDS
 
 
 def test_one_ring_wakes_all_who_wait(bell_place: BellPlace) -> None:
@@ -124,17 +131,14 @@ def test_one_ring_wakes_all_who_wait(bell_place: BellPlace) -> None:
         thread.start()
     waiter = back.listen()
     listening.wait(PATIENCE)
-    watch = Stopwatch()
-    for number in range(1, ROUNDS + 1):
+    for number in heard_rounds():
         asked = number
         bell.ring()
         wait_until(waiter, lambda number=number: min(answers) >= number)
-    seconds = watch.seconds()
     for thread in threads:
         thread.join(PATIENCE)
         assert not thread.is_alive()
     waiter.close()
-    assert seconds < HEARD_SECONDS
 
 
 # --- across processes -------------------------------------------------------------------------
@@ -187,20 +191,21 @@ def test_a_ring_wakes_a_waiter_in_another_process(tmp_path: Path) -> None:
         target=answer_in_a_process, args=(tmp_path,)
     )
     child.start()
-    watch = starting = Stopwatch()
-    for number in range(1, ROUNDS + 1):
+    starting = Stopwatch()
+
+    def await_sleep(number: int) -> None:
         while number_at(numbers, ASLEEP) < number:
             assert starting.seconds() < PATIENCE
-        if number == 1:
-            watch = Stopwatch()  # a process takes its time to start
+
+    await_sleep(1)  # a process takes its time to start
+    for number in heard_rounds():
+        await_sleep(number)
         put(numbers, ASKED, number)
         there.ring()
         wait_until(waiter, lambda number=number: number_at(numbers, ANSWERED) >= number)
-    seconds = watch.seconds()
     child.join(PATIENCE)
     assert child.exitcode == 0
     waiter.close()
-    assert seconds < HEARD_SECONDS
 
 
 WAIT_FOR_EVER = """
@@ -254,12 +259,10 @@ def test_the_place_of_a_dead_waiter_is_taken_by_the_next(
     bell.close()
     answering = Answering(place)
     there = place.open("there")
-    watch = Stopwatch()
-    for number in range(1, ROUNDS + 1):
-        answering.ask(number)
+    for number in heard_rounds():
+        answering.ask(number)  # once it has heard the ring before
         there.ring()
     answering.join()
-    assert watch.seconds() < HEARD_SECONDS
 
 
 # --- a bell hangs on nobody -------------------------------------------------------------------
@@ -280,10 +283,8 @@ def test_a_ring_with_nobody_waiting_does_nothing(bell_place: BellPlace) -> None:
 
 def test_what_is_there_already_is_not_waited_for(bell_place: BellPlace) -> None:
     waiter = bell_place.open("q").listen()
-    watch = Stopwatch()
-    for _ in range(ROUNDS):
+    for _ in heard_rounds():
         waiter.wait(PATIENCE, lambda: True)
-    assert watch.seconds() < HEARD_SECONDS
     waiter.close()
 
 
