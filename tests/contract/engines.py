@@ -106,13 +106,17 @@ class RocksPlace(Place):
         self.engine.close()
         self.open()
 
-    def logs(self) -> list[Path]:
-        """The log files with anything in them, in their order."""
-        return [each for each in sorted(self.place.glob("rocksdb/*.log")) if each.stat().st_size]
+    def logs(self) -> dict[Path, int]:
+        """The log files with anything in them, in their order, and their sizes."""
+        found = {}
+        for each in sorted(self.place.glob("rocksdb/*.log")):
+            with suppress(FileNotFoundError):  # RocksDB's thread removes what is in a table now
+                found[each] = each.stat().st_size
+        return {log: size for log, size in found.items() if size}
 
     def sync(self) -> None:
         self.engine.sync()
-        self._synced = {log.name: log.stat().st_size for log in self.logs()}
+        self._synced = {log.name: size for log, size in self.logs().items()}
 
     def halt(self) -> None:
         """End as by a kill: go on in a copy of what is there, which is not open yet."""
@@ -140,9 +144,9 @@ class RocksPlace(Place):
 
     def crash(self, rng: random.Random) -> None:
         self.halt()
-        for log in self.logs()[-1:]:
+        for log, size in list(self.logs().items())[-1:]:
             with log.open("r+b") as file:
-                file.truncate(rng.randint(self._synced.get(log.name, 0), log.stat().st_size))
+                file.truncate(rng.randint(self._synced.get(log.name, 0), size))
         self.open()
 
     def flip(self, pipe_id: str, base_seq: int) -> None:
