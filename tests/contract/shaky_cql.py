@@ -42,7 +42,8 @@ class ShakyCql(Cql):
     def send(self, statement: Any) -> ResponseFuture:
         self.sent += 1
         told = self._qualified(statements.TELL_ACKED)
-        self.waited += statement.prepared_statement.query_string != told
+        prepared = getattr(statement, "prepared_statement", None)  # a batch has none
+        self.waited += prepared is None or prepared.query_string != told
         return super().send(statement)
 
     def bound(self, text: str, values: Sequence[Any]) -> Any:
