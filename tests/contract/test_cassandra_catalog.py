@@ -9,7 +9,7 @@ import pytest
 
 from cassq.catalog.cassandra import CassandraCatalog
 from cassq.catalog.cassandra.cursor_tables import LIST_PIPES, NOTE_PIPE
-from cassq.catalog.cassandra.queue_tables import NOTE_NAME, ORPHAN_MS, name_slice
+from cassq.catalog.cassandra.queue_tables import MARK_DELETED, NOTE_NAME, ORPHAN_MS, name_slice
 from cassq.catalog.rows import Dedup, Incident
 from cassq.clock import SystemClock
 from cassq.cql import Cql
@@ -105,7 +105,7 @@ def test_a_lease_of_another_is_not_mistaken_for_ours(
 
 def test_a_name_that_points_at_a_deleted_queue_may_be_taken(shaky: CassandraCatalog) -> None:
     """As it is when whoever deleted it crashed in the middle."""
-    session(shaky).write("UPDATE queues SET deleted = true WHERE queue_id = 'id of q'")
+    assert session(shaky).apply(MARK_DELETED, ("id of q",))[0]
     again = queue_row("q", "another id")
     assert shaky.create_queue(again, replace(group_row(), id="g", queue_id="another id"))
     assert shaky.queue("q") == again
