@@ -178,13 +178,16 @@ def test_who_is_at_work_is_waited_for_and_the_dead_only_as_long_as_their_lease(
     cql = open_cql()
     apply(cql, files)
     files.adds(2, "ALTER TABLE notes ADD IF NOT EXISTS size int;")
-    dead = "INSERT INTO meta (key, value) VALUES ('schema_lease', 'dead') IF NOT EXISTS USING TTL 2"
+    dead = "INSERT INTO meta (key, value) VALUES ('schema_lease', 'dead') IF NOT EXISTS"
     assert cql.apply(dead)[0]
     waited = threading.Event()
 
     class WaitingClock(SystemClock):
         def sleep(self, seconds: float) -> None:
             assert schema.read_version(cql) == 1
+            if not waited.is_set():  # from now on it lasts a second, however late this is
+                assert cql.apply(schema.DROP_LEASE, ("dead",))[0]
+                assert cql.apply(f"{dead} USING TTL 1")[0]
             waited.set()
             super().sleep(seconds)
 
