@@ -101,16 +101,17 @@ def test_a_lock_is_held_until_its_time_is_over(
 def test_a_renewed_lock_is_held_on_with_the_same_token(any_locker_place: LockerPlace) -> None:
     me, you = any_locker_place.open("me"), any_locker_place.open("you")
     ttl_ms = any_locker_place.ttl_ms
-    lock = me.acquire("l", ttl_ms)
+    long_ms = 3 * ttl_ms  # so that a machine may stand still for a while before it is renewed
+    lock = me.acquire("l", long_ms)
     assert lock is not None
     token = lock.token
-    # Early enough that a machine may stand still for a while.
-    for _ in range(8):
-        any_locker_place.pass_ms(ttl_ms // 4)
-        assert lock.renew(ttl_ms)
+    for _ in range(4):
+        any_locker_place.pass_ms(ttl_ms)
+        assert lock.renew(long_ms)
         assert lock.token == token
         assert you.acquire("l", ttl_ms) is None
     assert lock.held()
+    assert lock.renew(ttl_ms)
     any_locker_place.pass_ms(ttl_ms)
     assert not lock.held()
     theirs = won(you, FOR_EVER_MS)
