@@ -25,7 +25,14 @@ from tests.contract.backends import (
 )
 from tests.contract.cassandra_place import CassandraPlace, Keyspace
 from tests.contract.keyspaces import on_servers, opened_keyspace
-from tests.contract.lock_servers import LEASE, LOCK_SERVERS, RealLocks, ServerLocks, server_place
+from tests.contract.lock_servers import (
+    LEASE,
+    LOCK_SERVERS,
+    LONG,
+    RealLocks,
+    ServerLocks,
+    server_place,
+)
 from tests.servers.cassandra import CassandraCluster
 
 OpenCatalog = Callable[..., Catalog]
@@ -139,10 +146,12 @@ def any_locker_place(
 ) -> Iterator[LockerPlace]:
     """Also those whose time cannot be turned."""
     name = request.param
+    place: LockerPlace
     if name in LOCKERS:
         place = LOCKERS[name](tmp_path, clock)
     else:
         place = server_place(name, request, tmp_path)
+        place.ask_for_sessions(LONG)
     yield place
     place.close()
 

@@ -16,11 +16,15 @@ from cassq.locks.port import Locker
 from cassq.locks.tokens import lease_tokens
 from tests.contract.backends import LockerPlace
 from tests.integration.deadlines import ticks
+from tests.servers.hazelcast import SESSION_SECONDS
 
+# Seconds of a session: so short that a test sees it run out, and so long that none does by itself,
+# though the machine stands still for some seconds.
+SHORT, LONG = 4, 30
 # By the fixture of the servers it runs on; "?": what is added to their URL.
 LOCK_SERVERS = {
-    "zookeeper": ("zookeeper1", "?session=4"),
-    "zookeeper, three": ("zookeeper3", "?session=4"),
+    "zookeeper": ("zookeeper1", "?session={session}"),
+    "zookeeper, three": ("zookeeper3", "?session={session}"),
     "hazelcast": ("hazelcast3", ""),
     "hazelcast without cp": ("hazelcast1", "?cp=no"),
 }
@@ -44,14 +48,19 @@ def locker_at(url: str, directory: Path, owner: str) -> tuple[Locker, SqliteCata
 
 
 class RealLocks(LockerPlace):
-    """Lockers whose time is the machine's. url: as of `locker_at`."""
+    """Lockers whose time is the machine's. url: as of `locker_at`, but for its options."""
 
     ttl_ms = 2000
 
-    def __init__(self, url: str, directory: Path) -> None:
-        self.url = url
+    def __init__(self, url: str, directory: Path, options: str = "") -> None:
+        self._address, self._options = url, options
+        self.ask_for_sessions(SHORT)
         self.directory = directory
         self._opened: list[tuple[Locker, SqliteCatalog]] = []
+
+    def ask_for_sessions(self, seconds: int) -> None:
+        """Have those that are opened from now on ask for sessions so long, where they can."""
+        self.url = self._address + self._options.format(session=seconds)
 
     def open(self, owner: str) -> Locker:
         self._opened.append(locker_at(self.url, self.directory, owner))
@@ -71,15 +80,18 @@ class ServerLocks(RealLocks):
 
     tells_unasked = True
 
-    def __init__(self, name: str, servers: Any, url: str, directory: Path) -> None:
-        super().__init__(url, directory)
+    def __init__(self, name: str, servers: Any, url: str, directory: Path, options: str) -> None:
         self.name = name
         self.servers = servers
         self.has_sessions = "without cp" not in name
-        # What the URLs above ask for, and Hazelcast's members are set to, or less.
-        self.session_ms = 5000 if self.has_sessions else 0
+        super().__init__(url, directory, options)
         # Hazelcast's fences begin again when all members were down; the catalog's tokens do not.
         self.keeps_data = name != "hazelcast"
+
+    def ask_for_sessions(self, seconds: int) -> None:
+        super().ask_for_sessions(seconds)
+        length = seconds if "{session}" in self._options else SESSION_SECONDS
+        self.session_ms = 1000 * length * self.has_sessions
 
     def close(self) -> None:
         # Lockers end in time only if somebody answers. And a leader that stands still until the
@@ -96,4 +108,4 @@ def server_place(name: str, request: pytest.FixtureRequest, directory: Path) -> 
     servers = request.getfixturevalue(fixture)
     # Each test has locks of its own where that can be said in the URL.
     path = (f"cassq-{uuid.uuid4().hex}",) if servers.kind == "zookeeper" else ()
-    return ServerLocks(name, servers, servers.url(*path) + options, directory)
+    return ServerLocks(name, servers, servers.url(*path), directory, options)

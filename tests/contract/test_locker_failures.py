@@ -13,12 +13,14 @@ from cassq.clock import Stopwatch
 from cassq.errors import BackendError
 from cassq.locks.port import Lock, Locker
 from tests.contract.lock_holder import TOKENS, lock_holder
-from tests.contract.lock_servers import RealLocks, ServerLocks
+from tests.contract.lock_servers import LONG, RealLocks, ServerLocks
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually
 
 FOR_EVER_MS = 10**9
 # Long enough that it is not over before a test has done what it does to the holder.
 TTL_MS = 5000
+# Long enough that a machine may stand still for half of it, and short enough to wait for.
+IDLE_SECONDS = 8
 # A lock is given up within its own time, or a session's, and the time a call may take.
 BOUND_SECONDS = 20.0
 
@@ -90,6 +92,7 @@ def test_a_session_that_ran_out_takes_its_locks_along_however_long_they_are(
 def test_an_idle_holder_keeps_a_long_lock_through_many_sessions(
     server_locker_place: ServerLocks,
 ) -> None:
+    server_locker_place.ask_for_sessions(IDLE_SECONDS)
     me, you = server_locker_place.open("me"), server_locker_place.open("you")
     losses: list[Lock] = []
     lock = won(me, losses=losses)
@@ -112,6 +115,7 @@ def test_of_many_processes_one_at_a_time_is_inside(
     real_locker_place: RealLocks, tmp_path: Path
 ) -> None:
     contenders, turns = 4, 15
+    real_locker_place.ask_for_sessions(LONG)
     url, directory = real_locker_place.url, real_locker_place.directory
     real_locker_place.open("first").close()  # makes the catalog, once
     with (
@@ -223,6 +227,7 @@ def test_a_hand_over_takes_no_part_of_the_ttl(
     real_locker_place: RealLocks, record_property: pytest.RecordProperty
 ) -> None:
     rounds, ttl_ms = 20, 60_000
+    real_locker_place.ask_for_sessions(LONG)
     lockers = [real_locker_place.open(str(number)) for number in range(2)]
     watch = Stopwatch()
     for _ in range(rounds):

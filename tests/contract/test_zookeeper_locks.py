@@ -41,7 +41,7 @@ def look(zookeeper1: ZooKeeperCluster) -> Iterator[Any]:
 def open_one(zookeeper1: ZooKeeperCluster, base: str) -> Iterator[Open]:
     opened: list[Locker] = []
 
-    def connect(user: str = "", path: str = base, options: str = "?session=4") -> Locker:
+    def connect(user: str = "", path: str = base, options: str = "?session=30") -> Locker:
         url = f"zookeeper://{user}{zookeeper1.hosts}/{path}{options}"
         opened.append(open_locker(url, SystemClock()))
         return opened[-1]
