@@ -211,7 +211,7 @@ def test_a_lock_survives_the_loss_of_a_server_of_three(server_locker_place: Serv
     servers.node(2).kill()
     lock = won(me)
     assert lock.token > before.token
-    assert you.acquire("failing", FOR_EVER_MS) is None
+    refused(you)
     assert eventually("it is renewed, or lost for good", lambda: lock.renew(FOR_EVER_MS))
     lock.release()
     assert won(you).token > lock.token
