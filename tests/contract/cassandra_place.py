@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -11,9 +11,9 @@ from cassq.catalog.cassandra import CassandraCatalog, schema
 from cassq.catalog.port import Catalog
 from cassq.clock import Clock, ManualClock
 from cassq.cluster_time import ClusterTime, Learn
-from cassq.cql import SERVER_TIME, Contact, Cql, Statement
+from cassq.cql import Contact, Cql, Statement
 from tests.contract.backends import CatalogPlace
-from tests.integration.deadlines import eventually
+from tests.contract.keyspaces import remove_all
 
 FOREIGN = "foreign"
 # Their writes bear times of their own, below which a delete would hide what comes after.
@@ -31,42 +31,12 @@ class Keyspace:
     def clean(self) -> None:
         """Remove every row."""
         tables = self.cql.cluster.metadata.keyspaces[self.cql.contact.keyspace].tables
-        keys = {name: [c.name for c in table.partition_key] for name, table in tables.items()}
-        for name in _STAMPED:
-            del keys[name]
-        eventually("every row is removed", lambda: self._is_empty(keys))
+        remove_all(self.cql, [name for name in tables if name not in _STAMPED])
         for name in stamped:
             self.cql.execute(f"TRUNCATE {name}")
         stamped.clear()
         known = schema_files.latest_version("cassandra")
         self.set_version(known)
-
-    def _is_empty(self, keys: Mapping[str, Sequence[str]]) -> bool:
-        """Whether tables have no rows; what they have is removed. Conditional writes bear the
-        servers' time and plain ones the client's, which is that to some milliseconds: a removal is
-        younger than what either wrote before, and older than what either writes afterwards."""
-        found = self.cql.read_many(
-            [(f"SELECT DISTINCT {', '.join(key)} FROM {name}", ()) for name, key in keys.items()]
-        )
-        if not any(found):
-            return True
-        stamp = max(self._servers_us() + 999, self.cql.stamp())
-        writes = []
-        for (name, key), rows in zip(keys.items(), found, strict=True):
-            named = " AND ".join(f"{column} = ?" for column in key)
-            text = f"DELETE FROM {name} USING TIMESTAMP ? WHERE {named}"
-            writes += [(text, (stamp, *row)) for row in rows]
-        self.cql.write_many(writes)
-        eventually(
-            "all clocks are past the removal",
-            lambda: min(self._servers_us(), self.cql.stamp()) > stamp,
-        )
-        return False
-
-    def _servers_us(self) -> int:
-        """Microseconds by the servers' clock."""
-        told: int = self.cql.read(SERVER_TIME)[0][0]
-        return 1000 * told
 
     def set_version(self, version: int) -> None:
         """The version that the keyspace says it has."""

@@ -1,15 +1,16 @@
-"""A keyspace of a test's own on a real node, with the tables of this source tree."""
+"""Keyspaces of tests on a real node: with the tables of this source tree, and emptied."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from cassq.catalog.cassandra import schema
 from cassq.clock import SystemClock
-from cassq.cql import Contact, Cql
+from cassq.cql import SERVER_TIME, Contact, Cql
+from tests.integration.deadlines import eventually
 from tests.servers.cassandra import CassandraCluster
 
 
@@ -29,3 +30,39 @@ def opened_keyspace(cluster: CassandraCluster, name: str) -> Iterator[Cql]:
         yield session
     finally:
         session.close()
+
+
+def remove_all(cql: Cql, tables: Iterable[str]) -> None:
+    """Remove every row of these tables. Cost: a read of each side by side, and where there is
+    anything a write for each partition, and the reads again."""
+    there = cql.cluster.metadata.keyspaces[cql.contact.keyspace].tables
+    keys = {name: [c.name for c in there[name].partition_key] for name in tables}
+    eventually("every row is removed", lambda: _is_empty(cql, keys))
+
+
+def _is_empty(cql: Cql, keys: Mapping[str, Sequence[str]]) -> bool:
+    """Whether tables have no rows; what they have is removed. Conditional writes bear the servers'
+    time and plain ones the client's, which is that to some milliseconds: a removal is younger than
+    what either wrote before, and older than what either writes afterwards."""
+    found = cql.read_many(
+        [(f"SELECT DISTINCT {', '.join(key)} FROM {name}", ()) for name, key in keys.items()]
+    )
+    if not any(found):
+        return True
+    stamp = max(_servers_us(cql) + 999, cql.stamp())
+    writes = []
+    for (name, key), rows in zip(keys.items(), found, strict=True):
+        named = " AND ".join(f"{column} = ?" for column in key)
+        text = f"DELETE FROM {name} USING TIMESTAMP ? WHERE {named}"
+        writes += [(text, (stamp, *row)) for row in rows]
+    cql.write_many(writes)
+    eventually(
+        "all clocks are past the removal", lambda: min(_servers_us(cql), cql.stamp()) > stamp
+    )
+    return False
+
+
+def _servers_us(cql: Cql) -> int:
+    """Microseconds by the servers' clock."""
+    told: int = cql.read(SERVER_TIME)[0][0]
+    return 1000 * told

@@ -34,6 +34,7 @@ from cassq.ports import Life, Ports
 from cassq.sharing import Sharing
 from tests import needs
 from tests.contract.cassandra_place import ServersTime
+from tests.contract.keyspaces import remove_all
 from tests.integration.on import CASSANDRA, EMBEDDED, KEYSPACE, SIDECARS
 from tests.integration.sidecars import CLUSTER, Running
 from tests.servers.cassandra import CassandraCluster
@@ -172,19 +173,9 @@ class KeyspacePlace(Place):
         raise AssertionError(f"{payload!r} is in no pipe")
 
     def _clear(self) -> None:
-        """Remove what another test would find. Cost: a read of each table side by side, and a
-        write for each partition that was found."""
+        """Remove what another test would find."""
         cql = self._session
-        tables = cql.cluster.metadata.keyspaces[cql.contact.keyspace].tables
-        keys = {name: [c.name for c in tables[name].partition_key] for name in _NAMED}
-        found = cql.read_many(
-            [(f"SELECT DISTINCT {', '.join(key)} FROM {name}", ()) for name, key in keys.items()]
-        )
-        writes = []
-        for (name, key), rows in zip(keys.items(), found, strict=True):
-            named = " AND ".join(f"{column} = ?" for column in key)
-            writes += [(f"DELETE FROM {name} WHERE {named}", row) for row in rows]
-        cql.write_many(writes)
+        remove_all(cql, _NAMED)
         if cql.read(f"SELECT step_ms FROM {_STAMPED}"):  # few tests write any
             cql.execute(f"TRUNCATE {_STAMPED}")
 
