@@ -83,10 +83,12 @@ class Members:
 
 def main(file: Path) -> None:
     members = Members(file.parent, json.loads(file.read_text()))
-    asked = True
+    asked, over = True, False
 
     def end(_signal: int, _frame: FrameType | None) -> None:
-        sys.exit(0)
+        # Not by an exception: one that was being started would be nobody's, and live on.
+        nonlocal over
+        over = True
 
     def ask(_signal: int, _frame: FrameType | None) -> None:
         nonlocal asked
@@ -95,7 +97,8 @@ def main(file: Path) -> None:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGUSR1, ask)
     try:
-        while (told := members.ended()) is None:
+        told = None
+        while not over and (told := members.ended()) is None:
             if asked:
                 asked = False
                 members.start()
