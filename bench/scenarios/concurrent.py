@@ -6,7 +6,7 @@ import os
 import time
 
 from bench.children import Figures, Gate, Job, Seat, run
-from bench.drain import drain, follow
+from bench.drain import follow
 from bench.figures import rate
 from bench.meter import Meter
 from bench.payloads import chunks
@@ -38,7 +38,7 @@ def push_side(gate: Gate, seat: Seat, count: int) -> Figures:
 def pop_side(gate: Gate, seat: Seat, count: int) -> Figures:
     gate.meet()
     peer = seat.peer()
-    drain(peer, min(peer.batch, count))
+    follow(peer, min(peer.batch, count))
     meter = Meter(seat.place.server_pid)
     gate.meet()
     start = time.monotonic()
