@@ -21,6 +21,13 @@ POP_BATCH = 5_000
 SPREAD_SECONDS_PER_MILLION = 5.0
 # How long pushing them may take, so that none is due before the last is pushed.
 AHEAD_SECONDS_PER_MILLION = 12.0
+AHEAD_SECONDS_MIN = 0.001
+
+
+def ahead(due: float) -> float:
+    """Seconds until then. What is pushed too late for it, as when the disk stood still, is due as
+    soon as it can be: nothing is taken before all is pushed."""
+    return max(AHEAD_SECONDS_MIN, due - monotonic())
 
 
 def deliver(popper: cassq.Popper, count: int) -> tuple[float, float]:
@@ -47,7 +54,7 @@ def pass_ahead(_gate: Gate, seat: Seat, count: int) -> Figures:
     first_due = monotonic() + 1.0 + AHEAD_SECONDS_PER_MILLION * count / 1_000_000
     started, before = perf_counter(), rss_bytes()
     for _ in range(count // PUSH_BATCH):
-        pusher.push_many(load, delay=first_due - monotonic() + chance.uniform(0, spread))
+        pusher.push_many(load, delay=ahead(first_due + chance.uniform(0, spread)))
     pushed = rate(count, perf_counter() - started)
     push_growth = rss_bytes() / before
     popped, pop_growth = deliver(popper, count)
@@ -55,7 +62,7 @@ def pass_ahead(_gate: Gate, seat: Seat, count: int) -> Figures:
     first_due = monotonic() + 2.0 + single / 20_000
     payload = load[0]
     for _ in range(single):
-        pusher.push_soon(payload, delay=first_due - monotonic() + chance.uniform(0, spread / 20))
+        pusher.push_soon(payload, delay=ahead(first_due + chance.uniform(0, spread / 20)))
     pusher.flush()
     scattered, _ = deliver(popper, single)
     client.close()
