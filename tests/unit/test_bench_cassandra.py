@@ -191,6 +191,6 @@ def test_a_depth_that_is_not_reached_in_time_is_not_measured(tmp_path: Path) -> 
 
 
 def test_poppers_that_share_a_pipe_are_no_busier_than_can_be(tmp_path: Path) -> None:
-    figures = with_poppers(Seat("cassq", Place(tmp_path, "any", 100)), 10, 0.5)
+    figures = with_poppers(Seat("cassq", Place(tmp_path, "any", 100)), 10, 2.0)
     assert 0 < figures["busy"] <= 1
     assert figures["tasks"] == pytest.approx(figures["busy"] * 1_000)
