@@ -4,6 +4,7 @@ a task can run on both at once."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -12,7 +13,6 @@ from pathlib import Path
 
 import pyspark
 
-from bench.servers.server import free_port
 from tests.integration.deadlines import eventually
 
 SECONDS = 120
@@ -23,21 +23,24 @@ _DEPLOY = "org.apache.spark.deploy"
 @contextmanager
 def cluster(folder: Path) -> Iterator[str]:
     """The cluster's URL. folder: for its logs, and what its executors need."""
-    url = f"127.0.0.1:{free_port()}"
     log = folder / "master.log"
-    host, _, port = url.partition(":")
-    processes = [_start(log, "master.Master", "--host", host, "--port", port)]
+    # It takes a port that is free when it listens, which one that was looked for may not be then.
+    processes = [_start(log, "master.Master", "--host", "127.0.0.1", "--port", "0")]
     try:
         eventually("a master", lambda: "New state: ALIVE" in _text(log), seconds=SECONDS)
+        (url,) = _told(log, r"Starting Spark master at (spark://\S+)")
         for number in (2, 3):
             where = ["--host", f"127.0.0.{number}", "--work-dir", str(folder / f"worker{number}")]
             size = ["--cores", "1", "--memory", "1g"]
             worker = folder / f"worker{number}.log"
-            processes.append(_start(worker, "worker.Worker", *where, *size, f"spark://{url}"))
+            processes.append(_start(worker, "worker.Worker", *where, *size, url))
+        # One that had no answer for a while asks again.
         eventually(
-            "two workers", lambda: _text(log).count("Registering worker") == 2, seconds=SECONDS
+            "two workers",
+            lambda: len(_told(log, r"Registering worker ([\d.]+):")) == 2,
+            seconds=SECONDS,
         )
-        yield f"spark://{url}"
+        yield url
     finally:
         for process in reversed(processes):
             with suppress(ProcessLookupError):
@@ -53,6 +56,10 @@ def _start(log: Path, name: str, *told: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             command, env=environment, stdout=out, stderr=out, start_new_session=True
         )
+
+
+def _told(log: Path, pattern: str) -> set[str]:
+    return set(re.findall(pattern, _text(log)))
 
 
 def _text(log: Path) -> str:
