@@ -86,7 +86,7 @@ def client(place_url: str) -> Iterator[cassq.Client]:
 
 @pytest.fixture
 def queue(client: cassq.Client, request: pytest.FixtureRequest) -> Iterator[cassq.Queue]:
-    """A queue of the test's own. A pipe that is open stays so, however long Spark takes."""
+    """A queue of the test's own. What is open or held stays so, however long Spark takes."""
     name = f"spark-{abs(hash(request.node.name)) % 10**9}"
-    yield client.create_queue(name, idle_seal=3600)
+    yield client.create_queue(name, idle_seal=3600, claim_timeout=3600)
     client.delete_queue(name)
