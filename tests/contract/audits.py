@@ -21,10 +21,14 @@ from tests.contract.backends import SidecarPlace
 
 
 def client_on(catalog: Catalog, store: ExtentStore, clock: Clock) -> cassq.Client:
-    """A client as a process of its own has it, of which nothing outlives the test."""
+    """A client as a process of its own has it, of which nothing outlives the test, and nothing is
+    done in passing."""
     ids = Ids()
     ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, Life())
-    return cassq.Client("audits", Embedded(ports, lambda _: PollingDoorbell(), lambda: None), clock)
+    embedded = Embedded(ports, lambda _: PollingDoorbell(), lambda: None)
+    client = cassq.Client("audits", embedded, clock)
+    client._housekeeper.stop()
+    return client
 
 
 def worked(client: cassq.Client) -> tuple[str, str]:

@@ -97,13 +97,15 @@ def counting(cassandra_place: CassandraPlace) -> CountingCql:
 
 @pytest.fixture
 def client(cassandra_place: CassandraPlace, counting: CountingCql) -> Iterator[cassq.Client]:
-    """A client whose clock stands still: what is done once a second is not done here."""
+    """A client whose clock stands still, and that does nothing in passing: what is done once a
+    second is not done here."""
     clock, ids = ManualClock(), Ids()
     catalog = CassandraCatalog(counting, clock, time=cassandra_place.time.of(clock))
     store, locker = CassandraStore(counting, clock), LeaseLocker(catalog, ids.client)
     ports = Ports(catalog, store, locker, clock, ids, Life(), Sharing())
     embedded = Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: None)
     with cassq.Client("cassandra://", embedded, clock) as made:
+        made._housekeeper.stop()
         yield made
 
 
