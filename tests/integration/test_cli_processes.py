@@ -310,7 +310,8 @@ def test_the_reaper_as_a_daemon_works_until_a_signal(shell: Shell, signum: int) 
 
 
 def test_rollback_frees_what_a_killed_popper_held(shell: Shell) -> None:
-    shell.run("queue", "update", "mail", "--claim-timeout", "0.5")
+    # Its own reaper must not be first: it may be killed late.
+    shell.run("queue", "update", "mail", "--claim-timeout", "4")
     popper = popping(shell)
     popper.kill()
     popper.wait()
