@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 from cassq.catalog.sidecar_rows import Placement
 from cassq.clock import ManualClock
+from cassq.extents.sidecar import SidecarStore
 from cassq.extents.sidecar.writer import SidecarWriter
 from cassq.frames import Place
 from tests.contract.backends import SidecarPlace
 from tests.contract.memory_sidecars import MemorySidecar
 from tests.contract.test_extents import PIPE, frame
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> SidecarPlace:
+    """Five sidecars; an extent is on three of them."""
+    return SidecarPlace(tmp_path, sidecars=5)
+
+
+@pytest.fixture
+def store(place: SidecarPlace, clock: ManualClock) -> SidecarStore:
+    return place.open(clock)
 
 
 def append(writer: SidecarWriter, *counts: int) -> Place:

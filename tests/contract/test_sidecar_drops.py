@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from cassq.clock import ManualClock
@@ -20,20 +18,13 @@ from cassq.reaper.sweep import Sweep
 from tests.contract.backends import SidecarPlace
 from tests.contract.on_sidecars import (
     append,
+    place,
     sidecars_of,
+    store,
 )
 from tests.contract.test_extents import OTHER, PIPE, expected, read_all
 
-
-@pytest.fixture
-def place(tmp_path: Path) -> SidecarPlace:
-    """Five sidecars; an extent is on three of them."""
-    return SidecarPlace(tmp_path, sidecars=5)
-
-
-@pytest.fixture
-def store(place: SidecarPlace, clock: ManualClock) -> SidecarStore:
-    return place.open(clock)
+__all__ = ["place", "store"]
 
 
 def test_a_drop_leaves_to_the_sidecars_what_it_does_not_reach(

@@ -25,22 +25,15 @@ from tests.contract.on_sidecars import (
     append,
     names_of,
     others,
+    place,
     placement_of,
     seconds_of,
     sidecars_of,
+    store,
 )
 from tests.contract.test_extents import OTHER, PIPE
 
-
-@pytest.fixture
-def place(tmp_path: Path) -> SidecarPlace:
-    """Five sidecars; an extent is on three of them."""
-    return SidecarPlace(tmp_path, sidecars=5)
-
-
-@pytest.fixture
-def store(place: SidecarPlace, clock: ManualClock) -> SidecarStore:
-    return place.open(clock)
+__all__ = ["place", "store"]
 
 
 def test_a_new_extent_is_on_as_many_sidecars_as_it_should_be(

@@ -27,9 +27,12 @@ from tests.contract.on_sidecars import (
     placement_of,
     seconds_of,
     sidecars_of,
+    store,
 )
 from tests.contract.spoilt import SPOILT
 from tests.contract.test_extents import MUCH, OTHER, PIPE, START, expected, read_all, said
+
+__all__ = ["store"]
 
 
 @pytest.fixture(params=[SLICE_BYTES, 1], ids=["slices", "frame by frame"])
@@ -38,11 +41,6 @@ def place(tmp_path: Path, request: pytest.FixtureRequest) -> SidecarPlace:
     place = SidecarPlace(tmp_path, sidecars=5)
     place.slice_bytes = request.param
     return place
-
-
-@pytest.fixture
-def store(place: SidecarPlace, clock: ManualClock) -> SidecarStore:
-    return place.open(clock)
 
 
 @pytest.mark.parametrize("spoil", SPOILT, ids=lambda spoil: spoil.__name__)

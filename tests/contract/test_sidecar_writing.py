@@ -20,24 +20,17 @@ from tests.contract.memory_sidecars import MemorySidecar
 from tests.contract.on_sidecars import (
     append,
     names_of,
+    place,
     placement_of,
     seconds_of,
     sidecars_of,
+    store,
 )
 from tests.contract.test_extents import OTHER, PIPE, expected, read_all
 
+__all__ = ["place", "store"]
+
 LAG = 0.7
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> SidecarPlace:
-    """Five sidecars; an extent is on three of them."""
-    return SidecarPlace(tmp_path, sidecars=5)
-
-
-@pytest.fixture
-def store(place: SidecarPlace, clock: ManualClock) -> SidecarStore:
-    return place.open(clock)
 
 
 def lost_on_the_way(sidecar: MemorySidecar) -> None:
