@@ -15,9 +15,7 @@ from cassq.extents.engine import Replica
 from cassq.extents.shelf import Shelf
 from cassq.extents.sidecar.network import Answer, Begun, Call, Network, Patience
 from cassq.extents.words import RefusedError, Request
-from tests.simulation.memory_engine import MemoryEngine
-
-LEASE_MS = 1 << 40
+from tests.simulation.memory_engine import MemoryEngine, row_of
 
 
 def no_request(request: Request) -> bool:
@@ -73,21 +71,7 @@ class MemorySidecar:
 
     def row(self) -> SidecarRow:
         """As it tells of itself."""
-        free, total = self.engine.space()
-        return SidecarRow(
-            name=self.name,
-            address=f"{self.name}:1",
-            zone=self.zone,
-            generation=self.engine.generation,
-            state=self.state,
-            lease_ms=LEASE_MS,
-            free_bytes=free,
-            total_bytes=total,
-            extents=len(self.engine.replicas()),
-            load=self.load,
-            read_only=self.engine.read_only,
-            damaged=0,
-        )
+        return row_of(self.engine, self.name, self.zone, state=self.state, load=self.load)
 
     def replica(self, pipe_id: str) -> Replica | None:
         """What it has of an extent."""

@@ -20,7 +20,7 @@ from cassq.extents.sidecar import SidecarStore
 from cassq.extents.sidecar.opening import OPEN_LAG, OPEN_MS_MAX
 from cassq.extents.words import Open
 from tests.contract.backends import SidecarPlace
-from tests.contract.memory_sidecars import LEASE_MS, MemorySidecar
+from tests.contract.memory_sidecars import MemorySidecar
 from tests.contract.on_sidecars import (
     append,
     names_of,
@@ -32,6 +32,7 @@ from tests.contract.on_sidecars import (
     store,
 )
 from tests.contract.test_extents import OTHER, PIPE
+from tests.simulation.memory_engine import LEASE_MS
 
 __all__ = ["place", "store"]
 

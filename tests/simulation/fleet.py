@@ -14,16 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from cassq.catalog.port import Catalog
-from cassq.catalog.sidecar_rows import Placement, SidecarRow, SidecarState
+from cassq.catalog.sidecar_rows import Placement, SidecarRow
 from cassq.errors import StorageFullError
 from cassq.extents.engine import Engine
 from cassq.extents.shelf import Shelf
 from cassq.extents.words import Code, RefusedError, Replicate, Request, Scrub
 from tests.simulation.copies import replicated, scrubbed
-from tests.simulation.memory_engine import MemoryEngine
+from tests.simulation.memory_engine import MemoryEngine, row_of
 from tests.simulation.scheduler import Scheduler
 
-LEASE_MS = 1 << 40
 STATES = ("crash", "stop", "drain", "full")
 
 
@@ -119,21 +118,8 @@ class SimSidecar:
     def row(self) -> SidecarRow:
         """As it tells of itself."""
         self.shelf.note_found()
-        free, total = self.engine.space()
-        return SidecarRow(
-            name=self.name,
-            address=f"{self.name}:1",
-            zone=self.zone,
-            generation=self.engine.generation,
-            state=SidecarState.UP,
-            lease_ms=LEASE_MS,
-            free_bytes=free,
-            total_bytes=total,
-            extents=len(self.engine.replicas()),
-            load=0,
-            read_only=self.engine.read_only,
-            damaged=sum(bool(each.damage) for each in self.engine.replicas().values()),
-        )
+        damaged = sum(bool(each.damage) for each in self.engine.replicas().values())
+        return row_of(self.engine, self.name, self.zone, damaged=damaged)
 
 
 @dataclass

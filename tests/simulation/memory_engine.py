@@ -11,9 +11,39 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from cassq.catalog.sidecar_rows import SidecarRow, SidecarState
 from cassq.errors import BackendError, BrokenInvariantError, StorageFullError
 from cassq.extents.engine import Engine, Replica, Space
 from cassq.frames import FrameError, pipe_key, verify
+
+LEASE_MS = 1 << 40  # of sidecars whose ends are told otherwise
+
+
+def row_of(
+    engine: Engine,
+    name: str,
+    zone: str,
+    *,
+    state: SidecarState = SidecarState.UP,
+    load: int = 0,
+    damaged: int = 0,
+) -> SidecarRow:
+    """What a sidecar over an engine in memory tells of itself."""
+    free, total = engine.space()
+    return SidecarRow(
+        name=name,
+        address=f"{name}:1",
+        zone=zone,
+        generation=engine.generation,
+        state=state,
+        lease_ms=LEASE_MS,
+        free_bytes=free,
+        total_bytes=total,
+        extents=len(engine.replicas()),
+        load=load,
+        read_only=engine.read_only,
+        damaged=damaged,
+    )
 
 
 @dataclass(slots=True)
