@@ -91,8 +91,8 @@ def test_iteration_gives_every_message_and_ends_when_closed(queue: cassq.Queue) 
 
     def consume() -> None:
         for message in popper:
-            found.append(message.payload)
             message.ack()
+            found.append(message.payload)  # last: what is found here is acked as well
 
     thread = threading.Thread(target=consume, daemon=True)
     thread.start()
