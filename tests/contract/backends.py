@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from cassq.catalog.port import Catalog
 from cassq.catalog.sqlite import SqliteCatalog
@@ -32,6 +33,22 @@ from cassq.locks.port import Locker
 from tests.contract.memory_sidecars import MemoryNetwork, MemorySidecar
 
 # --- catalogs ---------------------------------------------------------------------------------
+
+_opened: list[SqliteCatalog] = []
+_Opened = TypeVar("_Opened", bound=SqliteCatalog)
+
+
+def closed_later(catalog: _Opened) -> _Opened:
+    """A catalog that nothing ends but the test: `close_catalogs` closes it."""
+    _opened.append(catalog)
+    return catalog
+
+
+def close_catalogs() -> None:
+    """Close what the places have opened. SQLite's connections are not closed by being forgotten:
+    Python 3.13 warns of it, and a warning fails a test."""
+    while _opened:
+        _opened.pop().close()
 
 
 class CatalogPlace(abc.ABC):
@@ -59,7 +76,7 @@ class SqlitePlace(CatalogPlace):
         self.path = directory / "catalog.sqlite"
 
     def open(self, clock: Clock, *, lock_wait: float = 15.0) -> Catalog:
-        return SqliteCatalog(self.path, clock, durable=False, lock_wait=lock_wait)
+        return closed_later(SqliteCatalog(self.path, clock, durable=False, lock_wait=lock_wait))
 
     def schema_version(self) -> int:
         with self._plain() as connection:
@@ -140,7 +157,9 @@ class SidecarPlace(ExtentPlace):
         self.look_ms = 0
         self.slice_bytes = SLICE_BYTES
         self.clock = ManualClock()
-        self.catalog = SqliteCatalog(directory / "catalog.sqlite", self.clock, durable=False)
+        self.catalog = closed_later(
+            SqliteCatalog(directory / "catalog.sqlite", self.clock, durable=False)
+        )
         self.sidecars = [
             MemorySidecar(f"s{number}", f"zone{number}", self.clock)
             for number in range(1, sidecars + 1)

@@ -22,6 +22,7 @@ from tests.contract.backends import (
     ExtentPlace,
     LeaseLocks,
     LockerPlace,
+    close_catalogs,
 )
 from tests.contract.cassandra_place import CassandraPlace, Keyspace
 from tests.contract.keyspaces import on_servers, opened_keyspace
@@ -36,6 +37,12 @@ from tests.contract.lock_servers import (
 from tests.servers.cassandra import CassandraCluster
 
 OpenCatalog = Callable[..., Catalog]
+
+
+@pytest.fixture(autouse=True)
+def catalogs_are_closed() -> Iterator[None]:
+    yield
+    close_catalogs()
 
 
 @pytest.fixture

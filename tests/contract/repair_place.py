@@ -23,6 +23,7 @@ from cassq.ports import Life, Ports
 from cassq.reaper.actions import Action, Scope
 from cassq.reaper.repair import Repair
 from cassq.sidecar.stewardship import Verb, plan
+from tests.contract.backends import closed_later
 from tests.contract.memory_sidecars import MemoryNetwork, MemorySidecar
 from tests.contract.rows import make_queue, pipe_row
 from tests.contract.test_extents import frame
@@ -108,7 +109,7 @@ class Reaper:
 
     def __init__(self, place: RepairPlace, rate: int) -> None:
         self.place = place
-        self.catalog = WatchedCatalog(place.path, place.clock, durable=False)
+        self.catalog = closed_later(WatchedCatalog(place.path, place.clock, durable=False))
         self.network = MemoryNetwork(place.sidecars, place.clock)
         settings = Settings(repair_after=AFTER_SECONDS, repair_rate=rate)
         ids = Ids()
@@ -154,7 +155,7 @@ class RepairPlace:
     def __init__(self, directory: Path, sidecars: int = 5) -> None:
         self.path = directory / "catalog.sqlite"
         self.clock = ManualClock()
-        self.catalog = SqliteCatalog(self.path, self.clock, durable=False)
+        self.catalog = closed_later(SqliteCatalog(self.path, self.clock, durable=False))
         make_queue(self.catalog, QUEUE)
         names = [f"s{number}" for number in range(1, sidecars + 1)]
         self.sidecars = [KeptSidecar(name, f"zone-{name}", self.clock) for name in names]

@@ -14,7 +14,7 @@ from cassq.errors import BackendError, BackendUnavailableError, PipeSealedError
 from cassq.extents.sidecar.network import Call
 from cassq.extents.sidecar.sealing import FENCE_LAG, FENCE_PATIENCE
 from cassq.extents.words import Append, Fence, RefusedError, Settle
-from tests.contract.backends import SidecarPlace
+from tests.contract.backends import SidecarPlace, closed_later
 from tests.contract.on_sidecars import append, placement_of
 from tests.contract.sealed_sidecars import ACKED, TAIL, kind, pushed, read_from, tail
 from tests.contract.test_extents import PIPE, expected
@@ -124,7 +124,7 @@ class WatchedCatalog(SqliteCatalog):
 @pytest.fixture
 def watched(place: SidecarPlace, tmp_path: Path) -> WatchedCatalog:
     """The catalog of stores that are opened from now on."""
-    catalog = WatchedCatalog(tmp_path / "catalog.sqlite", place.clock, durable=False)
+    catalog = closed_later(WatchedCatalog(tmp_path / "catalog.sqlite", place.clock, durable=False))
     place.catalog = catalog
     return catalog
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 from cassq import schema_files
 from cassq.catalog.sidecar_rows import SidecarState
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.catalog.sqlite.database import Database
+from cassq.catalog.sqlite.database import Database, open_file
 from cassq.clock import ManualClock, SystemClock
 from cassq.errors import (
     BackendError,
@@ -202,6 +203,21 @@ def test_a_catalog_with_a_damaged_page_is_told_of_by_the_call_that_meets_it(made
         look()
 
 
+def test_an_opening_that_fails_leaves_no_connection(made: Path) -> None:
+    with closing(sqlite3.connect(made)) as other:
+        other.execute("DROP TABLE meta")
+    opened: list[sqlite3.Connection] = []
+
+    def connect() -> sqlite3.Connection:
+        opened.append(open_file(made))
+        return opened[-1]
+
+    with pytest.raises(BackendError, match="meta"):
+        SqliteCatalog(made, ManualClock(), connect=connect)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        opened[0].execute("SELECT 1")
+
+
 def test_another_program_s_database_is_refused_and_not_touched(path: Path) -> None:
     SqlitePlace(path.parent).occupy()
     before = path.read_bytes()
@@ -328,7 +344,8 @@ def test_without_durability_no_commit_is_synced(path: Path) -> None:
 def test_time_does_not_begin_behind_a_boot_that_left_nothing(tmp_path: Path) -> None:
     clock = ManualClock()
     path = tmp_path / "catalog.sqlite"
-    SqliteCatalog(path, clock).take_lease("reaper:seal", "somebody", 5000)
+    with closing(SqliteCatalog(path, clock)) as before:
+        before.take_lease("reaper:seal", "somebody", 5000)
     reached = []
     for _ in range(2):
         clock.jump_wall(-3600)

@@ -52,7 +52,11 @@ class SqliteCatalog(
             lock_wait=lock_wait,
             committed=committed,
         )
-        self._offset_ms = self._anchor()
+        try:
+            self._offset_ms = self._anchor()
+        except BaseException:
+            self._db.close()
+            raise
 
     def now_ms(self) -> int:
         return self._clock.boot_ms() + self._offset_ms
