@@ -7,6 +7,7 @@ lost than by RocksDB, whose one log is cut at one place for all, and never anyth
 from __future__ import annotations
 
 import random
+import threading
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -112,6 +113,9 @@ class MemoryEngine(Engine):
         self._live: dict[str, Held] = {}
         self._stable: dict[str, Held] = {}
         self._unsynced: dict[str, list[Change]] = {}
+        self._changing = (
+            threading.Lock()
+        )  # syncs and reads come from any thread
         self._replicas: dict[str, Replica] = {}
 
     @property
@@ -155,11 +159,12 @@ class MemoryEngine(Engine):
 
     def sync(self) -> None:
         self._work()
-        self.syncs += 1
-        for pipe_id, changes in self._unsynced.items():
-            for change in changes:
-                _apply(self._stable, pipe_id, change)
-        self._unsynced.clear()
+        with self._changing:
+            self.syncs += 1
+            for pipe_id, changes in self._unsynced.items():
+                for change in changes:
+                    _apply(self._stable, pipe_id, change)
+            self._unsynced.clear()
 
     def read(
         self, pipe_id: str, seq: int, end_seq: int, bytes_max: int, frames_max: int
@@ -170,8 +175,10 @@ class MemoryEngine(Engine):
             return found
         size = 0
         key = pipe_key(pipe_id)
-        at = max(0, bisect_right(held.bases, seq) - 1)
-        for base_seq, frame in zip(held.bases[at:], held.frames[at:], strict=True):
+        with self._changing:
+            at = max(0, bisect_right(held.bases, seq) - 1)
+            frames = list(zip(held.bases[at:], held.frames[at:], strict=True))
+        for base_seq, frame in frames:
             if base_seq >= end_seq or len(found) == frames_max:
                 break
             if found and size + len(frame) > bytes_max:
@@ -252,8 +259,9 @@ class MemoryEngine(Engine):
         if failing and not self._poisoned:
             self._unsynced.setdefault(pipe_id, []).append(change)
         self._work()
-        self._unsynced.setdefault(pipe_id, []).append(change)
-        _apply(self._live, pipe_id, change)
+        with self._changing:
+            self._unsynced.setdefault(pipe_id, []).append(change)
+            _apply(self._live, pipe_id, change)
         held = self._live.get(pipe_id)
         if held is None:
             self._replicas.pop(pipe_id, None)
