@@ -16,7 +16,7 @@ from cassq.clock import ManualClock
 from cassq.errors import BackendUnavailableError, CorruptionError, PipeSealedError
 from cassq.extents.port import ExtentMissingError
 from cassq.extents.words import Append, Code, RefusedError
-from tests.contract.backends import SidecarPlace
+from tests.contract.backends import SidecarPlace, closed_later
 from tests.contract.on_sidecars import append, placement_of, sidecars_of
 from tests.contract.sealed_sidecars import ACKED, TAIL, pushed, read_from, tail
 from tests.contract.test_extents import OTHER, PIPE, expected, frame, read_all
@@ -154,8 +154,8 @@ def test_an_open_pipe_is_written_and_read_while_the_catalog_is_away(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     place = SidecarPlace(tmp_path, sidecars=3)
-    place.catalog = catalog = LeavingCatalog(
-        tmp_path / "catalog.sqlite", place.clock, durable=False
+    place.catalog = catalog = closed_later(
+        LeavingCatalog(tmp_path / "catalog.sqlite", place.clock, durable=False)
     )
     store = place.open(clock)
     writer = store.create(PIPE, "q")

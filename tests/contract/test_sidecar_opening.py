@@ -19,7 +19,7 @@ from cassq.errors import (
 from cassq.extents.sidecar import SidecarStore
 from cassq.extents.sidecar.opening import OPEN_LAG, OPEN_MS_MAX
 from cassq.extents.words import Open
-from tests.contract.backends import SidecarPlace
+from tests.contract.backends import SidecarPlace, closed_later
 from tests.contract.memory_sidecars import MemorySidecar
 from tests.contract.on_sidecars import (
     append,
@@ -61,7 +61,7 @@ def test_the_placement_is_recorded_when_the_replicas_are_there(
             there.append(sum(s.replica(PIPE) is not None for s in place.sidecars))
             return super().add_placement(placement)
 
-    place.catalog = Looks(tmp_path / "catalog.sqlite", place.clock, durable=False)
+    place.catalog = closed_later(Looks(tmp_path / "catalog.sqlite", place.clock, durable=False))
     place.open(clock).create(PIPE, "q")
     assert there == [3]
 

@@ -113,9 +113,7 @@ class MemoryEngine(Engine):
         self._live: dict[str, Held] = {}
         self._stable: dict[str, Held] = {}
         self._unsynced: dict[str, list[Change]] = {}
-        self._changing = (
-            threading.Lock()
-        )  # syncs and reads come from any thread
+        self._changing = threading.Lock()  # syncs and reads come from any thread
         self._replicas: dict[str, Replica] = {}
 
     @property
