@@ -103,7 +103,8 @@ def on_sidecars(directory: Path, identity: str, rows: Sequence[SidecarRow]) -> s
 
 
 class SidecarsPlace(Place):
-    """A directory whose messages are on the sidecars of the run, all of them on each."""
+    """A directory whose messages are on the sidecars of the run: all of them on each that
+    answers in time."""
 
     def __init__(self, directory: Path, sidecars: Sequence[Running]) -> None:
         self.url = on_sidecars(directory, CLUSTER, [each.row() for each in sidecars])
@@ -122,7 +123,8 @@ class SidecarsPlace(Place):
                 each.run(partial(damage_replica, each, pipe_id, payload)) for each in self._sidecars
             ]
             if any(hit):
-                assert all(hit), "a replica has not what the others have"
+                # One that stood still for a while may have been passed over.
+                assert hit.count(True) * 2 > len(hit), "most have not what one has"
                 return pipe_id
         raise AssertionError(f"{payload!r} is in no pipe")
 
@@ -130,7 +132,9 @@ class SidecarsPlace(Place):
 def damage_replica(sidecar: Running, pipe_id: str, payload: bytes) -> bool:
     """Flip a bit of a payload where a sidecar has it; whether it has."""
     engine: RocksEngine = sidecar.engine  # type: ignore[assignment]
-    kept = engine._kept[pipe_id]
+    kept = engine._kept.get(pipe_id)
+    if kept is None:
+        return False
     for frame in engine.read(pipe_id, 0, kept.replica.end, _ALL, _ALL):
         if payload in frame:
             engine._db[kept.frame_key(frame_seqs(frame)[0])] = damaged(frame, payload)
