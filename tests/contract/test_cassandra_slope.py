@@ -41,7 +41,7 @@ PER_PIPE, PER_CLAIM = 60, 6
 CLAIMS = 100 * TIMES
 SECONDS_A_PIPE = 5.0
 SETTLED_SECONDS = SETTLED_US / 1e6 + 1
-PATIENCE = 30.0
+PATIENCE = 100.0
 FRAME = 5000
 # Nothing ends by itself while the clock leaps.
 LASTING = {"lease": 3600.0, "claim_timeout": 86400.0, "idle_seal": 86400.0}

@@ -20,7 +20,7 @@ from tests.contract.backends import CatalogPlace
 from tests.contract.conftest import OpenCatalog
 from tests.contract.rows import Desk, make_queue, pipe_row, place, version
 
-PATIENCE = 30.0
+PATIENCE = 100.0
 
 
 def at_once(works: Sequence[Callable[[], object]]) -> None:

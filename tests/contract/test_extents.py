@@ -24,7 +24,7 @@ from tests.contract.backends import ExtentPlace
 PIPE = "018bcfe5680001a2b3c4d5e6"
 OTHER = "018bcfe5680002a2b3c4d5e6"
 START = Place(0, 0)
-PATIENCE = 30.0
+PATIENCE = 100.0
 MUCH = 1 << 30
 
 

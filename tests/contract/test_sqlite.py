@@ -32,7 +32,7 @@ from tests.contract.conftest import OpenCatalog
 from tests.contract.rows import make_queue, version
 from tests.contract.test_catalog_sidecars import placement, sidecar
 
-PATIENCE = 30.0
+PATIENCE = 100.0
 OPEN = """
 import sys
 from pathlib import Path

@@ -20,7 +20,7 @@ from cassq.reaper import Action
 from cassq.reaper.actions import DONE
 from tests.integration.deadlines import eventually
 
-STOP_SECONDS = 30
+STOP_SECONDS = 100
 
 
 class SidecarProcess:

@@ -33,7 +33,7 @@ from tests.servers.fixtures import running
 from tests.servers.zookeeper import ZooKeeperCluster
 
 KEYSPACE = "integration"
-PATIENCE = 30.0
+PATIENCE = 100.0
 # Of the node with a certificate, which names its address.
 SUBNET = f"127.{random.randrange(130, 250)}.{random.randrange(1, 250)}"
 

@@ -93,18 +93,18 @@ def test_poppers_of_one_client_pass_a_strict_queue_on_without_loss(
     client: cassq.Client,
 ) -> None:
     queue = client.create_queue("jobs", consistency="cp")
-    push(queue, *numbers(600))
+    push(queue, *numbers(200))
     order: list[bytes] = []
 
     def work(_: int) -> None:
         with queue.popper() as popper:
-            while queue.stats().groups["default"].committed < 600:
+            while queue.stats().groups["default"].committed < 200:
                 messages = popper.pop(5, wait=0.02)
                 order.extend(payloads(messages))
                 popper.commit(messages)
 
     in_threads(4, work)
-    assert order == numbers(600)
+    assert order == numbers(200)
 
 
 def test_nothing_passes_an_unacked_message(strict: cassq.Queue) -> None:

@@ -37,7 +37,7 @@ from cassq.clock import SystemClock
 
 ROOT = Path(__file__).parents[2]
 HERE = tuple(target for target in TARGETS if target.title.startswith("on sidecars"))
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 100.0
 
 
 def verdicts(scores: Scores) -> dict[str, Verdict]:

@@ -13,7 +13,7 @@ from cassq.errors import BackendTimeoutError
 from cassq.housekeeper import Housekeeper, Tend
 
 FAR = 3000.0
-PATIENCE = 30.0  # how long a test waits for a signal before it gives up
+PATIENCE = 100.0  # how long a test waits for a signal before it gives up
 
 
 class Task:
