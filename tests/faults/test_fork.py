@@ -201,8 +201,11 @@ def test_a_child_says_nothing_over_the_connections_of_its_parent(inherited: Inhe
     def idle() -> set[Link]:
         return {link for idle in links._idle.values() for link in idle}
 
-    def all_are_well() -> bool:  # a thread that looks after the pipe may have borrowed one
-        return idle() == before and all(link.lives() for link in before)
+    def all_are_well() -> bool:
+        # A thread that looks after the pipe may have borrowed one, or have given it up as too slow.
+        # A child's words would have spoilt each: its verbs use all of them, and so does `close`.
+        kept = idle() & before
+        return len(kept) >= len(before) - 1 and all(link.lives() for link in kept)
 
     before = idle()
     assert len(before) >= 2

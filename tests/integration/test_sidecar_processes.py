@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,7 +21,7 @@ from cassq.extents.sidecar.link import Access
 from cassq.extents.sidecar.links import Links
 from cassq.extents.sidecar.network import Call, Patience
 from cassq.extents.words import Append, Appended, Code, Info, Open, Read, RefusedError
-from tests.integration.deadlines import eventually
+from tests.integration.deadlines import DEADLINE_SECONDS, eventually, joined
 from tests.integration.served import Served, StartError, catalog
 from tests.integration.sidecars import append
 
@@ -156,17 +157,27 @@ def test_a_second_signal_and_the_end_of_patience_end_it_at_once(
         served = start(*options, name=name)
         with Asking(served.address) as asking:
             asking(Open("p", 1, "q", False))
-            seq = 0
+            writing = threading.Event()
+            writer = threading.Thread(target=write_until_it_is_gone, args=(asking, writing))
+            writer.start()
+            assert writing.wait(DEADLINE_SECONDS)
             served.signal(signal.SIGTERM)
             if again:  # the other is not asked: it may have ended
                 eventually("it drains", lambda served=served: served.health()[0] == 503)  # type: ignore[misc]
                 served.signal(signal.SIGTERM)
-            with pytest.raises(BackendError):
-                while True:  # a writer that does not leave
-                    seq = asking(append("p", seq, [b"x"])).end
+            joined("the writer", writer)
         code, errors = served.ended()
         assert code == 0
         assert "while extents are being written" in errors
+
+
+def write_until_it_is_gone(asking: Asking, writing: threading.Event) -> None:
+    """A writer that does not leave. writing: set once it has begun."""
+    seq = 0
+    with pytest.raises(BackendError):
+        while True:
+            seq = asking(append("p", seq, [b"x"])).end
+            writing.set()
 
 
 def test_it_drains_when_its_row_says_so(start: Start, catalog: SqliteCatalog) -> None:
