@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
-pytest_plugins = ["tests.needs", "tests.servers.fixtures", "tests.integration.on", "pytester"]
+pytest_plugins = [
+    "tests.needs",
+    "tests.shaken",
+    "tests.servers.fixtures",
+    "tests.integration.on",
+    "pytester",
+]
 
 # What fails fastest and tells most runs first; folders not named here run between.
 _FIRST = ("unit", "contract", "simulation")
