@@ -104,11 +104,14 @@ def test_a_queue_has_its_least_number_of_open_pipes_while_it_is_pushed_to(
 ) -> None:
     queue = client.create_queue("jobs", min_open_pipes=3, lease=0.5)
     pusher = queue.pusher()
-    eventually("there are three", lambda: (pusher.push(b"x"), open_pipes(client, queue))[1] == 3)
-    client.reap()
-    for _ in range(20):
+
+    def pushed_to_three() -> bool:
         pusher.push(b"x")
-    assert open_pipes(client, queue) == 3
+        return open_pipes(client, queue) == 3
+
+    eventually("there are three", pushed_to_three)
+    client.reap()  # seals one, too, whose lease ran out while the machine stood still
+    eventually("there are still three", pushed_to_three)
     pusher.close()
     assert open_pipes(client, queue) == 0
 
