@@ -162,7 +162,7 @@ def settle(messages: list[Message], *, fails: bool) -> None:
 def rest(place: Place, queue: Queue) -> None:
     """Nothing happens for a while, and somebody is there: pipes are retired, that they went is
     seen, and later their gaps are covered; on a busy machine not all of it in the first rounds."""
-    for _ in range(6):
+    for _ in range(12):
         place.client.reap()
         with queue.popper() as popper:
             assert not popper.pop(1)
