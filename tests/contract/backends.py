@@ -76,7 +76,7 @@ class SqlitePlace(CatalogPlace):
         self.path = directory / "catalog.sqlite"
 
     def open(self, clock: Clock, *, lock_wait: float = 15.0) -> Catalog:
-        return closed_later(SqliteCatalog(self.path, clock, durable=False, lock_wait=lock_wait))
+        return SqliteCatalog(self.path, clock, durable=False, lock_wait=lock_wait)
 
     def schema_version(self) -> int:
         with self._plain() as connection:

@@ -29,6 +29,7 @@ from cassq.messages import Message
 from cassq.ports import Life, Ports
 from cassq.queue import Queue
 from tests.contract.traced import Read, Traced, by_table
+from tests.integration.deadlines import DEADLINE_SECONDS
 from tests.servers.cassandra import CassandraCluster
 
 pytestmark = pytest.mark.usefixtures("midday")
@@ -41,7 +42,6 @@ PER_PIPE, PER_CLAIM = 60, 6
 CLAIMS = 100 * TIMES
 SECONDS_A_PIPE = 5.0
 SETTLED_SECONDS = SETTLED_US / 1e6 + 1
-PATIENCE = 100.0
 FRAME = 5000
 # Nothing ends by itself while the clock leaps.
 LASTING = {"lease": 3600.0, "claim_timeout": 86400.0, "idle_seal": 86400.0}
@@ -131,7 +131,7 @@ def push_and_pop(queue: Queue, messages: int) -> None:
             pusher.push_many(payloads)
             left = FRAME
             while left:
-                popped = popper.pop(left, wait=PATIENCE)
+                popped = popper.pop(left, wait=DEADLINE_SECONDS)
                 assert popped
                 popper.commit(popped)
                 left -= len(popped)

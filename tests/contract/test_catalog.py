@@ -19,8 +19,7 @@ from cassq.queues import QueuePolicy
 from tests.contract.backends import CatalogPlace
 from tests.contract.conftest import OpenCatalog
 from tests.contract.rows import Desk, make_queue, pipe_row, place, version
-
-PATIENCE = 100.0
+from tests.integration.deadlines import DEADLINE_SECONDS
 
 
 def at_once(works: Sequence[Callable[[], object]]) -> None:
@@ -30,7 +29,7 @@ def at_once(works: Sequence[Callable[[], object]]) -> None:
 
     def run(work: Callable[[], object]) -> None:
         try:
-            start.wait(PATIENCE)
+            start.wait(DEADLINE_SECONDS)
             work()
         except BaseException as exc:
             failures.append(exc)
@@ -39,7 +38,7 @@ def at_once(works: Sequence[Callable[[], object]]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(DEADLINE_SECONDS)
         assert not thread.is_alive()
     if failures:
         raise failures[0]

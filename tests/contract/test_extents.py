@@ -20,11 +20,11 @@ from cassq.extents.port import (
 )
 from cassq.frames import Extras, Place, encode, pipe_key
 from tests.contract.backends import ExtentPlace
+from tests.integration.deadlines import DEADLINE_SECONDS
 
 PIPE = "018bcfe5680001a2b3c4d5e6"
 OTHER = "018bcfe5680002a2b3c4d5e6"
 START = Place(0, 0)
-PATIENCE = 100.0
 MUCH = 1 << 30
 
 
@@ -307,9 +307,9 @@ def test_a_seal_fences_a_writer_in_full_flight(stand: Stand) -> None:
         pipe_id = f"{number:024x}"
         writer = stand.create(pipe_id)
         pusher, begun = pushing(writer, pipe_id, number)
-        assert begun.wait(PATIENCE)
+        assert begun.wait(DEADLINE_SECONDS)
         end = other.seal(pipe_id)
-        pusher.join(PATIENCE)
+        pusher.join(DEADLINE_SECONDS)
         assert not pusher.is_alive()
         acknowledged = writer.end.seq
         assert number < acknowledged <= end.seq <= acknowledged + 1

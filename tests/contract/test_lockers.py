@@ -10,11 +10,10 @@ import pytest
 from cassq.clock import Clock, ManualClock
 from cassq.locks.port import Lock, Locker
 from tests.contract.backends import LockerPlace
-from tests.integration.deadlines import eventually, in_threads, joined
+from tests.integration.deadlines import DEADLINE_SECONDS, eventually, in_threads, joined
 
 TTL_MS = 1000
 FOR_EVER_MS = 10**12
-PATIENCE = 100.0
 
 
 class Losses:
@@ -270,7 +269,7 @@ def test_of_many_contenders_one_at_a_time_is_inside(
     start = threading.Barrier(contenders)
 
     def contend(number: int) -> None:
-        start.wait(PATIENCE)
+        start.wait(DEADLINE_SECONDS)
         for _ in range(turns):
             lock = eventually(
                 "its turn comes", lambda: lockers[number].acquire("l", FOR_EVER_MS, wait_ms=wait_ms)
@@ -293,11 +292,11 @@ def test_who_waits_gets_the_lock_when_it_is_given_up(any_locker_place: LockerPla
 
     def wait_for_it() -> None:
         asks.set()
-        got.append(you.acquire("l", FOR_EVER_MS, wait_ms=int(1000 * PATIENCE)))
+        got.append(you.acquire("l", FOR_EVER_MS, wait_ms=int(1000 * DEADLINE_SECONDS)))
 
     waiter = threading.Thread(target=wait_for_it)
     waiter.start()
-    assert asks.wait(PATIENCE)
+    assert asks.wait(DEADLINE_SECONDS)
     assert mine.held()
     mine.release()
     joined("the waiter", waiter)

@@ -31,8 +31,8 @@ from tests.contract.backends import SqlitePlace
 from tests.contract.conftest import OpenCatalog
 from tests.contract.rows import make_queue, version
 from tests.contract.test_catalog_sidecars import placement, sidecar
+from tests.integration.deadlines import DEADLINE_SECONDS
 
-PATIENCE = 100.0
 OPEN = """
 import sys
 from pathlib import Path
@@ -247,7 +247,7 @@ def test_threads_wait_for_the_one_in_a_transaction(path: Path) -> None:
     def hold() -> None:
         with database.lock, database.write(synced=False):
             inside.set()
-            assert go_on.wait(PATIENCE)
+            assert go_on.wait(DEADLINE_SECONDS)
             order.append("held")
 
     def read() -> None:
@@ -260,12 +260,12 @@ def test_threads_wait_for_the_one_in_a_transaction(path: Path) -> None:
 
     threads = [threading.Thread(target=work, daemon=True) for work in (hold, read, write)]
     threads[0].start()
-    assert inside.wait(PATIENCE)
+    assert inside.wait(DEADLINE_SECONDS)
     for thread in threads[1:]:
         thread.start()
     go_on.set()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(DEADLINE_SECONDS)
     assert order[0] == "held"
     assert sorted(order[1:]) == ["read", "wrote"]
     database.close()
@@ -387,18 +387,18 @@ def test_a_wait_that_is_short_enough_is_no_error(
             begun.set()
             super().sleep(seconds)
 
-    waiting = open_catalog(WakingClock(), lock_wait=PATIENCE)
+    waiting = open_catalog(WakingClock(), lock_wait=DEADLINE_SECONDS)
 
     def hold() -> None:
         with place.held_by_another():
             held.set()
-            assert begun.wait(PATIENCE)
+            assert begun.wait(DEADLINE_SECONDS)
         let_go.set()
 
     held = threading.Event()
     holder = threading.Thread(target=hold)
     holder.start()
-    assert held.wait(PATIENCE)
+    assert held.wait(DEADLINE_SECONDS)
     assert waiting.take_lease("l", "me", 1000) == 1
-    holder.join(PATIENCE)
+    holder.join(DEADLINE_SECONDS)
     assert let_go.is_set()

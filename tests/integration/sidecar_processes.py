@@ -18,9 +18,7 @@ from cassq.extents.upkeep import Upkeep
 from cassq.extents.words import Request
 from cassq.reaper import Action
 from cassq.reaper.actions import DONE
-from tests.integration.deadlines import eventually
-
-STOP_SECONDS = 100
+from tests.integration.deadlines import DEADLINE_SECONDS, eventually
 
 
 class SidecarProcess:
@@ -61,7 +59,7 @@ class SidecarProcess:
 
     def _ended(self) -> None:
         assert self._process is not None
-        self._process.wait(STOP_SECONDS)
+        self._process.wait(DEADLINE_SECONDS)
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._process = None

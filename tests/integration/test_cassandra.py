@@ -26,14 +26,13 @@ from cassq.errors import (
     BackendUnavailableError,
     ConfigError,
 )
-from tests.integration.deadlines import eventually, joined
+from tests.integration.deadlines import DEADLINE_SECONDS, eventually, joined
 from tests.servers import cassandra
 from tests.servers.cassandra import CassandraCluster
 from tests.servers.fixtures import running
 from tests.servers.zookeeper import ZooKeeperCluster
 
 KEYSPACE = "integration"
-PATIENCE = 100.0
 # Of the node with a certificate, which names its address.
 SUBNET = f"127.{random.randrange(130, 250)}.{random.randrange(1, 250)}"
 
@@ -74,7 +73,7 @@ def test_what_one_client_pushes_another_pops(url: str, name: str, consistency: s
         popped = []
         with queue.popper() as popper:
             while len(popped) < len(payloads):
-                messages = popper.pop(100, wait=PATIENCE)
+                messages = popper.pop(100, wait=DEADLINE_SECONDS)
                 assert messages
                 popped += [bytes(message.payload) for message in messages]
                 popper.commit(messages)
@@ -92,16 +91,16 @@ def test_who_waits_gets_what_another_client_pushes(url: str, name: str) -> None:
         def pop() -> None:
             with popping.queue(name).popper() as popper:
                 waiting.set()
-                messages = popper.pop(1, wait=PATIENCE)
+                messages = popper.pop(1, wait=DEADLINE_SECONDS)
                 found.extend(bytes(message.payload) for message in messages)
                 popper.commit(messages)
 
         thread = threading.Thread(target=pop)
         thread.start()
-        assert waiting.wait(PATIENCE)
+        assert waiting.wait(DEADLINE_SECONDS)
         with pushing.queue(name).pusher() as pusher:
             pusher.push(b"news")
-        thread.join(PATIENCE)
+        thread.join(DEADLINE_SECONDS)
         assert found == [b"news"]
 
 
@@ -345,7 +344,7 @@ def test_all_clients_lock_by_what_the_first_has_used(
         with queue.pusher() as pusher:
             pusher.push_many([b"1", b"2"])
         with queue.popper("one") as popper, other.queue(name).popper("one") as late:
-            messages = popper.pop(1, wait=PATIENCE)
+            messages = popper.pop(1, wait=DEADLINE_SECONDS)
             assert len(messages) == 1
             assert not late.pop(1), "the lock is held"
             popper.commit(messages)
@@ -403,7 +402,7 @@ def test_a_child_of_a_fork_opens_a_client_of_its_own_and_leaves_the_parent_s_alo
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE * 2,
+        timeout=DEADLINE_SECONDS * 2,
     )
     assert done.returncode == 0, done.stderr
     with cassq.connect(url) as client, client.queue(name).popper() as popper:

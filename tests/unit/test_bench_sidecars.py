@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,21 +34,14 @@ from bench.targets import TARGETS, Verdict, judge
 from cassq.catalog.sidecar_rows import Placement, ReplicaAt
 from cassq.catalog.sqlite import SqliteCatalog
 from cassq.clock import SystemClock
+from tests.integration.deadlines import eventually
 
 ROOT = Path(__file__).parents[2]
 HERE = tuple(target for target in TARGETS if target.title.startswith("on sidecars"))
-PATIENCE_SECONDS = 100.0
 
 
 def verdicts(scores: Scores) -> dict[str, Verdict]:
     return {judgement.target.title: judgement.verdict for judgement in judge(scores, HERE)}
-
-
-def await_that(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not happened():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
 
 
 # --- targets ---
@@ -255,9 +248,9 @@ def test_a_member_that_was_killed_comes_back_when_it_is_asked_for(tmp_path: Path
         before = server.pids()
         victim = min(before)
         os.kill(victim, signal.SIGKILL)
-        await_that(lambda: victim not in server.pids())
+        eventually("the victim is gone", lambda: victim not in server.pids())
         os.kill(server.pid, signal.SIGUSR1)
-        await_that(lambda: len(server.pids()) == 2)
+        eventually("another one is there", lambda: len(server.pids()) == 2)
         assert len(server.pids() & before) == 1, "the others were left alone"
 
 
@@ -268,7 +261,7 @@ def test_a_member_that_was_killed_stays_away_until_it_is_asked_for(tmp_path: Pat
     try:
         (process,) = set(psutil.Process().children()) - before
         process.kill()
-        await_that(lambda: process.status() == psutil.STATUS_ZOMBIE)
+        eventually("it has ended", lambda: process.status() == psutil.STATUS_ZOMBIE)
         assert members.ended() is None
         assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     finally:

@@ -11,9 +11,9 @@ import pytest
 from cassq.clock import ManualClock
 from cassq.errors import BackendTimeoutError
 from cassq.housekeeper import Housekeeper, Tend
+from tests.integration.deadlines import DEADLINE_SECONDS
 
 FAR = 3000.0
-PATIENCE = 100.0  # how long a test waits for a signal before it gives up
 
 
 class Task:
@@ -64,7 +64,7 @@ def look(keeper: Housekeeper) -> None:
         return FAR
 
     keeper.add(probe, -FAR)  # overdue, so it wakes a housekeeper that sleeps by the real clock
-    assert looked.wait(PATIENCE)
+    assert looked.wait(DEADLINE_SECONDS)
     keeper.remove(probe)
 
 
@@ -113,7 +113,7 @@ def test_hurrying_wakes_a_housekeeper_that_sleeps(keeper: Housekeeper) -> None:
     look(keeper)
     assert not called.is_set()
     keeper.hurry(tend, 0)
-    assert called.wait(PATIENCE)
+    assert called.wait(DEADLINE_SECONDS)
 
 
 def test_hurrying_what_is_not_known_does_nothing(keeper: Housekeeper) -> None:
@@ -159,7 +159,7 @@ def test_a_task_may_take_on_another(keeper: Housekeeper) -> None:
         return FAR
 
     keeper.add(first, 0)
-    assert second_called.wait(PATIENCE)
+    assert second_called.wait(DEADLINE_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -214,17 +214,17 @@ def test_stopping_waits_for_the_task_that_runs(clock: ManualClock) -> None:
 
     def tend() -> float:
         begun.set()
-        finished.append(go_on.wait(PATIENCE))
+        finished.append(go_on.wait(DEADLINE_SECONDS))
         return FAR
 
     keeper.add(tend, 0)
-    assert begun.wait(PATIENCE)
+    assert begun.wait(DEADLINE_SECONDS)
     stopper = threading.Thread(target=keeper.stop)
     stopper.start()
     assert stopper.is_alive()
     assert finished == []
     go_on.set()
-    stopper.join(PATIENCE)
+    stopper.join(DEADLINE_SECONDS)
     assert not stopper.is_alive()
     assert finished == [True]
 
@@ -239,7 +239,7 @@ def test_a_task_may_stop_its_housekeeper(clock: ManualClock) -> None:
         return 0.0
 
     keeper.add(tend, 0)
-    assert stopped.wait(PATIENCE)
+    assert stopped.wait(DEADLINE_SECONDS)
     keeper.stop()
 
 
@@ -263,16 +263,16 @@ def test_many_threads_may_bring_tasks_at_once_and_one_thread_does_them(clock: Ma
             all_done.release()
             return FAR
 
-        start.wait(PATIENCE)
+        start.wait(DEADLINE_SECONDS)
         keeper.add(tend, 0)
 
     threads = [threading.Thread(target=bring) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(DEADLINE_SECONDS)
     for _ in threads:
-        assert all_done.acquire(timeout=PATIENCE)
+        assert all_done.acquire(timeout=DEADLINE_SECONDS)
     keepers = [t for t in threading.enumerate() if t.name == "cassq-housekeeper"]
     keeper.stop()
     assert len(keepers) == 1
