@@ -30,6 +30,7 @@ from cassq.explain import Explanation, explain
 from cassq.housekeeper import Housekeeper, Tend
 from cassq.metrics import Meter, MetricsServer
 from cassq.popper import Popper
+from cassq.ports import operation
 from cassq.pusher import Pusher
 from cassq.queue import Queue
 from cassq.queues import QueuePolicy, changed, check_queue_name, differences, is_dead_letter_name
@@ -73,6 +74,7 @@ class Client:
         self.url = url
         self.spool = spool
         self.ports = embedded.ports
+        self._life = embedded.ports.life
         self._embedded = embedded
         self._doorbells: dict[str, Doorbell] = {}
         self._housekeeper = Housekeeper(clock)
@@ -91,6 +93,7 @@ class Client:
 
     # --- queues ---------------------------------------------------------------------------------
 
+    @operation
     def create_queue(self, name: str, **policy: Any) -> Queue:
         """Make a queue with its group `default`; the settings are those of `QueuePolicy`.
 
@@ -100,7 +103,6 @@ class Client:
         return self._create(check_queue_name(name), policy)
 
     def _create(self, name: str, policy: dict[str, Any]) -> Queue:
-        self.ports.life.check()
         catalog, ids = self.ports.catalog, self.ports.ids
         new = changed(QueuePolicy(), policy)
         check_compression(new.compression)
@@ -117,9 +119,12 @@ class Client:
             raise QueueExistsError(f"queue {name!r} exists: {told}", differences=found)
         return Queue(self, existing)
 
+    @operation
     def queue(self, name: str) -> Queue:
         """The queue of that name; QueueNotFoundError when there is none."""
-        self.ports.life.check()
+        return self._named(name)
+
+    def _named(self, name: str) -> Queue:
         if not isinstance(name, str) or "~" not in name:  # dead letters have longer names
             check_queue_name(name)
         load = self.ports.catalog.queue
@@ -129,23 +134,24 @@ class Client:
             raise QueueNotFoundError(f"there is no queue {name!r}")
         return Queue(self, row)
 
+    @operation
     def queues(self, prefix: str = "") -> list[Queue]:
         """The queues whose name begins with `prefix`, by name; dead letters among them."""
-        self.ports.life.check()
         return [Queue(self, row) for row in self.ports.catalog.queues(prefix)]
 
+    @operation
     def explain(self, message_id: str) -> Explanation:
         """Where a message is for every group, what happened to it, what happens next and when.
 
         Raises UsageError for what is no id, MessageNotFoundError for one that no queue knows.
         Cost: see `cassq.explain`.
         """
-        self.ports.life.check()
         return explain(self.ports, message_id)
 
+    @operation
     def delete_queue(self, name: str) -> None:
         """Remove a queue with its messages, groups and dead letters, durably and for ever."""
-        row = self.queue(name).row
+        row = self._named(name).row
         doomed = [row]
         if not is_dead_letter_name(name):
             doomed += self.ports.catalog.queues(f"{name}~")
@@ -158,6 +164,7 @@ class Client:
             self.ports.store.drop(self.ports.catalog.delete_queue(queue.id))
         self.reaper.reap(only=("sweep",))
 
+    @operation
     def serve_metrics(
         self, port: int = 0, host: str = "127.0.0.1", *, queues: bool = True
     ) -> MetricsServer:
@@ -168,7 +175,6 @@ class Client:
         Raises MissingExtraError without the extra `metrics`, and ConfigError for an address that
         cannot be listened at.
         """
-        self.ports.life.check()
         with extras.wanted("metrics need", "prometheus-client", "metrics"):
             from cassq.prometheus import PrometheusServer
         meter = Meter(self.ports, self._tallies, self.reaper.counts, queues=queues)
@@ -176,6 +182,7 @@ class Client:
         self._servers.append(server)
         return server
 
+    @operation
     def reap(self, queues: Iterable[str] | None = None, *, dry_run: bool = False) -> list[Action]:
         """Run the reaper's passes once, over the queues of these names or all there are; what was
         done, each with `verb`, `subject`, `queue`, `outcome` and `detail`.
@@ -184,8 +191,7 @@ class Client:
         that a pusher stands still. Raises QueueNotFoundError. Cost with nothing to do: one query a
         pass, whatever the number of queues.
         """
-        self.ports.life.check()
-        rows = None if queues is None else [self.queue(name).row for name in queues]
+        rows = None if queues is None else [self._named(name).row for name in queues]
         return self.reaper.reap(rows, dry_run=dry_run)
 
     # --- what queues and poppers ask of their client ------------------------------------------
@@ -200,6 +206,10 @@ class Client:
     def bury(self) -> Bury:
         """How a spent message becomes a dead letter."""
         return self._dead_letters.bury
+
+    def call_soon(self, tend: Tend) -> None:
+        """Have `tend` called now. Takes no lock: for a signal's handler."""
+        self._housekeeper.call_soon(tend)
 
     def look_after(self, tend: Tend, first: float) -> None:
         """Have the housekeeper call `tend`, first in so many seconds."""
@@ -218,7 +228,7 @@ class Client:
     def opened(self, thing: Pusher | Popper, queue: Queue) -> None:
         """Remember what to close; refuse it, closed, while the client is being closed."""
         if self._closing:
-            thing.close()
+            thing.close_inside()
             raise ClosedError("this client is being closed")
         for old in [old for old in list(self._open) if old.closed]:  # other threads open some, too
             self._open.pop(old, None)
@@ -242,7 +252,7 @@ class Client:
                 return
             except QueueNotFoundError:
                 logger.warning("queue %s was deleted: it is made anew for a dead letter", name)
-        pusher = self._letter_pushers[name] = self.own_queue(name).pusher()
+        pusher = self._letter_pushers[name] = self.own_queue(name).new_pusher()
         pusher.push_intended(batch, intend)
 
     def _reap_in_passing(self) -> float:
@@ -262,9 +272,23 @@ class Client:
     # --- life -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close every pusher and popper, durably, and give back what is held."""
-        if self.ports.life.forked or self.ports.life.closed:
+        """Close every pusher and popper, durably, and give back what is held.
+
+        In the middle of another call of this thread, as in a signal's handler, it stops the poppers
+        and closes when that call ends.
+        """
+        if self._life.forked or self._life.closed:
             return
+        if self._life.busy:
+            for thing in list(self._open):
+                if isinstance(thing, Popper):
+                    thing.stop()
+            self._life.put_off(self.close)
+            return
+        self._close_now()
+
+    @operation
+    def _close_now(self) -> None:
         self._closing = True
         self._housekeeper.stop()
         for server in self._servers:
@@ -272,12 +296,13 @@ class Client:
         failure: CassqError | None = None
         queues: dict[str, Queue] = {}
         while self._open:
-            thing, queue = self._open.popitem()
+            thing, queue = next(iter(self._open.items()))
             queues[queue.name] = queue
             try:
-                thing.close()
+                thing.close_inside()
             except CassqError as exc:
                 failure = failure or exc
+            self._open.pop(thing, None)
         try:
             self._notebook.close()
             self._attendance.tend()

@@ -34,6 +34,11 @@ class Waiter(abc.ABC):
         """Return when `ready()`, when the bell rang, or after about `seconds`."""
 
     @abc.abstractmethod
+    def wake(self) -> None:
+        """End the wait that there is, if there is one. Takes no lock that a wait holds, so that a
+        signal's handler may call it in the middle of one."""
+
+    @abc.abstractmethod
     def close(self) -> None:
         """Stop listening."""
 
@@ -194,6 +199,17 @@ class FifoWaiter(Waiter):
         with contextlib.suppress(BlockingIOError):
             os.read(self._fd, 4096)
 
+    def wake(self) -> None:
+        # If another holds the guard, it is at the beginning or the end of a wait: the one looks
+        # again before it sleeps, or a quarter of a second later, the other has no need.
+        if self._guard.acquire(blocking=False):
+            try:
+                if not self._closed:
+                    with contextlib.suppress(BlockingIOError):  # full: it wakes
+                        os.write(self._fd, b"!")
+            finally:
+                self._guard.release()
+
     def close(self) -> None:
         with self._guard:
             if self._closed:
@@ -221,6 +237,9 @@ class PollingWaiter(Waiter):
         watch = Stopwatch()
         while not ready() and watch.seconds() < min(seconds, LOOK_AGAIN_SECONDS):
             self._clock.sleep(min(self._pause, seconds))
+
+    def wake(self) -> None:
+        """It looks again in a moment."""
 
     def close(self) -> None:
         """Nothing is held."""
@@ -271,6 +290,9 @@ class _ListeningWaiter(Waiter):
                 break
         self._ear.wait(0)  # who comes back looks anew
 
+    def wake(self) -> None:
+        self._ear.give()
+
     def close(self) -> None:
         self._closed = True
         self._ear.give()
@@ -301,6 +323,9 @@ class _LocalWaiter(Waiter):
         if not ready():
             self._rung.wait(min(seconds, LOOK_AGAIN_SECONDS))
         self._rung.clear()
+
+    def wake(self) -> None:
+        """It looks again in a moment."""
 
     def close(self) -> None:
         """Nothing is held."""

@@ -104,7 +104,7 @@ def open_directory(
         raise
     locker = LeaseLocker(catalog, ids.client)
     return Embedded(
-        Ports(catalog, store, locker, clock, ids, Life(), requests=requests),
+        Ports(catalog, store, locker, clock, ids, Life(catalog.entered), requests=requests),
         lambda queue_id: FifoDoorbell(directory / BELLS, queue_id, clock),
         lambda: (catalog.abandon(), store),
     )

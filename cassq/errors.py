@@ -111,6 +111,15 @@ class ForkedClientError(UsageError):
     default_hint = "call cassq.connect() in the child process, after the fork"
 
 
+class InterruptedCallError(UsageError):
+    """This thread is in the middle of another call of the same client; nothing was done."""
+
+    default_hint = (
+        "a signal handler interrupted it: call popper.stop() or client.close() there, which finish "
+        "when that call ends, or set a flag, and do the rest in the program itself"
+    )
+
+
 # --- someone else owns it -------------------------------------------------------------------
 
 

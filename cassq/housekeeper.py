@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 
 from cassq.clock import Clock, Nudge
@@ -27,6 +28,7 @@ class Housekeeper:
         self._mutex = threading.Lock()
         self._nudge = Nudge()
         self._due: dict[Tend, float] = {}
+        self._urgent: deque[Tend] = deque()
         self._failing: set[Tend] = set()
         self._thread: threading.Thread | None = None
         self._next = 0.0
@@ -44,6 +46,11 @@ class Housekeeper:
     def hurry(self, tend: Tend, seconds: float) -> None:
         """Call a task in so many seconds or sooner."""
         self._schedule(tend, seconds, only_known=True)
+
+    def call_soon(self, tend: Tend) -> None:
+        """Call a task now. Takes no lock, so that a signal's handler may ask for it."""
+        self._urgent.append(tend)
+        self._nudge.give()
 
     def remove(self, tend: Tend) -> None:
         """Forget a task."""
@@ -65,8 +72,9 @@ class Housekeeper:
     def _run(self) -> None:
         while not self._stopped:
             now = self._clock.boot_ms() / 1000
+            urgent = {self._urgent.popleft() for _ in range(len(self._urgent))}
             with self._mutex:
-                ready = [tend for tend, due in self._due.items() if due <= now]
+                ready = [t for t, due in self._due.items() if due <= now or t in urgent]
                 for tend in ready:
                     self._due[tend] = now + 3600.0
             for tend in ready:

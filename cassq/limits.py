@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from cassq import claims
 from cassq.catalog.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow, PipeState, QueueRow
 from cassq.claims import Give
+from cassq.clock import Clock
 from cassq.errors import CorruptionError, QueueFullError, QueuePausedError, UsageError
 from cassq.extents.port import ExtentMissingError, ExtentReader
 from cassq.frames import Place
@@ -65,19 +66,20 @@ def paused(value: bool, *, push: bool, pop: bool) -> dict[str, bool]:
     return {name: value for name, named in (("push_paused", push), ("pop_paused", pop)) if named}
 
 
-def drained(ports: Ports, load: Callable[[], QueueRow], seconds: float, learnt_ms: int) -> int:
+def drained(clock: Clock, left_now: Callable[[], int], seconds: float, learnt_ms: int) -> int:
     """Wait until every group has committed everything; how many messages the slowest has left.
 
-    load: the queue as it is. learnt_ms: how long from now on there may be pushes still.
+    left_now: how many that is at the moment. learnt_ms: how long from now on there may be pushes
+    still.
     """
-    started_ms = ports.clock.boot_ms()
+    started_ms = clock.boot_ms()
     while True:
-        passed_ms = ports.clock.boot_ms() - started_ms
-        left = max(lengths(ports, load(), doomed=True).values())
+        passed_ms = clock.boot_ms() - started_ms
+        left = left_now()
         over = left == 0 or passed_ms >= seconds * 1000
         if over and passed_ms >= learnt_ms:
             return left
-        ports.clock.sleep(DRAIN_LOOK_SECONDS)
+        clock.sleep(DRAIN_LOOK_SECONDS)
 
 
 # --- the length ---------------------------------------------------------------------------------

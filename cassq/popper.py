@@ -9,10 +9,13 @@ Invariants:
    redelivery.
 3. On exclusive groups nothing is handed out while anything is unacked, and acks are written at
    once, on the condition that the pipe is still ours.
+4. No call is entered by a thread that is inside another one, as a signal's handler would
+   (`cassq.ports.Life`): `stop` takes no lock, `close` waits for the call that was interrupted.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -26,10 +29,12 @@ from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell
 from cassq.errors import ClaimLostError, ClosedError, GroupNotFoundError, QueueNotFoundError
 from cassq.holdings import Back, Holding, by_holding, holding_of
 from cassq.messages import Message, Messages, Run
-from cassq.ports import Ports
+from cassq.ports import Ports, operation
 from cassq.ranges import RangeSet
 from cassq.retries import Bury
 from cassq.settling import Settler
+
+logger = logging.getLogger("cassq")
 
 POP_MAX = 1_000_000
 EXTEND_MAX_SECONDS = 7 * 86400.0
@@ -49,6 +54,7 @@ class Popper:
         bury: Bury,
         doorbell: Doorbell,
         hurry: Callable[[float], None],
+        soon: Callable[[], None],
         keep_alive: float | None = None,
     ) -> None:
         if keep_alive is not None:
@@ -63,11 +69,14 @@ class Popper:
         self._doorbell = doorbell
         self._waiter = doorbell.listen()
         self._hurry = hurry
+        self._soon = soon
         self._keep_alive_ms = None if keep_alive is None else keep_alive * 1000
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._buffer: deque[Message] = deque()  # claimed ahead by an iteration
         self._pace = self._settler.pace
         self._closed = False
+        self._stopping = False
+        self._heard: set[int] = set()  # threads whose pop told that it was stopped
 
     @property
     def lost(self) -> int:
@@ -89,12 +98,32 @@ class Popper:
         """
         check_count("max_messages", max_messages, POP_MAX)
         check_seconds("wait", wait, WAIT_MAX_SECONDS)
-        self._life.check()
-        watch = Stopwatch()
+        if self._stopping and threading.get_ident() in self._heard:
+            self._check_open()
+            raise ClosedError(
+                "this popper was stopped: it hands out nothing more", hint="look at popper.stopped"
+            )
+        messages = self._pop(max_messages, wait)
+        if self._stopping and not messages:
+            self._heard.add(threading.get_ident())
+        return messages
+
+    def _pop(self, max_messages: int, wait: float) -> Messages:
+        life = self._life
+        try:
+            messages = self._pop_within(max_messages, wait)
+        finally:
+            if life.later:
+                life.catch_up()
+        # What a handler closed in the meantime has given them back.
+        return Messages() if self._closed else messages
+
+    def _pop_within(self, max_messages: int, wait: float) -> Messages:
+        life, watch = self._life, Stopwatch()
         while True:
-            with self._lock:
-                messages = self.pop_now(max_messages)
-                if messages:
+            with life.enter(), self._lock:
+                messages = self._pop_now(max_messages)
+                if messages or self._stopping:
                     return messages
                 left = wait - watch.seconds()
                 if left <= 0:
@@ -102,27 +131,37 @@ class Popper:
                 self._flush()
                 self._claimer.health.tell()
                 left = min(left, self._claimer.until_due(LOOK_AGAIN_SECONDS))
-            self._waiter.wait(left, self._has_news)
+            with life.wait():
+                self._waiter.wait(left, self._has_news)
 
+    @operation
     def pop_now(self, max_messages: int) -> Messages:
         """`pop` without waiting."""
         with self._lock:
-            if not self._may_hand_out():
-                return Messages()
-            if self._buffer:
-                count = min(max_messages, len(self._buffer))
-                self.tally.popped += count
-                return Messages([self._buffer.popleft().as_run() for _ in range(count)])
+            return self._pop_now(max_messages)
+
+    def _pop_now(self, max_messages: int) -> Messages:
+        """The lock is held."""
+        if self._stopping or not self._may_hand_out():
+            return Messages()
+        if self._buffer:
+            count = min(max_messages, len(self._buffer))
+            self.tally.popped += count
+            return Messages([self._buffer.popleft().as_run() for _ in range(count)])
+        found = self._claim(max_messages)
+        if not found and self._settler.giving:
+            self._flush()  # what this popper itself gave back
             found = self._claim(max_messages)
-            if not found and self._settler.giving:
-                self._flush()  # what this popper itself gave back
-                found = self._claim(max_messages)
-            self.tally.popped += len(found)
-            return found
+        if self._stopping:
+            self._buffer.extend(found)  # never handed out: it is given back, uncounted
+            return Messages()
+        self.tally.popped += len(found)
+        return found
 
     def _may_hand_out(self) -> bool:
         """Do what is due before anything is handed out; whether it may be."""
-        self._check_open()
+        if self._closed:
+            self._check_open()
         self._flush_old()
         unfinished = self._settler.open_count > len(self._buffer)
         if self._claimer.is_paused() or (self._claimer.exclusive and unfinished):
@@ -147,27 +186,37 @@ class Popper:
         return Messages([Run(holding, *piece) for holding, pieces in found for piece in pieces])
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages one by one, for ever: waits when there are none, ends when closed. Claims ahead
-        what it does in a tenth of a second; more where claims take long (see `cassq.pace`)."""
-        while True:
-            self._life.check()
+        """Messages one by one, for ever: waits when there are none, ends when the popper is
+        stopped or closed. Claims ahead what it does in a tenth of a second; more where claims take
+        long (see `cassq.pace`)."""
+        while not (self._stopping or self._closed):
             try:
                 message = self._next()
-                messages = self.pop(1, wait=_NEVER) if message is None else (message,)
+                messages = self._pop(1, _NEVER) if message is None else (message,)
             except ClosedError:
                 return
+            if self._closed:
+                return  # by a handler, in that very moment: it was given back
             yield from messages
 
+    # This one and `ack_held` and `give_held` are `operation`s written out: they are the hottest.
     def _next(self) -> Message | None:
         """The next message of an iteration, if there is one."""
-        with self._lock:
-            if not self._may_hand_out():
-                return None
-            if not self._buffer:
-                pace, now_ms = self._pace, self._catalog.now_ms()
-                self._buffer.extend(self._claim(pace.ahead(), pace.welcome(now_ms)))
-            self.tally.popped += 1 if self._buffer else 0
-            return self._buffer.popleft() if self._buffer else None
+        life = self._life
+        try:
+            with life.enter(), self._lock:
+                if self._stopping or not self._may_hand_out():
+                    return None
+                if not self._buffer:
+                    pace, now_ms = self._pace, self._catalog.now_ms()
+                    self._buffer.extend(self._claim(pace.ahead(), pace.welcome(now_ms)))
+                if self._stopping or not self._buffer:
+                    return None
+                self.tally.popped += 1
+                return self._buffer.popleft()
+        finally:
+            if life.later:
+                life.catch_up()
 
     def _forget_stale(self) -> None:
         """Drop what was claimed ahead and is, or may be, another's by now."""
@@ -197,7 +246,10 @@ class Popper:
             self._doorbell.ring()
 
     def _has_news(self) -> bool:
-        return self._closed or self._claimer.has_news()
+        if self._closed or self._stopping:
+            return True
+        with self._life.enter():
+            return self._claimer.has_news()
 
     # --- settling -----------------------------------------------------------------------------
 
@@ -214,9 +266,9 @@ class Popper:
     def _ack_left(self, holding: Holding, seqs: RangeSet) -> None:
         self._ack(holding, seqs - holding.given_seqs())
 
+    @operation
     def flush(self) -> None:
         """Write the acks collected so far, durably."""
-        self._life.check()
         with self._lock:
             self._check_open()
             self._flush()
@@ -246,11 +298,11 @@ class Popper:
     def _give_back(self, messages: Iterable[Message], back: Back) -> None:
         self._settle(messages, lambda holding, seqs: self._give(holding, seqs, back))
 
+    @operation
     def _settle(
         self, messages: Iterable[Message], say: Callable[[Holding, RangeSet], None]
     ) -> None:
         """Say something of messages, and write it."""
-        self._life.check()
         with self._lock:
             self._check_open()
             lost: ClaimLostError | None = None
@@ -263,6 +315,7 @@ class Popper:
             if lost is not None or any(holding.lost for holding, _ in touched):
                 raise lost or ClaimLostError()
 
+    @operation
     def _roll_back_open(self, messages: Iterable[Message], error: str) -> None:
         """Give back what is still open, on the way out of a block that failed: what was lost
         meanwhile is delivered again anyway, and must not hide why the block failed."""
@@ -299,21 +352,29 @@ class Popper:
 
     # Written with the next group; at once on exclusive groups, and past the deadline.
     def ack_held(self, holding: Holding, seqs: range) -> None:
-        self._life.check()
-        with self._lock:
-            now_ms = self._about_to_say()
-            self._settler.note(holding, RangeSet.run(seqs.start, seqs.stop), now_ms)
-            self._said(holding, now_ms)
+        life = self._life
+        try:
+            with life.enter(), self._lock:
+                now_ms = self._about_to_say()
+                self._settler.note(holding, RangeSet.run(seqs.start, seqs.stop), now_ms)
+                self._said(holding, now_ms)
+        finally:
+            if life.later:
+                life.catch_up()
 
     def give_held(self, holding: Holding, seqs: range, back: Back) -> None:
-        self._life.check()
-        with self._lock:
-            now_ms = self._about_to_say()
-            if holding.epoch is not None:
-                self._give(holding, RangeSet.run(seqs.start, seqs.stop), back)
-            else:
-                self._settler.give_one(holding, seqs.start, back, now_ms)
-            self._said(holding, now_ms)
+        life = self._life
+        try:
+            with life.enter(), self._lock:
+                now_ms = self._about_to_say()
+                if holding.epoch is not None:
+                    self._give(holding, RangeSet.run(seqs.start, seqs.stop), back)
+                else:
+                    self._settler.give_one(holding, seqs.start, back, now_ms)
+                self._said(holding, now_ms)
+        finally:
+            if life.later:
+                life.catch_up()
 
     def _about_to_say(self) -> int:
         if self._closed:
@@ -329,9 +390,9 @@ class Popper:
             if holding.lost:
                 raise ClaimLostError(pipe_id=holding.pipe_id)
 
+    @operation
     def extend_held(self, holding: Holding, seconds: float) -> None:
         check_seconds("seconds", seconds, EXTEND_MAX_SECONDS)
-        self._life.check()
         with self._lock:
             self._check_open()
             self._settler.extend(holding, round(seconds * 1000))
@@ -343,6 +404,8 @@ class Popper:
         with self._lock:
             if self._closed:
                 return _NEVER
+            if self._stopping:
+                self._give_back_ahead()
             self._flush_old()
             left_ms = self._settler.until_flush_ms(self._catalog.now_ms())
             again = left_ms / 1000 if self._settler.dirty else _NEVER
@@ -351,13 +414,46 @@ class Popper:
                 again = min(again, self._claimer.rules.claim_timeout_ms / 3000)
             return again
 
-    def close(self) -> None:
-        """Write what was acked; give back what is out, at once, for others to have.
+    def stop(self) -> None:
+        """Hand out nothing more. For a signal's handler, and for any other thread: takes no lock,
+        and returns at once.
 
-        What was claimed ahead and never handed out does not count as delivered.
+        An iteration ends after the message in hand, whose ack still counts; a `pop` that waits
+        returns nothing. A `pop` begun later returns nothing once, so that a loop can look at
+        `stopped`, and then raises ClosedError. What was claimed ahead is given back, uncounted.
         """
         if self._life.forked:
             return  # it is the parent's
+        self._stopping = True
+        self._waiter.wake()
+        self._soon()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it hands out nothing more: it was stopped, or closed."""
+        return self._stopping or self._closed
+
+    def close(self) -> None:
+        """Write what was acked; give back what is out, at once, for others to have.
+
+        What was claimed ahead and never handed out does not count as delivered. In the middle of
+        another call of this thread, as in a signal's handler, it stops the popper, and closes it
+        when that call ends; a `pop` that ends so returns nothing.
+        """
+        if self._life.forked:
+            return  # it is the parent's
+        if self._life.busy:
+            self.stop()
+            self._life.put_off(self.close)
+            return
+        self._close_now()
+
+    @operation
+    def _close_now(self) -> None:
+        self.close_inside()
+
+    def close_inside(self) -> None:
+        """`close`, inside a call of the client."""
         with self._lock:
             if self._closed:
                 return
@@ -368,11 +464,30 @@ class Popper:
                 self._flush()
                 self._claimer.health.tell(at_once=True)
             except (QueueNotFoundError, GroupNotFoundError):
-                return  # deleted meanwhile: there is nothing to give back to
-            finally:
-                self._closed = self.tally.over = True
-                self._claimer.close()
-                self._waiter.close()
+                self._end()  # deleted meanwhile: there is nothing to give back to
+            except Exception:
+                self._end()
+                raise
+            else:
+                self._end()
+            # What a signal's handler raised leaves it open: it can be closed again.
+
+    def _end(self) -> None:
+        self._closed = self.tally.over = True
+        self._claimer.close()
+        self._waiter.close()
+
+    def _give_back_ahead(self) -> None:
+        """Give back what was claimed ahead and never handed out. The lock is held."""
+        while self._buffer:
+            holding = holding_of(self._buffer[0])
+            ahead = RangeSet.of(m.seq for m in self._buffer if holding_of(m) is holding)
+            try:
+                self._give(holding, ahead - holding.given_seqs(), Back(0, counted=False))
+            except ClaimLostError as exc:
+                logger.info("nothing to give back of pipe %s: %s", holding.pipe_id, exc)
+            self._buffer = deque(m for m in self._buffer if holding_of(m) is not holding)
+        self._flush()
 
     def _give_up(self, holding: Holding) -> None:
         ahead = RangeSet.of(m.seq for m in self._buffer if holding_of(m) is holding)
@@ -394,6 +509,9 @@ class Popper:
         self.close()
 
     def _check_open(self) -> None:
-        self._life.check()
         if self._closed:
-            raise ClosedError("this popper is closed; what it had out was given back")
+            self._life.check()
+            raise ClosedError(
+                "this popper is closed; what it had out was given back",
+                hint="stop() ends an iteration and leaves time for the message in hand",
+            )

@@ -29,7 +29,7 @@ from cassq.errors import BackendError, ClosedError, UsageError
 from cassq.importance import with_importance
 from cassq.intake import Intake
 from cassq.messages import MessageId, MessageIds
-from cassq.ports import Ports
+from cassq.ports import Ports, operation
 from cassq.retries import Bury
 from cassq.spilling import Spool, spilled_count
 from cassq.tallies import Tally
@@ -79,6 +79,7 @@ class Pusher:
 
     # --- pushing ------------------------------------------------------------------------------
 
+    @operation
     def push(
         self,
         payload: bytes,
@@ -103,6 +104,7 @@ class Pusher:
         self._submit(entry)
         return entry.id
 
+    @operation
     def push_many(
         self,
         payloads: Iterable[bytes],
@@ -134,6 +136,7 @@ class Pusher:
         assert entry.ids is not None
         return entry.ids
 
+    @operation
     def push_soon(
         self,
         payload: bytes,
@@ -150,7 +153,6 @@ class Pusher:
         The arguments are those of `push`. Waits while more than `BUFFER_BYTES_MAX` bytes wait
         to be appended.
         """
-        self._life.check()
         headers = with_importance(headers, importance)
         entry = self._intake.entry(payload, headers, key, delay, due, dedup_id)
         entry.future = Future()
@@ -188,12 +190,12 @@ class Pusher:
         assert entry.ids is not None
         return entry.ids
 
+    @operation
     def flush(self) -> None:
         """Return when everything pushed before by `push_soon` is durable, or has failed.
 
         Raises UsageError in a callback of a future, which would wait for itself.
         """
-        self._life.check()
         if threading.current_thread() in self._threads:
             raise UsageError("flush() in a future's callback would wait for itself")
         with self._mutex:
@@ -357,9 +359,24 @@ class Pusher:
                 self._hand_on(keeper)
 
     def close(self) -> None:
-        """Append what waits, seal the pipe. Later pushes raise ClosedError."""
+        """Append what waits, seal the pipe. Later pushes raise ClosedError.
+
+        In the middle of another call of this thread, as in a signal's handler, it closes when that
+        call ends.
+        """
         if self._life.forked:
             return  # it is the parent's
+        if self._life.busy:
+            self._life.put_off(self.close)
+            return
+        self._close_now()
+
+    @operation
+    def _close_now(self) -> None:
+        self.close_inside()
+
+    def close_inside(self) -> None:
+        """`close`, inside a call of the client."""
         with self._mutex:
             if self._closed:
                 return

@@ -25,10 +25,10 @@ from cassq.explain import Explanation, explain
 from cassq.groups import group_starts
 from cassq.history import Point, Rates, history, queue_rates
 from cassq.housekeeper import Tend
-from cassq.limits import drained, paused
+from cassq.limits import drained, lengths, paused
 from cassq.peeking import Peeked, check_state, peek
 from cassq.popper import Popper
-from cassq.ports import Ports
+from cassq.ports import Ports, operation
 from cassq.purging import count_waiting, purge
 from cassq.pusher import Pusher
 from cassq.queues import (
@@ -66,6 +66,7 @@ class Owner(Protocol):
     def look_after(self, tend: Tend, first: float) -> None: ...
     def attend(self, group_id: str, tally: Tally) -> None: ...
     def hurry(self, tend: Tend, seconds: float) -> None: ...
+    def call_soon(self, tend: Tend) -> None: ...
     def opened(self, thing: Pusher | Popper, queue: Queue) -> None: ...
     def own_queue(self, name: str, **policy: Any) -> Queue: ...
 
@@ -87,6 +88,7 @@ class Queue:
     def __init__(self, owner: Owner, row: QueueRow) -> None:
         self._owner = owner
         self._ports = owner.ports
+        self._life = owner.ports.life
         self._row = row
         self._watch_ms = min(round(row.policy.lease * 500), 2000)
         self._watched = Watched(row, self._latest, owner.ports.clock, self._watch_ms)
@@ -124,8 +126,13 @@ class Queue:
 
     # --- pushing and popping --------------------------------------------------------------------
 
+    @operation
     def pusher(self) -> Pusher:
         """A pusher with a pipe of its own. Cost: none until the first push."""
+        return self.new_pusher()
+
+    def new_pusher(self) -> Pusher:
+        """`pusher`, inside a call of the client."""
         return self._pusher_for("", None if is_dead_letter_name(self.name) else self._owner.spool)
 
     def forwarding_pusher(self) -> Pusher:
@@ -146,6 +153,7 @@ class Queue:
         self._owner.opened(pusher, self)
         return pusher
 
+    @operation
     def popper(self, group: str = "default", *, keep_alive: float | None = None) -> Popper:
         """A member of a consumer group.
 
@@ -162,6 +170,7 @@ class Queue:
             bury=self._owner.bury(),
             doorbell=self._owner.doorbell(row.queue_id),
             hurry=lambda seconds: self._owner.hurry(popper.tend, seconds),
+            soon=lambda: self._owner.call_soon(popper.tend),
             keep_alive=keep_alive,
         )
         self._owner.look_after(popper.tend, 3600.0)
@@ -171,11 +180,15 @@ class Queue:
 
     # --- policies and groups --------------------------------------------------------------------
 
+    @operation
     def update(self, **policy: Any) -> QueuePolicy:
         """Change settings; running clients take them up within one lease. The new policy.
 
         Raises ConfigError for a setting that does not exist or cannot be changed.
         """
+        return self._update(policy)
+
+    def _update(self, policy: dict[str, Any]) -> QueuePolicy:
         for _ in range(CHANGE_TRIES):
             row = self._load()
             new = changed(row.policy, policy)
@@ -191,6 +204,7 @@ class Queue:
                 return new
         raise BackendTimeoutError(f"queue {self.name!r} is being changed by others all the time")
 
+    @operation
     def create_group(
         self, name: str, *, start: str | datetime = "beginning", **policy: Any
     ) -> Group:
@@ -224,6 +238,7 @@ class Queue:
             )
         return Group(existing.name, existing.policy)
 
+    @operation
     def update_group(self, name: str, **policy: Any) -> Group:
         """Change a group's settings; running poppers take them up within a second."""
         row = self._group(name)
@@ -234,10 +249,12 @@ class Queue:
             raise GroupNotFoundError(f"group {name!r} of {self.name!r} was deleted")
         return Group(name, new)
 
+    @operation
     def groups(self) -> list[Group]:
         """The consumer groups by name."""
         return [Group(g.name, g.policy) for g in self._ports.catalog.groups(self._load().id)]
 
+    @operation
     def delete_group(self, name: str) -> None:
         """Remove a group and its claims; its dead letters stay, as a queue of their own."""
         if not self._ports.catalog.delete_group(self._group(name).id):
@@ -257,6 +274,7 @@ class Queue:
             raise GroupNotFoundError(f"group {row.name!r} of {self.name!r} was deleted")
         return now
 
+    @operation
     def cancel(self, message_id: str) -> bool:
         """Take a delayed message back: True when no group that there is now gets it, nor has got
         it, except one that had it and whose messages were purged since.
@@ -273,16 +291,18 @@ class Queue:
 
     # --- pausing, draining, purging -------------------------------------------------------------
 
+    @operation
     def pause(self, *, push: bool = True, pop: bool = True) -> None:
         """Refuse pushes with QueuePausedError, and let pops find nothing, until `resume`.
 
         What is False stays as it is. What poppers hold they may commit.
         """
-        self.update(**paused(True, push=push, pop=pop))
+        self._update(paused(True, push=push, pop=pop))
 
+    @operation
     def resume(self, *, push: bool = True, pop: bool = True) -> None:
         """End a pause; what is False stays as it is."""
-        self.update(**paused(False, push=push, pop=pop))
+        self._update(paused(False, push=push, pop=pop))
 
     def drain(self, timeout: float = 60.0) -> int:
         """Pause pushing, and wait until every group has committed everything; how many messages
@@ -293,13 +313,20 @@ class Queue:
         """
         check_seconds("timeout", timeout, DRAIN_SECONDS_MAX)
         self.pause(pop=False)
-        return drained(self._ports, self._load, timeout, 2 * self._watch_ms)
+        return drained(self._ports.clock, self._left, timeout, 2 * self._watch_ms)
 
+    @operation
+    def _left(self) -> int:
+        """How many messages the slowest group has not committed."""
+        return max(lengths(self._ports, self._load(), doomed=True).values())
+
+    @operation
     def purge(self, group: str | None = None) -> dict[str, int]:
         """Remove for ever what waits for a group (None: for each), delayed messages too; group →
         how many messages. What poppers hold stays with them. Cost: see `cassq.purging`."""
         return purge(self._ports, self._load(), self._purged_groups(group))
 
+    @operation
     def count_waiting(self, group: str | None = None) -> dict[str, int]:
         """What `purge` would remove; group → how many messages."""
         return count_waiting(self._ports, self._load(), self._purged_groups(group))
@@ -311,6 +338,7 @@ class Queue:
 
     # --- looking --------------------------------------------------------------------------------
 
+    @operation
     def peek(
         self, max_messages: int = 10, *, group: str = "default", state: str | None = None
     ) -> list[Peeked]:
@@ -323,6 +351,7 @@ class Queue:
         check_state(state)
         return peek(self._ports, self._load(), self._group(group), max_messages, state)
 
+    @operation
     def explain(self, message_id: str) -> Explanation:
         """Where a message is for every group, what happened to it, what happens next and when.
 
@@ -330,21 +359,28 @@ class Queue:
         """
         return explain(self._ports, message_id, self._load())
 
+    @operation
     def stats(self) -> QueueStats:
         """Depths for each group, pipes, age of the oldest message, troubles of two days."""
         return stats_with_troubles(self._ports, self._load())
 
+    @operation
     def rates(self) -> Rates:
         """Messages a second over the last 1, 5 and 15 minutes. Cost: that of `stats`, and the
         samples of half an hour."""
-        return self.stats_and_rates()[1]
+        return self._stats_and_rates()[1]
 
+    @operation
     def stats_and_rates(self) -> tuple[QueueStats, Rates]:
         """Both, of one moment."""
+        return self._stats_and_rates()
+
+    def _stats_and_rates(self) -> tuple[QueueStats, Rates]:
         row = self._load()
         stats = stats_with_troubles(self._ports, row)
         return stats, queue_rates(self._ports, row, stats)
 
+    @operation
     def history(
         self,
         group: str | None = "default",
@@ -361,6 +397,7 @@ class Queue:
         row = None if group is None else self._group(group)
         return history(self._ports, self._load(), row, step, since)
 
+    @operation
     def audit(self) -> Audit:
         """Prove from the data that nothing is lost. Cost: every live pipe is read."""
         return audit_queue(self._ports, self._load())
@@ -394,7 +431,7 @@ class _Desk:
 
     def pusher_to_letters(self) -> Pusher:
         name = dead_letter_name(self._queue.name, self._group)
-        return self._owner.own_queue(name).pusher()
+        return self._owner.own_queue(name).new_pusher()
 
     def ring(self) -> None:
         self._owner.doorbell(self._queue.row.id).ring()

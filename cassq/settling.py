@@ -150,11 +150,13 @@ class Settler:
 
     def _write(self, changes: list[Change], epoch: int | None) -> list[Claim]:
         pairs = [(old, new) for _, old, new in changes]
+        # Also when a signal's handler raises in the middle of this, it is not known how it ended.
+        self._unsure += changes
         try:
             results = self._catalog.replace_many(pairs, epoch=epoch)
         except BackendError as exc:
-            if exc.outcome_unknown:
-                self._unsure += changes
+            if not exc.outcome_unknown:
+                del self._unsure[-len(changes) :]
             raise
         free: list[Claim] = []
         now_ms = self._catalog.now_ms()
@@ -167,6 +169,7 @@ class Settler:
                 free += given
             else:
                 self._lose(holding, old)
+        del self._unsure[-len(changes) :]
         return free
 
     def _clear_up(self) -> None:
@@ -177,7 +180,7 @@ class Settler:
             seqs = range(old.start, old.end)
             rows = self._catalog.claims(old.group_id, old.pipe_id, seqs)
             versions = {row.version for row in rows}
-            if old.version not in versions:
+            if old.version not in versions and old in holding.rows:
                 if any(row.version in versions for row in new) or self._is_done(old, holding, rows):
                     holding.replace(old, new)
                 else:

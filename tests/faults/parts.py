@@ -93,6 +93,17 @@ def push_on_word(stage: Stage, url: str) -> None:
     stage.tell("done")
 
 
+def work_until_told(stage: Stage, url: str) -> None:
+    """A worker as its user writes it: SIGTERM stops the popper, and the loop ends."""
+    with cassq.connect(url) as client, client.queue("jobs").popper() as popper:
+        signal.signal(signal.SIGTERM, lambda *_: popper.stop())
+        stage.tell("ready")
+        for message in popper:
+            stage.tell("done", message.payload)
+            message.ack()
+    stage.tell("ended")
+
+
 def push_wildly(stage: Stage, url: str, name: str, seed: int) -> None:
     """Push by all three verbs until told to stop; `try` and `ok` name ranges of numbers."""
     chance = random.Random(seed)

@@ -75,7 +75,9 @@ def client_on(
     disk.make_directory(directory / BELLS)
     catalog = SqliteCatalog(directory / CATALOG, clock, lock_wait=lock_wait, committed=committed)
     store = store_class(directory / PIPES, clock, durability="disk", disk=disk)
-    ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, Life())
+    ports = Ports(
+        catalog, store, LeaseLocker(catalog, ids.client), clock, ids, Life(catalog.entered)
+    )
     embedded = Embedded(
         ports,
         lambda queue_id: FifoDoorbell(directory / BELLS, queue_id, clock),

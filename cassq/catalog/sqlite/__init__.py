@@ -61,6 +61,10 @@ class SqliteCatalog(
     def now_ms(self) -> int:
         return self._clock.boot_ms() + self._offset_ms
 
+    def entered(self) -> bool:
+        """Whether this thread is in the middle of a transaction or a read."""
+        return self._db.entered()
+
     def close(self) -> None:
         self._db.close()
 

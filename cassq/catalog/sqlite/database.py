@@ -25,6 +25,7 @@ from cassq.errors import (
     ClosedError,
     ConfigError,
     CorruptionError,
+    InterruptedCallError,
     StorageFullError,
 )
 
@@ -45,7 +46,6 @@ class Database:
     """Runs statements and transactions, waiting a bounded time for other processes.
 
     committed: called after each commit with whether it was synced (for the simulation).
-    lock: whose holder's the connection is; all that waits while it is held has a limit.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Database:
         self._durable = durable
         self._lock_wait = lock_wait
         self._committed = committed
-        self.lock = threading.RLock()
+        self._lock = threading.RLock()
         self._closed = False
         with self._translated():
             self._connection = connect()
@@ -77,6 +77,21 @@ class Database:
         except BaseException:
             self._connection.close()
             raise
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held by the thread that uses the connection; all that waits meanwhile has a limit.
+
+        Raises InterruptedCallError when this thread holds it: a signal's handler that got as far
+        as this would find a transaction half done. The lock knows its owner, a plain one does not.
+        """
+        if self.entered():
+            raise InterruptedCallError()
+        return self._lock
+
+    def entered(self) -> bool:
+        """Whether this thread holds the lock."""
+        return bool(self._lock._is_owned())  # type: ignore[attr-defined]
 
     def _prepare(self) -> None:
         """Settings, then the schema: made, migrated, or refused when it is newer or foreign."""
