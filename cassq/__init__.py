@@ -18,9 +18,11 @@ not need it pays next to nothing.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from cassq.version import __version__
+
+# By this name type checkers know it; `typing` itself takes longer to load than all that is here.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from cassq import errors
@@ -63,15 +65,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return import_module("cassq.errors")
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'cassq' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # to a type checker it would say that every name exists
+
+    def __getattr__(name: str) -> object:
+        if name == "errors":
+            return import_module("cassq.errors")
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module 'cassq' has no attribute {name!r}")
+        value = getattr(import_module(home), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,6 @@
 """`python -m cassq`: the same as the `cassq` command."""
 
-from cassq.cli.main import main
+from cassq.cli.start import main
 
 if __name__ == "__main__":
     main()

@@ -30,7 +30,8 @@ same. This page is what `cassq --help` and `cassq COMMAND --help` say, in one pl
 directory; all others report that it is not there. The tables of a keyspace in Cassandra,
 `cassandra://HOST1,HOST2/KEYSPACE`, are made by `cassq schema apply`.
 
-**Help**: `--help`, or `-h`. `cassq --version` shows the version.
+**Help**: `--help`, or `-h`; without a command `cassq`, `cassq queue` and the like show it too.
+`cassq --version` shows the version.
 
 **Output** is plain text for people, or JSON with `--json`, before or after the command: one object
 a line for messages (`pop`, `peek`) and for what goes on for ever (`stats --watch`, `reap --every`),

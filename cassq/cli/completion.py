@@ -14,6 +14,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 @click.command(
     cls=Verb,
+    connects=False,
     short_help="Write a shell's completion script.",
     examples=[
         'bash:  eval "$(cassq completion bash)"                  in ~/.bashrc',

@@ -1,44 +1,49 @@
-"""The command's entry: its tree of verbs, and what becomes of errors."""
+"""The command's tree of verbs, and what becomes of errors. A verb is loaded when it is called."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import platform
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from cassq.cli import output
-from cassq.cli.audit import audit
-from cassq.cli.completion import completion
-from cassq.cli.dead import dead
-from cassq.cli.explain import explain
-from cassq.cli.group import group
-from cassq.cli.peek import peek
-from cassq.cli.pop import pop
-from cassq.cli.push import push
-from cassq.cli.queue import queue
-from cassq.cli.reap import reap, rollback
-from cassq.cli.schema import schema
-from cassq.cli.sidecar import sidecar
-from cassq.cli.sidecar_leave import drain, forget
-from cassq.cli.sidecars import check, list_, show
-from cassq.cli.spark import spark
-from cassq.cli.spill import spill
-from cassq.cli.stats import stats
-from cassq.cli.verb import Invocation, Verb, options_of_all
+from cassq.cli import interrupts
+from cassq.cli.lazy import LazyGroup
+from cassq.cli.verb import Invocation, options_of_all
 from cassq.errors import BrokenInvariantError, CassqError
 from cassq.version import __version__
 
 NAME = "cassq"
-INTERRUPTED = 130
+
+# A command is one line here: its name, the file of this folder that defines it by that name, and
+# what the list of commands says of it.
+COMMANDS = {
+    "audit": ("audit", "Prove that no message is lost or was invented."),
+    "completion": ("completion", "Write a shell's completion script."),
+    "dead": ("dead", "List, look at, merge, purge, export and import dead letters."),
+    "explain": ("explain", "Tell where a message is, and what happens to it next."),
+    "group": ("group", "Make, list, change and delete consumer groups."),
+    "peek": ("peek", "Look at messages, with no effect on them."),
+    "pop": ("pop", "Pop messages and write them to standard output."),
+    "push": ("push", "Push lines, or whole files, as messages."),
+    "queue": ("queue", "Make, list, show, change, pause, drain, purge and delete queues."),
+    "reap": ("reap", "Do what stopped clients left over, once or as a daemon."),
+    "rollback": ("reap", "Give back what poppers have kept for too long."),
+    "schema": ("schema", "Make, upgrade and look at the tables of a Cassandra keyspace."),
+    "sidecar": ("sidecar", "Run a storage sidecar, and look after those there are."),
+    "spark": ("spark", "Run jobs on whole queues by Spark."),
+    "spill": ("spill", "Look at a local spool, and forward what is in it."),
+    "stats": ("stats", "Show how many messages are in which state."),
+    "version": ("version", "Show the versions of cassq and of Python."),
+}
+
+# What click raises for a group without a verb; before 8.2 it showed the help by itself.
+_NO_VERB: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
-class Root(click.Group):
+class Root(LazyGroup):
     """The top of the tree: turns errors into two lines, or JSON, and an exit code."""
 
     def main(
@@ -52,14 +57,23 @@ class Root(click.Group):
     ) -> Any:
         arguments = list(sys.argv[1:] if args is None else args)
         as_json = "--json" in arguments[: _end_of_options(arguments)]
-        _log_to_stderr()
         try:
             code = super().main(arguments, NAME, complete_var, standalone_mode=False, **extra)
+        except _NO_VERB as exc:
+            click.echo(exc.ctx.get_help())
+            code = 0
         except (CassqError, click.ClickException, OSError) as exc:
             code = told(exc, as_json=as_json)
         except click.Abort:
-            code = INTERRUPTED
+            code = _interrupted(as_json=as_json)
         sys.exit(code or 0)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        _log_to_stderr()
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as exc:
+            raise click.Abort from exc  # click itself would write an empty line first
 
 
 def _end_of_options(arguments: Sequence[str]) -> int:
@@ -70,16 +84,29 @@ def _end_of_options(arguments: Sequence[str]) -> int:
 
 def _log_to_stderr() -> None:
     """What cassq logs goes where errors go, in one form."""
+    import logging
+
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(logging.Formatter("warning: %(message)s"))
 
 
+def _interrupted(*, as_json: bool) -> int:
+    from cassq.cli import output
+
+    output.error(interrupts.MESSAGE, as_json=as_json, kind=KeyboardInterrupt.__name__)
+    return interrupts.EXIT_CODE
+
+
 def told(exc: CassqError | click.ClickException | OSError, *, as_json: bool) -> int:
     """Write an error to standard error; the exit code that goes with it."""
+    from cassq.cli import output
+
     kind = type(exc).__name__
     match exc:
         case CassqError():
             if isinstance(exc, BrokenInvariantError):
+                import traceback
+
                 traceback.print_exception(exc)
             output.error(exc.message, exc.hint, as_json=as_json, kind=kind, fields=exc.fields)
             return exc.exit_code
@@ -100,6 +127,7 @@ def told(exc: CassqError | click.ClickException | OSError, *, as_json: bool) -> 
 @click.group(
     NAME,
     cls=Root,
+    commands_later=COMMANDS,
     params=options_of_all(envvar="CASSQ_URL"),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96},
     epilog="""\b
@@ -125,22 +153,3 @@ def main(ctx: click.Context) -> None:
     Any number of processes may push and pop at once; there is no server to start.
     """
     ctx.ensure_object(Invocation)
-
-
-@click.command(cls=Verb, examples=["cassq version", "cassq version --json"])
-@click.pass_obj
-def version(call: Invocation) -> None:
-    """Show the versions of cassq and of Python."""
-    if call.as_json:
-        output.document({"cassq": __version__, "python": platform.python_version()})
-    else:
-        output.say(f"cassq {__version__}, Python {platform.python_version()}")
-
-
-for _verb in (list_, show, check, drain, forget):
-    sidecar.add_command(_verb)
-for _command in (
-    *(queue, group, push, pop, peek, dead, explain, stats, audit, reap, rollback),
-    *(schema, sidecar, spark, spill, completion, version),
-):
-    main.add_command(_command)

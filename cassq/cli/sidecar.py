@@ -12,6 +12,8 @@ import click
 
 from cassq import extras
 from cassq.cli import output
+from cassq.cli.sidecar_leave import drain, forget
+from cassq.cli.sidecars import check, list_, show
 from cassq.cli.verb import Invocation, Verb, seconds
 from cassq.connecting import DEFAULT_URL
 from cassq.errors import ConfigError
@@ -220,3 +222,7 @@ def _show(call: Invocation, told: Told, *, open_to_all: bool) -> None:
         output.note("it has neither token nor TLS: any program that can connect may use it")
     if told.http:
         output.note(f"health and metrics at http://{told.http}/health and /metrics")
+
+
+for _verb in (list_, show, check, drain, forget):
+    sidecar.add_command(_verb)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from cassq.client import Client
-from cassq.connecting import connect
+from cassq.cli import interrupts
 from cassq.errors import CassqError, UsageError
+
+if TYPE_CHECKING:
+    from cassq.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,10 +35,14 @@ class Invocation:
 
     def connect(self) -> Client:
         """The queues that are there."""
+        from cassq.connecting import connect
+
         return connect(self.url, create=False)
 
     def connect_or_create(self) -> Client:
         """The queues, in a place that is made if it is not there."""
+        from cassq.connecting import connect
+
         return connect(self.url)
 
 
@@ -76,13 +83,25 @@ def options_of_all(*, envvar: str | None = None) -> list[click.Parameter]:
 
 
 class Verb(click.Command):
-    """A command that does something. examples: command lines, shown at the end of its help."""
+    """A command that does something.
 
-    def __init__(self, *args: Any, examples: Sequence[str] = (), **attributes: Any) -> None:
+    examples: command lines, shown at the end of its help. connects: whether it opens queues.
+    """
+
+    def __init__(
+        self, *args: Any, examples: Sequence[str] = (), connects: bool = True, **attributes: Any
+    ) -> None:
         super().__init__(*args, **attributes)
+        self.connects = connects
         self.examples = list(examples)
         self.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in self.examples)
         self.params += options_of_all()
+
+    def invoke(self, ctx: click.Context) -> Any:
+        if self.connects:  # most of what takes time to load, while Ctrl-C ends it at once
+            import_module("cassq.connecting")
+        interrupts.disarm()
+        return super().invoke(ctx)
 
 
 def seconds(value: str) -> float:

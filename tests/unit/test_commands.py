@@ -14,7 +14,7 @@ import click
 import pytest
 
 from cassq import errors
-from cassq.cli.main import NAME, main, told
+from cassq.cli.main import COMMANDS, NAME, main, told
 from cassq.cli.policies import GROUP_HELP, QUEUE_HELP
 from cassq.cli.verb import Verb
 from cassq.extents.words import Code, RefusedError
@@ -172,10 +172,23 @@ def test_other_errors_end_with_1_and_wrong_calls_with_2(capsys: pytest.CaptureFi
     assert capsys.readouterr().err == "error: no such thing\nhint: see `cassq --help`\n"
 
 
-def test_the_command_loads_nothing_that_is_slow_to_load() -> None:
-    code = "import sys, cassq.cli.main; print(*sys.modules)"
+def test_the_list_of_commands_says_what_their_own_help_says() -> None:
+    with click.Context(main, info_name=NAME) as ctx:
+        for name, (_, told_of_it) in COMMANDS.items():
+            command = main.get_command(ctx, name)
+            assert command is not None
+            assert command.name == name
+            assert command.get_short_help_str(200) == told_of_it
+
+
+def test_all_commands_together_load_nothing_that_is_slow_to_load() -> None:
+    code = (
+        "import sys, click; from cassq.cli.main import main; ctx = click.Context(main);"
+        "[main.get_command(ctx, name) for name in main.list_commands(ctx)]; print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
     loaded = set(done.stdout.decode().split())
+    assert "cassq.cli.stats" in loaded
     slow = {
         *("asyncio", "cassandra", "email", "hazelcast", "http", "kazoo", "multiprocessing"),
         *("numpy", "pandas", "pyspark", "rocksdict", "socketserver", "ssl", "urllib.request"),

@@ -256,7 +256,10 @@ def test_every_call_that_a_hint_names_is_one_the_command_takes() -> None:
 
 def verbs(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     if isinstance(command, click.Group):
-        for name, found in command.commands.items():
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
             yield from verbs(found, (*path, name))
     elif not command.hidden:
         yield path
