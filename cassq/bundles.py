@@ -69,16 +69,17 @@ class Remnant(Bundle):
     __slots__ = ("_payloads",)
 
     def __init__(self, bundle: Bundle, seqs: RangeSet) -> None:
-        self.base_seq = bundle.base_seq
+        self.base_seq: int = bundle.base_seq
         indexes = [seq - bundle.base_seq for seq in seqs]
         self._payloads = dict(zip(seqs, bundle.payloads_of(seqs), strict=True))
         times = bundle._times
         self._times = times if isinstance(times, int) else {i: times[i] for i in indexes}
-        self.headers = _some(bundle.headers, indexes)
-        self.keys = _some(bundle.keys, indexes)
-        self.ids = _some(bundle.ids, indexes)
-        self.size = sum(map(len, self._payloads.values())) + _OVERHEAD * len(indexes)
-        for column in (self.headers, self.keys, self.ids):
+        columns = [_some(column, indexes) for column in (bundle.headers, bundle.keys, bundle.ids)]
+        self.headers: Column | None = columns[0]
+        self.keys: Column | None = columns[1]
+        self.ids: Column | None = columns[2]
+        self.size: int = sum(map(len, self._payloads.values())) + _OVERHEAD * len(indexes)
+        for column in columns:
             if column:
                 self.size += sum(len(entry) for entry in column.values() if entry)
 

@@ -27,7 +27,7 @@ from cassq.retries import Bury, bury_or_leave
 from cassq.timers import Timers
 from cassq.window import REFRESH_MS, View, Window
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 DUE_LISTED = 256
 GRAIN_MS = 2
@@ -58,12 +58,12 @@ class Claimer:
         self._welcome = 0
         self._policies = queue().policy, group().policy
         self._rules = rules_of(*self._policies)
-        self.name = ports.ids.version()
-        self.exclusive = group().policy.exclusive or queue().policy.strict
-        self.window = Window(ports, queue, group(), in_order=self.exclusive)
-        self.timers = Timers(ports, group())
-        self.health = Health(ports, group().id, lambda: self.rules)
-        self.retaker = Retaker(ports.catalog, self.window, self.name, self._version)
+        self.name: str = ports.ids.version()
+        self.exclusive: bool = group().policy.exclusive or queue().policy.strict
+        self.window: Window = Window(ports, queue, group(), in_order=self.exclusive)
+        self.timers: Timers = Timers(ports, group())
+        self.health: Health = Health(ports, group().id, lambda: self.rules)
+        self.retaker: Retaker = Retaker(ports.catalog, self.window, self.name, self._version)
         self._expiry = Expiry(ports, queue)
         self._advancer = Advancer(ports, group, self.window, self._expiry, lambda: self.rules)
         self._paused = False

@@ -8,7 +8,7 @@ import os
 import re
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Unpack
 
 from cassq import extras
 from cassq.attendance import LOOK_SECONDS, Attendance
@@ -30,17 +30,18 @@ from cassq.explain import Explanation, explain
 from cassq.housekeeper import Housekeeper, Tend
 from cassq.metrics import Meter, MetricsServer
 from cassq.popper import Popper
-from cassq.ports import operation
+from cassq.ports import Ports, operation
 from cassq.pusher import Pusher
 from cassq.queue import Queue
 from cassq.queues import QueuePolicy, changed, check_queue_name, differences, is_dead_letter_name
 from cassq.reaper import Action, Reaper
 from cassq.retries import Bury, DeadLetters
+from cassq.settings import QueueSettings
 from cassq.spool import Spool
 from cassq.tallies import Tallies, Tally
 from cassq.troubles import NOTE_SECONDS, Notebook
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 REAP_SECONDS = 1.0
 # After a pass all rest for so many times as long as it took: it may cost a fiftieth of one core.
@@ -73,7 +74,7 @@ class Client:
     ) -> None:
         self.url = url
         self.spool = spool
-        self.ports = embedded.ports
+        self.ports: Ports = embedded.ports
         self._life = embedded.ports.life
         self._embedded = embedded
         self._doorbells: dict[str, Doorbell] = {}
@@ -86,7 +87,7 @@ class Client:
         self._notebook = Notebook(self.ports)
         self._servers: list[MetricsServer] = []
         self._dead_letters = DeadLetters(self.ports, self._append_to)
-        self.reaper = Reaper(self.ports, self._dead_letters.bury)
+        self.reaper: Reaper = Reaper(self.ports, self._dead_letters.bury)
         _clients.add(self)
         if spool is not None:
             spool.start(self.ports, lambda row: Queue(self, row).forwarding_pusher(), ready)
@@ -94,7 +95,7 @@ class Client:
     # --- queues ---------------------------------------------------------------------------------
 
     @operation
-    def create_queue(self, name: str, **policy: Any) -> Queue:
+    def create_queue(self, name: str, **policy: Unpack[QueueSettings]) -> Queue:
         """Make a queue with its group `default`; the settings are those of `QueuePolicy`.
 
         The same again is no error; with another policy it is QueueExistsError, which names the
@@ -102,7 +103,7 @@ class Client:
         """
         return self._create(check_queue_name(name), policy)
 
-    def _create(self, name: str, policy: dict[str, Any]) -> Queue:
+    def _create(self, name: str, policy: QueueSettings) -> Queue:
         catalog, ids = self.ports.catalog, self.ports.ids
         new = changed(QueuePolicy(), policy)
         check_compression(new.compression)
@@ -238,7 +239,7 @@ class Client:
         self.look_after(self._notebook.tend, NOTE_SECONDS)
         self._open[thing] = queue
 
-    def own_queue(self, name: str, **policy: Any) -> Queue:
+    def own_queue(self, name: str, **policy: Unpack[QueueSettings]) -> Queue:
         """A queue of cassq's own, as of dead letters, made when it is first needed."""
         row = self.ports.catalog.queue(name)
         return Queue(self, row) if row else self._create(name, policy)

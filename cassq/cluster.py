@@ -32,7 +32,7 @@ from cassq.sharing import Sharing
 from cassq.stores import CASSANDRA, SIDECAR, STORE_OPTIONS, agree_on_store, sidecars_of
 from cassq.tls import tls_of
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 PORT = 9042
 APART_MS = 5_000  # between a client's clock and the servers', of which it is warned

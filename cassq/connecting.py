@@ -13,6 +13,7 @@ from cassq.clock import Clock, SystemClock
 from cassq.embedded import Embedded, directory_of, open_directory
 from cassq.errors import ConfigError, is_outage
 from cassq.late import LatePlace
+from cassq.settings import Durability
 from cassq.spool import Spool
 from cassq.stores import CASSANDRA, FILES, STORE_OPTIONS, sidecars_of
 
@@ -22,7 +23,7 @@ DEFAULT_URL = "file:cassq-data"
 def connect(
     url: str | None = None,
     *,
-    durability: str | None = None,
+    durability: Durability | None = None,
     spill: str | None = None,
     create: bool = True,
 ) -> Client:

@@ -36,7 +36,7 @@ AGAIN_SECONDS, AGAIN_SECONDS_MAX = 0.5, 5.0
 # servers' word that it is down counts for nothing while connections to it are open.
 SILENT_SECONDS, NO_SIGN_SECONDS = 5.0, 10.0
 
-CONSISTENCIES = {
+CONSISTENCIES: dict[str, int] = {
     "local_quorum": ConsistencyLevel.LOCAL_QUORUM,
     "quorum": ConsistencyLevel.QUORUM,
     "each_quorum": ConsistencyLevel.EACH_QUORUM,
@@ -44,7 +44,7 @@ CONSISTENCIES = {
     "one": ConsistencyLevel.ONE,
     "all": ConsistencyLevel.ALL,
 }
-SERIALS = {
+SERIALS: dict[str, int] = {
     "local_serial": ConsistencyLevel.LOCAL_SERIAL,
     "serial": ConsistencyLevel.SERIAL,
 }

@@ -36,7 +36,7 @@ from cassq.errors import BackendError, BackendTimeoutError, ClosedError, ConfigE
 from cassq.requests import Requests
 from cassq.tries import Tries, note_answer, note_error
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 # The table of a statement, where its keyspace is not named.
 _TABLE = re.compile(
@@ -93,14 +93,14 @@ class Cql:
         patience: float = PATIENCE_SECONDS,
         requests: Requests | None = None,
     ) -> None:
-        self.contact = contact
+        self.contact: Contact = contact
         self._clock = clock
         self._patience = patience
         self._prepared: dict[str, PreparedStatement] = {}
         self._preparing = threading.Lock()
         self._closed = False
-        self.time = ClusterTime(clock, self._ask_time)
-        self.requests = requests or Requests()
+        self.time: ClusterTime = ClusterTime(clock, self._ask_time)
+        self.requests: Requests = requests or Requests()
         self._stamp_us = 0
         self._stamping = threading.Lock()
         try:

@@ -34,7 +34,7 @@ from cassq.frames import Frame, Place
 from cassq.ports import Ports
 from cassq.sealing import live_pipe, seal_pipe
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 # The header that binds a message to its dedup id.
 DEDUP_HEADER = "cassq-dedup"
@@ -94,7 +94,7 @@ class Once:
         self._rows = rows or ports.catalog
         self._queue = queue
         self.limited = limited
-        self.found = 0  # how many messages were there already
+        self.found: int = 0  # how many messages were there already
         self._dedup_ids = [None if each is None else check_dedup_id(each) for each in dedup_ids]
         self._before: dict[str, Dedup] = {}  # by id, what our next row takes the place of
         self._pipe_id = ""  # where rows of ours name, or may name, places

@@ -303,7 +303,7 @@ class LocalDoorbell(Doorbell):
     """A bell within one process: for tests and the simulation."""
 
     def __init__(self) -> None:
-        self.rung = threading.Event()
+        self.rung: threading.Event = threading.Event()
 
     def ring(self) -> None:
         self.rung.set()

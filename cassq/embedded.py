@@ -34,7 +34,7 @@ from cassq.stores import FILES, SIDECAR, agree_on_store
 if TYPE_CHECKING:
     from cassq.extents.sidecar.settings import Settings
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 CATALOG, PIPES, BELLS = "catalog.sqlite", "pipes", "bells"
 _OWN = {CATALOG, CATALOG + "-wal", CATALOG + "-shm", CATALOG + "-journal", PIPES, BELLS}

@@ -28,19 +28,19 @@ class Entry:
     def __init__(
         self, payload: bytes, header: bytes | None, key: bytes | None, batch: Batch | None = None
     ) -> None:
-        self.payload = payload
-        self.header = header
-        self.key = key
-        self.batch = batch
+        self.payload: bytes = payload
+        self.header: bytes | None = header
+        self.key: bytes | None = key
+        self.batch: Batch | None = batch
         self.lane: int | None = None  # of timer pipes
-        self.due_ms = 0  # in which it is due then
+        self.due_ms: int = 0  # in which it is due then
         self.intend: Intend | None = None
         self.future: Future[MessageId] | None = None
         self.wake: threading.Lock | None = None  # what its thread waits at
         self.after: Entry | None = None  # whom that thread wakes next
         self.flight: list[Entry] = []  # what its thread appends, as the leader
-        self.gone = False  # its thread left without waiting for the end
-        self.id = MessageId()
+        self.gone: bool = False  # its thread left without waiting for the end
+        self.id: MessageId = MessageId()
         self.ids: MessageIds | None = None
         self.error: Exception | None = None
 

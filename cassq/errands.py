@@ -25,7 +25,7 @@ from cassq.ports import Ports
 from cassq.ranges import RangeSet
 from cassq.sealing import end_of, live_pipe
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 BATCH_MESSAGES = 4096
 BATCH_BYTES = 4 * 1024 * 1024
@@ -137,7 +137,7 @@ class Errand(abc.ABC):
         self._dry_run = dry_run
         self._watch = watch
         self._cut_short = False
-        self.outcome = Outcome(dry_run=dry_run)
+        self.outcome: Outcome = Outcome(dry_run=dry_run)
         # A dry run takes no longer for a rate.
         rate = None if dry_run else rate
         self._brake = Brake(ports.clock, rate, limit, self._wants_end)

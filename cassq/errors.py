@@ -25,8 +25,8 @@ class CassqError(Exception):
 
     def __init__(self, message: str = "", *, hint: str = "", **fields: Any) -> None:
         doc = (type(self).__doc__ or type(self).__name__).strip().splitlines()[0]
-        self.message = message or doc
-        self.hint = hint or self.default_hint
+        self.message: str = message or doc
+        self.hint: str = hint or self.default_hint
         self.fields: dict[str, Any] = fields
         super().__init__(self.message)
 

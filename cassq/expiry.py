@@ -27,7 +27,7 @@ from cassq.ports import Ports
 from cassq.ranges import EMPTY, RangeSet
 from cassq.timers import schedule_next
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 READ_MESSAGES = 65_536
 READ_BYTES = 8 * 1024 * 1024

@@ -39,7 +39,7 @@ from cassq.queues import dead_letter_name, is_dead_letter_name, origin_of
 from cassq.sealing import live_pipe, seen_end
 from cassq.whereabouts import Content, Sight, Step, Times, said, step_of
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 SEARCHED_MESSAGES = 200_000
 SEARCH_BYTES = 8 * 1024 * 1024

@@ -29,8 +29,9 @@ from cassq.ports import Ports
 from cassq.pusher import Pusher
 from cassq.queue import Queue
 from cassq.queues import QueuePolicy
+from cassq.settings import QueueSettings
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 # The header that says before which cluster time a spilled message is not to be delivered.
 DUE_HEADER = "cassq-spill-due"
@@ -45,7 +46,7 @@ Went = Callable[[int, int], bool]
 _NAME = re.compile(r"(?P<name>.+)~(?P<id>[0-9a-f]{24})")
 
 # What a queue of a spool is made with: nothing in it gets lost, however often forwarding fails.
-SPOOL_POLICY = {
+SPOOL_POLICY: QueueSettings = {
     "claim_timeout": 60.0,
     "max_deliveries": 1_000_000,
     "sick_check": False,

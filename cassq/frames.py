@@ -89,11 +89,11 @@ class Extras:
         ids: Sequence[bytes | None] | None = None,
         dues_ms: int | Sequence[int] | None = None,
     ) -> None:
-        self.times_ms = times_ms
-        self.dues_ms = dues_ms
-        self.headers = headers
-        self.keys = keys
-        self.ids = ids
+        self.times_ms: int | Sequence[int] = times_ms
+        self.dues_ms: int | Sequence[int] | None = dues_ms
+        self.headers: Sequence[bytes | None] | None = headers
+        self.keys: Sequence[bytes | None] | None = keys
+        self.ids: Sequence[bytes | None] | None = ids
 
 
 def encode(

@@ -25,7 +25,7 @@ from cassq.ports import Ports
 from cassq.stats import GroupStats, QueueStats, queue_stats
 
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
-STEPS = {"minute": MINUTE_MS, "hour": HOUR_MS, "day": DAY_MS}
+STEPS: dict[str, int] = {"minute": MINUTE_MS, "hour": HOUR_MS, "day": DAY_MS}
 # What each step is made of, and how long it is kept.
 FINER = {HOUR_MS: MINUTE_MS, DAY_MS: HOUR_MS}
 KEPT_MS = {MINUTE_MS: 2 * DAY_MS, HOUR_MS: 60 * DAY_MS, DAY_MS: 1826 * DAY_MS}

@@ -82,21 +82,23 @@ class Holding:
         lock: Lock | None,
         epoch: int | None,
     ) -> None:
-        self.holder = holder
-        self.pipe_id = rows[0].pipe_id
-        self.deliveries = rows[0].deliveries
-        self.rows = list(rows)
-        self.due_ms = rows[0].due_ms
-        self.settled = RangeSet(span for row in rows for span in row.acked.ranges)
-        self.count = self.left = sum(row.count for row in rows) - len(self.settled)
-        self.claimed_ms = self.taken_ms = claimed_ms
-        self.lock = lock
-        self.epoch = epoch
-        self.pending = EMPTY
+        self.holder: Holder = holder
+        self.pipe_id: str = rows[0].pipe_id
+        self.deliveries: int = rows[0].deliveries
+        self.rows: list[Claim] = list(rows)
+        self.due_ms: int = rows[0].due_ms
+        self.settled: RangeSet = RangeSet(span for row in rows for span in row.acked.ranges)
+        self.count: int = sum(row.count for row in rows) - len(self.settled)
+        self.left: int = self.count
+        self.claimed_ms: int = claimed_ms
+        self.taken_ms: int = claimed_ms
+        self.lock: Lock | None = lock
+        self.epoch: int | None = epoch
+        self.pending: RangeSet = EMPTY
         self.backs: dict[Back, list[tuple[int, int]]] = {}
-        self.given = EMPTY
+        self.given: RangeSet = EMPTY
         self.given_singly: set[int] = set()
-        self.lost = False
+        self.lost: bool = False
         self.pieces: Sequence[Piece] = ()
 
     def settle(self, seqs: RangeSet) -> None:

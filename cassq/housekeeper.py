@@ -14,7 +14,7 @@ from collections.abc import Callable
 from cassq.clock import Clock, Nudge
 from cassq.errors import CassqError
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 # Does what is due; seconds until it wants to be called again.
 Tend = Callable[[], float]

@@ -13,7 +13,7 @@ class Ids:
 
     def __init__(self, source: random.Random | None = None) -> None:
         self._random = source or random.SystemRandom()
-        self.client = f"{self._random.getrandbits(48):012x}"
+        self.client: str = f"{self._random.getrandbits(48):012x}"
         self._numbers = itertools.count(1)
 
     def new(self, now_ms: int) -> str:

@@ -32,7 +32,7 @@ class LatePlace:
         self._requests = Requests()
         parts = [cast(Any, _Part(self, name, clock)) for name in ("catalog", "store", "locker")]
         catalog, store, locker = parts
-        self.embedded = Embedded(
+        self.embedded: Embedded = Embedded(
             Ports(catalog, store, locker, clock, Ids(), Life(), requests=self._requests),
             lambda _queue_id: PollingDoorbell(),
             self._abandon,

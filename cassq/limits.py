@@ -31,8 +31,9 @@ from cassq.queues import QueuePolicy
 from cassq.ranges import EMPTY, RangeSet
 from cassq.retries import MAXLEN, Bury, bury_or_leave
 from cassq.sealing import end_of, seen_end
+from cassq.settings import QueueSettings
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 LOOK_MS = 250
 DRAIN_LOOK_SECONDS = 0.05
@@ -59,11 +60,16 @@ def keeps(pipe: PipeRow, policy: QueuePolicy, now_ms: int) -> bool:
 # --- pausing and draining -----------------------------------------------------------------------
 
 
-def paused(value: bool, *, push: bool, pop: bool) -> dict[str, bool]:
+def paused(value: bool, *, push: bool, pop: bool) -> QueueSettings:
     """The settings that pause or resume what is named; UsageError when nothing is."""
     if not push and not pop:
         raise UsageError("neither pushing nor popping is named", hint="name one, or both")
-    return {name: value for name, named in (("push_paused", push), ("pop_paused", pop)) if named}
+    changes = QueueSettings()
+    if push:
+        changes["push_paused"] = value
+    if pop:
+        changes["pop_paused"] = value
+    return changes
 
 
 def drained(clock: Clock, left_now: Callable[[], int], seconds: float, learnt_ms: int) -> int:

@@ -27,7 +27,7 @@ from cassq.ports import Ports
 from cassq.ranges import RangeSet
 from cassq.sealing import seal_pipe
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 # Pushes a batch, telling its places first.
 Append = Callable[[Batch, Intend], object]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import chain, repeat
-from typing import NamedTuple, Protocol, overload
+from typing import ClassVar, NamedTuple, Protocol, overload
 
 from cassq.batches import SpilledReceipt
 from cassq.bundles import Bundle
@@ -34,8 +34,8 @@ class Message:
     __slots__ = ("_bundle", "_keeper", "payload", "seq")
 
     def __init__(self, payload: bytes, seq: int, bundle: Bundle, keeper: Keeper) -> None:
-        self.payload = payload
-        self.seq = seq
+        self.payload: bytes = payload
+        self.seq: int = seq
         self._bundle = bundle
         self._keeper = keeper
 
@@ -144,7 +144,7 @@ class Messages(Sequence[Message]):
     __slots__ = ("_count", "runs")
 
     def __init__(self, runs: Sequence[Run] = ()) -> None:
-        self.runs = runs
+        self.runs: Sequence[Run] = runs
         self._count = sum(len(run.seqs) for run in runs)
 
     @property
@@ -196,7 +196,7 @@ class Messages(Sequence[Message]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, (Messages, list)) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"Messages({list(self)})"
@@ -222,13 +222,15 @@ class SpilledId(MessageId):
 class MessageIds(Sequence[str]):
     """The ids of messages pushed together, made when they are looked at.
 
+    To type checkers it is a sequence of str, so that `list(ids)` is a list[str] as everywhere; one
+    id of it, `ids[0]`, is a `MessageId`, and so is each that an iteration gives.
     runs: (pipe id, first seq, count) of each run; a `SpilledReceipt` for those in the spool.
     """
 
     __slots__ = ("runs",)
 
     def __init__(self, runs: Sequence[tuple[str, int, int]]) -> None:
-        self.runs = runs
+        self.runs: Sequence[tuple[str, int, int]] = runs
 
     def __len__(self) -> int:
         return sum(count for _, _, count in self.runs)
@@ -238,15 +240,15 @@ class MessageIds(Sequence[str]):
         """How many of them are in the client's local spool, and on their way to the queue."""
         return sum(run[2] for run in self.runs if isinstance(run, SpilledReceipt))
 
-    def __iter__(self) -> Iterator[MessageId]:
+    def __iter__(self) -> Iterator[str]:
         for run in self.runs:
             yield from ids_of_run(run)
 
     @overload
     def __getitem__(self, index: int) -> MessageId: ...
     @overload
-    def __getitem__(self, index: slice) -> list[MessageId]: ...
-    def __getitem__(self, index: int | slice) -> MessageId | list[MessageId]:
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> MessageId | list[str]:
         if isinstance(index, slice):
             return [*self][index]
         at = index + len(self) if index < 0 else index
@@ -260,7 +262,7 @@ class MessageIds(Sequence[str]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, (MessageIds, list)) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"MessageIds({list(self.runs)})"

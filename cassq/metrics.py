@@ -17,7 +17,7 @@ from cassq.requests import Requests
 from cassq.stats import QueueStats, queue_stats
 from cassq.tallies import Tallies, Tally
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 COUNTER, GAUGE = "counter", "gauge"
 

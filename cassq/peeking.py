@@ -16,7 +16,7 @@ from cassq.frames import Frame, Place
 from cassq.ports import Ports
 from cassq.queues import dead_letter_name
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 PEEK_BYTES = 8 * 1024 * 1024
 READ_MESSAGES = 4096

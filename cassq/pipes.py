@@ -32,7 +32,7 @@ from cassq.queues import QueuePolicy
 from cassq.sealing import STRAY_MS, seal_pipe
 from cassq.tallies import Tally
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 CARRY_OVERS_MAX = 4
 TEND_SECONDS = 1.0
@@ -90,8 +90,8 @@ class Appender:
         self._pipe: OpenPipe | None = None
         self._ready: OpenPipe | None = None
         self._failing = False  # whether the last write has failed
-        self.rolls = 0
-        self.written_bytes = 0  # of frames, without their headers
+        self.rolls: int = 0
+        self.written_bytes: int = 0  # of frames, without their headers
 
     # --- appending ----------------------------------------------------------------------------
 

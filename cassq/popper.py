@@ -33,6 +33,7 @@ from cassq.ports import Ports, operation
 from cassq.ranges import RangeSet
 from cassq.retries import Bury
 from cassq.settling import Settler
+from cassq.tallies import Tally
 
 logger = logging.getLogger("cassq")
 
@@ -65,7 +66,7 @@ class Popper:
         self._group = group
         self._claimer = Claimer(ports, queue, group, bury)
         self._settler = Settler(ports, self._claimer, self._finished, group().name)
-        self.tally = self._settler.tally
+        self.tally: Tally = self._settler.tally
         self._doorbell = doorbell
         self._waiter = doorbell.listen()
         self._hurry = hurry

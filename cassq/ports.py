@@ -22,8 +22,8 @@ class _Mine(threading.local):
     thread waits for messages, when it holds nothing."""
 
     def __init__(self) -> None:
-        self.calling = threading.Lock()
-        self.waiting = threading.Lock()
+        self.calling: threading.Lock = threading.Lock()
+        self.waiting: threading.Lock = threading.Lock()
 
 
 class Life:
@@ -42,8 +42,8 @@ class Life:
         """in_catalog: whether this thread is inside a step of the catalog that must not be entered
         twice; some long calls, such as merging dead letters, are calls only then."""
         self._in_catalog = in_catalog
-        self.closed = False
-        self.forked = False
+        self.closed: bool = False
+        self.forked: bool = False
         self.later: list[tuple[int, Callable[[], object]]] = []  # with the thread that shall do it
         self._mine = _Mine()
 

@@ -20,7 +20,7 @@ from cassq.ports import Ports
 from cassq.ranges import RangeSet
 from cassq.sealing import end_of
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 TRIES_MAX = 16
 

@@ -9,8 +9,8 @@ class PushPace:
     __slots__ = ("_since_ms", "count", "rate")
 
     def __init__(self, now_ms: int) -> None:
-        self.count = 0  # messages since it was last measured
-        self.rate = 0  # messages a second, then
+        self.count: int = 0  # messages since it was last measured
+        self.rate: int = 0  # messages a second, then
         self._since_ms = now_ms
 
     def measure(self, now_ms: int) -> int:

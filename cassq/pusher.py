@@ -56,7 +56,7 @@ class Pusher:
         patient: bool = True,
     ) -> None:
         patient = patient and spool is None
-        self.tally = Tally()
+        self.tally: Tally = Tally()
         self._appenders = Appenders(ports, queue, group_id, patient=patient, tally=self.tally)
         self._intake = Intake(ports, queue, self._appenders, bury, spool)
         self._clock = ports.clock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from cassq.arguments import check_count, check_seconds
 from cassq.audit import Audit, audit_queue
@@ -42,6 +42,7 @@ from cassq.queues import (
     is_dead_letter_name,
 )
 from cassq.retries import Bury
+from cassq.settings import GroupSettings, QueueSettings, Start, State, Step
 from cassq.spilling import Spool
 from cassq.stats import QueueStats
 from cassq.tallies import Tally
@@ -68,7 +69,7 @@ class Owner(Protocol):
     def hurry(self, tend: Tend, seconds: float) -> None: ...
     def call_soon(self, tend: Tend) -> None: ...
     def opened(self, thing: Pusher | Popper, queue: Queue) -> None: ...
-    def own_queue(self, name: str, **policy: Any) -> Queue: ...
+    def own_queue(self, name: str, **policy: Unpack[QueueSettings]) -> Queue: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,14 +182,14 @@ class Queue:
     # --- policies and groups --------------------------------------------------------------------
 
     @operation
-    def update(self, **policy: Any) -> QueuePolicy:
+    def update(self, **policy: Unpack[QueueSettings]) -> QueuePolicy:
         """Change settings; running clients take them up within one lease. The new policy.
 
         Raises ConfigError for a setting that does not exist or cannot be changed.
         """
         return self._update(policy)
 
-    def _update(self, policy: dict[str, Any]) -> QueuePolicy:
+    def _update(self, policy: QueueSettings) -> QueuePolicy:
         for _ in range(CHANGE_TRIES):
             row = self._load()
             new = changed(row.policy, policy)
@@ -206,7 +207,11 @@ class Queue:
 
     @operation
     def create_group(
-        self, name: str, *, start: str | datetime = "beginning", **policy: Any
+        self,
+        name: str,
+        *,
+        start: Start | datetime = "beginning",
+        **policy: Unpack[GroupSettings],
     ) -> Group:
         """Make a consumer group, which gets every message from `start` on.
 
@@ -239,7 +244,7 @@ class Queue:
         return Group(existing.name, existing.policy)
 
     @operation
-    def update_group(self, name: str, **policy: Any) -> Group:
+    def update_group(self, name: str, **policy: Unpack[GroupSettings]) -> Group:
         """Change a group's settings; running poppers take them up within a second."""
         row = self._group(name)
         new = changed(row.policy, policy)
@@ -340,7 +345,7 @@ class Queue:
 
     @operation
     def peek(
-        self, max_messages: int = 10, *, group: str = "default", state: str | None = None
+        self, max_messages: int = 10, *, group: str = "default", state: State | None = None
     ) -> list[Peeked]:
         """The next messages a group has not committed, oldest pipe first, with no effect on them.
 
@@ -385,7 +390,7 @@ class Queue:
         self,
         group: str | None = "default",
         *,
-        step: str = "minute",
+        step: Step = "minute",
         since: datetime | float | None = None,
     ) -> list[Point]:
         """Totals, depths and rates by minute, hour or day, oldest first.

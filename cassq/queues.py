@@ -9,19 +9,22 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from cassq.errors import ConfigError, InvalidNameError
+from cassq.settings import Compression, Consistency, Overflow
 
 NAME_LENGTH_MAX = 200
 RETRY_STEPS_MAX = 100
 RETRY_SECONDS_MAX = 365 * 86400
 _POLICIES_KEPT = 1024
 KEPT_SECONDS_MAX = 10 * 365 * 86400
-OVERFLOWS = ("reject", "drop-oldest")
+CONSISTENCIES: tuple[Consistency, ...] = get_args(Consistency)
+COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
+OVERFLOWS: tuple[Overflow, ...] = get_args(Overflow)
 _PART = r"[A-Za-z0-9._-]+"
 _QUEUE_NAME = re.compile(rf"{_PART}|(?:/{_PART})+")
 _GROUP_NAME = re.compile(_PART)
@@ -70,7 +73,7 @@ class QueuePolicy:
     """How a queue behaves; every field can be changed later except `consistency`."""
 
     # "ap": many pipes side by side. "cp": one at a time, strict order.
-    consistency: str = "ap"
+    consistency: Consistency = "ap"
     # Seconds a popper may keep messages before they are delivered again.
     claim_timeout: float = 30.0
     # Deliveries of a message to a group before it becomes a dead letter.
@@ -102,7 +105,7 @@ class QueuePolicy:
     # Seconds without a push after which a pusher seals its pipe.
     idle_seal: float = 60.0
     # Frames are compressed with "none", "zstd" or "lz4".
-    compression: str = "none"
+    compression: Compression = "none"
     # Seconds from its push, or from its due time, after which a message is not delivered any more.
     message_ttl: float | None = None
     # Seconds that a pipe is kept after its seal although every group has committed all of it, so
@@ -113,7 +116,7 @@ class QueuePolicy:
     # How many messages may be not yet committed by the slowest group ...
     max_length: int | None = None
     # ... before a push is refused ("reject"), or the oldest go to the dead letters ("drop-oldest").
-    overflow: str = "reject"
+    overflow: Overflow = "reject"
     # While paused, pushes are refused and pops find nothing.
     push_paused: bool = False
     pop_paused: bool = False
@@ -131,9 +134,9 @@ class QueuePolicy:
     alert_stalled: float | None = None
 
     def __post_init__(self) -> None:
-        if self.consistency not in ("ap", "cp"):
+        if self.consistency not in CONSISTENCIES:
             raise ConfigError(f"consistency is 'ap' or 'cp', not {self.consistency!r}")
-        if self.compression not in ("none", "zstd", "lz4"):
+        if self.compression not in COMPRESSIONS:
             raise ConfigError(f"compression is none, zstd or lz4, not {self.compression!r}")
         _check_seconds(self, "claim_timeout", 0.05, 7 * 86400)
         _check_seconds(self, "max_push_time_of_pipe", 0.05, 365 * 86400)
@@ -256,7 +259,7 @@ Policy = QueuePolicy | GroupPolicy
 P = TypeVar("P", QueuePolicy, GroupPolicy)
 
 
-def changed(policy: P, changes: dict[str, Any]) -> P:
+def changed(policy: P, changes: Mapping[str, Any]) -> P:
     """`policy` with `changes` made; ConfigError names a setting that does not exist."""
     known = [field.name for field in fields(policy)]
     for name in changes:

@@ -69,7 +69,7 @@ class Retaker:
         self._window = window
         self._name = name
         self._version = version
-        self.remnants = Remnants()
+        self.remnants: Remnants = Remnants()
 
     def retake(
         self, due: Sequence[Claim], limit: int, holder: Holder, timeout_ms: int, *, joint: bool

@@ -22,7 +22,7 @@ from cassq.moves import arrived, finish, held_by
 from cassq.ports import Ports
 from cassq.queues import dead_letter_name
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 # The header of a dead letter that holds its death record, as JSON.
 DEATH_HEADER = "cassq-death"

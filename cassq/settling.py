@@ -50,11 +50,11 @@ class Settler:
         self._finished = finished
         self._dirty: dict[Holding, None] = {}
         self._unsure: list[tuple[Holding, Claim, list[Claim]]] = []  # writes of unknown outcome
-        self.flush_ms = 0  # when the acks not yet written are to be
-        self.acks_written = False  # by the last flush
+        self.flush_ms: int = 0  # when the acks not yet written are to be
+        self.acks_written: bool = False  # by the last flush
         self.holdings: dict[Holding, None] = {}
-        self.tally = Tally(group)
-        self.pace = Pace(int(ports.ids.client, 16))
+        self.tally: Tally = Tally(group)
+        self.pace: Pace = Pace(int(ports.ids.client, 16))
 
     def take(self, holding: Holding, pieces: Sequence[Piece]) -> None:
         """Keep a new holding. pieces: its messages."""

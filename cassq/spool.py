@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Unpack
 
 from cassq.batches import Batch, Receipt, SpilledReceipt
 from cassq.catalog.rows import QueueRow
@@ -31,9 +31,10 @@ from cassq.ports import Ports
 from cassq.pusher import Pusher
 from cassq.queue import Queue
 from cassq.queues import QueuePolicy
+from cassq.settings import QueueSettings
 from cassq.spilling import Doubt
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 # How often the cluster is tried while it does not answer, and how often the directory is looked
 # at for what others left there.
@@ -46,7 +47,7 @@ class Place(Protocol):
 
     ports: Ports
 
-    def own_queue(self, name: str, **policy: Any) -> Queue: ...
+    def own_queue(self, name: str, **policy: Unpack[QueueSettings]) -> Queue: ...
     def queues(self, prefix: str = "") -> list[Queue]: ...
     def close(self) -> None: ...
 
@@ -85,8 +86,8 @@ class Spool:
         self._stopped = False  # whether what is under way is broken off
         self._told: dict[str, str] = {}
         self._since = 0  # messages spilled since the cluster stopped to answer
-        self.down = False
-        self.found = 0
+        self.down: bool = False
+        self.found: int = 0
 
     # --- what pushers ask -----------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ from cassq.limits import lengths
 from cassq.pipes import Appender, OpenPipe
 from cassq.ports import Ports
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 DRIVER_LEASE_MS = 60_000
 BEAT_SECONDS = 10.0

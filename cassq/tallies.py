@@ -34,15 +34,29 @@ class Tally:
 
     __slots__ = (*COUNTS, "failures", "group", "over", "push_failures")
 
+    pushed: int
+    spilled: int
+    forwarded: int
+    found: int
+    carried_over: int
+    doubtful: int
+    refused: int
+    written_bytes: int
+    popped: int
+    redelivered: int
+    committed: int
+    rolled_back: int
+    released: int
+    dead: int
+    lost: int
+
     def __init__(self, group: str = "") -> None:
-        self.group = group
-        self.pushed = self.spilled = self.forwarded = self.found = 0
-        self.carried_over = self.doubtful = self.refused = self.written_bytes = 0
-        self.popped = self.redelivered = self.committed = 0
-        self.rolled_back = self.released = self.dead = self.lost = 0
+        self.group: str = group
+        for name in COUNTS:
+            setattr(self, name, 0)
         self.push_failures: Counter[str] = Counter()
         self.failures: Counter[tuple[str, str]] = Counter()
-        self.over = False  # nothing will be added any more
+        self.over: bool = False  # nothing will be added any more
 
     def watched(self, operation: str) -> Watched:
         """A `with` block whose errors are counted, and raised."""

@@ -32,7 +32,7 @@ from cassq.frames import Place
 from cassq.ports import Ports
 from cassq.sharing import answered
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 HORIZON_MS = 60_000  # how near a pipe's time must be for it to be looked into
 LISTED = 256

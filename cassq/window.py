@@ -36,10 +36,10 @@ class View:
     __slots__ = ("cursor", "follows", "reader", "row")
 
     def __init__(self, row: PipeRow) -> None:
-        self.row = row
+        self.row: PipeRow = row
         self.reader: ExtentReader | None = None
         self.cursor: Cursor | None = None
-        self.follows = not row.predecessor  # the predecessor is known to be done
+        self.follows: bool = not row.predecessor  # the predecessor is known to be done
 
 
 class Readers:
@@ -89,9 +89,9 @@ class Window:
         self._views: dict[str, View] = {}
         self._refreshed_ms = -REFRESH_MS
         self._limit = LISTED_MIN
-        self.truncated = False  # the last listing was cut off
+        self.truncated: bool = False  # the last listing was cut off
         self._round: set[str] = set()
-        self.readers = Readers(ports.store.reader)
+        self.readers: Readers = Readers(ports.store.reader)
         # Pipes that cannot be read, each told to the user once, and left alone from then on.
         self.broken: dict[str, CassqError] = {}
         self.untold: list[CassqError] = []

@@ -11,13 +11,14 @@ from bench.peers.cassq import as_cassq
 from bench.plan import SIZES, Plan
 from bench.scenarios.cassandra import OWN, THREE
 from bench.scenarios.scenario import Case, Column, Scenario
+from cassq.settings import Consistency
 
 SECONDS_MAX = 300.0
 # A conditional write takes as long whatever its size: frames of 300 to 500 KB make the most of it.
 FRAME_BYTES = 400_000
 # Pushed to one queue before it is the other's turn: that both meet the same machine.
 BURST_FRAMES = 10
-POLICIES = ("ap", "cp")
+POLICIES: tuple[Consistency, ...] = ("ap", "cp")
 
 
 def push_both(_gate: Gate, seat: Seat, seconds: float) -> Figures:
@@ -31,8 +32,8 @@ def push_both(_gate: Gate, seat: Seat, seconds: float) -> Figures:
         queue = client.create_queue(f"{seat.place.queue}-{policy}", consistency=policy)
         pushers[policy] = queue.pusher()
         pushers[policy].push_many(load)
-    pushed = dict.fromkeys(POLICIES, 0)
-    spent = dict.fromkeys(POLICIES, 0.0)
+    pushed: dict[str, int] = dict.fromkeys(POLICIES, 0)
+    spent: dict[str, float] = dict.fromkeys(POLICIES, 0.0)
     while min(spent.values()) < seconds:
         for policy, pusher in pushers.items():
             started = perf_counter()
@@ -45,7 +46,7 @@ def push_both(_gate: Gate, seat: Seat, seconds: float) -> Figures:
         client.delete_queue(f"{seat.place.queue}-{policy}")
     peer.close()
     peer.drop()
-    rates = {policy: rate(pushed[policy], spent[policy]) for policy in POLICIES}
+    rates: dict[str, float] = {policy: rate(pushed[policy], spent[policy]) for policy in POLICIES}
     return {**rates, "times": rates["ap"] / rates["cp"]}
 
 

@@ -20,6 +20,7 @@ from bench.plan import Plan
 from bench.scenarios.scenario import Case, Column, Scenario
 from cassq.cli.reap import PATIENCE_SECONDS
 from cassq.client import PASSING_LEASE
+from cassq.settings import Durability
 
 SECONDS_MAX = 900.0
 WAITING = 10  # messages in each pipe
@@ -32,7 +33,7 @@ QUEUES, PIPES = "reap/queues", "reap/pipes"
 ALONE, DAEMON, FLAT_OUT, PASSING = "alone", "daemon", "flat_out", "passing"
 
 
-def connect(seat: Seat, durability: str = "disk") -> cassq.Client:
+def connect(seat: Seat, durability: Durability = "disk") -> cassq.Client:
     return cassq.connect(f"file://{seat.place.directory.resolve()}", durability=durability)
 
 

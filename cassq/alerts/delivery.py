@@ -26,7 +26,7 @@ from cassq.alerts.targets import Target
 from cassq.clock import Stopwatch
 from cassq.version import __version__
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 GRACE_SECONDS = 1.0
 ERROR_BYTES = 500

@@ -23,7 +23,7 @@ from cassq.queues import dead_letter_name, is_dead_letter_name, origin_of
 from cassq.rounds import last_round
 from cassq.stats import GroupStats, queue_stats
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 LETTERS_LOOKED = 1000
 CLAIM_MARGIN_MS = 30_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -12,12 +12,16 @@ from cassq.cli.policies import INHERIT, given, given_at_least_one, group_options
 from cassq.cli.verb import Invocation, Verb, queue_argument, sure_to_delete
 from cassq.errors import GroupNotFoundError
 from cassq.queue import Group
+from cassq.settings import Start
+
+STARTS: tuple[Start, ...] = get_args(Start)
 
 
-def start_of(value: str) -> str | datetime:
+def start_of(value: str) -> Start | datetime:
     """Where a group starts: beginning, now, or a time."""
-    if value in ("beginning", "now"):
-        return value
+    for word in STARTS:
+        if value == word:
+            return word
     try:
         start = datetime.fromisoformat(value)
     except ValueError:
@@ -62,7 +66,7 @@ def group() -> None:
 @group_options(defaults=True)
 @click.pass_obj
 def create(
-    call: Invocation, /, queue: str, name: str, start: str | datetime, **settings: Any
+    call: Invocation, /, queue: str, name: str, start: Start | datetime, **settings: Any
 ) -> None:
     """Make a consumer group of a queue.
 

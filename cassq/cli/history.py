@@ -13,12 +13,13 @@ from cassq.cli.chart import Series, chart_lines
 from cassq.errors import UsageError
 from cassq.history import STEPS, Point
 from cassq.queue import Queue
+from cassq.settings import Step
 
 _NOTHING = "nothing is known of this time: minutes are noted while a client or `cassq reap` runs"
 
 
 def look_back(
-    queue: Queue, group: str | None, step: str, since: float | None
+    queue: Queue, group: str | None, step: Step, since: float | None
 ) -> dict[str, list[Point]]:
     """The history of one group, or of every group, by name."""
     names = [group] if group is not None else [found.name for found in queue.groups()]

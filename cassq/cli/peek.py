@@ -14,6 +14,7 @@ from cassq.decoding import FORMATS, Decoder, decoder
 from cassq.errors import UsageError
 from cassq.peeking import STATES, Peeked
 from cassq.queue import PEEK_MAX
+from cassq.settings import State
 
 
 @click.command(
@@ -60,7 +61,7 @@ def peek(
     queue: str,
     group: str,
     limit: int,
-    state: str | None,
+    state: State | None,
     decode: str | None,
     descriptor_set: Path | None,
     raw: bool,

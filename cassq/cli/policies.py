@@ -11,7 +11,7 @@ import click
 
 from cassq.cli.verb import seconds
 from cassq.errors import UsageError
-from cassq.queues import OVERFLOWS, GroupPolicy, QueuePolicy
+from cassq.queues import COMPRESSIONS, CONSISTENCIES, OVERFLOWS, GroupPolicy, QueuePolicy
 
 F = TypeVar("F", bound=Callable[..., Any])
 Kind = type[QueuePolicy] | type[GroupPolicy]
@@ -41,9 +41,9 @@ _CONVERT: dict[Any, tuple[Callable[[str], Any], str]] = {
     tuple[float, ...]: (_times, "SECONDS,..."),
 }
 
-CHOICES = {
-    "consistency": ("ap", "cp"),
-    "compression": ("none", "zstd", "lz4"),
+CHOICES: dict[str, tuple[str, ...]] = {
+    "consistency": CONSISTENCIES,
+    "compression": COMPRESSIONS,
     "overflow": OVERFLOWS,
 }
 

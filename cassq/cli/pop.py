@@ -106,8 +106,8 @@ class Popping:
     """
 
     def __init__(self, popper: Popper, stop: Stop, *, ack: bool, as_json: bool) -> None:
-        self.failed = False
-        self.given_back = 0
+        self.failed: bool = False
+        self.given_back: int = 0
         self._popper = popper
         self._stop = stop
         self._ack = ack

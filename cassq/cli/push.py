@@ -45,8 +45,8 @@ class Pushing:
     """What was pushed so far."""
 
     def __init__(self, pusher: Pusher, headers: dict[str, str], key: bytes | None) -> None:
-        self.count = 0
-        self.done_bytes = 0
+        self.count: int = 0
+        self.done_bytes: int = 0
         self._pusher = pusher
         self._headers = headers
         self._key = key

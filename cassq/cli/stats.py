@@ -20,6 +20,7 @@ from cassq.clock import SystemClock
 from cassq.errors import UsageError
 from cassq.history import STEPS, WINDOWS_MS, Rates, Windows
 from cassq.requests import REQUESTS
+from cassq.settings import Step
 from cassq.stats import QueueStats
 from cassq.troubles import TROUBLES
 
@@ -145,21 +146,22 @@ def _show_history(
     call: Invocation,
     client: Client,
     name: str,
-    step: str | None,
+    step: Step | None,
     since: float | None,
     group: str | None,
     image: Path | None,
 ) -> None:
-    queue, step = client.queue(name), step or "minute"
-    found = past.look_back(queue, group, step, since)
+    queue = client.queue(name)
+    chosen: Step = step or "minute"
+    found = past.look_back(queue, group, chosen, since)
     if image is not None:
-        past.write_image(queue, step, found, image)
+        past.write_image(queue, chosen, found, image)
     if call.as_json:
-        output.document(past.document(queue, step, found))
+        output.document(past.document(queue, chosen, found))
     elif image is not None:
         output.say(f"wrote {image}")
     else:
-        past.show(queue, step, found)
+        past.show(queue, chosen, found)
 
 
 def _watch(call: Invocation, client: Client, queue: str | None, every: float, stop: Stop) -> None:

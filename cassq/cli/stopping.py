@@ -28,7 +28,7 @@ class Stop:
     """The wish to end, for a `with` block. signum: the signal that came, 0 while none has."""
 
     def __init__(self) -> None:
-        self.signum = 0
+        self.signum: int = 0
         self._event = threading.Event()
         self._interruptible = False
         self._former: dict[int, Any] = {}

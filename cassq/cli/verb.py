@@ -93,9 +93,10 @@ class Verb(click.Command):
     ) -> None:
         super().__init__(*args, **attributes)
         self.connects = connects
-        self.examples = list(examples)
-        self.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in self.examples)
-        self.params += options_of_all()
+        self.examples: list[str] = list(examples)
+        lines = [f"  {line}" for line in self.examples]
+        self.epilog: str | None = "\n".join(["\b", "Examples:", *lines])
+        self.params.extend(options_of_all())
 
     def invoke(self, ctx: click.Context) -> Any:
         if self.connects:  # most of what takes time to load, while Ctrl-C ends it at once

@@ -56,7 +56,7 @@ from cassq.frames import Place
 from cassq.os_errors import explained, translated
 
 _draft_numbers = itertools.count(1)
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 SUFFIX = ".pipe"
 WORDS = ".page"

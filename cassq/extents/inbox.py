@@ -19,7 +19,7 @@ class Inbox:
     __slots__ = ("_buffer", "_end", "_start", "limit")
 
     def __init__(self, limit: int = MESSAGE_BYTES_MAX) -> None:
-        self.limit = limit
+        self.limit: int = limit
         self._buffer = bytearray(BUFFER_BYTES)
         self._start = 0
         self._end = 0

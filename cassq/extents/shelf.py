@@ -57,7 +57,7 @@ from cassq.extents.words import (
 )
 from cassq.frames import HEADER_SIZE, FrameError
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 
 class Outcome(NamedTuple):

@@ -98,7 +98,7 @@ class HeldGrip(Grip):
         super().__init__(name, token, waited=waited)
         self.depth = 1
         self.due_ms = 0
-        self.mutex = threading.Lock()
+        self.mutex: threading.Lock = threading.Lock()
 
 
 class HazelcastSession(Session):
@@ -259,7 +259,7 @@ class CpSession(HazelcastSession):
         # The driver shows it nowhere else.
         session = self._client._proxy_session_manager._sessions[group]
         self._session_ms = int(session.ttl * 1000)
-        self.beat_ms = max(1, self._session_ms // _BEATS)
+        self.beat_ms: int = max(1, self._session_ms // _BEATS)
         self.confirm(sent_ms, self._session_ms)
 
     def _lock(self, name: str) -> Any:

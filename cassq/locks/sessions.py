@@ -22,7 +22,7 @@ from cassq.clock import Clock
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError, ClosedError
 from cassq.locks.port import Lock, Locker
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 OnLoss = Callable[[Lock], None]
 
@@ -50,8 +50,8 @@ class Session(abc.ABC):
     def __init__(self, clock: Clock, ended: Callable[[], None]) -> None:
         """ended: called when the session is over, by any thread; returns at once."""
         self.clock = clock
-        self.over = False
-        self.sure_until_ms = clock.boot_ms()
+        self.over: bool = False
+        self.sure_until_ms: int = clock.boot_ms()
         self._ended = ended
 
     @abc.abstractmethod
@@ -107,11 +107,11 @@ class SessionLock(Lock):
         due_ms: int,
         on_loss: OnLoss | None,
     ) -> None:
-        self.name = grip.name
-        self.token = grip.token
+        self.name: str = grip.name
+        self.token: int = grip.token
         self.session = session
         self.grip = grip
-        self.due_ms = due_ms
+        self.due_ms: int = due_ms
         self._locker = locker
         self._on_loss = on_loss
         self._over = False
@@ -171,7 +171,7 @@ class SessionLocker(Locker):
         self, kind: str, open_session: Callable[[Callable[[], None]], Session], clock: Clock
     ):
         """Open a session. Raises ConfigError and BackendUnavailableError as `open_session` does."""
-        self.mutex = threading.Lock()
+        self.mutex: threading.Lock = threading.Lock()
         self.locks: set[SessionLock] = set()
         self._clock = clock
         self._open_session = open_session

@@ -90,7 +90,7 @@ class NodeGrip(Grip):
         super().__init__(name, token, waited=waited)
         self.path = path
         self.version = 0
-        self.mutex = threading.Lock()
+        self.mutex: threading.Lock = threading.Lock()
 
 
 class Seen(NamedTuple):
@@ -150,7 +150,7 @@ class ZooKeeperSession(Session):
         self._session_ms = int(self._client._session_timeout)
         self._sure_ms = int(self._session_ms * _SURE_PART)
         self._call_seconds = self._session_ms / 1000
-        self.beat_ms = max(1, self._session_ms // _BEATS)
+        self.beat_ms: int = max(1, self._session_ms // _BEATS)
         with self._translated("opening"):
             self._client.ensure_path_async(self._root, self._acl).get(timeout=self._call_seconds)
         # Anybody may ask whether a node is there; to read it needs the right user.

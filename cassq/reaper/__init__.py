@@ -84,7 +84,7 @@ class Reaper:
         self._passes = {each.name: each for each in passes}
         self.dry_run = False
         self.targets: Sequence[Target] = ()
-        self.patience = 0.2
+        self.patience: float = 0.2
         self._counts: Counter[tuple[str, str]] = Counter()
 
     @property

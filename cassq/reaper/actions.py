@@ -12,7 +12,7 @@ from cassq.catalog.rows import QueueRow
 from cassq.errors import BackendError, CassqError, CorruptionError
 from cassq.ports import Ports
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 PLANNED, DONE, VOID, FAILED = "planned", "done", "void", "failed"
 

@@ -66,7 +66,7 @@ class Repair(Pass):
         super().__init__(ports)
         self._patience = patience
         self._walk = Walk(ports)
-        self.unfinished = False
+        self.unfinished: bool = False
 
     def run(self, scope: Scope, *, dry_run: bool) -> list[Action]:
         """Cost: nothing where a store has no replicas to look after. Else a read of the sidecars,

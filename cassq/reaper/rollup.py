@@ -18,7 +18,7 @@ from cassq.history import EVERYTHING, MINUTE_MS
 from cassq.ports import Ports
 from cassq.reaper.actions import DONE, FAILED, PLANNED, Action, Pass, Scope
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 AT_ONCE = 8
 

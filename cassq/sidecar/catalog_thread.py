@@ -12,7 +12,7 @@ from cassq.catalog.port import Catalog
 from cassq.clock import Stopwatch
 from cassq.errors import BackendUnavailableError, CassqError, ConfigError
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from cassq.clock import Stopwatch
 from cassq.errors import BackendError, CassqError
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 # Called when it is durable, or with the reason why nobody knows whether it is.
 Then = Callable[[BackendError | None], None]
@@ -29,9 +29,9 @@ class Committer:
         self._thread = ThreadPoolExecutor(1, "cassq-sync")
         self._waiting: list[Then] = []
         self._running = False
-        self.syncs = 0
-        self.seconds = 0.0
-        self.failures = 0
+        self.syncs: int = 0
+        self.seconds: float = 0.0
+        self.failures: int = 0
 
     def after_sync(self, then: Then) -> None:
         """Call `then` in the loop when everything that was done until now is on disk."""

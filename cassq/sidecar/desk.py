@@ -31,7 +31,7 @@ from cassq.sidecar.committer import Committer
 from cassq.sidecar.load import Load
 from cassq.sidecar.waiters import Waiter, Waiters
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 Answer = Callable[[Reply | RefusedError], None]
 # Requests that take their time, and are carried out beside others.
@@ -62,7 +62,7 @@ class Desk:
         self.shelf = shelf
         self._load = load
         self.committer = committer
-        self.closed = False
+        self.closed: bool = False
         self.slow: dict[type[Scrub] | type[Replicate], Slow] = {}
         self.requests: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from cassq.errors import CassqError, ConfigError, MissingExtraError
 from cassq.extents.sidecar.link import host_and_port
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 REQUEST_SECONDS = 5.0
 REQUEST_BYTES_MAX = 8 * 1024

@@ -17,7 +17,7 @@ from cassq.errors import BackendError
 from cassq.extents.shelf import Shelf
 from cassq.sidecar.catalog_thread import CatalogThread
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 LEASE_MS = 10_000
 
@@ -35,7 +35,7 @@ class Registration:
         failure: Callable[[], str],
         state: SidecarState = SidecarState.UP,
     ) -> None:
-        self.state = state
+        self.state: SidecarState = state
         self._catalog = catalog
         self._shelf = shelf
         self._row = row

@@ -16,7 +16,7 @@ from cassq.clock import Clock
 from cassq.errors import BackendError, ConfigError, StorageFullError
 from cassq.extents.engine import Engine
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 LOOK_SECONDS = 1.0
 PAUSE_MS, PAUSE_MAX_MS = 2_000, 300_000
@@ -54,7 +54,7 @@ class Reopening:
     def __init__(
         self, open_it: Callable[[], Engine], clock: Clock, look_seconds: float = LOOK_SECONDS
     ) -> None:
-        self.times = 0
+        self.times: int = 0
         self._open = open_it
         self._clock = clock
         self._look_seconds = look_seconds

@@ -21,7 +21,7 @@ from cassq.sidecar.replicating import Replicating
 from cassq.sidecar.scrubbing import Scrubbing
 from cassq.sidecar.server import Server
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 # A writer that was asked to leave and has not come back for so long has left.
 QUIET_SECONDS = 1.0
@@ -35,15 +35,17 @@ class Sidecar:
     """
 
     def __init__(self, engine: Engine, door: Door, clock: Clock, access: Access) -> None:
-        self.load = Load()
-        self.shelf = Shelf(engine, clock.wall_ms, clock.boot_ms)
-        self.scrubbing = Scrubbing(engine, self.shelf)
-        self.committer = Committer(engine.sync)
-        self.desk = Desk(engine, self.shelf, self.committer, self.told, self.load)
-        self.replicating = Replicating(engine, self.desk, access, door.cluster, clock, self.load)
+        self.load: Load = Load()
+        self.shelf: Shelf = Shelf(engine, clock.wall_ms, clock.boot_ms)
+        self.scrubbing: Scrubbing = Scrubbing(engine, self.shelf)
+        self.committer: Committer = Committer(engine.sync)
+        self.desk: Desk = Desk(engine, self.shelf, self.committer, self.told, self.load)
+        self.replicating: Replicating = Replicating(
+            engine, self.desk, access, door.cluster, clock, self.load
+        )
         self.desk.slow = {Scrub: self.scrubbing, Replicate: self.replicating}
-        self.server = Server(door, self.desk)
-        self.facts = Facts(door, engine, self.load)
+        self.server: Server = Server(door, self.desk)
+        self.facts: Facts = Facts(door, engine, self.load)
         self._engine = engine
 
     def told(self) -> dict[str, Any]:

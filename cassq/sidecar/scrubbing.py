@@ -22,8 +22,8 @@ class Scrubbing:
     """Reads frames of an engine in a thread, beside the changes that the loop makes."""
 
     def __init__(self, engine: Engine, shelf: Shelf) -> None:
-        self.frames = 0
-        self.bytes = 0
+        self.frames: int = 0
+        self.bytes: int = 0
         self._engine = engine
         self._shelf = shelf
         self._thread = ThreadPoolExecutor(1, "cassq-scrub")

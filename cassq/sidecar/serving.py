@@ -35,7 +35,7 @@ from cassq.sidecar.reopening import Reopening, damage_of
 from cassq.sidecar.running import Sidecar
 from cassq.sidecar.steward import SAFE_MS, ScrubPass, Steward
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 DRAIN_SECONDS = 30.0
 FILES_WANTED = 16_384

@@ -29,7 +29,7 @@ from cassq.sidecar.desk import Desk
 from cassq.sidecar.door import Door
 from cassq.sidecar.waiters import Waiter
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 HELLO_SECONDS = 10.0
 STALLED_SECONDS = 30.0  # without a byte more of what was begun
@@ -45,9 +45,9 @@ class Session(asyncio.BufferedProtocol):
 
     def __init__(self, door: Door, desk: Desk, sessions: set[Session]) -> None:
         self.waiters: set[Waiter] = set()
-        self.received_bytes = 0
-        self.sent_bytes = 0
-        self.peer = ""
+        self.received_bytes: int = 0
+        self.sent_bytes: int = 0
+        self.peer: str = ""
         self._door = door
         self._desk = desk
         self._sessions = sessions

@@ -18,7 +18,7 @@ from cassq.sidecar.desk import Desk
 from cassq.sidecar.scrubbing import Scrubbing
 from cassq.sidecar.stewardship import Orphans, Step, Verb, plan
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 SAFE_MS = 3_600_000
 BATCH = 100  # placements read at once
@@ -42,7 +42,7 @@ class Steward:
         touched_ms: Mapping[str, int],
         safe_ms: int = SAFE_MS,
     ) -> None:
-        self.orphans = Orphans(safe_ms)
+        self.orphans: Orphans = Orphans(safe_ms)
         self._engine = engine
         self._desk = desk
         self._catalog = catalog

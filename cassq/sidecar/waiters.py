@@ -25,7 +25,7 @@ class Waiter:
         self._blocked = blocked
         self._late = False
         self._timer: asyncio.TimerHandle | None = None
-        self.done = False
+        self.done: bool = False
 
     def start(self, timer: asyncio.TimerHandle) -> None:
         """Its time ends with this timer."""

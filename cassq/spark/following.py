@@ -36,7 +36,7 @@ from cassq.sealing import end_of
 from cassq.spark.options import StreamOptions
 from cassq.spark.reading import READ_BYTES, READ_MESSAGES, Piece, group_of
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 LEASE_MS = 20_000
 RENEW_SECONDS = 5.0

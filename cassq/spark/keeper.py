@@ -23,7 +23,7 @@ from cassq.errors import CassqError, ConfigError
 from cassq.spark.clients import client_of
 from cassq.staging import BEAT_SECONDS, DRIVER_LEASE_MS
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 LOOK_SECONDS = 0.5
 
@@ -32,7 +32,7 @@ class Keeper:
     """Of this process; beats for every file that is in its directory."""
 
     def __init__(self) -> None:
-        self.directory = tempfile.mkdtemp(prefix="cassq-spark-")  # for this user's eyes only
+        self.directory: str = tempfile.mkdtemp(prefix="cassq-spark-")  # for this user's eyes only
         self._ended = threading.Event()
         self._clients: dict[str, Client] = {}
         self._pid = os.getpid()

@@ -24,7 +24,7 @@ from cassq.spark.clients import client_of
 from cassq.spark.decoding import arrow_schema, record_batch, within
 from cassq.spark.options import DEAD, STORED, UNFINISHED, ReadOptions
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 READ_MESSAGES = 65_536
 READ_BYTES = 8 * 1024 * 1024

@@ -76,8 +76,8 @@ class Edit:
 
     def __init__(self, known: Known, cursor: Cursor) -> None:
         self._known = known
-        self.cursor = cursor
-        self.batch = Batch(known.key)
+        self.cursor: Cursor = cursor
+        self.batch: Batch = Batch(known.key)
         self.gone: dict[int, Claim] = {}  # rows that were known, and change or go
         self.put: dict[int, Claim] = {}
 

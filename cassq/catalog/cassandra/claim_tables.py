@@ -28,7 +28,7 @@ from cassq.cql import Statement
 from cassq.errors import BackendError
 from cassq.frames import Place
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 SEQ_MAX = cql.ANCHOR
 

@@ -24,7 +24,7 @@ from cassq.contact import STALE_SECONDS
 from cassq.cql import Cql, Statement
 from cassq.errors import BackendError
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 # A plain write counts only if it was answered within STALE_SECONDS of its stamp; the rest is for
 # clients whose times differ.

@@ -44,21 +44,21 @@ class Known:
 
     def __init__(self, key: Key) -> None:
         self.key = key
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         self.cursor: Cursor | None = None
         self.rows: dict[int, Claim] = {}
         self.starts: list[int] = []  # of the rows, sorted
         self.requests: list[Request] = []  # of threads that wait for `lock`
-        self.write_ms = 0.0  # a moving average: what a conditional batch takes
+        self.write_ms: float = 0.0  # a moving average: what a conditional batch takes
         self.refused = 0  # claims in a row that others were faster with
         self.places: dict[int, int] = {}  # positions of seqs at which claims began or will
         self.doubtful = False  # a write is neither known to have been applied nor read back
         self.read_ms: int | None = None  # boot time of the last read of all of it
         self.asked_ms = 0  # boot time at which somebody began to read it for what is due
-        self.changed_ms = 0  # boot time at which it was last seen to have changed
-        self.writes = 0
-        self.writes_when_read = 0
-        self.touching = 0  # done rows that followed a done row when all of it was read
+        self.changed_ms: int = 0  # boot time at which it was last seen to have changed
+        self.writes: int = 0
+        self.writes_when_read: int = 0
+        self.touching: int = 0  # done rows that followed a done row when all of it was read
         self._due_ms: int | None = None
         self._due_known = False
 

@@ -23,7 +23,7 @@ from cassq.queues import OWN, GroupPolicy, QueuePolicy, group_policy, queue_poli
 
 QueueAndGroups = tuple[QueueRow | None, list[GroupRow]]
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 NAME_SLICES = 16
 ORPHAN_MS = 3_600_000  # nobody takes so long to make a queue

@@ -30,7 +30,7 @@ from cassq.cql import Row, Statement, settled
 from cassq.errors import BackendError, BrokenInvariantError
 from cassq.ids import made_at_ms
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 AT_ONCE = 64
 HELP_MS = 3_000  # so long others leave it to who published

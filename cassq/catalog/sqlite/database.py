@@ -68,7 +68,7 @@ class Database:
         self._durable = durable
         self._lock_wait = lock_wait
         self._committed = committed
-        self._lock = threading.RLock()
+        self._lock: threading.RLock = threading.RLock()
         self._closed = False
         with self._translated():
             self._connection = connect()

@@ -13,7 +13,7 @@ from cassq.errors import CassqError
 from cassq.extents.cassandra import statements
 from cassq.frames import Place
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 
 class Marks(NamedTuple):

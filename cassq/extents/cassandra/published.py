@@ -29,7 +29,7 @@ class Published:
         self._look = Look(cql, statements.READ_MARKS, self._values, self._note)
         self._lock = threading.Lock()
         self._asked: tuple[ResponseFuture, Stopwatch] | None = None
-        self.end = Place(0, 0)
+        self.end: Place = Place(0, 0)
 
     def learn(self, end: Place) -> None:
         """It is there, or further."""

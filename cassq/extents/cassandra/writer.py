@@ -76,7 +76,7 @@ class CassandraWriter(ExtentWriter):
         self._teller = Teller(cql, head.extent)
         self._seal_look = Look(cql, statements.READ_HEAD, (head.pipe_id,), self._note_head)
         self._turn_look = Look(cql, statements.READ_MARKS, (head.extent,), self._note_marks)
-        self.last_append_ms = clock.boot_ms()
+        self.last_append_ms: int = clock.boot_ms()
 
     @property
     def pipe_id(self) -> str:

@@ -50,6 +50,8 @@ class Directory:
                     f"{path} is open in another sidecar",
                     hint="each sidecar needs a directory of its own; end the other one first",
                 )
+            self.identity: Identity
+            self.new: bool
             self.identity, self.new = self._identify(catalog, name)
         except BaseException:
             os.close(self._lock)

@@ -36,7 +36,7 @@ from cassq.extents.rocksdb.rows import Kept, seq_bytes, seq_of
 from cassq.extents.rocksdb.trouble import Trouble, explained
 from cassq.frames import FrameError, pipe_key, verify
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 _CHANGEABLE = {"epoch", "fenced", "final", "damage", "copying"}
 

@@ -34,7 +34,7 @@ from cassq.clock import Nudge
 from cassq.errors import BackendError, CorruptionError
 from cassq.os_errors import translated
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 HINT = "what is here cannot be vouched for: start with an empty directory, the rest is repaired"
 SYNC_MS = 100

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 
 from cassq.clock import Nudge, Stopwatch
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 PASS_BYTES = 32 << 20  # so much dropped begins a pass at once
 PASS_SECONDS = 10.0  # and after so long less will do

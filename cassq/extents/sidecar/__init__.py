@@ -55,6 +55,7 @@ from cassq.extents.sidecar.roster import Roster
 from cassq.extents.sidecar.sealing import sealed_end
 from cassq.extents.sidecar.settings import Settings
 from cassq.extents.sidecar.writer import LOOK_MS, SidecarWriter
+from cassq.extents.upkeep import Upkeep
 from cassq.frames import Place
 from cassq.ids import Ids
 from cassq.requests import Requests
@@ -103,7 +104,7 @@ class SidecarStore(ExtentStore):
         )
         self._catalog = catalog
         self._rng = random.Random(ids.version())
-        self.upkeep = Repairing(catalog, network, clock, ids, settings, self._rng)
+        self.upkeep: Upkeep | None = Repairing(catalog, network, clock, ids, settings, self._rng)
         self._kept = Kept()
         self._ends = PublishedEnds(self._means)
         self._ahead = AheadOfAll()

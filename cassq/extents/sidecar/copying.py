@@ -54,11 +54,11 @@ class Copying:
         avoid: Collection[str] = (),
     ) -> None:
         self.need = need
-        self.step = Step.LOOK
-        self.seq = 0
-        self.size_bytes = 0
-        self.copied_bytes = 0.0
-        self.error = ""
+        self.step: Step = Step.LOOK
+        self.seq: int = 0
+        self.size_bytes: int = 0
+        self.copied_bytes: float = 0.0
+        self.error: str = ""
         self.target: ReplicaAt | None = need.anew
         self._source = need.sources[0]
         self._addresses = addresses
@@ -66,7 +66,8 @@ class Copying:
         self._avoid = avoid
         self._timeouts = 0
         assert need.placement.end is not None
-        self._pipe_id, self.end = need.placement.pipe_id, need.placement.end
+        self._pipe_id = need.placement.pipe_id
+        self.end: int = need.placement.end
 
     @property
     def is_over(self) -> bool:

@@ -69,12 +69,12 @@ class Link:
     def __init__(self, address: str, cluster: str, access: Access) -> None:
         """Begin to connect. Cost: a look-up of the host's name, if it is one."""
         self.address = address
-        self.phase = Phase.CONNECTING
-        self.welcome = Welcome(VERSION, "", "", "", 0, 0)
+        self.phase: Phase = Phase.CONNECTING
+        self.welcome: Welcome = Welcome(VERSION, "", "", "", 0, 0)
         self.answers: deque[tuple[int, list[Any] | RefusedError]] = deque()
         self.unanswered: dict[int, int] = {}
-        self.unanswered_bytes = 0
-        self.age = Stopwatch()
+        self.unanswered_bytes: int = 0
+        self.age: Stopwatch = Stopwatch()
         self._hello = Hello(VERSION, cluster, access.token, access.client)
         self._tls = access.tls
         self._inbox = Inbox()

@@ -18,7 +18,7 @@ from cassq.extents.sidecar.network import Call, Patience
 from cassq.extents.sidecar.placing import chosen, takers
 from cassq.extents.words import Code, Open, RefusedError
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 # A sidecar that has not made its replica so many seconds after another has is passed over.
 OPEN_LAG = 0.3

@@ -19,7 +19,7 @@ class Pace:
         self._clock = clock
         self._rate = rate
         wished = max(ROUND_BYTES_MIN, rate // ROUNDS_PER_SECOND)
-        self.round_bytes = min(ROUND_BYTES_MAX, wished)
+        self.round_bytes: int = min(ROUND_BYTES_MAX, wished)
         self._free_ms = 0.0  # boot time
 
     def owed_ms(self) -> int:

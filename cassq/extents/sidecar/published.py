@@ -41,7 +41,7 @@ class Published:
 
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
-        self.end = 0
+        self.end: int = 0
         self.asked_ms: int | None = None
         self.round: threading.Event | None = None  # while it is being asked for
         self.absent = False

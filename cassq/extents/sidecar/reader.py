@@ -25,7 +25,7 @@ from cassq.extents.sidecar.writer import SidecarWriter
 from cassq.extents.words import Code, Frames, Read, RefusedError, Turn
 from cassq.frames import Frame, FrameError, Place, decode, frame_span, pipe_key
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 # The first slice of an extent, or after a jump; in order each is twice the one before, up to so
 # many times as much.

@@ -23,7 +23,7 @@ from cassq.extents.upkeep import Mended, Upkeep
 from cassq.extents.words import EXTENTS_MAX, Drop, Ends, Info, List, Told
 from cassq.ids import Ids
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 AT_ONCE = 4
 STEP_SECONDS = 2.0
@@ -49,7 +49,7 @@ class Repairing(Upkeep):
         settings: Settings,
         rng: random.Random,
     ) -> None:
-        self.after_ms = round(settings.repair_after * 1000)
+        self.after_ms: int = round(settings.repair_after * 1000)
         self._catalog = catalog
         self._network = network
         self._clock = clock

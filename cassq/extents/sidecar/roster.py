@@ -10,7 +10,7 @@ from cassq.catalog.sidecar_rows import ReplicaAt, SidecarRow, SidecarState
 from cassq.clock import Clock
 from cassq.errors import BackendError
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 FRESH_MS = 1000
 

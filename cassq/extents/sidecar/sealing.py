@@ -31,7 +31,7 @@ from cassq.extents.sidecar.means import (
 from cassq.extents.sidecar.network import Answer, Patience
 from cassq.extents.words import Code, Fence, Fenced, Settle
 
-logger = logging.getLogger("cassq")
+logger: logging.Logger = logging.getLogger("cassq")
 
 # How long to wait for the replicas beyond a majority, and for a majority.
 FENCE_LAG, FENCE_PATIENCE = 0.1, 2.0

@@ -37,9 +37,10 @@ class SidecarWriter(ExtentWriter):
         self._sealed = False
         self._leaving = False
         self._turn_wanted = False
-        self.last_append_ms = self._asked_ms = means.clock.boot_ms()
+        self.last_append_ms: int = means.clock.boot_ms()
+        self._asked_ms = self.last_append_ms
         share = APPEND_BYTES_MAX // len(placement.replicas)
-        self.append_bytes = max(ExtentWriter.append_bytes, share)
+        self.append_bytes: int = max(ExtentWriter.append_bytes, share)
 
     @property
     def pipe_id(self) -> str:

@@ -12,7 +12,7 @@ class Folder:
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
-        self.path = path.rstrip("/") or "/"
+        self.path: str = path.rstrip("/") or "/"
         jvm: Any = spark._jvm
         self._at = jvm.org.apache.hadoop.fs.Path(self.path)
         java: Any = spark._jsc

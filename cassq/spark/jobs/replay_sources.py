@@ -43,7 +43,9 @@ class Stored(Source):
     def __init__(self, spark: SparkSession, client: Client, queue: str) -> None:
         pipes = stored_pipes(client.ports, client.queue(queue).row.id)
         self._spark, self._url = spark, client.url
-        self.lengths = {pipe.id: pipe.end.seq for pipe in pipes if pipe.end is not None}
+        self.lengths: dict[str, int] = {
+            pipe.id: pipe.end.seq for pipe in pipes if pipe.end is not None
+        }
 
     def read(self, pipe_ids: list[str]) -> DataFrame:
         wanted = {pipe_id: self.lengths[pipe_id] for pipe_id in pipe_ids}
@@ -63,7 +65,7 @@ class Archive(Source):
             raise ConfigError(f"nothing of queue {queue!r} is archived in {directory!r}")
         most = self.read([name.removeprefix("pipe=") for name in found])
         rows = most.groupBy("pipe").agg(sql.max("seq").alias("last")).collect()
-        self.lengths = {row["pipe"]: row["last"] + 1 for row in sorted(rows)}
+        self.lengths: dict[str, int] = {row["pipe"]: row["last"] + 1 for row in sorted(rows)}
 
     def read(self, pipe_ids: list[str]) -> DataFrame:
         paths = [(self._shelf / f"pipe={pipe_id}").path for pipe_id in pipe_ids]

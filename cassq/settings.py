@@ -1,0 +1,65 @@
+"""The settings of queues and groups as arguments, and words that others take, for type checkers.
+
+What they mean, and their defaults, is in `cassq.queues`; a test holds both to the same names and
+types. A sequence is taken where a tuple is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypedDict
+
+Consistency = Literal["ap", "cp"]
+Compression = Literal["none", "zstd", "lz4"]
+Overflow = Literal["reject", "drop-oldest"]
+
+# Choices of other calls: `connect`, `Queue.create_group`, `Queue.peek` and `Queue.history`.
+Durability = Literal["disk", "os"]
+Start = Literal["beginning", "now"]
+State = Literal["waiting", "pending", "delayed", "dead"]
+Step = Literal["minute", "hour", "day"]
+
+
+class QueueSettings(TypedDict, total=False):
+    """The fields of `cassq.queues.QueuePolicy`, times in seconds."""
+
+    consistency: Consistency
+    claim_timeout: float
+    max_deliveries: int
+    retry_schedule: Sequence[float]
+    retry_jitter: float
+    sick_check: bool
+    max_pop_width: int
+    min_open_pipes: int
+    max_open_pipes: int
+    max_claim_messages: int
+    max_pushes_per_pipe: int
+    max_push_time_of_pipe: float
+    max_bytes_per_pipe: int
+    lease: float
+    idle_seal: float
+    compression: Compression
+    message_ttl: float | None
+    retain_consumed: float
+    retain_unconsumed: float | None
+    max_length: int | None
+    overflow: Overflow
+    push_paused: bool
+    pop_paused: bool
+    dedup_window: float
+    owner: str
+    alert_no_consumer: float | None
+    alert_oldest_age: float | None
+    alert_dead_growth: int | None
+    alert_stalled: float | None
+
+
+class GroupSettings(TypedDict, total=False):
+    """The fields of `cassq.queues.GroupPolicy`, times in seconds; None takes the queue's value."""
+
+    exclusive: bool
+    claim_timeout: float | None
+    max_deliveries: int | None
+    retry_schedule: Sequence[float] | None
+    retry_jitter: float | None
+    sick_check: bool | None
