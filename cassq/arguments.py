@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from typing import NoReturn
 
 from cassq.errors import UsageError
 
@@ -51,3 +52,8 @@ def message_place(message_id: str) -> tuple[str, int]:
             f"{message_id!r} is not the id of a message", hint="it looks like PIPE:NUMBER"
         )
     return found[1], int(found[2])
+
+
+def refuse_pickling(what: str, instead: str) -> NoReturn:
+    """UsageError for what holds files, locks and threads of this process."""
+    raise UsageError(f"a {what} cannot be pickled, copied or sent to another process", hint=instead)

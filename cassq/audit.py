@@ -33,6 +33,7 @@ from cassq.errors import CorruptionError
 from cassq.extents.port import ExtentMissingError, ExtentReader
 from cassq.frames import Place
 from cassq.moves import slices_of
+from cassq.plurals import counted
 from cassq.ports import Ports
 from cassq.ranges import RangeSet
 from cassq.sealing import end_of, known_end, sealed_end
@@ -248,8 +249,8 @@ def _check_cover(
         audit.find(f"group {group.name}, pipe {pipe.id}: no claim row covers seq {at}")
     if cursor.chain.seq > count:
         audit.find(
-            f"group {group.name} has claimed {cursor.chain.seq} messages of pipe {pipe.id},"
-            f" which holds {count}"
+            f"group {group.name} has claimed {counted(cursor.chain.seq, 'message')}"
+            f" of pipe {pipe.id}, which holds {count}"
         )
 
 

@@ -7,10 +7,11 @@ import logging
 import os
 import re
 import weakref
-from collections.abc import Callable, Iterable
-from typing import Unpack
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn, Unpack
 
 from cassq import extras
+from cassq.arguments import refuse_pickling
 from cassq.attendance import LOOK_SECONDS, Attendance
 from cassq.batches import Batch, Intend
 from cassq.catalog.rows import QueueRow
@@ -167,19 +168,25 @@ class Client:
 
     @operation
     def serve_metrics(
-        self, port: int = 0, host: str = "127.0.0.1", *, queues: bool = True
+        self,
+        port: int = 0,
+        host: str = "127.0.0.1",
+        *,
+        queues: bool = True,
+        health: Callable[[], Mapping[str, Any]] | None = None,
     ) -> MetricsServer:
         """Serve metrics for Prometheus at http://host:port/ until the client is closed.
 
         port: 0 for any that is free; the answer's `port` tells. queues: whether the depths of all
-        queues are told as well, at the cost of `Queue.stats` for each at every scrape.
+        queues are told as well, at the cost of `Queue.stats` for each at every scrape. health: the
+        facts of /health, of which "healthy" makes it 200 or 503; without them it is 404.
         Raises MissingExtraError without the extra `metrics`, and ConfigError for an address that
         cannot be listened at.
         """
         with extras.wanted("metrics need", "prometheus-client", "metrics"):
             from cassq.prometheus import PrometheusServer
         meter = Meter(self.ports, self._tallies, self.reaper.counts, queues=queues)
-        server = PrometheusServer(meter.read, host, port)
+        server = PrometheusServer(meter.read, host, port, health)
         self._servers.append(server)
         return server
 
@@ -342,6 +349,12 @@ class Client:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling(
+            "client",
+            "pass its url, and call cassq.connect(url) there",
+        )
 
     def __repr__(self) -> str:
         shown = _TOKEN.sub(r"\1...", _PASSWORD.sub(r"\1...@", self.url))

@@ -136,6 +136,12 @@ def _spool_in(place: str, keyspace: str, clock: Clock, *, create: bool) -> Spool
     return Spool(Client(f"file://{directory}", embedded, clock))
 
 
+def local_directory(url: str | None) -> Path | None:
+    """The directory that a URL names, as `connect` takes it; None for a URL of anything else."""
+    scheme, rest, _ = _parts(url or os.environ.get("CASSQ_URL") or DEFAULT_URL)
+    return directory_of(rest) if scheme == "file" else None
+
+
 def open_spool(url: str | None) -> Spool:
     """The spool of a URL alone, to be looked at while no server answers.
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cassq.catalog.port import Catalog
 from cassq.catalog.rows import GroupRow, PipeRow, PipeState, QueueRow
 from cassq.catalog.sqlite import SqliteCatalog
+from cassq.catalog.sqlite.database import stored_version
 from cassq.clock import Clock
 from cassq.doorbell import Doorbell, FifoDoorbell
 from cassq.errors import BackendError, ConfigError, CorruptionError
@@ -26,13 +27,17 @@ from cassq.frames import Place
 from cassq.ids import Ids
 from cassq.locks.lease import LeaseLocker
 from cassq.os_errors import translated
+from cassq.plurals import counted
 from cassq.ports import Life, Ports
 from cassq.queues import GroupPolicy, QueuePolicy
 from cassq.requests import Requests
+from cassq.schema_files import latest_version
 from cassq.stores import FILES, SIDECAR, agree_on_store
 
 if TYPE_CHECKING:
     from cassq.extents.sidecar.settings import Settings
+
+_NAME_IT = "name it with --url or CASSQ_URL, or make it: `cassq queue create NAME`"
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -80,7 +85,7 @@ def open_directory(
         if not create and not (directory / CATALOG).exists():
             raise ConfigError(
                 f"there is no queue directory at {directory}",
-                hint="name it with --url or CASSQ_URL, or make it: `cassq queue create NAME`",
+                hint=_NAME_IT,
             )
         disk.make_directory(directory / BELLS)
     ids, requests = Ids(), None
@@ -200,10 +205,10 @@ def adopt(catalog: Catalog, store: ExtentStore, ids: Ids) -> None:
         )
         if catalog.add_pipe(row):
             logger.warning(
-                "pipe %s of queue %s had no row: adopted with %d messages",
+                "pipe %s of queue %s had no row: adopted with %s",
                 info.pipe_id,
                 info.queue_name,
-                end.seq,
+                counted(end.seq, "message"),
             )
 
 
@@ -236,12 +241,31 @@ def default_group(queue_id: str, ids: Ids, now_ms: int) -> GroupRow:
     return GroupRow(ids.new(now_ms), queue_id, "default", GroupPolicy(), now_ms)
 
 
+def schema_of_directory(directory: Path) -> tuple[int, int]:
+    """The schema version of a directory's catalog, and the one this cassq makes of it when it opens
+    it. Nothing is changed.
+
+    Raises ConfigError where there is no catalog, or it is another program's.
+    """
+    path = directory / CATALOG
+    if not path.exists():
+        raise ConfigError(f"there is no queue directory at {directory}", hint=_NAME_IT)
+    return stored_version(path), latest_version("sqlite")
+
+
 def directory_of(rest: str) -> Path:
     """The directory of a `file:` URL's rest: relative, or absolute as `///path`."""
-    path = rest.removeprefix("//") if rest.startswith("///") else rest
+    path = rest.removeprefix("//") if rest.startswith(("///", "//~")) else rest
     if path.startswith("//") or not path:
         raise ConfigError(
             f"'file:{rest}' names no directory",
             hint="write file:cassq-data or file:///var/lib/cassq",
         )
-    return Path(os.path.expanduser(path))
+    expanded = os.path.expanduser(path)
+    if expanded.startswith("~"):
+        user = path.partition("/")[0]
+        raise ConfigError(
+            f"there is no user {user.removeprefix('~')!r}, whose directory {user} would be",
+            hint=f"write file:./{path} for a directory of that name",
+        )
+    return Path(expanded)

@@ -107,6 +107,10 @@ def check_payloads(payloads: Iterable[bytes]) -> tuple[Sequence[bytes], int | No
         raise InvalidPayloadError(
             "push_many takes many payloads, not one", hint="use push() for a single message"
         )
+    if not isinstance(payloads, Iterable):
+        raise InvalidPayloadError(
+            f"push_many takes many payloads, as a list of bytes, not {type(payloads).__name__}"
+        )
     found = payloads if isinstance(payloads, list) else list(payloads)
     if set(map(type, found)) - {bytes}:
         found = [check_payload(payload) for payload in found]

@@ -193,8 +193,20 @@ def by_holding(messages: Iterable[Message], holder: Holder) -> list[tuple[Holdin
         return [
             (_holding(keeper, holder), RangeSet.joined(found)) for keeper, found in pieces.items()
         ]
+    if isinstance(messages, Message) or not isinstance(messages, Iterable):
+        one = isinstance(messages, Message)
+        raise UsageError(
+            f"this takes many messages, not {'one' if one else type(messages).__name__}",
+            hint="put it in a list: popper.commit([message]); or say message.ack()"
+            if one
+            else "pass what pop() returned, or a list of its messages",
+        )
     seqs: dict[Keeper, list[int]] = {}
     for message in messages:
+        if not isinstance(message, Message):
+            raise UsageError(
+                f"what can be settled is a message that pop() returned, not {message!r:.100}"
+            )
         seqs.setdefault(message._keeper, []).append(message.seq)
     return [
         (_holding(keeper, holder), RangeSet.of(sorted(found))) for keeper, found in seqs.items()

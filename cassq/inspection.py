@@ -15,6 +15,7 @@ from cassq.errors import BackendError
 from cassq.extents.fleet import Fleet, Standing, State
 from cassq.extents.upkeep import Upkeep
 from cassq.extents.words import Told
+from cassq.plurals import counted
 
 # What may be found; all but the last two are to be mended.
 UNREADABLE, SHORT, DAMAGED = "unreadable", "under-replicated", "damaged"
@@ -177,7 +178,7 @@ def _orphans(
             if _named(now[pipe_id], at):
                 continue
             told = extents[pipe_id]
-            detail = "a copy that was begun" if told.copying else f"{told.end:,} messages"
+            detail = "a copy that was begun" if told.copying else counted(told.end, "message")
             detail += "; its sidecar removes it after its --orphans-after, by default an hour"
             yield Found(ORPHANED, pipe_id, told.queue_name, at.sidecar, detail)
 

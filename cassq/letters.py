@@ -56,7 +56,7 @@ class Letter:
             "id": self.id,
             "pushed_at": self.pushed_at.isoformat(timespec="milliseconds"),
             "headers": self.headers,
-            "death": self.death,
+            "death": _with_times(self.death),
             **text_or_base64("key", self.key),
             **text_or_base64("payload", self.payload),
         }
@@ -79,7 +79,8 @@ def letter_from_json(line: str | bytes) -> Letter:
     payload = _bytes_of(told, "payload")
     if payload is None:
         raise UsageError("a letter has a payload, or payload_base64")
-    encode_headers(_with_death(headers, death))
+    deaths = _without_times(death)
+    encode_headers(_with_death(headers, deaths))
     try:
         pushed_at = datetime.fromisoformat(told["pushed_at"])
     except (KeyError, TypeError, ValueError) as exc:
@@ -87,7 +88,7 @@ def letter_from_json(line: str | bytes) -> Letter:
     if pushed_at.tzinfo is None:
         raise UsageError("a letter's pushed_at needs a zone, as +00:00")
     key = check_key(_bytes_of(told, "key"))
-    return Letter(letter_id, check_payload(payload), headers, key, pushed_at, death)
+    return Letter(letter_id, check_payload(payload), headers, key, pushed_at, deaths)
 
 
 def _bytes_of(told: Mapping[str, Any], name: str) -> bytes | None:
@@ -118,6 +119,47 @@ def _with_death(headers: Mapping[str, str], death: Mapping[str, Any]) -> dict[st
     if not death:
         return dict(headers)
     return {**headers, DEATH_HEADER: json.dumps(death, separators=(",", ":"))}
+
+
+# In a death record times are milliseconds, by the wall clock; in JSON they are in ISO 8601.
+_TIMES = {"at_ms": "at", "first_ms": "first_at", "last_ms": "last_at"}
+_MS = {name: stored for stored, name in _TIMES.items()}
+
+
+def _with_times(death: Mapping[str, Any]) -> dict[str, Any]:
+    """A death record as JSON has it, and those of earlier deaths in it."""
+    told: dict[str, Any] = {}
+    for name, value in death.items():
+        if name in _TIMES and isinstance(value, int):
+            told[_TIMES[name]] = _moment(value).isoformat(timespec="milliseconds")
+        elif name == "earlier" and isinstance(value, list):
+            told[name] = [_with_times(each) if isinstance(each, dict) else each for each in value]
+        else:
+            told[name] = value
+    return told
+
+
+def _without_times(told: Mapping[str, Any]) -> dict[str, Any]:
+    """The death record of a letter in JSON, also of one that an older cassq wrote."""
+    death: dict[str, Any] = {}
+    for name, value in told.items():
+        if name in _MS:
+            death[_MS[name]] = _ms_of(name, value)
+        elif name == "earlier" and isinstance(value, list):
+            death[name] = [_without_times(e) if isinstance(e, dict) else e for e in value]
+        else:
+            death[name] = value
+    return death
+
+
+def _ms_of(name: str, value: object) -> int:
+    try:
+        when = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        when = None
+    if when is None or when.tzinfo is None:
+        raise UsageError(f"{name!r} in a letter's death is a time in ISO 8601, with a zone")
+    return round(when.timestamp() * 1000)
 
 
 def _moment(wall_ms: int) -> datetime:

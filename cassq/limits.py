@@ -26,6 +26,7 @@ from cassq.clock import Clock
 from cassq.errors import CorruptionError, QueueFullError, QueuePausedError, UsageError
 from cassq.extents.port import ExtentMissingError, ExtentReader
 from cassq.frames import Place
+from cassq.plurals import counted
 from cassq.ports import Ports
 from cassq.queues import QueuePolicy
 from cassq.ranges import EMPTY, RangeSet
@@ -187,7 +188,8 @@ class Gate:
     def full(self, count: int = 1) -> QueueFullError:
         """The error of who wants to push `count` messages, as things were at the last look."""
         name, most = self._queue().name, self._most
-        told = f"queue {name!r} holds {self._length} messages not committed, its limit is {most}"
+        length = counted(self._length, "message")
+        told = f"queue {name!r} holds {length} not committed, its limit is {most}"
         hint = ""
         if count > most:
             told = f"{count} messages at once are more than queue {name!r} may hold: {most}"

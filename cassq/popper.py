@@ -20,8 +20,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
-from cassq.arguments import check_count, check_seconds, milliseconds
+from cassq.arguments import check_count, check_seconds, milliseconds, refuse_pickling
 from cassq.catalog.rows import GroupRow, QueueRow
 from cassq.claimer import Claimer
 from cassq.clock import Stopwatch
@@ -508,6 +509,12 @@ class Popper:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling(
+            "popper, or a message of one,",
+            "pass payloads, or say cassq.connect(url).queue(name).popper() there",
+        )
 
     def _check_open(self) -> None:
         if self._closed:

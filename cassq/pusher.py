@@ -19,8 +19,10 @@ from concurrent.futures import Future
 from datetime import datetime
 from itertools import count as counter
 from queue import SimpleQueue
+from typing import NoReturn
 
 from cassq.appenders import Appenders
+from cassq.arguments import refuse_pickling
 from cassq.batches import Batch, Intend
 from cassq.catalog.rows import QueueRow
 from cassq.doorbell import Doorbell
@@ -404,6 +406,12 @@ class Pusher:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling(
+            "pusher",
+            "pass the names, and say cassq.connect(url).queue(name).pusher() there",
+        )
 
     def _check_open(self) -> None:
         if self._closed:

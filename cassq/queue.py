@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol, Unpack
+from typing import Any, NoReturn, Protocol, Unpack
 
-from cassq.arguments import check_count, check_seconds
+from cassq.arguments import check_count, check_seconds, refuse_pickling
 from cassq.audit import Audit, audit_queue
 from cassq.cancelling import cancel
 from cassq.catalog.rows import GroupRow, QueueRow
@@ -409,6 +409,12 @@ class Queue:
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("a queue is not iterable: iterate over queue.popper()")
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling(
+            "queue",
+            "pass its name and the client's url, and say cassq.connect(url).queue(name) there",
+        )
 
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"

@@ -81,7 +81,7 @@ class QueuePolicy:
     # Seconds before a failed message is delivered again, by its failures; the last one repeats.
     # Empty: at once, behind what is waiting.
     retry_schedule: tuple[float, ...] = ()
-    # Each of these times is lengthened by up to this share of it, at random.
+    # Each of these times is lengthened by up to this share of it, from 0 to 1, at random.
     retry_jitter: float = 0.0
     # While nothing of a group succeeds, redelivery slows down and nothing becomes a dead letter
     # for its deliveries: it is more likely that the consumers are sick than all the messages.
@@ -297,7 +297,10 @@ def group_policy(stored: str) -> GroupPolicy:
 def known_only(kind: type[Policy], stored: dict[str, Any]) -> dict[str, Any]:
     """The stored settings this version knows: a newer cassq may have written more."""
     names = {field.name for field in fields(kind)}
-    return {name: value for name, value in stored.items() if name in names}
+    known = {name: value for name, value in stored.items() if name in names}
+    if (known.get("retry_jitter") or 0) > 1:
+        known["retry_jitter"] = 1.0  # it could be up to 10 once
+    return known
 
 
 def differences(old: Policy, new: Policy) -> dict[str, tuple[Any, Any]]:
@@ -341,7 +344,18 @@ def _check_schedule(policy: Policy) -> None:
                 )
         object.__setattr__(policy, "retry_schedule", tuple(float(step) for step in steps))
     if policy.retry_jitter is not None:
-        _check_seconds(policy, "retry_jitter", 0.0, 10.0)
+        _check_share(policy, "retry_jitter")
+
+
+def _check_share(policy: Policy, name: str) -> None:
+    value = getattr(policy, name)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0 <= value <= 1:  # also for nan
+        raise ConfigError(
+            f"{name} is a share, from 0 to 1, not {value!r}",
+            hint="0.1 lengthens each delay by up to a tenth of it, at random",
+        )
+    object.__setattr__(policy, name, float(value))
 
 
 def _check_count(policy: Policy, name: str, most: int) -> None:

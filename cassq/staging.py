@@ -30,6 +30,7 @@ from cassq.errors import (
 from cassq.extents.port import ExtentMissingError
 from cassq.limits import lengths
 from cassq.pipes import Appender, OpenPipe
+from cassq.plurals import counted
 from cassq.ports import Ports
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -112,8 +113,8 @@ def _check_room(ports: Ports, queue: QueueRow, count: int) -> None:
     length = max(lengths(ports, queue).values())
     if length + count > most:
         raise QueueFullError(
-            f"queue {queue.name!r} holds {length} messages not committed, its limit is {most}:"
-            f" there is no room for {count}",
+            f"queue {queue.name!r} holds {counted(length, 'message')} not committed,"
+            f" its limit is {most}: there is no room for {count}",
             retryable=count <= most,
             pushed=0,
         )

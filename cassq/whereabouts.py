@@ -24,6 +24,7 @@ from cassq.catalog.rows import (
     Retired,
 )
 from cassq.claims import is_doomed, is_moving, is_spared, is_spent
+from cassq.plurals import counted
 from cassq.queues import is_dead_letter_name, rules_of
 from cassq.retries import DEATH_HEADER
 
@@ -173,7 +174,8 @@ def _retired(sight: Sight) -> dict[str, Any]:
     if not went:
         told = "It was committed: so was all of its pipe, which is retired."
         return {"state": "committed", "happened": (told,)}
-    told = f"Its pipe was retired. Of {totals.pushed} messages in it went {', '.join(went)}."
+    pushed = counted(totals.pushed, "message")
+    told = f"Its pipe was retired. Of {pushed} in it went {', '.join(went)}."
     return {"state": "gone", "happened": (told,)}
 
 

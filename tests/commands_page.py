@@ -48,11 +48,15 @@ one document for everything else.
 | 0 | done |
 | 1 | it failed, an audit does not balance, or the reader of the output went away |
 | 2 | the call is wrong (`UsageError`): nothing was changed by it |
-| 75 | the storage cannot be used at the moment (`BackendError`): try again later |
+| 75 | the storage cannot be used, or the queue is paused (`BackendError`): try again later |
 | 128 + n | ended by signal n: 130 after Ctrl-C, 143 after SIGTERM |
 
 `pop --follow`, `stats --watch`, `reap --every` and `rollback --every` are meant to be ended by a
-signal, and end with 0. A second signal ends any command at once.
+signal, and end with 0. A second signal ends any command at once, and so does the first while the
+command still starts.
+
+`pop` ends with 0 when the queue is empty too: what it has written tells. When it finds nothing more
+as popping is paused it says so and ends with 75.
 
 **Times** (`SECONDS`) are seconds, or have a unit: `500ms`, `10s`, `5m`, `1h`, `7d`.
 

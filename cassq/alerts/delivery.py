@@ -7,6 +7,7 @@ later pass: nothing is repeated here.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -20,8 +21,8 @@ from functools import partial
 from typing import IO, NamedTuple
 from urllib.parse import urlsplit
 
-from cassq.alerts.events import CONTENT_TYPE, encoded
-from cassq.alerts.incidents import Notice, Outcome
+from cassq.alerts.events import CONTENT_TYPE, STATES, encoded
+from cassq.alerts.incidents import RECOVERED, Notice, Outcome
 from cassq.alerts.targets import Target
 from cassq.clock import Stopwatch
 from cassq.version import __version__
@@ -162,8 +163,10 @@ def sender(target: Target, wire: Wire) -> Send:
 
 
 def log(event: bytes, _seconds: float) -> Result:
-    """Write an event to the logger `cassq`, as a warning."""
-    logger.warning("alert: %s", event.decode())
+    """Write an event to the logger `cassq`: as a warning, or as information that it is over."""
+    over = json.loads(event)["data"].get("state") == STATES[RECOVERED]
+    level = logging.INFO if over else logging.WARNING
+    logger.log(level, "alert: %s", event.decode())
     return Result()
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cassq.importance import NORMAL
+from cassq.plurals import counted
 from cassq.queues import QueuePolicy, is_dead_letter_name
 from cassq.stats import GroupStats
 
@@ -176,7 +177,7 @@ def found_in(snapshots: Iterable[Snapshot], now_ms: int) -> dict[str, Finding]:
 
 
 def _messages(count: int) -> str:
-    return f"{count:,} message{'' if count == 1 else 's'}"
+    return counted(count, "message")
 
 
 def _span(seconds: float) -> str:

@@ -18,12 +18,13 @@ from cassq.cli.verb import (
     options,
     queue_argument,
     seconds,
-    sure_to_delete,
+    sure_to,
 )
 from cassq.dead_letters import DeadLetterQueue
 from cassq.errands import Outcome, Watch
 from cassq.errors import CassqError, QueueNotFoundError
 from cassq.letters import Letter
+from cassq.plurals import counted
 from cassq.queues import OWN, is_dead_letter_name, origin_of
 
 LINES_AT_ONCE = 256
@@ -231,7 +232,7 @@ def purge(
         if not dry_run and not yes:
             count = letters.purge(limit=limit, dry_run=True, **where).messages
             question = f"Throw {_so_many(count, where)} of {queue}, group {group}, away?"
-            if not sure_to_delete(question, yes=yes, as_json=call.as_json):
+            if not sure_to(question, yes=yes, as_json=call.as_json, doing="purging"):
                 output.note("nothing was thrown away")
                 ctx.exit(1)
         with _watching(stop, "purged") as watch:
@@ -252,7 +253,7 @@ def _so_many(count: int, where: dict[str, Any]) -> str:
 
 
 def _letters(count: int) -> str:
-    return f"{count:,} dead letter{'' if count == 1 else 's'}"
+    return counted(count, "dead letter")
 
 
 @contextmanager
@@ -280,7 +281,7 @@ def _conclude(
         output.document({"letters": letters.name, done: told.pop("messages"), **told})
     else:
         would = "would be " if outcome.dry_run else ""
-        whole = f", {outcome.pipes} pipes whole" if outcome.pipes else ""
+        whole = f", {counted(outcome.pipes, 'pipe')} whole" if outcome.pipes else ""
         output.say(f"{_letters(outcome.messages)} {would}{done}{whole}")
         if outcome.held:
             output.note(f"{_letters(outcome.held)} left: they are in somebody's hands")

@@ -9,7 +9,7 @@ import click
 
 from cassq.cli import output
 from cassq.cli.policies import INHERIT, given, given_at_least_one, group_options
-from cassq.cli.verb import Invocation, Verb, queue_argument, sure_to_delete
+from cassq.cli.verb import Invocation, Verb, queue_argument, sure_to
 from cassq.errors import GroupNotFoundError
 from cassq.queue import Group
 from cassq.settings import Start
@@ -131,7 +131,7 @@ def delete(ctx: click.Context, queue: str, name: str, yes: bool) -> None:
             raise GroupNotFoundError(f"queue {queue!r} has no group {name!r}")
         left = output.messages(stats.waiting + stats.pending)
         question = f"Delete group {name} of {queue}, with {left} not committed?"
-        if not sure_to_delete(question, yes=yes, as_json=call.as_json):
+        if not sure_to(question, yes=yes, as_json=call.as_json):
             output.note("nothing was deleted")
             ctx.exit(1)
         found.delete_group(name)

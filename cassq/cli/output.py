@@ -20,6 +20,7 @@ import click
 from cassq.cli.stopping import Stop, Stopped
 from cassq.clock import Stopwatch
 from cassq.decoding import text_or_base64
+from cassq.plurals import counted
 
 PREVIEW_CHARACTERS = 60
 STUCK_MS = 250
@@ -108,7 +109,7 @@ def preview(payload: bytes) -> str:
 
 def messages(count: int) -> str:
     """`1 message`, `2,000 messages`."""
-    return f"{count:,} message{'' if count == 1 else 's'}"
+    return counted(count, "message")
 
 
 def age(seconds: float | None) -> str:

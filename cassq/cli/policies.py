@@ -29,6 +29,13 @@ def _count(value: str) -> int:
         raise click.BadParameter(f"{value!r} is not a whole number") from None
 
 
+def _share(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a share: write a number from 0 to 1") from None
+
+
 def _times(value: str) -> tuple[float, ...]:
     return () if value == AT_ONCE else tuple(seconds(part) for part in value.split(","))
 
@@ -47,13 +54,16 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "overflow": OVERFLOWS,
 }
 
+# Numbers that are no seconds.
+SHARES = ("retry_jitter",)
+
 QUEUE_HELP = {
     "consistency": "ap: many pipes side by side, order within each. cp: one order for all.",
     "claim_timeout": "How long a popper may keep messages before they are delivered again.",
     "max_deliveries": "Deliveries of a message to a group before it becomes a dead letter.",
     "retry_schedule": "Delays before a failed message is delivered again, by its failures, as in"
     " 10s,100s,1000s; the last one repeats. none: at once, behind what is waiting.",
-    "retry_jitter": "Lengthen each of these delays by up to this share of it, at random.",
+    "retry_jitter": "Lengthen each of these delays by up to this share of it, 0 to 1, at random.",
     "sick_check": "While nothing of a group succeeds, slow redelivery down and make no dead"
     " letters.",
     "max_pop_width": "How many pipes, oldest first, a popper takes from in turn; 1 is nearest to"
@@ -90,7 +100,7 @@ GROUP_HELP = {
     "max_deliveries": "Deliveries before a message becomes a dead letter; `queue`: as the queue"
     " says.",
     "retry_schedule": "Delays before a failed message is delivered again, as in 10s,100s,1000s.",
-    "retry_jitter": "Lengthen each of these delays by up to this share of it, at random.",
+    "retry_jitter": "Lengthen each of these delays by up to this share of it, 0 to 1, at random.",
     "sick_check": "While nothing of the group succeeds, slow redelivery down and make no dead"
     " letters.",
 }
@@ -148,6 +158,8 @@ def _option(name: str, kind: Any, text: str, absent: str) -> Callable[[F], F]:
     if name in CHOICES:
         return click.option(flag, name, type=click.Choice(CHOICES[name]), help=text)
     convert, metavar = _CONVERT[plain]
+    if name in SHARES:
+        convert, metavar = _share, "SHARE"
     if inherited:
         convert, metavar = _or_absent(convert, absent), f"{metavar}|{absent}"
     return click.option(flag, name, type=convert, metavar=metavar, help=text)

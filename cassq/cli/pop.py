@@ -8,7 +8,13 @@ from cassq.cli import output
 from cassq.cli.stopping import Stop, Stopped
 from cassq.cli.verb import Invocation, Verb, queue_argument, seconds
 from cassq.clock import Stopwatch
-from cassq.errors import CassqError, ClaimLostError, CorruptionError, UsageError
+from cassq.errors import (
+    CassqError,
+    ClaimLostError,
+    CorruptionError,
+    QueuePausedError,
+    UsageError,
+)
 from cassq.extents.port import ExtentMissingError
 from cassq.messages import Messages
 from cassq.popper import Popper
@@ -79,20 +85,33 @@ def pop(
     output is a file. If the reader goes away or the command is killed, those not acked are
     delivered again. So nothing is lost, and a line may come twice. To take few messages, say
     --max: a reader like `head` throws away what it was given too much.
+
+    The exit code is 0 also when there are no messages, and 75 when there were none as popping is
+    paused (see `cassq queue pause`).
     """
+    if follow and drain:
+        raise UsageError(
+            "--all ends when nothing is left, and --follow never ends", hint="say one of them"
+        )
     if follow and not ack:
         raise UsageError("--follow cannot be used with --no-ack", hint="use --max, or cassq peek")
     call = ctx.ensure_object(Invocation)
     if limit is None and not (drain or follow):
         limit = 1
     with Stop() as stop, call.connect() as client:
-        with client.queue(queue).popper(group, keep_alive=KEEP_SECONDS) as popper:
+        found = client.queue(queue)
+        with found.popper(group, keep_alive=KEEP_SECONDS) as popper:
             popping = Popping(popper, stop, ack=ack, as_json=call.as_json)
             try:
                 popping.run(limit, wait=wait, follow=follow)
             except BrokenPipeError:
                 popping.tell_given_back("the reader of the output is gone")
                 ctx.exit(1)
+        if popping.ran_dry and found.policy.pop_paused:
+            raise QueuePausedError(
+                f"popping from queue {queue!r} is paused",
+                hint=f"try again later; `cassq queue resume {queue}` ends the pause",
+            )
     if stop.wanted and not follow:
         ctx.exit(stop.exit_code)
     if popping.failed:
@@ -102,11 +121,13 @@ def pop(
 class Popping:
     """One run of the command. given_back: so many messages were popped and not acked.
 
-    failed: something could not be read or acked, and was told on standard error.
+    failed: something could not be read or acked, and was told on standard error. ran_dry: it ended
+    as there was nothing more to pop.
     """
 
     def __init__(self, popper: Popper, stop: Stop, *, ack: bool, as_json: bool) -> None:
         self.failed: bool = False
+        self.ran_dry: bool = False
         self.given_back: int = 0
         self._popper = popper
         self._stop = stop
@@ -122,6 +143,7 @@ class Popping:
             while left is None or left > 0:
                 messages = self._pop(BATCH if left is None else min(BATCH, left), wait, follow)
                 if not messages:
+                    self.ran_dry = not self._stop.wanted
                     break
                 self._deliver(messages)
                 left = None if left is None else left - len(messages)

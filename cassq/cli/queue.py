@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from cassq.cli import output
-from cassq.cli.policies import NO_LIMIT, given, given_at_least_one, queue_options
-from cassq.cli.verb import Invocation, Verb, options, queue_argument, seconds, sure_to_delete
+from cassq.cli.policies import NO_LIMIT, SHARES, given, given_at_least_one, queue_options
+from cassq.cli.verb import Invocation, Verb, options, queue_argument, seconds, sure_to
 from cassq.queue import Queue
 from cassq.queues import as_dict
 
@@ -109,7 +109,7 @@ def delete(ctx: click.Context, name: str, yes: bool) -> None:
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:
         found = client.queue(name)
-        if not sure_to_delete(_question(found), yes=yes, as_json=call.as_json):
+        if not sure_to(_question(found), yes=yes, as_json=call.as_json):
             output.note("nothing was deleted")
             ctx.exit(1)
         client.delete_queue(name)
@@ -215,7 +215,7 @@ def purge(ctx: click.Context, name: str, group: str | None, yes: bool) -> None:
         counts = found.count_waiting(group)
         told = ", ".join(f"{output.messages(n)} of group {g}" for g, n in counts.items())
         question = f"Purge from {name}: {told or 'nothing, it has no groups'}?"
-        if not sure_to_delete(question, yes=yes, as_json=call.as_json):
+        if not sure_to(question, yes=yes, as_json=call.as_json, doing="purging"):
             output.note("nothing was purged")
             ctx.exit(1)
         purged = found.purge(group)
@@ -248,10 +248,12 @@ def _show(call: Invocation, queue: Queue) -> None:
         return
     settings = {**shown["policy"], "groups": ", ".join(g["name"] for g in shown["groups"])}
     # The values are texts, so that none of them is aligned to the right.
-    output.table(("queue", queue.name), [(k, _plain(v)) for k, v in settings.items()])
+    output.table(("queue", queue.name), [(k, _plain(k, v)) for k, v in settings.items()])
 
 
-def _plain(value: object) -> str:
+def _plain(name: str, value: object) -> str:
     if value is None:
         return NO_LIMIT
+    if name in SHARES:
+        return f"{value:g}"
     return f"{value:g} s" if isinstance(value, float) else str(value)

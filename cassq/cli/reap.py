@@ -14,11 +14,13 @@ import click
 from cassq.alerts.targets import Target, load_targets
 from cassq.catalog.rows import QueueRow
 from cassq.cli import output
+from cassq.cli.reap_health import ReapHealth
 from cassq.cli.stopping import Stop
 from cassq.cli.verb import Invocation, Verb, complete_queue, options, seconds
 from cassq.client import Client
 from cassq.clock import Stopwatch, SystemClock
 from cassq.errors import BackendError, UsageError
+from cassq.plurals import counted
 from cassq.reaper import FAILED, LEASE_MS, PLANNED, Action, Reaper
 from cassq.reaper.actions import Scope
 
@@ -81,14 +83,14 @@ _with_options = options(
     "--metrics-port",
     type=click.IntRange(0, 65535),
     metavar="PORT",
-    help="With --every: serve metrics for Prometheus; needs the extra cassq[metrics].",
+    help="With --every: serve metrics for Prometheus, and /health; needs the extra cassq[metrics].",
 )
 @click.option(
     "--metrics-host",
     default="127.0.0.1",
     show_default=True,
     metavar="HOST",
-    help="The address at which metrics are served.",
+    help="The address at which metrics and /health are served.",
 )
 @click.pass_context
 def reap(
@@ -174,12 +176,14 @@ def _run(
         client.reaper.dry_run = dry_run
         client.reaper.patience = PATIENCE_SECONDS
         client.reaper.targets = targets
-        if metrics is not None:
-            port, host = metrics
-            served = client.serve_metrics(port, host)
-            output.note(f"metrics at http://{host}:{served.port}/metrics")
         if every is not None:
-            _go_on(call, client, queues, again(stop), every, stop)
+            health = ReapHealth(every, SystemClock())
+            if metrics is not None:
+                port, host = metrics
+                served = client.serve_metrics(port, host, health=health.facts)
+                address = f"http://{host}:{served.port}"
+                output.note(f"metrics at {address}/metrics, health at {address}/health")
+            _go_on(call, client, queues, again(stop), every, stop, health)
             return
         actions = _notable(once(stop)(client.reaper, _rows(client, queues)))
         if not dry_run:
@@ -202,17 +206,21 @@ def _go_on(
     work: Pass,
     pause: float,
     stop: Stop,
+    health: ReapHealth,
 ) -> None:
     """The daemon: passes until the command shall end; what fails is told and tried again."""
     output.note(f"a pass every {pause:g} s, until SIGTERM or Ctrl-C")
     while True:
         watch = Stopwatch()
         try:
-            _tell(call, _ended(client, work(client.reaper, _rows(client, queues))))
+            actions = work(client.reaper, _rows(client, queues))
+            health.succeeded(sum(action.outcome == FAILED for action in actions))
+            _tell(call, _ended(client, actions))
             watch = Stopwatch()
             if not client.reaper.dry_run:
                 _repair_on(client, pause, stop, tell=partial(_tell_ended, call, client))
         except BackendError as exc:
+            health.failed(exc)
             kind = type(exc).__name__
             output.error(exc.message, exc.hint, as_json=call.as_json, kind=kind, fields=exc.fields)
         if stop.wait(max(0.0, pause - watch.seconds())):
@@ -308,7 +316,7 @@ def _seal_after_watching(reaper: Reaper, rows: list[QueueRow] | None, stop: Stop
             break
         if not told and sys.stderr.isatty():
             lease = max(each.lease_ms for each in doubtful) / 1000
-            count = f"{len(doubtful)} pipe{'' if len(doubtful) == 1 else 's'}"
+            count = counted(len(doubtful), "pipe")
             output.note(f"watching {count} for signs of life, {lease:g} s at most")
         told = True
         if stop.wait(LOOK_SECONDS):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from cassq import extras
 from cassq.cli import output
 from cassq.cli.verb import Invocation, Verb
 from cassq.clock import SystemClock
+from cassq.connecting import local_directory
+from cassq.embedded import schema_of_directory
 
 if TYPE_CHECKING:
     from cassq.catalog.cassandra.schema import Status
@@ -86,10 +89,11 @@ def apply(call: Invocation, replication: str | None) -> None:
 @schema.command(
     "status",
     cls=Verb,
-    short_help="Show the version, replication and durability of a keyspace.",
+    short_help="Show the schema version of a keyspace, or directory.",
     examples=[
         f"cassq schema status --url {URL}",
         f"cassq schema status --url {URL} --json | jq .version",
+        "cassq schema status --url file:///var/lib/cassq",
     ],
 )
 @click.pass_context
@@ -97,9 +101,14 @@ def status(ctx: click.Context) -> None:
     """Show what a Cassandra keyspace is: its schema version and the one that this cassq needs, how
     it is replicated, whether all servers agree on its tables, and how they sync to disk.
 
-    The exit code is 1 unless this cassq can work with it as it is.
+    Of a directory only the versions are shown: an older one is brought up to date when it is
+    opened. The exit code is 1 unless this cassq can work with it as it is.
     """
     call = ctx.ensure_object(Invocation)
+    directory = local_directory(call.url)
+    if directory is not None:
+        _directory_status(ctx, call, directory)
+        return
     with _session(call) as (schemas, cql):
         found: Status = schemas.status(cql)
         replication = schemas.told(found.replicas)
@@ -109,6 +118,26 @@ def status(ctx: click.Context) -> None:
     else:
         _show(found, replication, advice)
     if found.version != found.known_version:
+        ctx.exit(1)
+
+
+def _directory_status(ctx: click.Context, call: Invocation, directory: Path) -> None:
+    version, needed = schema_of_directory(directory)
+    advice = []
+    if version < needed:
+        advice.append("it is brought up to date when a client of this cassq opens it")
+    if version > needed:
+        advice.append("use the newer cassq that wrote it")
+    if call.as_json:
+        told = {"directory": str(directory), "version": version, "needed": needed}
+        output.document({**told, "advice": advice})
+    else:
+        output.table(
+            ("directory", str(directory)), [("schema version", f"{version}, needed: {needed}")]
+        )
+        for line in advice:
+            output.note(f"note: {line}")
+    if version > needed:
         ctx.exit(1)
 
 

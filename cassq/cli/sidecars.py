@@ -19,6 +19,7 @@ from cassq.extents.shortages import note_shortage
 from cassq.extents.upkeep import Upkeep
 from cassq.extents.words import Told
 from cassq.inspection import KINDS, MISSING, Found, Inspection, inspect
+from cassq.plurals import counted
 from cassq.rounds import last_round
 
 URL = "'cassandra://db1,db2/cassq?store=sidecar'"
@@ -56,7 +57,7 @@ def size(count: float) -> str:
 
 def so_many(extents: int) -> str:
     """A number of extents, for people."""
-    return f"{extents:,} extent{'' if extents == 1 else 's'}"
+    return counted(extents, "extent")
 
 
 def alive(fleet: Fleet, row: SidecarRow) -> str:

@@ -11,6 +11,7 @@ from cassq.cli.spark_audit import audit
 from cassq.cli.spark_rollup import rollup
 from cassq.cli.spark_session import session_of, session_options
 from cassq.cli.verb import Invocation, Verb, queue_argument
+from cassq.plurals import counted
 
 if TYPE_CHECKING:
     from cassq.spark.jobs.archive import Archived, Progress
@@ -105,7 +106,7 @@ def _show(call: Invocation, done: Archived) -> None:
         output.note(f"note: pipe {pipe_id} was removed while it was read, and is not archived")
     if done.missed:
         output.error(
-            f"{len(done.missed)} pipes of queue {done.queue!r} could not be archived",
+            f"{counted(len(done.missed), 'pipe')} of queue {done.queue!r} could not be archived",
             "set retain_consumed on the queue, to longer than the time between two runs",
             as_json=call.as_json,
         )

@@ -141,10 +141,10 @@ def queue_argument(name: str = "name", **attributes: Any) -> Callable[[F], F]:
     return click.argument(name, metavar="QUEUE", shell_complete=complete_queue, **attributes)
 
 
-def sure_to_delete(question: str, *, yes: bool, as_json: bool) -> bool:
+def sure_to(question: str, *, yes: bool, as_json: bool, doing: str = "deleting") -> bool:
     """Whether the user is sure, who is asked unless he said so; UsageError if nobody can be."""
     if yes:
         return True
     if as_json or not sys.stdin.isatty():
-        raise UsageError("deleting has to be confirmed", hint="add --yes")
+        raise UsageError(f"{doing} has to be confirmed", hint="add --yes")
     return click.confirm(question, err=True)

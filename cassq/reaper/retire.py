@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from cassq.catalog.rows import PipeRow, PipeState, QueueRow
 from cassq.limits import keeps
+from cassq.plurals import counted
 from cassq.reaper.actions import DONE, Action, PlannedPass, Scope
 
 
@@ -60,7 +61,7 @@ class Retire(PlannedPass[Finished]):
         current = self._ports.catalog.queue_by_id(pipe.queue_id)
         if current is None or not self._ports.catalog.retire(pipe.id, current.groups_version):
             return None
-        return f"{pipe.end.seq if pipe.end else 0} messages"
+        return counted(pipe.end.seq if pipe.end else 0, "message")
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
         """Retire them, then remove the files of all of them with one sync."""

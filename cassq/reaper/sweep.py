@@ -18,6 +18,7 @@ from cassq.errors import CorruptionError
 from cassq.extents.port import ExtentInfo, ExtentMissingError
 from cassq.history import MINUTE_MS
 from cassq.ids import made_at_ms
+from cassq.plurals import counted
 from cassq.ports import Ports
 from cassq.reaper.actions import DONE, Action, PlannedPass, Scope
 from cassq.sealing import STRAY_MS
@@ -87,7 +88,8 @@ class Sweep(PlannedPass[Leftovers]):
             end = self._ports.store.seal(action.subject)
             if end.seq > 0:
                 raise CorruptionError(
-                    f"pipe {action.subject} has no row, but {end.seq} messages: it is left alone",
+                    f"pipe {action.subject} has no row, but {counted(end.seq, 'message')}:"
+                    " it is left alone",
                     hint="were tables restored from backups of different times?",
                 )
         self._ports.store.drop([action.subject])

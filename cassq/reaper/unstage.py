@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cassq.catalog.rows import Driver, WriteRow, WriteState
+from cassq.plurals import counted
 from cassq.ports import Ports
 from cassq.reaper.actions import DONE, Action, PlannedPass, Scope
 from cassq.staging import DRIVER_LEASE_MS, abort
@@ -85,7 +86,7 @@ class Unstage(PlannedPass[Writes]):
         if row.state is WriteState.OPEN:
             return "aborted: its driver is gone" if abort(self._ports, row) else None
         count = self._ports.catalog.finish_write(row)
-        return f"{count} pipes" if count else None
+        return counted(count, "pipe") if count else None
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
         """Where there was nothing there is nothing to tell."""

@@ -256,6 +256,16 @@ def test_the_end_of_an_incident_is_not_told_when_its_beginning_failed(tmp_path: 
     assert runs.read_text() == "x\n"
 
 
+@pytest.mark.parametrize(("state", "level"), [("raised", "WARNING"), ("recovered", "INFO")])
+def test_the_log_gets_what_is_wrong_as_a_warning_and_its_end_as_information(
+    state: str, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    event = {"id": "0", "data": {"message": "käput", "state": state}}
+    with caplog.at_level(logging.INFO, "cassq"):
+        assert told(Target("log"), Notice("k", 1, "log", 1, 0, event)) == [Outcome(told=True)]
+    assert [record.levelname for record in caplog.records] == [level]
+
+
 def test_the_log_gets_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "cassq"):
         assert told(Target("log")) == [Outcome(told=True)]

@@ -36,6 +36,26 @@ def test_a_push_to_a_paused_queue_is_to_be_tried_later(url: str, queue: cassq.Qu
     assert "cassq queue resume" in result.stderr
 
 
+def test_a_pop_tells_an_empty_queue_from_a_paused_one(url: str, queue: cassq.Queue) -> None:
+    for words in ((), ("--all",), ("--max", "5"), ("--wait", "10ms")):
+        assert run(url, "pop", "jobs", *words) == (0, "", "")
+    push(queue, *numbers(2))
+    queue.pause(push=False)
+    for words in ((), ("--all",), ("--max", "5"), ("--wait", "10ms")):
+        code, out, err = run(url, "pop", "jobs", *words)
+        assert (code, out) == (75, "")
+        assert err.startswith("error: popping from queue 'jobs' is paused\nhint: ")
+        assert "`cassq queue resume jobs`" in err
+    queue.resume(push=False)
+    assert run(url, "pop", "jobs", "--max", "2")[:2] == (0, "0\n1\n")
+
+
+def test_to_pop_all_and_to_follow_exclude_each_other(url: str, queue: cassq.Queue) -> None:
+    code, out, err = run(url, "pop", "jobs", "--all", "--follow")
+    assert (code, out) == (2, "")
+    assert "--follow never ends" in err
+
+
 def test_drain_tells_what_is_left(url: str, client: cassq.Client) -> None:
     queue = client.create_queue("jobs", lease=0.5)
     push(queue, *numbers(3))
@@ -50,6 +70,7 @@ def test_purge_wants_to_be_confirmed(url: str, queue: cassq.Queue) -> None:
     push(queue, *numbers(3))
     code, _, err = run(url, "queue", "purge", "jobs")
     assert code == 2
+    assert "purging has to be confirmed" in err
     assert "--yes" in err
     assert queue.count_waiting() == {"billing": 3, "default": 3}
     code, out, _ = run(url, "queue", "purge", "jobs", "--group", "billing", "--yes")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import sys
 import threading
 from collections.abc import Callable
@@ -12,7 +14,13 @@ import pytest
 
 import cassq
 from cassq import client as client_module
-from cassq.errors import BackendUnavailableError, ClosedError, ConfigError
+from cassq.errors import (
+    BackendUnavailableError,
+    ClosedError,
+    ConfigError,
+    InvalidPayloadError,
+    UsageError,
+)
 from tests.integration.deadlines import joined
 from tests.integration.stage import Connect, drain, payloads, push
 
@@ -153,3 +161,42 @@ def test_at_exit_a_client_that_cannot_be_closed_keeps_no_other_open(
     assert all(each.ports.life.closed for each in clients)
     assert caplog.text.count("could not be closed") == 2
     monkeypatch.undo()
+
+
+# --- misuse -------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_pickled_says_what_to_do_instead(
+    url: str, client: cassq.Client, queue: cassq.Queue
+) -> None:
+    push(queue, b"x")
+    popper = queue.popper()
+    (message,) = popper.pop()
+    for thing in (client, queue, queue.pusher(), popper, message):
+        for copied in (pickle.dumps, copy.deepcopy):
+            with pytest.raises(UsageError, match="cannot be pickled") as caught:
+                copied(thing)
+            assert "there" in caught.value.hint
+
+
+@pytest.mark.parametrize("payloads", [None, 5, object()])
+def test_to_push_many_of_what_is_no_list_says_so(queue: cassq.Queue, payloads: Any) -> None:
+    with queue.pusher() as pusher, pytest.raises(InvalidPayloadError, match="a list of bytes"):
+        pusher.push_many(payloads)
+
+
+def test_to_settle_one_message_or_none_says_how(queue: cassq.Queue) -> None:
+    push(queue, b"x")
+    popper = queue.popper()
+    (message,) = popper.pop()
+    for settle in (popper.commit, popper.rollback, popper.release, popper.dead):
+        with pytest.raises(UsageError, match="many messages, not one") as caught:
+            settle(message)  # type: ignore[operator]
+        assert "[message]" in caught.value.hint
+        for wrong in (None, 7):
+            with pytest.raises(UsageError, match="many messages, not"):
+                settle(wrong)  # type: ignore[operator]
+        with pytest.raises(UsageError, match="a message that pop"):
+            settle(["id"])  # type: ignore[operator]
+    popper.commit([message])
+    assert queue.stats().groups["default"].committed == 1

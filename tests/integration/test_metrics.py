@@ -10,6 +10,8 @@ import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -291,9 +293,38 @@ def test_the_reaper_serves_metrics_while_it_runs(shell: Shell, tmp_path: Path) -
     )
     found = scraped(int(told[1]))
     assert total(found, "cassq_group_waiting_messages", messaging_destination_name="mail") == 2
+    health = f"http://127.0.0.1:{told[1]}/health"
+    facts = eventually("a pass succeeds", lambda: _healthy_after_a_pass(health))
+    assert (facts["healthy"], facts["failures"], facts["error"]) == (True, 0, "")
+    assert facts["last_success"] is not None
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 0
     assert is_free(int(told[1]))
+
+
+def _healthy_after_a_pass(address: str) -> Any:
+    with urlopen(address) as answer:
+        assert answer.status == 200
+        facts = json.load(answer)
+    return facts if facts["passes"] else None
+
+
+def test_health_is_not_found_where_nobody_knows_of_it(client: cassq.Client) -> None:
+    server = client.serve_metrics()
+    with pytest.raises(HTTPError) as caught:
+        urlopen(f"http://127.0.0.1:{server.port}/health")
+    assert caught.value.code == 404
+    caught.value.close()
+
+
+def test_bad_health_is_503_and_says_why(client: cassq.Client) -> None:
+    facts = {"healthy": False, "error": "the disk is full"}
+    server = client.serve_metrics(health=lambda: facts)
+    with pytest.raises(HTTPError) as caught:
+        urlopen(f"http://127.0.0.1:{server.port}/health")
+    assert caught.value.code == 503
+    assert json.load(caught.value) == facts
+    caught.value.close()
 
 
 def test_one_pass_of_the_reaper_serves_no_metrics(shell: Shell) -> None:

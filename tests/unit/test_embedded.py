@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from cassq.embedded import (
     directory_of,
     mounts,
     open_directory,
+    schema_of_directory,
 )
 from cassq.errors import ConfigError, CorruptionError
 from cassq.extents.files import FilesStore
@@ -367,3 +369,31 @@ def test_what_was_adopted_can_be_read(tmp_path: Path, write: Writing) -> None:
         finally:
             reader.close()
     assert piece.frame.payloads(0, 3) == [b"m0", b"m1", b"m2"]
+
+
+def test_a_tilde_is_the_user_s_own_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/far/away")
+    assert directory_of("~/queues") == Path("/far/away/queues")
+    assert directory_of("//~/queues") == Path("/far/away/queues")
+
+
+def test_the_directory_of_no_user_is_refused() -> None:
+    with pytest.raises(ConfigError, match="there is no user 'nobody-of-that-name'") as caught:
+        directory_of("~nobody-of-that-name/queues")
+    assert "file:./~nobody-of-that-name" in caught.value.hint
+
+
+def test_the_schema_of_a_directory_is_told_and_left_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no queue directory"):
+        schema_of_directory(tmp_path)
+    with closing(sqlite3.connect(tmp_path / CATALOG)) as database:
+        database.execute("CREATE TABLE others (id)")
+    with pytest.raises(ConfigError, match="another program"):
+        schema_of_directory(tmp_path)
+    (tmp_path / CATALOG).unlink()
+    open_directory(tmp_path, ManualClock(), "os").ports.catalog.close()
+    version, needed = schema_of_directory(tmp_path)
+    assert version == needed
+    with closing(sqlite3.connect(tmp_path / CATALOG)) as database:
+        database.execute(f"PRAGMA user_version={needed + 1}")
+    assert schema_of_directory(tmp_path) == (needed + 1, needed)

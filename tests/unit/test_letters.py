@@ -42,6 +42,39 @@ def test_a_letter_comes_back_from_its_line_as_it_was(letter: Letter) -> None:
     assert letter_from_json(line.encode()) == letter
 
 
+DEATH = {
+    "reason": "expired",
+    "count": 2,
+    "first_ms": 1_000_000_000_001,
+    "last_ms": 1_000_000_000_999,
+    "at_ms": 1_767_323_045_678,
+    "earlier": [{"reason": "rejected", "first_ms": 5, "at_ms": 6, "count": 1}],
+}
+
+
+def test_the_times_of_a_death_are_in_iso_8601_in_json_and_come_back() -> None:
+    letter = replace(LETTER, death=DEATH)
+    told = json.loads(letter.to_json())["death"]
+    assert told["at"] == "2026-01-02T03:04:05.678+00:00"
+    assert told["first_at"] == "2001-09-09T01:46:40.001+00:00"
+    assert told["last_at"] == "2001-09-09T01:46:40.999+00:00"
+    assert told["earlier"][0]["at"] == "1970-01-01T00:00:00.006+00:00"
+    assert not [name for name in told if name.endswith("_ms")]
+    assert letter_from_json(letter.to_json()) == letter
+
+
+def test_a_death_that_an_older_cassq_exported_is_read() -> None:
+    told = {**json.loads(LETTER.to_json()), "death": DEATH}
+    assert letter_from_json(json.dumps(told)).death == DEATH
+
+
+@pytest.mark.parametrize("at", ["noon", 5, None, "2026-01-01T00:00:00"])
+def test_a_death_at_no_time_is_refused(at: Any) -> None:
+    told = {**json.loads(LETTER.to_json()), "death": {"at": at}}
+    with pytest.raises(UsageError, match="'at' in a letter's death"):
+        letter_from_json(json.dumps(told))
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

@@ -20,8 +20,10 @@ from cassq.queues import (
     check_queue_name,
     dead_letter_name,
     differences,
+    group_policy,
     is_dead_letter_name,
     known_only,
+    queue_policy,
     rules_of,
 )
 
@@ -216,10 +218,18 @@ def test_a_schedule_is_some_seconds(policy: type[QueuePolicy | GroupPolicy]) -> 
             policy(retry_schedule=schedule)
 
 
-@pytest.mark.parametrize("jitter", [-0.1, 11, float("nan"), "1", True])
+@pytest.mark.parametrize("jitter", [-0.1, 1.01, 5, float("nan"), "1", True])
 def test_a_jitter_is_a_share(jitter: Any) -> None:
-    with pytest.raises(ConfigError, match="retry_jitter"):
-        QueuePolicy(retry_jitter=jitter)
+    for policy in (QueuePolicy, GroupPolicy):
+        with pytest.raises(ConfigError, match="retry_jitter is a share, from 0 to 1") as caught:
+            policy(retry_jitter=jitter)
+        assert "tenth" in caught.value.hint
+
+
+def test_a_jitter_that_was_allowed_once_is_taken_as_the_largest() -> None:
+    assert queue_policy('{"retry_jitter": 5.0}').retry_jitter == 1.0
+    assert group_policy('{"retry_jitter": 5.0}').retry_jitter == 1.0
+    assert group_policy('{"retry_jitter": null}').retry_jitter is None
 
 
 @pytest.mark.parametrize(("failures", "waits"), [(1, 10_000), (2, 100_000), (3, 100_000)])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,29 @@ Row = tuple[Any, ...]
 def open_file(path: Path) -> sqlite3.Connection:
     """A connection to the file, in autocommit: transactions are begun by hand."""
     return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+
+
+def stored_version(path: Path) -> int:
+    """The schema version that a catalog's file has; nothing is changed.
+
+    Raises ConfigError for a file that is another program's, and as `Database` does.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as database:
+            (application_id,) = database.execute("PRAGMA application_id").fetchone()
+            (version,) = database.execute("PRAGMA user_version").fetchone()
+    except sqlite3.Error as exc:
+        raise _explained(exc, str(path)) from exc
+    _check_own(str(path), application_id)
+    return int(version)
+
+
+def _check_own(name: str, application_id: int) -> None:
+    if application_id != _APPLICATION_ID:
+        raise ConfigError(
+            f"{name} is another program's database",
+            hint="give cassq a directory of its own",
+        )
 
 
 class Database:
@@ -125,11 +148,8 @@ class Database:
                 tx.execute(f"PRAGMA user_version={wanted}")
 
     def _check_own(self, tables: int, application_id: int) -> None:
-        if tables and application_id != _APPLICATION_ID:
-            raise ConfigError(
-                f"{self._name} is another program's database",
-                hint="give cassq a directory of its own",
-            )
+        if tables:
+            _check_own(self._name, application_id)
 
     def close(self) -> None:
         with self.lock:

@@ -9,6 +9,7 @@ from cassq.errors import BackendUnavailableError
 from cassq.extents.sidecar.means import Means, call_of
 from cassq.extents.sidecar.network import Patience
 from cassq.extents.words import EXTENTS_MAX, Drop
+from cassq.plurals import counted
 
 # A sidecar that has not answered so many seconds after another has is not waited for: it collects
 # what it keeps by itself.
@@ -33,8 +34,8 @@ def drop_extents(means: Means, pipe_ids: Sequence[str]) -> None:
     means.catalog.forget_placements([at.pipe_id for at in placements if at.pipe_id not in left])
     if stuck:
         raise BackendUnavailableError(
-            f"{len(stuck)} extents cannot be dropped, {stuck[0].pipe_id} among them: they are not"
-            " sealed, and none of their sidecars answers"
+            f"{counted(len(stuck), 'extent')} cannot be dropped, {stuck[0].pipe_id} among them:"
+            " not sealed, and none of their sidecars answers"
         )
 
 

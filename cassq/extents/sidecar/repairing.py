@@ -22,6 +22,7 @@ from cassq.extents.sidecar.settings import Settings
 from cassq.extents.upkeep import Mended, Upkeep
 from cassq.extents.words import EXTENTS_MAX, Drop, Ends, Info, List, Told
 from cassq.ids import Ids
+from cassq.plurals import counted
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -220,7 +221,7 @@ class Repairing(Upkeep):
             return Mended(need, False, copy.told, copy.error)
         if need.anew is None and not self._changed(need, target):
             return Mended(need, True, "")
-        count = f"{copy.end:,} messages, {copy.size_bytes:,} bytes"
+        count = f"{counted(copy.end, 'message')}, {counted(copy.size_bytes, 'byte')}"
         if target in (need.anew, need.instead):
             return Mended(need, True, f"copied anew to {target.sidecar}: {count}")
         instead = ""

@@ -19,6 +19,7 @@ from cassq.audit import LOOKS_MAX, Audit, Walked, check_sum, check_sums
 from cassq.catalog.rows import GroupRow, QueueRow, Retired, RetiredSum
 from cassq.errors import ConfigError
 from cassq.frames import Place
+from cassq.plurals import counted
 from cassq.ports import Ports
 from cassq.spark.clients import absolute, client_of
 from cassq.spark.jobs.audit_tasks import Standing, standings, walks
@@ -163,7 +164,7 @@ def _add_group(
             continue
         if mine.claimed > each.messages:
             found.find(
-                f"group {group.name} has claimed {mine.claimed} messages of pipe"
+                f"group {group.name} has claimed {counted(mine.claimed, 'message')} of pipe"
                 f" {each.standing.pipe.id}, of which {each.messages} could be read"
             )
         add(stats, mine, each.standing.pipe, each.messages)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from cassq.catalog.rows import Claim, ClaimState, PipeRow, Reason
+from cassq.plurals import counted
 from cassq.ranges import EMPTY, RangeSet
 from cassq.stats import GroupStats, GroupView
 
@@ -86,7 +87,8 @@ def _once(found: Joined, told: dict[str, list[RangeSet]]) -> dict[str, RangeSet]
     for name, parts in told.items():
         fates[name] = RangeSet.joined(parts or [EMPTY])
         if twice := sum(map(len, parts)) - len(fates[name]):
-            found.findings.append(f"{twice} messages are {name} twice")
+            are = "is" if twice == 1 else "are"
+            found.findings.append(f"{counted(twice, 'message')} {are} {name} twice")
     return fates
 
 

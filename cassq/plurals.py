@@ -1,0 +1,8 @@
+"""Numbers of things in sentences: `1 message`, `2,000 messages`."""
+
+from __future__ import annotations
+
+
+def counted(count: int, noun: str) -> str:
+    """So many of a thing. noun: in the singular; its plural has an s."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
