@@ -159,7 +159,8 @@ def _files(*folders: str) -> list[str]:
 
 
 def _text_files() -> list[str]:
-    top = [path.name for path in sorted(ROOT.iterdir()) if path.is_file()]
+    # In a worktree `.git` is a file that names a place of this machine.
+    top = [p.name for p in sorted(ROOT.iterdir()) if p.is_file() and p.name != ".git"]
     return [p for p in top + _files(*TEXT_FOLDERS) if Path(p).suffix in TEXT_SUFFIXES]
 
 
