@@ -17,8 +17,6 @@ not need it pays next to nothing.
 
 from __future__ import annotations
 
-from importlib import import_module
-
 from cassq.version import __version__
 
 # By this name type checkers know it; `typing` itself takes longer to load than all that is here.
@@ -68,6 +66,8 @@ __all__ = [
 if not TYPE_CHECKING:  # to a type checker it would say that every name exists
 
     def __getattr__(name: str) -> object:
+        from importlib import import_module
+
         if name == "errors":
             return import_module("cassq.errors")
         home = _HOMES.get(name)
