@@ -11,6 +11,8 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 pytest_plugins = [
     "tests.needs",
+    "tests.gate",
+    "tests.waits",
     "tests.shaken",
     "tests.servers.fixtures",
     "tests.integration.on",

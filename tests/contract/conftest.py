@@ -27,11 +27,13 @@ from tests.contract.backends import (
 from tests.contract.cassandra_place import CassandraPlace, Keyspace
 from tests.contract.keyspaces import on_servers, opened_keyspace
 from tests.contract.lock_servers import (
+    LAPSES,
     LEASE,
     LOCK_SERVERS,
     LONG,
     RealLocks,
     ServerLocks,
+    on_lock_servers,
     server_place,
 )
 from tests.servers.cassandra import CassandraCluster
@@ -141,11 +143,7 @@ def locker_place(
     params=[
         *LOCKERS,
         # Three servers look like one until some fail.
-        *(
-            pytest.param(name, marks=pytest.mark.servers)
-            for name in LOCK_SERVERS
-            if "three" not in name
-        ),
+        *on_lock_servers(name for name in LOCK_SERVERS if "three" not in name),
     ]
 )
 def any_locker_place(
@@ -163,7 +161,7 @@ def any_locker_place(
     place.close()
 
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.servers) for name in LOCK_SERVERS])
+@pytest.fixture(params=on_lock_servers(LOCK_SERVERS))
 def server_locker_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerLocks]:
     """Those of which something can be killed or paused."""
     place = server_place(request.param, request, tmp_path)
@@ -171,9 +169,7 @@ def server_locker_place(request: pytest.FixtureRequest, tmp_path: Path) -> Itera
     place.close()
 
 
-@pytest.fixture(
-    params=[LEASE, *(pytest.param(name, marks=pytest.mark.servers) for name in LOCK_SERVERS)]
-)
+@pytest.fixture(params=[LEASE, *on_lock_servers(LOCK_SERVERS, LAPSES)])
 def real_locker_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RealLocks]:
     """Those that processes share, on the machine's clock."""
     place: RealLocks

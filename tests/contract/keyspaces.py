@@ -14,9 +14,10 @@ from tests.integration.deadlines import eventually
 from tests.servers.cassandra import CassandraCluster
 
 
-def on_servers(names: Iterable[str]) -> list[Any]:
-    """The same as parameters of a fixture that uses real servers."""
-    return [pytest.param(name, marks=pytest.mark.servers) for name in names]
+def on_servers(names: Iterable[str], *marks: pytest.MarkDecorator) -> list[Any]:
+    """The same as parameters of a fixture that uses a Cassandra node."""
+    node = pytest.mark.servers("cassandra1_for_the_session")
+    return [pytest.param(name, marks=[node, *marks]) for name in names]
 
 
 def opened_keyspace(cluster: CassandraCluster, name: str) -> Iterator[Cql]:

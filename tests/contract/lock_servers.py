@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,18 @@ LOCK_SERVERS = {
     "hazelcast without cp": ("hazelcast1", "?cp=no"),
 }
 LEASE = "lease"
+
+
+LAPSES = pytest.mark.long(reason="sessions and leases of servers run out")
+
+
+def on_lock_servers(names: Iterable[str], *marks: pytest.MarkDecorator) -> list[Any]:
+    """The same as parameters of a fixture that uses these servers."""
+    found = []
+    for name in names:
+        servers = pytest.mark.servers(f"{LOCK_SERVERS[name][0]}_for_the_session")
+        found.append(pytest.param(name, marks=[servers, *marks]))
+    return found
 
 
 def locker_at(url: str, directory: Path, owner: str) -> tuple[Locker, SqliteCatalog]:

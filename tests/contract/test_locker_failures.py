@@ -13,7 +13,14 @@ from cassq.clock import Stopwatch
 from cassq.errors import BackendError
 from cassq.locks.port import Lock, Locker
 from tests.contract.lock_holder import TOKENS, lock_holder
-from tests.contract.lock_servers import LONG, RealLocks, ServerLocks
+from tests.contract.lock_servers import (
+    LAPSES,
+    LEASE,
+    LONG,
+    RealLocks,
+    ServerLocks,
+    on_lock_servers,
+)
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually
 
 FOR_EVER_MS = 10**9
@@ -74,6 +81,7 @@ def test_a_holder_that_stood_still_knows_at_once_that_it_lost_its_lock(
         assert yours.held()
 
 
+@pytest.mark.long(reason="sessions of servers run out")
 def test_a_session_that_ran_out_takes_its_locks_along_however_long_they_are(
     server_locker_place: ServerLocks,
 ) -> None:
@@ -89,6 +97,7 @@ def test_a_session_that_ran_out_takes_its_locks_along_however_long_they_are(
         assert me.answer() == [0, 1]
 
 
+@pytest.mark.long(reason="sessions of servers run out")
 def test_an_idle_holder_keeps_a_long_lock_through_many_sessions(
     server_locker_place: ServerLocks,
 ) -> None:
@@ -102,6 +111,15 @@ def test_an_idle_holder_keeps_a_long_lock_through_many_sessions(
     assert you.acquire("failing", FOR_EVER_MS) is None
 
 
+@pytest.mark.parametrize(
+    "real_locker_place",
+    [
+        LEASE,
+        *on_lock_servers(["zookeeper", "hazelcast", "hazelcast without cp"]),
+        *on_lock_servers(["zookeeper, three"], LAPSES),
+    ],
+    indirect=True,
+)
 def test_a_killed_holders_lock_is_the_next_ones(real_locker_place: RealLocks) -> None:
     you = real_locker_place.open("you")
     with lock_holder(real_locker_place.url, real_locker_place.directory, "me") as me:
@@ -136,6 +154,7 @@ def test_of_many_processes_one_at_a_time_is_inside(
 # --- the servers ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long(reason="sessions of servers run out")
 def test_a_holder_gives_up_while_no_server_answers(server_locker_place: ServerLocks) -> None:
     me = server_locker_place.open("me")
     losses: list[Lock] = []
@@ -155,6 +174,7 @@ def test_a_holder_gives_up_while_no_server_answers(server_locker_place: ServerLo
     assert losses == [lock]
 
 
+@pytest.mark.long(reason="sessions of servers run out")
 def test_a_renewal_that_nobody_answers_is_a_loss(server_locker_place: ServerLocks) -> None:
     lock = won(server_locker_place.open("me"))
     for node in server_locker_place.servers.nodes:
@@ -166,6 +186,7 @@ def test_a_renewal_that_nobody_answers_is_a_loss(server_locker_place: ServerLock
     assert not lock.held()
 
 
+@pytest.mark.waits(reason="a call that nobody answers is given up after some seconds")
 def test_a_release_that_nobody_answers_ends_in_time_and_frees_the_lock(
     server_locker_place: ServerLocks,
 ) -> None:
@@ -181,6 +202,7 @@ def test_a_release_that_nobody_answers_ends_in_time_and_frees_the_lock(
     assert won(you).token > lock.token
 
 
+@pytest.mark.long(reason="sessions of servers run out")
 def test_lockers_go_on_after_all_servers_were_killed(server_locker_place: ServerLocks) -> None:
     me, you = server_locker_place.open("me"), server_locker_place.open("you")
     losses: list[Lock] = []
@@ -198,6 +220,7 @@ def test_lockers_go_on_after_all_servers_were_killed(server_locker_place: Server
     assert yours.held()
 
 
+@pytest.mark.long(reason="sessions of servers run out")
 def test_a_lock_survives_the_loss_of_a_server_of_three(server_locker_place: ServerLocks) -> None:
     servers = server_locker_place.servers
     if servers.size < 3:

@@ -14,6 +14,15 @@ from tests.simulation.sidecar_plants import SIDECAR_PLANTS
 ROOT = Path(__file__).resolve().parents[2]
 # What is asked of each page begins at a heading.
 PAGES = {"guarantees.md": "# Guarantees", "spark.md": "## Guarantees"}
+# What no cheap test shows: storms, clusters of Spark, drivers that are JVMs of their own, and a
+# Cassandra node with other settings. `./dev test --all` runs these.
+DEAR = (
+    "faults/storm/test_storm.py",
+    "servers/test_servers.py",
+    "spark/test_executors.py",
+    "spark/test_flights.py",
+    "spark/test_killed_streams.py",
+)
 CHECK = re.compile(r"\[`([^`]+)`\]")
 
 
@@ -45,3 +54,27 @@ def test_every_check_that_is_named_exists(check: str) -> None:
     path, _, function = check.partition("::")
     tree = ast.parse((ROOT / "tests" / path).read_text())
     assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_the_gate_checks_every_sentence() -> None:
+    """At least one check of each runs in `./dev test`, which leaves out what is marked `long`."""
+    late = [s for s in sentences() if not any(runs_in_the_gate(c) for c in CHECK.findall(s))]
+    of_late = {check.partition("::")[0] for s in late for check in CHECK.findall(s)}
+    assert of_late == set(DEAR)
+
+
+def runs_in_the_gate(check: str) -> bool:
+    """Whether a check is none that is marked `long`, by itself or with its whole file."""
+    if check.startswith("plant:"):
+        return True
+    path, _, function = check.partition("::")
+    tree = ast.parse((ROOT / "tests" / path).read_text())
+    marks = [
+        ast.unparse(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+    ]
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            marks += map(ast.unparse, node.decorator_list)
+    return not any("pytest.mark.long(" in mark for mark in marks)

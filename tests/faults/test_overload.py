@@ -35,7 +35,10 @@ FEW_REQUESTS = {
 PUSHERS, BATCH, SIZE_BYTES = 3, 1500, 2000  # a batch is three frames of a megabyte
 MESSAGES = PUSHERS * BATCH
 
-pytestmark = pytest.mark.servers
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.long(reason="two Cassandra nodes with settings of their own, which are overloaded"),
+]
 
 
 class Limited:

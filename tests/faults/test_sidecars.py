@@ -62,6 +62,7 @@ def test_a_killed_sidecar_costs_its_pushers_a_moment_and_others_nothing(scene: S
     scene.nothing_is_lost()
 
 
+@pytest.mark.long(reason="processes, and repairs that are waited for")
 def test_a_sidecar_that_stood_still_is_brought_in_line_when_it_wakes(scene: Scene) -> None:
     """It took no part in the seal, and has in its sockets what was sent to it before."""
     queue = scene.queue(max_push_time_of_pipe=600.0)
@@ -85,6 +86,7 @@ def test_a_sidecar_that_stood_still_is_brought_in_line_when_it_wakes(scene: Scen
     scene.nothing_is_lost()
 
 
+@pytest.mark.long(reason="processes, and repairs that are waited for")
 def test_bits_that_flip_in_one_replica_are_read_elsewhere_and_repaired_in_place(
     scene_on: Make,
 ) -> None:
@@ -122,6 +124,7 @@ def flip_and_repair(scene: Scene) -> None:
     scene.oracle.judge(["default", "late"])
 
 
+@pytest.mark.long(reason="processes, and repairs that are waited for")
 def test_a_data_directory_that_is_lost_is_made_good_from_the_others(scene: Scene) -> None:
     queue = scene.queue(max_pushes_per_pipe=100)
     actor = scene.pushes(queue, "p")
@@ -187,6 +190,7 @@ def small_sidecars() -> Iterator[SidecarCluster]:
     yield from running(sidecar.cluster(nodes=4, disk_bytes=DISK_BYTES))
 
 
+@pytest.mark.long(reason="processes, and repairs that are waited for")
 @pytest.mark.may_skip("small disks need root")
 def test_a_sidecar_with_a_full_disk_is_gone_round_and_comes_back(
     small_sidecars: SidecarCluster, scene_on: Make

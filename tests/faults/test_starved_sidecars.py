@@ -176,6 +176,7 @@ def test_a_sidecar_goes_on_by_itself_and_is_what_it_was_asked_to_be(
     assert again.ended()[0] == 0
 
 
+@pytest.mark.long(reason="disks that are filled to the last byte, again and again")
 def test_a_disk_that_fills_up_again_is_waited_for_again(
     start: Callable[[], Served], small_disk: SmallDisk
 ) -> None:
@@ -235,6 +236,7 @@ def starve(scene: Scene, node: SidecarNode) -> None:
     eventually("it is starved", lambda: node.fact("starved"), seconds=PATIENCE)
 
 
+@pytest.mark.long(reason="disks that are filled to the last byte, again and again")
 def test_pushes_go_on_to_a_sidecar_whose_disk_has_room_again(
     greedy_sidecars: SidecarCluster, scene_on: Make
 ) -> None:

@@ -239,6 +239,7 @@ def guarded(certificates: Path) -> Iterator[CassandraCluster]:
         yield servers
 
 
+@pytest.mark.long(reason="a Cassandra node with settings of its own")
 @pytest.mark.servers
 @pytest.mark.needs("openssl")
 def test_a_server_is_spoken_to_in_secret_if_its_certificate_is_trusted(
@@ -257,6 +258,7 @@ def test_a_server_is_spoken_to_in_secret_if_its_certificate_is_trusted(
         assert "cassandra:cassandra" not in str(caught.value)
 
 
+@pytest.mark.long(reason="a Cassandra node with settings of its own")
 @pytest.mark.servers
 @pytest.mark.needs("openssl")
 def test_a_certificate_for_another_address_is_told_and_may_be_let_pass(
@@ -285,6 +287,7 @@ def test_a_certificate_for_another_address_is_told_and_may_be_let_pass(
         guarded.node(1).restart()
 
 
+@pytest.mark.long(reason="a Cassandra node with settings of its own")
 @pytest.mark.servers
 @pytest.mark.needs("openssl")
 def test_a_user_needs_the_right_password(guarded: CassandraCluster) -> None:

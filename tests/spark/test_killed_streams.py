@@ -20,6 +20,8 @@ pytest.importorskip("pyspark")
 from tests.spark.holding import AFTER, BATCH, BEFORE, HELD
 from tests.spark.stream_driver import PER_BATCH, bring
 
+pytestmark = pytest.mark.long(reason="drivers that are JVMs of their own")
+
 __all__ = ["own_client"]
 
 

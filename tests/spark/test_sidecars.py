@@ -56,6 +56,7 @@ def test_what_tasks_write_is_there_once_and_is_read_by_tasks(
     assert extents(client) == [], "neither what was committed, nor what failed attempts left"
 
 
+@pytest.mark.long(reason="the same stream is tested on a directory")
 def test_a_stream_from_queue_to_queue_publishes_each_batch_once(
     spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
 ) -> None:

@@ -400,6 +400,7 @@ def bench(directory: Path, *options: str, **environment: str) -> subprocess.Comp
     )
 
 
+@pytest.mark.long(reason="the whole comparison, of a size that says something")
 @pytest.mark.needs("module:psutil")
 def test_a_small_comparison_runs_and_clears_up(tmp_path: Path) -> None:
     data, page = tmp_path / "data", tmp_path / "results.md"

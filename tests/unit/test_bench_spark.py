@@ -132,6 +132,7 @@ def test_both_scenarios_are_to_be_chosen() -> None:
 # --- the work ---
 
 
+@pytest.mark.long(reason="four sessions of Spark, one after the other")
 @pytest.mark.needs(*JAVA)
 def test_rows_go_into_a_queue_and_back_by_all_ways(tmp_path: Path) -> None:
     rows = Rows(tmp_path, 2_000)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.faults.storm.on_cassandra import OnCassandra
 from tests.faults.storm.plan import HOUR, Plan, Step
 from tests.faults.storm.run import Size, Storm
 from tests.servers.cassandra import CassandraCluster
 from tests.servers.zookeeper import ZooKeeperCluster
+
+pytestmark = pytest.mark.long(reason="a storm")
 
 # Nodes sync their logs every ten seconds, so one that is killed loses what it wrote last. The other
 # two have that, unless one of them stood still: so the kill comes first, and the end is polite.

@@ -11,6 +11,8 @@ from tests.faults.storm.plan import HOUR, Plan, Step
 from tests.faults.storm.run import Size, Storm
 from tests.servers import disk, network, sidecar
 
+pytestmark = pytest.mark.long(reason="a storm")
+
 SHORT = Plan(
     seed=1,
     seconds=36.0,

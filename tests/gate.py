@@ -1,0 +1,99 @@
+"""What `./dev test` runs of the tests, and which of them run in one process.
+
+A test that takes too long for the gate is marked `long(reason=...)`: `pytest --gate` leaves it out;
+`./dev test --all` runs it, as does pytest without `--gate`.
+
+Both run tests in several processes at once (`-n 4 --dist loadgroup`). Tests that share a fixture of
+a module or of the whole run, such as servers, are put into one group: it runs in one process, so
+the fixture is made once. Groups come first, since the longest of them decides how long a run takes;
+next come tests that wait, and then all others, which fill what time is left.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+LONG, WAITS, SERVERS = "long", "waits", "servers"
+# A test that shares several is in the group of the first, and the rest is made for it once more.
+_DEAREST_FIRST = (
+    "spark",
+    "cassandra3_for_the_session",
+    "cassandra1_for_the_session",
+    "hazelcast3_for_the_session",
+    "hazelcast1_for_the_session",
+    "zookeeper3_for_the_session",
+    "zookeeper1_for_the_session",
+    "sidecars4_for_the_session",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--gate", action="store_true", help=f"leave out the tests that are marked {LONG}"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", f"{LONG}(reason): ./dev test leaves it out, ./dev test --all runs it"
+    )
+    config.addinivalue_line("markers", "xdist_group(name): runs in one process with its group")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        for marker in (item.get_closest_marker(name) for name in (LONG, WAITS)):
+            if marker is not None and not marker.kwargs.get("reason"):
+                raise pytest.UsageError(f"{item.nodeid}: {marker.name} wants a reason")
+    if config.getoption("--gate"):
+        left_out = [item for item in items if item.get_closest_marker(LONG)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker(LONG)]
+    if _beside_others(config):
+        _group(items)
+
+
+@pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
+def pytest_order_items(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Last, as others sort as well."""
+    if _beside_others(config):
+        items.sort(key=_rank)
+
+
+def _beside_others(config: pytest.Config) -> bool:
+    """Whether this is one of the processes that share a run."""
+    return hasattr(config, "workerinput")
+
+
+def _rank(item: pytest.Item) -> int:
+    if item.get_closest_marker("xdist_group"):
+        return 0
+    return 1 if item.get_closest_marker(WAITS) else 2
+
+
+def _group(items: list[pytest.Item]) -> None:
+    for item in items:
+        shared = _shared(item)
+        if shared:
+            dearest = min(shared, key=lambda name: (_cost_rank(name), name))
+            item.add_marker(pytest.mark.xdist_group(dearest))
+
+
+def _cost_rank(name: str) -> int:
+    return _DEAREST_FIRST.index(name) if name in _DEAREST_FIRST else len(_DEAREST_FIRST)
+
+
+def _shared(item: pytest.Item) -> set[str]:
+    """What this test shares with others: fixtures, and servers that a parameter names."""
+    shared = {name for marker in item.iter_markers(SERVERS) for name in marker.args}
+    info = getattr(item, "_fixtureinfo", None)
+    for name, found in info.name2fixturedefs.items() if info else ():
+        fixture = found[-1]
+        if not fixture.func.__module__.startswith(("tests.", "test_")):
+            continue  # pytest's own are cheap
+        if fixture.scope == "session":
+            shared.add(name)
+        elif fixture.scope != "function":
+            shared.add(item.nodeid.partition("::")[0])
+    return shared
