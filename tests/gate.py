@@ -5,8 +5,9 @@ A test that takes too long for the gate is marked `long(reason=...)`: `pytest --
 
 Both run tests in several processes at once (`-n 4 --dist loadgroup`). Tests that share a fixture of
 a module or of the whole run, such as servers, are put into one group: it runs in one process, so
-the fixture is made once. Groups come first, since the longest of them decides how long a run takes;
-next come tests that wait, and then all others, which fill what time is left.
+the fixture is made once. Groups come first, the dearest before others, since the longest of them
+decides how long a run takes; next come tests that wait, and then all others, which fill what time
+is left.
 """
 
 from __future__ import annotations
@@ -66,10 +67,11 @@ def _beside_others(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
-def _rank(item: pytest.Item) -> int:
-    if item.get_closest_marker("xdist_group"):
-        return 0
-    return 1 if item.get_closest_marker(WAITS) else 2
+def _rank(item: pytest.Item) -> tuple[int, int]:
+    group = item.get_closest_marker("xdist_group")
+    if group is not None:
+        return 0, _cost_rank(group.args[0])
+    return (1, 0) if item.get_closest_marker(WAITS) else (2, 0)
 
 
 def _group(items: list[pytest.Item]) -> None:

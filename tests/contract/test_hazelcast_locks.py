@@ -42,6 +42,7 @@ def test_map_locks_need_somebody_who_gives_tokens(hazelcast1: HazelcastCluster) 
         open_locker(hazelcast1.url() + "?cp=no", SystemClock())
 
 
+@pytest.mark.waits(reason="members that do not let it in are asked for some seconds")
 @pytest.mark.parametrize("options", ["", "?cp=no"])
 def test_another_clusters_name_is_told_apart_from_no_answer(
     hazelcast1: HazelcastCluster, options: str
@@ -57,6 +58,7 @@ def test_another_clusters_name_is_told_apart_from_no_answer(
     assert watch.seconds() < DEADLINE_SECONDS
 
 
+@pytest.mark.waits(reason="a member that does not answer is given some seconds")
 def test_a_member_that_does_not_answer_is_told_in_time(hazelcast1: HazelcastCluster) -> None:
     hazelcast1.node(1).pause()
     watch = Stopwatch()
@@ -83,6 +85,7 @@ def test_without_a_token_a_map_lock_is_not_won(hazelcast1: HazelcastCluster) -> 
         locker.close()
 
 
+@pytest.mark.waits(reason="members start anew")
 def test_tokens_of_map_locks_outlive_the_members(
     hazelcast1: HazelcastCluster, tmp_path: Path
 ) -> None:
@@ -148,6 +151,7 @@ def test_no_map_lock_is_anothers_before_its_time_is_over(
             opened.close()
 
 
+@pytest.mark.waits(reason="leases of a member run out, three times")
 def test_who_waits_keeps_what_it_gets_when_the_holders_time_is_over(
     hazelcast1: HazelcastCluster, driver: Any
 ) -> None:

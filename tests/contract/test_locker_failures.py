@@ -62,6 +62,7 @@ def refused(locker: Locker) -> None:
 # --- the holder's process -------------------------------------------------------------------------
 
 
+@pytest.mark.waits(reason="the time of the lock runs out")
 def test_a_holder_that_stood_still_knows_at_once_that_it_lost_its_lock(
     real_locker_place: RealLocks,
 ) -> None:
@@ -111,6 +112,7 @@ def test_an_idle_holder_keeps_a_long_lock_through_many_sessions(
     assert you.acquire("failing", FOR_EVER_MS) is None
 
 
+@pytest.mark.waits(reason="the time of the lock runs out")
 @pytest.mark.parametrize(
     "real_locker_place",
     [

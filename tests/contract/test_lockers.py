@@ -60,6 +60,7 @@ def test_locks_of_different_names_are_apart(any_locker_place: LockerPlace) -> No
     assert yours.held()
 
 
+@pytest.mark.waits(reason="locks on servers run out")
 def test_tokens_grow_from_holder_to_holder(any_locker_place: LockerPlace) -> None:
     lockers = [any_locker_place.open(name) for name in ("me", "you")]
     tokens = []
@@ -74,6 +75,7 @@ def test_tokens_grow_from_holder_to_holder(any_locker_place: LockerPlace) -> Non
     assert tokens == sorted(set(tokens))
 
 
+@pytest.mark.waits(reason="locks on servers run out")
 def test_a_lock_that_is_not_renewed_is_the_next_ones(any_locker_place: LockerPlace) -> None:
     me, you = any_locker_place.open("me"), any_locker_place.open("you")
     lock = me.acquire("l", any_locker_place.ttl_ms)
@@ -97,6 +99,7 @@ def test_a_lock_is_held_until_its_time_is_over(
     assert (you.acquire("l", TTL_MS) is None) is held
 
 
+@pytest.mark.waits(reason="locks on servers run out")
 def test_a_renewed_lock_is_held_on_with_the_same_token(any_locker_place: LockerPlace) -> None:
     me, you = any_locker_place.open("me"), any_locker_place.open("you")
     ttl_ms = any_locker_place.ttl_ms
@@ -130,6 +133,7 @@ def test_a_renewed_lock_is_held_until_its_new_time_is_over(
     assert not lock.held()
 
 
+@pytest.mark.waits(reason="locks on servers run out")
 def test_a_short_lock_may_be_renewed_for_longer(any_locker_place: LockerPlace) -> None:
     me, you = any_locker_place.open("me"), any_locker_place.open("you")
     lock = me.acquire("l", any_locker_place.ttl_ms)
@@ -140,6 +144,7 @@ def test_a_short_lock_may_be_renewed_for_longer(any_locker_place: LockerPlace) -
     assert you.acquire("l", FOR_EVER_MS) is None
 
 
+@pytest.mark.waits(reason="locks on servers run out")
 @pytest.mark.parametrize("learn", ["held", "renew"])
 def test_a_loss_is_told_once(any_locker_place: LockerPlace, learn: str) -> None:
     losses, ttl_ms = Losses(), any_locker_place.ttl_ms

@@ -193,6 +193,7 @@ def test_a_disk_that_fills_up_is_left_with_some_room(small_disk: SmallDisk) -> N
     engine.close()
 
 
+@pytest.mark.waits(reason="a disk is filled to the last byte")
 @NEEDS_ROOT
 def test_what_was_synced_is_there_after_the_disk_was_full_to_the_last_byte(
     small_disk: SmallDisk,
@@ -218,6 +219,7 @@ def test_what_was_synced_is_there_after_the_disk_was_full_to_the_last_byte(
     engine.close()
 
 
+@pytest.mark.waits(reason="a disk is filled to the last byte")
 @NEEDS_ROOT
 def test_a_disk_that_fills_up_at_any_moment_starves_it_and_loses_nothing(
     small_disk: SmallDisk,

@@ -37,6 +37,7 @@ def test_a_stopped_pushers_pipe_is_sealed_after_its_lease_and_it_goes_on_in_anot
     assert queue.audit().findings == []
 
 
+@pytest.mark.waits(reason="its lease of three seconds would run out twice")
 def test_a_pusher_that_shows_life_is_never_sealed(client: cassq.Client, act: Act, url: str) -> None:
     queue = client.create_queue("jobs", lease=3.0)  # a busy machine stands still for two, at most
     pusher = act("push_on_word", url)

@@ -33,6 +33,7 @@ def deaths_of(act: Act, tmp_path: Path) -> Iterator[Path]:
     pytest.fail(f"a write has more than {STEPS_MAX} steps")
 
 
+@pytest.mark.waits(reason="leases of dead writers run out")
 def test_a_write_that_died_anywhere_was_published_wholly_or_not_at_all(
     act: Act, tmp_path: Path
 ) -> None:
@@ -46,6 +47,7 @@ def test_a_write_that_died_anywhere_was_published_wholly_or_not_at_all(
     assert found == {False, True}
 
 
+@pytest.mark.waits(reason="leases of dead writers run out")
 def test_a_write_that_died_anywhere_and_is_started_again_is_there_once(
     act: Act, tmp_path: Path
 ) -> None:
@@ -59,6 +61,7 @@ def test_a_write_that_died_anywhere_and_is_started_again_is_there_once(
             assert client.queue("jobs").audit().findings == []
 
 
+@pytest.mark.waits(reason="leases of dead writers run out")
 def test_of_a_write_that_died_anywhere_nothing_is_left_after_the_lease(
     act: Act, tmp_path: Path
 ) -> None:

@@ -79,6 +79,7 @@ def test_a_command_that_cannot_be_run_has_failed(program: str) -> None:
     assert f"{program} cannot be run" in outcome.error
 
 
+@pytest.mark.waits(reason="a target that hangs is given some seconds")
 def test_a_command_that_hangs_is_killed_with_all_its_children(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     watch = Stopwatch()
@@ -186,6 +187,7 @@ def test_a_webhook_that_hangs_is_given_up_in_time(hook: Hook) -> None:
     assert watch.seconds() < IN_TIME
 
 
+@pytest.mark.waits(reason="a target that hangs is given some seconds")
 def test_a_webhook_that_answers_a_byte_at_a_time_is_given_up_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         stop = threading.Event()
@@ -224,6 +226,7 @@ def test_a_target_that_hangs_holds_up_no_other(hook: Hook) -> None:
     assert watch.seconds() < IN_TIME
 
 
+@pytest.mark.waits(reason="a target that hangs is given some seconds")
 def test_after_a_hang_nothing_more_is_tried_in_this_pass(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     outcomes = told(

@@ -257,6 +257,7 @@ def reap(url: str) -> Callable[..., tuple[int, Any]]:
     return call
 
 
+@pytest.mark.waits(reason="`cassq reap` watches pipes for as long as a lease")
 def test_the_command_tells_the_targets_of_a_file(
     queue: cassq.Queue, client: cassq.Client, tmp_path: Path, reap: Callable[..., tuple[int, Any]]
 ) -> None:

@@ -264,6 +264,7 @@ def test_the_pipe_of_a_killed_pusher_is_sealed_at_once(shell: Shell) -> None:
     assert shell.run("stats", "mail", "--json").json()["pipes"]["sealed"] == 1
 
 
+@pytest.mark.waits(reason="leases of processes run out")
 def test_the_pipe_of_a_stopped_pusher_is_sealed_after_its_lease(shell: Shell) -> None:
     shell.run("queue", "update", "mail", "--lease", "1")
     process = pushing(shell, b"before")
@@ -276,6 +277,7 @@ def test_the_pipe_of_a_stopped_pusher_is_sealed_after_its_lease(shell: Shell) ->
     assert shell.run("pop", "mail", "--all").out == b"before\nafter\n"
 
 
+@pytest.mark.waits(reason="leases of processes run out")
 def test_the_pipe_of_a_living_pusher_is_left_to_it(shell: Shell) -> None:
     shell.run("queue", "update", "mail", "--lease", "6")
     process = pushing(shell, b"1")
@@ -309,6 +311,7 @@ def test_the_reaper_as_a_daemon_works_until_a_signal(shell: Shell, signum: int) 
     assert process.wait() == 0
 
 
+@pytest.mark.waits(reason="leases of processes run out")
 def test_rollback_frees_what_a_killed_popper_held(shell: Shell) -> None:
     # Its own reaper must not be first: it may be killed late.
     shell.run("queue", "update", "mail", "--claim-timeout", "4")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import cassq
 from cassq.clock import ManualClock
 from tests.integration.deadlines import eventually
@@ -26,6 +28,7 @@ def test_a_kept_claim_outlives_its_timeout(timed: cassq.Client, clock: ManualClo
     assert queue.stats().groups["default"].committed == 3
 
 
+@pytest.mark.waits(reason="a claim outlives its timeout")
 def test_a_claim_is_kept_by_itself(client: cassq.Client) -> None:
     alone(client)
     queue = client.create_queue("jobs", claim_timeout=3.0)

@@ -79,6 +79,7 @@ class Load:
         self._thread.join()
 
 
+@pytest.mark.waits(reason="pipes follow a load over some seconds")
 def test_pipes_follow_a_load_that_rises_and_falls(client: cassq.Client) -> None:
     queue = client.create_queue("jobs", lease=0.5)
     queue.create_group("alone", exclusive=True)
@@ -159,6 +160,7 @@ def test_one_pusher_and_one_popper_keep_their_order(client: cassq.Client) -> Non
     assert queue.row.wished_pipes == 1
 
 
+@pytest.mark.waits(reason="poppers tell of themselves every few seconds")
 @pytest.mark.parametrize("ending", ["closes", "is forgotten"])
 def test_poppers_that_are_there_are_known(client: cassq.Client, ending: str) -> None:
     queue = client.create_queue("jobs")

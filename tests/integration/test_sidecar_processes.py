@@ -201,6 +201,7 @@ def test_a_second_signal_and_the_end_of_patience_end_it_at_once(
         assert "while extents are being written" in errors
 
 
+@pytest.mark.waits(reason="a sidecar looks at the catalog every few seconds")
 def test_it_drains_when_its_row_says_so(start: Start, catalog: SqliteCatalog) -> None:
     served = start()
     assert not draining(served)
@@ -248,6 +249,7 @@ def test_a_directory_of_another_catalog_or_another_name(start: Start, tmp_path: 
     assert start().runs
 
 
+@pytest.mark.waits(reason="a sidecar looks at the catalog every few seconds")
 def test_two_of_one_name(start: Start, catalog: SqliteCatalog, tmp_path: Path) -> None:
     served = start()
     told = refused(start, data="other")

@@ -72,6 +72,7 @@ def is_well(sidecars: SidecarProcesses) -> bool:
     return found.is_well and not found.found
 
 
+@pytest.mark.waits(reason="sidecars tell of themselves every few seconds")
 def test_a_data_directory_that_is_lost_is_filled_again(start: Start) -> None:
     sidecars = start(3)
     pipes = pushed(sidecars, 2)
@@ -124,6 +125,7 @@ def test_orphans_are_collected_after_the_safe_time_alone(start: Start) -> None:
     assert popped(sidecars) == PAYLOADS
 
 
+@pytest.mark.waits(reason="sidecars tell of themselves every few seconds")
 def test_flipped_bytes_are_found_by_a_scrub_and_repaired_in_place(start: Start) -> None:
     sidecars = start(3)
     (pipe,) = pushed(sidecars)
@@ -144,6 +146,7 @@ def test_flipped_bytes_are_found_by_a_scrub_and_repaired_in_place(start: Start) 
     assert popped(sidecars) == PAYLOADS
 
 
+@pytest.mark.waits(reason="sidecars tell of themselves every few seconds")
 def test_a_replica_that_somebody_removed_is_copied_anew(start: Start) -> None:
     sidecars = start(3)
     lost, kept = pushed(sidecars, 2)
@@ -167,6 +170,7 @@ def test_a_replica_that_somebody_removed_is_copied_anew(start: Start) -> None:
     assert popped(sidecars) == sorted(2 * PAYLOADS)
 
 
+@pytest.mark.waits(reason="sidecars tell of themselves every few seconds")
 def test_an_older_copy_of_a_data_directory_is_filled_with_what_it_lacks(
     start: Start, tmp_path: Path
 ) -> None:
@@ -191,6 +195,7 @@ def test_an_older_copy_of_a_data_directory_is_filled_with_what_it_lacks(
     assert popped(sidecars) == sorted(2 * PAYLOADS)
 
 
+@pytest.mark.waits(reason="sidecars tell of themselves every few seconds")
 def test_a_sidecar_that_was_away_while_an_extent_was_sealed_is_brought_in_line(
     start: Start,
 ) -> None:
@@ -306,6 +311,7 @@ def test_clients_repair_in_passing(start: Start) -> None:
     assert len(sidecars.where()[pipe]) == 3
 
 
+@pytest.mark.waits(reason="sidecars tell of themselves every few seconds")
 def test_check_tells_what_is_wrong_and_that_nothing_is(start: Start) -> None:
     sidecars = start(3)
     (pipe,) = pushed(sidecars)
@@ -324,6 +330,7 @@ def test_check_tells_what_is_wrong_and_that_nothing_is(start: Start) -> None:
     assert not any(a.outcome == FAILED for a in sidecars.client.reap())
 
 
+@pytest.mark.waits(reason="sidecars tell of themselves every few seconds")
 def test_list_and_show(start: Start) -> None:
     sidecars = start(3)
     pushed(sidecars)

@@ -182,6 +182,7 @@ def test_delayed_messages_keep_their_due_times(cluster: FakeCluster, client: cas
     assert (late.payload, late.headers) == (b"late", {"a": "b"})
 
 
+@pytest.mark.waits(reason="after an outage a cluster is tried again by and by")
 def test_pushes_of_one_dedup_id_are_one_message_spilled_or_not(
     cluster: FakeCluster, client: cassq.Client
 ) -> None:
@@ -502,6 +503,7 @@ def test_the_command_shows_a_spool_without_asking_a_server(
 # --- what it was like is told -----------------------------------------------------------------
 
 
+@pytest.mark.waits(reason="after an outage a cluster is tried again by and by")
 def test_what_was_spilled_and_forwarded_is_told_by_every_client_of_the_queue(
     cluster: FakeCluster, client: cassq.Client, tmp_path: Path
 ) -> None:

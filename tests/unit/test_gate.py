@@ -77,9 +77,9 @@ def test_what_shares_a_fixture_is_one_group_and_comes_first(project: pytest.Pyte
     path = "test_what_shares_a_fixture_is_one_group_and_comes_first.py"
     project.runpytest("--gate").stdout.fnmatch_lines(
         [
-            f"ran: test_cluster ['{path}']",
-            "ran: test_spark ['spark']",  # the dearer one
+            "ran: test_spark ['spark']",  # which is dearer than its cluster
             "ran: test_lock ['zookeeper1_for_the_session']",
+            f"ran: test_cluster ['{path}']",
             "ran: test_waiting []",
             "ran: test_quick []",
             "ran: test_places* []",

@@ -73,12 +73,14 @@ def test_who_is_told_last_is_well_whatever_stands_still(tmp_path: Path) -> None:
     assert any(told for _, told in found)
 
 
+@pytest.mark.waits(reason="to stand still is what is tested")
 def test_a_test_that_is_to_be_fast_itself_is_found(tmp_path: Path) -> None:
     found = [shaken(tmp_path, SLOW, seed, main=True) for seed in SEEDS]
     assert False in [seen for seen, _ in found]
     assert all(STALL.fullmatch(line) for _, told in found for line in told)
 
 
+@pytest.mark.waits(reason="to stand still is what is tested")
 @pytest.mark.parametrize("main", [False, True])
 def test_threads_are_left_in_peace_afterwards(tmp_path: Path, main: bool) -> None:
     before = sys.gettrace(), threading.gettrace()
@@ -86,6 +88,7 @@ def test_threads_are_left_in_peace_afterwards(tmp_path: Path, main: bool) -> Non
     assert (sys.gettrace(), threading.gettrace()) == before
 
 
+@pytest.mark.waits(reason="to stand still is what is tested")
 def test_a_failing_test_tells_who_stood_still(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         **{"tests/test_it": "def test_it():\n" + "    x = 1\n" * 9 + "    assert 0"}
