@@ -3,10 +3,10 @@
     @pytest.mark.waits(reason="a session of ZooKeeper has four seconds at least")
 
 How long a call idled is what it took, less the processor time of this process and of those that it
-started, and less the time that they stood in line for a processor. At its end a run lists the tests
-that idled for longer than `--idle-most` without the mark (or `long`, whose reason says it, too).
-That fails nothing: on a busy machine a disk, for one, makes any test wait. On a quiet one the list
-is empty.
+started, and less what they stood in line for a processor, as far as that is known. At its end a run
+lists the tests that idled for longer than `--idle-most` without the mark (or `long`, whose reason
+says it, too). That fails nothing: on a busy machine a disk, for one, makes any test wait. On a
+quiet one the list is empty.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Generator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -42,12 +43,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    began, before = time.monotonic(), busy_seconds()
+    began, before = time.monotonic(), look()
     try:
         return (yield)
     finally:
-        busy = max(0.0, busy_seconds() - before)
-        item.stash[_IDLED] = time.monotonic() - began - busy
+        item.stash[_IDLED] = time.monotonic() - began - look().busy_since(before)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -77,16 +77,34 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(f"{idled:6.1f} s  {name}")
 
 
-def busy_seconds() -> float:
-    """What this process and all it started have had of processors, and what they waited for one.
+class Work(NamedTuple):
+    """What this process and all that it started have done so far.
 
-    Cost: a look at every process of the machine, some milliseconds. Without Linux's /proc it is the
-    processor time of this process and of the children that have ended.
+    seconds: the processor time of all. threads: of the first thread of each that lives, what it has
+    had of processors, and what it waited for one, in seconds.
     """
+
+    seconds: float
+    threads: dict[int, tuple[float, float]]
+
+    def busy_since(self, before: Work) -> float:
+        """Seconds of work, and those that it stood in line. How long a process that has ended did
+        that is not known: it is taken to have waited as the others did."""
+        ran = waited = 0.0
+        for pid, (had, stood) in self.threads.items():
+            was = before.threads.get(pid, (0.0, 0.0))
+            ran, waited = ran + had - was[0], waited + stood - was[1]
+        seconds = max(0.0, self.seconds - before.seconds)
+        return seconds * (1 + waited / ran) if ran > 0 else seconds
+
+
+def look() -> Work:
+    """Cost: a look at every process of the machine, some milliseconds. Without Linux's /proc it is
+    the processor time of this process and of the children that have ended."""
     own = os.times()
-    ended = own.children_user + own.children_system
+    seconds = own.user + own.system + own.children_user + own.children_system
     parents: dict[int, int] = {}
-    seconds: dict[int, float] = {}
+    each: dict[int, float] = {}
     for place in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
         if place.isdigit():
             try:
@@ -94,11 +112,11 @@ def busy_seconds() -> float:
             except OSError:  # it has ended
                 continue
             parents[int(place)] = int(told[1])
-            seconds[int(place)] = sum(map(int, told[11:15])) / _TICKS
+            each[int(place)] = sum(map(int, told[11:15])) / _TICKS
     me = os.getpid()
     others = [pid for pid in parents if _descends(pid, me, parents)]
-    lines = sum(_in_line(pid) for pid in (me, *others))
-    return own.user + own.system + ended + lines + sum(seconds[pid] for pid in others)
+    threads = {pid: _first_thread(pid) for pid in (me, *others)}
+    return Work(seconds + sum(each[pid] for pid in others), threads)
 
 
 def _descends(pid: int, of: int, parents: dict[int, int]) -> bool:
@@ -109,9 +127,9 @@ def _descends(pid: int, of: int, parents: dict[int, int]) -> bool:
     return False
 
 
-def _in_line(pid: int) -> float:
-    """What the first thread of a process waited for a processor."""
+def _first_thread(pid: int) -> tuple[float, float]:
     try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):  # it has ended, or this kernel does not tell
-        return 0.0
+        ran, waited, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
+    except (OSError, ValueError):  # it has ended, or this kernel does not tell
+        return 0.0, 0.0
+    return int(ran) / 1e9, int(waited) / 1e9

@@ -32,7 +32,10 @@ from tests.contract.traced import Read, Traced, by_table
 from tests.integration.deadlines import DEADLINE_SECONDS
 from tests.servers.cassandra import CassandraCluster
 
-pytestmark = pytest.mark.usefixtures("midday")
+pytestmark = [
+    pytest.mark.usefixtures("midday"),
+    pytest.mark.long(reason="a long history is made first"),
+]
 
 KEYSPACE = "slope"
 TIMES = int(os.environ.get("CASSQ_SLOPE", "1"))
@@ -196,7 +199,6 @@ def tombstones_per_read(place: Place) -> dict[str, float]:
     return {table: most for keyspace, table, most in rows if keyspace == KEYSPACE}
 
 
-@pytest.mark.long(reason="a long history is made first")
 def test_in_a_steady_state_hardly_a_tombstone_is_read(open_place: Open) -> None:
     place = open_place()
     big = place.client.create_queue("million", max_pushes_per_pipe=MILLION // 5, **LASTING)
@@ -257,7 +259,6 @@ def test_what_a_process_wrote_that_stood_still_is_not_covered(
     assert place.cql.read(LIST_PIPES, ("group",)) == [("pipe",)]
 
 
-@pytest.mark.long(reason="a long history is made first")
 @pytest.mark.parametrize("consistency", ["ap", "cp"])
 def test_a_queue_left_idle_after_heavy_use_pops_as_a_new_one(
     open_place: Open, consistency: str

@@ -53,16 +53,23 @@ def test_one_that_waits_for_less_is_not(project: pytest.Pytester) -> None:
 
 
 def test_processes_at_work_are_not_idle() -> None:
-    before = waits.busy_seconds()
+    before = waits.look()
     subprocess.run([sys.executable, "-c", BURN], check=True)
-    ended = waits.busy_seconds()
-    assert ended - before >= CPU_SECONDS
+    ended = waits.look()
+    assert ended.busy_since(before) >= CPU_SECONDS
     code = f"{BURN}\nprint('burnt', flush=True)\ninput()"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "burnt\n"
-        living = waits.busy_seconds()
+        living = waits.look()
         child.communicate("end\n")
-    assert living - ended >= CPU_SECONDS - 0.02  # counted in hundredths
+    assert living.busy_since(ended) >= CPU_SECONDS - 0.02  # counted in hundredths
+
+
+def test_who_stands_in_line_for_a_processor_does_not_idle() -> None:
+    before = waits.Work(1.0, {1: (0.5, 0.0), 2: (3.0, 3.0)})
+    after = waits.Work(5.0, {1: (1.0, 1.0), 3: (0.5, 1.0)})  # one has ended, another begun
+    assert after.busy_since(before) == 4.0 * (1 + 2.0 / 1.0)
+    assert waits.Work(5.0, {}).busy_since(before) == 4.0
