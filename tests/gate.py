@@ -12,9 +12,18 @@ is left.
 
 from __future__ import annotations
 
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 LONG, WAITS, SERVERS = "long", "waits", "servers"
+GROUP = pytest.StashKey[str]()
+_TOLD = "groups"  # in what a process is given: the file that tells groups
+_FOLDER = pytest.StashKey[Path]()
 # A test that shares several is in the group of the first, and the rest is made for it once more.
 _DEAREST_FIRST = (
     "spark",
@@ -38,7 +47,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", f"{LONG}(reason): ./dev test leaves it out, ./dev test --all runs it"
     )
-    config.addinivalue_line("markers", "xdist_group(name): runs in one process with its group")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -68,9 +76,9 @@ def _beside_others(config: pytest.Config) -> bool:
 
 
 def _rank(item: pytest.Item) -> tuple[int, int]:
-    group = item.get_closest_marker("xdist_group")
+    group = item.stash.get(GROUP, None)
     if group is not None:
-        return 0, _cost_rank(group.args[0])
+        return 0, _cost_rank(group)
     return (1, 0) if item.get_closest_marker(WAITS) else (2, 0)
 
 
@@ -78,8 +86,7 @@ def _group(items: list[pytest.Item]) -> None:
     for item in items:
         shared = _shared(item)
         if shared:
-            dearest = min(shared, key=lambda name: (_cost_rank(name), name))
-            item.add_marker(pytest.mark.xdist_group(dearest))
+            item.stash[GROUP] = min(shared, key=lambda name: (_cost_rank(name), name))
 
 
 def _cost_rank(name: str) -> int:
@@ -99,3 +106,49 @@ def _shared(item: pytest.Item) -> set[str]:
         elif fixture.scope != "function":
             shared.add(item.nodeid.partition("::")[0])
     return shared
+
+
+# --- which process gets what ----------------------------------------------------------------------
+# pytest-xdist has marks for groups, but reads them from ids of tests, which pytest 9.2 makes in
+# another way. So the processes write their groups to a file, and the one that deals reads it.
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """In the process that deals: tell another where to write."""
+    config: pytest.Config = node.config
+    if _FOLDER not in config.stash:
+        config.stash[_FOLDER] = Path(tempfile.mkdtemp(prefix="cassq-gate."))
+        config.add_cleanup(lambda: shutil.rmtree(config.stash[_FOLDER], ignore_errors=True))
+    node.workerinput[_TOLD] = str(config.stash[_FOLDER])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """In another: write, before it is told that all tests are found."""
+    given = getattr(session.config, "workerinput", {})
+    if _TOLD in given:
+        groups = {item.nodeid: item.stash.get(GROUP, item.nodeid) for item in session.items}
+        fresh = Path(given[_TOLD], given["workerid"])
+        fresh.write_text(json.dumps(groups), encoding="utf-8")
+        fresh.replace(fresh.with_name(_TOLD))  # all write the same
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Dealer(LoadScopeScheduling):
+        """Deals groups, and tests that are in none."""
+
+        groups: dict[str, str] | None = None
+
+        def _split_scope(self, nodeid: str) -> str:
+            if self.groups is None:  # it is asked when all processes have found all tests
+                told = config.stash[_FOLDER] / _TOLD
+                self.groups = json.loads(told.read_text(encoding="utf-8"))
+            return self.groups[nodeid]
+
+    return Dealer(config, log)

@@ -36,13 +36,13 @@ def pytest_configure(config):
 """
 )
 BESIDE = (
-    MARKS
+    "import gate_plugin\n"
+    + MARKS
     + """
     config.workerinput = {}  # as pytest-xdist's processes have it
 def pytest_collection_finish(session):
     for item in session.items:
-        groups = [mark.args[0] for mark in item.iter_markers("xdist_group")]
-        print(f"ran: {item.name} {groups}")
+        print(f"ran: {item.name}, {item.stash.get(gate_plugin.GROUP, '')}")
 """
 )
 
@@ -77,12 +77,12 @@ def test_what_shares_a_fixture_is_one_group_and_comes_first(project: pytest.Pyte
     path = "test_what_shares_a_fixture_is_one_group_and_comes_first.py"
     project.runpytest("--gate").stdout.fnmatch_lines(
         [
-            "ran: test_spark ['spark']",  # which is dearer than its cluster
-            "ran: test_lock ['zookeeper1_for_the_session']",
-            f"ran: test_cluster ['{path}']",
-            "ran: test_waiting []",
-            "ran: test_quick []",
-            "ran: test_places* []",
+            "ran: test_spark, spark",  # which is dearer than its cluster
+            "ran: test_lock, zookeeper1_for_the_session",
+            f"ran: test_cluster, {path}",
+            "ran: test_waiting, ",
+            "ran: test_quick, ",
+            "ran: test_places*, ",
         ],
         consecutive=True,
     )
@@ -91,3 +91,16 @@ def test_what_shares_a_fixture_is_one_group_and_comes_first(project: pytest.Pyte
 def test_in_one_process_the_order_stays(project: pytest.Pytester) -> None:
     result = project.runpytest("--gate", "--collect-only", "-q")
     result.stdout.fnmatch_lines(["*::test_quick", "*::test_waiting", "*::test_places*"])
+
+
+@pytest.mark.needs("module:xdist")
+def test_a_group_runs_in_one_process(project: pytest.Pytester) -> None:
+    tests = ["import os, pytest", "@pytest.fixture(scope='module')", "def shared(): return 1"]
+    for number in range(12):
+        tests.append(f"def test_it_{number}(shared): print('here:', os.getpid())")
+        tests.append(f"def test_alone_{number}(): pass")
+    project.makepyfile("\n".join(tests))
+    options = ("-p", "xdist", "-n", "3", "--dist", "loadgroup", "--no-loadscope-reorder", "-rP")
+    result = project.runpytest_subprocess(*options)
+    result.assert_outcomes(passed=24)
+    assert len({line for line in result.outlines if line.startswith("here: ")}) == 1
