@@ -182,6 +182,7 @@ def test_a_lock_that_was_lost_is_lost_for_good(any_locker_place: LockerPlace) ->
     assert you.acquire("l", FOR_EVER_MS) is None
 
 
+@pytest.mark.waits(reason="the time of a lock that was given back goes by")
 def test_giving_back_is_no_loss(any_locker_place: LockerPlace) -> None:
     losses = Losses()
     lock = any_locker_place.open("me").acquire("l", any_locker_place.ttl_ms, losses)
