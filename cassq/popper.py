@@ -41,6 +41,7 @@ logger = logging.getLogger("cassq")
 POP_MAX = 1_000_000
 EXTEND_MAX_SECONDS = 7 * 86400.0
 WAIT_MAX_SECONDS = 365 * 86400.0
+TEND_SECONDS = 10.0  # how long an idle popper may hold the files of retired pipes
 _NEVER = 3600.0
 
 
@@ -402,15 +403,17 @@ class Popper:
     # --- life ---------------------------------------------------------------------------------
 
     def tend(self) -> float:
-        """Write acks that are old enough, keep claims alive; seconds until the next time."""
+        """Write acks that are old enough, keep claims alive, close the files of pipes that were
+        retired; seconds until the next time."""
         with self._lock:
             if self._closed:
                 return _NEVER
             if self._stopping:
                 self._give_back_ahead()
             self._flush_old()
+            self._claimer.close_dropped()
             left_ms = self._settler.until_flush_ms(self._catalog.now_ms())
-            again = left_ms / 1000 if self._settler.dirty else _NEVER
+            again = left_ms / 1000 if self._settler.dirty else TEND_SECONDS
             if self._keep_alive_ms is not None and self._settler.holdings:
                 self._settler.keep_alive(self._keep_alive_ms, self._claimer.rules.claim_timeout_ms)
                 again = min(again, self._claimer.rules.claim_timeout_ms / 3000)

@@ -27,7 +27,7 @@ from cassq.history import Point, Rates, history, queue_rates
 from cassq.housekeeper import Tend
 from cassq.limits import drained, lengths, paused
 from cassq.peeking import Peeked, check_state, peek
-from cassq.popper import Popper
+from cassq.popper import TEND_SECONDS, Popper
 from cassq.ports import Ports, operation
 from cassq.purging import count_waiting, purge
 from cassq.pusher import Pusher
@@ -174,7 +174,7 @@ class Queue:
             soon=lambda: self._owner.call_soon(popper.tend),
             keep_alive=keep_alive,
         )
-        self._owner.look_after(popper.tend, 3600.0)
+        self._owner.look_after(popper.tend, TEND_SECONDS)
         self._owner.attend(row.id, popper.tally)
         self._owner.opened(popper, self)
         return popper

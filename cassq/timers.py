@@ -34,6 +34,7 @@ from cassq.sharing import answered
 
 logger: logging.Logger = logging.getLogger("cassq")
 
+READERS_MAX = 64
 HORIZON_MS = 60_000  # how near a pipe's time must be for it to be looked into
 LISTED = 256
 KINDS_KEPT = 4096
@@ -120,6 +121,9 @@ class Timers:
                 self.broken.append((timer.row.id, exc))
             except ExtentUnavailableError as exc:
                 logger.warning("what is delayed in it waits: %s", exc)
+        # Kept open for `has_news`; those beyond the limit are looked into at each look instead.
+        for timer in [timer for timer in self._timers.values() if timer.reader][:-READERS_MAX]:
+            _close(timer)
 
     def _schedule(self, timer: _Timer) -> None:
         while True:
@@ -128,9 +132,13 @@ class Timers:
                 self._forget(timer)  # it was retired
                 return
             timer.cursor = cursor
+            end = timer.row.end
+            if end is not None and cursor.chain.seq >= end.seq:
+                _close(timer)  # nothing comes after its end: what is due is read by others
+                return
             if timer.reader is None:
                 timer.reader = self._ports.store.reader(timer.row.id)
-            end_seq = (timer.row.end or timer.reader.published()).seq
+            end_seq = (end or timer.reader.published()).seq
             if cursor.chain.seq >= end_seq:
                 return
             timer.cursor = schedule_next(self._ports, timer.reader, cursor, end_seq)
@@ -138,6 +146,12 @@ class Timers:
     def _forget(self, timer: _Timer) -> None:
         self._timers.pop(timer.row.id, None)
         _close(timer)
+
+    def close_dropped(self) -> None:
+        """Close what was retired since the last listing."""
+        for timer in list(self._timers.values()):
+            if timer.reader is not None and timer.reader.dropped():
+                _close(timer)
 
     def close(self) -> None:
         """Give back file handles and mappings."""

@@ -43,7 +43,11 @@ class View:
 
 
 class Readers:
-    """Open extents, the least recently used closed first."""
+    """Open extents, the least recently used closed first, and those that were removed at once.
+
+    At most `READERS_MAX` are open: a popper also reads pipes that no listing names, when something
+    of theirs is delivered again or comes due.
+    """
 
     def __init__(self, open_extent: Callable[[str], ExtentReader]) -> None:
         self._open = open_extent
@@ -70,6 +74,12 @@ class Readers:
         reader = self._readers.pop(pipe_id, None)
         if reader is not None:
             reader.close()
+
+    def close_dropped(self) -> None:
+        """Close those whose pipe was retired: an open file keeps its space though it has no name.
+        Cost: a system call for each."""
+        for pipe_id in [pipe_id for pipe_id, held in self._readers.items() if held.dropped()]:
+            self.forget(pipe_id)
 
     def close(self) -> None:
         while self._readers:
@@ -128,6 +138,7 @@ class Window:
         for pipe_id in self._views.keys() - views.keys():
             self.readers.forget(pipe_id)
         self._views = views
+        self.readers.close_dropped()
         self._refreshed_ms = listed.asked_ms
         asked_now = listed.asked_ms > begun_ms or not old_ms
         return asked_now or self._ports.sharing is None
@@ -172,7 +183,7 @@ class Window:
             for view, cursor in zip(new, cursors, strict=True):
                 view.cursor = cursor
                 if cursor is None:
-                    self._views.pop(view.row.id, None)
+                    self.forget(view)
         growing = [v for v in views if v.row.end is None and v.cursor is not None]
         unread = [view for view in growing if view.reader is None]
         if len(unread) > 1:
@@ -270,6 +281,13 @@ class Window:
         moved = sum(move.settled for move in catalog.moves(*key))
         return cursor.start + removed + moved >= end_seq
 
+    def close_dropped(self) -> None:
+        """Close what was retired since the last listing."""
+        for view in list(self._views.values()):
+            if view.reader is not None and view.reader.dropped():
+                view.reader = None  # the mapping would keep its page
+        self.readers.close_dropped()
+
     def close(self) -> None:
         """Give back file handles and mappings."""
         self.readers.close()
@@ -278,12 +296,13 @@ class Window:
     def has_news(self) -> bool:
         """Whether a known open pipe grew past what is known to be claimed. Memory reads only; on
         networked stores one round of reads."""
-        known = [
-            (view.reader, view.cursor.chain.seq)
-            for view in list(self._views.values())
-            if view.row.end is None and view.reader is not None and view.cursor is not None
-            if view.row.id not in self._away
-        ]
+        known: list[tuple[ExtentReader, int]] = []
+        for view in list(self._views.values()):
+            reader, cursor = view.reader, view.cursor  # another thread may be at the view
+            if reader is None or cursor is None or view.row.id in self._away:
+                continue
+            if view.row.end is None:
+                known.append((reader, cursor.chain.seq))
         for reader, _ in known:
             reader.ask_published()
         return any(reader.published().seq > claimed for reader, claimed in known)

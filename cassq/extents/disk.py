@@ -38,6 +38,10 @@ class Disk:
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
 
+    def unlinked(self, fd: int) -> bool:
+        """Whether an open file has no name any more: its space is free once it is closed."""
+        return os.fstat(fd).st_nlink == 0
+
     def pread(self, fd: int, size: int, pos: int) -> bytes:
         return os.pread(fd, size, pos)
 

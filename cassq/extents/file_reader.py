@@ -99,6 +99,9 @@ class FileReader(ExtentReader):
         self.words[TURN_WANTED] = 1
         return self.words[LAST_APPEND_MS]
 
+    def dropped(self) -> bool:
+        return self._fd >= 0 and self._disk.unlinked(self._fd)
+
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:

@@ -214,6 +214,10 @@ class SimDisk(Disk):
     def size(self, fd: int) -> int:
         return len(self._file(fd).inode.live)
 
+    def unlinked(self, fd: int) -> bool:
+        inode = self._file(fd).inode
+        return all(inode is not named for named in self._platter.names.values())
+
     def pread(self, fd: int, size: int, pos: int) -> bytes:
         self._call("pread", errno.EIO)
         return bytes(self._file(fd).inode.live[pos : pos + size])
