@@ -7,19 +7,21 @@ DIR/bells/            doorbells of waiting poppers
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cassq.catalog.port import Catalog
 from cassq.catalog.rows import GroupRow, PipeRow, PipeState, QueueRow
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.catalog.sqlite.database import stored_version
-from cassq.clock import Clock
+from cassq.catalog.sqlite.database import LOCK_WAIT_SECONDS, stored_version
+from cassq.clock import Clock, Stopwatch
 from cassq.doorbell import Doorbell, FifoDoorbell
-from cassq.errors import BackendError, ConfigError, CorruptionError
+from cassq.errors import BackendError, BackendTimeoutError, ConfigError, CorruptionError
 from cassq.extents.disk import Disk
 from cassq.extents.files import SUFFIX, FilesStore, check_durability
 from cassq.extents.port import ExtentMissingError, ExtentStore
@@ -27,7 +29,6 @@ from cassq.frames import Place
 from cassq.ids import Ids
 from cassq.locks.lease import LeaseLocker
 from cassq.os_errors import translated
-from cassq.plurals import counted
 from cassq.ports import Life, Ports
 from cassq.queues import GroupPolicy, QueuePolicy
 from cassq.requests import Requests
@@ -42,7 +43,10 @@ _NAME_IT = "name it with --url or CASSQ_URL, or make it: `cassq queue create NAM
 logger: logging.Logger = logging.getLogger("cassq")
 
 CATALOG, PIPES, BELLS = "catalog.sqlite", "pipes", "bells"
-_OWN = {CATALOG, CATALOG + "-wal", CATALOG + "-shm", CATALOG + "-journal", PIPES, BELLS}
+_SQLITE_BESIDE = ("-wal", "-shm", "-journal")
+_OWN = {CATALOG, *(CATALOG + suffix for suffix in _SQLITE_BESIDE), PIPES, BELLS}
+_LOOK_SECONDS = 0.005
+_QUEUES_TOLD = 20
 # Shared memory and file locks do not reach over these.
 _NETWORK = {
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "glusterfs", "lustre", "afs", "9p",
@@ -72,6 +76,9 @@ def open_directory(
     """Open a directory, made if it is not there; heal what a crash left. Any number of processes
     may do so at once. sidecars: how to use those, where they have the frames.
 
+    A directory of pipe files whose catalog is gone gets a new one, with a warning that says what is
+    delivered again. create: False refuses only one that has neither.
+
     Raises ConfigError for a directory that is another program's, of a newer cassq, on a network
     file system, or used with another store, and BackendUnavailableError for one that cannot be
     written.
@@ -82,14 +89,14 @@ def open_directory(
     with translated(opening):
         check_file_system(directory, mounts())
         check_contents(directory)
-        if not create and not (directory / CATALOG).exists():
+        if not create and not os.path.lexists(directory / CATALOG) and not _has_files(directory):
             raise ConfigError(
                 f"there is no queue directory at {directory}",
                 hint=_NAME_IT,
             )
         disk.make_directory(directory / BELLS)
+        catalog, lost = open_catalog(directory, clock, durable=durability == "disk")
     ids, requests = Ids(), None
-    catalog = SqliteCatalog(directory / CATALOG, clock, durable=durability == "disk")
     try:
         agree_on_directory(catalog, FILES if sidecars is None else SIDECAR, directory)
         if sidecars is None:
@@ -98,7 +105,9 @@ def open_directory(
             store: ExtentStore = FilesStore(
                 directory / PIPES, clock, durability=durability, disk=disk
             )
-            adopt(catalog, store, ids)
+            found = adopt(catalog, store, ids)
+            if lost or found.messages:
+                logger.warning("%s", _told(directory, found, lost=lost))
         else:
             requests = Requests()
             from cassq.extents.sidecar import open_sidecar_store
@@ -115,26 +124,80 @@ def open_directory(
     )
 
 
+def open_catalog(directory: Path, clock: Clock, *, durable: bool) -> tuple[SqliteCatalog, bool]:
+    """The catalog of a directory, made if it is not there; and whether it was, though there are
+    pipe files: then it was lost.
+
+    SQLite would take a log that a lost catalog has left for the new one's, and fill it with parts
+    of the old. So that is removed first, by one process at a time: to another the new one's log
+    might look like that.
+    """
+    path = directory / CATALOG
+    if _is_made(path):
+        return SqliteCatalog(path, clock, durable=durable), False
+    with _alone_in(directory, clock):
+        if _is_made(path):
+            return SqliteCatalog(path, clock, durable=durable), False
+        lost = _has_files(directory)
+        for suffix in _SQLITE_BESIDE:
+            left = path.with_name(CATALOG + suffix)
+            if left.exists():
+                left.unlink()
+                logger.warning("%s belonged to a catalog that is gone: removed", left)
+        return SqliteCatalog(path, clock, durable=durable), lost
+
+
+def _is_made(catalog: Path) -> bool:
+    """Whether there is a catalog: an empty file is one that is about to be made, or is lost."""
+    try:
+        return catalog.stat().st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _alone_in(directory: Path, clock: Clock) -> Iterator[None]:
+    """Hold the kernel's lock on a directory. Raises BackendTimeoutError when another process does
+    for long."""
+    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        waited = Stopwatch()
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as exc:
+                if waited.seconds() > LOCK_WAIT_SECONDS:
+                    told = f"another process has been making the catalog of {directory} for long"
+                    raise BackendTimeoutError(told) from exc
+            clock.sleep(_LOOK_SECONDS)
+        yield
+    finally:
+        os.close(fd)
+
+
 def agree_on_directory(catalog: Catalog, store: str, directory: Path) -> None:
     """`agree_on_store` for a directory."""
     place = f"directory {directory}"
-    agree_on_store(catalog, store, FILES, place, lambda: _has_files(directory / PIPES))
+    agree_on_store(catalog, store, FILES, place, lambda: _has_files(directory))
 
 
-def _has_files(pipes: Path) -> bool:
+def _has_files(directory: Path) -> bool:
     """Whether any pipe is kept in a file."""
+    pipes = directory / PIPES
     with translated(f"listing {pipes}"):
         return any(pipes.glob(f"*{SUFFIX}"))
 
 
 def check_contents(directory: Path) -> None:
-    """ConfigError unless the directory is cassq's, empty or not there."""
+    """ConfigError unless the directory is cassq's, empty or not there. Pipe files make it cassq's:
+    a person may have put a lost catalog's remains beside them."""
     if not directory.exists():
         return
     if not directory.is_dir():
         raise ConfigError(f"{directory} is a file", hint="give cassq a directory of its own")
     names = {entry.name for entry in directory.iterdir() if not entry.name.startswith(".")}
-    if names and CATALOG not in names and not names <= _OWN:
+    if names and CATALOG not in names and not names <= _OWN and not _has_files(directory):
         other = min(names - _OWN)
         raise ConfigError(
             f"{directory} is not a cassq directory: it holds {other!r}",
@@ -169,15 +232,26 @@ def mounts() -> dict[str, str]:
     return {f[1].replace("\\040", " "): f[2] for f in fields if len(f) > 2}
 
 
-def adopt(catalog: Catalog, store: ExtentStore, ids: Ids) -> None:
+class Adopted(NamedTuple):
+    """What was found without a row: queue → messages in pipes that have one now; and how many
+    pipes were left, as they are being written."""
+
+    messages: dict[str, int]
+    in_use: int
+
+
+def adopt(catalog: Catalog, store: ExtentStore, ids: Ids) -> Adopted:
     """Give a row to every extent that has none, so that nothing durable is forgotten.
 
     A file without a row is either about to get one (its writer lives), or holds nothing (its
     writer died before the row was written), or belongs to a catalog that was lost.
     """
+    messages: dict[str, int] = {}
+    in_use = 0
     known = catalog.pipe_ids()
     for info in store.extents(known):
         if not info.abandoned:
+            in_use += 1
             continue
         if catalog.pipe(info.pipe_id) is not None:
             continue  # the row came between the two looks
@@ -204,12 +278,29 @@ def adopt(catalog: Catalog, store: ExtentStore, ids: Ids) -> None:
             timer_ms=_timer_ms(store, info.pipe_id),
         )
         if catalog.add_pipe(row):
-            logger.warning(
-                "pipe %s of queue %s had no row: adopted with %s",
-                info.pipe_id,
-                info.queue_name,
-                counted(end.seq, "message"),
-            )
+            messages[queue.name] = messages.get(queue.name, 0) + end.seq
+    return Adopted(messages, in_use)
+
+
+def _told(directory: Path, found: Adopted, *, lost: bool) -> str:
+    """What a user must know of messages that were found without a row."""
+    counts = [f"{count:,} of queue {name!r}" for name, count in sorted(found.messages.items())]
+    listed = ", ".join(counts[:_QUEUES_TOLD])
+    if len(counts) > _QUEUES_TOLD:
+        listed += f", and those of {len(counts) - _QUEUES_TOLD} more queues"
+    if not lost:
+        return f"pipe files of {directory} had no row in the catalog; found messages: {listed}"
+    told = (
+        f"the catalog of {directory} was gone, and was made anew from the pipe files. What was "
+        f"delivered is delivered again, to the group 'default': {listed or 'no messages'}. "
+        "Settings, and groups of other names, are to be made again"
+    )
+    if found.in_use:
+        told += (
+            f". Pipe files left out, as they are being written: {found.in_use}. End the processes "
+            "that still use the old catalog, then open the directory again"
+        )
+    return told
 
 
 def _timer_ms(store: ExtentStore, pipe_id: str) -> int | None:
@@ -249,6 +340,11 @@ def schema_of_directory(directory: Path) -> tuple[int, int]:
     """
     path = directory / CATALOG
     if not path.exists():
+        if _has_files(directory):
+            raise ConfigError(
+                f"the catalog of {directory} is gone",
+                hint="other commands make it anew from the pipe files: `cassq stats`",
+            )
         raise ConfigError(f"there is no queue directory at {directory}", hint=_NAME_IT)
     return stored_version(path), latest_version("sqlite")
 
