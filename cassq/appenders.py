@@ -9,7 +9,7 @@ from cassq.arguments import DELAY_MAX_SECONDS, check_zone, milliseconds
 from cassq.catalog.rows import PipeRow, QueueRow
 from cassq.errors import UsageError
 from cassq.lanes import lane_of
-from cassq.pipes import Appender
+from cassq.pipes import Appender, Chore, Tended
 from cassq.ports import Ports
 from cassq.scaling import share_of
 from cassq.tallies import Tally
@@ -91,13 +91,17 @@ class Appenders:
             tally=self._tally,
         )
 
-    def tend(self) -> float:
-        """Housekeeping of them all; seconds until the next time."""
-        self._follow_wish()
-        return min((appender.tend() for appender in self._all()), default=1.0)
+    def tend(self) -> Tended:
+        """Housekeeping of them all, as `Appender.tend`."""
+        again, chores = 1.0, self._follow_wish()
+        for appender in self._all():
+            tended = appender.tend()
+            again = min(again, tended.again)
+            chores += tended.chores
+        return Tended(again, chores)
 
-    def _follow_wish(self) -> None:
-        """Take this pusher's share of the queue's wished pipes; what is too much is sealed.
+    def _follow_wish(self) -> list[Chore]:
+        """Take this pusher's share of the queue's wished pipes; what is too much is to be sealed.
 
         Cost: none while one pipe is wished for, else one query of a partial index.
         """
@@ -106,8 +110,10 @@ class Appenders:
         if not self._group_id and max(queue.wished_pipes, queue.policy.min_open_pipes) > 1:
             pipes = self._ports.catalog.unsealed_pipes([queue.id])
         self._share = 1 if self._group_id else share_of(queue, pipes, self._owner)
+        chores: list[Chore] = []
         while len(self._side_by_side) > self._share:
-            self._side_by_side.pop().close()
+            chores.append(self._side_by_side.pop().close)
+        return chores
 
     def _all(self) -> list[Appender]:
         return [*self._side_by_side, *self._lanes.values()]

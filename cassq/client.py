@@ -14,7 +14,7 @@ from cassq import extras
 from cassq.arguments import refuse_pickling
 from cassq.attendance import LOOK_SECONDS, Attendance
 from cassq.batches import Batch, Intend
-from cassq.catalog.rows import QueueRow
+from cassq.catalog.rows import GroupRow, QueueRow
 from cassq.clock import Clock
 from cassq.compression import check_compression
 from cassq.doorbell import Doorbell
@@ -45,6 +45,7 @@ from cassq.troubles import NOTE_SECONDS, Notebook
 logger: logging.Logger = logging.getLogger("cassq")
 
 REAP_SECONDS = 1.0
+REFRESH_SECONDS = 0.25
 # After a pass all rest for so many times as long as it took: it may cost a fiftieth of one core.
 REAP_REST = 50
 REAP_REST_SECONDS_MAX = 10.0
@@ -80,6 +81,8 @@ class Client:
         self._embedded = embedded
         self._doorbells: dict[str, Doorbell] = {}
         self._housekeeper = Housekeeper(clock)
+        # Beside it: what the housekeeper does may wait for long, and so would a new setting.
+        self._settings = Housekeeper(clock, "settings")
         self._open: dict[Pusher | Popper, Queue] = {}
         self._closing = False
         self._letter_pushers: dict[str, Pusher] = {}
@@ -157,13 +160,18 @@ class Client:
         doomed = [row]
         if not is_dead_letter_name(name):
             doomed += self.ports.catalog.queues(f"{name}~")
+        watching: set[Queue] = set()
         for queue in doomed:
             self._letter_pushers.pop(queue.name, None)
             for thing, owner in list(self._open.items()):
                 if owner.name == queue.name:
                     self._open.pop(thing)
                     self._housekeeper.remove(thing.tend)
+                    watching.add(owner)
             self.ports.store.drop(self.ports.catalog.delete_queue(queue.id))
+        for owner in watching:
+            owner.refresh()  # their users learn of it at the next call
+            self._settings.remove(owner.refresh)
         self.reaper.reap(only=("sweep",))
 
     @operation
@@ -224,6 +232,15 @@ class Client:
         self._housekeeper.add(self._reap_in_passing, REAP_SECONDS)
         self._housekeeper.add(tend, first)
 
+    def keep_fresh(self, refresh: Tend, first: float) -> None:
+        """Have settings read anew by `refresh`, first in so many seconds."""
+        self._settings.add(refresh, first)
+
+    def changed(self, row: QueueRow | GroupRow) -> None:
+        """Settings were changed by this client: its pushers and poppers go by them from now on."""
+        for queue in set(self._open.values()):
+            queue.take_up(row)
+
     def attend(self, group_id: str, tally: Tally) -> None:
         """Note from now on that a popper of that group is there."""
         self._attendance.add(group_id, tally)
@@ -239,12 +256,15 @@ class Client:
             thing.close_inside()
             raise ClosedError("this client is being closed")
         for old in [old for old in list(self._open) if old.closed]:  # other threads open some, too
-            self._open.pop(old, None)
+            owner = self._open.pop(old, None)
             self._housekeeper.remove(old.tend)
+            if owner is not None and owner not in self._open.values():
+                self._settings.remove(owner.refresh)
         self._tallies.add(queue.name, thing.tally)
         self._notebook.add(queue.id, thing.tally)
         self.look_after(self._notebook.tend, NOTE_SECONDS)
         self._open[thing] = queue
+        self.keep_fresh(queue.refresh, REFRESH_SECONDS)
 
     def own_queue(self, name: str, **policy: Unpack[QueueSettings]) -> Queue:
         """A queue of cassq's own, as of dead letters, made when it is first needed."""
@@ -299,6 +319,7 @@ class Client:
     def _close_now(self) -> None:
         self._closing = True
         self._housekeeper.stop()
+        self._settings.stop()
         for server in self._servers:
             server.close()
         failure: CassqError | None = None

@@ -1,7 +1,7 @@
-"""The housekeeper: one thread a client that does what must be done at some time.
+"""The housekeeper: a thread of a client that does what must be done at some time.
 
 Leases, idle pipes, collected acks, claims to be kept alive, and the reaper's urgent passes.
-It sleeps until the next of them is due.
+It sleeps until the next of them is due. A second one reads settings anew, and does nothing else.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ Tend = Callable[[], float]
 class Housekeeper:
     """Calls each of its tasks when the task wants to be called."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, name: str = "housekeeper") -> None:
         self._clock = clock
+        self._name = f"cassq-{name}"
         self._mutex = threading.Lock()
         self._nudge = Nudge()
         self._due: dict[Tend, float] = {}
@@ -39,8 +40,7 @@ class Housekeeper:
         self._schedule(tend, first, only_known=False)
         with self._mutex:
             if self._thread is None:
-                name = "cassq-housekeeper"
-                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
 
     def hurry(self, tend: Tend, seconds: float) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from cassq.entries import (
 from cassq.errors import BackendError, is_outage
 from cassq.importance import all_with_importance
 from cassq.limits import Gate
+from cassq.pipes import Chore, Tended
 from cassq.ports import Ports
 from cassq.retries import Bury
 from cassq.spilling import Spool, spilled_rest
@@ -129,12 +131,23 @@ class Intake:
             receipts = spilled_rest(spool, self._queue(), batch, once, appender)
             return Appended(entries, batch, receipts, 0)
 
-    def tend(self) -> float:
-        """Housekeeping of the appenders; seconds until the next time."""
+    def tend(self) -> Tended:
+        """Housekeeping of the appenders, as `Appender.tend`: for the thread that leads."""
         if self._spool is not None and self._spool.down:
-            return 1.0  # whoever pushes would wait for this
-        try:
+            return Tended(1.0, [])  # whoever pushes would wait for this
+        with self._noticing_outages():
             return self._appenders.tend()
+
+    def do(self, chores: Iterable[Chore]) -> None:
+        """Do what `tend` left to be done. Nobody who pushes waits for it."""
+        with self._noticing_outages():
+            for chore in chores:
+                chore()
+
+    @contextmanager
+    def _noticing_outages(self) -> Iterator[None]:
+        try:
+            yield
         except BackendError as exc:
             if self._spool is not None and is_outage(exc):
                 self._spool.trouble(exc)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 from cassq.batches import Intend, Messages, Receipt
 from cassq.catalog.rows import PipeRow, PipeState, QueueRow
@@ -54,6 +56,17 @@ class OpenPipe:
     used: bool = False  # ... and whether it was since
 
 
+# Something that takes the catalog, and may wait for it.
+Chore = Callable[[], object]
+
+
+class Tended(NamedTuple):
+    """What housekeeping came to: seconds until the next time, and what is left to be done."""
+
+    again: float
+    chores: list[Chore]
+
+
 class Appender:
     """Appends batches of one queue, one after another, each durable when `append` returns.
 
@@ -90,6 +103,7 @@ class Appender:
         self._pipe: OpenPipe | None = None
         self._ready: OpenPipe | None = None
         self._failing = False  # whether the last write has failed
+        self._closed = False
         self.rolls: int = 0
         self.written_bytes: int = 0  # of frames, without their headers
 
@@ -338,39 +352,58 @@ class Appender:
 
     # --- housekeeping -------------------------------------------------------------------------
 
-    def tend(self) -> float:
-        """Show life to the reaper, seal an idle pipe, open the next one before it is needed;
-        seconds until the next time."""
+    def tend(self) -> Tended:
+        """Show life to the reaper, seal an idle pipe, open the next one before it is needed.
+
+        Called between appends, and waits for nothing: what takes the catalog is returned, to be
+        done beside later appends, in order, before the next call.
+        """
         policy = self._queue().policy
         now_ms = self._clock.boot_ms()
         pipe = self._pipe
         if pipe is None:
-            self._tend_ready(now_ms, keep=False)
-            return TEND_SECONDS
+            return Tended(TEND_SECONDS, self._tend_ready(now_ms, keep=False))
+        chores: list[Chore] = []
         if pipe.used:
             pipe.used, pipe.used_ms = False, now_ms
         if pipe.extent.sealed() or now_ms - pipe.used_ms >= policy.idle_seal * 1000:
-            self._seal_own(pipe)
+            self._drop_current(pipe)
+            chores.append(partial(seal_pipe, self._catalog, self._store, pipe.row.id))
         elif now_ms - pipe.beaten_ms >= pipe.row.lease_ms // 3:
-            pipe.beaten_ms = now_ms
-            rate = self._pace.measure(now_ms)
-            self._catalog.beat(pipe.row.id, self._owner, PipeState.OPEN, rate)
-        self._tend_ready(now_ms, keep=True)
+            chores.append(partial(self._beat, pipe, self._pace.measure(now_ms)))
+        chores += self._tend_ready(now_ms, keep=True)
         wanted = self._lane is None and not policy.strict
         if wanted and self._ready is None and self._pipe and self._nearly_full(pipe):
-            self._ready = self._create("", PipeState.READY)
-        return min(TEND_SECONDS, policy.lease / 6)
+            chores.append(self._prepare)
+        return Tended(min(TEND_SECONDS, policy.lease / 6), chores)
 
-    def _tend_ready(self, now_ms: int, *, keep: bool) -> None:
+    def _tend_ready(self, now_ms: int, *, keep: bool) -> list[Chore]:
         ready = self._ready
         if ready is None:
-            return
+            return []
         if not keep:
             self._ready = None
-            self._seal_own(ready)
-        elif now_ms - ready.beaten_ms >= ready.row.lease_ms // 3:
-            ready.beaten_ms = now_ms
-            self._catalog.beat(ready.row.id, self._owner, PipeState.READY)
+            self._drop_current(ready)
+            return [partial(seal_pipe, self._catalog, self._store, ready.row.id)]
+        if now_ms - ready.beaten_ms >= ready.row.lease_ms // 3:
+            return [partial(self._beat, ready, 0)]
+        return []
+
+    def _beat(self, pipe: OpenPipe, rate: int) -> None:
+        """Show that its owner lives. An append may open a ready pipe meanwhile."""
+        ready = self._ready is pipe
+        if ready:
+            self._catalog.beat(pipe.row.id, self._owner, PipeState.READY)
+            ready = self._ready is pipe
+        if not ready:
+            self._catalog.beat(pipe.row.id, self._owner, PipeState.OPEN, rate)
+        pipe.beaten_ms = self._clock.boot_ms()
+
+    def _prepare(self) -> None:
+        """Open the next pipe, which an append may take as soon as it is there."""
+        self._ready = self._create("", PipeState.READY)
+        if self._closed:  # `close` may have looked before
+            self._close_ready()
 
     def _nearly_full(self, pipe: OpenPipe) -> bool:
         policy = self._queue().policy
@@ -384,7 +417,13 @@ class Appender:
 
     def close(self) -> None:
         """Seal what is open, so that it can be retired without waiting for a lease."""
-        for pipe in (self._pipe, self._ready):
-            if pipe is not None:
-                self._salvage(pipe, 0, 0)
-        self._pipe = self._ready = None
+        self._closed = True
+        pipe, self._pipe = self._pipe, None
+        if pipe is not None:
+            self._salvage(pipe, 0, 0)
+        self._close_ready()
+
+    def _close_ready(self) -> None:
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            self._salvage(ready, 0, 0)

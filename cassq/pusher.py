@@ -346,7 +346,8 @@ class Pusher:
     # --- life ---------------------------------------------------------------------------------
 
     def tend(self) -> float:
-        """Housekeeping, if no append is in flight; seconds until the next time."""
+        """Housekeeping, between appends; seconds until the next time. What takes the catalog is
+        done beside them: others may hold it for long."""
         keeper = Entry(b"", None, None)
         with self._mutex:
             if self._closed:
@@ -355,10 +356,12 @@ class Pusher:
                 return 0.05
             self._leader = keeper
         try:
-            return self._intake.tend()
+            again, chores = self._intake.tend()
         finally:
             with self._mutex:
                 self._hand_on(keeper)
+        self._intake.do(chores)
+        return again
 
     def close(self) -> None:
         """Append what waits, seal the pipe. Later pushes raise ClosedError.

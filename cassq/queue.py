@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NoReturn, Protocol, Unpack
 
@@ -52,7 +52,8 @@ from cassq.watched import Watched
 CHANGE_TRIES = 50
 PEEK_MAX = 100_000
 DRAIN_SECONDS_MAX = 365 * 86400.0
-GROUP_WATCH_MS = 1000  # how old a group's policy may be
+GROUP_WATCH_MS = 1000  # how often a group's policy is read anew
+GONE_SECONDS = 3600.0
 
 
 class Owner(Protocol):
@@ -65,6 +66,7 @@ class Owner(Protocol):
     def doorbell(self, queue_id: str) -> Doorbell: ...
     def bury(self) -> Bury: ...
     def look_after(self, tend: Tend, first: float) -> None: ...
+    def changed(self, row: QueueRow | GroupRow) -> None: ...
     def attend(self, group_id: str, tally: Tally) -> None: ...
     def hurry(self, tend: Tend, seconds: float) -> None: ...
     def call_soon(self, tend: Tend) -> None: ...
@@ -92,7 +94,7 @@ class Queue:
         self._life = owner.ports.life
         self._row = row
         self._watch_ms = min(round(row.policy.lease * 500), 2000)
-        self._watched = Watched(row, self._latest, owner.ports.clock, self._watch_ms)
+        self._watched = Watched(row, self._latest)
         self._watched_groups: dict[str, Watched[GroupRow]] = {}
 
     @property
@@ -125,6 +127,37 @@ class Queue:
         spool = self._owner.spool
         return self._load() if spool is None else spool.latest(self._load, self._watched.known)
 
+    # --- settings as its pushers and poppers know them ------------------------------------------
+
+    def refresh(self) -> float:
+        """Have its pushers and poppers take up what others changed; seconds until the next time.
+
+        Raises BackendError. Cost: one read, and one for each group that has poppers.
+        """
+        watch_ms = self._watch_ms
+        try:
+            self._watched.refresh()
+            for watched in list(self._watched_groups.values()):
+                watch_ms = min(watch_ms, GROUP_WATCH_MS)
+                self._refresh_group(watched)
+        except QueueNotFoundError:
+            return GONE_SECONDS  # each of them tells its caller
+        return watch_ms / 1000
+
+    def _refresh_group(self, watched: Watched[GroupRow]) -> None:
+        try:
+            watched.refresh()
+        except GroupNotFoundError:
+            return  # its poppers tell their callers
+
+    def take_up(self, row: QueueRow | GroupRow) -> None:
+        """A row that this client has just read, or changed."""
+        if isinstance(row, QueueRow):
+            if row.id == self._row.id:
+                self._watched.put(row)
+        elif row.id in self._watched_groups:
+            self._watched_groups[row.id].put(row)
+
     # --- pushing and popping --------------------------------------------------------------------
 
     @operation
@@ -145,6 +178,7 @@ class Queue:
     ) -> Pusher:
         row = self._latest() if spool else self._load()
         check_compression(row.policy.compression)
+        self._watched.put(row)
         if spool is not None:
             spool.expect(row)
         bell, bury = self._owner.doorbell(row.id), self._owner.bury()
@@ -161,13 +195,15 @@ class Queue:
         keep_alive: claims of messages being worked on are extended by themselves, up to so many
         seconds from the claim. Raises GroupNotFoundError.
         """
-        row = self._group(group)
-        clock = self._ports.clock
-        watched = Watched(row, lambda: self._same(row), clock, GROUP_WATCH_MS)
+        queue_row = self._load()
+        row = self._group_in(queue_row, group)
+        self._watched.put(queue_row)
+        watched = self._watched_groups.setdefault(row.id, Watched(row, lambda: self._same(row)))
+        watched.put(row)
         popper = Popper(
             self._ports,
             self._watched,
-            self._watched_groups.setdefault(row.id, watched),
+            watched,
             bury=self._owner.bury(),
             doorbell=self._owner.doorbell(row.queue_id),
             hurry=lambda seconds: self._owner.hurry(popper.tend, seconds),
@@ -183,7 +219,8 @@ class Queue:
 
     @operation
     def update(self, **policy: Unpack[QueueSettings]) -> QueuePolicy:
-        """Change settings; running clients take them up within one lease. The new policy.
+        """Change settings: at once for this client's pushers and poppers; others take them up
+        within two seconds, or half a lease if that is less. The new policy.
 
         Raises ConfigError for a setting that does not exist or cannot be changed.
         """
@@ -201,7 +238,7 @@ class Queue:
             if new == row.policy:
                 return new
             if self._ports.catalog.update_queue(row.id, row.version, new):
-                self._watched.forget()
+                self._owner.changed(replace(row, policy=new, version=row.version + 1))
                 return new
         raise BackendTimeoutError(f"queue {self.name!r} is being changed by others all the time")
 
@@ -245,13 +282,15 @@ class Queue:
 
     @operation
     def update_group(self, name: str, **policy: Unpack[GroupSettings]) -> Group:
-        """Change a group's settings; running poppers take them up within a second."""
+        """Change a group's settings: at once for this client's poppers, others take them up within
+        a second."""
         row = self._group(name)
         new = changed(row.policy, policy)
         if new.exclusive != row.policy.exclusive:
             raise ConfigError("exclusive cannot be changed", hint="create another group")
         if not self._ports.catalog.update_group(row.id, new):
             raise GroupNotFoundError(f"group {name!r} of {self.name!r} was deleted")
+        self._owner.changed(replace(row, policy=new))
         return Group(name, new)
 
     @operation
@@ -264,20 +303,25 @@ class Queue:
         """Remove a group and its claims; its dead letters stay, as a queue of their own."""
         if not self._ports.catalog.delete_group(self._group(name).id):
             raise GroupNotFoundError(f"group {name!r} of {self.name!r} was deleted")
+        self.refresh()
 
     def _group(self, name: str) -> GroupRow:
         check_group_name(name)
-        for row in self._ports.catalog.groups(self._load().id):
+        return self._group_in(self._load(), name)
+
+    def _group_in(self, queue: QueueRow, name: str) -> GroupRow:
+        check_group_name(name)
+        for row in self._ports.catalog.groups(queue.id):
             if row.name == name:
                 return row
         raise GroupNotFoundError(f"queue {self.name!r} has no group {name!r}")
 
     def _same(self, row: GroupRow) -> GroupRow:
         """The row as it is now, unless the group was deleted, if only to be made anew."""
-        now = self._group(row.name)
-        if now.id != row.id:
-            raise GroupNotFoundError(f"group {row.name!r} of {self.name!r} was deleted")
-        return now
+        for now in self._ports.catalog.groups(row.queue_id):
+            if now.id == row.id:
+                return now
+        raise GroupNotFoundError(f"group {row.name!r} of {self.name!r} was deleted")
 
     @operation
     def cancel(self, message_id: str) -> bool:

@@ -1,4 +1,8 @@
-"""Rows as they were a moment ago: how policies are taken up by running clients."""
+"""Rows as they were a moment ago: how policies are taken up by running clients.
+
+Nobody waits for a policy: a push or a pop goes by the row as it was last seen, and the client has
+it read again beside them, by a thread that does nothing else.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +10,44 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from cassq.catalog.rows import GroupRow, QueueRow
-from cassq.clock import Clock
+from cassq.errors import GroupNotFoundError, QueueNotFoundError
 
 R = TypeVar("R", QueueRow, GroupRow)
 
 
 class Watched(Generic[R]):
-    """A row as it was at most half a lease ago."""
+    """A row as it was last seen."""
 
-    def __init__(self, row: R, load: Callable[[], R], clock: Clock, age_ms: int) -> None:
-        self.known: R = row  # as it was last loaded
+    def __init__(self, row: R, load: Callable[[], R]) -> None:
+        self.known: R = row
         self._load: Callable[[], R] = load
-        self._clock = clock
-        self._age_ms = age_ms
-        self._loaded_ms = clock.boot_ms()
-
-    def forget(self) -> None:
-        """Load the row at the next call."""
-        self._loaded_ms = -self._age_ms
+        self._puts = 0
+        self._gone = False
 
     def __call__(self) -> R:
-        now_ms, before_ms = self._clock.boot_ms(), self._loaded_ms
-        if now_ms - before_ms >= self._age_ms:
-            self._loaded_ms = now_ms  # other threads go on with what is known meanwhile
-            try:
-                self.known = self._load()
-            except BaseException:
-                self._loaded_ms = before_ms
-                raise
+        """The row. Raises as `load` does once it was deleted. Cost: a memory read."""
+        if self._gone:
+            self.refresh()
         return self.known
+
+    def put(self, row: R) -> None:
+        """This is the row as it is now: it was read, or changed, by this client."""
+        self._puts += 1
+        self.known = row
+        self._gone = False
+
+    def refresh(self) -> None:
+        """Read the row again. Raises as `load` does; what was known stays then. Cost: that of
+        `load`."""
+        while True:
+            puts = self._puts
+            try:
+                row = self._load()
+            except (QueueNotFoundError, GroupNotFoundError):
+                self._gone = True
+                raise
+            if puts == self._puts:
+                self.known = row
+                self._gone = False
+            if puts == self._puts:
+                return  # else a change of this client's may be newer than what was read

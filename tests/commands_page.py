@@ -27,8 +27,9 @@ same. This page is what `cassq --help` and `cassq COMMAND --help` say, in one pl
 
 **Where the queues are**: `--url`, before or after the command, else the environment variable
 `CASSQ_URL`, else `file:cassq-data` in the current directory. Only `cassq queue create` makes that
-directory; all others report that it is not there. The tables of a keyspace in Cassandra,
-`cassandra://HOST1,HOST2/KEYSPACE`, are made by `cassq schema apply`.
+directory; all others report that it is not there. One that lost its `catalog.sqlite` is rebuilt
+from its pipe files by any of them, with a warning of what is delivered again. The tables of a
+keyspace in Cassandra, `cassandra://HOST1,HOST2/KEYSPACE`, are made by `cassq schema apply`.
 
 **Help**: `--help`, or `-h`; without a command `cassq`, `cassq queue` and the like show it too.
 `cassq --version` shows the version.

@@ -85,8 +85,8 @@ def show(call: Invocation, name: str) -> None:
 def update(call: Invocation, /, name: str, **settings: Any) -> None:
     """Change settings of a queue; those not named stay.
 
-    Running pushers and poppers take them up within one lease. The consistency of a queue cannot be
-    changed.
+    Running pushers and poppers take them up within two seconds. The consistency of a queue cannot
+    be changed.
     """
     changes = given_at_least_one(settings)
     with call.connect() as client:
@@ -135,7 +135,7 @@ def pause(call: Invocation, name: str, push: bool, pop: bool) -> None:
     """Pause pushing and popping, or one of them.
 
     Pushes are refused and pops find nothing until `cassq queue resume`; running clients take it up
-    within one lease. What poppers hold they may commit.
+    within two seconds. What poppers hold they may commit.
     """
     both = push == pop
     with call.connect() as client:

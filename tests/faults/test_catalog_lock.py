@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +12,11 @@ import pytest
 
 import cassq
 from cassq.catalog.sqlite.database import LOCK_WAIT_SECONDS
+from cassq.clock import SystemClock
 from cassq.errors import BackendTimeoutError
 from cassq.extents.disk import Disk
 from tests.faults.actors import Act, Actor
-from tests.integration.deadlines import in_threads
+from tests.integration.deadlines import DEADLINE_SECONDS, eventually, in_threads
 from tests.integration.stage import client_on, drain, numbers, payloads, push
 
 
@@ -85,6 +88,50 @@ def test_pushing_into_an_open_pipe_goes_on_meanwhile(
     keeper.say("go on")
     keeper.expect("done")
     assert len(drain(popper)) == 1001
+
+
+class TellingClock(SystemClock):
+    """Tells when a thread waits, by that thread's name, and how often it has tried since."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: Counter[str] = Counter()
+
+    def sleep(self, seconds: float) -> None:
+        self.waits[threading.current_thread().name] += 1
+        super().sleep(seconds)
+
+
+@pytest.mark.parametrize("policy", [{}, {"max_length": 100_000}, {"max_bytes_per_pipe": 2**20}])
+def test_pushing_goes_on_while_the_housekeeper_waits(
+    act: Act, directory: Path, policy: dict[str, int]
+) -> None:
+    """Through beats and settings that are due, and the pipe that is to be opened next."""
+    clock = TellingClock()
+    with client_on(directory, Disk(), lock_wait=5 * DEADLINE_SECONDS, clock=clock) as client:
+        queue = client.create_queue("jobs", lease=0.5, **policy)
+        pusher = queue.pusher()
+        pusher.push(bytes(800_000))  # with a limit of bytes it is nearly full
+        keeper = act("catalog_keeper", str(directory / "catalog.sqlite"))
+        keeper.expect("inside")
+        keeper.stop()
+        eventually("it waits", lambda: clock.waits["cassq-housekeeper"])
+        until_ms = clock.boot_ms() + 1500
+
+        def work(_: int) -> None:
+            count = 0
+            while clock.boot_ms() < until_ms or not count:
+                pusher.push(b"x")
+                count += 1
+
+        try:
+            in_threads(1, work)
+            assert set(clock.waits) == {"cassq-housekeeper"}
+            assert queue.stats().pushed > 1
+        finally:
+            keeper.go_on()
+            keeper.say("go on")
+        keeper.expect("done")
 
 
 def test_threads_that_wait_behind_one_another_are_all_told(

@@ -266,10 +266,12 @@ def test_a_handler_may_push_while_the_main_thread_waits_for_messages(queue: cass
 # What takes no lock, or is made of calls that are guarded.
 FREE = {
     "Client": {
-        "attend", "bury", "call_soon", "close", "doorbell", "hurry", "look_after", "opened",
-        "own_queue",
+        "attend", "bury", "call_soon", "changed", "close", "doorbell", "hurry", "keep_fresh",
+        "look_after", "opened", "own_queue",
     },
-    "Queue": {"dead_letters", "drain", "forwarding_pusher", "new_pusher"},
+    "Queue": {
+        "dead_letters", "drain", "forwarding_pusher", "new_pusher", "refresh", "take_up",
+    },
     "Popper": {
         "ack_held", "close", "close_inside", "commit", "dead", "extend_held", "give_held",
         "release", "rollback", "stop", "tend", "transaction",

@@ -9,7 +9,13 @@ import pytest
 
 import cassq
 from cassq.clock import ManualClock, Stopwatch
-from cassq.errors import BackendError, GroupNotFoundError, QueuePausedError, UsageError
+from cassq.errors import (
+    BackendError,
+    GroupNotFoundError,
+    QueueNotFoundError,
+    QueuePausedError,
+    UsageError,
+)
 from tests.integration.deadlines import eventually, joined
 from tests.integration.fronts import FrontCatalog, client_with
 from tests.integration.places import Place
@@ -92,18 +98,56 @@ def test_a_waiting_popper_waits_and_does_not_spin(queue: cassq.Queue) -> None:
     assert busy[0] < 0.3
 
 
-def test_running_clients_take_a_pause_up_within_a_lease(
-    timed: cassq.Client, clock: ManualClock, place: Place
-) -> None:
-    queue = timed.create_queue("jobs", lease=0.5)
+def test_running_clients_of_others_take_a_pause_up(queue: cassq.Queue, connect: Connect) -> None:
     pusher, popper = queue.pusher(), queue.popper()
     pusher.push(b"x")
-    with cassq.Client(place.url, place.open(clock), clock) as other:
-        other.queue("jobs").pause()
-    clock.advance(0.499)
+    connect().queue("jobs").pause()
+
+    def refused() -> bool:
+        try:
+            pusher.push(b"x")
+        except QueuePausedError:
+            return True
+        return False
+
+    eventually("pushes are refused", refused)
+    eventually("pops find nothing", lambda: not popper.pop())
+
+
+@pytest.mark.parametrize(("lease", "seconds"), [(0.5, 0.25), (3, 1.0), (30, 1.0)])
+def test_settings_are_read_anew_within_half_a_lease_and_a_second_with_a_popper(
+    client: cassq.Client, lease: float, seconds: float
+) -> None:
+    queue = client.create_queue("jobs", lease=lease)
+    assert queue.refresh() == min(lease / 2, 2.0)
+    queue.popper()
+    assert queue.refresh() == seconds
+
+
+def test_this_client_s_pushers_and_poppers_see_its_changes_at_once(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs")
+    pusher, popper = queue.pusher(), queue.popper()
+    pusher.push(b"x")
+    client.queue("jobs").pause()
     with pytest.raises(QueuePausedError):
         pusher.push(b"x")
     assert popper.pop() == []
+    client.queue("jobs").resume()
+    pusher.push(b"y")
+    assert payloads(drain(popper)) == [b"x", b"y"]
+    client.delete_queue("jobs")
+    with pytest.raises(QueueNotFoundError):
+        popper.pop()
+
+
+def test_a_group_deleted_by_this_client_is_gone_for_its_poppers_at_once(
+    queue: cassq.Queue,
+) -> None:
+    queue.create_group("billing")
+    popper = queue.popper("billing")
+    queue.delete_group("billing")
+    with pytest.raises(GroupNotFoundError):
+        popper.pop()
 
 
 def test_a_pause_names_what_it_is_of(queue: cassq.Queue) -> None:

@@ -46,6 +46,9 @@ class SteppedClient(Client):
         self._tasks.setdefault(self._reap_in_passing, now + 1.0)
         self._tasks[tend] = now + first
 
+    def keep_fresh(self, refresh: Tend, first: float) -> None:
+        self._tasks[refresh] = self.ports.clock.boot_ms() / 1000 + first
+
     def hurry(self, tend: Tend, seconds: float) -> None:
         due = self.ports.clock.boot_ms() / 1000 + seconds
         if tend in self._tasks:

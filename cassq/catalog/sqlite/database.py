@@ -184,15 +184,37 @@ class Database:
         """Begin a transaction, for `Transaction`."""
         self._check()
         try:
-            if synced:
-                self._connection.execute("PRAGMA synchronous=FULL")
-            self._patiently("BEGIN IMMEDIATE")
+            self._begin(synced=synced)
         except sqlite3.Error as exc:
             raise _explained(exc, self._name) from exc
         except BaseException:
             self._undo()
             raise
         return self._connection
+
+    def _begin(self, *, synced: bool) -> None:
+        """Begin as soon as no other process is in a transaction, until the limit. Between two
+        tries the connection is left to other threads: who only reads has no reason to wait."""
+        waited, pause = Stopwatch(), _RETRY_MIN
+        while True:
+            try:
+                if synced:
+                    self._connection.execute("PRAGMA synchronous=FULL")
+                self._connection.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as exc:
+                if not _is_busy(exc) or waited.seconds() > self._lock_wait:
+                    raise
+            if synced:  # it is for this transaction alone
+                self._connection.execute("PRAGMA synchronous=NORMAL")
+            try:
+                self._lock.release()
+                self._clock.sleep(pause)
+            finally:
+                if not self.entered():
+                    self._lock.acquire()
+            pause = min(pause * 1.5, _RETRY_MAX)
+            self._check()
 
     def end(self, failure: BaseException | None, *, synced: bool) -> None:
         """End a transaction, for `Transaction`."""
