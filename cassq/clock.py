@@ -13,7 +13,18 @@ import threading
 import time
 from pathlib import Path
 
-_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+def _boot_clock() -> int:
+    """The system's clock that runs evenly from boot on, also while the machine sleeps."""
+    if hasattr(time, "CLOCK_BOOTTIME"):  # Linux
+        return time.CLOCK_BOOTTIME
+    if hasattr(time, "CLOCK_UPTIME_RAW"):
+        # macOS. There the raw monotonic clock runs on while it sleeps; this other one does not.
+        return time.CLOCK_MONOTONIC_RAW
+    return time.CLOCK_MONOTONIC
+
+
+_BOOT_CLOCK = _boot_clock()
 
 
 class Clock(abc.ABC):
@@ -96,9 +107,27 @@ def _read_boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        # Not Linux: the moment of boot, to the minute, tells two runs of a machine apart.
-        seconds = time.time() - time.clock_gettime(_BOOT_CLOCK)
-        return f"boot-{round(seconds / 60)}"
+        session = _sysctl("kern.bootsessionuuid")  # macOS
+    if session:
+        return session
+    # The moment of boot, to the minute: right as long as nobody sets the wall clock.
+    seconds = time.time() - time.clock_gettime(_BOOT_CLOCK)
+    return f"boot-{round(seconds / 60)}"
+
+
+def _sysctl(name: str) -> str:
+    """A text that the kernel tells by that name; empty where it does not."""
+    try:
+        import ctypes  # slow to load, of no use where there is /proc, and not in every Python
+
+        ask = ctypes.CDLL(None).sysctlbyname
+    except (ImportError, OSError, AttributeError):
+        return ""
+    size = ctypes.c_size_t(256)
+    text = ctypes.create_string_buffer(size.value)
+    if ask(name.encode(), text, ctypes.byref(size), None, ctypes.c_size_t(0)) != 0:
+        return ""
+    return text.value.decode()
 
 
 class Stopwatch:

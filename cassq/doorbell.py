@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
@@ -24,6 +25,8 @@ SLOTS = 256
 _PAGE = 4096
 _NOBODY = bytes(SLOTS)
 LOOK_AGAIN_SECONDS = 0.25
+# What a system answers on which a FIFO cannot be locked, as on macOS: nobody can have a slot there.
+_NO_LOCKS = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL}
 
 
 class Waiter(abc.ABC):
@@ -133,6 +136,11 @@ class FifoDoorbell(Doorbell):
             except BlockingIOError:
                 os.close(fd)
                 continue
+            except OSError as exc:
+                os.close(fd)
+                if exc.errno not in _NO_LOCKS:
+                    raise
+                return PollingWaiter(self._clock)
             if not _is_at(fd, path):
                 os.close(fd)  # its last waiter left this moment, and took it along
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -10,6 +11,12 @@ from pathlib import Path
 from typing import Protocol
 
 PAGE = 4096
+# macOS has no fdatasync, and its fsync leaves the bytes in the drive's cache: this one does not.
+_FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+_HAS_FDATASYNC = hasattr(os, "fdatasync")
+_HAS_PWRITEV = hasattr(os, "pwritev")
+# What a file system answers that has no such sync: its fsync is the best there is.
+_NOT_SUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY}
 
 
 class Words(Protocol):
@@ -46,21 +53,26 @@ class Disk:
         return os.pread(fd, size, pos)
 
     def pwritev(self, fd: int, buffers: Sequence[bytes], pos: int) -> int:
-        return os.pwritev(fd, buffers, pos)
+        if _HAS_PWRITEV:
+            return os.pwritev(fd, buffers, pos)
+        return os.pwrite(fd, b"".join(buffers), pos)
 
     def sync_data(self, fd: int) -> None:
         """Make a file's bytes durable."""
-        os.fdatasync(fd)
+        if _HAS_FDATASYNC:
+            os.fdatasync(fd)
+        else:
+            _sync(fd)
 
     def sync(self, fd: int) -> None:
         """Make a file's bytes, its shared pages and its size durable."""
-        os.fsync(fd)
+        _sync(fd)
 
     def sync_directory(self, path: Path) -> None:
         """Make the names in a directory durable."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            _sync(fd)
         finally:
             os.close(fd)
 
@@ -89,3 +101,15 @@ class Disk:
     def map_words(self, fd: int) -> Words:
         """A file of one page as shared words; the mapping lives as long as the result."""
         return memoryview(mmap.mmap(fd, PAGE)).cast("Q")
+
+
+def _sync(fd: int) -> None:
+    """Have all of a file written, by the drive too where it has to be asked."""
+    if _FULL_SYNC is not None:
+        try:
+            fcntl.fcntl(fd, _FULL_SYNC)
+            return
+        except OSError as exc:
+            if exc.errno not in _NOT_SUPPORTED:
+                raise
+    os.fsync(fd)
