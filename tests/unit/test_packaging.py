@@ -78,6 +78,15 @@ def test_a_wheel_has_the_schema_the_types_and_the_licence(wheel: Path) -> None:
     assert expected <= names, expected - names
 
 
+def test_a_wheel_is_for_every_python_from_3_11_on(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = archive.read(name).decode().splitlines()
+    assert "Requires-Python: >=3.11" in lines
+    for minor in (11, 12, 13, 14):
+        assert f"Classifier: Programming Language :: Python :: 3.{minor}" in lines
+
+
 def test_a_wheel_has_every_module_and_nothing_else(wheel: Path) -> None:
     names = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
     modules = {str(p.relative_to(ROOT)) for p in (ROOT / "cassq").rglob("*.py")}
