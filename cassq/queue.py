@@ -446,7 +446,6 @@ class Queue:
         row = None if group is None else self._group(group)
         return history(self._ports, self._load(), row, step, since)
 
-    @operation
     def audit(self) -> Audit:
         """Prove from the data that nothing is lost. Cost: every live pipe is read."""
         return audit_queue(self._ports, self._load())

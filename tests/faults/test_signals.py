@@ -263,14 +263,14 @@ def test_a_handler_may_push_while_the_main_thread_waits_for_messages(queue: cass
 # --- every call ---------------------------------------------------------------------------------
 
 
-# What takes no lock, or is made of calls that are guarded.
+# What takes no lock, or is long and made of steps, of which the catalog's are guarded.
 FREE = {
     "Client": {
         "attend", "bury", "call_soon", "changed", "close", "doorbell", "hurry", "keep_fresh",
         "look_after", "opened", "own_queue",
     },
     "Queue": {
-        "dead_letters", "drain", "forwarding_pusher", "new_pusher", "refresh", "take_up",
+        "audit", "dead_letters", "drain", "forwarding_pusher", "new_pusher", "refresh", "take_up",
     },
     "Popper": {
         "ack_held", "close", "close_inside", "commit", "dead", "extend_held", "give_held",
