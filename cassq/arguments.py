@@ -10,6 +10,8 @@ from cassq.errors import UsageError
 
 _MESSAGE_ID = re.compile(r"([0-9a-f]{24}):([0-9]{1,18})")
 DELAY_MAX_SECONDS = 10 * 365 * 86400.0
+ERROR_MAX = 4096  # characters of an error that are kept
+_SHOWN_MAX = 100  # characters of what was given that a refusal shows
 
 
 def check_count(name: str, count: int, most: int) -> None:
@@ -42,6 +44,48 @@ def milliseconds(name: str, seconds: float | None) -> int:
         return 0
     check_seconds(name, seconds, DELAY_MAX_SECONDS)
     return round(seconds * 1000)
+
+
+def error_text(name: str, error: object) -> str:
+    """What is recorded of a failure: a text as it is, an exception as its type and text.
+
+    At most `ERROR_MAX` characters; newlines stay, and characters that no encoding has (lone
+    surrogates) are escaped. None is an empty text; UsageError for anything else.
+    """
+    match error:
+        case None:
+            text = ""
+        case str():
+            text = error
+        case BaseException():
+            text = _of_exception(error)
+        case _:
+            raise UsageError(
+                f"{name} is a text or an exception, not {_shown(error)}",
+                hint=f"for instance {name}=str(...), or the exception itself",
+            )
+    # Sliced and encoded by `str`, whatever a class derived from it does.
+    kept = str.__getitem__(text, slice(ERROR_MAX))
+    return str.encode(kept, errors="backslashreplace").decode()[:ERROR_MAX]
+
+
+def _of_exception(exc: BaseException) -> str:
+    kind = type(exc).__name__
+    try:
+        told = str(exc)
+    except Exception as failure:  # any class may have a broken __str__
+        return f"{kind} (its text cannot be had: {type(failure).__name__})"
+    return f"{kind}: {told}" if told else kind
+
+
+def _shown(value: object) -> str:
+    """A value, and its type, in an error's text."""
+    kind = type(value).__name__
+    try:
+        told = repr(value)
+    except Exception:
+        return f"an object of type {kind}"
+    return f"{told[:_SHOWN_MAX]} of type {kind}"
 
 
 def message_place(message_id: str) -> tuple[str, int]:

@@ -77,7 +77,7 @@ def _cancel_for(ports: Ports, group: GroupRow, pipe: PipeRow, seq: int) -> bool:
             return _was_purged(ports, group, pipe, seq)
         if row.state is not ClaimState.FREE or row.deliveries > 0:
             return False
-        if cut_out(ports, row, RangeSet.run(seq, seq + 1), Reason.PURGED):
+        if cut_out(ports, row, RangeSet.run(seq, seq + 1), Reason.CANCELLED):
             return True
     return False
 
@@ -85,4 +85,5 @@ def _cancel_for(ports: Ports, group: GroupRow, pipe: PipeRow, seq: int) -> bool:
 def _was_purged(ports: Ports, group: GroupRow, pipe: PipeRow, seq: int) -> bool:
     """Whether it is done because it was taken back before."""
     removed = ports.catalog.removed(group.id, pipe.id)
-    return any(row.start <= seq < row.end and row.reason is Reason.PURGED for row in removed)
+    taken_back = (Reason.PURGED, Reason.CANCELLED)
+    return any(row.start <= seq < row.end and row.reason in taken_back for row in removed)

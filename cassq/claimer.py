@@ -67,6 +67,7 @@ class Claimer:
         self._expiry = Expiry(ports, queue)
         self._advancer = Advancer(ports, group, self.window, self._expiry, lambda: self.rules)
         self._paused = False
+        self._owed: list[Claim] = []  # spent rows of an exclusive group, as they were given back
 
     @property
     def rules(self) -> Rules:
@@ -235,10 +236,19 @@ class Claimer:
                 self.health.succeeded(now_ms)
             if any(row.due_ms <= now_ms for row in free):
                 self.given_back()
-            if not self.exclusive:
-                self.put_away([row for row in free if self._is_spent(row)])
+            spent = [row for row in free if self._is_spent(row)]
+            if self.exclusive:
+                self._owed = (self._owed + spent)[-BURIED_AT_ONCE:]
+            else:
+                self.put_away(spent)
         except CassqError as exc:
             logger.warning("left for the next look: %s", exc)
+
+    def put_away_owed(self) -> None:
+        """Put away what an exclusive group leaves to the next popper that gets the pipe's lock:
+        none may come. It is done as the reaper does it, without the lock."""
+        self.put_away(self._owed)
+        self._owed = []
 
     def put_away(self, spent: list[Claim]) -> int:
         """Make dead letters of spent rows; of how many. Of many some are left for the next look:

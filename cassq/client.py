@@ -251,8 +251,9 @@ class Client:
         self._housekeeper.hurry(tend, seconds)
 
     def opened(self, thing: Pusher | Popper, queue: Queue) -> None:
-        """Remember what to close; refuse it, closed, while the client is being closed."""
-        if self._closing:
+        """Remember what to close; refuse it, closed, while the client is being closed: but poppers
+        that are closed with it may have dead letters to put away."""
+        if self._closing and not is_dead_letter_name(queue.name):
             thing.close_inside()
             raise ClosedError("this client is being closed")
         for old in [old for old in list(self._open) if old.closed]:  # other threads open some, too
@@ -324,8 +325,8 @@ class Client:
             server.close()
         failure: CassqError | None = None
         queues: dict[str, Queue] = {}
-        while self._open:
-            thing, queue = next(iter(self._open.items()))
+        while (thing := self._next_to_close()) is not None:
+            queue = self._open[thing]
             queues[queue.name] = queue
             try:
                 thing.close_inside()
@@ -349,6 +350,13 @@ class Client:
         self.ports.catalog.close()
         if failure is not None:
             raise failure
+
+    def _next_to_close(self) -> Pusher | Popper | None:
+        """The one opened first; those that push dead letters after all others, which may have some
+        to put away."""
+        things, letters = list(self._open), list(self._letter_pushers.values())
+        others = (thing for thing in things if thing not in letters)
+        return next(others, things[0] if things else None)
 
     def _retire(self, queues: Iterable[Queue]) -> None:
         """Remove what was consumed; what cannot be now is left for the next reaper."""

@@ -9,27 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from cassq.arguments import milliseconds
+from cassq.arguments import error_text, milliseconds
 from cassq.bundles import Piece
 from cassq.catalog.rows import Claim, ClaimState
 from cassq.errors import ClaimLostError, UsageError
 from cassq.locks.port import Lock
-from cassq.messages import Keeper, Message, Messages
+from cassq.messages import Error, Keeper, Message, Messages
 from cassq.ranges import EMPTY, RangeSet
-
-ERROR_MAX = 4096  # characters of an error that are kept
 
 
 class Back(NamedTuple):
     """How messages are given back: after `delay_ms` (None: by the group's schedule), as a
     delivery that counts or not.
 
-    doomed: they are to become dead letters at once. together: they failed as one, and it is not
-    known which of them is at fault.
+    error: what they failed of, as `error_text` made it. doomed: they are to become dead letters at
+    once. together: they failed as one, and it is not known which of them is at fault.
     """
 
     delay_ms: int | None = None
-    error: str | None = None
+    error: str = ""
     counted: bool = True
     doomed: bool = False
     together: bool = True
@@ -170,12 +168,14 @@ class Holding:
     def ack(self, seqs: range) -> None:
         self.holder.ack_held(self, seqs)
 
-    def nack(self, seqs: range, delay: float | None, error: str | None) -> None:
+    def nack(self, seqs: range, delay: float | None, error: Error) -> None:
         delay_ms = None if delay is None else milliseconds("delay", delay)
-        self.holder.give_held(self, seqs, Back(delay_ms, error, True, False, False))
+        told = "" if error is None else error_text("error", error)
+        self.holder.give_held(self, seqs, Back(delay_ms, told, True, False, False))
 
-    def dead(self, seqs: range, reason: str) -> None:
-        self.holder.give_held(self, seqs, Back(0, reason, doomed=True))
+    def dead(self, seqs: range, reason: Error) -> None:
+        told = error_text("reason", reason)
+        self.holder.give_held(self, seqs, Back(0, told, doomed=True))
 
     def release(self, seqs: range) -> None:
         self.holder.give_held(self, seqs, Back(counted=False))

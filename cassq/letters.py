@@ -173,7 +173,9 @@ def _moment(wall_ms: int) -> datetime:
 class Filter:
     """Which dead letters are meant: those of which everything said here holds.
 
-    reason: of the death. older_than, newer_than: seconds since the death. headers: exactly those.
+    reason: of the death, or of the failure that led to it: what a consumer rejected as often as is
+    allowed died of "delivery_limit", and is found as "rejected" too. older_than, newer_than:
+    seconds since the death. headers: exactly those.
     text: in the payload, as UTF-8, or in the error it died of. ids: one of these; none of an
     empty list.
     """
@@ -216,7 +218,10 @@ class Filter:
         if self.ids is not None and frame.id_at(at, pipe_id).decode() not in self.ids:
             return False
         headers, death = _headers_of(frame, at)
-        if self.reason is not None and death.get("reason") != self.reason:
+        if self.reason is not None and self.reason not in (
+            death.get("reason"),
+            death.get("failure"),
+        ):
             return False
         age = (now_ms - death.get("at_ms", frame.time_ms(at))) / 1000
         if self.older_than is not None and age < self.older_than:

@@ -11,6 +11,9 @@ from cassq.batches import SpilledReceipt
 from cassq.bundles import Bundle
 from cassq.ranges import RangeSet
 
+# What a message failed of: a text, or the exception itself.
+Error = str | BaseException | None
+
 
 class Keeper(Protocol):
     """Who holds the claim of a message and answers for it."""
@@ -19,8 +22,8 @@ class Keeper(Protocol):
     deliveries: int
 
     def ack(self, seqs: range) -> None: ...
-    def nack(self, seqs: range, delay: float | None, error: str | None) -> None: ...
-    def dead(self, seqs: range, reason: str) -> None: ...
+    def nack(self, seqs: range, delay: float | None, error: Error) -> None: ...
+    def dead(self, seqs: range, reason: Error) -> None: ...
     def release(self, seqs: range) -> None: ...
     def extend(self, seconds: float) -> None: ...
 
@@ -85,17 +88,21 @@ class Message:
         """
         self._keeper.ack(range(self.seq, self.seq + 1))
 
-    def nack(self, delay: float | None = None, error: str | None = None) -> None:
+    def nack(self, delay: float | None = None, error: Error = None) -> None:
         """The message failed: deliver it again after `delay` seconds, or by the group's retry
         schedule; without one at once, behind what is waiting. Written as `ack` is.
 
-        After `max_deliveries` it goes to the group's dead letters, with `error`.
+        error: a text, or an exception, of which type and text are recorded; the first 4,096
+        characters are kept, newlines among them. After `max_deliveries` the message goes to the
+        group's dead letters, with `error`; but not while nothing of the group succeeds: see
+        `sick_check` and `sick_hold` in `QueuePolicy`. Raises UsageError for anything else, and
+        nothing is said of the message then.
         """
         self._keeper.nack(range(self.seq, self.seq + 1), delay, error)
 
-    def dead(self, reason: str = "") -> None:
-        """Give the message up: it goes to the group's dead letters, with `reason` as its error.
-        Written as `ack` is."""
+    def dead(self, reason: Error = "") -> None:
+        """Give the message up: it goes to the group's dead letters, with `reason`, a text or an
+        exception, as its error. Written as `ack` is; raises UsageError as `nack` does."""
         self._keeper.dead(range(self.seq, self.seq + 1), reason)
 
     def release(self) -> None:

@@ -22,14 +22,20 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from cassq.arguments import check_count, check_seconds, milliseconds, refuse_pickling
+from cassq.arguments import (
+    check_count,
+    check_seconds,
+    error_text,
+    milliseconds,
+    refuse_pickling,
+)
 from cassq.catalog.rows import GroupRow, QueueRow
 from cassq.claimer import Claimer
 from cassq.clock import Stopwatch
 from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell
 from cassq.errors import ClaimLostError, ClosedError, GroupNotFoundError, QueueNotFoundError
 from cassq.holdings import Back, Holding, by_holding, holding_of
-from cassq.messages import Message, Messages, Run
+from cassq.messages import Error, Message, Messages, Run
 from cassq.ports import Ports, operation
 from cassq.ranges import RangeSet
 from cassq.retries import Bury
@@ -239,7 +245,7 @@ class Popper:
         try:
             yield messages
         except BaseException as exc:
-            self._roll_back_open(messages, f"{type(exc).__name__}: {exc}")
+            self._roll_back_open(messages, error_text("error", exc))
             raise
         self._settle(messages, self._ack_left)
 
@@ -276,13 +282,17 @@ class Popper:
             self._check_open()
             self._flush()
 
-    def rollback(self, messages: Iterable[Message], delay: float | None = None) -> None:
+    def rollback(
+        self, messages: Iterable[Message], delay: float | None = None, error: Error = None
+    ) -> None:
         """Give messages back to be delivered again after `delay` seconds, or by the group's
         retry schedule; durable on return.
 
-        The delivery counts towards `max_deliveries`. Raises ClaimLostError as `commit` does.
+        The delivery counts towards `max_deliveries`. error: as for `Message.nack`. Raises
+        ClaimLostError as `commit` does.
         """
-        self._give_back(messages, Back(None if delay is None else milliseconds("delay", delay)))
+        delay_ms = None if delay is None else milliseconds("delay", delay)
+        self._give_back(messages, Back(delay_ms, error_text("error", error)))
 
     def release(self, messages: Iterable[Message]) -> None:
         """Give messages back untried: this delivery does not count. Durable on return.
@@ -291,12 +301,13 @@ class Popper:
         """
         self._give_back(messages, Back(counted=False))
 
-    def dead(self, messages: Iterable[Message], reason: str = "") -> None:
-        """Put messages among the group's dead letters, as rejected, with `reason` as their error.
+    def dead(self, messages: Iterable[Message], reason: Error = "") -> None:
+        """Put messages among the group's dead letters, as rejected, with `reason`, a text or an
+        exception, as their error.
 
         Durable on return. Raises ClaimLostError as `commit` does.
         """
-        self._give_back(messages, Back(0, reason, doomed=True))
+        self._give_back(messages, Back(0, error_text("reason", reason), doomed=True))
 
     def _give_back(self, messages: Iterable[Message], back: Back) -> None:
         self._settle(messages, lambda holding, seqs: self._give(holding, seqs, back))
@@ -341,6 +352,8 @@ class Popper:
         self._claimer.follow_up(free, succeeded=self._settler.acks_written)
         if free:
             self._doorbell.ring()
+        if self._settler.failure is not None:
+            raise self._settler.failure
 
     def _flush_old(self) -> None:
         if self._settler.overdue:
@@ -467,6 +480,7 @@ class Popper:
                 for holding in list(self._settler.holdings):
                     self._give_up(holding)
                 self._flush()
+                self._claimer.put_away_owed()
                 self._claimer.health.tell(at_once=True)
             except (QueueNotFoundError, GroupNotFoundError):
                 self._end()  # deleted meanwhile: there is nothing to give back to

@@ -22,7 +22,7 @@ from cassq.catalog.rows import Claim, ClaimState
 from cassq.claimer import Claimer
 from cassq.claims import Give
 from cassq.errors import BackendError, ClaimLostError
-from cassq.holdings import ERROR_MAX, Back, Holding
+from cassq.holdings import Back, Holding
 from cassq.pace import Pace
 from cassq.ports import Ports
 from cassq.ranges import EMPTY, RangeSet
@@ -52,6 +52,7 @@ class Settler:
         self._unsure: list[tuple[Holding, Claim, list[Claim]]] = []  # writes of unknown outcome
         self.flush_ms: int = 0  # when the acks not yet written are to be
         self.acks_written: bool = False  # by the last flush
+        self.failure: Exception | None = None  # why it could not write all that was said
         self.holdings: dict[Holding, None] = {}
         self.tally: Tally = Tally(group)
         self.pace: Pace = Pace(int(ports.ids.client, 16))
@@ -103,7 +104,7 @@ class Settler:
 
     def flush(self) -> list[Claim]:
         """One synced transaction for everything collected; lost claims are marked. The rows that
-        were given back, as they are free now."""
+        were given back, as they are free now. What could not be written is in `failure`."""
         begun_ms = self._catalog.now_ms()
         with self.tally.watched("commit"):
             free = self._flush()
@@ -112,39 +113,57 @@ class Settler:
 
     def _flush(self) -> list[Claim]:
         self._clear_up()
-        dirty = list(self._dirty)
-        changes: list[Change] = []
-        for holding in dirty:
-            changes += self._changes(holding)
+        self.acks_written, self.failure = False, None
         free: list[Claim] = []
-        for epoch, part in groupby(changes, key=lambda change: change[0].epoch):
-            free += self._write(list(part), epoch)
-        acked = sum(len(h.pending) for h in dirty if not h.lost)
-        self.acks_written = acked > 0
-        self.tally.committed += acked
-        for holding in dirty:
-            holding.pending = EMPTY
+        for epoch, part in groupby(list(self._dirty), key=attrgetter("epoch")):
+            changes: list[Change] = []
+            whole: dict[Holding, bool] = {}
+            for holding in part:
+                said, whole[holding] = self._said(holding)
+                changes += said
+            if changes:
+                free += self._write(changes, epoch)
+            for holding, gives_too in whole.items():
+                self._written(holding, gives_too=gives_too)
+        return free
+
+    def _said(self, holding: Holding) -> tuple[list[Change], bool]:
+        """What is to be written of a holding, and whether that is all that was said of it. If what
+        it gives back cannot be made into rows that is left for the next time: it must cost no
+        message its ack."""
+        try:
+            return self._changes(holding, self._gives(holding)), True
+        except Exception as exc:
+            self.failure = exc
+            return self._changes(holding, []), False
+
+    def _written(self, holding: Holding, *, gives_too: bool) -> None:
+        """What was said of a holding is written, or lost with its claim."""
+        if not holding.lost:
+            self.acks_written |= bool(holding.pending)
+            self.tally.committed += len(holding.pending)
+        holding.pending = EMPTY
+        if gives_too or holding.lost:
             holding.backs.clear()
             del self._dirty[holding]
             self._drop_if_over(holding)
-        return free
 
-    def _changes(self, holding: Holding) -> list[Change]:
+    def _changes(self, holding: Holding, gives: list[Give]) -> list[Change]:
         """What takes the place of each row of whose messages something was said."""
         rows = sorted(holding.rows, key=attrgetter("start"))
         starts = [row.start for row in rows]
         given: list[list[Give]] = [[] for _ in rows]
-        for give in self._gives(holding):
+        for give in gives:
             first, last = give.seqs.ranges[0][0], give.seqs.ranges[-1][1]
             for at in range(max(0, bisect_right(starts, first) - 1), bisect_left(starts, last)):
                 seqs = give.seqs.within(rows[at].start, rows[at].end)
                 if seqs:
                     given[at].append(self._recorded(give._replace(seqs=seqs), rows[at]))
         changes: list[Change] = []
-        for row, gives in zip(rows, given, strict=True):
+        for row, mine in zip(rows, given, strict=True):
             acks = holding.pending.within(row.start, row.end)
-            if acks or gives:
-                new = claims.resolved(row, acks, gives, self._version)
+            if acks or mine:
+                new = claims.resolved(row, acks, mine, self._version)
                 changes.append((holding, row, new))
         return changes
 
@@ -268,7 +287,7 @@ class Settler:
                 wait_ms = rules.retry_ms(holding.deliveries, random())
             failure = claims.failure_record(
                 "rejected",
-                (back.error or "")[:ERROR_MAX],
+                back.error,
                 self._claimer.name,
                 now_ms,
                 doomed=back.doomed,

@@ -119,7 +119,8 @@ def add_pipe(stats: GroupStats, pipe: PipeRow, end: int, view: GroupView, now_ms
     stats.dead += dead
     for removal in view.removed:
         count = removal.end - removal.start
-        setattr(stats, removal.reason, getattr(stats, removal.reason) + count)
+        total = removal.reason.total
+        setattr(stats, total, getattr(stats, total) + count)
         stats.committed -= count
     stats.committed -= dead
 

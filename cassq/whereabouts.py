@@ -36,17 +36,23 @@ REASONS = {
 REMOVALS = {
     Reason.EXPIRED: "It expired",
     Reason.PURGED: "It was purged",
+    Reason.CANCELLED: "It was cancelled",
     Reason.MERGED: "It was merged back into its queue",
 }
+
+
+OPEN_STATES = ("waiting", "delayed", "pending")
+STAYS = "It stays among the dead letters until it is merged back, purged, or popped from there."
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """Where a message is, or was, for one group.
 
-    state: "waiting", "delayed", "pending", "committed", "dead" (moved to the dead letters),
-    "merged" (moved back from there), "expired", "purged", "skipped" (the group began behind it),
-    "gone" (done, but nothing tells how) or "missing" (no such message is there).
+    state: "waiting", "delayed", "pending", "committed", "dead" (moved to the dead letters, or
+    there, in whatever state), "merged" (moved back from there), "expired", "purged", "cancelled",
+    "skipped" (the group began behind it), "gone" (done, but nothing tells how) or "missing" (no
+    such message is there).
     holder: who has it, until `due_at`; a delayed message comes due at `due_at`. happened, next:
     sentences. failure: the last one's reason, error, consumer, first_at and last_at, if there was.
     """
@@ -122,6 +128,8 @@ class Sight:
 def step_of(sight: Sight, times: Times) -> Step:
     """A sight in words."""
     words = _words(sight, times)
+    if is_dead_letter_name(sight.queue.name) and words["state"] in OPEN_STATES:
+        words["state"] = "dead"
     failure = words.pop("failure", None)
     death = _death(sight)
     return Step(
@@ -165,7 +173,7 @@ def _retired(sight: Sight) -> dict[str, Any]:
     parts = {
         "dead": "to the dead letters",
         "expired": "as expired",
-        "purged": "as purged",
+        "purged": "as purged or cancelled",
         "merged": "back to their queue",
     }
     went = [
@@ -205,7 +213,9 @@ def _unclaimed(sight: Sight, times: Times) -> dict[str, Any]:
         return {"state": "delayed", "due_at": due_at, "next": (*told, *_limits(sight, times))}
     chain = sight.cursor.chain.seq if sight.cursor else 0
     before = sight.seq - chain
-    if due_ms is not None:
+    if is_dead_letter_name(sight.queue.name):
+        told = [STAYS]
+    elif due_ms is not None:
         told = ["It has come due, and is delivered in its turn."]
     elif before:
         noun = "message before it" if before == 1 else "messages before it"

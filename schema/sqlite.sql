@@ -135,7 +135,7 @@ CREATE TABLE moves (
 CREATE INDEX moves_by_pipe ON moves (pipe_id);
 CREATE INDEX moves_arriving ON moves (dest_pipe) WHERE settled = 0;
 
--- What was removed from a pipe without having been committed: expired, purged, merged.
+-- What was removed from a pipe without having been committed: expired, purged, cancelled, merged.
 CREATE TABLE removed (
     group_id  TEXT NOT NULL,
     pipe_id   TEXT NOT NULL,

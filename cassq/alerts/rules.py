@@ -2,7 +2,8 @@
 
 Kinds of what may be found:
 
-- no_consumer: messages wait, and for so long nobody has come for them
+- no_consumer: messages wait, or are held by consumers that are gone, and for so long nobody has
+  come for them
 - oldest_age: the oldest message that is not committed is too old
 - dead_growth: too many messages became dead letters within the last hour
 - stalled: there are consumers and messages, and for so long nothing was committed
@@ -93,12 +94,16 @@ def _no_consumer(seen: Snapshot, now_ms: int) -> Finding | None:
     since_ms = max(seen.created_ms, seen.success_ms)
     if seen.members or now_ms - since_ms < limit * 1000:
         return None
-    waiting = seen.stats.waiting - seen.stats.delayed + seen.stats.pending
+    waiting, pending = seen.stats.waiting - seen.stats.delayed, seen.stats.pending
+    told = _messages(waiting + pending)
+    if pending:
+        told += f" ({waiting:,} waiting, {pending:,} pending)"
     return _finding(
         seen,
         "no_consumer",
-        f"nobody has come for {_messages(waiting)} within {_span(limit)}",
+        f"nobody has come for {told} within {_span(limit)}",
         waiting=waiting,
+        pending=pending,
         threshold=limit,
     )
 

@@ -269,8 +269,14 @@ class Reason(enum.StrEnum):
     """Why messages of a group are done without having been committed."""
 
     EXPIRED = "expired"  # older than they may become
-    PURGED = "purged"  # somebody threw them away, or cancelled them
+    PURGED = "purged"  # somebody threw them away
+    CANCELLED = "cancelled"  # somebody took a delayed message back; totals count it as purged
     MERGED = "merged"  # dead letters: they are back in their queue
+
+    @property
+    def total(self) -> str:
+        """The total of the ledger that counts it: a field of `Retired`, and of the statistics."""
+        return "purged" if self is Reason.CANCELLED else str(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,11 @@ _GROUP = click.option(
     "--group", default="default", show_default=True, help="The group whose dead letters."
 )
 _FILTERS = [
-    click.option("--reason", help="Only those that died of it: delivery_limit, rejected, maxlen."),
+    click.option(
+        "--reason",
+        help="Only those that died of it (delivery_limit, rejected, maxlen), or whose last failure"
+        " it was (rejected, expired).",
+    ),
     click.option(
         "--older-than", type=seconds, metavar="SECONDS", help="Only those that died so long ago."
     ),

@@ -29,7 +29,9 @@ WATCH_SECONDS_MIN = 0.1
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 RATE_HEADERS = ("MESSAGES A SECOND", "", *WINDOWS_MS)
-HEADERS = ("QUEUE", "PUSHED", "PIPES", "GROUP", "WAITING", "PENDING", "COMMITTED", "DEAD", "OLDEST")
+HEADERS = ("QUEUE", "PUSHED", "PIPES", "GROUP", "WAITING", "PENDING", "COMMITTED", "DEAD")
+# Shown if a group of those in the table has any. With the four before they come to PUSHED.
+SELDOM = ("expired", "purged", "merged", "skipped")
 
 
 class Watching(Verb):
@@ -100,12 +102,16 @@ def stats(
     """Show what is in a queue, or in all of them, for each consumer group.
 
     \b
-    PUSHED     messages since the queue was made
+    PUSHED     messages for the group since the queue was made: the sum of WAITING to SKIPPED
     PIPES      the logs they are in, those retired not counted
     WAITING    not claimed by any popper of the group
     PENDING    claimed, and not yet acked
     COMMITTED  acked
     DEAD       moved to the group's dead letters
+    EXPIRED    older than they may become; this column and the next three are shown if needed
+    PURGED     thrown away, or cancelled
+    MERGED     dead letters that are back in their queue
+    SKIPPED    pushed before the group's beginning
     OLDEST     the age of the oldest message not committed
 
     For one queue the pipes are shown by state, how fast messages were pushed, popped, committed
@@ -203,7 +209,7 @@ def _stats(client: Client, name: str | None) -> list[Found]:
 
 
 def _lines(found: list[Found], queue: str | None) -> list[str]:
-    lines = output.table_lines(HEADERS, [row for each in found for row in _rows(each.stats)])
+    lines = _table([each.stats for each in found])
     if queue is not None:
         stats, rates = found[0]
         pipes = ", ".join(f"{count:,} {state}" for state, count in stats.pipes.items())
@@ -247,11 +253,18 @@ def _trouble_lines(stats: QueueStats) -> list[str]:
     return lines
 
 
-def _rows(stats: QueueStats) -> list[tuple[object, ...]]:
-    live = sum(count for state, count in stats.pipes.items() if state != "retired")
-    whole = (stats.name, stats.pushed, live)
-    rows: list[tuple[object, ...]] = [
-        (*whole, name, g.waiting, g.pending, g.committed, g.dead, output.age(g.oldest_age))
-        for name, g in stats.groups.items()
-    ]
-    return rows or [(*whole, None, None, None, None, None, None)]
+def _table(found: list[QueueStats]) -> list[str]:
+    """One line a group. What was pushed for it is the sum of its columns."""
+    groups = [group for stats in found for group in stats.groups.values()]
+    seldom = [name for name in SELDOM if any(getattr(group, name) for group in groups)]
+    headers = (*HEADERS, *map(str.upper, seldom), "OLDEST")
+    rows: list[tuple[object, ...]] = []
+    for stats in found:
+        live = sum(count for state, count in stats.pipes.items() if state != "retired")
+        for name, g in stats.groups.items():
+            counts = (g.waiting, g.pending, g.committed, g.dead, *(getattr(g, n) for n in seldom))
+            rows.append((stats.name, g.pushed, live, name, *counts, output.age(g.oldest_age)))
+        if not stats.groups:
+            none = [None] * (len(headers) - 3)
+            rows.append((stats.name, stats.pushed, live, *none))
+    return output.table_lines(headers, rows)

@@ -200,6 +200,41 @@ def test_stats_of_all_queues_and_of_one(cli: Cli) -> None:
     assert b"1 sealed" in cli("stats", "mail").out
 
 
+def test_what_was_pushed_is_the_sum_of_the_columns(cli: Cli, url: str) -> None:
+    """Whatever became of it; and what never happened takes no column."""
+    headers = cli("stats").out.decode().splitlines()[0].split()
+    assert headers[1:] == [
+        "PUSHED",
+        "PIPES",
+        "GROUP",
+        "WAITING",
+        "PENDING",
+        "COMMITTED",
+        "DEAD",
+        "OLDEST",
+    ]
+    cli("push", "mail", stdin=b"1\n" * 9)
+    with cassq.connect(url) as client:
+        queue = client.queue("mail")
+        queue.create_group("late", start="now")
+        with queue.popper() as popper:
+            popper.commit(popper.pop(2))
+            popper.dead(popper.pop(3), "no")
+        letters = queue.dead_letters()
+        letters.merge(limit=1)
+        letters.purge(limit=1, everything=True)
+        queue.purge("default")
+        with queue.pusher() as pusher:
+            pusher.push(b"2")
+        with client.queue("mail~default~dead").popper() as popper:
+            popper.commit(popper.pop())
+    lines = [line.split() for line in cli("stats").out.decode().splitlines()]
+    assert lines[0][8:-1] == ["PURGED", "MERGED", "SKIPPED"]
+    assert len(lines) == 4
+    for line in lines[1:]:
+        assert int(line[1]) == sum(map(int, line[4:11])), line
+
+
 def test_what_a_popper_holds_is_pending(cli: Cli, url: str) -> None:
     cli("push", "mail", stdin=b"1\n2\n3\n")
     with cassq.connect(url) as client, client.queue("mail").popper() as popper:

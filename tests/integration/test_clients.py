@@ -22,7 +22,7 @@ from cassq.errors import (
     UsageError,
 )
 from tests.integration.deadlines import joined
-from tests.integration.stage import Connect, drain, payloads, push
+from tests.integration.stage import Connect, alone, drain, payloads, push
 
 
 @pytest.mark.embedded_only(reason="it is about the directory")
@@ -200,3 +200,36 @@ def test_to_settle_one_message_or_none_says_how(queue: cassq.Queue) -> None:
             settle(["id"])  # type: ignore[operator]
     popper.commit([message])
     assert queue.stats().groups["default"].committed == 1
+
+
+# --- what is left at the end ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("consistency", ["ap", "cp"])
+@pytest.mark.parametrize("says", ["nack", "dead"])
+def test_a_last_message_that_failed_is_among_the_dead_letters_when_its_client_is_closed(
+    connect: Connect, consistency: str, says: str
+) -> None:
+    """Nobody else has to come by: no popper, and no reaper."""
+    queue = connect().create_queue(
+        "jobs", consistency=consistency, max_deliveries=1, sick_check=False
+    )
+    push(queue, b"x")
+    looking = connect()
+    alone(looking)
+    with connect() as closing:
+        popper = closing.queue("jobs").popper()
+        (message,) = popper.pop()
+        getattr(message, says)()
+    stats = looking.queue("jobs").stats().groups["default"]
+    assert (stats.waiting, stats.pending, stats.dead) == (0, 0, 1)
+    assert payloads(looking.queue("jobs~default~dead").popper().pop()) == [b"x"]
+
+
+def test_a_retry_that_is_due_at_once_waits_when_its_client_is_closed(connect: Connect) -> None:
+    queue = connect().create_queue("jobs", claim_timeout=3600)
+    push(queue, b"x")
+    with connect() as closing:
+        closing.queue("jobs").popper().pop()[0].nack()
+    (message,) = queue.popper().pop()
+    assert (message.payload, message.attempts) == (b"x", 2)

@@ -13,6 +13,7 @@ from cassq.cli.main import main
 from cassq.errors import MessageNotFoundError, UsageError
 from cassq.explain import Explanation
 from cassq.whereabouts import Step
+from tests.integration.deadlines import eventually
 from tests.integration.stage import alone, drain, extents, numbers, push, reap
 
 DEAD = "jobs~default~dead"
@@ -147,7 +148,8 @@ def test_a_dead_letter_is_followed_into_its_queue(queue: cassq.Queue, client: ca
     explanation = client.explain(message_id)
     first, second = explanation.groups["default"]
     assert (first.queue, first.state) == ("jobs", "dead")
-    assert (second.queue, second.state) == (DEAD, "waiting")
+    assert (second.queue, second.state) == (DEAD, "dead")
+    assert f"Group default: dead, in {DEAD}." in told(explanation)
     assert explanation.importance == "high"
     assert second.failure["error"] == "broken"
     assert "because a consumer gave it up" in told(explanation)
@@ -168,7 +170,7 @@ def test_a_dead_letter_is_found_when_its_first_pipe_was_retired(
     reap(client)
     assert client.ports.catalog.pipe(ids[0].partition(":")[0]) is None
     explanation = client.explain(ids[1])
-    assert [step.state for step in explanation.groups["default"]] == ["dead", "waiting"]
+    assert [step.state for step in explanation.groups["default"]] == ["dead", "dead"]
     assert explanation.size == 1
     other = client.explain(ids[2])
     assert now(other).state == "gone"
@@ -201,6 +203,31 @@ def test_what_was_purged_says_so(queue: cassq.Queue, client: cassq.Client) -> No
     step = now(client.explain(message_id))
     assert (step.queue, step.state) == (DEAD, "purged")
     assert "It was purged at" in step.happened[-1]
+
+
+def test_what_was_cancelled_says_so_and_counts_as_purged(
+    queue: cassq.Queue, client: cassq.Client
+) -> None:
+    with queue.pusher() as pusher:
+        message_id = pusher.push(b"x", delay=3600)
+    assert queue.cancel(message_id)
+    assert queue.cancel(message_id), "it was taken back before"
+    step = now(client.explain(message_id))
+    assert step.state == "cancelled"
+    assert "It was cancelled at" in step.happened[-1]
+
+    def balanced() -> bool:
+        stats = queue.stats().groups["default"]
+        assert queue.audit().findings == []
+        return (stats.purged, stats.committed, stats.pushed) == (1, 0, 1)
+
+    def retired() -> bool:
+        reap(client)
+        return client.ports.catalog.pipe(message_id.partition(":")[0]) is None
+
+    assert balanced()
+    eventually("its pipe is retired", retired)
+    assert balanced()
 
 
 def test_a_message_that_may_expire_says_when(client: cassq.Client) -> None:

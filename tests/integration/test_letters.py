@@ -157,3 +157,22 @@ def test_what_was_pushed_to_the_dead_letters_is_a_letter_as_well(
     assert jobs.dead_letters().merge(ids=ids).messages == 1
     (message,) = drain(jobs.popper())
     assert (message.payload, message.id) == (b"by hand", ids[0])
+
+
+def test_what_was_rejected_as_often_as_allowed_is_found_by_that_reason(
+    client: cassq.Client,
+) -> None:
+    """It died of its number of deliveries, and its record says that a consumer rejected it."""
+    queue = client.create_queue("jobs", max_deliveries=1, sick_check=False)
+    push(queue, *numbers(3))
+    with queue.popper() as popper:
+        given_up, nacked, _ = popper.pop(3)
+        given_up.dead("no such customer")
+        nacked.nack(error="no such customer")
+        popper.flush()
+    letters = queue.dead_letters()
+    assert [letter.death["reason"] for letter in letters.peek()].count("rejected") == 1
+    assert sorted(seen(letters.peek(reason="rejected"))) == numbers(3)
+    assert sorted(seen(letters.peek(reason="delivery_limit"))) == numbers(2, 1)
+    assert letters.peek(reason="expired") == []
+    assert letters.purge(reason="rejected", dry_run=True).messages == 3

@@ -192,7 +192,7 @@ class DedupsBlindly(SqliteCatalog):
 @contextmanager
 def counts_no_purges() -> Iterator[None]:
     """The totals of a retired pipe say that what was purged was committed."""
-    wrong = pipe_tables.WRITE_TOTALS.replace("r.reason = 'purged'", "r.reason = 'none'")
+    wrong = pipe_tables.WRITE_TOTALS.replace("'purged', 'cancelled'", "'none'")
     assert wrong != pipe_tables.WRITE_TOTALS
     with mock.patch.object(pipe_tables, "WRITE_TOTALS", wrong):
         yield

@@ -76,6 +76,10 @@ DOOMED = failure_record("rejected", "bad", "me", 90_000, doomed=True)
          "The group began behind it"),
         (replace(SIGHT, removed=Removed("g", "p", 5, 6, Reason.EXPIRED, 50_000)), "expired",
          "It expired at 1970-01-01 00:00:50 UTC"),
+        (replace(SIGHT, removed=Removed("g", "p", 5, 6, Reason.PURGED, 50_000)), "purged",
+         "It was purged at 1970-01-01 00:00:50 UTC"),
+        (replace(SIGHT, removed=Removed("g", "p", 5, 6, Reason.CANCELLED, 50_000)), "cancelled",
+         "It was cancelled at 1970-01-01 00:00:50 UTC"),
         (replace(SIGHT, move=Move("g", "p", 5, "rejected", "d", 0, 50_000, settled=True)), "dead",
          "because a consumer gave it up"),
         (replace(SIGHT, move=Move("g", "p", 5, "rejected", "d", 7, 50_000)), "pending",
@@ -84,13 +88,28 @@ DOOMED = failure_record("rejected", "bad", "me", 90_000, doomed=True)
         (replace(SIGHT, pipe=None, retired=Retired("p", "g", "q", 0, 9, 0)), "committed",
          "is retired"),
         (replace(SIGHT, pipe=None, retired=Retired("p", "g", "q", 0, 9, 2, purged=1)), "gone",
-         "Of 9 messages in it went 2 to the dead letters, 1 as purged"),
+         "Of 9 messages in it went 2 to the dead letters, 1 as purged or cancelled"),
     ],
 )  # fmt: skip
 def test_every_state_has_its_words(sight: Sight, state: str, said: str) -> None:
     step = step_of(sight, NOW)
     assert step.state == state
     assert said in " ".join((*step.happened, *step.next))
+
+
+@pytest.mark.parametrize(
+    ("sight", "said"),
+    [
+        (replace(SIGHT, seq=9, claim=None), "It stays among the dead letters until"),
+        (seen(), "Consumer me has it until"),
+        (seen(**FREE, due_ms=200_000), "It is delivered again from"),
+    ],
+)
+def test_what_is_among_the_dead_letters_is_dead(sight: Sight, said: str) -> None:
+    queue = replace(SIGHT.queue, name="jobs~default~dead")
+    step = step_of(replace(sight, queue=queue), NOW)
+    assert step.state == "dead"
+    assert step.next[0].startswith(said)
 
 
 def test_what_is_spared_is_delivered_again() -> None:
@@ -121,4 +140,4 @@ def test_a_death_record_that_a_user_made_up_is_passed_over(header: str) -> None:
     queue = replace(SIGHT.queue, name="jobs~default~dead")
     content = Content("p:5", 0, 1, {"cassq-death": header})
     step = step_of(replace(SIGHT, queue=queue, content=content), NOW)
-    assert (step.state, step.failure, step.happened) == ("pending", {}, ("It was delivered once.",))
+    assert (step.state, step.failure, step.happened) == ("dead", {}, ("It was delivered once.",))

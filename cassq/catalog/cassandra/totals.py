@@ -240,12 +240,12 @@ class Totals(PipeLists):
         block = self._likely_block(row.queue_id)
         totals = list(pipe.totals)
         for key, cursor, moves, gone in zip(keys, cursors, moved, removed, strict=True):
-            sums = dict.fromkeys(Reason, 0)
+            sums = {reason.total: 0 for reason in Reason}
             for seq, reason, end, _ in gone:
-                sums[Reason(reason)] += end - seq
+                sums[Reason(reason).total] += end - seq
             start = cursor.start if cursor is not None else 0
             dead = sum(move.settled for move in moves_of(key, moves))
-            counts = (sums[Reason.EXPIRED], sums[Reason.PURGED], sums[Reason.MERGED])
+            counts = (sums["expired"], sums["purged"], sums["merged"])
             found = Retired(row.id, key[0], row.queue_id, start, row.end.seq, dead, *counts)
             totals.append(Total(found, block))
         return tuple(totals)

@@ -57,8 +57,8 @@ FROM groups g LEFT JOIN cursors c ON c.group_id = g.id AND c.pipe_id = ?1
 WHERE g.queue_id = ?2 AND ?4 IN ('', g.id)""".format(
     *(
         "(SELECT coalesce(sum(r.end_seq - r.start_seq), 0) FROM removed r"
-        f" WHERE r.group_id = g.id AND r.pipe_id = ?1 AND r.reason = '{reason}')"
-        for reason in ("expired", "purged", "merged")
+        f" WHERE r.group_id = g.id AND r.pipe_id = ?1 AND r.reason IN ({reasons}))"
+        for reasons in ("'expired'", "'purged', 'cancelled'", "'merged'")
     )
 )
 # Whether a pipe has left totals in a queue: a range of the primary key.

@@ -18,7 +18,7 @@ from cassq.stats import GroupStats, GroupView
 # Of seqs that are amiss so many runs are named.
 NAMED_MAX = 5
 # Done, but not by a commit.
-GONE = ("dead", *map(str, Reason))
+GONE = ("dead", *dict.fromkeys(reason.total for reason in Reason))
 # Committed or gone.
 DONE = "done"
 _ADDED = ("pushed", "waiting", "delayed", "pending", "committed", "skipped", *GONE)
@@ -51,7 +51,7 @@ def joined(view: GroupView, now_ms: int) -> Joined:
     }
     _add_rows(found, told, view.rows, now_ms)
     for removal in view.removed:
-        told.setdefault(str(removal.reason), []).append(RangeSet.run(removal.start, removal.end))
+        told.setdefault(removal.reason.total, []).append(RangeSet.run(removal.start, removal.end))
     fates = _once(found, told)
     finished = fates.pop(DONE)
     fates["committed"] = finished - RangeSet.joined([fates.get(name, EMPTY) for name in GONE])

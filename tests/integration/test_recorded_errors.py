@@ -1,0 +1,150 @@
+"""What a message failed of: exceptions and texts are recorded, the rest is refused at the call, and
+nothing that is said of one message costs another its ack."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import cassq
+from cassq.arguments import ERROR_MAX, error_text
+from cassq.errors import UsageError
+from cassq.holdings import Back
+from cassq.messages import Message
+from tests.integration.stage import numbers, push
+
+
+class Wordless(Exception):
+    """Its text cannot be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+class Mine(str):
+    """A text that is not what it says."""
+
+    def __getitem__(self, key: Any) -> Any:
+        raise RuntimeError("not to be sliced")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (None, ""),
+        ("no answer", "no answer"),
+        (ValueError("no such user"), "ValueError: no such user"),
+        (KeyError("user"), "KeyError: 'user'"),
+        (ValueError(), "ValueError"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (Wordless(), "Wordless (its text cannot be had: RuntimeError)"),
+        (ValueError("one\ntwo\x00"), "ValueError: one\ntwo\x00"),
+        ("x" * (ERROR_MAX + 1), "x" * ERROR_MAX),
+        ("\ud83d", "\\ud83d"),
+        ("\ud83d" * ERROR_MAX, ("\\ud83d" * ERROR_MAX)[:ERROR_MAX]),
+        (Colour.RED, "red"),
+        (Mine("mine"), "mine"),
+    ],
+)
+def test_a_text_and_an_exception_become_the_text_that_is_recorded(error: Any, text: str) -> None:
+    assert error_text("error", error) == text
+    assert type(error_text("error", error)) is str
+
+
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        (5, "not 5 of type int"),
+        (b"no", "not b'no' of type bytes"),
+        (ValueError, "not <class 'ValueError'> of type type"),
+        (["x" * 1000], "of type list"),
+        (object.__new__(type("Odd", (), {"__repr__": Wordless.__str__})), "an object of type Odd"),
+    ],
+)
+def test_anything_else_is_refused_and_named(error: Any, named: str) -> None:
+    with pytest.raises(UsageError, match="error is a text or an exception") as caught:
+        error_text("error", error)
+    assert named in caught.value.message
+    assert len(caught.value.message) < 200
+
+
+Say = Callable[[cassq.Popper, Message, Any], None]
+WAYS: dict[str, Say] = {
+    "nack": lambda popper, message, error: message.nack(error=error),
+    "dead": lambda popper, message, error: message.dead(error),
+    "rollback": lambda popper, message, error: popper.rollback([message], error=error),
+    "popper.dead": lambda popper, message, error: popper.dead([message], error),
+}
+
+
+@pytest.mark.parametrize("say", WAYS.values(), ids=WAYS)
+def test_an_exception_is_recorded_as_its_type_and_text(queue: cassq.Queue, say: Say) -> None:
+    (name,) = push(queue, b"x")
+    popper = queue.popper()
+    (message,) = popper.pop()
+    say(popper, message, ValueError("no such user"))
+    popper.flush()
+    step = queue.explain(name).groups["default"][-1]
+    assert step.failure["error"] == "ValueError: no such user"
+
+
+@pytest.mark.parametrize("say", WAYS.values(), ids=WAYS)
+def test_what_is_refused_costs_no_other_message_its_ack(queue: cassq.Queue, say: Say) -> None:
+    push(queue, *numbers(3))
+    popper = queue.popper()
+    first, second, third = popper.pop(3)
+    first.ack()
+    with pytest.raises(UsageError, match="not 5 of type int"):
+        say(popper, second, 5)
+    third.ack()
+    second.ack()
+    popper.flush()
+    assert queue.stats().groups["default"].committed == 3
+
+
+def test_a_transaction_records_an_exception_whose_text_cannot_be_had(queue: cassq.Queue) -> None:
+    (name,) = push(queue, b"x")
+    popper = queue.popper()
+    with pytest.raises(Wordless), popper.transaction() as messages:
+        assert len(messages) == 1
+        raise Wordless
+    step = queue.explain(name).groups["default"][-1]
+    assert step.failure["error"].startswith("Wordless (its text")
+    assert step.state != "pending"
+
+
+@pytest.mark.parametrize("consistency", ["ap", "cp"])
+def test_what_cannot_be_written_costs_no_other_message_its_ack(
+    client: cassq.Client, consistency: str
+) -> None:
+    """Past all checks, something is said that cannot be put into a row."""
+    queue = client.create_queue("jobs", consistency=consistency, claim_timeout=3600)
+    push(queue, *numbers(3))
+    popper = queue.popper()
+    messages = [*popper.pop(2), *popper.pop()]
+    messages[0].ack()
+    holding: Any = messages[1]._keeper
+    unwritable: Any = Back(error=object())  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        holding.holder.give_held(holding, range(1, 2), unwritable)
+        popper.flush()
+    if consistency == "ap":
+        messages[2].ack()
+    for _ in range(2):
+        with pytest.raises(TypeError):
+            popper.flush()
+    committed = 2 if consistency == "ap" else 1
+    assert queue.stats().groups["default"].committed == committed
+    holding.backs = {Back(delay_ms=0): holding.backs.pop(unwritable)}
+    popper.flush()
+    (again,) = popper.pop()
+    assert (again.payload, again.attempts) == (b"1", 2)
