@@ -7,6 +7,7 @@ open, and the claim rows as they were last written. It does no I/O: the popper w
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from threading import Thread
 from typing import NamedTuple, Protocol
 
 from cassq.arguments import error_text, milliseconds
@@ -48,12 +49,13 @@ class Holding:
     taken_ms: when they were there to be worked on. settled: seqs acked, whether written or not.
     pending: those acked and not yet written. backs: what is being given back and not yet written,
     by how. given, and given_singly: all that was given back. pieces: its messages, as they were
-    handed out.
+    handed out. consumers: the threads that were given some of them.
     """
 
     __slots__ = (
         "backs",
         "claimed_ms",
+        "consumers",
         "count",
         "deliveries",
         "due_ms",
@@ -98,6 +100,17 @@ class Holding:
         self.given_singly: set[int] = set()
         self.lost: bool = False
         self.pieces: Sequence[Piece] = ()
+        self.consumers: tuple[Thread, ...] = ()
+
+    def taken_by(self, thread: Thread) -> None:
+        """A thread is given some of its messages."""
+        if thread not in self.consumers:
+            self.consumers += (thread,)
+
+    @property
+    def is_attended(self) -> bool:
+        """Whether a thread that was given some of its messages still runs."""
+        return any(thread.is_alive() for thread in self.consumers)
 
     def settle(self, seqs: RangeSet) -> None:
         """Note acks. Raises ClaimLostError for messages that are not ours any more."""

@@ -16,6 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -48,6 +49,7 @@ POP_MAX = 1_000_000
 EXTEND_MAX_SECONDS = 7 * 86400.0
 WAIT_MAX_SECONDS = 365 * 86400.0
 TEND_SECONDS = 10.0  # how long an idle popper may hold the files of retired pipes
+KEEP_ALIVE_SECONDS = 3600.0
 _NEVER = 3600.0
 
 
@@ -64,10 +66,10 @@ class Popper:
         doorbell: Doorbell,
         hurry: Callable[[float], None],
         soon: Callable[[], None],
-        keep_alive: float | None = None,
+        keep_alive: float | None = KEEP_ALIVE_SECONDS,
     ) -> None:
         if keep_alive is not None:
-            check_seconds("keep_alive", keep_alive, WAIT_MAX_SECONDS, least=0.001)
+            check_seconds("keep_alive", keep_alive, WAIT_MAX_SECONDS)
         self._catalog = ports.catalog
         self._life = ports.life
         self._queue = queue
@@ -79,9 +81,11 @@ class Popper:
         self._waiter = doorbell.listen()
         self._hurry = hurry
         self._soon = soon
-        self._keep_alive_ms = None if keep_alive is None else keep_alive * 1000
+        self._keep_alive_ms = (keep_alive or 0) * 1000
+        self._keep_at_ms = math.inf  # when claims are looked at that may have to be extended
         self._lock = threading.Lock()
         self._buffer: deque[Message] = deque()  # claimed ahead by an iteration
+        self._ahead: threading.Thread | None = None  # the thread that did so last
         self._pace = self._settler.pace
         self._closed = False
         self._stopping = False
@@ -156,7 +160,10 @@ class Popper:
         if self._buffer:
             count = min(max_messages, len(self._buffer))
             self.tally.popped += count
-            return Messages([self._buffer.popleft().as_run() for _ in range(count)])
+            ahead = [self._buffer.popleft() for _ in range(count)]
+            for message in ahead:
+                holding_of(message).taken_by(threading.current_thread())
+            return Messages([message.as_run() for message in ahead])
         found = self._claim(max_messages)
         if not found and self._settler.giving:
             self._flush()  # what this popper itself gave back
@@ -190,17 +197,22 @@ class Popper:
             raise self._claimer.window.untold.pop(0)
         for holding, pieces in found:
             self._settler.take(holding, pieces)
-        if found and self._keep_alive_ms is not None:
-            self._hurry(rules.claim_timeout_ms / 3000)
+            holding.taken_by(threading.current_thread())
+        if found and self._keep_alive_ms:
+            look_ms = rules.claim_timeout_ms / 3
+            if begun_ms + look_ms < self._keep_at_ms:
+                self._keep_at_ms = begun_ms + look_ms
+                self._hurry(look_ms / 1000)
         return Messages([Run(holding, *piece) for holding, pieces in found for piece in pieces])
 
     def __iter__(self) -> Iterator[Message]:
         """Messages one by one, for ever: waits when there are none, ends when the popper is
         stopped or closed. Claims ahead what it does in a tenth of a second; more where claims take
         long (see `cassq.pace`)."""
+        thread = threading.current_thread()
         while not (self._stopping or self._closed):
             try:
-                message = self._next()
+                message = self._next(thread)
                 messages = self._pop(1, _NEVER) if message is None else (message,)
             except ClosedError:
                 return
@@ -209,8 +221,8 @@ class Popper:
             yield from messages
 
     # This one and `ack_held` and `give_held` are `operation`s written out: they are the hottest.
-    def _next(self) -> Message | None:
-        """The next message of an iteration, if there is one."""
+    def _next(self, thread: threading.Thread) -> Message | None:
+        """The next message of an iteration, which that thread began, if there is one."""
         life = self._life
         try:
             with life.enter(), self._lock:
@@ -219,9 +231,12 @@ class Popper:
                 if not self._buffer:
                     pace, now_ms = self._pace, self._catalog.now_ms()
                     self._buffer.extend(self._claim(pace.ahead(), pace.welcome(now_ms)))
+                    self._ahead = thread
                 if self._stopping or not self._buffer:
                     return None
                 self.tally.popped += 1
+                if self._ahead is not thread:
+                    holding_of(self._buffer[0]).taken_by(thread)
                 return self._buffer.popleft()
         finally:
             if life.later:
@@ -427,10 +442,37 @@ class Popper:
             self._claimer.close_dropped()
             left_ms = self._settler.until_flush_ms(self._catalog.now_ms())
             again = left_ms / 1000 if self._settler.dirty else TEND_SECONDS
-            if self._keep_alive_ms is not None and self._settler.holdings:
-                self._settler.keep_alive(self._keep_alive_ms, self._claimer.rules.claim_timeout_ms)
-                again = min(again, self._claimer.rules.claim_timeout_ms / 3000)
-            return again
+            return min(again, self._keep_claims_alive())
+
+    def _keep_claims_alive(self) -> float:
+        """Extend the claims that near their deadlines; seconds until they are to be looked at."""
+        if not self._settler.holdings:
+            self._keep_at_ms = math.inf
+        now_ms, timeout_ms = self._catalog.now_ms(), self._claimer.rules.claim_timeout_ms
+        if now_ms >= self._keep_at_ms:
+            # Should this fail, the housekeeper tries it again after a second.
+            wanted = self._settler.near_deadline(self._keep_alive_ms, timeout_ms)
+            if wanted and self._buffer and not self._claimer.exclusive:
+                self._give_back_stale(now_ms - 2 * timeout_ms / 3)
+            self._settler.keep_alive(wanted)
+            self._keep_at_ms = now_ms + timeout_ms / 3
+        return min(_NEVER, max(0.0, (self._keep_at_ms - now_ms) / 1000))
+
+    def _give_back_stale(self, before_ms: float) -> None:
+        """Give back, uncounted, what was claimed before then and was not handed out: its consumer
+        is busy with something long, and others may have time for it."""
+        stale: dict[Holding, list[int]] = {}
+        for message in self._buffer:
+            holding = holding_of(message)
+            if holding.claimed_ms <= before_ms:
+                stale.setdefault(holding, []).append(message.seq)
+        if not stale:
+            return
+        self._buffer = deque(m for m in self._buffer if holding_of(m) not in stale)
+        for holding, seqs in stale.items():
+            if not holding.lost:
+                self._settler.give(holding, RangeSet.of(seqs), Back(counted=False))
+        self._flush()
 
     def stop(self) -> None:
         """Hand out nothing more. For a signal's handler, and for any other thread: takes no lock,

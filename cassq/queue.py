@@ -27,7 +27,7 @@ from cassq.history import Point, Rates, history, queue_rates
 from cassq.housekeeper import Tend
 from cassq.limits import drained, lengths, paused
 from cassq.peeking import Peeked, check_state, peek
-from cassq.popper import TEND_SECONDS, Popper
+from cassq.popper import KEEP_ALIVE_SECONDS, TEND_SECONDS, Popper
 from cassq.ports import Ports, operation
 from cassq.purging import count_waiting, purge
 from cassq.pusher import Pusher
@@ -189,11 +189,15 @@ class Queue:
         return pusher
 
     @operation
-    def popper(self, group: str = "default", *, keep_alive: float | None = None) -> Popper:
+    def popper(
+        self, group: str = "default", *, keep_alive: float | None = KEEP_ALIVE_SECONDS
+    ) -> Popper:
         """A member of a consumer group.
 
-        keep_alive: claims of messages being worked on are extended by themselves, up to so many
-        seconds from the claim. Raises GroupNotFoundError.
+        keep_alive: claims of messages that were handed out are extended by themselves, up to so
+        many seconds from the claim, while this process and the thread that popped them run; 0 or
+        None: `claim_timeout` is the limit. Cost: a synced transaction every third of
+        `claim_timeout`, when something is held for so long. Raises GroupNotFoundError.
         """
         queue_row = self._load()
         row = self._group_in(queue_row, group)

@@ -30,6 +30,10 @@ from cassq.tallies import Tally
 
 Change = tuple[Holding, Claim, list[Claim]]
 
+# A claim is kept alive once no more than this share of its timeout is left. It is looked at three
+# times in a timeout, so more than a third is left then.
+EXTENDED_BELOW = 0.7
+
 
 class Settler:
     """Keeps the holdings of one popper until all of their messages are settled.
@@ -331,13 +335,40 @@ class Settler:
             self._drop_if_over(holding)
             raise ClaimLostError(pipe_id=holding.pipe_id)
 
-    def keep_alive(self, cap_ms: float, timeout_ms: int) -> None:
-        """Extend each claim that nears its deadline, up to `cap_ms` after it was made."""
+    def near_deadline(self, cap_ms: float, timeout_ms: int) -> dict[Holding, int]:
+        """The claims that are to be extended, and to how long from now: those that near their
+        deadline, up to `cap_ms` after they were made, and whose consumers live."""
         now_ms = self._catalog.now_ms()
-        for holding in list(self.holdings):
+        found: dict[Holding, int] = {}
+        for holding in self.holdings:
+            rest_ms = holding.due_ms - now_ms
             left_ms = min(timeout_ms, holding.claimed_ms + cap_ms - now_ms)
-            if left_ms > holding.due_ms - now_ms and holding.due_ms - now_ms < 0.7 * timeout_ms:
+            if left_ms > rest_ms and rest_ms < EXTENDED_BELOW * timeout_ms and holding.is_attended:
+                found[holding] = round(left_ms)
+        return found
+
+    def keep_alive(self, wanted: dict[Holding, int]) -> None:
+        """Extend claims, each to so long from now. Who works on one that is lost learns of it
+        from his ack. Cost: one synced transaction for all; in exclusive groups one for each."""
+        together = [holding for holding in wanted if holding.epoch is None]
+        if together:
+            self._clear_up()
+            now_ms = self._catalog.now_ms()
+            changes: list[Change] = [
+                (holding, row, claims.extended(row, now_ms + wanted[holding], self._version))
+                for holding in together
+                for row in holding.rows
+            ]
+            if changes:
+                self._write(changes, None)
+            for holding in together:
+                holding.due_ms = now_ms + wanted[holding]
+                if holding.lost:
+                    self._dirty.pop(holding, None)
+                    self._drop_if_over(holding)
+        for holding, ms in wanted.items():
+            if holding.epoch is not None:
                 try:
-                    self.extend(holding, round(left_ms))
+                    self.extend(holding, ms)
                 except ClaimLostError:
                     continue  # whoever works on it learns it from his ack

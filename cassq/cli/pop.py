@@ -22,8 +22,6 @@ from cassq.popper import Popper
 BATCH = 1_000
 # A signal is noticed at the latest after so long.
 LOOK_SECONDS = 0.25
-# A reader may be slow: what it is being given is kept for it so long, and then goes to others.
-KEEP_SECONDS = 3600.0
 
 
 @click.command(
@@ -100,7 +98,7 @@ def pop(
         limit = 1
     with Stop() as stop, call.connect() as client:
         found = client.queue(queue)
-        with found.popper(group, keep_alive=KEEP_SECONDS) as popper:
+        with found.popper(group) as popper:
             popping = Popping(popper, stop, ack=ack, as_json=call.as_json)
             try:
                 popping.run(limit, wait=wait, follow=follow)

@@ -106,7 +106,7 @@ def test_an_interrupted_push_leaves_the_pusher_to_the_other_threads(
 def test_an_interrupted_pop_loses_nothing(client: cassq.Client, alarm: Alarm) -> None:
     queue = client.create_queue("jobs", claim_timeout=0.5, max_deliveries=1000)
     push(queue, *numbers(2000))
-    popper = queue.popper()
+    popper = queue.popper(keep_alive=0)
     chance = random.Random(6)
     done: set[bytes] = set()
     for _ in range(ROUNDS):

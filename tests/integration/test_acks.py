@@ -112,7 +112,7 @@ def test_a_message_belongs_to_its_popper(queue: cassq.Queue) -> None:
 
 def test_a_commit_after_the_claim_was_taken_over_is_refused(hasty: cassq.Queue) -> None:
     push(hasty, *numbers(3))
-    popper = hasty.popper()
+    popper = hasty.popper(keep_alive=0)
     messages = popper.pop(3)
     (*others,) = lose(hasty)
     with pytest.raises(ClaimLostError) as caught:
@@ -124,10 +124,10 @@ def test_a_commit_after_the_claim_was_taken_over_is_refused(hasty: cassq.Queue) 
 
 def test_a_commit_after_another_popper_committed_is_refused(hasty: cassq.Queue) -> None:
     push(hasty, *numbers(3))
-    popper = hasty.popper()
+    popper = hasty.popper(keep_alive=0)
     messages = popper.pop(3)
     hasty.update(claim_timeout=60)  # what is taken over is kept
-    other = hasty.popper()
+    other = hasty.popper(keep_alive=0)
     other.commit(eventually("the claim expires", lambda: other.pop(3)))
     with pytest.raises(ClaimLostError):
         popper.commit(messages)
@@ -137,7 +137,7 @@ def test_a_commit_after_another_popper_committed_is_refused(hasty: cassq.Queue) 
 @pytest.mark.parametrize("verb", ["ack", "nack", "release", "extend"])
 def test_every_verb_of_a_lost_message_says_that_it_is_lost(hasty: cassq.Queue, verb: str) -> None:
     push(hasty, b"x")
-    popper = hasty.popper()
+    popper = hasty.popper(keep_alive=0)
     (message,) = popper.pop()
     lose(hasty)
     with pytest.raises(ClaimLostError):
@@ -147,7 +147,7 @@ def test_every_verb_of_a_lost_message_says_that_it_is_lost(hasty: cassq.Queue, v
 
 def test_a_late_commit_counts_when_nobody_took_the_claim_over(hasty: cassq.Queue) -> None:
     push(hasty, *numbers(3))
-    popper = hasty.popper()
+    popper = hasty.popper(keep_alive=0)
     messages = popper.pop(3)
     catalog = popper._catalog
     due_ms = messages[0]._keeper.due_ms
@@ -160,7 +160,7 @@ def test_of_a_mix_of_lost_and_own_the_own_are_committed(client: cassq.Client) ->
     alone(client)
     queue = client.create_queue("jobs", claim_timeout=0.05)
     push(queue, *numbers(3))
-    popper = queue.popper()
+    popper = queue.popper(keep_alive=0)
     lost = popper.pop(3)
     taken = lose(queue)
     queue.update(claim_timeout=60)
@@ -179,7 +179,7 @@ def test_of_a_mix_of_lost_and_own_the_own_are_committed(client: cassq.Client) ->
 
 def test_extending_keeps_a_claim_past_its_deadline(hasty: cassq.Queue) -> None:
     push(hasty, b"x")
-    popper, other = hasty.popper(), hasty.popper()
+    popper, other = hasty.popper(keep_alive=0), hasty.popper(keep_alive=0)
     (message,) = popper.pop()
     message.extend(60)
     catalog = popper._catalog

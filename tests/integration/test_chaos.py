@@ -84,7 +84,7 @@ class Vandal:
         if self._chance.random() < 0.5:
             self._pushers.append(self._queue().pusher())
         else:
-            self._poppers.append(self._queue().popper(self._chance.choice(GROUPS)))
+            self._poppers.append(self._queue().popper(self._chance.choice(GROUPS), keep_alive=0))
 
     def _push(self) -> None:
         if self._pushers:

@@ -106,7 +106,7 @@ def test_a_wrong_group_setting_is_named(queue: cassq.Queue, setting: str, value:
 def test_a_groups_own_timeout_and_limit_hold_for_it_alone(queue: cassq.Queue) -> None:
     queue.create_group("hasty", claim_timeout=0.05, max_deliveries=2, sick_check=False)
     push(queue, b"x")
-    popper = queue.popper("hasty")
+    popper = queue.popper("hasty", keep_alive=0)
     (held,) = queue.popper().pop()
     found: list[int] = []
 

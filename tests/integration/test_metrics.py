@@ -120,7 +120,7 @@ def test_deliveries_again_and_losses_are_counted(
     alone(client)
     queue.update(claim_timeout=0.05)
     push(queue, *numbers(4))
-    mine, others = queue.popper(), connect().queue("jobs").popper()
+    mine, others = queue.popper(keep_alive=0), connect().queue("jobs").popper()
     messages = mine.pop(4)
     taken = eventually("the claim expires", lambda: others.pop(4, wait=1.0))
     with pytest.raises(ClaimLostError):

@@ -78,7 +78,7 @@ def test_an_unknown_group_is_an_error(queue: cassq.Queue) -> None:
         queue.popper("no body")
 
 
-@pytest.mark.parametrize("cap", [0, -1, "1", float("nan"), float("inf"), True])
+@pytest.mark.parametrize("cap", [-1, "1", float("nan"), float("inf"), True])
 def test_a_keep_alive_that_makes_no_sense_is_refused(queue: cassq.Queue, cap: Any) -> None:
     with pytest.raises(UsageError, match="keep_alive"):
         queue.popper(keep_alive=cap)
@@ -137,7 +137,7 @@ def test_an_iteration_does_not_hand_out_what_it_lost_while_its_user_was_busy(
     alone(client)
     queue = client.create_queue("jobs", claim_timeout=0.2)
     push(queue, *numbers(5000))
-    popper, other = queue.popper(), queue.popper()
+    popper, other = queue.popper(keep_alive=0), queue.popper()
     messages = iter(popper)
     until_it_claims_ahead(queue, popper, messages)
     slow = next(messages)

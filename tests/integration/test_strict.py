@@ -150,7 +150,7 @@ def test_what_was_behind_a_nacked_head_counts_as_untried(strict: cassq.Queue) ->
 @pytest.mark.parametrize("done_by_the_other", [False, True])
 def test_a_fenced_poppers_ack_is_refused(strict: cassq.Queue, done_by_the_other: bool) -> None:
     push(strict, *numbers(3))
-    popper, other = strict.popper(), strict.popper()
+    popper, other = strict.popper(keep_alive=0), strict.popper(keep_alive=0)
     messages = popper.pop(2)
     strict.update(claim_timeout=60)  # what is taken over is kept
     taken = eventually("the lock passes on", lambda: other.pop(3))
@@ -238,7 +238,7 @@ def test_an_exclusive_group_hands_a_silent_holders_pipe_on(client: cassq.Client)
     queue = client.create_queue("jobs")
     queue.create_group("single", exclusive=True, claim_timeout=0.1)
     push(queue, *numbers(3))
-    silent, other = queue.popper("single"), queue.popper("single")
+    silent, other = queue.popper("single", keep_alive=0), queue.popper("single", keep_alive=0)
     messages = silent.pop(2)
     taken = eventually("the lock passes on", lambda: other.pop(2))
     assert [(m.payload, m.attempts) for m in taken] == [(b"0", 2), (b"1", 2)]

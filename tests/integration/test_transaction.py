@@ -72,7 +72,7 @@ def test_what_was_settled_inside_stays_so_when_the_block_raises(queue: cassq.Que
 def test_a_block_that_lost_its_claim_still_raises_its_own_error(client: cassq.Client) -> None:
     queue = client.create_queue("jobs", claim_timeout=0.05)
     push(queue, b"x")
-    popper, other = queue.popper(), queue.popper()
+    popper, other = queue.popper(keep_alive=0), queue.popper()
     with pytest.raises(ValueError, match="mine"):
         with popper.transaction():
             eventually("another has it", other.pop)

@@ -19,6 +19,7 @@ from tests.simulation.world import World
 from tests.simulation.writers import write_all
 
 Role = Callable[[Process], None]
+KEEP_ALIVE_SECONDS = 5.0
 
 
 def cast(world: World) -> Iterator[tuple[str, Role]]:
@@ -83,7 +84,10 @@ class Hand:
         popper = self._popper
         if popper is None or popper.closed:
             self._out = []
-            popper = self._popper = self._client.queue(self._name).popper(self._group)
+            # Some keep their claims alive; not for long, as they forget what they have out.
+            keep = KEEP_ALIVE_SECONDS if self._process.name.startswith("popper1") else 0
+            queue = self._client.queue(self._name)
+            popper = self._popper = queue.popper(self._group, keep_alive=keep)
         if self._out and rng.random() < 0.6:
             self._go_on(popper)
             return
