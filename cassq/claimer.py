@@ -67,6 +67,7 @@ class Claimer:
         self._expiry = Expiry(ports, queue)
         self._advancer = Advancer(ports, group, self.window, self._expiry, lambda: self.rules)
         self._paused = False
+        self._told_sick = False  # since something last succeeded here
         self._owed: list[Claim] = []  # spent rows of an exclusive group, as they were given back
 
     @property
@@ -233,6 +234,7 @@ class Claimer:
         try:
             now_ms = self._catalog.now_ms()
             if succeeded:
+                self._told_sick = False
                 self.health.succeeded(now_ms)
             if any(row.due_ms <= now_ms for row in free):
                 self.given_back()
@@ -256,9 +258,24 @@ class Claimer:
         return sum(map(self._put_away, spent[:BURIED_AT_ONCE]))
 
     def _is_spent(self, row: Claim) -> bool:
-        return claims.is_doomed(row) or (
-            claims.is_spent(row, self.rules.max_deliveries) and not self.health.sick(row)
-        )
+        if claims.is_doomed(row):
+            return True
+        if not claims.is_spent(row, self.rules.max_deliveries):
+            return False
+        if not self.health.spares(row):
+            return True
+        if not self._told_sick:
+            self._told_sick = True
+            logger.warning(
+                "nothing of group %s of queue %s has succeeded since messages failed: they are kept"
+                " though they were delivered as often as max_deliveries (%d) allows, and come ever"
+                " more seldom (see sick_check, and sick_hold, %g s)",
+                self._group().name,
+                self._queue().name,
+                self.rules.max_deliveries,
+                self.rules.sick_hold_ms / 1000,
+            )
+        return False
 
     def _put_away(self, row: Claim) -> bool:
         return self._or_set_aside(row, lambda: self._buried(row))

@@ -194,6 +194,33 @@ def is_spared(claim: Claim) -> bool:
     return bool(claim.failure) and bool(json.loads(claim.failure).get("spared"))
 
 
+def is_sick(claim: Claim, success_ms: int) -> bool:
+    """Whether nothing of the group has succeeded since the messages of a claim first failed; of a
+    free one also, whether their last failure does not count because nothing had.
+
+    success_ms: when something last did, 0 for never. Whether the group is checked for that is for
+    the caller to ask.
+    """
+    if not claim.failure:
+        return False
+    if claim.state is ClaimState.FREE and is_spared(claim):
+        return True
+    return success_ms < first_failure_ms(claim)
+
+
+def first_failure_ms(claim: Claim) -> int:
+    """When the messages of a claim that failed did so first."""
+    return int(json.loads(claim.failure).get("first_ms", 0))
+
+
+def hold_ends_ms(claim: Claim, hold_ms: int, success_ms: int) -> int | None:
+    """Until when a sick group keeps messages of a claim that failed; None: until it succeeds.
+
+    hold_ms: how long, in a group of which nothing has ever succeeded.
+    """
+    return None if success_ms else first_failure_ms(claim) + hold_ms
+
+
 def is_moving(claim: Claim) -> bool:
     """Whether its messages were being moved: before anybody gets them, it must be looked whether
     they have arrived elsewhere."""

@@ -215,6 +215,7 @@ class _Tracer:
             move=moves[0] if moves else None,
             removed=next((r for r in removals if r.start <= seq < r.end), None),
             content=_content(self._ports, pipe, spot, near),
+            success_ms=catalog.success_ms(group.id),
         )
 
     def _onward(self, sight: Sight, seen: set[Spot]) -> tuple[QueueRow, GroupRow, Spot] | None:

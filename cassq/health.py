@@ -6,6 +6,10 @@ be: then redelivery slows down, and no message is given up for its number of del
 something succeeds. Nor is one that failed in such a time given up as soon as it is over: first it
 must fail a delivery that began after. (`sick_check=False` turns this off.)
 
+A group of which nothing has ever succeeded may have no healthy consumer, nor another message that
+could succeed: there a message is kept for `sick_hold` seconds from its first failure, and then
+counts as poisonous.
+
 Of a first failure it cannot be said whether the group was sick. So where one delivery is all that
 is allowed, it decides, as soon as something succeeds.
 """
@@ -68,20 +72,28 @@ class Health:
         self._catalog.note_success(self._group_id, self._own_ms)
 
     def sick(self, claim: Claim) -> bool:
-        """Whether nothing has succeeded since the messages of a claim first failed; of a free
-        one also, whether their last failure does not count because nothing had."""
-        if not self._rules().sick_check or not claim.failure:
+        """Whether the group is sick, as far as a claim's messages tell: see `claims.is_sick`."""
+        if not self._rules().sick_check or not claims.is_sick(claim, self._success_ms):
             return False
-        if claim.state is ClaimState.FREE and claims.is_spared(claim):
-            return True
-        first_ms = int(json.loads(claim.failure).get("first_ms", 0))
-        if self._success_ms >= first_ms:
-            return False
+        self._look()
+        return claims.is_sick(claim, self._success_ms)
+
+    def spares(self, claim: Claim) -> bool:
+        """Whether a claim's messages are kept though they were delivered as often as allowed: the
+        group is sick, and has not kept them for too long."""
+        return self.sick(claim) and self._hold_left_ms(claim) != 0
+
+    def _hold_left_ms(self, claim: Claim) -> int | None:
+        """For how long the group may keep what it keeps because it is sick; None: no limit."""
+        ends_ms = claims.hold_ends_ms(claim, self._rules().sick_hold_ms, self._success_ms)
+        return None if ends_ms is None else max(0, ends_ms - self._catalog.now_ms())
+
+    def _look(self) -> None:
+        """Ask for successes that others know of, now and then."""
         now_ms = self._clock.boot_ms()
         if now_ms - self._looked_ms >= LOOK_MS:
             self._looked_ms = now_ms
             self._success_ms = max(self._success_ms, self._catalog.success_ms(self._group_id))
-        return self._success_ms < first_ms
 
     def recorded(self, claim: Claim, failure: str) -> str:
         """The record `failure` of what a held claim's messages failed just now, with what is to be
@@ -89,16 +101,18 @@ class Health:
         if not claim.failure:
             return failure
         spared = json.loads(claim.failure).get("spared", 0)
-        spared = SPARED if self.sick(claim) else max(0, spared - 1)
+        spared = SPARED if self.spares(claim) else max(0, spared - 1)
         record = json.loads(claims.failed_again(claim.failure, failure))
         return json.dumps({**record, "spared": spared} if spared else record)
 
     def slow_ms(self, claim: Claim) -> int:
-        """How long a failed claim must wait at least: doubled with each failure of a sick group."""
+        """How long a failed claim must wait at least: doubled with each failure of a sick group,
+        but not beyond the time that the group may keep it for."""
         if claim.deliveries < 2 or not self.sick(claim):
             return 0
         doublings = min(DOUBLINGS_MAX, claim.deliveries - 2)
-        return int(min(SLOW_MOST_MS, SLOW_FIRST_MS * 2**doublings))
+        slow_ms = int(min(SLOW_MOST_MS, SLOW_FIRST_MS * 2**doublings))
+        return min(slow_ms, self._hold_left_ms(claim) or slow_ms)
 
 
 def freed(

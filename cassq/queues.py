@@ -86,6 +86,9 @@ class QueuePolicy:
     # While nothing of a group succeeds, redelivery slows down and nothing becomes a dead letter
     # for its deliveries: it is more likely that the consumers are sick than all the messages.
     sick_check: bool = True
+    # But in a group of which nothing has ever succeeded, for so many seconds from a message's first
+    # failure at most: then it becomes a dead letter if its deliveries are spent.
+    sick_hold: float = 600.0
     # How many pipes, oldest first, a popper takes from in turn.
     max_pop_width: int = 8
     # How many pipes are open side by side for an ap queue: from the first number, while somebody
@@ -145,6 +148,7 @@ class QueuePolicy:
         _check_count(self, "max_deliveries", 1_000_000)
         _check_schedule(self)
         _check_flag(self, "sick_check")
+        _check_seconds(self, "sick_hold", 0.0, KEPT_SECONDS_MAX)
         _check_count(self, "max_pop_width", 1024)
         _check_count(self, "min_open_pipes", 1024)
         _check_count(self, "max_open_pipes", 1024)
@@ -206,12 +210,15 @@ class GroupPolicy:
     retry_schedule: tuple[float, ...] | None = None
     retry_jitter: float | None = None
     sick_check: bool | None = None
+    sick_hold: float | None = None
 
     def __post_init__(self) -> None:
         _check_flag(self, "exclusive")
         _check_schedule(self)
         if self.sick_check is not None:
             _check_flag(self, "sick_check")
+        if self.sick_hold is not None:
+            _check_seconds(self, "sick_hold", 0.0, KEPT_SECONDS_MAX)
         if self.claim_timeout is not None:
             _check_seconds(self, "claim_timeout", 0.05, 7 * 86400)
         if self.max_deliveries is not None:
@@ -230,6 +237,7 @@ class Rules:
     retry_schedule: tuple[float, ...]
     retry_jitter: float
     sick_check: bool
+    sick_hold_ms: int
 
     def retry_ms(self, failures: int, chance: float) -> int:
         """How long a message waits after so many failures. chance: at random, from 0 to 1."""
@@ -252,6 +260,7 @@ def rules_of(queue: QueuePolicy, group: GroupPolicy) -> Rules:
         ruling("retry_schedule"),
         ruling("retry_jitter"),
         ruling("sick_check"),
+        round(ruling("sick_hold") * 1000),
     )
 
 

@@ -23,7 +23,7 @@ from cassq.catalog.rows import (
     Removed,
     Retired,
 )
-from cassq.claims import is_doomed, is_moving, is_spared, is_spent
+from cassq.claims import hold_ends_ms, is_doomed, is_moving, is_sick, is_spent
 from cassq.plurals import counted
 from cassq.queues import is_dead_letter_name, rules_of
 from cassq.retries import DEATH_HEADER
@@ -101,7 +101,7 @@ def said(when: datetime) -> str:
 @dataclass(frozen=True, slots=True)
 class Sight:
     """What there is of a message at one place, for a group. pipe: None when it was retired;
-    `retired` has its totals then."""
+    `retired` has its totals then. success_ms: when the group last succeeded, 0 for never."""
 
     queue: QueueRow
     group: GroupRow
@@ -115,6 +115,7 @@ class Sight:
     removed: Removed | None = None
     retired: Retired | None = None
     content: Content | None = None
+    success_ms: int = 0
 
     @property
     def acked(self) -> bool:
@@ -228,14 +229,11 @@ def _unclaimed(sight: Sight, times: Times) -> dict[str, Any]:
 def _free(sight: Sight, claim: Claim, times: Times) -> dict[str, Any]:
     rules = rules_of(sight.queue.policy, sight.group.policy)
     again = "again " if claim.deliveries else ""
+    kept = _kept(sight, claim, times)
     if is_moving(claim):
         told = "It was being put elsewhere; whoever comes by finishes that."
-    elif rules.sick_check and not is_doomed(claim) and is_spared(claim):
-        told = "It is delivered again: it failed while nothing of its group succeeded."
-    elif is_doomed(claim) or is_spent(claim, rules.max_deliveries):
+    elif is_doomed(claim) or (is_spent(claim, rules.max_deliveries) and not kept):
         told = "It goes to the dead letters as soon as a popper or the reaper comes by."
-        if not is_doomed(claim) and rules.sick_check:
-            told += " While nothing of its group succeeds, it is delivered again instead."
     elif claim.due_ms > times.now_ms:
         told = f"It is delivered {again}from {times.said(claim.due_ms)} on."
     else:
@@ -247,7 +245,32 @@ def _free(sight: Sight, claim: Claim, times: Times) -> dict[str, Any]:
         common |= {"state": "delayed", "due_at": times.moment(claim.due_ms)}
     else:
         common |= {"state": "waiting"}
-    return {**common, "next": (told, *_intent(sight), *_limits(sight, times))}
+    return {**common, "next": (told, *kept, *_intent(sight), *_limits(sight, times))}
+
+
+def _kept(sight: Sight, claim: Claim, times: Times) -> tuple[str, ...]:
+    """Why a message that failed comes more seldom, or is no dead letter yet, and until when; empty
+    unless its group seems to be sick."""
+    rules = rules_of(sight.queue.policy, sight.group.policy)
+    if not rules.sick_check or is_doomed(claim) or is_moving(claim):
+        return ()
+    if claim.deliveries < 2 or not is_sick(claim, sight.success_ms):
+        return ()
+    ends_ms = hold_ends_ms(claim, rules.sick_hold_ms, sight.success_ms)
+    spent = claim.deliveries >= rules.max_deliveries
+    if spent and ends_ms is not None and ends_ms <= times.now_ms:
+        return ()
+    why = f"nothing of group {sight.group.name} has succeeded since it first failed"
+    if not spent:
+        return (f"It comes ever more seldom, because {why} (sick_check).",)
+    kept = (
+        f"It was delivered as often as max_deliveries ({rules.max_deliveries}) allows, and is kept"
+        f" because {why}: its consumers may be at fault (sick_check)."
+    )
+    if ends_ms is None:
+        return (kept, "Its failures count again when something of the group succeeds.")
+    until = times.said(ends_ms)
+    return (kept, f"As nothing of the group ever has, that ends at {until} (sick_hold).")
 
 
 def _pending(sight: Sight, claim: Claim, times: Times) -> dict[str, Any]:
@@ -266,7 +289,9 @@ def _pending(sight: Sight, claim: Claim, times: Times) -> dict[str, Any]:
         when = f"{wait_ms / 1000:g} seconds later" if wait_ms else "at once"
         told.append(f"Unless it is acked it is then delivered again, {when}.")
     elif alone:
-        told.append("Unless it is acked it then goes to the dead letters.")
+        told += _kept(sight, claim, times) or (
+            "Unless it is acked it then goes to the dead letters.",
+        )
     else:
         told.append("Unless it is acked it is then delivered once more, in a smaller piece.")
     common = _of_claim(claim, times)

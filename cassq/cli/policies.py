@@ -66,6 +66,8 @@ QUEUE_HELP = {
     "retry_jitter": "Lengthen each of these delays by up to this share of it, 0 to 1, at random.",
     "sick_check": "While nothing of a group succeeds, slow redelivery down and make no dead"
     " letters.",
+    "sick_hold": "How long sick_check keeps a message that fails, from its first failure on, in a"
+    " group of which nothing has ever succeeded.",
     "max_pop_width": "How many pipes, oldest first, a popper takes from in turn; 1 is nearest to"
     " first in, first out.",
     "min_open_pipes": "How many pipes of an ap queue are open side by side at least, while somebody"
@@ -103,6 +105,8 @@ GROUP_HELP = {
     "retry_jitter": "Lengthen each of these delays by up to this share of it, 0 to 1, at random.",
     "sick_check": "While nothing of the group succeeds, slow redelivery down and make no dead"
     " letters.",
+    "sick_hold": "How long sick_check keeps a message that fails, if nothing of the group has ever"
+    " succeeded.",
 }
 
 

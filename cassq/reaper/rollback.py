@@ -85,7 +85,7 @@ class Rollback(PlannedPass[Sequence[Overdue]]):
         self, queue: QueueRow, group: GroupRow, rules: Rules, rows: Sequence[Claim]
     ) -> Overdue:
         health = Health(self._ports, group.id, lambda: rules)
-        sick = {row.version for row in rows if health.sick(row)}
+        sick = {row.version for row in rows if health.spares(row)}
         return Overdue(queue, group, rules, health, rows, sick)
 
     def plan(self, snapshot: Sequence[Overdue], now_ms: int) -> list[Action]:

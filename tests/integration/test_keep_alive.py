@@ -117,7 +117,7 @@ def test_a_batch_of_long_tasks_runs_once_each(
 def test_claims_are_kept_alive_for_an_hour_unless_said_otherwise(
     timed: cassq.Client, clock: ManualClock
 ) -> None:
-    """A consumer that never settles what it has keeps it for no longer, though its process lives."""
+    """A consumer that never settles what it has keeps it no longer, though its process lives."""
     queue = timed.create_queue("jobs", claim_timeout=600)
     push(queue, b"x")
     popper, other = queue.popper(), queue.popper()

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from cassq.catalog.rows import Reason
 from cassq.frames import FrameError, decode, pipe_key
 from tests.simulation.model import NEVER, Errand, Fact, GroupView, Place, Sent, place_of
 
@@ -87,7 +88,7 @@ class Ledger:
             "SELECT group_id, pipe_id, start_seq, end_seq, reason FROM removed"
         ):
             for seq in range(start, end):
-                yield group_id, (pipe_id, seq), kind
+                yield group_id, (pipe_id, seq), Reason(kind).total
 
     def _note(
         self, kind: str, group_id: str, place: Place, errand: Errand | None, dest: Place | None

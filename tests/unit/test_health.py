@@ -132,3 +132,32 @@ def test_while_others_succeed_no_failure_is_spared() -> None:
 def test_without_the_check_nothing_is_spared() -> None:
     group = Group(sick_check=False)
     assert "spared" not in group.fails(claim(3, FAILED)).failure
+
+
+@pytest.mark.parametrize(("waited_ms", "kept"), [(599_999, True), (600_000, False)])
+def test_a_group_that_never_succeeded_keeps_a_message_for_so_long(
+    waited_ms: int, kept: bool
+) -> None:
+    group = Group()
+    row = group.fails(again(group.fails(claim(1))))
+    assert group.health.sick(row)
+    group.catalog.time_ms = FIRST_MS + waited_ms
+    assert group.health.spares(row) is kept
+    assert group.health.sick(row), "it comes as seldom as before"
+    assert group.health.slow_ms(claim(12, row.failure)) == (1 if kept else 30_000)
+
+
+def test_a_group_that_ever_succeeded_keeps_messages_until_it_does_again() -> None:
+    group = Group(sick_hold=1)
+    group.catalog.known_ms = FIRST_MS - 1
+    row = group.fails(again(group.fails(claim(1))))
+    group.catalog.time_ms = FIRST_MS + 10**9
+    assert group.health.spares(row)
+
+
+def test_a_hold_of_nothing_spares_nothing_in_a_new_group() -> None:
+    group = Group(sick_hold=0)
+    group.catalog.time_ms = FIRST_MS
+    row = group.fails(again(group.fails(claim(1))))
+    assert "spared" not in row.failure
+    assert not group.health.spares(row)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import FrozenInstanceError, fields
 from typing import Any
 
@@ -25,6 +27,7 @@ from cassq.queues import (
     known_only,
     queue_policy,
     rules_of,
+    to_json,
 )
 
 PLAIN = ["q", "Orders", "a.b", "a_b-c", "2026", "..x", "x" * NAME_LENGTH_MAX, "-"]
@@ -186,7 +189,7 @@ def test_the_least_number_of_open_pipes_is_not_above_the_most() -> None:
 
 CHECKED_ELSEWHERE = {
     "consistency", "compression",  # above
-    "retry_schedule", "retry_jitter", "sick_check", "min_open_pipes",  # below
+    "retry_schedule", "retry_jitter", "sick_check", "sick_hold", "min_open_pipes",  # below
     # tests/integration/test_limits.py and its neighbours
     "message_ttl", "retain_consumed", "retain_unconsumed", "max_length", "overflow",
     "push_paused", "pop_paused", "dedup_window",
@@ -293,3 +296,26 @@ def test_a_stored_policy_of_an_older_cassq_gets_the_defaults_of_what_it_lacks() 
     stored = as_dict(QueuePolicy(lease=3))
     del stored["idle_seal"]
     assert QueuePolicy(**known_only(QueuePolicy, stored)) == QueuePolicy(lease=3)
+
+
+def test_how_long_a_sick_group_keeps_messages_is_checked_and_inherited() -> None:
+    assert QueuePolicy().sick_hold == 600.0
+    assert QueuePolicy(sick_hold=0).sick_hold == 0.0
+    for wrong in (-1, math.nan, math.inf, "1", True, None, 11 * 365 * 86400):
+        with pytest.raises(ConfigError, match="sick_hold"):
+            QueuePolicy(sick_hold=wrong)  # type: ignore[arg-type]
+        if wrong is not None:
+            with pytest.raises(ConfigError, match="sick_hold"):
+                GroupPolicy(sick_hold=wrong)  # type: ignore[arg-type]
+    queue = QueuePolicy(sick_hold=7)
+    assert rules_of(queue, GroupPolicy()).sick_hold_ms == 7000
+    assert rules_of(queue, GroupPolicy(sick_hold=0.5)).sick_hold_ms == 500
+
+
+def test_policies_that_were_stored_before_a_setting_was_there_have_its_default() -> None:
+    stored = json.loads(to_json(QueuePolicy(max_deliveries=3)))
+    del stored["sick_hold"]
+    assert queue_policy(json.dumps(stored)) == QueuePolicy(max_deliveries=3)
+    stored = json.loads(to_json(GroupPolicy(max_deliveries=3)))
+    del stored["sick_hold"]
+    assert group_policy(json.dumps(stored)) == GroupPolicy(max_deliveries=3)

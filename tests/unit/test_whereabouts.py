@@ -119,8 +119,42 @@ def test_what_is_spared_is_delivered_again() -> None:
     queue = replace(SIGHT.queue, policy=QueuePolicy(max_deliveries=3))
     told = " ".join(step_of(replace(sight, queue=queue), NOW).next)
     assert "It is delivered again" in told
-    assert "dead letters" not in told
+    assert "goes to the dead letters" not in told
     assert "goes to the dead letters" in " ".join(step_of(sight, NOW).next), "without the check"
+
+
+SICK = failure_record("rejected", "", "me", 90_000)
+KEPT = (
+    "It was delivered as often as max_deliveries (3) allows, and is kept because nothing of group"
+)
+
+
+@pytest.mark.parametrize(
+    ("claim", "success_ms", "said", "unsaid"),
+    [
+        ({"deliveries": 2}, 0, "It comes ever more seldom, because nothing of group default", KEPT),
+        ({"deliveries": 3}, 0, KEPT, "goes to the dead letters"),
+        ({"deliveries": 3}, 0, "that ends at 1970-01-01 00:11:30 UTC (sick_hold)", "count again"),
+        ({"deliveries": 3}, 89_999, "Its failures count again when something", "sick_hold"),
+        ({"deliveries": 3}, 90_000, "It goes to the dead letters as soon as", "sick_check"),
+        ({"deliveries": 3, "state": ClaimState.HELD}, 0, KEPT, "then goes to the dead letters"),
+    ],
+)
+def test_what_a_sick_group_keeps_says_why_and_until_when(
+    claim: dict[str, Any], success_ms: int, said: str, unsaid: str
+) -> None:
+    sight = seen(**{**FREE, "due_ms": 0, "failure": SICK, **ALONE, **claim})
+    queue = replace(SIGHT.queue, policy=QueuePolicy(max_deliveries=3))
+    told = " ".join(step_of(replace(sight, queue=queue, success_ms=success_ms), NOW).next)
+    assert said in told
+    assert unsaid not in told
+
+
+def test_what_was_kept_for_long_enough_goes_to_the_dead_letters() -> None:
+    sight = seen(**FREE, due_ms=0, failure=SICK, deliveries=3, **ALONE)
+    queue = replace(SIGHT.queue, policy=QueuePolicy(max_deliveries=3, sick_hold=10))
+    told = " ".join(step_of(replace(sight, queue=queue), NOW).next)
+    assert told == "It goes to the dead letters as soon as a popper or the reaper comes by."
 
 
 def test_failures_are_told_with_their_times() -> None:

@@ -1,0 +1,76 @@
+"""A message that fails alone in a group of which nothing has ever succeeded: kept, and said so, for
+as long as `sick_hold` says."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+import cassq
+from cassq.clock import ManualClock
+from tests.integration.stage import push, reap
+from tests.integration.timed import clock, timed
+
+__all__ = ["clock", "timed"]
+
+
+@pytest.mark.parametrize("consistency", ["ap", "cp"])
+@pytest.mark.parametrize("buried_by", ["popper", "reaper"])
+def test_one_failing_message_in_a_new_queue_dies_when_it_was_kept_for_long_enough(
+    timed: cassq.Client,
+    clock: ManualClock,
+    consistency: str,
+    buried_by: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    queue = timed.create_queue("jobs", consistency=consistency, max_deliveries=3, sick_hold=60)
+    (name,) = push(queue, b"x")
+    popper = queue.popper()
+    attempts: list[int] = []
+    begun_ms = timed.ports.catalog.now_ms()
+
+    def go_on_until(seconds: float) -> None:
+        while timed.ports.catalog.now_ms() < begun_ms + seconds * 1000:
+            for message in popper.pop():
+                attempts.append(message.attempts)
+                message.nack(error=ValueError("no such user"))
+                popper.flush()
+            clock.advance(0.5)
+
+    go_on_until(59)
+    assert queue.stats().groups["default"].dead == 0
+    assert max(attempts) > 3
+    told = " ".join(queue.explain(name).groups["default"][-1].next)
+    assert "as often as max_deliveries (3) allows" in told
+    assert "(sick_check)" in told
+    assert "(sick_hold)" in told
+    said = [r for r in caplog.records if "sick_check" in r.message and r.levelno == logging.WARNING]
+    assert len(said) == 1, "once, not with each failure"
+    if buried_by == "popper":
+        go_on_until(62)
+    else:
+        clock.advance(3)
+        reap(timed)
+    assert queue.stats().groups["default"].dead == 1
+    (letter,) = queue.dead_letters().peek()
+    assert letter.death["error"] == "ValueError: no such user"
+
+
+def test_a_group_that_once_succeeded_keeps_it_until_it_does_again(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs", max_deliveries=2, sick_hold=1)
+    push(queue, b"well")
+    popper = queue.popper()
+    popper.commit(popper.pop())
+    clock.advance(1)
+    push(queue, b"x")
+    for _ in range(10):
+        for message in popper.pop():
+            message.nack()
+            popper.flush()
+        clock.advance(30)
+    reap(timed)
+    stats = queue.stats().groups["default"]
+    assert (stats.waiting, stats.dead) == (1, 0)
