@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import re
 import select
 import stat
 import sys
+import termios
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -171,35 +173,48 @@ def message_fields(message: Shown) -> dict[str, Any]:
 
 def message_lines(found: Sequence[Shown], *, as_json: bool) -> bytes:
     """Messages as they are written: the payload's bytes as they are, or JSON; a newline each."""
+    return b"\n".join([*message_texts(found, as_json=as_json), b""])
+
+
+def message_texts(found: Sequence[Shown], *, as_json: bool) -> list[bytes]:
+    """What is written of each message, but for the newline."""
     if as_json:
-        payloads = [json.dumps(message_fields(m), ensure_ascii=False).encode() for m in found]
-    else:
-        payloads = [message.payload for message in found]
-    return b"\n".join([*payloads, b""])
+        return [json.dumps(message_fields(m), ensure_ascii=False).encode() for m in found]
+    return [message.payload for message in found]
 
 
 class Sink:
     """Standard output, written so that it is known what its reader has taken.
+
+    piecemeal: of a pipe no more lies ahead of its reader than is written at once, so that
+    `await_taken` can tell when the reader has taken all of it. (On Linux: the pipe is made as small
+    as one page until `close`, and has room again when it is empty.)
 
     Nothing is kept in between: what `write` returned for is in the pipe or the file, and after
     `flush` a file is on disk. When the command shall end, a reader that takes nothing any more is
     not waited for.
     """
 
-    def __init__(self, stop: Stop) -> None:
+    def __init__(self, stop: Stop, *, piecemeal: bool = False) -> None:
         if sys.stdout is None:
             raise OSError(errno.EBADF, "standard output is closed")
         self._stop = stop
         self._poll = select.poll()
         self._fd = _stdout_fd()
-        self._is_file = False
+        self._is_file = self.is_pipe = False
+        self._room = 0  # of the pipe, before it was made smaller
+        self._written = 0  # bytes, by the last write
         if self._fd >= 0:
             sys.stdout.flush()
-            self._is_file = stat.S_ISREG(os.fstat(self._fd).st_mode)
+            mode = os.fstat(self._fd).st_mode
+            self._is_file, self.is_pipe = stat.S_ISREG(mode), stat.S_ISFIFO(mode)
             self._poll.register(self._fd, select.POLLOUT)
+            if piecemeal and self.is_pipe:
+                self._room = _narrow(self._fd)
 
     def write(self, data: bytes) -> None:
         """Raises BrokenPipeError when the reader is gone, Stopped when it is stuck."""
+        self._written = 0
         if self._fd < 0:
             sys.stdout.buffer.write(data)
             return
@@ -209,9 +224,11 @@ class Sink:
         while rest:
             self._await_room()
             try:
-                rest = rest[os.write(self._fd, rest[:piece]) :]
+                count = os.write(self._fd, rest[:piece])
             except BlockingIOError:
                 continue
+            self._written += count
+            rest = rest[count:]
 
     def flush(self) -> None:
         """All is out. Raises BrokenPipeError when it is known by now that nobody reads it."""
@@ -220,6 +237,30 @@ class Sink:
         elif self._is_file:
             os.fsync(self._fd)
         self.check()
+
+    def await_taken(self) -> None:
+        """Of a pipe that is written piecemeal: wait until its reader has taken all that was
+        written. Raises as `write` does."""
+        if self._room:
+            self._await_room()
+
+    def taken(self) -> int:
+        """How many bytes of the last write the reader of a pipe has taken, as far as is known; 0
+        for anything but a pipe."""
+        if not self.is_pipe:
+            return 0
+        unread = bytearray(4)
+        try:
+            fcntl.ioctl(self._fd, termios.FIONREAD, unread)
+        except OSError:
+            return 0  # nobody knows
+        return max(0, self._written - int.from_bytes(unread, sys.byteorder))
+
+    def close(self) -> None:
+        """Give a pipe that was made smaller its room back: others may write to it."""
+        if self._room:
+            with suppress(OSError):  # it is a wish: it works as it is
+                fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, self._room)
 
     def check(self) -> None:
         """Raise BrokenPipeError when the reader is gone. Cost: a system call."""
@@ -230,6 +271,18 @@ class Sink:
             if self._stop.wanted:
                 raise Stopped
         _raise_if_broken(events)
+
+
+def _narrow(fd: int) -> int:
+    """Make a pipe as small as can be; how large it was, 0 if it cannot be made smaller."""
+    if not hasattr(fcntl, "F_SETPIPE_SZ"):
+        return 0
+    try:
+        room: int = fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 1)
+    except OSError:
+        return 0  # more than a page of it is unread, or it is not ours to change
+    return room
 
 
 def _raise_if_broken(events: list[tuple[int, int]]) -> None:

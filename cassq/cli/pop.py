@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Sequence
+
 import click
 
 from cassq.cli import output
@@ -20,6 +23,11 @@ from cassq.messages import Messages
 from cassq.popper import Popper
 
 BATCH = 1_000
+# Ahead of the reader of a pipe is no more than this part of what it has taken so far: it may be
+# one that reads a few lines and goes.
+AHEAD_OF_READER = 10
+# As a shell tells of a process that a broken pipe has ended.
+BROKEN_PIPE = 128 + signal.SIGPIPE
 # A signal is noticed at the latest after so long.
 LOOK_SECONDS = 0.25
 
@@ -79,10 +87,14 @@ def pop(
     hold newlines, use --json. With --json each line is an object: id, attempts, pushed_at, headers,
     key and payload; a payload that is no UTF-8 text is base64, under the name payload_base64.
 
-    Messages are acked after they are out: handed to the reader of the pipe, or on disk if standard
+    Messages are acked after they are out: taken by the reader of the pipe, or on disk if standard
     output is a file. If the reader goes away or the command is killed, those not acked are
-    delivered again. So nothing is lost, and a line may come twice. To take few messages, say
-    --max: a reader like `head` throws away what it was given too much.
+    delivered again. So nothing is lost, and a line may come twice.
+
+    Into a pipe messages are written one by one at first, and never many more at a time than a tenth
+    of what its reader has taken. So `cassq pop mail --all | head -2` acks two messages. When the
+    reader is gone the exit code is 141, and what it did not take is given back as if it had not
+    been popped. With --max the messages are written without waiting for the reader to take them.
 
     The exit code is 0 also when there are no messages, and 75 when there were none as popping is
     paused (see `cassq queue pause`).
@@ -99,12 +111,15 @@ def pop(
     with Stop() as stop, call.connect() as client:
         found = client.queue(queue)
         with found.popper(group) as popper:
-            popping = Popping(popper, stop, ack=ack, as_json=call.as_json)
+            sink = output.Sink(stop, piecemeal=limit is None)
+            popping = Popping(popper, stop, sink, ack=ack, as_json=call.as_json)
             try:
                 popping.run(limit, wait=wait, follow=follow)
             except BrokenPipeError:
                 popping.tell_given_back("the reader of the output is gone")
-                ctx.exit(1)
+                ctx.exit(BROKEN_PIPE)
+            finally:
+                sink.close()
         if popping.ran_dry and found.policy.pop_paused:
             raise QueuePausedError(
                 f"popping from queue {queue!r} is paused",
@@ -123,7 +138,9 @@ class Popping:
     as there was nothing more to pop.
     """
 
-    def __init__(self, popper: Popper, stop: Stop, *, ack: bool, as_json: bool) -> None:
+    def __init__(
+        self, popper: Popper, stop: Stop, sink: output.Sink, *, ack: bool, as_json: bool
+    ) -> None:
         self.failed: bool = False
         self.ran_dry: bool = False
         self.given_back: int = 0
@@ -131,7 +148,8 @@ class Popping:
         self._stop = stop
         self._ack = ack
         self._as_json = as_json
-        self._sink = output.Sink(stop)
+        self._sink = sink
+        self._written = 0  # messages
         self._held = Messages()
 
     def run(self, limit: int | None, *, wait: float, follow: bool) -> None:
@@ -139,7 +157,8 @@ class Popping:
         left = limit
         try:
             while left is None or left > 0:
-                messages = self._pop(BATCH if left is None else min(BATCH, left), wait, follow)
+                most = self._at_once()
+                messages = self._pop(most if left is None else min(most, left), wait, follow)
                 if not messages:
                     self.ran_dry = not self._stop.wanted
                     break
@@ -167,21 +186,38 @@ class Popping:
             self._sink.check()
         return Messages()
 
+    def _at_once(self) -> int:
+        """How many messages may be popped and written together."""
+        if not self._sink.is_pipe:
+            return BATCH
+        return min(BATCH, max(1, self._written // AHEAD_OF_READER))
+
     def _deliver(self, messages: Messages) -> None:
+        texts = output.message_texts(messages, as_json=self._as_json)
         try:
-            self._sink.write(output.message_lines(messages, as_json=self._as_json))
+            self._sink.write(b"\n".join([*texts, b""]))
             self._sink.flush()
+            self._sink.await_taken()
         except (OSError, Stopped):
-            # Some may have been written, but nobody knows whether they were read.
-            self._give_back(messages)
+            # Of others nobody knows whether they were read.
+            count = _whole(texts, self._sink.taken())
+            self._written += count
+            self._settle(messages[:count])
+            if count == len(messages):
+                return  # whether there is a reader matters to the next one, if there is any
+            self._give_back(messages[count:])
             raise
+        self._written += len(messages)
+        self._settle(messages)
+
+    def _settle(self, messages: Messages) -> None:
         if not self._ack:
             self._held += messages
-            return
-        try:
-            self._popper.commit(messages)
-        except ClaimLostError as exc:
-            self._tell(exc)
+        elif messages:
+            try:
+                self._popper.commit(messages)
+            except ClaimLostError as exc:
+                self._tell(exc)
 
     def _give_back(self, messages: Messages) -> None:
         if messages:
@@ -200,3 +236,14 @@ class Popping:
         self.failed = True
         kind = type(exc).__name__
         output.error(exc.message, exc.hint, as_json=self._as_json, kind=kind, fields=exc.fields)
+
+
+def _whole(texts: Sequence[bytes], size: int) -> int:
+    """How many lines are whole in the first `size` bytes."""
+    count = 0
+    for text in texts:
+        size -= len(text) + 1
+        if size < 0:
+            break
+        count += 1
+    return count
