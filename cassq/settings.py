@@ -29,6 +29,7 @@ class QueueSettings(TypedDict, total=False):
     retry_schedule: Sequence[float]
     retry_jitter: float
     sick_check: bool
+    sick_hold: float
     max_pop_width: int
     min_open_pipes: int
     max_open_pipes: int
@@ -63,3 +64,4 @@ class GroupSettings(TypedDict, total=False):
     retry_schedule: Sequence[float] | None
     retry_jitter: float | None
     sick_check: bool | None
+    sick_hold: float | None
