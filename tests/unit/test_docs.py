@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,10 +17,12 @@ from typing import NamedTuple
 import click
 import pytest
 
+import cassq
 from cassq.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
+WORKER = ROOT / "examples" / "worker" / "worker.py"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 
 PYTHON = "python"
@@ -30,7 +33,7 @@ DATA = {"text", "json", "toml", "sql"}
 RUN_BLOCKS = """
 import json, sys
 page, blocks = json.load(sys.stdin)
-names = {"__name__": "__main__"}
+names = {"__name__": "page"}  # a program that a page shows whole does not start
 for line, code in blocks:
     exec(compile("\\n" * line + code, page, "exec"), names)
 """
@@ -133,6 +136,34 @@ def test_every_link_inside_the_project_leads_somewhere(page: Path) -> None:
 
 
 # --- Python -----------------------------------------------------------------------------------
+
+
+def test_the_worker_that_the_readme_shows_is_the_example() -> None:
+    assert WORKER.read_text() in [block.text for block in blocks_of(README)]
+
+
+def test_the_example_worker_finishes_its_task_when_its_supervisor_ends_it(tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'queues'}"
+    with cassq.connect(url) as client:
+        policy = {"retry_schedule": [10, 100, 1000], "max_deliveries": 5}
+        queue = client.create_queue("mails", **policy)
+        with queue.pusher() as pusher:
+            for to in ("ann@example.org", "nobody", "bob@example.org"):
+                pusher.push(json.dumps({"to": to}).encode())
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        worker = subprocess.Popen(
+            [sys.executable, str(WORKER), url], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "sent to ann@example.org\n"
+        assert worker.stdout.readline() == "sent to bob@example.org\n"
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(100) == 0
+        group = queue.stats().groups["default"]
+        assert (group.committed, group.dead, group.waiting, group.pending) == (2, 1, 0, 0)
+        (letter,) = queue.dead_letters().peek()
+        assert json.loads(letter.payload) == {"to": "nobody"}
+        assert queue.audit().findings == []
 
 
 @each_page
