@@ -151,14 +151,14 @@ def test_the_example_worker_finishes_its_task_when_its_supervisor_ends_it(tmp_pa
             for to in ("ann@example.org", "nobody", "bob@example.org"):
                 pusher.push(json.dumps({"to": to}).encode())
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        worker = subprocess.Popen(
+        with subprocess.Popen(
             [sys.executable, str(WORKER), url], env=environment, stdout=subprocess.PIPE, text=True
-        )
-        assert worker.stdout is not None
-        assert worker.stdout.readline() == "sent to ann@example.org\n"
-        assert worker.stdout.readline() == "sent to bob@example.org\n"
-        worker.send_signal(signal.SIGTERM)
-        assert worker.wait(100) == 0
+        ) as worker:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "sent to ann@example.org\n"
+            assert worker.stdout.readline() == "sent to bob@example.org\n"
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(100) == 0
         group = queue.stats().groups["default"]
         assert (group.committed, group.dead, group.waiting, group.pending) == (2, 1, 0, 0)
         (letter,) = queue.dead_letters().peek()
