@@ -41,7 +41,10 @@ from cassq.stats import GroupStats, GroupView, add_pipe, add_retired, version_of
 
 WALK_MESSAGES = 65_536
 # The parts that add up to what was pushed for a group.
-LEDGER = ("waiting", "pending", "committed", "dead", "expired", "purged", "merged", "skipped")
+LEDGER = (
+    *("waiting", "pending", "committed", "dead", "expired", "purged", "merged", "lost"),
+    "skipped",
+)
 WALK_BYTES = 8 * 1024 * 1024
 # So often a queue is looked at that moves, before what is amiss in it is told.
 LOOKS_MAX = 5

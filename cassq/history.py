@@ -35,7 +35,7 @@ WINDOWS_MS = {"1m": MINUTE_MS, "5m": 5 * MINUTE_MS, "15m": 15 * MINUTE_MS}
 
 TOTALS = (
     *("pushed", "popped", "committed", "dead"),
-    *("expired", "purged", "merged", "skipped"),
+    *("expired", "purged", "merged", "lost", "skipped"),
 )
 DEPTHS = ("waiting", "delayed", "pending", "oldest_age")
 RATED = ("pushed", "popped", "committed", "dead")

@@ -194,6 +194,7 @@ _TOTALS = (
     ("expired", "Messages that became too old."),
     ("purged", "Messages thrown away or cancelled."),
     ("merged", "Dead letters that are back in their queue."),
+    ("lost", "Damaged messages that were given up by a command."),
 )
 
 

@@ -36,6 +36,7 @@ class GroupStats:
     waiting: not claimed, or given back, delayed ones included; delayed: of those, not yet due;
     pending: claimed and not acked; committed; dead: moved to the group's dead letters; expired:
     too old; purged: thrown away or cancelled; merged: dead letters that are back in their queue;
+    lost: damaged, and given up by `Queue.skip_damage`;
     skipped: pushed before the group's start. Without `delayed` they add up to `pushed`, what was
     pushed for this group.
     """
@@ -48,6 +49,7 @@ class GroupStats:
     expired: int = 0
     purged: int = 0
     merged: int = 0
+    lost: int = 0
     skipped: int = 0
     pushed: int = 0
     # Seconds since the oldest message that is not committed was pushed, or, a delayed one, came
@@ -133,7 +135,8 @@ def add_retired(stats: GroupStats, row: Retired | RetiredSum) -> None:
     stats.expired += row.expired
     stats.purged += row.purged
     stats.merged += row.merged
-    gone = row.dead + row.expired + row.purged + row.merged
+    stats.lost += row.lost
+    gone = row.dead + row.expired + row.purged + row.merged + row.lost
     stats.committed += row.pushed - row.start - gone
 
 

@@ -38,6 +38,7 @@ REMOVALS = {
     Reason.PURGED: "It was purged",
     Reason.CANCELLED: "It was cancelled",
     Reason.MERGED: "It was merged back into its queue",
+    Reason.LOST: "It was damaged, and given up as lost by a command",
 }
 
 
@@ -51,6 +52,7 @@ class Step:
 
     state: "waiting", "delayed", "pending", "committed", "dead" (moved to the dead letters, or
     there, in whatever state), "merged" (moved back from there), "expired", "purged", "cancelled",
+    "lost" (damaged, and given up),
     "skipped" (the group began behind it), "gone" (done, but nothing tells how) or "missing" (no
     such message is there).
     holder: who has it, until `due_at`; a delayed message comes due at `due_at`. happened, next:
@@ -176,6 +178,7 @@ def _retired(sight: Sight) -> dict[str, Any]:
         "expired": "as expired",
         "purged": "as purged or cancelled",
         "merged": "back to their queue",
+        "lost": "as lost, for they were damaged",
     }
     went = [
         f"{getattr(totals, name)} {how}" for name, how in parts.items() if getattr(totals, name)

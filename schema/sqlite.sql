@@ -135,7 +135,8 @@ CREATE TABLE moves (
 CREATE INDEX moves_by_pipe ON moves (pipe_id);
 CREATE INDEX moves_arriving ON moves (dest_pipe) WHERE settled = 0;
 
--- What was removed from a pipe without having been committed: expired, purged, cancelled, merged.
+-- What was removed from a pipe without having been committed: expired, purged, cancelled, merged,
+-- lost.
 CREATE TABLE removed (
     group_id  TEXT NOT NULL,
     pipe_id   TEXT NOT NULL,
@@ -158,6 +159,7 @@ CREATE TABLE retired (
     expired  INTEGER NOT NULL DEFAULT 0,
     purged   INTEGER NOT NULL DEFAULT 0,
     merged   INTEGER NOT NULL DEFAULT 0,
+    lost     INTEGER NOT NULL DEFAULT 0,  -- damaged, and given up by `cassq pipe skip`
     sheet    INTEGER NOT NULL,
     whole    INTEGER NOT NULL DEFAULT 0,  -- 1 in one of the rows of a pipe: it stands for the pipe
     PRIMARY KEY (queue_id, pipe_id, group_id)
@@ -176,6 +178,7 @@ CREATE TABLE retired_sheets_full (
     expired  INTEGER NOT NULL,
     purged   INTEGER NOT NULL,
     merged   INTEGER NOT NULL,
+    lost     INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (queue_id, sheet, group_id)
 ) WITHOUT ROWID;
 

@@ -54,7 +54,7 @@ class WriteState(enum.IntEnum):
 
 
 # What of retired pipes is added up.
-SUMMED = ("start", "pushed", "dead", "expired", "purged", "merged")
+SUMMED = ("start", "pushed", "dead", "expired", "purged", "merged", "lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +237,7 @@ class Retired:
     expired: int = 0
     purged: int = 0
     merged: int = 0
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +253,7 @@ class RetiredSum:
     expired: int = 0
     purged: int = 0
     merged: int = 0
+    lost: int = 0
 
 
 def summed(retired: Sequence[Retired]) -> list[RetiredSum]:
@@ -272,6 +274,7 @@ class Reason(enum.StrEnum):
     PURGED = "purged"  # somebody threw them away
     CANCELLED = "cancelled"  # somebody took a delayed message back; totals count it as purged
     MERGED = "merged"  # dead letters: they are back in their queue
+    LOST = "lost"  # damaged, and given up by an explicit command
 
     @property
     def total(self) -> str:

@@ -19,7 +19,7 @@ from tests.simulation.model import NEVER, Errand, Fact, GroupView, Place, Sent, 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-KINDS = ("dead", "expired", "purged", "merged")
+KINDS = ("dead", "expired", "purged", "merged", "lost")
 
 
 class BrokenPromiseError(Exception):

@@ -146,7 +146,13 @@ def told(row: PipeRow, beats: Sequence[Row]) -> PipeRow:
 
 
 def totals_text(totals: Sequence[Total]) -> str:
-    return json.dumps([[*astuple(row), block] for row, block in totals]) if totals else ""
+    return json.dumps([[*_values(row), block] for row, block in totals]) if totals else ""
+
+
+def _values(row: Retired) -> tuple[object, ...]:
+    """What is lost is named only where there is any: so older texts are written as they were."""
+    values = astuple(row)
+    return values if row.lost else values[:-1]
 
 
 def totals_of(text: str) -> tuple[Total, ...]:

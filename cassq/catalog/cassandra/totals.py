@@ -33,10 +33,10 @@ BLOCK_PIPES = 128  # at which a block may be closed
 LOOKS = 32  # every so-manieth pipe that comes into a block has it looked at
 
 _BLOCK = "queue_id = ? AND block = ?"
-_TOTALS = "pipe_id, group_id, queue_id, start, pushed, dead, expired, purged, merged"
+_TOTALS = "pipe_id, group_id, queue_id, start, pushed, dead, expired, purged, merged, lost"
 # Into a block that is open.
 TOUCH_BLOCK = f"UPDATE retired SET newest = ? WHERE {_BLOCK} IF sums = null"
-PUT_TOTALS = f"INSERT INTO retired (block, {_TOTALS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+PUT_TOTALS = f"INSERT INTO retired (block, {_TOTALS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 CLOSE_BLOCK = f"UPDATE retired SET sums = ? WHERE {_BLOCK} IF sums = null AND newest = ?"
 # A block, the sums that close it, and one pipe's rows in it.
 BLOCK = f"SELECT {_TOTALS}, newest, sums FROM retired WHERE {_BLOCK}"
@@ -245,8 +245,7 @@ class Totals(PipeLists):
                 sums[Reason(reason).total] += end - seq
             start = cursor.start if cursor is not None else 0
             dead = sum(move.settled for move in moves_of(key, moves))
-            counts = (sums["expired"], sums["purged"], sums["merged"])
-            found = Retired(row.id, key[0], row.queue_id, start, row.end.seq, dead, *counts)
+            found = Retired(row.id, key[0], row.queue_id, start, row.end.seq, dead, **sums)
             totals.append(Total(found, block))
         return tuple(totals)
 
@@ -260,7 +259,7 @@ def _key(row: Retired) -> tuple[str, str]:
 
 
 def _retired(row: Row) -> Retired:
-    return Retired(*row[:9])
+    return Retired(*row[:9], lost=row[9] or 0)  # of older rows none is known
 
 
 def _added(*parts: Iterable[RetiredSum]) -> list[RetiredSum]:
@@ -279,5 +278,5 @@ def _added(*parts: Iterable[RetiredSum]) -> list[RetiredSum]:
 def _values(total: Retired) -> tuple[str | int, ...]:
     return (
         total.pipe_id, total.group_id, total.queue_id, total.start, total.pushed,
-        total.dead, total.expired, total.purged, total.merged,
+        total.dead, total.expired, total.purged, total.merged, total.lost,
     )  # fmt: skip

@@ -49,16 +49,16 @@ ARRIVING = "SELECT 1 FROM moves WHERE dest_pipe = ? AND settled = 0 LIMIT 1"
 # One row a group: what the pipe held and how much of it died there.
 WRITE_TOTALS = """
 INSERT OR IGNORE INTO retired
-    (pipe_id, group_id, queue_id, sheet, start, pushed, dead, expired, purged, merged)
+    (pipe_id, group_id, queue_id, sheet, start, pushed, dead, expired, purged, merged, lost)
 SELECT ?1, g.id, g.queue_id, ?5, coalesce(c.start_seq, 0), ?3,
     (SELECT count(*) FROM moves m WHERE m.group_id = g.id AND m.pipe_id = ?1 AND m.settled = 1),
-    {}, {}, {}
+    {}, {}, {}, {}
 FROM groups g LEFT JOIN cursors c ON c.group_id = g.id AND c.pipe_id = ?1
 WHERE g.queue_id = ?2 AND ?4 IN ('', g.id)""".format(
     *(
         "(SELECT coalesce(sum(r.end_seq - r.start_seq), 0) FROM removed r"
         f" WHERE r.group_id = g.id AND r.pipe_id = ?1 AND r.reason IN ({reasons}))"
-        for reasons in ("'expired'", "'purged', 'cancelled'", "'merged'")
+        for reasons in ("'expired'", "'purged', 'cancelled'", "'merged'", "'lost'")
     )
 )
 # Whether a pipe has left totals in a queue: a range of the primary key.
@@ -74,27 +74,28 @@ SHEET_ROWS = "SELECT count(*) FROM retired WHERE queue_id = ? AND sheet = ?"
 # What a sheet comes to, for each group and for the pipes themselves: a range of their index.
 _SHEET_SUMS = """
 SELECT group_id, count(*) AS pipes, sum(start) AS start, sum(pushed) AS pushed, sum(dead) AS dead,
-    sum(expired) AS expired, sum(purged) AS purged, sum(merged) AS merged
+    sum(expired) AS expired, sum(purged) AS purged, sum(merged) AS merged,
+    sum(lost) AS lost
 FROM retired INDEXED BY retired_sheets WHERE queue_id = ?1 AND sheet = ?2 GROUP BY group_id
-UNION ALL SELECT '', count(*), 0, sum(pushed), 0, 0, 0, 0
+UNION ALL SELECT '', count(*), 0, sum(pushed), 0, 0, 0, 0, 0
 FROM retired INDEXED BY retired_sheets
 WHERE queue_id = ?1 AND sheet = ?2 AND whole = 1 GROUP BY queue_id"""
 # Written once, when the sheet is full.
 CLOSE_SHEET = f"""
 INSERT INTO retired_sheets_full
-    (queue_id, sheet, group_id, pipes, start, pushed, dead, expired, purged, merged)
+    (queue_id, sheet, group_id, pipes, start, pushed, dead, expired, purged, merged, lost)
 SELECT ?1, ?2, * FROM ({_SHEET_SUMS})"""
 # All sheets of a queue added up: the sums of full ones, and the rows of the last.
 SUMS = f"""
 SELECT group_id, sum(pipes), sum(start), sum(pushed), sum(dead), sum(expired), sum(purged),
-    sum(merged)
-FROM (SELECT group_id, pipes, start, pushed, dead, expired, purged, merged
+    sum(merged), sum(lost)
+FROM (SELECT group_id, pipes, start, pushed, dead, expired, purged, merged, lost
     FROM retired_sheets_full WHERE queue_id = ?1
     UNION ALL SELECT * FROM ({_SHEET_SUMS.replace("?2", f"({SHEET.replace('?', '?1')})")}))
 GROUP BY group_id"""
 # The totals of a queue's retired pipes: a range of the primary key.
 TOTALS = (
-    "SELECT pipe_id, group_id, queue_id, start, pushed, dead, expired, purged, merged"
+    "SELECT pipe_id, group_id, queue_id, start, pushed, dead, expired, purged, merged, lost"
     " FROM retired WHERE queue_id = ?"
 )
 # What a pipe that moves to another queue leaves in the ledger of its old one.
