@@ -29,17 +29,19 @@ from cassq.catalog.rows import (
     RetiredSum,
     summed,
 )
+from cassq.damage import excused
 from cassq.errors import CorruptionError
 from cassq.extents.port import ExtentMissingError, ExtentReader
 from cassq.frames import Place
 from cassq.moves import slices_of
 from cassq.plurals import counted
 from cassq.ports import Ports
-from cassq.ranges import RangeSet
+from cassq.ranges import EMPTY, RangeSet
 from cassq.sealing import end_of, known_end, sealed_end
 from cassq.stats import GroupStats, GroupView, add_pipe, add_retired, version_of, view_of
 
 WALK_MESSAGES = 65_536
+FORWARD = "`cassq pipe show` tells what going on behind it costs"
 # The parts that add up to what was pushed for a group.
 LEDGER = (
     *("waiting", "pending", "committed", "dead", "expired", "purged", "merged", "lost"),
@@ -210,30 +212,63 @@ def _walk(ports: Ports, pipe: PipeRow, claimed: int) -> Walked:
     """Read every frame of a pipe. claimed: so many messages of it some group has claimed."""
     try:
         end_seq = known_end(ports.catalog, ports.store, pipe, claimed)
-        reader = ports.store.reader(pipe.id)
     except (ExtentMissingError, CorruptionError) as exc:
         return Walked(pipe.id, 0, 0, str(exc), exc.message)
+    return walk_through(ports, pipe.id, Place(0, 0), end_seq)
+
+
+def walk_through(ports: Ports, pipe_id: str, start: Place, end_seq: int) -> Walked:
+    """Read every frame of a pipe from `start` to `end_seq`. What is damaged or gone is told, and
+    ends it; but not what was given up as lost, and nobody waits for. Cost: where something is
+    damaged it is read again, see `ExtentReader.after_damage`."""
     try:
-        return read_through(reader, pipe.id, Place(0, 0), end_seq)
+        reader = ports.store.reader(pipe_id)
+    except (ExtentMissingError, CorruptionError) as exc:
+        known = excused(ports, pipe_id)
+        if known.covers(start.seq, end_seq):
+            return Walked(pipe_id, end_seq - start.seq, 0)
+        return Walked(pipe_id, 0, 0, exc.message, exc.message)
+    try:
+        walked = read_through(reader, pipe_id, start, end_seq)
+        if walked.finding and (known := excused(ports, pipe_id)):
+            walked = read_through(reader, pipe_id, start, end_seq, known)
+        return walked
     finally:
         reader.close()
 
 
-def read_through(reader: ExtentReader, pipe_id: str, start: Place, end_seq: int) -> Walked:
+def read_through(
+    reader: ExtentReader, pipe_id: str, start: Place, end_seq: int, known: RangeSet = EMPTY
+) -> Walked:
     """Read every frame of a pipe from `start` to `end_seq`: each checksum is verified, and that
-    seqs have no gap. What is damaged or gone is told, and ends it."""
+    seqs have no gap. What is damaged or gone is told, and ends it; known: but not this."""
     place, size, finding, cause = start, 0, "", ""
     try:
         while place.seq < end_seq:
-            slices = reader.read(place, end_seq, WALK_MESSAGES, WALK_BYTES)
+            try:
+                slices = reader.read(place, end_seq, WALK_MESSAGES, WALK_BYTES)
+            except CorruptionError:
+                after = _behind(reader, place, end_seq, known)
+                if after is None:
+                    raise
+                place = after
+                continue
             size += sum(each.frame.size for each in slices if each.first == 0)
             place = reader.place_after(place, slices)
     except ExtentMissingError as exc:
         finding = cause = exc.message
     except CorruptionError as exc:
         cause = exc.message
-        finding = f"pipe {pipe_id} is damaged after seq {place.seq}: {cause}"
+        finding = f"pipe {pipe_id} is damaged after seq {place.seq}: {cause}; {FORWARD}"
     return Walked(pipe_id, place.seq - start.seq, size, finding, cause)
+
+
+def _behind(reader: ExtentReader, place: Place, end_seq: int, known: RangeSet) -> Place | None:
+    """Where it goes on behind damage at `place` that is known; None when it is not."""
+    if place.seq not in known:
+        return None
+    after = reader.after_damage(place, end_seq) or Place(end_seq, place.pos)
+    return after if known.covers(place.seq, after.seq) else None
 
 
 def _check_cover(

@@ -151,6 +151,7 @@ class Claimer:
             wish = Wish(self.name, holder, limit, self._welcome, joint)
             return self._advancer.claim(view, wish)
         except (ExtentMissingError, CorruptionError) as exc:
+            view.cursor = None  # when it is tried again, somebody may have gone on behind it
             self.window.set_aside(view.row.id, exc)
             return []
         except ExtentUnavailableError as exc:
@@ -218,7 +219,7 @@ class Claimer:
     def _listed(self, now_ms: int) -> list[Claim]:
         """What is due; in exclusive groups only of timer pipes: what came back in another pipe is
         for who has its lock, and must not hide the others."""
-        without = self.window.broken.keys() | self.window.left_alone()
+        without = self.window.left_alone()
         while True:
             due = self._catalog.due(self._group().id, now_ms, DUE_LISTED, without=tuple(without))
             if not self.exclusive:
@@ -399,7 +400,7 @@ class Claimer:
 
     def until_due(self, most: float) -> float:
         """Seconds until the next free row comes due, or held one expires; at most `most`."""
-        without = self.window.broken.keys() | self.window.left_alone()
+        without = self.window.left_alone()
         due_ms = self._catalog.next_due_ms(self._group().id, without=tuple(without))
         if due_ms is None or self.exclusive or self._paused:
             return most

@@ -25,6 +25,7 @@ from cassq.errors import (
     ClosedError,
     QueueExistsError,
     QueueNotFoundError,
+    UsageError,
     is_outage,
 )
 from cassq.explain import Explanation, explain
@@ -37,6 +38,7 @@ from cassq.queue import Queue
 from cassq.queues import QueuePolicy, changed, check_queue_name, differences, is_dead_letter_name
 from cassq.reaper import Action, Reaper
 from cassq.retries import Bury, DeadLetters
+from cassq.sealing import live_pipe
 from cassq.settings import QueueSettings
 from cassq.spool import Spool
 from cassq.tallies import Tallies, Tally
@@ -143,6 +145,19 @@ class Client:
     def queues(self, prefix: str = "") -> list[Queue]:
         """The queues whose name begins with `prefix`, by name; dead letters among them."""
         return [Queue(self, row) for row in self.ports.catalog.queues(prefix)]
+
+    @operation
+    def queue_of_pipe(self, pipe_id: str) -> Queue:
+        """The queue that a pipe belongs to; UsageError when there is no such pipe, or it is
+        retired. Cost: two reads."""
+        pipe = live_pipe(self.ports.catalog, pipe_id)
+        row = None if pipe is None else self.ports.catalog.queue_by_id(pipe.queue_id)
+        if row is None or row.deleted:
+            raise UsageError(
+                f"there is no pipe {pipe_id!r}",
+                hint="`cassq pipe list QUEUE` lists those of a queue that are not retired",
+            )
+        return Queue(self, row)
 
     @operation
     def explain(self, message_id: str) -> Explanation:

@@ -54,6 +54,11 @@ _SMALL_BODY = 4096  # to copy so much is cheaper than a second call
 class FrameError(CorruptionError):
     """A frame is damaged or cut short."""
 
+    default_hint = (
+        "keep a copy of the data; `cassq pipe show PIPE` tells what cannot be read, "
+        "and `cassq pipe skip PIPE` goes on behind it"
+    )
+
 
 class Place(NamedTuple):
     """Where a message stands in a pipe.

@@ -12,6 +12,7 @@ from cassq.audit import Audit, audit_queue
 from cassq.cancelling import cancel
 from cassq.catalog.rows import GroupRow, QueueRow
 from cassq.compression import check_compression
+from cassq.damage import PipeDamage, PipeInfo, look_into, pipes_of
 from cassq.dead_letters import DeadLetterQueue
 from cassq.doorbell import Doorbell
 from cassq.errors import (
@@ -43,6 +44,7 @@ from cassq.queues import (
 )
 from cassq.retries import Bury
 from cassq.settings import GroupSettings, QueueSettings, Start, State, Step
+from cassq.skipping import skip
 from cassq.spilling import Spool
 from cassq.stats import QueueStats
 from cassq.tallies import Tally
@@ -453,6 +455,30 @@ class Queue:
     def audit(self) -> Audit:
         """Prove from the data that nothing is lost. Cost: every live pipe is read."""
         return audit_queue(self._ports, self._load())
+
+    # --- pipes, and damage in them --------------------------------------------------------------
+
+    def pipes(self) -> list[PipeInfo]:
+        """The pipes that are not retired, oldest first. Cost: three ranges of keys for each pipe
+        and group; no message is read."""
+        return pipes_of(self._ports, self._load())
+
+    def look_into_pipe(self, pipe_id: str) -> PipeDamage:
+        """What of a pipe cannot be read, and what `skip_damage` would cost each group.
+
+        Raises UsageError when the queue has no such pipe. Cost: the pipe is read whole.
+        """
+        return look_into(self._ports, self._load(), pipe_id)
+
+    def skip_damage(self, pipe_id: str, *, dry_run: bool = False) -> PipeDamage:
+        """Go on behind the damage in a pipe: what cannot be read is on record as lost, for ever,
+        for each group that there is now and has not had it; what can be read is delivered.
+
+        dry_run: only tell, as `look_into_pipe`. A pipe that is still written is sealed first. What
+        consumers hold is left to them: skip it again when they are done. Raises UsageError when
+        the queue has no such pipe. Cost: the pipe is read whole; see `cassq.skipping`.
+        """
+        return skip(self._ports, self._load(), pipe_id, dry_run=dry_run)
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("a queue is not iterable: iterate over queue.popper()")

@@ -186,6 +186,20 @@ def schedule_next(
     return replace(cursor, chain=chain) if ports.catalog.claim(cursor, chain, rows) else None
 
 
+def runs_between(ports: Ports, pipe_id: str, start: Place, end_seq: int) -> list[Run]:
+    """The runs of equal due times of a timer pipe, from `start` to `end_seq`. Raises as `reader`
+    and `read` do. Cost: reads what lies between."""
+    reader = ports.store.reader(pipe_id)
+    try:
+        found: list[Run] = []
+        while start.seq < end_seq:
+            runs, start = _next_runs(reader, start, end_seq)
+            found += runs
+        return found
+    finally:
+        reader.close()
+
+
 def _next_runs(reader: ExtentReader, start: Place, end_seq: int) -> tuple[list[Run], Place]:
     """The next runs of equal due times from `start` on, and the place after them."""
     runs: list[Run] = []

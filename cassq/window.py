@@ -26,6 +26,8 @@ from cassq.sharing import answered
 REFRESH_MS = 1000
 # A pipe that cannot be reached is left alone for so long.
 AWAY_MS = 1000
+# So long after a pipe could not be read it is tried again: somebody may have mended it.
+BROKEN_AGAIN_MS = 5000
 LISTED_MIN = 64
 READERS_MAX = 64
 
@@ -102,9 +104,11 @@ class Window:
         self.truncated: bool = False  # the last listing was cut off
         self._round: set[str] = set()
         self.readers: Readers = Readers(ports.store.reader)
-        # Pipes that cannot be read, each told to the user once, and left alone from then on.
+        # Pipes that cannot be read, each told to the user once; they are left alone from then on,
+        # but for a look now and then, whose boot time is in `_again_ms`.
         self.broken: dict[str, CassqError] = {}
         self.untold: list[CassqError] = []
+        self._again_ms: dict[str, int] = {}
         # Those that cannot be reached at the moment: until when they are left alone. away: the
         # last of them that was found so.
         self._away: dict[str, int] = {}
@@ -157,7 +161,7 @@ class Window:
         first that were not yet claimed from in this round."""
         width = self._queue().policy.max_pop_width
         found: list[View] = []
-        out = self.broken.keys() | self.left_alone()
+        out = self.left_alone()
         left = [view for view in self._views.values() if view.row.id not in out]
         while left and len(found) < width:
             some, left = left[: width - len(found)], left[width - len(found) :]
@@ -222,6 +226,9 @@ class Window:
     def claimed(self, view: View) -> None:
         """It had its turn in this round."""
         self._round.discard(view.row.id)
+        if view.row.id in self.broken:
+            self.broken.pop(view.row.id)
+            self._again_ms.pop(view.row.id, None)
 
     def forget(self, view: View) -> None:
         """The pipe is gone, and what was known of it counts no more."""
@@ -236,9 +243,12 @@ class Window:
         self.readers.forget(pipe_id)
         if row is None:
             self._views.pop(pipe_id, None)
-        elif pipe_id not in self.broken:
+            self.broken.pop(pipe_id, None)
+        else:
+            if pipe_id not in self.broken:
+                self.untold.append(exc)
             self.broken[pipe_id] = exc
-            self.untold.append(exc)
+            self._again_ms[pipe_id] = self._ports.clock.boot_ms() + BROKEN_AGAIN_MS
 
     def leave(self, pipe_id: str, exc: ExtentUnavailableError) -> None:
         """A pipe cannot be reached: leave it alone for a moment, for the others may be. Raises
@@ -249,10 +259,11 @@ class Window:
         self.away = exc
 
     def left_alone(self) -> set[str]:
-        """The pipes that could not be reached a moment ago."""
+        """The pipes that could not be reached a moment ago, or not be read."""
         now_ms = self._ports.clock.boot_ms()
         self._away = {pipe_id: ms for pipe_id, ms in self._away.items() if ms > now_ms}
-        return set(self._away)
+        broken = (pipe_id for pipe_id in self.broken if self._again_ms.get(pipe_id, 0) > now_ms)
+        return {*self._away, *broken}
 
     def follows(self, view: View) -> bool:
         """Whether the group has acked all of the pipe before this one (strict queues)."""

@@ -7,6 +7,7 @@ Kinds of what may be found:
 - oldest_age: the oldest message that is not committed is too old
 - dead_growth: too many messages became dead letters within the last hour
 - stalled: there are consumers and messages, and for so long nothing was committed
+- lost: within the last hour messages that are damaged were given up (`cassq pipe skip`)
 - failed: there are dead letters; one finding for each importance among them
 
 What may be wrong with sidecars is in `cassq.alerts.sidecars`.
@@ -24,7 +25,7 @@ from cassq.queues import QueuePolicy, is_dead_letter_name
 from cassq.stats import GroupStats
 
 KINDS = (
-    *("no_consumer", "oldest_age", "dead_growth", "stalled", "failed"),
+    *("no_consumer", "oldest_age", "dead_growth", "stalled", "lost", "failed"),
     *("sidecar_unreachable", "sidecar_damaged", "under_replicated"),
 )
 OTHER = "other"
@@ -46,6 +47,7 @@ class Snapshot:
     members: int = 0  # poppers seen within `alert_no_consumer` or `alert_stalled` seconds
     success_ms: int = 0  # when something was last committed
     grown: int = 0  # dead letters of the last hour
+    lost: int = 0  # given up within the last hour
     letters: Mapping[str, int] = field(default_factory=dict)  # importance → how many, as far as
     letters_depth: int = 0  # one looked; and how many there are in all
 
@@ -81,6 +83,7 @@ def findings(snapshot: Snapshot, now_ms: int) -> list[Finding]:
         _oldest_age(snapshot),
         _dead_growth(snapshot),
         _stalled(snapshot, now_ms),
+        _lost(snapshot),
     ]
     return [finding for finding in found if finding is not None] + _failed(snapshot)
 
@@ -142,6 +145,13 @@ def _stalled(seen: Snapshot, now_ms: int) -> Finding | None:
         pending=seen.stats.pending,
         threshold=limit,
     )
+
+
+def _lost(seen: Snapshot) -> Finding | None:
+    if not seen.lost:
+        return None
+    told = f"{_messages(seen.lost)} could not be read, and were given up within the last hour"
+    return _finding(seen, "lost", told, lost=seen.lost, lost_of_all=seen.stats.lost)
 
 
 def _failed(seen: Snapshot) -> list[Finding]:

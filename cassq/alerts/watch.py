@@ -15,6 +15,7 @@ from cassq.alerts.rules import GROWTH_SECONDS, Finding, Snapshot
 from cassq.alerts.sidecars import sidecar_findings
 from cassq.alerts.targets import Target
 from cassq.catalog.rows import GroupRow, Incident, QueueRow, Sample
+from cassq.damage import NOTED_MS
 from cassq.errors import CassqError
 from cassq.importance import importance_of
 from cassq.peeking import unfinished_headers
@@ -206,6 +207,7 @@ def _snapshot(
         members=len(catalog.members(group.id, since_ms)),
         success_ms=catalog.success_ms(group.id),
         grown=grown,
+        lost=_lost(ports, group, now_ms) if stats.lost else 0,
         letters=letters,
         letters_depth=depth,
     )
@@ -220,6 +222,13 @@ def _grown(ports: Ports, group: GroupRow, dead: int, now_ms: int, marks: list[Sa
         marks.append(Sample(subject, MARK_MS, mark_ms, json.dumps({"dead": dead})))
     before = min((int(json.loads(sample.data)["dead"]) for sample in found), default=dead)
     return max(0, dead - before)
+
+
+def _lost(ports: Ports, group: GroupRow, now_ms: int) -> int:
+    """How many messages were given up within the last hour. Cost: a row for each time."""
+    since_ms = now_ms - GROWTH_SECONDS * 1000
+    found = ports.catalog.samples(f"lost:{group.id}", NOTED_MS, since_ms)
+    return sum(int(json.loads(sample.data)["lost"]) for sample in found)
 
 
 def _letters(ports: Ports, queue: QueueRow, group: GroupRow) -> tuple[dict[str, int], int]:

@@ -26,6 +26,7 @@ COMMANDS = {
     "explain": ("explain", "Tell where a message is, and what happens to it next."),
     "group": ("group", "Make, list, change and delete consumer groups."),
     "peek": ("peek", "Look at messages, with no effect on them."),
+    "pipe": ("pipe", "List the pipes of a queue, look for damage, and go on behind it."),
     "pop": ("pop", "Pop messages and write them to standard output."),
     "push": ("push", "Push lines, or whole files, as messages."),
     "queue": ("queue", "Make, list, show, change, pause, drain, purge and delete queues."),

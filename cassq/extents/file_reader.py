@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from cassq.extents.disk import PAGE, Disk, Words
 from cassq.extents.pipe_file import LAST_APPEND_MS, TURN_WANTED, published_end
 from cassq.extents.port import ExtentReader, Slice
-from cassq.frames import HEADER_SIZE, Frame, FrameError, Place, decode, frame_span, pipe_key
+from cassq.frames import (
+    HEADER_SIZE,
+    MAGIC,
+    Frame,
+    FrameError,
+    Place,
+    Span,
+    decode,
+    frame_span,
+    pipe_key,
+)
 from cassq.os_errors import explained
 
 _CHUNK_MIN = 64 * 1024
@@ -94,6 +104,52 @@ class FileReader(ExtentReader):
             if frame.base_seq != seq:
                 return Place(seq, pos)
             seq, pos = frame.end_seq, pos + frame.size
+
+    def after_damage(self, start: Place, end_seq: int) -> Place | None:
+        """Cost: the file is read from the damage to the next good frame, which is looked for first
+        where the damaged one's header says that it ends, then at each byte. Its checksum is seeded
+        with the key of the pipe: nothing else is taken for a frame."""
+        seq, pos = start.seq, start.pos or PAGE
+        size = self._disk.size(self._fd)
+        while (span := self._header(pos)) is not None and span.base_seq == seq:
+            after = self._header(pos + span.size)
+            if after is None or after.base_seq != seq + span.messages or after.base_seq >= end_seq:
+                break  # it may lie in what it says, too
+            seq, pos = after.base_seq, pos + span.size
+            if self._is_good(pos, seq, end_seq):
+                return Place(seq, pos)
+        while (pos := self._magic_after(pos, size)) >= 0:
+            if self._is_good(pos, seq + 1, end_seq):
+                return Place(self._frame_at_pos(pos).base_seq, pos)
+        return None
+
+    def _header(self, pos: int) -> Span | None:
+        """What a header at byte `pos` says, not verified; None when there is none."""
+        try:
+            return frame_span(self._disk.pread(self._fd, HEADER_SIZE, pos))
+        except FrameError:
+            return None
+
+    def _is_good(self, pos: int, least: int, end_seq: int) -> bool:
+        """Whether a whole frame stands at byte `pos`, with seqs from `least` on, below the end."""
+        try:
+            frame = self._frame_at_pos(pos)
+        except FrameError:
+            return False
+        return least <= frame.base_seq and frame.end_seq <= end_seq
+
+    def _magic_after(self, pos: int, size: int) -> int:
+        """Where a frame may begin next behind byte `pos`; -1: nowhere."""
+        at = pos + 1
+        while at < size:
+            chunk = self._disk.pread(self._fd, _CHUNK_MAX, at)
+            found = chunk.find(MAGIC)
+            if found >= 0:
+                return at + found
+            if len(chunk) < len(MAGIC):
+                break
+            at += len(chunk) - len(MAGIC) + 1
+        return -1
 
     def ask_turn(self) -> int:
         self.words[TURN_WANTED] = 1

@@ -62,6 +62,7 @@ SUFFIX = ".pipe"
 WORDS = ".page"
 DRAFT = ".draft"
 CREATE_TRIES = 20
+SEQ_MAX = (1 << 63) - 1
 
 
 def check_durability(durability: str) -> None:
@@ -71,6 +72,15 @@ def check_durability(durability: str) -> None:
             f"durability {durability!r} is unknown",
             hint="'disk' syncs before it acknowledges; 'os' survives a killed process only",
         )
+
+
+def _is_identity(page: bytes, pipe_id: str) -> bool:
+    """Whether a first page is whole, and this pipe's."""
+    try:
+        read_identity(page, pipe_id)
+    except CorruptionError:
+        return False
+    return True
 
 
 class FilesStore(ExtentStore):
@@ -212,6 +222,53 @@ class FilesStore(ExtentStore):
         finally:
             self._disk.close(fd)
 
+    def salvage_reader(self, pipe_id: str) -> FileReader:
+        fd = self._open(pipe_id)
+        try:
+            with translated(f"opening pipe {pipe_id}"):
+                return self._salvage(fd, pipe_id)
+        except BaseException:
+            self._disk.close(fd)
+            raise
+
+    def _salvage(self, fd: int, pipe_id: str) -> FileReader:
+        words = self._open_words(pipe_id)
+        earlier = words[BOOT] != self._boot
+        return FileReader(self._disk, fd, words, pipe_id, earlier_boot=earlier)
+
+    def missing_end(self, pipe_id: str, *, fence: bool = False) -> Place | None:
+        path = self.path(pipe_id).with_suffix(WORDS)
+        with translated(f"looking for pipe {pipe_id}"):
+            try:
+                fd = self._disk.open(path)
+            except FileNotFoundError:
+                return None
+            try:
+                if self._disk.size(fd) < PAGE:
+                    return None
+                words = self._disk.map_words(fd)
+            finally:
+                self._disk.close(fd)
+        if fence:
+            words[SEALED] = 1
+        return published_end(words)
+
+    def restore_identity(self, pipe_id: str, queue_name: str) -> bool:
+        fd = self._open(pipe_id)
+        try:
+            with translated(f"restoring the header of pipe {pipe_id}"):
+                page = self._disk.pread(fd, PAGE, 0)
+                if len(page) < PAGE or _is_identity(page, pipe_id):
+                    return False
+                reader = self._salvage(fd, pipe_id)
+                first = Place(0, PAGE)
+                if reader.walk(first) == first and reader.after_damage(first, SEQ_MAX) is None:
+                    return False  # nothing in it is this pipe's
+                self._write_page(fd, identity_page(pipe_id, queue_name))
+                return True
+        finally:
+            self._disk.close(fd)
+
     def abandoned(self, pipe_id: str) -> bool:
         try:
             fd = self._open(pipe_id)
@@ -301,7 +358,7 @@ class FilesStore(ExtentStore):
         except FileNotFoundError as exc:
             raise ExtentMissingError(
                 f"the file of pipe {pipe_id} is missing",
-                hint="restore it from a backup, or give its messages up with `cassq queue delete`",
+                hint="restore it from a backup, or give its messages up with `cassq pipe skip`",
                 retryable=False,
             ) from exc
         except OSError as exc:

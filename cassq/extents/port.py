@@ -122,6 +122,13 @@ class ExtentReader(abc.ABC):
         """The place right after `slices`, which were read from `start`."""
 
     @abc.abstractmethod
+    def after_damage(self, start: Place, end_seq: int) -> Place | None:
+        """The place of the first frame behind `start`, and below `end_seq`, that can be read;
+        None when there is none. start: where `read` told of damage: what lies between is lost.
+        For people who look into damage, not for the way of messages: see the store's for its cost.
+        """
+
+    @abc.abstractmethod
     def ask_turn(self) -> int:
         """Ask the writer for the next turn; returns boot milliseconds of its last append, as far
         as this process can tell."""
@@ -164,6 +171,20 @@ class ExtentStore(abc.ABC):
     @abc.abstractmethod
     def seal(self, pipe_id: str) -> Place:
         """Fence the writer and find the end that covers everything acknowledged, durably."""
+
+    def salvage_reader(self, pipe_id: str) -> ExtentReader:
+        """`reader`, whatever an extent says of itself: its frames alone tell whose they are."""
+        return self.reader(pipe_id)
+
+    def missing_end(self, pipe_id: str, *, fence: bool = False) -> Place | None:
+        """Where an extent that is missing ended, as far as anything left of it tells; None when
+        nothing does. fence: have its writer, if it still lives, go on in another."""
+        return None
+
+    def restore_identity(self, pipe_id: str, queue_name: str) -> bool:
+        """Where all that is damaged is what an extent says of itself, and its frames are its own,
+        write that anew; whether it was. Cost: as `ExtentReader.after_damage`."""
+        return False
 
     @abc.abstractmethod
     def abandoned(self, pipe_id: str) -> bool:

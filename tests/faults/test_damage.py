@@ -171,7 +171,7 @@ def test_looking_works_beside_a_damaged_pipe(
     queue.create_group("new", start="now")
     reap(client)
     assert not queue.audit().balanced
-    client.delete_queue("jobs")  # what the hint says: give the messages up
+    client.delete_queue("jobs")  # which gives the messages up
     assert client.queues() == []
 
 

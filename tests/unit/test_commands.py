@@ -37,6 +37,7 @@ def test_every_noun_is_there() -> None:
         sidecar-check sidecar-drain sidecar-forget
         spark-archive spark-audit spark-replay spark-rollup spark-dead-letters
         spill-status spill-forward
+        pipe-list pipe-show pipe-skip
         dead-list dead-peek dead-merge dead-purge dead-export dead-import
     """
     found = {leaf.command_path.removeprefix("cassq ").replace(" ", "-") for leaf in LEAVES}

@@ -259,7 +259,8 @@ def _key(row: Retired) -> tuple[str, str]:
 
 
 def _retired(row: Row) -> Retired:
-    return Retired(*row[:9], lost=row[9] or 0)  # of older rows none is known
+    values = [*row[:9], row[9] or 0]  # of older rows it is not known
+    return Retired(*values)
 
 
 def _added(*parts: Iterable[RetiredSum]) -> list[RetiredSum]:

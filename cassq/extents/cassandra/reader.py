@@ -155,6 +155,27 @@ class CassandraReader(ExtentReader):
             return end_place(bucket, seq)
         return Place(seq, position(bucket, base))
 
+    def after_damage(self, start: Place, end_seq: int) -> Place | None:
+        """Cost: a read of the keys of each bucket from the damage on, and one of each frame that is
+        tried."""
+        first, _ = bucket_and_seq(start.pos)
+        for bucket in range(first, self._looked_up().buckets):
+            values = (self._head.extent, bucket, start.seq, end_seq)
+            for base, part in self._cql.read(statements.NEXT_FRAMES, values):
+                if part == 0 and self._is_good(bucket, base):
+                    return Place(base, position(bucket, base))
+        return None
+
+    def _is_good(self, bucket: int, base: int) -> bool:
+        """Whether a whole frame begins there."""
+        self._ahead, self._frame, self._coming = {}, None, None
+        try:
+            self._load(bucket, base, base + 1, 1)
+            self._decoded(base)
+        except FrameError:
+            return False
+        return True
+
     def close(self) -> None:
         self._ahead.clear()
         self._frame = self._coming = None

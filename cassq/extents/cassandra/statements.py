@@ -102,6 +102,11 @@ FIND_FRAME = """
 SELECT base_seq FROM frames WHERE extent = ? AND bucket = ? AND base_seq <= ?
 ORDER BY base_seq DESC LIMIT 1
 """
+# Where frames begin behind a seq, when what stands at it is damaged. Bounded by the bucket.
+NEXT_FRAMES = """
+SELECT base_seq, part FROM frames
+WHERE extent = ? AND bucket = ? AND base_seq > ? AND base_seq < ?
+"""
 # A bucket, removed whole.
 DROP_BUCKET = f"""
 DELETE FROM frames USING TIMESTAMP {FOREVER} WHERE extent = ? AND bucket = ?

@@ -138,6 +138,17 @@ class SidecarReader(ExtentReader):
         seq = frame.base_seq + last
         return Place(seq, seq if last == frame.count else frame.base_seq)
 
+    def after_damage(self, start: Place, end_seq: int) -> Place | None:
+        """Cost: a request to each replica for every message that is lost: none of them can tell
+        where a damaged frame ends."""
+        for seq in range(start.seq + 1, end_seq):
+            try:
+                frame = self._loaded(seq, end_seq, 1)
+            except FrameError:
+                continue
+            return Place(frame.base_seq, frame.base_seq)
+        return None
+
     def close(self) -> None:
         self._slice, self._frame = _NOTHING, None
         self._ahead.drop()

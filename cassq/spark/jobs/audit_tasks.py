@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from cassq.audit import LOOKS_MAX, Walked, misplaced, read_through
+from cassq.audit import LOOKS_MAX, Walked, misplaced, walk_through
 from cassq.catalog.rows import Cursor, GroupRow, PipeRow
 from cassq.errors import CorruptionError
 from cassq.extents.port import ExtentMissingError
@@ -105,11 +105,4 @@ def walks(url: str, parts: Iterable[Part]) -> Iterator[Walked]:
 
 def walk(ports: Ports, piece: Piece) -> Walked:
     """Read every frame of a piece."""
-    try:
-        reader = ports.store.reader(piece.pipe_id)
-    except (ExtentMissingError, CorruptionError) as exc:
-        return Walked(piece.pipe_id, 0, 0, exc.message, exc.message)
-    try:
-        return read_through(reader, piece.pipe_id, piece.start, piece.end_seq)
-    finally:
-        reader.close()
+    return walk_through(ports, piece.pipe_id, piece.start, piece.end_seq)
