@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+from cassq.catalog.cover import fault
 from cassq.catalog.port import Catalog
 from cassq.catalog.rows import (
     Claim,
@@ -41,6 +42,7 @@ from cassq.sealing import end_of, known_end, sealed_end
 from cassq.stats import GroupStats, GroupView, add_pipe, add_retired, version_of, view_of
 
 WALK_MESSAGES = 65_536
+MENDED = "`cassq reap` mends that, and loses nothing"
 FORWARD = "`cassq pipe show` tells what going on behind it costs"
 # The parts that add up to what was pushed for a group.
 LEDGER = (
@@ -275,16 +277,12 @@ def _check_cover(
     audit: Audit, group: GroupRow, pipe: PipeRow, count: int, cursor: Cursor, rows: Sequence[Claim]
 ) -> None:
     """Claim rows are disjoint and cover `[ack, chain)`, and nothing is claimed past the end."""
-    at = cursor.ack.seq
+    if why := fault(cursor, rows):
+        audit.find(f"group {group.name} is wedged in pipe {pipe.id}: {why}; {MENDED}")
+        return
     for row in rows:
-        if row.start != at or row.end <= row.start:
-            audit.find(f"group {group.name}, pipe {pipe.id}: no claim row covers seq {at}")
-            return
         if row.acked - RangeSet.run(row.start, row.end):
-            audit.find(f"group {group.name}, pipe {pipe.id}: acks outside the claim at {at}")
-        at = row.end
-    if at != cursor.chain.seq:
-        audit.find(f"group {group.name}, pipe {pipe.id}: no claim row covers seq {at}")
+            audit.find(f"group {group.name}, pipe {pipe.id}: acks outside the claim at {row.start}")
     if cursor.chain.seq > count:
         audit.find(
             f"group {group.name} has claimed {counted(cursor.chain.seq, 'message')}"

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from cassq import claims
 from cassq.advancing import TRIES_MAX, Advancer, Wish
+from cassq.catalog.cover import fault, wedged
 from cassq.catalog.rows import Claim, ClaimState, Cursor, GroupRow, QueueRow
 from cassq.errors import CassqError, CorruptionError
 from cassq.expiry import Expiry
@@ -370,6 +371,9 @@ class Claimer:
         for _ in range(TRIES_MAX):
             all_acked = cursor.ack.seq == cursor.chain.seq
             rows = [] if all_acked else self._catalog.claims(cursor.group_id, cursor.pipe_id)
+            if why := fault(cursor, rows):
+                self._check_cover(cursor.pipe_id, why)
+                return []
             row = next((row for row in rows if row.state is not ClaimState.DONE), None)
             if row is None:
                 wish = Wish(self.name, holder, limit, self._welcome)
@@ -387,6 +391,13 @@ class Claimer:
             elif not self._expired(row, cursor.epoch):
                 return self._take(row, limit, holder, lock, cursor.epoch)
         return []
+
+    def _check_cover(self, pipe_id: str, why: str) -> None:
+        """Claims that do not fit their cursor were read while they changed, or are wedged: nothing
+        passes what none of them covers. Raises CorruptionError. Cost: two reads."""
+        cursor = self._catalog.cursor(self._group().id, pipe_id)
+        if cursor is not None and fault(cursor, self._catalog.claims(cursor.group_id, pipe_id)):
+            raise wedged(pipe_id, why)
 
     def _take(self, row: Claim, limit: int, holder: Holder, lock: Lock, epoch: int) -> list[Found]:
         """Take the free row at the head, read before it is taken."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from cassq import claims
 from cassq.bundles import Piece
+from cassq.catalog.cover import fault, wedged
 from cassq.catalog.port import Catalog
 from cassq.catalog.rows import Claim
 from cassq.errors import CorruptionError
@@ -70,6 +71,7 @@ class Retaker:
         self._name = name
         self._version = version
         self.remnants: Remnants = Remnants()
+        self._refused: set[str] = set()  # versions of rows that could not be taken
 
     def retake(
         self, due: Sequence[Claim], limit: int, holder: Holder, timeout_ms: int, *, joint: bool
@@ -92,8 +94,21 @@ class Retaker:
             mine.append((held, pieces))
         done = self._catalog.replace_many(changes)
         got = [claim for claim, ok in zip(mine, done, strict=True) if ok]
+        self._note_refused([row for (row, _), ok in zip(changes, done, strict=True) if not ok])
         more = len(chosen) < len(due) or chosen[-1].until.seq < chosen[-1].row.end
         return into_holdings(got, holder, now_ms), more
+
+    def _note_refused(self, rows: Sequence[Claim]) -> None:
+        """A row that is refused as it was once before is not another's by now: see whether the
+        claims of its pipe are whole. Cost: then two reads."""
+        for row in rows:
+            if row.version not in self._refused:
+                continue
+            cursor = self._catalog.cursor(row.group_id, row.pipe_id)
+            there = self._catalog.claims(row.group_id, row.pipe_id)
+            if cursor is not None and (why := fault(cursor, there)):
+                self._window.set_aside(row.pipe_id, wedged(row.pipe_id, why))
+        self._refused = {row.version for row in rows}
 
     def _choose(self, due: Sequence[Claim], limit: int) -> list[Chosen]:
         """The rows that are taken together: those in which a poisonous message may be stand

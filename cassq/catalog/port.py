@@ -236,6 +236,15 @@ class Catalog(WritePort, SidecarPort):
         """
 
     @abc.abstractmethod
+    def mend(
+        self, cursor: Cursor, old: Sequence[Claim], new: Sequence[Claim], chain: Place
+    ) -> bool:
+        """Put `new` in the place of `old`, which are all the rows of a (group, pipe), durably, and
+        the chain's end where `new` ends; if cursor and rows are still as they were read. Raises the
+        cursor's epoch. Done rows at the front move the ack offset and are removed.
+        """
+
+    @abc.abstractmethod
     def replace_many(
         self, changes: Sequence[tuple[Claim, Sequence[Claim]]], *, epoch: int | None = None
     ) -> list[bool]:
@@ -350,6 +359,12 @@ class Catalog(WritePort, SidecarPort):
     @abc.abstractmethod
     def due_groups(self, now_ms: int, queue_ids: Collection[str] | None = None) -> list[GroupRow]:
         """The groups of these queues (None: of all) for which `due` may give something."""
+
+    @abc.abstractmethod
+    def wedged(self, queue_ids: Collection[str] | None = None) -> list[tuple[str, str]]:
+        """(group, pipe) of these queues (None: of all) whose claim rows seem to have gaps, or to
+        overlap, see `cassq.catalog.cover`. Cost: their cursors in live pipes, and their open
+        claims; nothing of retired pipes."""
 
     @abc.abstractmethod
     def overdue(self, group_id: str, now_ms: int, deliveries: int, limit: int) -> list[Claim]:

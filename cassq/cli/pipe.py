@@ -104,10 +104,11 @@ def show(ctx: click.Context, pipe_id: str) -> None:
 def skip(ctx: click.Context, pipe_id: str, dry_run: bool, yes: bool) -> None:
     """Go on behind the damage in a pipe, and give up what cannot be read.
 
-    What can be read is delivered. What is lost is put on record, for ever, for each consumer group that there is now and has not
-    had it: stats, audit, explain and an alert count it. Shows what it costs and asks first; without
-    a terminal --yes is needed. A pipe that is still written is sealed; its pusher goes on in
-    another. Consumers keep what is in their hands: skip the pipe again when they are done with it.
+    What can be read is delivered. What cannot is put on record as lost, for ever, for each consumer
+    group that there is now and has not had it: stats, audit, explain and an alert count it. Shows
+    what it costs and asks first; without a terminal --yes is needed. A pipe that is still written
+    is sealed; its pusher goes on in another. Consumers keep what is in their hands: skip the pipe
+    again when they are done with it.
 
     If the damage can be undone (a file or a sidecar that is only away, a backup), do that instead:
     what was given up stays so.

@@ -6,6 +6,7 @@ file of this package is one pass:
 
 - seal: pipes whose owner is gone, or whose lease stood still for its whole length
 - rollback: expired claims are freed, cut up if lost twice; spent messages become dead letters
+- mend: groups whose claim rows have gaps, or overlap
 - retire: sealed pipes that every group has acked; their files are removed
 - expire: messages that are too old or too many, where nobody pops or pushes
 - scale: how many pipes of a queue are to be open side by side
@@ -33,6 +34,7 @@ from cassq.ports import Ports
 from cassq.reaper.actions import DONE, FAILED, PLANNED, VOID, Action, Pass, Scope
 from cassq.reaper.alert import Alert
 from cassq.reaper.expire import Expire
+from cassq.reaper.mend import Mend
 from cassq.reaper.repair import Repair
 from cassq.reaper.retire import Retire
 from cassq.reaper.rollback import Rollback
@@ -71,6 +73,7 @@ class Reaper:
         self._repair = Repair(ports, lambda: self.patience)
         passes: list[Pass] = [
             Seal(ports),
+            Mend(ports),
             Rollback(ports, bury),
             Retire(ports),
             Expire(ports, bury),

@@ -244,6 +244,38 @@ def plan_claim(
     return step
 
 
+def plan_mend(
+    known: Known, cursor: Cursor, old: Sequence[Claim], new: Sequence[Claim], chain: Place
+) -> Step | None:
+    """Put new rows in the place of all there are, if cursor and rows are still as they were read.
+    Only those that change are written. None: it does not fit together."""
+    here = known.cursor
+    if here is None or here != cursor:
+        return Step(None, [False])
+    rows = cql.joined(known.rows[start] for start in known.starts)
+    if [(row.start, row.version) for row in rows] != [(row.start, row.version) for row in old]:
+        return Step(None, [False])
+    stay = {row.start: row.version for row in new}
+    edit = Edit(known, replace(cursor, chain=chain, epoch=cursor.epoch + 1))
+    edit.batch.sets += [("chain_seq", chain.seq), ("chain_pos", chain.pos)]
+    edit.batch.sets.append(("epoch", cursor.epoch + 1))
+    edit.batch.conditions += [("epoch =", cursor.epoch), ("chain_seq =", cursor.chain.seq)]
+    for start, row in list(known.rows.items()):
+        if stay.get(start) != row.version:
+            edit.remove(row)
+    for row in new:
+        there = known.rows.get(row.start)
+        if there is None or there != row:  # joined done rows have the version of the first
+            if there is not None:
+                edit.remove(there)
+            edit.put[row.start] = row
+    if not edit.finish():
+        return None
+    if not any(term.startswith("ack_seq") for term, _ in edit.batch.conditions):
+        edit.batch.conditions.append(("ack_seq =", cursor.ack.seq))
+    return edit.step([True])
+
+
 def plan_fence(known: Known, cursor: Cursor, owner: str) -> Step:
     """Raise the epoch, if the cursor stands where it is known to."""
     here = known.cursor

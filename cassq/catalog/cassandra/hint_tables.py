@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from cassq.catalog.cassandra.claim_rows import CLOSED, joined
 from cassq.catalog.cassandra.due_tables import DueTables
 from cassq.catalog.cassandra.pipe_tables import PipeTables
+from cassq.catalog.cover import fault
 from cassq.catalog.rows import Claim, ClaimState, GroupRow, PipeRow, PipeState, QueueRow
 from cassq.cql import settled
 
@@ -63,6 +65,19 @@ class HintTables(PipeTables, DueTables):
         }
         due = {row.group_id for row in self._due(sorted(groups), now_ms)}
         return [groups[group_id] for group_id in sorted(due)]
+
+    def wedged(self, queue_ids: Collection[str] | None = None) -> list[tuple[str, str]]:
+        """Cost: a read a queue side by side, then as `next_due_ms` for all groups together: what
+        is remembered is looked through."""
+        answers = self._queues_and_groups(self._scope(queue_ids))
+        groups = [group.id for queue, some in answers if queue is not None for group in some]
+        found: list[tuple[str, str]] = []
+        for known in self._looked_at(groups, None, ()):
+            with known.lock:
+                cursor, rows = known.cursor, [known.rows[start] for start in known.starts]
+            if cursor is not None and cursor.chain.seq != CLOSED and fault(cursor, joined(rows)):
+                found.append(known.key)
+        return found
 
     def overdue(self, group_id: str, now_ms: int, deliveries: int, limit: int) -> list[Claim]:
         """Cost: as `due`."""

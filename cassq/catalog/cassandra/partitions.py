@@ -18,6 +18,7 @@ from cassq.catalog.cassandra.claim_plans import Change, Step, plan_replace
 from cassq.catalog.cassandra.claim_rows import Key
 from cassq.catalog.cassandra.known import Known, Memory, Request
 from cassq.catalog.cassandra.parts import Parts
+from cassq.catalog.cover import fault, wedged
 from cassq.cql import Row
 from cassq.errors import BackendError, BackendTimeoutError, CassqError
 from cassq.ids import Ids
@@ -140,7 +141,9 @@ class _Change:
                     return step
                 if step.final and not self.unsure:
                     return Step(None, [False] * len(step.results), sure=False)
-            self._catalog._load(self._known, serial=bool(self._tries))
+            elif fresh and not self.unsure:
+                self._check_cover()
+            self._catalog._load(self._known, serial=fresh or bool(self._tries))
             fresh = True
             written = self._looked_up() if self.unsure else None
             if written is not None:
@@ -149,6 +152,13 @@ class _Change:
             f"others change the claims of pipe {self._known.key[1]} all the time",
             hint="try again; fewer poppers on one pipe, or larger claims, get further",
         )
+
+    def _check_cover(self) -> None:
+        """Nothing can be planned over rows that were just read: see that they are whole."""
+        known = self._known
+        rows = cql.joined(known.rows[start] for start in known.starts)
+        if known.cursor is not None and (why := fault(known.cursor, rows)):
+            raise wedged(known.key[1], why)
 
     def _write(self, step: Step) -> bool:
         """Whether it was applied, as far as the answer tells."""

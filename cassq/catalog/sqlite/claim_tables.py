@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 
+from cassq.catalog.cover import wedged
 from cassq.catalog.port import Catalog
 from cassq.catalog.rows import Claim, ClaimState, Cursor, Move, Reason, Removed
 from cassq.catalog.sqlite.database import Database, Row
@@ -66,6 +67,13 @@ FIRST = (
     "SELECT start_seq, end_seq, pos, state FROM claims WHERE group_id = ? AND pipe_id = ?"
     " ORDER BY start_seq LIMIT 1"
 )
+# The cursor that is mended, if it is still as it was read: by key.
+MEND = (
+    "UPDATE cursors SET chain_seq = ?, chain_pos = ?, epoch = epoch + 1 WHERE group_id = ?"
+    " AND pipe_id = ? AND ack_seq = ? AND chain_seq = ? AND epoch = ?"
+)
+VERSIONS = "SELECT version FROM claims WHERE group_id = ? AND pipe_id = ? ORDER BY start_seq"
+DROP_CLAIMS = "DELETE FROM claims WHERE group_id = ? AND pipe_id = ?"
 MOVE_ACK = "UPDATE cursors SET ack_seq = ?, ack_pos = ? WHERE group_id = ? AND pipe_id = ?"
 # A removal is written once; the same again is the same fact.
 ADD_REMOVED = (
@@ -189,7 +197,11 @@ class ClaimTables(Catalog):
             )
             if moved.rowcount != 1:
                 return False
-            tx.executemany(ADD_CLAIM, map(_claim_values, rows))
+            try:
+                tx.executemany(ADD_CLAIM, map(_claim_values, rows))
+            except sqlite3.IntegrityError as exc:
+                why = f"a claim row covers seq {cursor.chain.seq}, or more, which was not claimed"
+                raise wedged(cursor.pipe_id, why) from exc
             if removed:
                 tx.executemany(ADD_REMOVED, map(_removed_values, removed))
             done = [row for row in rows if row.state is ClaimState.DONE]
@@ -253,6 +265,24 @@ class ClaimTables(Catalog):
                 self._advance(tx, old.group_id, old.pipe_id)
             return done
 
+    def mend(
+        self, cursor: Cursor, old: Sequence[Claim], new: Sequence[Claim], chain: Place
+    ) -> bool:
+        key = (cursor.group_id, cursor.pipe_id)
+        before = (cursor.ack.seq, cursor.chain.seq, cursor.epoch)
+        with self._db.lock, self._db.write(synced=True) as tx:
+            there = [version for (version,) in tx.execute(VERSIONS, key).fetchall()]
+            if there != [row.version for row in old]:
+                return False
+            if tx.execute(MEND, (*chain, *key, *before)).rowcount != 1:
+                return False
+            tx.execute(DROP_CLAIMS, key)
+            tx.executemany(ADD_CLAIM, map(_claim_values, new))
+            done = [row for row in new if row.state is ClaimState.DONE]
+            if done:
+                self._settle_done(tx, done)
+            return True
+
     def replace_many(
         self, changes: Sequence[tuple[Claim, Sequence[Claim]]], *, epoch: int | None = None
     ) -> list[bool]:
@@ -278,11 +308,23 @@ class ClaimTables(Catalog):
             changed = tx.execute(DROP_CLAIM, (*key, old.version))
         if changed.rowcount != 1:
             return False
-        if not whole:
-            tx.executemany(ADD_CLAIM, map(_claim_values, pieces))
+        if not whole and not self._add(tx, old, pieces):
+            return False
         for piece in pieces:
             if piece.state is ClaimState.DONE:
                 self._merge_left(tx, piece)
+        return True
+
+    def _add(self, tx: sqlite3.Connection, old: Claim, pieces: Sequence[Claim]) -> bool:
+        """Insert rows in the place of one that was dropped; False, and it is back, where another
+        row is in the way: nothing that is wrong with one claim may cost another its ack."""
+        try:
+            tx.executemany(ADD_CLAIM, map(_claim_values, pieces))
+        except sqlite3.IntegrityError:
+            key = (old.group_id, old.pipe_id)
+            tx.executemany(DROP_CLAIM, [(*key, piece.start, piece.version) for piece in pieces])
+            tx.execute(ADD_CLAIM, _claim_values(old))
+            return False
         return True
 
     def _merge_left(self, tx: sqlite3.Connection, piece: Claim) -> None:
@@ -303,21 +345,24 @@ class ClaimTables(Catalog):
             tx.execute(f"UPDATE claims SET end_seq = ? WHERE {_KEY}", (end, *key, start))
 
     def _advance(self, tx: sqlite3.Connection, group_id: str, pipe_id: str) -> None:
-        """Move the ack offset over done rows at the front, and remove them."""
+        """Move the ack offset over done rows at the front, and remove them; never over what no row
+        covers."""
         key = (group_id, pipe_id)
         first = tx.execute(FIRST, key).fetchone()
-        moved = False
-        while first and first[3] == ClaimState.DONE:
-            tx.execute(f"DELETE FROM claims WHERE {_KEY}", (*key, first[0]))
-            moved = True
-            first = tx.execute(FIRST, key).fetchone()
-        if not moved:
+        if not first or first[3] != ClaimState.DONE:
             return
-        if first:
-            place = Place(first[0], first[2])
-        else:
-            row = tx.execute(CURSOR, key).fetchone()
-            place = Place(row[4], row[5])
+        row = tx.execute(CURSOR, key).fetchone()
+        place, chain = Place(row[2], row[3]), Place(row[4], row[5])
+        if first[0] != place.seq:
+            return
+        while first and first[3] == ClaimState.DONE and first[0] == place.seq:
+            tx.execute(f"DELETE FROM claims WHERE {_KEY}", (*key, first[0]))
+            place = Place(first[1], first[2])
+            first = tx.execute(FIRST, key).fetchone()
+        if first and first[0] == place.seq:
+            place = Place(place.seq, first[2])
+        elif place.seq == chain.seq:
+            place = chain
         tx.execute(MOVE_ACK, (*place, *key))
 
     def intend(

@@ -64,6 +64,29 @@ WHERE group_id = ?1 AND due_ms <= ?2 AND state < 2
         OR instr(failure, '"leaving":'))
 ORDER BY state, due_ms, pipe_id, start_seq LIMIT ?4"""
 
+# Whether the rows of a cursor `c` overlap, or do not cover what lies between ack and chain: a range
+# of their primary key.
+_WEDGED = """
+(coalesce((SELECT k.end_seq FROM claims k WHERE k.group_id = c.group_id AND k.pipe_id = c.pipe_id
+    ORDER BY k.start_seq DESC LIMIT 1), c.ack_seq) <> c.chain_seq
+OR EXISTS (SELECT 1 FROM (
+    SELECT k.start_seq, k.end_seq, lag(k.end_seq) OVER (ORDER BY k.start_seq) AS last_seq
+    FROM claims k WHERE k.group_id = c.group_id AND k.pipe_id = c.pipe_id) AS r
+    WHERE r.end_seq <= r.start_seq OR r.start_seq <> coalesce(r.last_seq, c.ack_seq)))"""
+# A chunk of all cursors: a range of the key. Those of retired pipes are gone.
+WEDGED = f"""
+SELECT c.group_id, c.pipe_id FROM cursors c
+WHERE (c.group_id, c.pipe_id) > (?1, ?2) AND (c.group_id, c.pipe_id) <= (?3, ?4) AND {_WEDGED}"""
+# Where a chunk ends.
+CURSORS_END = """
+SELECT group_id, pipe_id FROM (SELECT group_id, pipe_id FROM cursors
+    WHERE (group_id, pipe_id) > (?1, ?2) ORDER BY group_id, pipe_id LIMIT ?3)
+ORDER BY group_id DESC, pipe_id DESC LIMIT 1"""
+# The same of some queues: ranges of the key, one for each of their groups.
+WEDGED_OF = f"""
+SELECT c.group_id, c.pipe_id FROM json_each(?1) q CROSS JOIN groups g ON g.queue_id = q.value
+CROSS JOIN cursors c ON c.group_id = g.id WHERE {_WEDGED}"""
+
 # Queues with limits: their partial index. The condition is the index's, word for word.
 LIMITED = f"""
 SELECT {QUEUE_COLUMNS} FROM queues INDEXED BY queues_limited WHERE deleted = 0 AND (
@@ -136,6 +159,18 @@ class HintTables(Catalog):
 
     def live_queues(self) -> list[str]:
         return [queue_id for (queue_id,) in self._db.read(LIVE_QUEUES)]
+
+    def wedged(self, queue_ids: Collection[str] | None = None) -> list[tuple[str, str]]:
+        if queue_ids is not None:
+            rows = self._db.read(WEDGED_OF, (json.dumps(list(queue_ids)),))
+            return [(group_id, pipe_id) for group_id, pipe_id in rows]
+        found: list[tuple[str, str]] = []
+        last = ("", "")
+        while ends := self._db.read(CURSORS_END, (*last, _CHUNK)):
+            end = (ends[0][0], ends[0][1])
+            found += [(row[0], row[1]) for row in self._db.read(WEDGED, (*last, *end))]
+            last = end
+        return found
 
     def overdue(self, group_id: str, now_ms: int, deliveries: int, limit: int) -> list[Claim]:
         rows = self._db.read(OVERDUE, (group_id, now_ms, deliveries, limit))

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from cassq.audit import LOOKS_MAX, Walked, misplaced, walk_through
+from cassq.audit import LOOKS_MAX, MENDED, Walked, misplaced, walk_through
+from cassq.catalog.cover import fault
 from cassq.catalog.rows import Cursor, GroupRow, PipeRow
 from cassq.errors import CorruptionError
 from cassq.extents.port import ExtentMissingError
@@ -88,6 +89,8 @@ def _joined(ports: Ports, group: GroupRow, pipe: PipeRow, cursors: Mapping[str, 
 
 def _look(ports: Ports, pipe: PipeRow, view: GroupView) -> Joined:
     found = joined(view, ports.catalog.now_ms())
+    if view.cursor is not None and (why := fault(view.cursor, view.rows)):
+        found.findings.append(f"wedged, {why}; {MENDED}")
     astray = misplaced(ports, pipe, [move for move in view.moves if move.settled])
     found.findings += bounded(astray, MISPLACED_MAX)
     return found
