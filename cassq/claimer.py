@@ -371,9 +371,8 @@ class Claimer:
         for _ in range(TRIES_MAX):
             all_acked = cursor.ack.seq == cursor.chain.seq
             rows = [] if all_acked else self._catalog.claims(cursor.group_id, cursor.pipe_id)
-            if why := fault(cursor, rows):
-                self._check_cover(cursor.pipe_id, why)
-                return []
+            if fault(cursor, rows):
+                self._check_cover(cursor.pipe_id)  # or the ack offset has moved since
             row = next((row for row in rows if row.state is not ClaimState.DONE), None)
             if row is None:
                 wish = Wish(self.name, holder, limit, self._welcome)
@@ -392,11 +391,14 @@ class Claimer:
                 return self._take(row, limit, holder, lock, cursor.epoch)
         return []
 
-    def _check_cover(self, pipe_id: str, why: str) -> None:
-        """Claims that do not fit their cursor were read while they changed, or are wedged: nothing
-        passes what none of them covers. Raises CorruptionError. Cost: two reads."""
+    def _check_cover(self, pipe_id: str) -> None:
+        """Nothing passes what no claim row covers: raises CorruptionError if that is so. Cost: two
+        reads."""
         cursor = self._catalog.cursor(self._group().id, pipe_id)
-        if cursor is not None and fault(cursor, self._catalog.claims(cursor.group_id, pipe_id)):
+        if cursor is None:
+            return
+        why = fault(cursor, self._catalog.claims(cursor.group_id, pipe_id))
+        if why:
             raise wedged(pipe_id, why)
 
     def _take(self, row: Claim, limit: int, holder: Holder, lock: Lock, epoch: int) -> list[Found]:

@@ -17,11 +17,12 @@ from typing import NamedTuple
 from cassq import claims
 from cassq.catalog.cover import fault
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import Claim, ClaimState, Cursor, Reason
+from cassq.catalog.rows import Claim, ClaimState, Cursor, PipeRow, Reason
 from cassq.frames import Place
 from cassq.ports import Ports
+from cassq.queues import rules_of
 from cassq.ranges import EMPTY, RangeSet
-from cassq.sealing import live_pipe
+from cassq.sealing import live_pipe, seen_end
 from cassq.timers import runs_between
 
 TRIES_MAX = 8
@@ -65,7 +66,8 @@ def mend(ports: Ports, group_id: str, pipe_id: str) -> str | None:
             _under_way(catalog, cursor),
             fill if pipe.timer_ms is not None else _at_once,
             ports.ids.version,
-            None if pipe.end is None else pipe.end.seq,
+            seen_end(ports.store, pipe),
+            _counted(catalog, pipe, group_id),
         )
         if catalog.mend(cursor, rows, planned.rows, planned.chain):
             told = f"{why}: {planned.freed} messages are delivered again"
@@ -80,16 +82,18 @@ def plan(
     under_way: Mapping[int, str],
     fill: Fill,
     version: claims.Version,
-    end_seq: int | None = None,
+    end_seq: int,
+    deliveries: int = 0,
 ) -> Mend:
     """Rows that cover what they must, most of them as they were. Pure, but for `fill`.
 
     on_record: seqs that were removed or moved. under_way: seqs whose move is neither settled nor
-    withdrawn, and the failure record that has it finished. end_seq: of a sealed pipe.
+    withdrawn, and the failure record that has it finished. end_seq: the pipe holds so many
+    messages, as far as can be seen. deliveries: what no row covers was delivered so often.
     """
     ack = cursor.ack.seq
     last = max([cursor.chain.seq, ack, *(row.end for row in rows)])
-    last = last if end_seq is None else min(last, max(end_seq, cursor.chain.seq, ack))
+    last = min(last, max(end_seq, cursor.chain.seq, ack))
     done = on_record | _acked(rows)
     covered, doubled = EMPTY, EMPTY
     found: list[Claim] = []
@@ -100,12 +104,25 @@ def plan(
         covered |= span
     freed = 0
     for start, end in (RangeSet.run(ack, last) - covered).ranges:
-        new = _uncovered(cursor, start, end, done, under_way, fill, rows, version)
+        new = [
+            replace(row, deliveries=deliveries) if row.state is ClaimState.FREE else row
+            for row in _uncovered(cursor, start, end, done, under_way, fill, rows, version)
+        ]
         freed += sum(row.left_count for row in new if row.state is not ClaimState.DONE)
         found += new
     found.sort(key=lambda row: row.start)
     chain = cursor.chain if last == cursor.chain.seq else Place(last, _pos(rows, cursor, last))
     return Mend(found, chain, freed, len(doubled))
+
+
+def _counted(catalog: Catalog, pipe: PipeRow, group_id: str) -> int:
+    """How often messages that no row covers were delivered, as far as anything tells: they were
+    claimed, unless they were only scheduled. But nothing is given up that may not have been."""
+    queue = catalog.queue_by_id(pipe.queue_id)
+    group = next((row for row in catalog.groups(pipe.queue_id) if row.id == group_id), None)
+    if pipe.timer_ms is not None or queue is None or group is None:
+        return 0
+    return min(1, rules_of(queue.policy, group.policy).max_deliveries - 1)
 
 
 def _rank(row: Claim) -> tuple[object, ...]:
@@ -159,8 +176,8 @@ def _uncovered(
     rows: Sequence[Claim],
     version: claims.Version,
 ) -> list[Claim]:
-    """Rows for what none covers: done what is on record, free the rest, never delivered as far as
-    anything tells. What is on its way elsewhere stands alone, for that to be finished first."""
+    """Rows for what none covers: done what is on record, free the rest. What is on its way
+    elsewhere stands alone, for that to be finished first."""
     whole = RangeSet.run(start, end)
     pos = _pos(rows, cursor, start)
     pattern = replace(claims.unclaimed(cursor, Place(end, pos), version), pos=pos)

@@ -289,7 +289,7 @@ class Ledger:
     def _check_totals(self, pipe_id: str, queue_id: str) -> None:
         """The totals that the catalog keeps of a pipe are what became of its messages."""
         for group_id, pushed, *told in self._rows(
-            "SELECT group_id, pushed, dead, expired, purged, merged FROM retired"
+            "SELECT group_id, pushed, dead, expired, purged, merged, lost FROM retired"
             " WHERE pipe_id = ? AND queue_id = ?",
             (pipe_id, queue_id),
         ):

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from cassq.catalog.rows import Claim, ClaimState, Cursor
+from cassq.frames import Place
 from cassq.reaper import Reaper
 from tests.simulation import wrong_parts
 from tests.simulation.client import SteppedClient
@@ -27,9 +29,12 @@ from tests.simulation.world import World
 
 SEED = 11
 FUEL = 1 << 40
-PASSES = ("seal", "rollback", "retire", "expire", "scale", "rollup", "sweep")
+PASSES = ("seal", "mend", "rollback", "retire", "expire", "scale", "rollup", "sweep")
 # What there is nothing to do for in what this crowd leaves, or always is.
 IDLE = ("scale", "rollup")
+
+
+_ROW = " WHERE group_id = ? AND pipe_id = ? AND start_seq = ?"
 
 
 class TracedDisk(SimDisk):
@@ -100,6 +105,8 @@ class Wreck(World):
             scheduler.clock.advance(60.0)
         if self._name == "sweep":
             self._leave_files()
+        if self._name == "mend":
+            self._wedge()
         self.commits.keeping = self._cut
         reaper = scheduler.start("reaper", self._reap_until)
         self._run_all()
@@ -119,6 +126,21 @@ class Wreck(World):
         client.ports.store.drop = lambda pipe_ids: None  # type: ignore[method-assign]
         client.ports.catalog.forget_pipes = lambda pipe_ids: None  # type: ignore[method-assign]
         self._reap(client, ("seal", "rollback", "retire"))
+
+    def _wedge(self) -> None:
+        """Take claim rows away, and have others reach into what follows them, as a transaction that
+        was entered twice has done. What goes was delivered once: how often goes with it."""
+        database = self.commits.connection
+        rows = database.execute(
+            "SELECT group_id, pipe_id, start_seq, end_seq, deliveries FROM claims"
+            " ORDER BY pipe_id, group_id, start_seq"
+        ).fetchall()
+        for number, (group_id, pipe_id, start, end, deliveries) in enumerate(rows):
+            key = (group_id, pipe_id, start)
+            if number % 2 == 0 and deliveries == 1:
+                database.execute("DELETE FROM claims" + _ROW, key)
+            else:
+                database.execute("UPDATE claims SET end_seq = ?" + _ROW, (end + 1, *key))
 
     def _reap(self, client: SteppedClient, only: Collection[str], **how: bool) -> list[Any]:
         return client.reaper.reap([queue._row for queue in client.queues()], only=only, **how)
@@ -207,8 +229,22 @@ def _forgets_first(client: SteppedClient) -> None:
     store.drop = wrong  # type: ignore[method-assign]
 
 
+def _gives_gaps_up(client: SteppedClient) -> None:
+    """What no claim row covers is taken to be done."""
+    catalog = client.ports.catalog
+    mend = catalog.mend
+
+    def wrong(cursor: Cursor, old: Sequence[Claim], new: Sequence[Claim], chain: Place) -> bool:
+        there = {row.version for row in old}
+        rows = [row if row.version in there else replace(row, state=ClaimState.DONE) for row in new]
+        return mend(cursor, old, rows, chain)
+
+    catalog.mend = wrong  # type: ignore[method-assign]
+
+
 @pytest.mark.parametrize(
-    ("name", "spoil"), [("rollback", _buries_twice), ("retire", _forgets_first)]
+    ("name", "spoil"),
+    [("rollback", _buries_twice), ("retire", _forgets_first), ("mend", _gives_gaps_up)],
 )
 def test_a_pass_that_does_not_stand_a_crash_is_caught(name: str, spoil: Any) -> None:
     """By the crash of the reaper, or of the crowd before it."""
