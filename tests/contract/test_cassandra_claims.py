@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from cassq import claims
+from cassq import claims, mending
 from cassq.catalog.rows import Claim, ClaimState
 from cassq.claims import Give
 from cassq.clock import ManualClock
 from cassq.cql import Row
-from cassq.errors import BackendError, BackendTimeoutError
+from cassq.errors import BackendError, BackendTimeoutError, CorruptionError
 from cassq.frames import Place
 from cassq.ranges import EMPTY, RangeSet
 
@@ -447,3 +447,70 @@ def test_whatever_poppers_do_side_by_side_no_ack_is_lost(
             assert desk.catalog.replace(row, claims.buried(row, version))
     assert desk.rows == []
     assert desk.cursor.ack == desk.cursor.chain
+
+
+# --- claims that do not cover what they must ----------------------------------------------------
+
+
+DROP = "DELETE FROM claims WHERE group_id = 'q/default' AND pipe_id = 'p' AND kind = 0 AND seq = ?"
+STRETCH = (
+    "UPDATE claims SET end_seq = ? WHERE group_id = 'q/default' AND pipe_id = 'p' AND kind = 0"
+    " AND seq = ?"
+)
+
+
+def mended(desk: Desk) -> bool:
+    """Mend what this process sees, as the reaper does."""
+    cursor, rows = desk.cursor, desk.rows
+    planned = mending.plan(
+        cursor, rows, EMPTY, {}, lambda start, end, pos: [(start, end, pos, 0)], version, 100
+    )
+    return desk.catalog.mend(cursor, rows, planned.rows, planned.chain)
+
+
+def test_gaps_and_overlaps_are_seen_and_mended_once(open_desk: Open) -> None:
+    desk, cql = open_desk()
+    rows = [desk.claim(5) for _ in range(6)]
+    assert desk.finish(rows[2])
+    assert desk.finish(rows[4])
+    cql.write(DROP, (5,))
+    cql.write(STRETCH, (23, 15))
+    other, _ = open_desk()
+    queue_id = "id of q"
+    assert other.catalog.wedged([queue_id]) == [("q/default", "p")]
+    assert other.catalog.wedged() == [("q/default", "p")]
+    cursor, before = desk.cursor, desk.rows
+    assert mended(other)
+    assert not desk.catalog.mend(cursor, before, before, cursor.chain)  # another was faster
+    assert other.assert_covered() == RangeSet([(10, 15), (23, 25)])
+    assert other.cursor.epoch == 1
+    states = [(start, end, state) for start, end, state in desk.states if state is not DONE]
+    assert states == [(0, 5, HELD), (5, 10, FREE), (15, 23, HELD), (25, 30, HELD)]
+    assert other.catalog.wedged([queue_id]) == []
+    assert desk.finish(rows[5])  # what was whole stays as it was
+    assert desk.finish(rows[0])
+    for row in desk.rows:
+        if row.state is not DONE:
+            assert desk.finish(row)
+    assert desk.cursor.ack == desk.cursor.chain == place(30)
+
+
+def test_an_ack_in_front_of_a_gap_ends_in_an_error_that_says_what_to_do(open_desk: Open) -> None:
+    desk, cql = open_desk()
+    rows = [desk.claim(5) for _ in range(3)]
+    cql.write(DROP, (5,))
+    other, _ = open_desk()
+    (front, back) = other.rows
+    with pytest.raises(CorruptionError, match="no claim row covers seq 5") as caught:
+        other.catalog.replace(front, other.acked(front, 0, 5))
+    assert "cassq reap" in caught.value.hint
+    fine = Desk(other.catalog, pipe_id="p2")
+    second = fine.claim(5)
+    changes = [(row, claims.resolved(row, row.left, [], version)) for row in (front, second)]
+    assert other.catalog.replace_many(changes) == [False, True]  # it costs no other pipe its ack
+    assert mended(other)
+    assert other.finish(front)
+    assert other.finish(other.rows[0])
+    assert other.finish(back)
+    assert other.cursor.ack == place(15)
+    assert rows

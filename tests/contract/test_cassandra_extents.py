@@ -389,6 +389,27 @@ def test_damage_is_found_before_a_payload_is_handed_out(
     assert said(other.reader(PIPE).read(Place(4, position(0, 4)), 6, 9, MUCH)) == expected(4, 6)
 
 
+def test_the_next_whole_frame_behind_damage_is_found(
+    store: CassandraStore, other: CassandraStore, cql: ShakyCql
+) -> None:
+    """Behind a frame that is damaged, one that is missing, and one that is another pipe's."""
+    append(store.create(PIPE, "q"), *[2] * 6)
+    extent = extent_of(cql)
+    damaged = bytearray(b"".join(frame(2, 2)))
+    damaged[-1] ^= 1
+    spoil = "UPDATE frames SET frame = ? WHERE extent = ? AND bucket = ? AND base_seq = ?"
+    cql.write(f"{spoil} AND part = 0", (bytes(damaged), extent, 0, 2))
+    cql.write("DELETE FROM frames WHERE extent = ? AND bucket = 0 AND base_seq = 4", (extent,))
+    cql.write(f"{spoil} AND part = 0", (b"".join(frame(6, 2, OTHER)), extent, 0, 6))
+    reader = other.reader(PIPE)
+    after = reader.after_damage(Place(2, position(0, 2)), 12)
+    assert after == Place(8, position(1, 8))  # a bucket takes four frames here
+    assert said(reader.read(after, 12, 9, MUCH)) == expected(8, 12)
+    assert reader.after_damage(Place(2, position(0, 2)), 8) is None
+    cql.write(f"{spoil} AND part = 0", (b"rubbish", extent, 1, 10))
+    assert other.reader(PIPE).after_damage(Place(10, position(1, 10)), 12) is None
+
+
 def test_a_frame_of_another_pipe_is_not_taken_for_one_of_this(
     store: CassandraStore, cql: ShakyCql
 ) -> None:

@@ -456,3 +456,56 @@ def test_the_rows_of_some_seqs_are_those_that_hold_one_of_them(desk: Desk) -> No
     assert desk.finish(rows[0])
     assert desk.catalog.claims(*key, range(3)) == []
     assert desk.catalog.claims(*key, range(2, 4)) == [rows[1]]
+
+
+# --- mending ------------------------------------------------------------------------------------
+
+
+def test_rows_are_mended_in_one_step_if_they_are_as_they_were_read(
+    desk: Desk, theirs: Desk
+) -> None:
+    rows = [desk.claim(5) for _ in range(4)]
+    assert desk.finish(rows[2])
+    cursor, before = theirs.cursor, theirs.rows
+    done = replace(rows[0], state=DONE, version=version())
+    free = replace(rows[1], state=FREE, version=version())
+    new = [done, free, *before[2:]]
+    assert theirs.catalog.mend(cursor, before, new, cursor.chain)
+    assert not desk.catalog.mend(cursor, before, before, cursor.chain)
+    assert desk.states == [(5, 10, FREE), (10, 15, DONE), (15, 20, HELD)]
+    assert desk.cursor.ack == Place(5, free.pos)
+    assert desk.cursor.epoch == cursor.epoch + 1
+    assert not desk.finish(rows[1])  # its holder has lost it
+    assert desk.finish(rows[3])  # which was left as it was
+    desk.assert_covered()
+
+
+def test_a_mend_may_move_the_chain(desk: Desk, theirs: Desk) -> None:
+    row = desk.claim(5)
+    cursor, rows = theirs.cursor, theirs.rows
+    beyond = replace(row, start=5, end=8, state=FREE, holder="", version=version())
+    assert theirs.catalog.mend(cursor, rows, [*rows, beyond], place(8))
+    assert desk.cursor.chain == place(8)
+    assert desk.claim(2).start == 8
+    assert theirs.states == [(0, 5, HELD), (5, 8, FREE), (8, 10, HELD)]
+    desk.assert_covered()
+
+
+def test_a_mend_of_what_changed_since_has_no_effect(desk: Desk, theirs: Desk) -> None:
+    rows = [desk.claim(5) for _ in range(2)]
+    cursor, before = theirs.cursor, theirs.rows
+    assert desk.finish(rows[0])
+    for change in (cursor, theirs.cursor):
+        assert not theirs.catalog.mend(change, before, before, cursor.chain)
+    assert theirs.states == [(5, 10, HELD)]
+    assert theirs.cursor.epoch == 0
+
+
+def test_claims_that_are_whole_are_not_wedged(desk: Desk, theirs: Desk) -> None:
+    assert theirs.catalog.wedged() == []
+    rows = [desk.claim(5) for _ in range(4)]
+    assert desk.finish(rows[1])
+    assert desk.finish(rows[3])
+    assert theirs.catalog.wedged() == []
+    assert theirs.catalog.wedged(["id of q"]) == []
+    assert theirs.catalog.wedged([]) == []

@@ -83,6 +83,26 @@ def test_a_reader_changes_over_in_the_middle_of_a_pipe(
         clock.advance(300)
 
 
+def test_the_next_frame_that_some_replica_has_whole_is_found_behind_damage(
+    place: SidecarPlace, store: SidecarStore, clock: ManualClock
+) -> None:
+    writer = store.create(PIPE, "q")
+    for _ in range(5):
+        append(writer, 4)
+    sidecars = sidecars_of(place)
+    for sidecar in sidecars:
+        sidecar.engine.flip(PIPE, 4)
+    for sidecar in sidecars[1:]:
+        sidecar.engine.flip(PIPE, 8)  # one replica has it whole
+    reader = place.open(clock).reader(PIPE)
+    with pytest.raises(CorruptionError):
+        reader.read(Place(4, 4), 20, 9, MUCH)
+    after = reader.after_damage(Place(4, 4), 20)
+    assert after == Place(8, 8)
+    assert said(reader.read(after, 20, 100, MUCH)) == expected(8, 20)
+    assert reader.after_damage(Place(4, 4), 8) is None
+
+
 def test_a_change_over_is_counted(
     place: SidecarPlace, store: SidecarStore, clock: ManualClock
 ) -> None:
