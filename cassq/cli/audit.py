@@ -27,7 +27,8 @@ def audit(ctx: click.Context, queues: tuple[str, ...]) -> None:
     """Check that no message of the QUEUEs, or of any queue, is lost or was invented.
 
     Every message stored is read and its checksum verified. Then, for each group: pushed = waiting +
-    pending + committed + dead + skipped, where skipped is what was pushed before the group's start.
+    pending + committed + dead + expired + purged + merged + lost + skipped, where lost is what was
+    damaged and given up by `cassq pipe skip`, and skipped what was pushed before the group's start.
     No counter is trusted, but the totals written once when a pipe was retired.
 
     If something is wrong, it is told and the exit code is 1. While others push and pop, numbers

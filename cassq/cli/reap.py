@@ -106,6 +106,7 @@ def reap(
 
     \b
     seal      pipes whose pusher is gone, or showed no sign of life for a whole lease
+    mend      put claims right that have gaps or overlap, and deliver again what none covers
     rollback  give messages back that a popper has kept for too long
     retire    remove pipes that every group has committed
     expire    remove messages that are too old, or too many

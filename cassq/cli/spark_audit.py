@@ -46,7 +46,7 @@ def audit(
     """Check that no message of QUEUE is lost or was invented, as `cassq audit` does, by many tasks.
 
     Every message stored is read and its checksum verified. For each group every message is then
-    joined with what became of it: it is waiting, pending, committed, dead, expired, purged, merged
+    joined with what became of it: it is waiting, pending, committed, dead, expired, purged, merged, lost
     or skipped, and exactly one of these. Of retired pipes the totals are taken that were written
     when they were retired.
 

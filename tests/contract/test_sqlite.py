@@ -402,3 +402,29 @@ def test_a_wait_that_is_short_enough_is_no_error(
     assert waiting.take_lease("l", "me", 1000) == 1
     holder.join(DEADLINE_SECONDS)
     assert let_go.is_set()
+
+
+def test_a_catalog_of_version_1_counts_what_is_lost_from_then_on(tmp_path: Path) -> None:
+    """Totals of retired pipes got a column."""
+    path = tmp_path / "catalog.sqlite"
+    before = SqliteCatalog(path, ManualClock(), durable=False)
+    make_queue(before)
+    before.close()
+    connection = sqlite3.connect(path)
+    totals = (
+        "pipe_id, group_id, queue_id, start, pushed, dead, expired, purged, merged, sheet, whole"
+    )
+    for table in ("retired", "retired_sheets_full"):
+        connection.execute(f"ALTER TABLE {table} DROP COLUMN lost")
+    values = ("p", "q/default", "id of q", 0, 9, 1, 1, 1, 1, 0, 1)
+    marks = ", ".join("?" * len(values))
+    connection.execute(f"INSERT INTO retired ({totals}) VALUES ({marks})", values)
+    connection.execute("PRAGMA user_version=1")
+    connection.commit()
+    connection.close()
+    after = SqliteCatalog(path, ManualClock(), durable=False)
+    (row,) = after.retired("id of q")
+    assert (row.pushed, row.merged, row.lost) == (9, 1, 0)
+    sums = {each.group_id: (each.pushed, each.lost) for each in after.retired_sums("id of q")}
+    assert sums == {"": (9, 0), "q/default": (9, 0)}
+    after.close()
