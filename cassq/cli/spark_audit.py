@@ -46,9 +46,9 @@ def audit(
     """Check that no message of QUEUE is lost or was invented, as `cassq audit` does, by many tasks.
 
     Every message stored is read and its checksum verified. For each group every message is then
-    joined with what became of it: it is waiting, pending, committed, dead, expired, purged, merged, lost
-    or skipped, and exactly one of these. Of retired pipes the totals are taken that were written
-    when they were retired.
+    joined with what became of it: it is waiting, pending, committed, dead, expired, purged, merged,
+    lost or skipped, and exactly one of these. Of retired pipes the totals are taken that were
+    written when they were retired.
 
     If something is wrong, it is told and the exit code is 1. --json gives the object that `cassq
     audit QUEUE --json` gives.
