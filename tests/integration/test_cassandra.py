@@ -25,6 +25,7 @@ from cassq.cql import Contact, Cql
 from cassq.errors import (
     BackendUnavailableError,
     ConfigError,
+    CorruptionError,
 )
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually, joined
 from tests.servers import cassandra
@@ -450,3 +451,72 @@ def test_the_command_makes_and_shows_a_schema(cassandra1: CassandraCluster, tabl
     assert "--replication 3" in run("schema", "apply", "--url", absent, code=2).stderr
     run("schema", "apply", "--url", absent, "--replication", "dc1=", code=2)
     run("schema", "status", "--url", "file:cassq-data", code=2)
+
+
+# --- damage -----------------------------------------------------------------------------------
+
+
+def popped(queue: cassq.Queue) -> tuple[list[bytes], int]:
+    """What a new popper gets and commits, and how many errors it meets."""
+    found: list[bytes] = []
+    errors = empty = 0
+    with queue.popper() as popper:
+        while empty < 2:
+            try:
+                messages = popper.pop(100)
+            except CorruptionError:
+                errors += 1
+                continue
+            empty = 0 if messages else empty + 1
+            popper.commit(messages)
+            found += [message.payload for message in messages]
+    return found, errors
+
+
+@pytest.mark.parametrize("consistency", ["ap", "cp"])
+def test_a_damaged_pipe_has_a_way_forward(
+    url: str, name: str, tables: Cql, consistency: str
+) -> None:
+    with cassq.connect(url) as client:
+        queue = client.create_queue(name, consistency=consistency)
+        with queue.pusher() as pusher:
+            ids = [pusher.push(b"%d" % number) for number in range(6)]
+        pipe_id = ids[0].partition(":")[0]
+        ((extent,),) = tables.read("SELECT extent FROM extents WHERE pipe_id = ?", (pipe_id,))
+        spoil = "UPDATE frames SET frame = ? WHERE extent = ? AND bucket = 0 AND base_seq = ?"
+        tables.write(f"{spoil} AND part = 0", (b"rubbish", extent, 2))
+        assert popped(queue) == ([b"0", b"1"], 1)
+        assert queue.look_into_pipe(pipe_id).damaged[0][:2] == (2, 3)
+        assert popped(queue)[0] == []
+        assert queue.skip_damage(pipe_id).lost == 1
+        assert popped(queue) == ([b"3", b"4", b"5"], 0)
+        stats = queue.stats().groups["default"]
+        assert (stats.committed, stats.lost, stats.pushed) == (5, 1, 6)
+        assert queue.audit().findings == []
+        client.reap([name])
+        assert queue.stats().groups["default"].lost == 1
+        assert queue.audit().findings == []
+
+
+def test_a_wedged_group_is_found_and_mended(url: str, name: str, tables: Cql) -> None:
+    with cassq.connect(url) as client:
+        queue = client.create_queue(name)
+        with queue.pusher() as pusher:
+            ids = pusher.push_many([b"%d" % number for number in range(9)])
+        (group,) = client.ports.catalog.groups(queue.id)
+        popper = queue.popper()
+        batches = [popper.pop(3) for _ in range(3)]
+        key = (group.id, ids[0].partition(":")[0])
+        drop = "DELETE FROM claims WHERE group_id = ? AND pipe_id = ? AND kind = 0 AND seq = 3"
+        tables.write(drop, key)
+        popper.commit(batches[2])
+    with cassq.connect(url) as client:
+        queue = client.queue(name)
+        (finding,) = [each for each in queue.audit().findings if "is wedged in" in each]
+        assert "no claim row covers seq 3" in finding
+        (planned,) = client.reaper.reap([queue.row], only=["mend"], dry_run=True)
+        assert planned.outcome == "planned"
+        (done,) = client.reaper.reap([queue.row], only=["mend"])
+        assert done.outcome == "done"
+        assert sorted(popped(queue)[0]) == [b"%d" % number for number in range(6)]
+        assert queue.audit().findings == []
