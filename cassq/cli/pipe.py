@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from cassq.cli import output
-from cassq.cli.verb import Invocation, Verb, queue_argument, sure_to_delete
+from cassq.cli.verb import Invocation, Verb, queue_argument, sure_to
 from cassq.damage import PipeDamage, PipeInfo
 
 
@@ -128,7 +128,7 @@ def skip(ctx: click.Context, pipe_id: str, dry_run: bool, yes: bool) -> None:
                 _show(found)
             lost = output.messages(found.lost)
             question = f"Give up {lost} of {queue.name} for ever, and deliver the rest?"
-            if not sure_to_delete(question, yes=yes, as_json=call.as_json):
+            if not sure_to(question, yes=yes, as_json=call.as_json, doing="giving up"):
                 output.note("nothing was given up")
                 ctx.exit(1)
         done = queue.skip_damage(pipe_id)
