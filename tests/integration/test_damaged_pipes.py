@@ -133,6 +133,7 @@ def test_damage_in_several_places_costs_no_more_than_what_is_damaged(
     assert queue.audit().findings == []
 
 
+@pytest.mark.waits(reason="a damaged pipe is looked at again every five seconds")
 def test_a_running_popper_goes_on_by_itself(queue: cassq.Queue, client: cassq.Client) -> None:
     bad = frames(queue, 4)
     spoil(client, bad, 1)
