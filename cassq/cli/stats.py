@@ -31,7 +31,7 @@ _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 RATE_HEADERS = ("MESSAGES A SECOND", "", *WINDOWS_MS)
 HEADERS = ("QUEUE", "PUSHED", "PIPES", "GROUP", "WAITING", "PENDING", "COMMITTED", "DEAD")
 # Shown if a group of those in the table has any. With the four before they come to PUSHED.
-SELDOM = ("expired", "purged", "merged", "skipped")
+SELDOM = ("expired", "purged", "merged", "lost", "skipped")
 
 
 class Watching(Verb):
@@ -108,9 +108,10 @@ def stats(
     PENDING    claimed, and not yet acked
     COMMITTED  acked
     DEAD       moved to the group's dead letters
-    EXPIRED    older than they may become; this column and the next three are shown if needed
+    EXPIRED    older than they may become; this column and the next four are shown if needed
     PURGED     thrown away, or cancelled
     MERGED     dead letters that are back in their queue
+    LOST       damaged, and given up by `cassq pipe skip`
     SKIPPED    pushed before the group's beginning
     OLDEST     the age of the oldest message not committed
 

@@ -365,5 +365,6 @@ def test_the_command_lists_shows_and_skips(
     assert cli("pipe", "skip", bad, "--yes").out == f"gave up 5 messages of pipe {bad}\n".encode()
     assert "nothing was done" in cli("pipe", "skip", good, "--yes").out.decode()
     assert cli("stats", "jobs", "--json").json()["groups"]["default"]["lost"] == 5
+    assert b"LOST" in cli("stats").out
     assert cli("audit", "jobs", "--json").json()["groups"]["default"]["lost"] == 5
     assert "there is no pipe 'none'" in cli("pipe", "show", "none", code=2).err
