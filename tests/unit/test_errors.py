@@ -31,6 +31,7 @@ TREE = {
         *("ConfigError", "InvalidNameError", "InvalidPayloadError", "MessageTooLargeError"),
         *("MissingExtraError", "QueueNotFoundError", "QueueExistsError", "GroupNotFoundError"),
         *("GroupExistsError", "MessageNotFoundError", "ClosedError", "ForkedClientError"),
+        "InterruptedCallError",
     },
     OwnershipError: {"ClaimLostError", "LeaseLostError", "FencedError", "PipeSealedError"},
     BackendError: {
