@@ -1,14 +1,15 @@
 """A crash loop: actors that are killed and stopped at random, and the oracle that knows the truth.
 
-The oracle hears every pusher before and after each push and every popper before each commit, by
-pipes that outlive them. At the end it demands, for each group: what was acknowledged was
-delivered; nothing was delivered that nobody tried to push; and the audit balances.
+The oracle hears every pusher before and after each push and every popper before and after each
+commit, by pipes that outlive them. At the end it demands, for each group: what was acknowledged
+was committed, by a commit that returned, or by one that was under way when its popper was killed;
+nothing was delivered that nobody tried to push; and the audit balances.
 """
 
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 
 import cassq
@@ -21,12 +22,18 @@ STOP_SECONDS_MAX = 1.0
 
 
 class Oracle:
-    """What was tried, what was acknowledged, and what each group was handed."""
+    """What was tried, what was acknowledged, and what each group was handed and has committed.
+
+    committed: group → payload → how many commits of it returned. unsure: likewise, how many were
+    begun and have not been answered, or not for each of their messages.
+    """
 
     def __init__(self) -> None:
         self.tried: set[bytes] = set()
         self.acked: set[bytes] = set()
         self.got: dict[str, set[bytes]] = defaultdict(set)
+        self.committed: dict[str, Counter[bytes]] = defaultdict(Counter)
+        self.unsure: dict[str, Counter[bytes]] = defaultdict(Counter)
         self.deliveries = 0
 
     def hear(self, told: Told) -> None:
@@ -38,14 +45,26 @@ class Oracle:
             case ("got", group, list() as found):
                 self.got[group] |= set(found)
                 self.deliveries += len(found)
+            case ("commit", group, list() as found):
+                self.unsure[group].update(found)
+            case ("committed", group, list() as found):
+                self.committed[group].update(found)
+                self.unsure[group].subtract(found)
+            case ("lost", group, [payload]):  # of several some may be committed
+                self.unsure[group].subtract([payload])
 
-    def judge(self, groups: list[str]) -> None:
+    def judge(self, groups: list[str], *, once: bool = False) -> None:
+        """once: no message may have been committed by two, since none can lie at two places."""
         assert self.acked, "nothing was pushed: the loop proved nothing"
         for group in groups:
-            lost = self.acked - self.got[group]
+            committed = self.committed[group]
+            unsure = {payload for payload, count in self.unsure[group].items() if count > 0}
+            lost = self.acked - committed.keys() - unsure
             invented = self.got[group] - self.tried
-            assert not lost, f"{group} never got {len(lost)}, such as {sorted(lost)[:3]}"
+            twice = [payload for payload, count in committed.items() if count > 1]
+            assert not lost, f"{group} has not committed {len(lost)}, such as {sorted(lost)[:3]}"
             assert not invented, f"{group} was handed {sorted(invented)[:3]}"
+            assert not (once and twice), f"{group} has committed {sorted(twice)[:3]} twice"
 
 
 def _payloads(name: str, first: int, last: int) -> set[bytes]:
@@ -125,7 +144,9 @@ def finish(client: cassq.Client, queue: cassq.Queue, oracle: Oracle, groups: lis
     def quiet() -> bool:
         reap(client)
         for group, popper in poppers.items():
-            oracle.hear(("got", group, payloads(drain(popper))))
+            found = payloads(drain(popper))
+            oracle.hear(("got", group, found))
+            oracle.hear(("committed", group, found))
         stats = queue.stats()
         sums = [s.waiting + s.pending for s in stats.groups.values()]
         return not any(sums) and not stats.pipes["open"] + stats.pipes["ready"]

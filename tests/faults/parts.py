@@ -1,7 +1,7 @@
 """The parts that actors play: pushers, poppers, openers and reapers, each a process of its own.
 
 Whoever risks something tells it first: a pusher what it is about to push, then what it was
-acknowledged; a popper what it was handed, before it commits.
+acknowledged; a popper what it was handed and what it is about to commit, then what it committed.
 """
 
 from __future__ import annotations
@@ -149,8 +149,22 @@ def pop_orderly(stage: Stage, url: str, group: str, batch: int) -> None:
             messages = popper.pop(batch, wait=0.1)
             if messages:
                 stage.tell("got", group, [m.payload for m in messages])
-                popper.commit(messages)
+                commit_telling(stage, popper, group, messages)
     stage.tell("done")
+
+
+def commit_telling(
+    stage: Stage, popper: cassq.Popper, group: str, messages: Sequence[cassq.Message]
+) -> None:
+    """Commit, telling of it before and after. Raises ClaimLostError, which is told as well."""
+    found = [m.payload for m in messages]
+    stage.tell("commit", group, found)
+    try:
+        popper.commit(messages)
+    except ClaimLostError:
+        stage.tell("lost", group, found)
+        raise
+    stage.tell("committed", group, found)
 
 
 def pop_wildly(stage: Stage, url: str, group: str, seed: int) -> None:
@@ -163,21 +177,28 @@ def pop_wildly(stage: Stage, url: str, group: str, seed: int) -> None:
                 continue
             stage.tell("got", group, [m.payload for m in messages])
             with contextlib.suppress(ClaimLostError):  # it was stopped: others have them
-                _settle(chance, popper, messages)
+                _settle(stage, chance, popper, group, messages)
     stage.tell("done")
 
 
-def _settle(chance: random.Random, popper: cassq.Popper, messages: list[cassq.Message]) -> None:
+def _settle(
+    stage: Stage,
+    chance: random.Random,
+    popper: cassq.Popper,
+    group: str,
+    messages: Sequence[cassq.Message],
+) -> None:
     draw = chance.random()
     half = len(messages) // 2
     if draw < 0.70:
-        popper.commit(messages)
+        commit_telling(stage, popper, group, messages)
     elif draw < 0.80:
-        popper.commit(messages[:half])
+        commit_telling(stage, popper, group, messages[:half])
         popper.rollback(messages[half:])
     elif draw < 0.90:
+        stage.tell("commit", group, [m.payload for m in messages[:half]])
         for message in messages[:half]:
-            message.ack()
+            message.ack()  # durable at some time, which nobody is told
         for message in messages[half:]:
             message.release()
     else:

@@ -10,7 +10,7 @@ import contextlib
 import cassq
 from cassq.clock import Stopwatch
 from cassq.errors import BackendError, OwnershipError
-from tests.faults.parts import Stage
+from tests.faults.parts import Stage, commit_telling
 
 
 def push(stage: Stage, url: str, queue: str, name: str, size: int) -> None:
@@ -47,7 +47,7 @@ def pop(stage: Stage, url: str, queue: str, group: str) -> None:
             except BackendError as error:
                 stage.tell("trouble", group, repr(error))
                 continue
-            stage.tell("got", group, [m.payload.rstrip(b".") for m in messages])
+            stage.tell("got", group, [m.payload for m in messages])
             with contextlib.suppress(OwnershipError, BackendError):  # it comes again
-                popper.commit(messages)
+                commit_telling(stage, popper, group, messages)
     stage.tell("done")

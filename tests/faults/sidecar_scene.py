@@ -28,8 +28,8 @@ class Hearer(Oracle):
 
     def hear(self, told: tuple[Any, ...]) -> None:
         match told:
-            case ("got", group, list() as found):
-                told = ("got", group, [payload.rstrip(b".") for payload in found])
+            case ("got" | "commit" | "committed" | "lost" as word, group, list() as found):
+                told = (word, group, [payload.rstrip(b".") for payload in found])
         super().hear(told)
 
 

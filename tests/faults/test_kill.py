@@ -39,7 +39,8 @@ def crash_loop(
     cast.listen(50)
     cast.end()
     settle(client, queue, oracle, ["default", "second"])
-    oracle.judge(["default", "second"])
+    # What a pusher that was stopped has pushed may be pushed again, once its pipe is gone.
+    oracle.judge(["default", "second"], once=not stops)
 
 
 @pytest.mark.parametrize("seed", [1, 2])

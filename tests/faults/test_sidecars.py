@@ -114,6 +114,7 @@ def flip_and_repair(scene: Scene) -> None:
     with cassq.connect(scene.sidecars.url(f"zone={node.zone}")) as near:
         found = drain(near.queue(queue.name).popper())
     scene.oracle.hear(("got", "default", payloads(found)))
+    scene.oracle.hear(("committed", "default", payloads(found)))
     scene.oracle.judge(["default"])
     held = scene.prover.held(node.told_name)
     assert [told.pipe_id for told in held if told.damage] == [pipe.pipe_id]

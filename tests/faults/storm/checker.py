@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from tests.faults.storm.history import ENDING, NEVER, History, Seen, Sent
+from tests.faults.storm.history import ENDING, NEVER, History, Seen, Sent, Settling
 
 TOLD_MOST = 10
 
 Complaints = Iterator[str]
+Places = dict[str, set[tuple[str, int]]]
 
 
 @dataclass(slots=True)
@@ -73,18 +74,44 @@ def the_end_was_reached(history: History) -> Complaints:
 
 
 def the_ledger_balances(history: History) -> Complaints:
-    """The audit finds nothing, and holds at least what pushers know of, at most what they tried."""
+    """The audit finds nothing, and holds at least what pushers know of, at most what they tried:
+    each message once, or as many copies of it as were delivered."""
+    places = _places_by_queue(history)
     for queue, ledger in history.ledgers.items():
         for finding in ledger.findings:
             yield f"{queue}: {finding}"
         fates = Counter(sent.fate for sent in history.sent.values() if sent.queue == queue)
         if ledger.pushed < fates["acknowledged"]:
             yield f"{queue}: {ledger.pushed} are in the ledger, {fates['acknowledged']} were pushed"
+        most = sum(_copies_most(history, places[queue], s) for s in _pushed_to(history, queue))
+        if ledger.pushed > most:
+            yield f"{queue}: {ledger.pushed} are in the ledger, {most} can have been pushed"
         for group, (waiting, pending, committed, dead, pushed) in ledger.groups.items():
             if waiting or pending:
                 yield f"{queue}/{group}: {waiting} are waiting and {pending} pending"
             if committed + dead != pushed:
                 yield f"{queue}/{group}: {committed} committed and {dead} dead are not {pushed}"
+
+
+def _pushed_to(history: History, queue: str) -> Iterator[Sent]:
+    return (sent for sent in history.sent.values() if sent.queue == queue)
+
+
+def _places_by_queue(history: History) -> dict[str, Places]:
+    """queue → where each of its messages lay, as any group saw it."""
+    found: dict[str, Places] = defaultdict(lambda: defaultdict(set))
+    for seen in history.seen.values():
+        for key, places in _places_of(seen).items():
+            found[seen.queue][key] |= places
+    return found
+
+
+def _copies_most(history: History, places: Places, sent: Sent) -> int:
+    """How often a message can be in its queue: a push of unknown outcome may be there though
+    nothing of it was journaled, one that was refused is not. On an ap queue it may have been
+    carried over to another pipe; then it was delivered from there too."""
+    least = 0 if sent.fate == "refused" else 1
+    return least if sent.queue in history.strict else max(least, len(places[sent.key]))
 
 
 def what_was_refused_is_not_there(history: History) -> Complaints:
@@ -121,11 +148,10 @@ def what_was_committed_does_not_come_again(history: History, seen: Seen) -> Comp
     place_of = _place_of_key if strict else _place_of_pipe
     places = _places_by_batch(seen)
     committed: dict[object, int] = {}
-    for settling in seen.settlings:
-        if settling.how == "commit" and settling.result == "ok":
-            for key in settling.keys:
-                place = key if strict else places[settling.popper, settling.batch].get(key)
-                committed[place] = min(committed.get(place, NEVER), settling.done_ns)
+    for settling in _committed(seen):
+        for key in settling.keys:
+            place = key if strict else places[settling.popper, settling.batch].get(key)
+            committed[place] = min(committed.get(place, NEVER), settling.done_ns)
     for delivery in seen.deliveries:
         for item in delivery.items:
             if committed.get(place_of(item), NEVER) < delivery.called_ns:
@@ -166,11 +192,76 @@ def a_message_keeps_its_id(history: History, seen: Seen) -> Complaints:
 
 def duplicates(seen: Seen) -> int:
     """Messages that lie at several places of an ap queue, since a push was carried over."""
-    places: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    return sum(1 for found in _places_of(seen).values() if len(found) > 1)
+
+
+def _places_of(seen: Seen) -> Places:
+    """key → where it lay, as it was delivered."""
+    places: Places = defaultdict(set)
     for delivery in seen.deliveries:
         for key, place, _, _ in delivery.items:
             places[key].add(place)
-    return sum(1 for found in places.values() if len(found) > 1)
+    return places
+
+
+def a_message_is_committed_once(history: History, seen: Seen) -> Complaints:
+    """Of several who held a message, one after the other, the commit of one alone succeeds; of one
+    that lies at several places, at each of them."""
+    strict = seen.queue in history.strict
+    places = _places_by_batch(seen)
+    holders: dict[object, set[tuple[str, int]]] = defaultdict(set)
+    for settling in _committed(seen):
+        holder = settling.popper, settling.batch
+        for key in settling.keys:
+            holders[key if strict else places[holder].get(key)].add(holder)
+    for place, found in holders.items():
+        if len(found) > 1:
+            told = " and ".join(f"{popper} (batch {batch})" for popper, batch in sorted(found))
+            yield f"{place} of {seen.name} was committed by {told}"
+
+
+def what_was_refused_as_lost_comes_again(history: History, seen: Seen) -> Complaints:
+    """A popper whose commit, or whatever else, was refused because it lost its claim had lost at
+    least one of those messages to another: that one is delivered elsewhere too, or dead."""
+    holders: dict[tuple[str, tuple[str, int]], set[tuple[str, int]]] = defaultdict(set)
+    for delivery in seen.deliveries:
+        for key, place, _, _ in delivery.items:
+            holders[key, place].add((delivery.popper, delivery.batch))
+    dead, places = set(seen.dead), _places_by_batch(seen)
+    for settling in seen.settlings:
+        if settling.result != "lost":
+            continue
+        mine = settling.popper, settling.batch
+        elsewhere = any(
+            key in dead or holders[key, places[mine][key]] - {mine} for key in settling.keys
+        )
+        if not elsewhere:
+            yield (
+                f"{settling.popper} was told that it had lost {settling.keys} of {seen.name},"
+                " and none of them came again"
+            )
+
+
+def what_is_dead_was_not_committed(history: History, seen: Seen) -> Complaints:
+    """And is a dead letter once; of one that lies at several places of an ap queue each copy has
+    one of these fates."""
+    strict = seen.queue in history.strict
+    by_batch, places = _places_by_batch(seen), _places_of(seen)
+    committed: Places = defaultdict(set)
+    for settling in _committed(seen):
+        for key in settling.keys:
+            committed[key].add(by_batch[settling.popper, settling.batch][key])
+    for key, count in Counter(seen.dead).items():
+        copies = 1 if strict else max(1, len(places[key]))
+        if count > copies:
+            yield f"{key} is a dead letter of {seen.name} {count} times"
+        elif len(committed[key]) + count > copies:
+            yield f"{key} was committed by {seen.name}, and is a dead letter too"
+
+
+def _committed(seen: Seen) -> Iterator[Settling]:
+    """The commits that succeeded."""
+    return (each for each in seen.settlings if (each.how, each.result) == ("commit", "ok"))
 
 
 def _delivered(seen: Seen) -> set[str]:
@@ -237,21 +328,6 @@ def _finished_ns(seen: Seen) -> dict[str, int]:
     return finished
 
 
-def what_is_dead_was_not_committed(history: History, seen: Seen) -> Complaints:
-    """And is a dead letter once."""
-    committed = {
-        key
-        for settling in seen.settlings
-        if settling.how == "commit" and settling.result == "ok"
-        for key in settling.keys
-    }
-    for key, count in Counter(seen.dead).items():
-        if key in committed:
-            yield f"{key} was committed by {seen.name}, and is a dead letter too"
-        if count > 1:
-            yield f"{key} is a dead letter of {seen.name} {count} times"
-
-
 OF_ALL: dict[str, Callable[[History], Complaints]] = {
     "the end was reached": the_end_was_reached,
     "the ledger balances": the_ledger_balances,
@@ -262,8 +338,10 @@ OF_GROUPS: dict[str, Callable[[History, Seen], Complaints]] = {
     "nothing is invented": nothing_is_invented,
     "what was committed does not come again": what_was_committed_does_not_come_again,
     "a message keeps its id": a_message_keeps_its_id,
+    "a message is committed once": a_message_is_committed_once,
+    "what was refused as lost comes again": what_was_refused_as_lost_comes_again,
+    "what is dead was not committed": what_is_dead_was_not_committed,
 }
 OF_STRICT_GROUPS: dict[str, Callable[[History, Seen], Complaints]] = {
     "the order is kept": the_order_is_kept,
-    "what is dead was not committed": what_is_dead_was_not_committed,
 }
