@@ -166,7 +166,7 @@ class Appender:
         frames: list[tuple[bytes, bytes]] = []
         size = 0
         while at < stop and size < pipe.extent.append_bytes:
-            last = batch.frame_end(at, stop)
+            last = batch.frame_end(at, min(stop, at + pipe.extent.frame_messages))
             frame = batch.frame(seq, at, last, key, policy.compression)
             frames.append(frame)
             size += len(frame[1])

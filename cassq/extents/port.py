@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from cassq.errors import BackendError, BackendUnavailableError
 from cassq.extents.upkeep import Upkeep
-from cassq.frames import Frame, Place
+from cassq.frames import COUNT_MAX, Frame, Place
 from cassq.ranges import RangeSet
 
 
@@ -54,10 +54,12 @@ class ExtentInfo(NamedTuple):
 class ExtentWriter(abc.ABC):
     """The one writer of an extent. Not thread-safe: a pusher serialises its appends.
 
-    append_bytes: how much is best given to one append.
+    append_bytes: how much is best given to one append. frame_messages: how many messages a frame
+    may have at most; both are smaller in simulations.
     """
 
     append_bytes: int = 8 * 1024 * 1024
+    frame_messages: int = COUNT_MAX
 
     @property
     @abc.abstractmethod

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from cassq.errors import BackendError, CassqError, CorruptionError, StorageFullError
 from cassq.extents.engine import Engine
-from cassq.extents.shelf import Shelf
+from cassq.extents.shelf import Outcome, Shelf
 from cassq.extents.words import (
     WAIT_MS_MAX,
     Append,
@@ -93,12 +93,8 @@ class Desk:
             self._refuse(exc, answer)
 
     def carry_out(self, request: Request, answer: Answer) -> None:
-        """A request about extents; also for requests that the sidecar makes of itself."""
-        outcome = self.shelf.handle(request)
-        if isinstance(request, Append) and isinstance(request.frame, bytes):
-            self._load.bytes += len(request.frame)
-        if outcome.grown:
-            self._waiters.wake(outcome.grown)
+        """A request about extents."""
+        outcome = self._handle(request)
         if not outcome.durable:
             answer(outcome.reply)
             return
@@ -112,19 +108,20 @@ class Desk:
         self.committer.after_sync(then)
 
     async def done(self, request: Request) -> Any:
-        """The reply to a request that the sidecar makes of itself. Raises RefusedError."""
-        future = asyncio.get_running_loop().create_future()
+        """The reply to a request that the sidecar makes of itself. Raises RefusedError, and
+        BackendError when a sync failed."""
+        outcome = self._handle(request)
+        if outcome.durable:
+            await self.committer.synced()
+        return outcome.reply
 
-        def answer(reply: Reply | RefusedError) -> None:
-            if future.cancelled():
-                return
-            if isinstance(reply, RefusedError):
-                future.set_exception(reply)
-            else:
-                future.set_result(reply)
-
-        self.carry_out(request, answer)
-        return await future
+    def _handle(self, request: Request) -> Outcome:
+        outcome = self.shelf.handle(request)
+        if isinstance(request, Append) and isinstance(request.frame, bytes):
+            self._load.bytes += len(request.frame)
+        if outcome.grown:
+            self._waiters.wake(outcome.grown)
+        return outcome
 
     def grown(self, pipe_id: str) -> None:
         """An extent was changed beside the shelf."""

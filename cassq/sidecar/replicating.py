@@ -7,15 +7,15 @@ saying that it is damaged until then.
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, NamedTuple
 
-from cassq.clock import Clock, Stopwatch
+from cassq.clock import Clock
 from cassq.errors import BackendError
 from cassq.extents.checks import check_open
 from cassq.extents.engine import Engine, Replica
-from cassq.extents.sidecar.asking import Asking
-from cassq.extents.sidecar.link import Access
 from cassq.extents.words import (
     Code,
     Frames,
@@ -27,41 +27,60 @@ from cassq.extents.words import (
     Settle,
 )
 from cassq.frames import FrameError, pipe_key, verify
+from cassq.sidecar.aside import Aside
 from cassq.sidecar.desk import Desk
 from cassq.sidecar.load import Load
 
-STEP_SECONDS = 0.5  # after which a part is answered, however little of it is there
 EPOCH = 2  # of who seals: the writer's is 1
 ANEW = "it is being copied anew"
-_STEP_BYTES, _STEP_FRAMES = 2 * 1024 * 1024, 10_000
 _THREADS = 4
+
+# A way to the sidecar at an address, open as long as it is needed: answers requests, blocking;
+# raises RefusedError, or BackendError.
+Sources = Callable[[str], AbstractContextManager[Callable[[Read], Any]]]
+
+
+class Steps(NamedTuple):
+    """How a copy is made. seconds: after which a part is answered, however little of it is there.
+    size_bytes, frames: how much is asked for at once, at most."""
+
+    seconds: float = 0.5
+    size_bytes: int = 2 * 1024 * 1024
+    frames: int = 10_000
 
 
 class Replicating:
-    """Copies from other sidecars. access: what this one shows to them. load: is told what is
-    written."""
+    """Copies from other sidecars. sources: the way to them. load: is told what is written."""
 
     def __init__(
-        self, engine: Engine, desk: Desk, access: Access, cluster: str, clock: Clock, load: Load
+        self,
+        engine: Engine,
+        desk: Desk,
+        sources: Sources,
+        clock: Clock,
+        load: Load,
+        *,
+        aside: Aside | None = None,
+        steps: Steps | None = None,
     ) -> None:
         # When an extent was last copied from, in boot milliseconds: it may have no row yet.
         self.touched_ms: dict[str, int] = {}
         self._engine = engine
         self._desk = desk
-        self._access = access
-        self._cluster = cluster
+        self._sources = sources
         self._clock = clock
         self._load = load
         self._busy: set[str] = set()
-        self._threads = ThreadPoolExecutor(_THREADS, "cassq-copy")
+        self._aside = aside or Aside(_THREADS, "cassq-copy")
+        self.steps = steps or Steps()
 
     def close(self) -> None:
         """Let go of what is under way."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._aside.close(wait=False)
 
     async def __call__(self, request: Replicate) -> Replicated:
-        """Go on with a copy: `bytes_max` further, or for STEP_SECONDS. Raises RefusedError; what
-        was copied before stays, and is gone on with."""
+        """Go on with a copy: `bytes_max` further, or for as long as `steps` say. Raises
+        RefusedError, and BackendError; what was copied before stays, and is gone on with."""
         pipe_id = request.pipe_id
         if pipe_id in self._busy:
             raise RefusedError(Code.BUSY, f"{pipe_id} is being copied already")
@@ -137,8 +156,8 @@ class Replicating:
         self._engine.cut(pipe_id, 0)
 
     async def _copy(self, request: Replicate) -> int:
-        watch, copied = Stopwatch(), 0
-        with Asking(request.source, self._access, cluster=self._cluster) as asking:
+        began_ms, copied, steps = self._clock.boot_ms(), 0, self.steps
+        with self._sources(request.source) as asking:
             while True:
                 replica = self._engine.replicas().get(request.pipe_id)
                 if replica is None or not replica.copying:
@@ -148,16 +167,16 @@ class Replicating:
                 if seq == request.end:
                     self._finish(request)
                     return seq
-                if copied and (copied >= request.bytes_max or watch.seconds() >= STEP_SECONDS):
+                took = (self._clock.boot_ms() - began_ms) / 1000
+                if copied and (copied >= request.bytes_max or took >= steps.seconds):
                     return seq
-                most = max(1, min(_STEP_BYTES, request.bytes_max - copied))
-                read = Read(request.pipe_id, seq, request.end, most, _STEP_FRAMES, 0)
+                most = max(1, min(steps.size_bytes, request.bytes_max - copied))
+                read = Read(request.pipe_id, seq, request.end, most, steps.frames, 0)
                 copied += self._add(request, seq, await self._ask(asking, request.source, read))
 
-    async def _ask(self, asking: Asking, source: str, read: Read) -> Frames:
-        loop = asyncio.get_running_loop()
+    async def _ask(self, asking: Callable[[Read], Any], source: str, read: Read) -> Frames:
         try:
-            reply = await loop.run_in_executor(self._threads, asking, read)
+            reply = await self._aside(partial(asking, read))
         except RefusedError as exc:
             raise RefusedError(exc.code, f"the source {source} refuses: {exc.message}") from exc
         except BackendError as exc:

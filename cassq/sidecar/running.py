@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from functools import partial
 from typing import Any
 
 from cassq.clock import Clock, Stopwatch
 from cassq.extents.engine import Engine
 from cassq.extents.shelf import Shelf
+from cassq.extents.sidecar.asking import Asking
 from cassq.extents.sidecar.link import Access
 from cassq.extents.words import Replicate, Scrub
 from cassq.sidecar.committer import Committer
@@ -40,9 +42,8 @@ class Sidecar:
         self.scrubbing: Scrubbing = Scrubbing(engine, self.shelf)
         self.committer: Committer = Committer(engine.sync)
         self.desk: Desk = Desk(engine, self.shelf, self.committer, self.told, self.load)
-        self.replicating: Replicating = Replicating(
-            engine, self.desk, access, door.cluster, clock, self.load
-        )
+        sources = partial(Asking, access=access, cluster=door.cluster)
+        self.replicating: Replicating = Replicating(engine, self.desk, sources, clock, self.load)
         self.desk.slow = {Scrub: self.scrubbing, Replicate: self.replicating}
         self.server: Server = Server(door, self.desk)
         self.facts: Facts = Facts(door, engine, self.load)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from xxhash import xxh3_128
@@ -12,34 +11,49 @@ from cassq.extents.engine import Engine
 from cassq.extents.shelf import Shelf
 from cassq.extents.words import Code, RefusedError, Scrub, Scrubbed
 from cassq.frames import FrameError, frame_span
+from cassq.sidecar.aside import Aside
 
 # A stretch ends with the first frame that makes it so long: every replica gives the same ones.
 STRETCH_BYTES = 32 * 1024 * 1024
-_STEP_BYTES, _STEP_FRAMES = 1024 * 1024, 1000
+_STEP_BYTES = 1024 * 1024
+STEP_FRAMES = 1000
 
 
 class Scrubbing:
-    """Reads frames of an engine in a thread, beside the changes that the loop makes."""
+    """Reads frames of an engine in a thread, beside the changes that the loop makes.
 
-    def __init__(self, engine: Engine, shelf: Shelf) -> None:
+    stretch_bytes: of all sidecars of a cluster alike. step_frames: how many are read at once.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        shelf: Shelf,
+        aside: Aside | None = None,
+        *,
+        stretch_bytes: int = STRETCH_BYTES,
+        step_frames: int = STEP_FRAMES,
+    ) -> None:
         self.frames: int = 0
         self.bytes: int = 0
+        self.stretch_bytes: int = stretch_bytes
+        self.step_frames: int = step_frames
         self._engine = engine
         self._shelf = shelf
-        self._thread = ThreadPoolExecutor(1, "cassq-scrub")
+        self._aside = aside or Aside(1, "cassq-scrub")
 
     def close(self) -> None:
         """Wait for what is being read."""
-        self._thread.shutdown()
+        self._aside.close(wait=True)
 
     async def __call__(self, request: Scrub) -> Scrubbed:
         """Verify a stretch. Damage that is found is noted. Raises RefusedError.
 
-        Cost: a read of STRETCH_BYTES.
+        Cost: a read of `stretch_bytes`.
         """
         pipe_id, seq = request.pipe_id, request.seq
         digest = xxh3_128()
-        left = STRETCH_BYTES
+        left = self.stretch_bytes
         while left > 0:
             replica = self._engine.replicas().get(pipe_id)
             if replica is None:
@@ -68,12 +82,9 @@ class Scrubbing:
         return Scrubbed(seq, damage, digest.hexdigest())
 
     async def _read(self, pipe_id: str, seq: int, end: int) -> list[bytes]:
-        loop = asyncio.get_running_loop()
-        read = self._engine.read
+        read = partial(self._engine.read, pipe_id, seq, end, _STEP_BYTES, self.step_frames)
         try:
-            return await loop.run_in_executor(
-                self._thread, read, pipe_id, seq, end, _STEP_BYTES, _STEP_FRAMES
-            )
+            return await self._aside(read)
         except (KeyError, FrameError):
             if pipe_id in self._engine.replicas():
                 raise

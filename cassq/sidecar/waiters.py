@@ -53,7 +53,6 @@ class Waiters:
     """All that wait, by extent."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self._by_pipe: dict[str, set[Waiter]] = {}
         self._grown: set[str] = set()
 
@@ -68,7 +67,7 @@ class Waiters:
         waiter = Waiter(self, pipes, answer, blocked)
         for pipe_id in pipes:
             self._by_pipe.setdefault(pipe_id, set()).add(waiter)
-        waiter.start(self._loop.call_later(seconds, waiter.late))
+        waiter.start(asyncio.get_running_loop().call_later(seconds, waiter.late))
         return waiter
 
     def wake(self, pipe_id: str) -> None:
@@ -76,7 +75,7 @@ class Waiters:
         if pipe_id not in self._by_pipe:
             return
         if not self._grown:
-            self._loop.call_soon(self._look)
+            asyncio.get_running_loop().call_soon(self._look)
         self._grown.add(pipe_id)
 
     def remove(self, waiter: Waiter, pipes: Sequence[str]) -> None:

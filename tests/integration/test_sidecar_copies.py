@@ -30,8 +30,8 @@ from cassq.extents.words import (
     Scrubbed,
     Settle,
 )
-from cassq.sidecar import replicating, scrubbing
 from cassq.sidecar.catalog_thread import CatalogThread
+from cassq.sidecar.replicating import Steps
 from cassq.sidecar.steward import ScrubPass, Steward
 from cassq.sidecar.stewardship import Step, Verb
 from tests.integration.sidecars import CLUSTER, Running, append, call, links_to, reply
@@ -40,22 +40,23 @@ FRAMES = 40
 END = FRAMES * 10
 
 
-@pytest.fixture(autouse=True)
-def steps_are_cut_by_bytes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where a sidecar stands still for a while."""
-    monkeypatch.setattr(replicating, "STEP_SECONDS", 60.0)
+def patient(name: str) -> Running:
+    """One whose steps are cut by bytes alone, also where it stands still for a while."""
+    running = Running(name)
+    running.sidecar.replicating.steps = Steps(seconds=60.0)
+    return running
 
 
 @pytest.fixture
 def a() -> Iterator[Running]:
-    running = Running("a")
+    running = patient("a")
     yield running
     running.stop()
 
 
 @pytest.fixture
 def b() -> Iterator[Running]:
-    running = Running("b")
+    running = patient("b")
     yield running
     running.stop()
 
@@ -215,11 +216,8 @@ def test_two_copies_at_once_are_one(
     assert answers == [Replicated(END)]
 
 
-def test_a_copy_takes_no_longer_than_told(
-    a: Running, b: Running, links: Links, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(replicating, "STEP_SECONDS", 0.0)
-    monkeypatch.setattr(replicating, "_STEP_FRAMES", 1)
+def test_a_copy_takes_no_longer_than_told(a: Running, b: Running, links: Links) -> None:
+    b.sidecar.replicating.steps = Steps(seconds=0.0, frames=1)
     assert reply(links, "b", copy(a)) == Replicated(10)
     assert reply(links, "b", copy(a)) == Replicated(20)
 
@@ -234,16 +232,15 @@ def test_a_sidecar_that_drains_takes_no_copies(a: Running, b: Running, links: Li
 
 
 def test_a_scrub_ends_at_the_same_seq_on_every_replica(
-    a: Running, b: Running, links: Links, monkeypatch: pytest.MonkeyPatch
+    a: Running, b: Running, links: Links
 ) -> None:
     fill(links, "b")
-    monkeypatch.setattr(scrubbing, "STRETCH_BYTES", 150_000)
+    for each in (a, b):
+        each.sidecar.scrubbing.stretch_bytes = 150_000
+    b.sidecar.scrubbing.step_frames = 3  # however the frames are read, the stretch is the same
     seq, stretches = 0, 0
     while seq < END:
-        # However the frames are read, the stretch is the same.
-        monkeypatch.setattr(scrubbing, "_STEP_FRAMES", 1000)
         there: Scrubbed = reply(links, "a", Scrub("p", seq))
-        monkeypatch.setattr(scrubbing, "_STEP_FRAMES", 3)
         assert reply(links, "b", Scrub("p", seq)) == there
         assert there.damage == ""
         assert there.seq > seq

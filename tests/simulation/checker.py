@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
-PUSHING_MS = 100  # from the call of a push until its message is stamped, at most
+PUSHING_MS = 1000  # from the call of a push until its message is stamped, at most
 
 
 class Checker(Lookout):
@@ -71,10 +71,40 @@ class Checker(Lookout):
                     f"{id} was acknowledged past its pipe's end {self.ends[place[0]]}"
                 )
 
+        if batch:
+            self._check_length(batch[0].queue)
+
+    def _check_length(self, queue: str) -> None:
+        """One pusher alone never goes over the limit of a queue that refuses."""
+        scenario = self._world.scenario
+        policy, roles = scenario.policy[queue], scenario.roles
+        limit = policy.get("max_length")
+        alone = roles["pusher"] == 1 and not (scenario.writers or roles.get("clerk", 0))
+        if limit is None or policy["overflow"] != "reject" or not alone or self.is_rebuilt:
+            return
+        for group in self.groups.values():
+            if group.alive and group.queue == queue and not group.begun:
+                left = sum(self._is_left(group, sent) for sent in self.acked[queue])
+                if left > limit:
+                    raise BrokenPromiseError(
+                        f"{left} messages are left to {group.name}, the limit of {queue} is {limit}"
+                    )
+
+    def _is_left(self, group: GroupView, sent: Sent) -> bool:
+        """Whether a group has certainly neither committed a message nor given it up."""
+        place = place_of(sent.id)
+        spent = self._world.max_deliveries(group.queue)
+        return not (
+            place in group.settling
+            or place in self.facts[group.id]
+            or place[0] in self.consumed
+            or any(each.attempts >= spent for each in group.deliveries.get(place, ()))
+        )
+
     def _may_come_twice(self, sent: Sent) -> bool:
         """Whether a dedup id's window may have passed since it was first pushed."""
         window = self._world.scenario.policy[sent.queue]["dedup_window"]
-        return bool(self._catalog_ms() - sent.since_ms > window * 1000)
+        return bool(self.catalog_ms() - sent.since_ms > window * 1000)
 
     def _found(self, sent: Sent, place: Place) -> None:
         """A message lies at a place, now and for ever."""

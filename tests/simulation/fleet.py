@@ -15,13 +15,14 @@ from typing import Any
 
 from cassq.catalog.port import Catalog
 from cassq.catalog.sidecar_rows import Placement, SidecarRow
-from cassq.errors import StorageFullError
+from cassq.errors import BackendError, BackendUnavailableError
 from cassq.extents.engine import Engine
 from cassq.extents.shelf import Shelf
-from cassq.extents.words import Code, RefusedError, Replicate, Request, Scrub
-from tests.simulation.copies import replicated, scrubbed
+from cassq.extents.words import RefusedError, Replicate, Request, Scrub
+from cassq.sidecar.desk import refusal_of
 from tests.simulation.memory_engine import MemoryEngine, row_of
 from tests.simulation.scheduler import Scheduler
+from tests.simulation.slow_work import Bounds, SlowWork
 
 STATES = ("crash", "stop", "drain", "full")
 
@@ -64,16 +65,24 @@ def draw_fleet(rng: random.Random) -> FleetScenario:
     )
 
 
+class SidecarCrashedError(Exception):
+    """The process of a sidecar that did something is no more."""
+
+
 class SimSidecar:
     """One sidecar. until_ms: when it is well again; run: which process of it this is."""
 
     shelf_class = Shelf
     engine_class = MemoryEngine
 
-    def __init__(self, name: str, zone: str, scheduler: Scheduler, parts: Parts) -> None:
+    def __init__(
+        self, name: str, zone: str, scheduler: Scheduler, parts: Parts, bounds: Bounds
+    ) -> None:
         self.name = name
         self.zone = zone
+        self._scheduler = scheduler
         self._clock = scheduler.clock
+        self._bounds = bounds
         self._parts = parts
         self.engine = parts.engine(f"{name}-1")
         self.run = 0
@@ -86,7 +95,15 @@ class SimSidecar:
     def start(self) -> None:
         """A process of it begins."""
         self.run += 1
-        self.shelf = self._parts.shelf(self.engine, self._clock.wall_ms, self._clock.boot_ms)
+        run, clock = self.run, self._clock
+
+        def moment() -> None:
+            self._scheduler.moment()
+            if self.run != run:
+                raise SidecarCrashedError(self.name)
+
+        self.shelf = self._parts.shelf(self.engine, clock.wall_ms, clock.boot_ms)
+        self._slow = SlowWork(self.engine, self.shelf, clock, self._bounds, moment, self._ask)
 
     def lose_directory(self) -> None:
         """Its data directory is gone, and a new one made."""
@@ -95,24 +112,26 @@ class SimSidecar:
         self.start()
 
     def handle(self, request: Request) -> tuple[Any, bool]:
-        """The reply or refusal, and whether it may be told only after a sync."""
+        """The reply, or why there is none, and whether it may be told only after a sync."""
         try:
-            if isinstance(request, Scrub):
-                return scrubbed(self.engine, self.shelf, request), False
-            if isinstance(request, Replicate):
-                source = self.others[request.source]
-                return replicated(self.engine, request, source.answer), False
+            if isinstance(request, Scrub | Replicate):
+                return self._slow.carry_out(request), False
             outcome = self.shelf.handle(request)
+        except SidecarCrashedError:
+            return BackendUnavailableError(f"{self.name} crashed meanwhile"), False
         except RefusedError as exc:
             return exc, False
-        except StorageFullError as exc:  # of a copy: the shelf tells of its own
-            return RefusedError(Code.FULL, exc.message), False
+        except BackendError as exc:  # of a copy: the shelf tells of its own
+            return refusal_of(exc), False
         return outcome.reply, outcome.durable
 
+    def _ask(self, address: str, request: Request) -> Any:
+        return self.others[address].answer(request)
+
     def answer(self, request: Request) -> Any:
-        """The reply or refusal to another sidecar."""
+        """The reply or refusal to another sidecar; None when there is none."""
         if self.down or self.stopped:
-            return f"{self.name} does not answer"
+            return None
         return self.handle(request)[0]
 
     def row(self) -> SidecarRow:
@@ -134,7 +153,12 @@ class Fleet:
     """All sidecars of a world. catalog: opened by the world's own hand."""
 
     def __init__(
-        self, scenario: FleetScenario, scheduler: Scheduler, rng: random.Random, parts: Parts
+        self,
+        scenario: FleetScenario,
+        scheduler: Scheduler,
+        rng: random.Random,
+        parts: Parts,
+        bounds: Bounds,
     ) -> None:
         self.scenario = scenario
         self.rng = rng
@@ -142,7 +166,7 @@ class Fleet:
         self._scheduler = scheduler
         zones = rng.choice((1, 2, scenario.sidecars))
         self.sidecars = {
-            f"s{number}": SimSidecar(f"s{number}", f"z{number % zones}", scheduler, parts)
+            f"s{number}": SimSidecar(f"s{number}", f"z{number % zones}", scheduler, parts, bounds)
             for number in range(scenario.sidecars)
         }
         by_address = {sidecar.row().address: sidecar for sidecar in self.sidecars.values()}

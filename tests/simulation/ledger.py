@@ -97,7 +97,7 @@ class Ledger:
         if group is None:
             return  # it is being made in this commit, or was deleted
         clock = self._world.scheduler.clock
-        fact = Fact(kind, self.tick(), self._catalog_ms(), clock.wall_ms(), errand, dest)
+        fact = Fact(kind, self.tick(), self.catalog_ms(), clock.wall_ms(), errand, dest)
         self.facts[group_id][place] = fact
         if group.settled.get(place, NEVER) < fact.tick:
             self._broken_twice(group_id, place, kind)
@@ -137,7 +137,7 @@ class Ledger:
 
     def _check_age(self, group: GroupView, place: Place, fact: Fact) -> None:
         """It was as old as it might become, as far as its pipe tells."""
-        limit = self._world.scenario.policy.get(group.queue, {}).get("message_ttl")
+        limit = self._world.scenario.age_limit(group.queue)
         rows = self._rows("SELECT created_ms, timer_ms FROM pipes WHERE id = ?", (place[0],))
         if limit is None or not rows:
             raise BrokenPromiseError(f"{place} of {group.queue} expired, and never may")
@@ -146,7 +146,7 @@ class Ledger:
                 f"{place} expired after {fact.at_ms - rows[0][0]} ms of {limit} s"
             )
 
-    def _catalog_ms(self) -> int:
+    def catalog_ms(self) -> int:
         rows = self._rows("SELECT value FROM meta WHERE key LIKE 'anchor:%'")
         return self._world.scheduler.clock.boot_ms() + int(rows[0][0]) if rows else 0
 
@@ -255,6 +255,7 @@ class Ledger:
             "SELECT end_seq, queue_id FROM pipes WHERE id = ?", (pipe_id,)
         )
         self._read(pipe_id, end or 0)
+        self._check_kept(pipe_id, queue_id)
         only_for = self.only_for(pipe_id)
         for group in self.groups.values():
             if not group.alive or group.queue_id != queue_id or only_for not in ("", group.id):
@@ -272,6 +273,19 @@ class Ledger:
                     )
         self._check_totals(pipe_id, queue_id)
 
+    def _check_kept(self, pipe_id: str, queue_id: str) -> None:
+        """It was kept for as long as what is consumed is to be, after its newest push."""
+        if self.is_rebuilt:
+            return  # its queues have policies of their own
+        names = {group.queue for group in self.groups.values() if group.queue_id == queue_id}
+        policies = [self._world.scenario.policy.get(name, {}) for name in names]
+        kept_ms = 1000 * max((each.get("retain_consumed", 0.0) for each in policies), default=0.0)
+        pushed_ms = [self.sent[payload].since_ms for payload in self.content[pipe_id]]
+        if kept_ms and pushed_ms and (age_ms := self.catalog_ms() - max(pushed_ms)) < kept_ms:
+            raise BrokenPromiseError(
+                f"{pipe_id} was retired {age_ms} ms after a push, not {kept_ms:.0f} ms"
+            )
+
     def _check_meant(self, fact: Fact, place: Place, payload: bytes) -> None:
         """Whoever had it removed meant such a message."""
         errand = fact.errand
@@ -282,7 +296,7 @@ class Ledger:
                 )
         sent = self.sent[payload]
         if fact.kind == "expired" and sent.due_ms:
-            limit = self._world.scenario.policy[sent.queue]["message_ttl"]
+            limit = self._world.scenario.age_limit(sent.queue) or 0.0
             if fact.at_ms - sent.due_ms < limit * 1000:
                 raise BrokenPromiseError(f"{place} expired before it was due for {limit} s")
 

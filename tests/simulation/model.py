@@ -56,6 +56,7 @@ class Sent:
     headers: dict[str, str]
     key: bytes | None
     wall_ms: int
+    since_ms: int = 0  # catalog time when its push, or the first of its tries, began
     acked: int = NEVER  # when its push returned
     refused: bool = False  # its push failed, and said that it is not in the queue
     troubled: bool = False  # a fault was met in its push
@@ -67,7 +68,6 @@ class Sent:
     delay: float | None = None
     tries: int = 0  # of pushes under a dedup id
     walls_ms: list[int] = field(default_factory=list)  # wall_ms of each try
-    since_ms: int = 0  # catalog time of the first of them
 
 
 @dataclass(slots=True, eq=False)

@@ -64,6 +64,10 @@ TEMPTED: dict[str, Any] = {"doom": 0.5, "cuts": 3}
 ONCE: dict[str, Any] = {"dedup": 0.7, "roles": {"clerk": 0, "pusher": 3}, "catalog_lost": False}
 DELAYS: dict[str, Any] = CLERKS | {"delayed": 0.8}
 PURGES: dict[str, Any] = CLERKS | {"purging": 1.0}
+REFUSES: dict[str, Any] = {
+    "roles": {"pusher": 1, "popper": 1}, "catalog_lost": False, "switches": 800, "messages": 200,
+    "clumsiness": 0.9, "poison": 0.0, "policy": {"max_length": 40, "overflow": "reject"},
+}  # fmt: skip
 WRITES: dict[str, Any] = {"writers": 3, "catalog_lost": False, "switches": 500}
 
 PLANTS = [
@@ -81,6 +85,11 @@ PLANTS = [
           CUTS, parts={"disk_class": wrong.NeverSyncsDirectories}),
     Plant("sync-again", "a failed sync is repeated on the same file", 60,
           CUTS | {"fault_rate": 0.03}, parts={"disk_class": wrong.SyncsAgain}),
+    Plant("seal-in-the-middle", "a seal amid one push of several frames acknowledged all", 60,
+          {"fuel": (1, 4), "frame_messages": 1, "roles": {"pusher": 3, "popper": 1}, "cuts": 0,
+           "crash_rate": 0.0, "pause_rate": 0.15, "pause_ms": (5, 60), "messages": 2000,
+           "switches": 1500, "policy": {"max_pushes_per_pipe": 100}}, ["cp"],
+          patch=wrong.acknowledges_all_of_an_append),
     Plant("seal-unseen", "the pusher does not look at the seal flag", 60,
           PAUSES | {"fuel": (1, 12)}, parts={"store_class": wrong.IgnoresSeals}),
     Plant("seal-at-published-end", "the sealer does not walk on from the published end", 60,
@@ -144,6 +153,14 @@ PLANTS = [
     Plant("expire-early", "messages expire before they are old enough", 40,
           {"roles": {"clerk": 0, "reaper": 2}, "policy": {"message_ttl": 1.0}},
           patch=moved.expires_early),
+    Plant("limit-passed", "a full queue takes what comes between two looks", 40,
+          REFUSES, ["ap"], patch=wrong.forgets_what_it_let_through),
+    Plant("refused-and-pushed", "a push that a full queue refuses is there in part", 20,
+          REFUSES, patch=wrong.pushes_what_it_refuses),
+    Plant("kept-too-shortly", "what is consumed goes before its time", 20,
+          {"roles": {"reaper": 2}, "switches": 800, "clumsiness": 0.1,
+           "policy": {"retain_consumed": 3.0, "max_push_time_of_pipe": 0.2}},
+          patch=wrong.keeps_nothing),
     Plant("dedup-blind", "an intent of a dedup id is taken over without a look", 20,
           ONCE | DOOM, patch=moved.pushes_over_intents),
     Plant("dedup-believed", "an intent of a dedup id counts as its message", 40,

@@ -16,6 +16,7 @@ from tests.simulation.world import World
 
 ORDERS_AT_HAND = 6
 TRIES_MAX = 5
+SEVERAL_FRAMES = 0.4  # of the pushes, where frames are small
 
 
 def push_all(world: World, name: str, process: Process) -> None:
@@ -45,9 +46,12 @@ def push_all(world: World, name: str, process: Process) -> None:
 def _push(world: World, process: Process, client: SteppedClient, name: str, pusher: Pusher) -> None:
     rng, checker = process.rng, world.checker
     count = rng.choice((1, 1, 1, 2, 5, 12))
+    if world.scenario.frame_messages and rng.random() < SEVERAL_FRAMES:
+        count = world.scenario.frame_messages * rng.choice((2, 3, 8))
     batch = []
     begun = checker.tick()
     wall_ms = process.scheduler.clock.wall_ms()
+    since_ms = checker.catalog_ms()
     delay, due_ms = None, 0
     strict = world.scenario.policy[name]["consistency"] == "cp"
     if world.scenario.delayed and not strict and rng.random() < world.scenario.delayed:
@@ -60,7 +64,7 @@ def _push(world: World, process: Process, client: SteppedClient, name: str, push
         payload = text.encode() + rng.randbytes(rng.choice((0, 5, 40, 400, 900)))
         headers = {"number": str(world.pushed)} if rng.random() < 0.2 else {}
         key = b"k%d" % world.pushed if rng.random() < 0.2 else None
-        batch.append(Sent(payload, name, begun, headers, key, wall_ms, due_ms=due_ms))
+        batch.append(Sent(payload, name, begun, headers, key, wall_ms, since_ms, due_ms=due_ms))
     for sent in batch:
         checker.push(sent)
     faults = process.faults

@@ -33,6 +33,14 @@ class Scenario:
     doom: float = 0.0  # how often a clerk, or who pushes under a dedup id, crashes in the middle
     audits: int = 0  # in the middle of it all
     writers: int = 0  # of staged pipes, for each ap queue
+    frame_messages: int = 0  # of a frame at most; 0: as many as there are
+    append_bytes: int = 0  # after which an append has had enough; 0: as it is
+
+    def age_limit(self, queue: str) -> float | None:
+        """How many seconds old a message of a queue may become."""
+        policy = self.policy.get(queue, {})
+        limits = [policy.get(name) for name in ("message_ttl", "retain_unconsumed")]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     @property
     def calm(self) -> bool:
@@ -95,10 +103,51 @@ def draw_scenario(rng: random.Random, queues: list[str] | None = None) -> Scenar
     return scenario if scenario.catalog_lost else replace(scenario, delayed=delayed)
 
 
+def with_breadth(scenario: Scenario, rng: random.Random) -> Scenario:
+    """The scenario with pushes of several frames, full queues that refuse, sick groups, and
+    retention; or as it was."""
+    if rng.random() < 0.3:
+        return scenario
+    policy = {
+        name: settings | _breadth(settings, rng, lost=scenario.catalog_lost)
+        for name, settings in scenario.policy.items()
+    }
+    return replace(
+        scenario,
+        policy=policy,
+        frame_messages=rng.choice((0, 1, 2, 4)),
+        append_bytes=rng.choice((0, 0, 1, 2000)),
+    )
+
+
+def _breadth(settings: dict[str, Any], rng: random.Random, *, lost: bool) -> dict[str, Any]:
+    """Changes of a policy. lost: the catalog will be, so that nothing may expire."""
+    found: dict[str, Any] = {}
+    if rng.random() < 0.4:
+        found["sick_check"] = True
+    if rng.random() < 0.4 and not lost:
+        found |= {"max_length": rng.choice((3, 10, 30)), "overflow": "reject"}
+    if rng.random() < 0.25:
+        # What is consumed is kept for two times of a pipe more.
+        found["retain_consumed"] = rng.choice((0.5, 3.0))
+        found["max_push_time_of_pipe"] = rng.choice((0.2, 2.0))
+    if rng.random() < 0.15 and not lost:
+        found["retain_unconsumed"] = rng.choice((0.5, 3.0, 10.0))
+    if rng.random() < 0.5:
+        found["max_pushes_per_pipe"] = rng.choice((7, 20, 100))
+    return found
+
+
 def with_writers(scenario: Scenario, rng: random.Random) -> Scenario:
     """The scenario with writers of staged pipes on its ap queue. With a catalog that is lost it is
     lost what was published and what was not."""
     return replace(scenario, writers=rng.randint(1, 3), catalog_lost=False)
+
+
+def broad(drawn: Scenario, seed: int) -> Scenario:
+    """A scenario of a seed with whatever else there may be in it, or not."""
+    at_desks = with_desk(drawn, random.Random(f"desk {seed}"))
+    return with_breadth(at_desks, random.Random(f"breadth {seed}"))
 
 
 def with_desk(scenario: Scenario, rng: random.Random) -> Scenario:

@@ -18,10 +18,12 @@ from cassq.ports import Life, Ports
 from tests.simulation.client import SimDoorbell, SteppedClient
 from tests.simulation.fleet import Fleet, FleetScenario, Parts, draw_fleet
 from tests.simulation.ledger import BrokenPromiseError
-from tests.simulation.scenario import Scenario, draw_scenario, with_desk
+from tests.simulation.pieces import in_pieces
+from tests.simulation.scenario import Scenario, draw_scenario, with_breadth, with_desk
 from tests.simulation.scheduler import CalmProcess, Process, ProcessClock
 from tests.simulation.simcatalog import SimConnection
 from tests.simulation.simnetwork import SimNetwork
+from tests.simulation.slow_work import draw_bounds
 from tests.simulation.world import World
 
 PATIENCE_SECONDS = 2.0
@@ -48,10 +50,12 @@ class SidecarWorld(World):
         rng = random.Random(f"sidecars {seed}")
         if scenario is None:
             scenario = with_desk(draw_scenario(rng), rng)
+            scenario = with_breadth(scenario, random.Random(f"breadth {seed}"))
         # Placements are in the catalog alone; and between two steps a pipe may be out of reach.
         super().__init__(seed, replace(scenario, catalog_lost=False, audits=0), verbose=verbose)
         drawn = fleet or draw_fleet(rng)
-        self.fleet = Fleet(drawn, self.scheduler, rng, parts or Parts())
+        bounds = draw_bounds(random.Random(f"bounds {seed}"))
+        self.fleet = Fleet(drawn, self.scheduler, rng, parts or Parts(), bounds)
         self._hand = self.catalog_class(
             Path("sim/catalog.sqlite"),
             ProcessClock(CalmProcess(self.scheduler, "fleet")),
@@ -73,9 +77,8 @@ class SidecarWorld(World):
         network = self.network_class(process, self.fleet)
         # In every other world slices have one frame, and the next is read ahead.
         slice_bytes = 1 if self.seed % 2 else SLICE_BYTES
-        store = self.sidecar_store_class(
-            *(catalog, clock, ids, settings, network), slice_bytes=slice_bytes
-        )
+        kind = in_pieces(self.sidecar_store_class, self.scenario)
+        store = kind(*(catalog, clock, ids, settings, network), slice_bytes=slice_bytes)
         ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, Life())
         embedded = Embedded(ports, lambda _: SimDoorbell(process), catalog.abandon)
         client = self.client_class(embedded, process)

@@ -20,6 +20,7 @@ from tests.simulation.scheduler import Process
 
 SECTOR = 512
 VERSIONS_MAX = 6
+SEVERAL_FRAMES = 4  # buffers: a header and a body each
 _WORD = struct.Struct("<Q")
 
 
@@ -226,6 +227,8 @@ class SimDisk(Disk):
         self._process.point()
         data = b"".join(buffers)
         written = len(data)
+        if len(buffers) >= SEVERAL_FRAMES:
+            self._write_in_two(fd, data, pos)
         failing = self._process.fault("pwritev")
         if failing:
             written = self._process.rng.choice((0, 1, written // 2, len(buffers[0]), written))
@@ -238,6 +241,15 @@ class SimDisk(Disk):
         if failing and (written in (0, len(data)) or self._process.rng.random() < 0.5):
             raise _error(self._process.rng.choice((errno.EIO, errno.ENOSPC)))
         return written
+
+    def _write_in_two(self, fd: int, data: bytes, pos: int) -> None:
+        """The beginning of a long write is there before the rest, and others may see that."""
+        inode, first = self._file(fd).inode, self._process.rng.randint(1, len(data))
+        if len(inode.live) < pos + first:
+            inode.live.extend(bytes(pos + first - len(inode.live)))
+        inode.live[pos : pos + first] = data[:first]
+        inode.touch(pos, pos + first)
+        self._process.point()
 
     def sync_data(self, fd: int) -> None:
         self._sync(fd, "fdatasync")

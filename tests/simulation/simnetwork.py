@@ -7,7 +7,7 @@ from typing import Any
 
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
 from cassq.extents.sidecar.network import Answer, Begun, Call, Network, Patience
-from cassq.extents.words import RefusedError
+from cassq.extents.words import Append
 from tests.simulation.fleet import Fleet, SimSidecar
 from tests.simulation.scheduler import CalmProcess, Process
 
@@ -102,10 +102,14 @@ class SimNetwork(Network):
         replies: list[Any] = []
         error: BackendError | None = None
         durable = False
-        for request in call.requests:
+        for number, request in enumerate(call.requests):
+            if number and isinstance(request, Append):  # one of several frames
+                process.point()
+                if there.run != run:
+                    return self._broken(call, "by a crash in the middle")
             reply, synced = there.handle(request)
             durable |= synced
-            if isinstance(reply, RefusedError):
+            if isinstance(reply, BackendError):
                 error = error or reply
             elif error is None:
                 replies.append(reply)

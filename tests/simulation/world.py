@@ -23,7 +23,8 @@ from tests.simulation.checker import Checker
 from tests.simulation.client import SimDoorbell, SteppedClient
 from tests.simulation.ledger import BrokenPromiseError
 from tests.simulation.model import Sent
-from tests.simulation.scenario import Scenario, draw_scenario, with_desk
+from tests.simulation.pieces import in_pieces
+from tests.simulation.scenario import Scenario, broad, draw_scenario
 from tests.simulation.scheduler import CalmProcess, Process, ProcessClock, Scheduler
 from tests.simulation.simcatalog import Commits, SimConnection
 from tests.simulation.simdisk import Platter, SimDisk
@@ -53,7 +54,7 @@ class World:
         self.seed = seed
         rng = self.rng = random.Random(seed)
         drawn = draw_scenario(rng)
-        self.scenario = scenario or with_desk(drawn, random.Random(f"desk {seed}"))
+        self.scenario = scenario or broad(drawn, seed)
         self.scheduler = Scheduler(random.Random(rng.getrandbits(64)), verbose=verbose)
         self.platter = Platter(random.Random(rng.getrandbits(64)))
         self.commits = Commits(random.Random(rng.getrandbits(64)))
@@ -84,7 +85,8 @@ class World:
             clock,
             connect=lambda: self.connection_class(process, self.commits),  # type: ignore[arg-type,return-value]
         )
-        store = self.store_class(pipes, clock, durability="disk", disk=disk)
+        kind = in_pieces(self.store_class, self.scenario)
+        store = kind(pipes, clock, durability="disk", disk=disk)
         adopt(catalog, store, ids)
         ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, Life())
         embedded = Embedded(ports, lambda _: SimDoorbell(process), catalog.abandon)

@@ -13,15 +13,86 @@ from cassq.batches import Batch, Intend
 from cassq.catalog.rows import Claim, ClaimState, Cursor, PipeRow
 from cassq.catalog.sqlite import SqliteCatalog, hint_tables, pipe_tables
 from cassq.catalog.sqlite.claim_tables import _KEY, ADD_CLAIM, _claim_values
+from cassq.entries import Entry, gathered
+from cassq.errors import QueueFullError
 from cassq.extents.file_writer import FileWriter
 from cassq.extents.files import FilesStore
 from cassq.extents.pipe_file import SEALED
 from cassq.frames import Place
+from cassq.intake import Intake
+from cassq.limits import Gate
 from cassq.pipes import Appender
+from cassq.reaper import retire
 from cassq.retries import DeadLetters
 from tests.simulation.client import SteppedClient
 from tests.simulation.simcatalog import SimConnection
 from tests.simulation.simdisk import SimDisk
+
+# --- appends --------------------------------------------------------------------------------
+
+
+@contextmanager
+def acknowledges_all_of_an_append() -> Iterator[None]:
+    """What one append wrote counts as a whole when any of it lies below the end of a seal."""
+    append, adopt = FileWriter.append, Appender._adopt
+    written: dict[str, int] = {}
+
+    def noting(self: FileWriter, frames: Any, end_seq: int) -> Place:
+        written[self._name] = end_seq
+        return append(self, frames, end_seq)
+
+    def adopts(self: Appender, pipe: Any, base: int, most: int) -> int:
+        found = adopt(self, pipe, base, most)
+        return written[f"{pipe.row.id}.pipe"] - base if found else 0
+
+    with (
+        mock.patch.object(FileWriter, "append", noting),
+        mock.patch.object(Appender, "_adopt", adopts),
+    ):
+        yield
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def forgets_what_it_let_through() -> Iterator[None]:
+    """A full queue is seen when the gate looks, and not what passed it since."""
+    admit = Gate.admit
+
+    def admits(self: Gate, count: int, *, whole: bool) -> int:
+        found = admit(self, count, whole=whole)
+        self._length -= found
+        self._allowance += found
+        return found
+
+    with mock.patch.object(Gate, "admit", admits):
+        yield
+
+
+@contextmanager
+def pushes_what_it_refuses() -> Iterator[None]:
+    """A push to a full queue is refused, and one of its messages is there."""
+    admitted = Intake.admitted
+
+    def admits(self: Intake, entries: list[Entry]) -> list[Entry]:
+        try:
+            return admitted(self, entries)
+        except QueueFullError:
+            batch = entries[0].batch or gathered(entries, self._ports.clock.wall_ms())
+            self._appenders.of(None).append(batch.only([0]))
+            raise
+
+    with mock.patch.object(Intake, "admitted", admits):
+        yield
+
+
+@contextmanager
+def keeps_nothing() -> Iterator[None]:
+    """What every group has committed is retired at once, whatever is to be kept."""
+    with mock.patch.object(retire, "keeps", lambda pipe, policy, now_ms: False):
+        yield
+
 
 # --- disks ----------------------------------------------------------------------------------
 
