@@ -21,6 +21,7 @@ from tests.simulation.scheduler import Process
 SECTOR = 512
 VERSIONS_MAX = 6
 SEVERAL_FRAMES = 4  # buffers: a header and a body each
+PARTS = 3
 _WORD = struct.Struct("<Q")
 
 
@@ -228,7 +229,7 @@ class SimDisk(Disk):
         data = b"".join(buffers)
         written = len(data)
         if len(buffers) >= SEVERAL_FRAMES:
-            self._write_in_two(fd, data, pos)
+            self._write_in_parts(fd, data, pos)
         failing = self._process.fault("pwritev")
         if failing:
             written = self._process.rng.choice((0, 1, written // 2, len(buffers[0]), written))
@@ -242,14 +243,15 @@ class SimDisk(Disk):
             raise _error(self._process.rng.choice((errno.EIO, errno.ENOSPC)))
         return written
 
-    def _write_in_two(self, fd: int, data: bytes, pos: int) -> None:
+    def _write_in_parts(self, fd: int, data: bytes, pos: int) -> None:
         """The beginning of a long write is there before the rest, and others may see that."""
-        inode, first = self._file(fd).inode, self._process.rng.randint(1, len(data))
-        if len(inode.live) < pos + first:
-            inode.live.extend(bytes(pos + first - len(inode.live)))
-        inode.live[pos : pos + first] = data[:first]
-        inode.touch(pos, pos + first)
-        self._process.point()
+        inode, rng = self._file(fd).inode, self._process.rng
+        for first in sorted(rng.randint(1, len(data)) for _ in range(PARTS)):
+            if len(inode.live) < pos + first:
+                inode.live.extend(bytes(pos + first - len(inode.live)))
+            inode.live[pos : pos + first] = data[:first]
+            inode.touch(pos, pos + first)
+            self._process.point()
 
     def sync_data(self, fd: int) -> None:
         self._sync(fd, "fdatasync")

@@ -57,13 +57,14 @@ def acknowledges_all_of_an_append() -> Iterator[None]:
 
 @contextmanager
 def forgets_what_it_let_through() -> Iterator[None]:
-    """A full queue is seen when the gate looks, and not what passed it since."""
+    """What the gate has let through since its first look does not count."""
     admit = Gate.admit
 
     def admits(self: Gate, count: int, *, whole: bool) -> int:
         found = admit(self, count, whole=whole)
         self._length -= found
         self._allowance += found
+        self._looked_ms = self._ports.clock.boot_ms()
         return found
 
     with mock.patch.object(Gate, "admit", admits):
