@@ -32,7 +32,6 @@ from cassq.arguments import (
 )
 from cassq.catalog.rows import GroupRow, QueueRow
 from cassq.claimer import Claimer
-from cassq.clock import Stopwatch
 from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell
 from cassq.errors import ClaimLostError, ClosedError, GroupNotFoundError, QueueNotFoundError
 from cassq.holdings import Back, Holding, by_holding, holding_of
@@ -72,6 +71,7 @@ class Popper:
             check_seconds("keep_alive", keep_alive, WAIT_MAX_SECONDS)
         self._catalog = ports.catalog
         self._life = ports.life
+        self._clock = ports.clock
         self._queue = queue
         self._group = group
         self._claimer = Claimer(ports, queue, group, bury)
@@ -132,13 +132,14 @@ class Popper:
         return Messages() if self._closed else messages
 
     def _pop_within(self, max_messages: int, wait: float) -> Messages:
-        life, watch = self._life, Stopwatch()
+        life, clock = self._life, self._clock
+        began_ms = clock.boot_ms()
         while True:
             with life.enter(), self._lock:
                 messages = self._pop_now(max_messages)
                 if messages or self._stopping:
                     return messages
-                left = wait - watch.seconds()
+                left = wait - (clock.boot_ms() - began_ms) / 1000
                 if left <= 0:
                     return messages
                 self._flush()

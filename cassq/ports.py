@@ -73,6 +73,12 @@ class Life:
             raise InterruptedCallError()
         return waiting
 
+    def parked(self) -> threading.Lock:
+        """A lock that is taken: where a thread of the client waits until another wakes it."""
+        lock = threading.Lock()
+        lock.acquire()
+        return lock
+
     @property
     def busy(self) -> bool:
         """Whether this thread is inside a call, or a wait."""

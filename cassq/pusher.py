@@ -75,8 +75,7 @@ class Pusher:
         self._threads: list[threading.Thread] = []
         self._to_settle: SimpleQueue[list[Entry]] = SimpleQueue()
         self._writing = Entry(b"", None, None)  # stands for the writer thread as the leader
-        self._writing.wake = threading.Lock()
-        self._writing.wake.acquire()
+        self._writing.wake = self._life.parked()
         self._ended = False
 
     # --- pushing ------------------------------------------------------------------------------
@@ -219,8 +218,7 @@ class Pusher:
                 if self._leader is None:
                     self._leader = entry
                 else:
-                    entry.wake = threading.Lock()
-                    entry.wake.acquire()
+                    entry.wake = self._life.parked()
                 self._queue.append(entry)
             if entry.wake is not None:
                 entry.wake.acquire()

@@ -92,7 +92,12 @@ class Hand:
             self._go_on(popper)
             return
         started_ms = process.scheduler.clock.boot_ms()
-        messages = popper.pop(rng.choice((1, 1, 3, 10)))
+        most, wait = rng.choice((1, 1, 3, 10)), 0.0
+        if self._world.scenario.waiting and rng.random() < self._world.scenario.waiting:
+            wait = rng.choice((0.5, 3.0))
+        messages = popper.pop(most, wait=wait)
+        if wait:
+            self._world.checker.waited(popper, started_ms)
         if not messages:
             if not self._out and rng.random() < 0.03:
                 self._close(popper)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
+LATE_MS = 1000  # while somebody waits, and nothing fails
 PUSHING_MS = 1000  # from the call of a push until its message is stamped, at most
 
 
@@ -123,6 +124,28 @@ class Checker(Lookout):
             raise BrokenPromiseError(
                 f"{sent.payload!r} is there twice, for no reason: {sent.places}"
             )
+
+    # --- lateness -------------------------------------------------------------------------------
+
+    def waited(self, popper: Any, started_ms: int) -> None:
+        """A pop that waited has ended; called before what it returned is known. Whatever was
+        there, and due, while it waited and nobody held anything, comes without delay."""
+        group = self.groups[popper._group().id]
+        if not (self._world.scenario.prompt and self._world.calm) or group.exclusive:
+            return
+        clock = self._world.scheduler.clock
+        offset_ms = self.catalog_ms() - clock.boot_ms()
+        until_ms = clock.boot_ms() if group.held_ms is None else group.held_ms
+        since_ms = max(started_ms, group.quiet_ms)
+        for sent in self.acked[group.queue]:
+            place = place_of(sent.id)
+            if place not in group.deliveries and group.is_owed(sent, place):
+                late_ms = until_ms - max(since_ms, sent.acked_ms, sent.due_ms - offset_ms)
+                if late_ms > LATE_MS:
+                    raise BrokenPromiseError(
+                        f"{sent.id} was there, nobody held anything, and {group.name} waited for"
+                        f" {late_ms} ms"
+                    )
 
     # --- popping --------------------------------------------------------------------------------
 

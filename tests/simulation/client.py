@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cassq import client as client_module
 from cassq.client import Client
-from cassq.doorbell import Doorbell, LocalDoorbell, Waiter
+from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell, Waiter
 from cassq.embedded import Embedded
 from cassq.errors import BackendError, CassqError, GroupNotFoundError, OwnershipError
 from cassq.extents.port import ExtentMissingError
@@ -15,6 +16,25 @@ from tests.simulation.scheduler import Process, ProcessClock
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+
+class SimWaiter(Waiter):
+    """Looks for itself, again and again."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def wait(self, seconds: float, ready: Callable[[], bool]) -> None:
+        clock = self._process.scheduler.clock
+        until_ms = clock.boot_ms() + 1000 * min(seconds, LOOK_AGAIN_SECONDS)
+        while not ready() and clock.boot_ms() < until_ms:
+            self._process.sleep(0.02)
+
+    def wake(self) -> None:
+        """It looks again in a moment."""
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class SimDoorbell(Doorbell):
@@ -27,7 +47,7 @@ class SimDoorbell(Doorbell):
         self._process.point()
 
     def listen(self) -> Waiter:
-        return LocalDoorbell().listen()
+        return SimWaiter(self._process)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -39,6 +39,8 @@ class Lookout(Ledger):
             self._regroup(groups)
         if self._world.commits.recorded:
             self.look_at_books()
+        if self._world.scenario.prompt:
+            self._look_at_holders()
         for pipe_id, seq, pos, *home in self._rows(
             "SELECT id, end_seq, end_pos, queue_id, group_id FROM pipes"
             " WHERE end_seq IS NOT NULL OR group_id <> ''"
@@ -52,6 +54,16 @@ class Lookout(Ledger):
             elif pipe_id not in self.consumed:
                 self.consumed.add(pipe_id)
                 self.retired(pipe_id)
+
+    def _look_at_holders(self) -> None:
+        now_ms = self._world.scheduler.clock.boot_ms()
+        held = {id for (id,) in self._rows("SELECT DISTINCT group_id FROM claims WHERE state = 0")}
+        for view in self.groups.values():
+            if view.id not in held:
+                if view.held_ms is not None:
+                    view.held_ms, view.quiet_ms = None, now_ms
+            elif view.held_ms is None:
+                view.held_ms = now_ms
 
     def check_unpublished(self) -> None:
         """Nobody has got anything of a pipe that was removed while it was staged."""

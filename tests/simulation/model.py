@@ -57,7 +57,8 @@ class Sent:
     key: bytes | None
     wall_ms: int
     since_ms: int = 0  # catalog time when its push, or the first of its tries, began
-    acked: int = NEVER  # when its push returned
+    acked: int = NEVER  # when its push returned ...
+    acked_ms: int = 0  # ... in boot time
     refused: bool = False  # its push failed, and said that it is not in the queue
     troubled: bool = False  # a fault was met in its push
     stamped: bool = False  # wall_ms is its push time, and no lower bound of it any more
@@ -113,6 +114,9 @@ class GroupView:
     firsts: dict[tuple[object, str], int] = field(default_factory=dict)
     forgotten: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
     frontier: int = 0
+    # Boot times: since when somebody has claims of it, and since when, before that, nobody had.
+    held_ms: int | None = None
+    quiet_ms: int = 0
 
     @property
     def is_letters(self) -> bool:

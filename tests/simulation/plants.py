@@ -15,13 +15,14 @@ from typing import Any
 from tests.simulation import wrong_moves as moved
 from tests.simulation import wrong_parts as wrong
 from tests.simulation import wrong_writes as writes
-from tests.simulation.scenario import Scenario, draw_scenario
+from tests.simulation.scenario import Scenario, draw_calm, draw_scenario
 from tests.simulation.world import World
 
 
 @dataclass(frozen=True)
 class Plant:
-    """A bug. seeds: it is caught within so many; shape: what its scenario must have."""
+    """A bug. seeds: it is caught within so many; shape: what its scenario must have. calm: its
+    scenario is one in which nothing fails."""
 
     name: str
     what: str
@@ -30,6 +31,7 @@ class Plant:
     queues: list[str] | None = None
     parts: dict[str, Any] = field(default_factory=dict)
     patch: Callable[[], AbstractContextManager[Any]] = nullcontext
+    calm: bool = False
 
     def world(self, seed: int, *, planted: bool = True, verbose: bool = False) -> World:
         """The world of a seed with the bug, or the same without."""
@@ -41,6 +43,8 @@ class Plant:
         return world
 
     def _scenario(self, seed: int) -> Scenario:
+        if self.calm:
+            return draw_calm(random.Random(seed))
         drawn = draw_scenario(random.Random(seed), self.queues)
         roles = drawn.roles | self.shape.get("roles", {})
         policy = {
@@ -154,6 +158,8 @@ PLANTS = [
     Plant("expire-early", "messages expire before they are old enough", 40,
           {"roles": {"clerk": 0, "reaper": 2}, "policy": {"message_ttl": 1.0}},
           patch=moved.expires_early),
+    Plant("due-late", "delayed messages with falling due times are delivered late", 60,
+          calm=True, patch=wrong.schedules_what_is_due_sooner_late),
     Plant("limit-passed", "a full queue takes what comes between two looks", 40,
           REFUSES, ["ap"], patch=wrong.forgets_what_it_let_through),
     Plant("refused-and-pushed", "a push that a full queue refuses is there in part", 20,

@@ -6,12 +6,15 @@ it was answered, beside another, or after who pushed it crashed in the middle.
 
 from __future__ import annotations
 
+from functools import partial
+
 from cassq.dedup import DEDUP_HEADER
 from cassq.errors import BackendError, OwnershipError
 from cassq.pusher import Pusher
 from tests.simulation.client import SteppedClient, met, open_client
 from tests.simulation.model import Sent
 from tests.simulation.scheduler import Process
+from tests.simulation.threads import Thread
 from tests.simulation.world import World
 
 ORDERS_AT_HAND = 6
@@ -24,15 +27,20 @@ def push_all(world: World, name: str, process: Process) -> None:
     client = open_client(world, process)
     rng = process.rng
     pusher: Pusher | None = None
+    shared: list[Pusher] = []
+    alone = not world.scenario.threads
+    for number in range(world.scenario.threads):
+        Thread(process, number, partial(_push_along, world, client, name, shared))
     while True:
         try:
             if pusher is None or pusher.closed:
                 pusher = client.queue(name).pusher()
+                shared[:] = [pusher]
             if world.scenario.dedup and rng.random() < world.scenario.dedup:
                 _push_once(world, process, client, name, pusher)
             elif world.pushed < world.scenario.messages and rng.random() < 0.8:
                 _push(world, process, client, name, pusher)
-            elif rng.random() < 0.15:
+            elif rng.random() < 0.15 and alone:  # another thread may push at the moment
                 process.scheduler.note(process, "closes its pusher")
                 pusher.close()
             client.tend()
@@ -41,6 +49,20 @@ def push_all(world: World, name: str, process: Process) -> None:
             if rng.random() < 0.1:
                 pusher = None
         process.sleep(rng.choice((0.0, 0.0, 0.005, 0.05, 0.3)))
+
+
+def _push_along(
+    world: World, client: SteppedClient, name: str, shared: list[Pusher], thread: Process
+) -> None:
+    """Push what another thread pushes as well, at the same time if it so falls."""
+    rng = thread.rng
+    while True:
+        try:
+            if shared and world.pushed < world.scenario.messages and rng.random() < 0.8:
+                _push(world, thread, client, name, shared[0])
+        except (BackendError, OwnershipError) as exc:
+            met(thread, "pushing", exc)
+        thread.owner.sleep(rng.choice((0.0, 0.0, 0.005, 0.05, 0.3)))
 
 
 def _push(world: World, process: Process, client: SteppedClient, name: str, pusher: Pusher) -> None:
@@ -55,7 +77,7 @@ def _push(world: World, process: Process, client: SteppedClient, name: str, push
     delay, due_ms = None, 0
     strict = world.scenario.policy[name]["consistency"] == "cp"
     if world.scenario.delayed and not strict and rng.random() < world.scenario.delayed:
-        delay = rng.choice((0.01, 0.3, 2.0))
+        delay = rng.choice(world.scenario.delays)
         due_ms = client.ports.catalog.now_ms() + round(delay * 1000)
     for _ in range(count):
         world.pushed += 1
@@ -88,6 +110,8 @@ def _push(world: World, process: Process, client: SteppedClient, name: str, push
         process.scheduler.note(process, f"pushed {ids}")
         for sent in batch:
             sent.troubled = process.faults > faults
+        for sent in batch:
+            sent.acked_ms = process.scheduler.clock.boot_ms()
         checker.pushed(batch, ids)
         world.delayed[name] += batch if delay else []
     finally:
@@ -150,7 +174,7 @@ def _new_order(world: World, process: Process, client: SteppedClient, name: str)
     delay, due_ms = None, 0
     strict = scenario.policy[name]["consistency"] == "cp"
     if not strict and rng.random() < scenario.delayed:
-        delay = rng.choice((0.01, 0.3, 2.0))
+        delay = rng.choice(scenario.delays)
         due_ms = client.ports.catalog.now_ms() + round(delay * 1000)
     order = Sent(
         payload, name, world.checker.tick(), headers | {DEDUP_HEADER: f"order-{number}"}, None,

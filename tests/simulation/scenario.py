@@ -22,6 +22,7 @@ class Scenario:
     pause_rate: float = 0.0
     fault_rate: float = 0.0
     delayed: float = 0.0  # share of the pushes, on ap queues
+    delays: tuple[float, ...] = (0.01, 0.3, 2.0)
     jump_rate: float = 0.0
     poison: float = 0.0
     clumsiness: float = 0.5  # how often poppers do something else than commit
@@ -33,6 +34,8 @@ class Scenario:
     doom: float = 0.0  # how often a clerk, or who pushes under a dedup id, crashes in the middle
     audits: int = 0  # in the middle of it all
     writers: int = 0  # of staged pipes, for each ap queue
+    threads: int = 0  # that push, of each pusher, beside the one that it is
+    waiting: float = 0.0  # how often a pop waits for messages
     frame_messages: int = 0  # of a frame at most; 0: as many as there are
     append_bytes: int = 0  # after which an append has had enough; 0: as it is
 
@@ -41,6 +44,11 @@ class Scenario:
         policy = self.policy.get(queue, {})
         limits = [policy.get(name) for name in ("message_ttl", "retain_unconsumed")]
         return min((limit for limit in limits if limit is not None), default=None)
+
+    @property
+    def prompt(self) -> bool:
+        """Whether all that is delivered is committed at once, so that nothing has to be late."""
+        return self.calm and not (self.clumsiness or self.poison or self.doom or self.jump_rate)
 
     @property
     def calm(self) -> bool:
@@ -117,7 +125,23 @@ def with_breadth(scenario: Scenario, rng: random.Random) -> Scenario:
         policy=policy,
         frame_messages=rng.choice((0, 1, 2, 4)),
         append_bytes=rng.choice((0, 0, 1, 2000)),
+        threads=rng.choice((0, 0, 1, 3)),
+        waiting=rng.choice((0.0, 0.0, 0.5)),
     )
+
+
+def draw_calm(rng: random.Random) -> Scenario:
+    """A scenario in which nothing fails and everybody is well: all comes as soon as it may."""
+    drawn = draw_scenario(rng, ["ap"])
+    settings = drawn.policy["ap"] | {"claim_timeout": 30.0, "max_deliveries": 10}
+    wanted: dict[str, Any] = dict.fromkeys(
+        ("crash_rate", "pause_rate", "fault_rate", "jump_rate", "poison", "clumsiness"), 0.0
+    )
+    wanted |= {"switches": 2000, "messages": 60, "cuts": 0, "delayed": 0.9, "catalog_lost": False}
+    wanted["delays"] = (0.01, 0.3, 8.0)
+    roles = {"pusher": 2, "popper": rng.randint(1, 2), "reaper": 1, "founder": 0, "visitor": 0}
+    wanted |= {"roles": roles, "threads": rng.randint(1, 4), "waiting": 0.8}
+    return replace(drawn, policy={"ap": settings}, groups={"ap": [("second", False)]}, **wanted)
 
 
 def _breadth(settings: dict[str, Any], rng: random.Random, *, lost: bool) -> dict[str, Any]:

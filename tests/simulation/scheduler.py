@@ -33,6 +33,8 @@ class Process:
         self.role = role
         self.rng = random.Random(scheduler.rng.getrandbits(64))
         self.alive = True
+        self.owner: Process = self  # of a thread: the process that it is one of
+        self.threads: list[Process] = []
         self.wake_ms = 0
         self.fuel = 0
         self.faults = 0  # how many it met
@@ -68,12 +70,18 @@ class Process:
         if not self.alive:
             raise Crashed
 
+    def _running(self) -> Process:
+        """Which of its threads runs: ports know the process alone."""
+        running = self.scheduler.running
+        return running if running is not None and running.owner is self else self
+
     def sleep(self, seconds: float) -> None:
         """Let others go on for that long, or for longer."""
         if not self.alive:
             raise Crashed
         late = self.rng.choice((1.0, 1.0, 1.3, 4.0))
-        self.wake_ms = self.scheduler.clock.boot_ms() + max(1, round(seconds * 1000 * late))
+        sleep_ms = max(1, round(seconds * 1000 * late))
+        self._running().wake_ms = self.scheduler.clock.boot_ms() + sleep_ms
         self._give_way()
 
     def fault(self, what: str) -> bool:
@@ -86,9 +94,10 @@ class Process:
 
     def meet_fault(self, what: str) -> None:
         """Something fails."""
-        self.faults += 1
-        for sent in self.pushing:
-            sent.troubled = True
+        for each in (self, *self.threads):
+            each.faults += 1
+            for sent in each.pushing:
+                sent.troubled = True
         self.scheduler.note(self, f"FAULT {what}")
 
 
@@ -136,6 +145,7 @@ class Scheduler:
         self.rng = rng
         self.clock = ManualClock()
         self.hub = greenlet.getcurrent()
+        self.running: Process | None = None
         self.processes: list[Process] = []
         self.verbose = verbose
         self.ended: Callable[[Process], None] = lambda _: None
@@ -166,7 +176,7 @@ class Scheduler:
         current = greenlet.getcurrent()
         for process in self.processes:
             if process.greenlet is current:
-                process.point()
+                process.owner.point()
 
     def step(self) -> bool:
         """Let one process go on until it gives way; False when none is left."""
@@ -180,9 +190,11 @@ class Scheduler:
             return True
         rng = self.rng
         process = ready[int(rng.random() * len(ready))]
-        process.fuel = rng.randint(*self.fuel)
+        process.owner.fuel = rng.randint(*self.fuel)
         self.switches += 1
+        self.running = process
         process.greenlet.switch()
+        self.running = None
         if process.greenlet.dead:
             self._bury(process)
         else:
@@ -193,7 +205,7 @@ class Scheduler:
     def _strike(self, process: Process) -> None:
         """Crash or stop the process that gave way, if so it falls."""
         chance = self.rng.random()
-        if chance < self.crash_rate or process.doomed:
+        if chance < self.crash_rate or process.owner.doomed:
             self.crash(process)
         elif chance < self.crash_rate + self.pause_rate:
             pause_ms = self.rng.randint(*self.pause_ms)
@@ -202,17 +214,25 @@ class Scheduler:
 
     def crash(self, process: Process, *, told: bool = True) -> None:
         """End a process: whatever it does from now on has no effect."""
+        process = process.owner
         if told:
             self.note(process, "CRASHED")
-        process.alive = False
-        if process.greenlet:
-            process.greenlet.throw(Crashed)
-        self._bury(process)
+        every = [process, *process.threads]
+        for each in every:
+            each.alive = False
+        for each in every:
+            if each.greenlet:
+                each.greenlet.throw(Crashed)
+        for each in reversed(every):
+            if each in self.processes:
+                self._bury(each)
 
     def _bury(self, process: Process) -> None:
         """The kernel closes what a process had open."""
         process.alive = False
         self.processes.remove(process)
+        if process.owner is not process:
+            return
         for file in list(process.files):
             file.abandon()  # type: ignore[attr-defined]
         process.files.clear()

@@ -14,7 +14,7 @@ from cassq.extents.sidecar.settings import Settings
 from cassq.frames import FrameError
 from cassq.ids import Ids
 from cassq.locks.lease import LeaseLocker
-from cassq.ports import Life, Ports
+from cassq.ports import Ports
 from tests.simulation.client import SimDoorbell, SteppedClient
 from tests.simulation.fleet import Fleet, FleetScenario, Parts, draw_fleet
 from tests.simulation.ledger import BrokenPromiseError
@@ -79,7 +79,8 @@ class SidecarWorld(World):
         slice_bytes = 1 if self.seed % 2 else SLICE_BYTES
         kind = in_pieces(self.sidecar_store_class, self.scenario)
         store = kind(*(catalog, clock, ids, settings, network), slice_bytes=slice_bytes)
-        ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, Life())
+        life = self.life_of(process, catalog)
+        ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, life)
         embedded = Embedded(ports, lambda _: SimDoorbell(process), catalog.abandon)
         client = self.client_class(embedded, process)
         self._clients.append(client)

@@ -10,11 +10,12 @@ import pytest
 from tests.simulation.planted import check_caught, check_determined
 from tests.simulation.plants import PLANTS, Plant, plant_named
 from tests.simulation.run import run_seed, run_world
-from tests.simulation.scenario import draw_scenario, with_desk, with_writers
+from tests.simulation.scenario import draw_calm, draw_scenario, with_desk, with_writers
 from tests.simulation.world import World
 
 SEEDS = range(40)
 SEEDS_OF_WRITERS = range(25)
+SEEDS_OF_CALM = range(15)
 
 # Seeds of runs without clerks that failed once, and what was wrong. What a seed does changes with
 # the code under it, so they are a sample of what went wrong, not the only guard against it. Their
@@ -54,6 +55,12 @@ def world_of_writers(seed: int) -> World:
 @pytest.mark.parametrize("seed", SEEDS_OF_WRITERS)
 def test_what_is_published_is_there_once_and_nothing_else_of_a_write(seed: int) -> None:
     failure = run_world(world_of_writers(seed))
+    assert failure is None, str(failure)
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_CALM)
+def test_nothing_is_late_while_nothing_fails(seed: int) -> None:
+    failure = run_world(World(seed, draw_calm(random.Random(seed))))
     assert failure is None, str(failure)
 
 

@@ -28,6 +28,7 @@ from tests.simulation.scenario import Scenario, broad, draw_scenario
 from tests.simulation.scheduler import CalmProcess, Process, ProcessClock, Scheduler
 from tests.simulation.simcatalog import Commits, SimConnection
 from tests.simulation.simdisk import Platter, SimDisk
+from tests.simulation.threads import SimLife, SimLock
 
 DRAIN_SECONDS = 150.0  # a burial that was interrupted is taken up again after 30
 # What was given back with the wall clock ahead stays delayed, if it is set back over a reboot.
@@ -88,11 +89,19 @@ class World:
         kind = in_pieces(self.store_class, self.scenario)
         store = kind(pipes, clock, durability="disk", disk=disk)
         adopt(catalog, store, ids)
-        ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, Life())
+        life = self.life_of(process, catalog)
+        ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, life)
         embedded = Embedded(ports, lambda _: SimDoorbell(process), catalog.abandon)
         client = self.client_class(embedded, process)
         self._clients.append(client)  # kept, as a process's memory is until it ends
         return client
+
+    def life_of(self, process: Process, catalog: SqliteCatalog) -> Life:
+        """What guards a client, and makes its catalog's lock one for greenlets."""
+        if not self.scenario.threads:
+            return Life()
+        catalog._db._lock = SimLock(process)  # type: ignore[assignment]
+        return SimLife(process)
 
     @property
     def calm(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from cassq import claims, reaper
+from cassq import claims, reaper, timers
 from cassq.batches import Batch, Intend
 from cassq.catalog.rows import Claim, ClaimState, Cursor, PipeRow
 from cassq.catalog.sqlite import SqliteCatalog, hint_tables, pipe_tables
@@ -18,12 +18,14 @@ from cassq.errors import QueueFullError
 from cassq.extents.file_writer import FileWriter
 from cassq.extents.files import FilesStore
 from cassq.extents.pipe_file import SEALED
+from cassq.extents.port import Slice
 from cassq.frames import Place
 from cassq.intake import Intake
 from cassq.limits import Gate
 from cassq.pipes import Appender
 from cassq.reaper import retire
 from cassq.retries import DeadLetters
+from cassq.timers import Run
 from tests.simulation.client import SteppedClient
 from tests.simulation.simcatalog import SimConnection
 from tests.simulation.simdisk import SimDisk
@@ -52,22 +54,46 @@ def acknowledges_all_of_an_append() -> Iterator[None]:
         yield
 
 
+# --- time -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def schedules_what_is_due_sooner_late() -> Iterator[None]:
+    """Of delayed messages of one frame those that are due sooner than the one before are taken for
+    due with it."""
+
+    def runs(piece: Slice, pos: int) -> Iterator[Run]:
+        frame, first, last = piece
+        at, due_ms = first, frame.due_ms(first) or 0
+        for index in range(first + 1, last if frame.many_dues else first):
+            next_ms = frame.due_ms(index) or 0
+            if next_ms > due_ms:
+                yield frame.base_seq + at, frame.base_seq + index, pos, due_ms
+                at, due_ms = index, next_ms
+        yield frame.base_seq + at, frame.base_seq + last, pos, due_ms
+
+    with mock.patch.object(timers, "_runs", runs):
+        yield
+
+
 # --- limits -------------------------------------------------------------------------------------
 
 
 @contextmanager
 def forgets_what_it_let_through() -> Iterator[None]:
     """What the gate has let through since its first look does not count."""
-    admit = Gate.admit
+    admit, look = Gate.admit, Gate._look
 
     def admits(self: Gate, count: int, *, whole: bool) -> int:
         found = admit(self, count, whole=whole)
         self._length -= found
-        self._allowance += found
-        self._looked_ms = self._ports.clock.boot_ms()
         return found
 
-    with mock.patch.object(Gate, "admit", admits):
+    def looks(self: Gate) -> None:
+        if not self._looked_ms:
+            look(self)
+
+    with mock.patch.object(Gate, "admit", admits), mock.patch.object(Gate, "_look", looks):
         yield
 
 
