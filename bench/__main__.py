@@ -15,6 +15,7 @@ from types import FrameType
 import click
 
 from bench.contest import Contest
+from bench.floor import unsynced
 from bench.machine import described, file_system
 from bench.peers.roster import MODULES, USUAL, peer_class
 from bench.plan import Plan
@@ -153,8 +154,18 @@ def main(
     if out is not None:
         out.write_text(text, encoding="utf-8")
         say(f"written to {out}")
+    there = [name for name in report.peers if name not in report.missing]
+    quicker = unsynced(report.scores, [name for name in there if syncs_each(name)])
+    # What was measured for next to no time tells nothing of either.
+    if quicker and plan.single_s >= Plan.quick().single_s:
+        raise click.ClickException("; ".join(quicker))
     if report.scores.failures:
         raise click.ClickException("some measurements failed; they are named above")
+
+
+def syncs_each(name: str) -> bool:
+    """Whether a peer promises that what it has acknowledged is on the disk."""
+    return peer_class(name).traits.durable == "disk"
 
 
 def taking_part(peers: Sequence[str], scenarios: Sequence[Scenario], plan: Plan) -> list[str]:

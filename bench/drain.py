@@ -15,14 +15,19 @@ class LostMessagesError(Exception):
     """Fewer, or more, messages came out than went in."""
 
 
-def drain(peer: Peer, count: int) -> None:
-    """Pop and acknowledge `count` messages that are there already, and leave further ones alone."""
-    pop, ack, batch, left = peer.pop, peer.ack, peer.batch, count
+def drain(peer: Peer, count: int, *, singly: bool = False) -> None:
+    """Pop and acknowledge `count` messages that are there already, and leave further ones alone.
+    singly: each message is looked at by itself, as a consumer does."""
+    pop, ack, batch, left = peer.pop_singly if singly else peer.pop, peer.ack, peer.batch, count
     while left > 0:
         limit = min(batch, left)
         found = pop(limit) or pop(limit, PATIENCE_SECONDS)
         if not found:
             raise LostMessagesError(f"{left} of {count} messages did not come")
+        if singly:
+            for payload in found:
+                if not payload:
+                    raise LostMessagesError("a message came without its payload")
         ack()
         left -= len(found)
     if left < 0:

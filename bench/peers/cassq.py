@@ -62,6 +62,11 @@ class CassqPeer(Peer):
         self._held += messages
         return messages.payloads
 
+    def pop_singly(self, limit: int, wait_s: float = 0.0) -> list[bytes]:
+        messages = self._popper.pop(max_messages=limit, wait=wait_s)
+        self._held += messages
+        return [message.payload for message in messages]
+
     def ack(self) -> None:
         self._popper.commit(self._held)
         self._held = cassq.Messages()

@@ -97,6 +97,10 @@ class Peer(abc.ABC):
     def pop(self, limit: int, wait_s: float = 0.0) -> list[bytes]:
         """Up to `limit` messages, oldest first; an empty list if none came within `wait_s`."""
 
+    def pop_singly(self, limit: int, wait_s: float = 0.0) -> list[bytes]:
+        """`pop`, each payload taken from a message of its own where there are such."""
+        return self.pop(limit, wait_s)
+
     @abc.abstractmethod
     def ack(self) -> None:
         """Acknowledge, durably, all that was popped since the last call."""

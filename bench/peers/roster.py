@@ -10,7 +10,6 @@ from bench.peers.peer import Peer
 MODULES = {
     "cassq": ("cassq", "CassqPeer"),
     "sqlite": ("sqlite", "SqlitePeer"),
-    "sqlite-5000": ("sqlite", "SqliteLargePeer"),
     "litequeue": ("litequeue", "LitequeuePeer"),
     "persist-queue": ("persistqueue", "PersistqueuePeer"),
     "huey": ("huey", "HueyPeer"),

@@ -30,7 +30,8 @@ DELETE = "DELETE FROM queue WHERE id BETWEEN ? AND ? AND leased_until = ?"
 class SqlitePeer(Peer):
     name = "sqlite"
     title = "SQLite rows"
-    traits = Traits(deep=True, note="WAL, synchronous=FULL; transactions of 1,000 rows")
+    traits = Traits(deep=True, note="WAL, synchronous=FULL; transactions of 5,000 rows")
+    batch_of_size: ClassVar[dict[int, int]] = {100: 5_000, 1_000: 5_000}
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
@@ -99,12 +100,3 @@ class SqlitePeer(Peer):
 
     def close(self) -> None:
         self._connection.close()
-
-
-class SqliteLargePeer(SqlitePeer):
-    name = "sqlite-5000"
-    title = "SQLite rows × 5,000"
-    traits = Traits(
-        only=("through",), note="the same in transactions of 5,000 rows, the best there is"
-    )
-    batch_of_size: ClassVar[dict[int, int]] = {100: 5_000, 1_000: 5_000}

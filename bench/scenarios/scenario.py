@@ -24,6 +24,8 @@ class Case:
     one_core: bool = False
     # Servers that stand in for those that peers name, and run during their scenario only.
     instead: Mapping[str, str] = field(default_factory=dict)
+    # Messages of varied length, which are read one by one.
+    varied: bool = False
 
 
 @dataclass(frozen=True)

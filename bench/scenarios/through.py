@@ -17,13 +17,14 @@ SECONDS_MAX = 300.0
 LEFTOVER_SECONDS = 0.05
 
 
-def pass_through(_gate: Gate, seat: Seat, count: int) -> Figures:
+def pass_through(_gate: Gate, seat: Seat, count: int, varied: bool = False) -> Figures:
+    """varied: the messages have lengths that differ, and a consumer reads them one by one."""
     peer = seat.peer()
     peer.create()
-    warmup = chunks(seat.place.size, min(peer.batch, count))
+    warmup = chunks(seat.place.size, min(peer.batch, count), varied=varied)
     peer.push(warmup)
-    drain(peer, sum(map(len, warmup)))
-    load = chunks(seat.place.size, count)
+    drain(peer, sum(map(len, warmup)), singly=varied)
+    load = chunks(seat.place.size, count, varied=varied)
     # What others left to be written goes to the disk before the clock starts, not after.
     os.sync()
     whole, pushing, popping = Meter(seat.place.server_pid), Meter(), Meter()
@@ -31,7 +32,7 @@ def pass_through(_gate: Gate, seat: Seat, count: int) -> Figures:
         with pushing:
             peer.push(load)
         with popping:
-            drain(peer, count)
+            drain(peer, count, singly=varied)
     if peer.pop(1, LEFTOVER_SECONDS):
         raise LostMessagesError(f"more than {count} messages came")
     peer.close()
@@ -52,6 +53,7 @@ class Through(Scenario):
 
     def cases(self, plan: Plan) -> list[Case]:
         return [
+            Case("through/varied", "messages of 20 B to 1 KB, read one by one", varied=True),
             *(Case(f"through/{size}", f"messages of {size:,} B", size) for size in SIZES),
             Case("through/100/one-core", "messages of 100 B, on one core", 100, one_core=True),
         ]
@@ -76,4 +78,4 @@ class Through(Scenario):
     def measure(self, case: Case, seat: Seat, plan: Plan) -> Figures:
         count = plan.messages_for(case.size, seat.peer_class().traits.batches)
         core = max(os.sched_getaffinity(0)) if case.one_core else None
-        return run([Job(pass_through, (seat, count), core)], SECONDS_MAX)[0]
+        return run([Job(pass_through, (seat, count, case.varied), core)], SECONDS_MAX)[0]

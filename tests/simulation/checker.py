@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 
 LATE_MS = 1000  # while somebody waits, and nothing fails
+WAITING_MS = 60_000  # where it waits for others
+JUMP_MS = 3_600_000  # of the wall clock, forward or back
 PUSHING_MS = 1000  # from the call of a push until its message is stamped, at most
 
 
@@ -208,12 +210,24 @@ class Checker(Lookout):
         if sent.dedup_id:  # it is the time of any of its tries
             if any(0 <= message.pushed_ms - ms < PUSHING_MS for ms in sent.walls_ms):
                 return
-        elif not sent.stamped and 0 <= message.pushed_ms - sent.wall_ms < PUSHING_MS:
+        elif not sent.stamped and self._is_stamp(message.pushed_ms - sent.wall_ms, sent.queue):
             sent.wall_ms, sent.stamped = message.pushed_ms, True
         if message.pushed_ms != sent.wall_ms:
             raise BrokenPromiseError(
                 f"{message.id} was pushed at {sent.wall_ms}, and bears {message.pushed_ms}"
             )
+
+    def _is_stamp(self, after_ms: int, queue: str) -> bool:
+        """Whether a message may bear a time so long after its push began. Where a push waits for
+        another thread's, or looks at the length of its queue first, others go on meanwhile, and the
+        wall clock may be set."""
+        scenario = self._world.scenario
+        policy = scenario.policy.get(queue, {})
+        if not scenario.threads and policy.get("max_length") is None:
+            return 0 <= after_ms < PUSHING_MS
+        if scenario.jump_rate:
+            after_ms %= JUMP_MS
+        return 0 <= after_ms < WAITING_MS
 
     def _check_letter(self, delivery: Delivery) -> None:
         message, sent, group = delivery.message, delivery.sent, delivery.group

@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from bench.children import Figures, Gate, Job, MeasurementError, run
+from bench.drain import LostMessagesError, drain
 from bench.figures import growth, middle, percentile, rate, ratio, spread
-from bench.payloads import CHUNK_MESSAGES, chunks
-from bench.peers.peer import slices
+from bench.floor import unsynced
+from bench.payloads import CHUNK_MESSAGES, VARIED_MAX, VARIED_MIN, chunks, varied_chunk
+from bench.peers.peer import Place, slices
+from bench.peers.sqlite import SqlitePeer
 from bench.plan import Plan
 from bench.report import Report, cell, shown, table
 from bench.scenarios.reap import kept_beside_daemon
@@ -112,6 +115,30 @@ def test_chunks_hold_exactly_as_many_messages_as_asked_for(total: int) -> None:
     assert len(set(made[0])) == len(made[0])
 
 
+def test_messages_of_varied_length_are_as_many_short_ones_as_long_ones() -> None:
+    lengths = sorted(map(len, varied_chunk()))
+    assert (lengths[0], lengths[-1]) == (VARIED_MIN, VARIED_MAX)
+    assert 130 < lengths[len(lengths) // 2] < 150
+    assert 240 < sum(lengths) / len(lengths) < 260
+    made = chunks(100, CHUNK_MESSAGES + 5, varied=True)
+    assert sum(map(len, made)) == CHUNK_MESSAGES + 5
+    assert len(set(map(len, made[0]))) > 100
+
+
+def test_a_consumer_that_reads_message_by_message_misses_an_empty_one() -> None:
+    class Hollow(SqlitePeer):
+        def pop(self, limit: int, wait_s: float = 0.0) -> list[bytes]:
+            return [b"x", b""][:limit]
+
+        def ack(self) -> None:
+            """Nothing is held."""
+
+    peer = Hollow(Place(Path(), "q", 100))
+    drain(peer, 2)
+    with pytest.raises(LostMessagesError, match="without its payload"):
+        drain(peer, 2, singly=True)
+
+
 def test_slices_keep_order_and_limit() -> None:
     given = [[b"1", b"2", b"3"], [b"4"]]
     assert list(slices(given, 2)) == [[b"1", b"2"], [b"3"], [b"4"]]
@@ -150,10 +177,10 @@ def test_what_was_not_measured_has_no_verdict() -> None:
 def full_scores() -> Scores:
     """A run in which cassq reaches everything."""
     scores = Scores()
-    for size in (100, 1_000):
+    for size in ("varied", 100, 1_000):
         key = f"through/{size}"
         scores.add(key, "cassq", {"through": 2_000_000.0})
-        for peer in ("sqlite", "sqlite-5000", "redis", "postgresql", "postgresql-held"):
+        for peer in ("sqlite", "redis", "postgresql", "postgresql-held"):
             scores.add(key, peer, {"through": 150_000.0})
         scores.add(key, "kafka-synced", {"through": 1_000_000.0})
         scores.add(key, "kafka", {"through": 1_500_000.0})
@@ -188,6 +215,7 @@ def test_every_target_can_be_reached() -> None:
     ("case_key", "peer", "figures", "words"),
     [
         ("through/100", "sqlite", {"through": 10_000_000.0}, "100 B: cassq over SQLite rows in"),
+        ("through/varied", "sqlite", {"through": 1e7}, "of varied length: cassq over SQLite rows"),
         ("through/1000", "redis", {"through": 10_000_000.0}, "1,000 B: cassq over Redis"),
         ("through/100", "kafka", {"through": 10_000_000.0}, "100 B: cassq over Kafka, page"),
         ("through/100", "kafka-synced", {"through": 10_000_000.0}, "100 B: cassq over Kafka, sync"),
@@ -239,6 +267,34 @@ def test_a_failed_round_keeps_its_place_among_the_rounds() -> None:
     assert scores.failures["case", "redis"] == "it broke"
 
 
+# --- the floor ---
+
+
+def single(disk: Figures, pushed: float) -> Scores:
+    scores = Scores()
+    scores.add("single", DISK, disk)
+    scores.add("single", "sqlite", {"one": pushed})
+    return scores
+
+
+def test_single_pushes_as_fast_as_the_disk_at_its_best_are_believed() -> None:
+    assert unsynced(single({"one": 1_000.0, "overwrite": 2_000.0}, 2_000.0), ["sqlite"]) == []
+    assert unsynced(single({"one": 2_000.0}, 2_000.0), ["sqlite"]) == []
+
+
+def test_single_pushes_faster_than_the_disk_were_not_synced() -> None:
+    scores = single({"one": 1_000.0, "overwrite": 2_000.0}, 2_001.0)
+    (told,) = unsynced(scores, ["sqlite", "redis"])
+    assert told.startswith("sqlite pushed 2,001 messages a second one by one, the bare disk synced")
+    assert unsynced(scores, []) == [], "who promises nothing is not held to it"
+
+
+def test_without_a_figure_of_the_disk_nobody_is_accused() -> None:
+    scores = Scores()
+    scores.add("single", "sqlite", {"one": 1e9})
+    assert unsynced(scores, ["sqlite"]) == []
+
+
 # --- the report ---
 
 
@@ -281,11 +337,11 @@ def test_the_page_compares_names_what_is_missing_and_what_failed() -> None:
     scores = Scores()
     scores.add("through/100", "cassq", {"through": 900.0})
     scores.add("through/100", "sqlite", {"through": 300.0})
-    scores.fail("through/100", "sqlite-5000", "the disk is full")
+    scores.fail("through/100", "redis", "the disk is full")
     page = Report(
         plan=Plan(),
         scenarios=[TwoColumns()],
-        peers=["cassq", "sqlite", "sqlite-5000", "nobody-has-it"],
+        peers=["cassq", "sqlite", "redis", "nobody-has-it"],
         missing={"nobody-has-it": "it is not installed"},
         scores=scores,
         judgements=judge(scores),
@@ -423,7 +479,9 @@ def test_a_small_comparison_runs_and_clears_up(tmp_path: Path) -> None:
     assert "| SQLite rows | " in written
     assert "failed" not in written
     reached_or_not = [line for line in written.splitlines() if line.endswith("reached |")]
-    assert any("SQLite rows in transactions of 1,000" in line for line in reached_or_not)
+    assert any("SQLite rows in transactions of 5,000" in line for line in reached_or_not)
+    headline = written.index("Messages of 20 B to 1 KB, read one by one")
+    assert headline < written.index("Messages of 100 B")
     assert not list(data.iterdir())
 
 
