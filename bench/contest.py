@@ -52,18 +52,17 @@ PROOF_MESSAGES_UNBATCHED = 200
 # The machine is quiet when less than this was used of all its cores, over so long.
 QUIET_PERCENT = 10.0
 QUIET_SECONDS = 0.15
-QUIET_SECONDS_MAX = 3.0
 Say = Callable[[str], None]
 
 
-def await_quiet() -> None:
-    """Wait, though not for ever, until the machine has done what the last peer left it to do.
+def await_quiet(seconds: float) -> None:
+    """Wait, so long at most, until the machine has done what the last peer left it to do.
 
     Servers clear up after their answers: Kafka deletes a topic and PostgreSQL a table's rows while
     somebody else would already be measured.
     """
-    deadline = time.monotonic() + QUIET_SECONDS_MAX
-    while psutil.cpu_percent(QUIET_SECONDS) > QUIET_PERCENT and time.monotonic() < deadline:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and psutil.cpu_percent(QUIET_SECONDS) > QUIET_PERCENT:
         pass
 
 
@@ -222,7 +221,7 @@ class Contest:
     def _attempt(self, case: Case, name: str, work: Callable[[Seat], Figures]) -> Figures | None:
         """Do one piece of work at a fresh place, record what came of it, and clear up."""
         seat = self._seat(name, case)
-        await_quiet()
+        await_quiet(self.plan.quiet_s)
         try:
             figures = work(seat)
         except MeasurementError as error:

@@ -16,6 +16,8 @@ class Plan:
     """The amounts of one run."""
 
     rounds: int = 3
+    # How long the machine is given to become quiet before each measurement, at most.
+    quiet_s: float = 3.0
     # Messages of 100 B that pass through; a quarter of it at 1 KB.
     messages: int = 1_000_000
     # How long each peer warms its server up with messages in bulk.
@@ -120,6 +122,7 @@ class Plan:
         return replace(
             self,
             messages=4_000,
+            quiet_s=0.0,
             warm_s=0.0,
             single_s=0.1,
             latency_s=0.4,

@@ -18,6 +18,7 @@ MODULES = {
     "postgresql-held": ("postgresql", "PostgresqlHeldPeer"),
     "kafka": ("kafka", "KafkaPeer"),
     "kafka-synced": ("kafka", "KafkaSyncedPeer"),
+    "kafka-share": ("kafka_share", "KafkaSharePeer"),
     "cassandra-rows": ("cassandra_rows", "CassandraRowsPeer"),
     "cassandra-rows-batched": ("cassandra_rows_batched", "CassandraRowsBatchedPeer"),
     "nats": ("nats", "NatsPeer"),

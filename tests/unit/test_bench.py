@@ -151,6 +151,52 @@ def test_peers_without_batches_get_fewer_messages_and_large_messages_are_fewer()
     assert plan.messages_for(100, batches=False) == 2_000
 
 
+class Shared:
+    """A share group's consumer that has some messages, and wants to know what became of them."""
+
+    def __init__(self, polls: list[list[bytes]]) -> None:
+        self._polls = polls
+        self.acknowledged: list[bytes] = []
+        self.committed: list[bytes] = []
+
+    def poll(self, timeout: float) -> list[Shared.Held]:
+        assert len(self.acknowledged) == len(self.committed), "all of the last poll comes first"
+        return [Shared.Held(each) for each in (self._polls.pop(0) if self._polls else [])]
+
+    def acknowledge(self, message: Shared.Held) -> None:
+        self.acknowledged.append(message.value())
+
+    def commit_sync(self, timeout: float) -> dict[str, None]:
+        self.committed = list(self.acknowledged)
+        return {"partition": None}
+
+    class Held:
+        def __init__(self, payload: bytes) -> None:
+            self._payload = payload
+
+        def value(self) -> bytes:
+            return self._payload
+
+        def error(self) -> None:
+            return None
+
+
+@pytest.mark.needs("module:confluent_kafka")
+def test_a_share_group_hands_out_no_more_than_asked_for_and_commits_what_it_handed_out() -> None:
+    from bench.peers.kafka_share import KafkaSharePeer
+
+    peer = KafkaSharePeer(Place(Path(), "q", 100))
+    group = Shared([[b"1", b"2", b"3"], [b"4"]])
+    peer.__dict__["_sharer"] = group
+    assert peer.pop(2) == [b"1", b"2"]
+    peer.ack()
+    assert group.committed == [b"1", b"2"]
+    assert peer.pop(2) == [b"3"]
+    assert peer.pop(2) == [b"4"], "what was not acknowledged is, before the next poll"
+    assert group.committed == [b"1", b"2", b"3"]
+    assert peer.pop(2) == []
+
+
 # --- targets ---
 
 
