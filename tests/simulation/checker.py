@@ -105,9 +105,10 @@ class Checker(Lookout):
         )
 
     def _may_come_twice(self, sent: Sent) -> bool:
-        """Whether a dedup id's window may have passed since it was first pushed."""
+        """Whether a dedup id's window may have passed since it was first pushed: catalog time."""
         window = self._world.scenario.policy[sent.queue]["dedup_window"]
-        return bool(self.catalog_ms() - sent.since_ms > window * 1000)
+        reached_ms = max(self.reached_ms, self.catalog_ms())
+        return bool(reached_ms - sent.since_ms > window * 1000)
 
     def _found(self, sent: Sent, place: Place) -> None:
         """A message lies at a place, now and for ever."""

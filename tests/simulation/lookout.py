@@ -24,6 +24,9 @@ class Lookout(Ledger):
         self._ticks = itertools.count(1)
         self.founding: dict[tuple[str, str], tuple[str, int, int]] = {}
         self.ends: dict[str, tuple[int, int]] = {}
+        # The latest catalog time. A boot may begin ahead of the end of the one before, by a
+        # reaper's lease, and the next one behind it, if what it had written was not synced.
+        self.reached_ms = 0
         self.seen_to: dict[str, int] = {}  # pipe → the highest seq acknowledged or delivered
 
     def tick(self) -> int:
@@ -41,6 +44,8 @@ class Lookout(Ledger):
             self.look_at_books()
         if self._world.scenario.prompt:
             self._look_at_holders()
+        if self._world.scenario.dedup:
+            self.reached_ms = max(self.reached_ms, self.catalog_ms())
         for pipe_id, seq, pos, *home in self._rows(
             "SELECT id, end_seq, end_pos, queue_id, group_id FROM pipes"
             " WHERE end_seq IS NOT NULL OR group_id <> ''"
