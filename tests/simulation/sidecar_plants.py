@@ -38,8 +38,6 @@ PAUSES: dict[str, Any] = PUSHES | {"pause_rate": 0.05, "pause_ms": (100, 5000), 
 TURNS: dict[str, Any] = PAUSES | {"roles": {"pusher": 5, "reaper": 1}, "pause_ms": (5, 60)}
 TROUBLE: dict[str, Any] = {"trouble_rate": 0.03, "lost_rate": 0.02, "late_rate": 0.02}
 LATE: dict[str, Any] = {"lost_rate": 0.05, "late_rate": 0.1}
-AWAY: dict[str, Any] = {"away_ms": (10, 2000), "trouble_rate": 0.1, "replicas": 2}
-COPIES: dict[str, Any] = PUSHES | {"roles": {"pusher": 3, "reaper": 3}, "switches": 1500}
 BAD: dict[str, Any] = TROUBLE | {"bad": True}
 
 SIDECAR_PLANTS = [
@@ -63,6 +61,4 @@ SIDECAR_PLANTS = [
                  PAUSES, fleet=LATE, made_of=Parts(shelf=wrong.EagerShelf)),
     SidecarPlant("read-one", "a reader never changes over to another replica", 40,
                  PUSHES, fleet=BAD, patch=wrong.reads_one_replica),
-    SidecarPlant("copy-unsynced", "a copy is answered before it is synced", 40,
-                 COPIES, fleet=BAD | AWAY, patch=wrong.copies_unsynced),
 ]  # fmt: skip

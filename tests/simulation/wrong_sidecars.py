@@ -16,10 +16,8 @@ from cassq.extents.sidecar.network import Answer, Call, Patience
 from cassq.extents.sidecar.reader import SidecarReader
 from cassq.extents.sidecar.writer import SidecarWriter
 from cassq.extents.words import Code, Ends, EndsAre, Fence, Fenced, RefusedError
-from tests.simulation import slow_work
 from tests.simulation.memory_engine import MemoryEngine
 from tests.simulation.simnetwork import SimNetwork
-from tests.simulation.slow_work import SimCommitter
 
 # --- writing ----------------------------------------------------------------------------------
 
@@ -133,18 +131,3 @@ def reads_one_replica() -> Iterator[None]:
 
     with mock.patch.object(SidecarReader, "_tries", first_only):
         yield
-
-
-# --- copying ----------------------------------------------------------------------------------
-
-
-class UnsyncedCommitter(SimCommitter):
-    """What a sidecar does of itself is not synced."""
-
-    async def synced(self) -> None:
-        self._moment()
-
-
-def copies_unsynced() -> AbstractContextManager[Any]:
-    """A copy is answered before it is synced."""
-    return mock.patch.object(slow_work, "SimCommitter", UnsyncedCommitter)
