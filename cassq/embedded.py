@@ -94,7 +94,8 @@ def open_directory(
                 f"there is no queue directory at {directory}",
                 hint=_NAME_IT,
             )
-        disk.make_directory(directory / BELLS)
+        disk.make_directory(directory)
+        (directory / BELLS).mkdir(exist_ok=True)  # not durable: it holds nothing that lasts
         catalog, lost = open_catalog(directory, clock, durable=durability == "disk")
     ids, requests = Ids(), None
     try:

@@ -7,6 +7,7 @@ import fcntl
 import mmap
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -30,7 +31,20 @@ class Disk:
     """The real disk."""
 
     def make_directory(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+        """Make a directory, and those it lies in, as far as they are not there; their names are
+        durable when it returns. Cost: a sync for each that is made, or that is empty."""
+        missing: list[Path] = []
+        while not path.exists():
+            missing.append(path)
+            path = path.parent
+        if not any(path.iterdir()):
+            # Another process may have made it this moment, and not have synced its name yet. Who
+            # may not look into its parent has not.
+            with suppress(PermissionError):
+                self.sync_directory(path.parent)
+        for directory in reversed(missing):
+            directory.mkdir(exist_ok=True)
+            self.sync_directory(directory.parent)
 
     def create(self, path: Path) -> int:
         """A new file, opened to read and write; FileExistsError when there is one."""
