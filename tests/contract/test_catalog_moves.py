@@ -9,6 +9,8 @@ import pytest
 from cassq import claims
 from cassq.catalog.port import Catalog
 from cassq.catalog.rows import ClaimState, PipeState, Reason, Removed, Retired, RetiredSum
+from cassq.errors import OwnershipError
+from cassq.moves import Intents
 from tests.contract.rows import (
     DUE_MS,
     Desk,
@@ -63,6 +65,18 @@ def test_a_mover_whose_claim_was_lost_writes_no_intent(desk: Desk, other: Catalo
     assert other.replace(held, desk.freed(held))
     assert not desk.catalog.intend_many([move_row(1, 10)], held)
     assert desk.catalog.moves("q/default", "p") == []
+
+
+def test_a_mover_that_was_taken_for_dead_is_stopped_before_it_pushes(
+    desk: Desk, other: Catalog
+) -> None:
+    held = desk.claim(5)
+    intents = Intents(desk.catalog, held, [1, 3], Reason.MERGED)
+    intents("dead", 10, range(1))
+    assert other.replace(held, desk.freed(held))
+    with pytest.raises(OwnershipError):
+        intents("dead", 11, range(1, 2))
+    assert [move.seq for move in desk.catalog.moves("q/default", "p")] == [1]
 
 
 def test_intents_are_withdrawn_by_the_write_that_ends_the_claim(desk: Desk) -> None:

@@ -52,6 +52,27 @@ def read(engine: Engine, pipe_id: str = PIPE, seq: int = 0, end_seq: int = 10**9
     return engine.read(pipe_id, seq, end_seq, 1 << 30, 10**6)
 
 
+@pytest.mark.parametrize("bad", [0, 10, 20])
+def test_every_frame_of_a_read_is_verified_and_not_the_first_alone(place: Place, bad: int) -> None:
+    """The engine keeps what it is given: here is a frame that is not whole among others."""
+    engine = place.engine
+    engine.create(Replica(PIPE, "orders", False, 1_700, 1))
+    for base_seq in (0, 10, 20, 30):
+        frame = bytearray(a_frame(base_seq))
+        frame[-1] ^= base_seq == bad
+        engine.append(PIPE, base_seq, 10, bytes(frame), 0)
+    place.sync()
+    good = [a_frame(base_seq) for base_seq in range(0, bad, 10)]
+    if good:
+        assert read(engine) == good, "what lies before the damage"
+    with pytest.raises(FrameError):
+        read(engine, seq=bad)
+    assert read(engine, seq=bad + 10) == [a_frame(seq) for seq in range(bad + 10, 40, 10)]
+    found = scrub(engine, PIPE, 0, 40, 1 << 30)
+    assert found.seq == bad
+    assert found.damage
+
+
 # --- one after another ------------------------------------------------------------------------
 
 

@@ -186,3 +186,16 @@ def test_a_strict_queue_goes_on_behind_a_dead_message(client: cassq.Client) -> N
     assert payloads(drain(popper)) == [b"1", b"2"]
     assert payloads(drain(client.queue(DEAD).popper())) == [b"0"]
     assert queue.audit().findings == []
+
+
+def test_a_message_that_its_consumer_rejects_for_good_is_told_as_rejected(
+    frail: cassq.Queue, client: cassq.Client
+) -> None:
+    push(frail, b"bad")
+    popper = frail.popper()
+    (message,) = popper.pop()
+    message.dead("of no use")
+    popper.flush()
+    (letter,) = client.queue(DEAD).popper().pop()
+    death = json.loads(letter.headers["cassq-death"])
+    assert (death["reason"], death["error"], death["deliveries"]) == ("rejected", "of no use", 1)

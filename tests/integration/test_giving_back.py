@@ -8,9 +8,13 @@ import pytest
 
 import cassq
 from cassq.claimer import BURIED_AT_ONCE
-from cassq.errors import UsageError
+from cassq.clock import ManualClock
+from cassq.errors import ClaimLostError, UsageError
 from tests.integration.deadlines import eventually, ticks
 from tests.integration.stage import Connect, alone, drain, numbers, payloads, push
+from tests.integration.timed import clock, timed
+
+__all__ = ["clock", "timed"]
 
 
 def test_a_nacked_message_comes_again_with_its_attempts_counted(queue: cassq.Queue) -> None:
@@ -246,3 +250,54 @@ def test_many_that_are_given_up_do_not_keep_others_waiting(
     message.ack()
     eventually("all are there", lambda: popper.pop() == [] and len(letters.peek(count)) == count)
     assert {letter.death["error"] for letter in letters.peek(count)} == {"all of them"}
+
+
+def test_a_message_that_was_given_back_cannot_be_acked(queue: cassq.Queue) -> None:
+    push(queue, *numbers(2))
+    popper = queue.popper()
+    first, second = popper.pop(2)
+    second.ack()
+    first.nack(delay=0)
+    with pytest.raises(ClaimLostError):
+        first.ack()
+    with pytest.raises(ClaimLostError):
+        popper.commit([first])
+    assert payloads(popper.pop(5)) == [b"0"]
+
+
+def test_what_was_claimed_ahead_is_not_counted_as_delivered(
+    timed: cassq.Client,
+) -> None:
+    queue = timed.create_queue("jobs")
+    push(queue, *numbers(50))
+    popper = queue.popper()
+    messages = iter(popper)
+    for _ in range(2):
+        next(messages).ack()
+    popper.flush()
+    assert queue.stats().groups["default"].pending > 2, "some are claimed ahead"
+    popper.close()
+    again = queue.popper().pop(100)
+    assert len(again) == 48
+    assert {message.attempts for message in again} == {1}
+
+
+def test_what_may_have_failed_its_batch_is_handed_out_alone(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    """A suspect has nothing beside it, in front or behind."""
+    queue = timed.create_queue("jobs", sick_check=False)
+    push(queue, b"a", b"b")
+    popper = queue.popper()
+    for delay in (0, 5):
+        popper.rollback(popper.pop(2), delay=delay)
+    push(queue, b"c")
+    (last,) = popper.pop(10)
+    assert last.payload == b"c"
+    last.nack(delay=6)
+    popper.flush()
+    clock.advance(10)
+    for expected in ([b"a"], [b"b"], [b"c"]):
+        messages = popper.pop(10)
+        assert payloads(messages) == expected
+        popper.commit(messages)

@@ -7,8 +7,10 @@ import threading
 import pytest
 
 import cassq
+from cassq.catalog.rows import PipeRow, PipeState
 from cassq.clock import ManualClock
 from cassq.errors import ClaimLostError
+from cassq.sealing import seal_pipe
 from tests.faults.actors import Act
 from tests.integration.deadlines import eventually, in_threads, joined
 from tests.integration.stage import Connect, alone, drain, numbers, payloads, push, reap
@@ -183,6 +185,21 @@ def test_a_strict_order_goes_over_pipes_and_waits_for_the_one_before(
     assert found == numbers(12)
 
 
+def test_a_pipe_does_not_follow_one_that_is_claimed_to_its_end_and_not_acked(
+    client: cassq.Client,
+) -> None:
+    queue = client.create_queue("jobs", consistency="cp", max_pushes_per_pipe=3)
+    push(queue, *numbers(6))
+    popper, other = queue.popper(), queue.popper()
+    held = popper.pop(3)
+    assert payloads(held) == numbers(3), "all of the first pipe"
+    assert other.pop(10) == []
+    popper.commit(held[:2])
+    assert other.pop(10) == []
+    popper.commit(held[2:])
+    assert payloads(other.pop(10)) == numbers(3, 3)
+
+
 def test_a_strict_queue_goes_on_after_its_pipes_are_retired(client: cassq.Client) -> None:
     queue = client.create_queue("jobs", consistency="cp", max_pushes_per_pipe=3)
     pusher, popper = queue.pusher(), queue.popper()
@@ -267,3 +284,57 @@ def test_a_waiting_strict_popper_is_woken_when_its_turn_comes(strict: cassq.Queu
     popper.commit(held)
     joined("the waiting popper", thread)
     assert found == [b"1"]
+
+
+def test_what_was_claimed_ahead_waits_while_a_message_is_unacked(timed: cassq.Client) -> None:
+    queue = timed.create_queue("jobs", consistency="cp")
+    push(queue, *numbers(20))
+    popper = queue.popper()
+    messages = iter(popper)
+    next(messages).ack()
+    second = next(messages)
+    assert queue.stats().groups["default"].pending > 1, "some are claimed ahead"
+    assert popper.pop(5) == []
+    second.ack()
+    assert payloads(popper.pop(1)) == [b"2"]
+
+
+def test_an_empty_pipe_lets_nothing_pass_what_is_unacked_before_it(
+    timed: cassq.Client,
+) -> None:
+    queue = timed.create_queue("jobs", consistency="cp")
+    push(queue, *numbers(3))
+    ports = timed.ports
+    row = ports.catalog.queue_by_id(queue.id)
+    assert row is not None
+    pipe_id = ports.ids.new(ports.catalog.now_ms())
+    ports.store.create(pipe_id, "jobs", strict=True).close()
+    empty = PipeRow(pipe_id, queue.id, PipeState.OPEN, "me", 5, 9, predecessor=row.tail)
+    assert ports.catalog.add_pipe(empty)
+    assert seal_pipe(ports.catalog, ports.store, pipe_id) is not None
+    push(queue, b"after")
+    popper, other = queue.popper(), queue.popper()
+    held = popper.pop(3)
+    assert payloads(held) == numbers(3)
+    assert other.pop(10) == []
+    popper.commit(held)
+    assert payloads(other.pop(10)) == [b"after"]
+
+
+def test_each_popper_that_gets_a_pipe_s_lock_raises_its_epoch(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    """Whatever its last holder still writes is refused, also where that left no claim open."""
+    policy = {"claim_timeout": 10, "sick_check": False}
+    queue = timed.create_queue("jobs", consistency="cp", **policy)
+    push(queue, *numbers(3))
+    (group,) = timed.ports.catalog.groups(queue.id)
+    (pipe,) = timed.ports.catalog.pipes(queue.id)
+    epochs: list[int] = []
+    for _ in range(3):
+        assert len(queue.popper().pop(1)) == 1
+        cursor = timed.ports.catalog.cursor(group.id, pipe.id)
+        assert cursor is not None
+        epochs.append(cursor.epoch)
+        clock.advance(20)
+    assert epochs == sorted(set(epochs))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import cassq
+from cassq.batches import Batch
 from cassq.catalog.rows import ClaimState
 from cassq.clock import ManualClock, Stopwatch, SystemClock
 from cassq.errors import UsageError
@@ -77,6 +78,45 @@ def test_they_come_by_their_due_times_whatever_the_order_of_their_pushes(
         assert payloads(drain(popper)) == [b"%d" % number]
     clock.advance(1)
     assert payloads(drain(popper, 1)) == [b"4", b"5"]
+
+
+@pytest.mark.parametrize(
+    "dues_s", [[5.0, 4.0, 0.5, 0.5, 3.0], [0.5, 1.0, 5.0], [5.0, 0.5], [2.0, 2.0, 1.0, 3.0]]
+)
+def test_messages_of_one_frame_each_come_when_they_are_due(
+    timed: cassq.Client, clock: ManualClock, dues_s: list[float]
+) -> None:
+    """Also where one is due before the one in front of it."""
+    queue = timed.create_queue("jobs")
+    popper = queue.popper()
+    now_ms = timed.ports.catalog.now_ms()
+    dues_ms = [now_ms + round(1000 * seconds) for seconds in dues_s]
+    with queue.pusher() as pusher:
+        ids = pusher.push_intended(
+            Batch(numbers(len(dues_s)), clock.wall_ms(), dues_ms=dues_ms), None, lane=0
+        )
+    assert len(set(ids)) == len(dues_s)
+    came: dict[bytes, float] = {}
+    for half_seconds in range(1, 12):
+        assert popper.pop(10) == [], "nothing comes between"
+        clock.advance(0.5)
+        came |= {payload: half_seconds / 2 for payload in payloads(drain(popper))}
+    assert came == dict(zip(numbers(len(dues_s)), dues_s, strict=True))
+
+
+def test_a_popper_that_waits_wakes_when_the_next_comes_due(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs")
+    popper = queue.popper()
+    assert popper._claimer.until_due(5.0) == 5.0
+    with queue.pusher() as pusher:
+        pusher.push(b"later", delay=0.3)
+    assert popper.pop() == []
+    assert popper._claimer.until_due(5.0) == pytest.approx(0.3)
+    clock.advance(0.2)
+    assert popper._claimer.until_due(5.0) == pytest.approx(0.1)
+    assert popper._claimer.until_due(0.05) == 0.05
 
 
 def test_every_way_of_pushing_takes_a_delay(timed: cassq.Client, clock: ManualClock) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import cassq
 from cassq.clock import SystemClock
 from cassq.extents.disk import Disk
+from cassq.extents.engine import Replica
 from cassq.extents.files import FilesStore
 from cassq.frames import Extras, encode, pipe_key
 from tests.powercuts.record import Marks
@@ -59,9 +60,25 @@ def store(root: Path, marks: Marks) -> None:
     marks.tell("dropped")
 
 
+def engine(root: Path, marks: Marks) -> None:
+    """Syncs of a sidecar's engine."""
+    from cassq.extents.rocksdb.engine import RocksEngine
+
+    engine = RocksEngine(root / "data", catalog="catalog", name="sidecar")
+    pipe_id = _PIPES[0]
+    engine.create(Replica(pipe_id, "jobs", False, 0, 1))
+    for seq in range(3):
+        frame = b"".join(encode(seq, [b"x"], Extras(0), pipe_key=pipe_key(pipe_id)))
+        engine.append(pipe_id, seq, 1, frame, 0)
+        marks.tell("appended")
+        engine.sync()
+        marks.tell("synced")
+    engine.close()
+
+
 def main(name: str, root: str) -> None:
     path = Path(root).resolve()
-    {"client": client, "store": store}[name](path, Marks(path))
+    {"client": client, "store": store, "engine": engine}[name](path, Marks(path))
 
 
 if __name__ == "__main__":

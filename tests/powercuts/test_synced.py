@@ -118,3 +118,18 @@ def test_a_drop_is_durable_before_it_returns(by_store: list[Event]) -> None:
     assert sum(event.kind == "U" for event in since) == 4
     assert list(platter.names) == ["pipes"]
     assert not platter.pending
+
+
+@pytest.mark.needs("module:rocksdict")
+def test_an_engine_that_has_synced_has_its_log_on_the_disk(
+    library: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    events = _run(library, tmp_path_factory.mktemp("engine"), "engine")
+    syncs = 0
+    for platter, _ in at_marks(events, "synced"):
+        logs = {p: f for p, f in platter.names.items() if p.endswith(".log") and f is not None}
+        assert logs
+        assert not [path for path, file in logs.items() if file.pending]
+        assert any(file.durable for file in logs.values())
+        syncs += 1
+    assert syncs == 3

@@ -425,3 +425,20 @@ def test_a_buried_claim_is_done_as_a_whole() -> None:
     (row,) = claims.buried(claim, versions())
     assert (row.start, row.end, row.state, row.holder, row.acked) == (5, 8, DONE, "", EMPTY)
     assert row.version != claim.version
+
+
+def test_a_message_that_was_handed_out_with_others_is_not_spent_by_one_loss() -> None:
+    """It is delivered alone once more: it may have been any of them."""
+    row = a_claim(10, 11, deliveries=3, joint=True)
+    (free,) = claims.freed(row, NOW_MS, 0, 3, versions())
+    assert not claims.is_spent(free, 3)
+    (alone,) = claims.freed(replace(row, joint=False), NOW_MS, 0, 3, versions())
+    assert claims.is_spent(alone, 3)
+
+
+def test_the_time_of_the_first_failure_is_kept() -> None:
+    first = claims.failure_record("rejected", "a", "me", 100)
+    second = claims.failure_record("expired", "b", "you", 200)
+    record = json.loads(claims.failed_again(first, second))
+    assert (record["first_ms"], record["at_ms"]) == (100, 200)
+    assert (record["reason"], record["error"], record["consumer"]) == ("expired", "b", "you")

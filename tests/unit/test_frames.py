@@ -293,6 +293,33 @@ def test_every_flipped_bit_is_seen(case: Case) -> None:
 
 
 @samples
+@pytest.mark.parametrize("stored", [0, 1, (1 << 64) - 1])
+def test_no_stored_checksum_is_taken_on_trust(case: Case, stored: int) -> None:
+    """None that is stored stands for one that was not computed."""
+    data = bytearray(case.encoded())
+    struct.pack_into("<Q", data, frames.HEADER_SIZE - 8, stored)
+    with pytest.raises(FrameError):
+        decode(bytes(data), pipe_key=KEY)
+    data[-1] ^= 1
+    with pytest.raises(FrameError):
+        decode(bytes(data), pipe_key=KEY)
+
+
+@pytest.mark.parametrize("missing", [-3, -1, 1, 3])
+def test_lengths_that_do_not_add_up_are_refused_under_a_right_checksum(missing: int) -> None:
+    columns = struct.pack("<I", 10) + struct.pack("<Q", 1_700)
+    flags = frames.UNIFORM | frames.TIME_ONE
+    for length in (20, 20 - missing):
+        body = columns + bytes(length)
+        data = b"".join(frames.framed(0, 2, flags, body, KEY, "none"))
+        if length == 20:
+            assert decode(data, pipe_key=KEY).payloads(0, 2) == [bytes(10)] * 2
+        else:
+            with pytest.raises(FrameError, match="add up"):
+                decode(data, pipe_key=KEY)
+
+
+@samples
 def test_a_frame_of_another_pipe_is_refused(case: Case) -> None:
     data = case.encoded()
     assert_holds(decode(data, pipe_key=KEY), case)

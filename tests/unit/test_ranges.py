@@ -151,3 +151,22 @@ def test_a_range_set_says_what_it_holds() -> None:
 @pytest.mark.parametrize("other", ["5", 5.5, None])
 def test_what_is_no_seq_is_not_in_it(other: object) -> None:
     assert other not in RangeSet([(0, 10)])
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (0, 10, [(2, 5), (7, 9)]),
+        (2, 9, [(2, 5), (7, 9)]),
+        (3, 8, [(3, 5), (7, 8)]),
+        (2, 4, [(2, 4)]),
+        (3, 4, [(3, 4)]),
+        (5, 7, []),
+        (4, 7, [(4, 5)]),
+        (9, 20, []),
+    ],
+)
+def test_what_lies_within_some_bounds_is_cut_at_both(
+    start: int, end: int, expected: list[tuple[int, int]]
+) -> None:
+    assert RangeSet([(2, 5), (7, 9)]).within(start, end) == RangeSet(expected)

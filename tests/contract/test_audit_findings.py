@@ -1,0 +1,99 @@
+"""The audit finds what is amiss in the rows and frames of a directory, whatever made it so."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import cassq
+from cassq.clock import ManualClock
+from cassq.embedded import CATALOG
+from tests.integration.stage import client_on, numbers, push
+
+
+@pytest.fixture
+def client(tmp_path: Path, clock: ManualClock) -> Iterator[cassq.Client]:
+    with client_on(tmp_path, clock=clock) as client:
+        client._housekeeper.stop()
+        yield client
+
+
+@pytest.fixture
+def queue(client: cassq.Client) -> cassq.Queue:
+    """Ten messages, of which the first seven are held, in two claims."""
+    queue = client.create_queue("jobs", max_deliveries=2, sick_check=False)
+    push(queue, *numbers(10))
+    popper = queue.popper()
+    assert len(popper.pop(4)) == 4
+    assert len(popper.pop(3)) == 3
+    assert queue.audit().findings == []
+    return queue
+
+
+def change(directory: Path, *statements: str) -> None:
+    """Do to the catalog what no cassq does."""
+    with closing(sqlite3.connect(directory / CATALOG, isolation_level=None)) as connection:
+        for statement in statements:
+            assert connection.execute(statement).rowcount > 0, statement
+
+
+WRONG = {
+    "a claim is gone": (["DELETE FROM claims WHERE start_seq = 0"], "no claim row covers seq 0"),
+    "the last claim is gone": (
+        ["DELETE FROM claims WHERE start_seq = 4"],
+        "no claim row covers seq 4",
+    ),
+    "a claim is too short": (
+        ["UPDATE claims SET end_seq = 3 WHERE start_seq = 0"],
+        "no claim row covers seq 3",
+    ),
+    "a claim overlaps the next": (
+        ["UPDATE claims SET end_seq = 5 WHERE start_seq = 0"],
+        "no claim row covers seq 5",
+    ),
+    "more is claimed than there is": (
+        [
+            "UPDATE claims SET end_seq = 12 WHERE start_seq = 4",
+            "UPDATE cursors SET chain_seq = 12",
+        ],
+        "claimed 12 messages of pipe",
+    ),
+    "what was removed is not done": (
+        [
+            "INSERT INTO removed (group_id, pipe_id, start_seq, end_seq, reason, at_ms)"
+            " SELECT group_id, pipe_id, 5, 6, 'purged', 1 FROM claims LIMIT 1"
+        ],
+        "seqs 5-6 were removed and are not done",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_rows_that_do_not_fit_are_told(queue: cassq.Queue, tmp_path: Path, what: str) -> None:
+    statements, finding = WRONG[what]
+    change(tmp_path, *statements)
+    audit = queue.audit()
+    assert not audit.balanced
+    assert any(finding in each for each in audit.findings), audit.findings
+
+
+@pytest.mark.parametrize("dest_seq", [1, 9])
+def test_a_dead_letter_that_is_not_where_its_move_says_is_told(
+    client: cassq.Client, tmp_path: Path, dest_seq: int
+) -> None:
+    """Another letter stands there, or none."""
+    queue = client.create_queue("jobs", max_deliveries=1, sick_check=False)
+    push(queue, *numbers(3))
+    popper = queue.popper()
+    for message in popper.pop(2):
+        message.nack()
+    popper.flush()
+    assert queue.stats().groups["default"].dead == 2
+    assert queue.audit().findings == []
+    change(tmp_path, f"UPDATE moves SET dest_seq = {dest_seq} WHERE seq = 0")
+    (finding,) = queue.audit().findings
+    assert "is not in the dead letters" in finding

@@ -1,0 +1,137 @@
+"""Acks of which no answer came: they are read back, and pass for written only where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+import cassq
+from cassq.clock import ManualClock
+from cassq.errors import BackendError, BackendTimeoutError, ClaimLostError
+from tests.integration.places import Place
+from tests.integration.stage import drain, numbers, payloads, push, reap
+from tests.integration.timed import clock
+
+__all__ = ["clock"]
+
+pytestmark = pytest.mark.embedded_only(reason="two clients go by one clock, which the test turns")
+
+TIMEOUT = 10.0
+
+
+class LosingCatalog:
+    """A catalog of which no answer comes to an ack when it is told so. lose: "before" it was
+    written, or "after"."""
+
+    def __init__(self, catalog: Any) -> None:
+        self._catalog = catalog
+        self.lose = ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def replace_many(self, changes: Sequence[Any], *, epoch: int | None = None) -> list[bool]:
+        lose, self.lose = self.lose, ""
+        if lose == "before":
+            raise BackendTimeoutError("no answer to an ack", outcome_unknown=True)
+        done: list[bool] = self._catalog.replace_many(changes, epoch=epoch)
+        if lose == "after":
+            raise BackendTimeoutError("no answer to an ack", outcome_unknown=True)
+        return done
+
+
+class Scene(NamedTuple):
+    """Two clients of one directory. catalog: of mine."""
+
+    mine: cassq.Client
+    other: cassq.Client
+    catalog: LosingCatalog
+
+
+@pytest.fixture
+def scene(place: Place, clock: ManualClock) -> Iterator[Scene]:
+    opened = place.open(clock)
+    catalog = LosingCatalog(opened.ports.catalog)
+    ports: Any = opened.ports._replace(catalog=catalog)  # type: ignore[arg-type]
+    with (
+        cassq.Client(place.url, opened._replace(ports=ports), clock) as mine,
+        cassq.Client(place.url, place.open(clock), clock) as other,
+    ):
+        mine._housekeeper.stop()
+        other._housekeeper.stop()
+        yield Scene(mine, other, catalog)
+
+
+def held_by_mine(scene: Scene, consistency: str, lose: str) -> tuple[cassq.Popper, Any]:
+    """A popper of mine with three messages of a sealed pipe, which it has committed in vain."""
+    scene.mine.create_queue(
+        "jobs", consistency=consistency, claim_timeout=TIMEOUT, sick_check=False
+    )
+    queue = scene.mine.queue("jobs")
+    push(queue, *numbers(3))
+    popper = queue.popper()
+    messages = popper.pop(3)
+    assert payloads(messages) == numbers(3)
+    scene.catalog.lose = lose
+    with pytest.raises(BackendError) as caught:
+        popper.commit(messages)
+    assert caught.value.outcome_unknown
+    return popper, messages
+
+
+@pytest.mark.parametrize("retired", [True, False])
+def test_an_ack_that_was_fenced_since_is_not_taken_for_written(
+    scene: Scene, clock: ManualClock, retired: bool
+) -> None:
+    """Also when another has acked it all, and nothing is left of the pipe to tell whose ack it
+    was."""
+    popper, messages = held_by_mine(scene, "cp", "before")
+    clock.advance(2 * TIMEOUT)
+    assert payloads(drain(scene.other.queue("jobs").popper())) == numbers(3)
+    if retired:
+        reap(scene.other)
+        pipes = [message.id.split(":")[0] for message in messages]
+        assert scene.other.ports.catalog.pipe(pipes[0]) is None
+    with pytest.raises(ClaimLostError):
+        popper.commit(messages)
+    assert popper.lost == 3
+    assert scene.mine.queue("jobs").audit().findings == []
+
+
+@pytest.mark.parametrize("consistency", ["ap", "cp"])
+def test_an_ack_that_was_written_counts_though_no_answer_came(
+    scene: Scene, clock: ManualClock, consistency: str
+) -> None:
+    popper, messages = held_by_mine(scene, consistency, "after")
+    popper.commit(messages)
+    assert popper.lost == 0
+    clock.advance(2 * TIMEOUT)
+    assert scene.other.queue("jobs").popper().pop(10) == []
+
+
+@pytest.mark.parametrize("consistency", ["ap", "cp"])
+def test_an_ack_that_was_not_written_is_written_again(
+    scene: Scene, clock: ManualClock, consistency: str
+) -> None:
+    popper, messages = held_by_mine(scene, consistency, "before")
+    popper.commit(messages)
+    assert popper.lost == 0
+    clock.advance(2 * TIMEOUT)
+    assert scene.other.queue("jobs").popper().pop(10) == []
+
+
+@pytest.mark.parametrize("consistency", ["ap", "cp"])
+def test_an_ack_that_was_not_written_is_lost_with_its_claim(
+    scene: Scene, clock: ManualClock, consistency: str
+) -> None:
+    popper, messages = held_by_mine(scene, consistency, "before")
+    clock.advance(2 * TIMEOUT)
+    theirs = scene.other.queue("jobs").popper()
+    again = theirs.pop(3)
+    assert payloads(again) == numbers(3)
+    with pytest.raises(ClaimLostError):
+        popper.commit(messages)
+    theirs.commit(again)
+    assert scene.mine.queue("jobs").stats().groups["default"].committed == 3

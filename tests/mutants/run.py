@@ -1,0 +1,127 @@
+"""Running the tests of a mutant against a copy of the tree that has its bug."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cassq.clock import Stopwatch
+from tests.mutants.mutant import COPIED, TREE, Mutant, PatchError, Simulated
+
+# A test that hangs ends its run, and has seen the bug.
+HANG_SECONDS = 120
+RUN_SECONDS = 300.0
+PASSED, FAILED = 0, 1
+
+CAUGHT, SURVIVED, SKIPPED, BROKEN = "caught", "SURVIVED", "skipped", "BROKEN"
+
+
+class Verdict(NamedTuple):
+    """What became of a mutant. told: what its tests printed, where that is of use."""
+
+    mutant: Mutant | Simulated
+    result: str
+    seconds: float
+    told: str = ""
+
+    @property
+    def is_good(self) -> bool:
+        return self.result in (CAUGHT, SKIPPED)
+
+
+class Copy:
+    """A copy of the tree, for one mutant after another."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        ignored = shutil.ignore_patterns("__pycache__", "*.pyc", "cassq-data")
+        for name in COPIED:
+            source, target = TREE / name, directory / name
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=ignored)
+            else:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target)
+
+    def judge(self, mutant: Mutant | Simulated) -> Verdict:
+        """Plant a bug, run its tests, and take it out again."""
+        watch = Stopwatch()
+        if isinstance(mutant, Simulated):
+            code, told = self.pytest(mutant.arguments())
+            result = {PASSED: CAUGHT, FAILED: SURVIVED}.get(code, BROKEN)
+            return Verdict(mutant, result, watch.seconds(), told)
+        path = self._directory / mutant.place
+        before = path.read_text()
+        try:
+            path.write_text(mutant.patched(before))
+        except PatchError as exc:
+            return Verdict(mutant, BROKEN, watch.seconds(), str(exc))
+        try:
+            self._forget(path)
+            code, told = self.pytest(mutant.arguments())
+        finally:
+            path.write_text(before)
+            self._forget(path)
+        return Verdict(mutant, _result(code, told), watch.seconds(), told)
+
+    def _forget(self, path: Path) -> None:
+        """The module's compiled form: of the same size and second it would be taken for new."""
+        for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+            compiled.unlink()
+
+    def pytest(self, arguments: Sequence[str]) -> tuple[int, str]:
+        """Run tests, up to the first that fails; the exit code, and what was printed."""
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=line"]
+        command += ["-p", "no:cacheprovider", "-m", "not servers"]
+        command += ["-o", f"faulthandler_timeout={HANG_SECONDS}", *arguments]
+        environment = os.environ | {"PYTHONPATH": str(self._directory)}
+        process = subprocess.Popen(
+            command,
+            cwd=self._directory,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            told, _ = process.communicate(timeout=RUN_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            told, _ = process.communicate()
+            return FAILED, f"{told}\nit took longer than {RUN_SECONDS:.0f} s"
+        return process.returncode, told
+
+    def where_cassq_is(self) -> Path:
+        """Which package a test of this copy would import."""
+        told = subprocess.run(
+            [sys.executable, "-c", "import cassq; print(cassq.__file__)"],
+            cwd=self._directory,
+            env=os.environ | {"PYTHONPATH": str(self._directory)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return Path(told.stdout.strip())
+
+
+def _result(code: int, told: str) -> str:
+    """What an exit code of pytest says of a mutant."""
+    if code == FAILED:
+        return CAUGHT
+    if code != PASSED:
+        return BROKEN  # no tests, or they cannot even be imported
+    last = told.strip().splitlines()[-1] if told.strip() else ""
+    return SKIPPED if "skipped" in last and "passed" not in last else SURVIVED
+
+
+def baseline(copy: Copy, mutants: Sequence[Mutant | Simulated]) -> tuple[int, str]:
+    """Run all tests that are to see source mutants, without any bug: they have to pass."""
+    files = {a for m in mutants if isinstance(m, Mutant) for a in m.arguments() if "/" in a}
+    return copy.pytest(sorted(files)) if files else (PASSED, "")

@@ -1,0 +1,113 @@
+"""Copying: whom a copy is made from, and when it counts. Pure, by what sidecars answer."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from cassq.catalog.sidecar_rows import Placement, ReplicaAt
+from cassq.extents.fleet import Need
+from cassq.extents.sidecar.copying import Copying, Step
+from cassq.extents.sidecar.network import Answer
+from cassq.extents.words import Done, Listed, Replicate, Replicated, Scrubbed, Told
+
+PIPE, END = "0123456789abcdef01234567", 100
+A, B, C = (ReplicaAt(name, f"{name}-1") for name in "abc")
+ADDRESSES = {"a": "a:1", "b": "b:1", "c": "c:1"}
+WHOLE: dict[str, Any] = {"end": END, "final": END, "damage": "", "copying": False}
+
+
+def told(**changes: Any) -> Told:
+    facts = WHOLE | changes
+    return Told(
+        PIPE, "q", facts["end"], facts["final"], True, 1000, 5, facts["damage"], facts["copying"]
+    )
+
+
+def a_copying() -> Copying:
+    """`c` is damaged, and to be copied anew in its place from `a` or `b`."""
+    placement = Placement(PIPE, "q", False, (A, B, C), 3, "v1", 5, END)
+    return Copying(Need(placement, 2, sources=[A, B], anew=C), ADDRESSES, random.Random(0))
+
+
+def looked(copying: Copying, *extents: Told | None) -> None:
+    """Have it hear what each source has; the damaged one tells that it is so."""
+    answers = [
+        Answer(at.sidecar, [Done(), Listed([found] if found else [])], None)
+        for at, found in zip((A, B), extents, strict=True)
+    ]
+    answers.append(Answer("c", [Listed([told(damage="bad")])], None))
+    copying.take(answers)
+
+
+def source_of(copying: Copying) -> str:
+    """Whom the next step asks first."""
+    return copying.calls(1 << 20)[0].sidecar
+
+
+def scrubbed(copying: Copying, *replies: Scrubbed) -> None:
+    calls = copying.calls(1 << 20)
+    copying.take(
+        [Answer(c.sidecar, [reply], None) for c, reply in zip(calls, replies, strict=True)]
+    )
+
+
+def test_a_whole_replica_is_the_source() -> None:
+    copying = a_copying()
+    looked(copying, told(), told())
+    assert copying.step is Step.CHECK
+    assert source_of(copying) == "a"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        told(damage="the frame at seq 3 has changed"),
+        told(copying=True),
+        told(end=END - 1),
+        told(final=-1),
+        None,
+    ],
+    ids=["damaged", "a copy that is not whole", "shorter", "not settled", "not there"],
+)
+def test_one_that_is_not_whole_is_no_source(bad: Told | None) -> None:
+    copying = a_copying()
+    looked(copying, bad, told())
+    assert source_of(copying) == "b"
+
+
+@pytest.mark.parametrize("bad", [{"damage": "bad"}, {"copying": True}])
+def test_without_a_whole_one_nothing_is_copied(bad: dict[str, Any]) -> None:
+    copying = a_copying()
+    looked(copying, told(**bad), told(**bad))
+    assert copying.step is Step.FAILED
+    assert copying.calls(1 << 20) == []
+
+
+def test_a_copy_counts_once_it_is_the_same_as_its_source() -> None:
+    copying = a_copying()
+    looked(copying, told(), told())
+    scrubbed(copying, Scrubbed(END, "", "digest"))
+    assert copying.step is Step.COPY
+    (call,) = copying.calls(1 << 20)
+    assert call.sidecar == "c"
+    assert isinstance(call.requests[0], Replicate)
+    assert call.requests[0].source == "a:1"
+    copying.take([Answer("c", [Replicated(END)], None)])
+    assert copying.step is Step.VERIFY
+    scrubbed(copying, Scrubbed(END, "", "digest"), Scrubbed(END, "", "digest"))
+    assert copying.step is Step.DONE
+
+
+@pytest.mark.parametrize(
+    "found", [Scrubbed(END, "", "another"), Scrubbed(END, "bad", "digest")], ids=["other", "bad"]
+)
+def test_a_copy_that_differs_does_not_count(found: Scrubbed) -> None:
+    copying = a_copying()
+    looked(copying, told(), told())
+    scrubbed(copying, Scrubbed(END, "", "digest"))
+    copying.take([Answer("c", [Replicated(END)], None)])
+    scrubbed(copying, Scrubbed(END, "", "digest"), found)
+    assert copying.step is Step.FAILED
