@@ -41,6 +41,10 @@ def change(directory: Path, *statements: str) -> None:
             assert connection.execute(statement).rowcount > 0, statement
 
 
+REMOVE_ONE = (
+    "INSERT INTO removed (group_id, pipe_id, start_seq, end_seq, reason, at_ms)"
+    " SELECT group_id, pipe_id, 5, 6, 'purged', 1 FROM claims LIMIT 1"
+)
 WRONG = {
     "a claim is gone": (["DELETE FROM claims WHERE start_seq = 0"], "no claim row covers seq 0"),
     "the last claim is gone": (
@@ -63,10 +67,7 @@ WRONG = {
         "claimed 12 messages of pipe",
     ),
     "what was removed is not done": (
-        [
-            "INSERT INTO removed (group_id, pipe_id, start_seq, end_seq, reason, at_ms)"
-            " SELECT group_id, pipe_id, 5, 6, 'purged', 1 FROM claims LIMIT 1"
-        ],
+        [REMOVE_ONE],
         "seqs 5-6 were removed and are not done",
     ),
 }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from cassq.errors import (
     StorageFullError,
 )
 from cassq.extents.sidecar import SidecarStore
+from cassq.extents.words import Appended, Request
 from tests.contract.backends import SidecarPlace
 from tests.contract.memory_sidecars import MemorySidecar
 from tests.contract.on_sidecars import (
@@ -198,3 +200,26 @@ def test_an_idle_writer_looks_now_and_then_whether_it_was_sealed(
     assert len(network.calls) == asked, "not every time"
     clock.advance(0.25)
     assert writer.sealed()
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_a_replica_that_answers_with_less_than_it_was_sent_does_not_count(
+    place: SidecarPlace, store: SidecarStore, which: int
+) -> None:
+    """Whatever it says of having done it."""
+    writer = store.create(PIPE, "q")
+    append(writer, 3)
+    sidecar = sidecars_of(place, PIPE)[which]
+    serve = sidecar.serve
+
+    def forgetful(requests: Sequence[Request]) -> list[Any]:
+        return [
+            reply._replace(end=reply.end - 1) if isinstance(reply, Appended) else reply
+            for reply in serve(requests)
+        ]
+
+    sidecar.serve = forgetful  # type: ignore[method-assign]
+    with pytest.raises(BackendUnavailableError) as caught:
+        append(writer, 4)
+    assert caught.value.outcome_unknown
+    assert writer.end.seq == 3

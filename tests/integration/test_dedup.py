@@ -302,3 +302,18 @@ def test_what_is_no_id_is_refused(once: cassq.Queue, dedup_id: str) -> None:
     with pytest.raises(InvalidPayloadError, match="dedup_id"):
         once.pusher().push(b"x", dedup_id=dedup_id)
     assert once.stats().pushed == 0
+
+
+def test_a_row_that_names_another_s_message_does_not_count(
+    once: cassq.Queue, timed: cassq.Client
+) -> None:
+    """Its pusher died before it wrote there, and another's message has got the place since."""
+    pusher = once.pusher()
+    other = pusher.push(b"1", dedup_id="other")
+    pipe_id, _, seq = other.partition(":")
+    catalog = timed.ports.catalog
+    catalog.dedup(Dedup(once.id, "mine", pipe_id, int(seq), catalog.now_ms()))
+    mine = pusher.push(b"2", dedup_id="mine")
+    assert mine != other
+    pusher.close()
+    assert [(m.payload, m.id) for m in drain(once.popper())] == [(b"1", other), (b"2", mine)]

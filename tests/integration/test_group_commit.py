@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import cassq
+from cassq.errors import StorageFullError
 from cassq.extents.disk import Disk
-from tests.integration.deadlines import in_threads
+from tests.contract.disks import no_space
+from tests.integration.deadlines import DEADLINE_SECONDS, eventually, in_threads
 from tests.integration.stage import client_on, drain
 
 THREADS, EACH = 16, 60
@@ -82,4 +85,54 @@ def test_a_sync_belongs_to_every_push_that_is_alone(directory: Path) -> None:
         assert disk.syncs == before + 10
         pusher.push_many([b"x"] * 1000)
         assert disk.syncs == before + 11
+    client.close()
+
+
+class FillingDisk(Disk):
+    """A disk on which a write stands still until it is let go, and then there is no room left."""
+
+    def __init__(self) -> None:
+        self.standing = threading.Event()
+        self.let_go = threading.Event()
+        self.stands_still = False
+
+    def pwritev(self, fd: int, buffers: Sequence[bytes], pos: int) -> int:
+        if not self.stands_still or self.let_go.is_set():
+            if self.let_go.is_set() and pos:
+                raise no_space()
+            return super().pwritev(fd, buffers, pos)
+        self.standing.set()
+        assert self.let_go.wait(DEADLINE_SECONDS)
+        return super().pwritev(fd, buffers, pos)
+
+
+@pytest.mark.embedded_only(reason="a disk is filled")
+def test_an_append_that_fails_is_told_to_each_push_in_it(directory: Path) -> None:
+    disk = FillingDisk()
+    client = client_on(directory, disk)
+    pusher = client.create_queue("jobs").pusher()
+    pusher.push(b"first")
+    disk.stands_still = True
+    told: list[Exception | str] = []
+
+    def push(number: int) -> None:
+        try:
+            told.append(pusher.push(b"%d" % number))
+        except StorageFullError as exc:
+            told.append(exc)
+
+    threads = [threading.Thread(target=push, args=(0,))]
+    threads[0].start()
+    assert disk.standing.wait(DEADLINE_SECONDS)
+    threads += [threading.Thread(target=push, args=(number,)) for number in range(1, 5)]
+    for thread in threads[1:]:
+        thread.start()
+    eventually("they wait together", lambda: len(pusher._queue) == 4)
+    disk.let_go.set()
+    for thread in threads:
+        thread.join(DEADLINE_SECONDS)
+    failed = [each for each in told if isinstance(each, StorageFullError)]
+    assert (len(told), len(failed)) == (5, 4), "what stood still was written"
+    disk.stands_still = False
+    disk.let_go.clear()
     client.close()

@@ -101,9 +101,7 @@ def test_a_burier_that_stood_still_while_another_buried_writes_nothing_more(
 
 
 @pytest.mark.parametrize("pushed", [True, False])
-def test_what_a_burier_that_died_has_pushed_is_not_pushed_again(
-    scene: Scene, pushed: bool
-) -> None:
+def test_what_a_burier_that_died_has_pushed_is_not_pushed_again(scene: Scene, pushed: bool) -> None:
     def dies(name: str, batch: Batch, intend: Intend) -> None:
         if pushed:
             scene.push_letter(name, batch, intend)

@@ -9,11 +9,21 @@ import pytest
 import cassq
 from cassq.catalog.rows import PipeRow, PipeState
 from cassq.clock import ManualClock
-from cassq.errors import ClaimLostError
+from cassq.errors import ClaimLostError, CorruptionError
+from cassq.extents.disk import PAGE
 from cassq.sealing import seal_pipe
 from tests.faults.actors import Act
 from tests.integration.deadlines import eventually, in_threads, joined
-from tests.integration.stage import Connect, alone, drain, numbers, payloads, push, reap
+from tests.integration.stage import (
+    Connect,
+    alone,
+    drain,
+    numbers,
+    payloads,
+    pipe_file,
+    push,
+    reap,
+)
 from tests.integration.timed import clock, timed
 
 __all__ = ["clock", "timed"]
@@ -185,21 +195,6 @@ def test_a_strict_order_goes_over_pipes_and_waits_for_the_one_before(
     assert found == numbers(12)
 
 
-def test_a_pipe_does_not_follow_one_that_is_claimed_to_its_end_and_not_acked(
-    client: cassq.Client,
-) -> None:
-    queue = client.create_queue("jobs", consistency="cp", max_pushes_per_pipe=3)
-    push(queue, *numbers(6))
-    popper, other = queue.popper(), queue.popper()
-    held = popper.pop(3)
-    assert payloads(held) == numbers(3), "all of the first pipe"
-    assert other.pop(10) == []
-    popper.commit(held[:2])
-    assert other.pop(10) == []
-    popper.commit(held[2:])
-    assert payloads(other.pop(10)) == numbers(3, 3)
-
-
 def test_a_strict_queue_goes_on_after_its_pipes_are_retired(client: cassq.Client) -> None:
     queue = client.create_queue("jobs", consistency="cp", max_pushes_per_pipe=3)
     pusher, popper = queue.pusher(), queue.popper()
@@ -299,26 +294,62 @@ def test_what_was_claimed_ahead_waits_while_a_message_is_unacked(timed: cassq.Cl
     assert payloads(popper.pop(1)) == [b"2"]
 
 
-def test_an_empty_pipe_lets_nothing_pass_what_is_unacked_before_it(
-    timed: cassq.Client,
-) -> None:
-    queue = timed.create_queue("jobs", consistency="cp")
-    push(queue, *numbers(3))
-    ports = timed.ports
+def add_empty_pipe(queue: cassq.Queue, client: cassq.Client) -> None:
+    """A pipe behind all others of a strict queue, sealed before anything was written."""
+    ports = client.ports
     row = ports.catalog.queue_by_id(queue.id)
     assert row is not None
     pipe_id = ports.ids.new(ports.catalog.now_ms())
-    ports.store.create(pipe_id, "jobs", strict=True).close()
+    ports.store.create(pipe_id, queue.name, strict=True).close()
     empty = PipeRow(pipe_id, queue.id, PipeState.OPEN, "me", 5, 9, predecessor=row.tail)
     assert ports.catalog.add_pipe(empty)
     assert seal_pipe(ports.catalog, ports.store, pipe_id) is not None
+
+
+@pytest.mark.parametrize("empty_between", [False, True])
+def test_a_pipe_waits_until_what_is_before_it_is_acked_and_not_only_claimed(
+    timed: cassq.Client, empty_between: bool
+) -> None:
+    """Also behind an empty one, and also when the first is claimed to its end."""
+    queue = timed.create_queue("jobs", consistency="cp")
+    push(queue, *numbers(3))
+    if empty_between:
+        add_empty_pipe(queue, timed)
     push(queue, b"after")
     popper, other = queue.popper(), queue.popper()
     held = popper.pop(3)
     assert payloads(held) == numbers(3)
     assert other.pop(10) == []
-    popper.commit(held)
+    popper.commit(held[:2])
+    assert other.pop(10) == []
+    popper.commit(held[2:])
     assert payloads(other.pop(10)) == [b"after"]
+
+
+@pytest.mark.embedded_only(reason="it damages a file")
+@pytest.mark.parametrize("empty_between", [False, True])
+def test_nothing_follows_a_damaged_pipe_that_is_claimed_and_not_acked(
+    timed: cassq.Client, clock: ManualClock, empty_between: bool
+) -> None:
+    """It is left alone by who cannot read it, and so is what comes after it."""
+    queue = timed.create_queue("jobs", consistency="cp", claim_timeout=10)
+    message_id = push(queue, *numbers(3))[0]
+    if empty_between:
+        add_empty_pipe(queue, timed)
+    push(queue, b"after")
+    assert len(queue.popper().pop(3)) == 3, "it is claimed to its end"
+    path = pipe_file(timed, message_id.split(":")[0])
+    data = bytearray(path.read_bytes())
+    data[PAGE + 40] ^= 1
+    path.write_bytes(data)
+    clock.advance(20)
+    other = queue.popper()
+    with pytest.raises(CorruptionError):
+        other.pop(10)
+    assert list(other.broken) == [message_id.split(":")[0]]
+    for _ in range(3):
+        assert other.pop(10) == []
+        clock.advance(2)
 
 
 def test_each_popper_that_gets_a_pipe_s_lock_raises_its_epoch(

@@ -100,7 +100,7 @@ def test_messages_of_one_frame_each_come_when_they_are_due(
     for half_seconds in range(1, 12):
         assert popper.pop(10) == [], "nothing comes between"
         clock.advance(0.5)
-        came |= {payload: half_seconds / 2 for payload in payloads(drain(popper))}
+        came |= dict.fromkeys(payloads(drain(popper)), half_seconds / 2)
     assert came == dict(zip(numbers(len(dues_s)), dues_s, strict=True))
 
 
@@ -263,6 +263,23 @@ def test_a_cancelled_message_is_delivered_to_nobody(queue: cassq.Queue) -> None:
     audit = queue.audit()
     assert audit.findings == []
     assert [stats.purged for stats in audit.groups.values()] == [1, 1]
+
+
+def test_a_message_that_was_delivered_before_cannot_be_cancelled(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    """Though nobody holds it now: what it does may have been begun."""
+    queue = timed.create_queue("jobs")
+    with queue.pusher() as pusher:
+        message_id = pusher.push(b"x", delay=1)
+    clock.advance(2)
+    popper = queue.popper()
+    (message,) = popper.pop()
+    message.nack(delay=5)
+    popper.flush()
+    assert not queue.cancel(message_id)
+    clock.advance(10)
+    assert payloads(popper.pop()) == [b"x"]
 
 
 def test_a_far_message_is_cancelled_although_it_is_not_scheduled(queue: cassq.Queue) -> None:

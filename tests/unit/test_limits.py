@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cassq.catalog.rows import Claim, ClaimState, Cursor, PipeRow, PipeState
-from cassq.claims import failure_record
+from cassq.claims import failure_record, marked_leaving, marked_moving
 from cassq.errors import ConfigError, UsageError
 from cassq.frames import Place
 from cassq.limits import keeps, paused, uncommitted
@@ -129,3 +129,14 @@ def test_overflow_is_one_of_two(value: Any) -> None:
 def test_a_pause_is_a_flag(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is True or False"):
         QueuePolicy(**{name: 1})
+
+
+@pytest.mark.parametrize("mark", ["moving", "leaving"])
+@pytest.mark.parametrize("state", [FREE, HELD])
+def test_a_purge_leaves_what_is_on_its_way_elsewhere(mark: str, state: ClaimState) -> None:
+    """It may have arrived there: then it would be purged here and be there as well."""
+    row = a_row(30, 31, state)
+    failure = marked_moving(row) if mark == "moving" else marked_leaving(row, "rejected")
+    found = waiting(CURSOR, [replace(row, failure=failure)], 40, 1_000)
+    assert found.total == 0
+    assert waiting(CURSOR, [row], 40, 1_000).total == 1

@@ -6,13 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from cassq.catalog.rows import Claim, ClaimState, GroupRow, PipeRow, PipeState, QueueRow
+from cassq.catalog.rows import (
+    Claim,
+    ClaimState,
+    Driver,
+    GroupRow,
+    PipeRow,
+    PipeState,
+    QueueRow,
+    WriteRow,
+    WriteState,
+)
 from cassq.extents.port import ExtentInfo
 from cassq.frames import Place
 from cassq.ids import Ids
 from cassq.queues import GroupPolicy, QueuePolicy, rules_of
 from cassq.ranges import RangeSet
-from cassq.reaper import retire, rollback, seal, sweep
+from cassq.reaper import retire, rollback, seal, sweep, unstage
 from cassq.reaper.actions import Action
 from cassq.reaper.seal import ASKED_MAX, Sight, Sightings
 from cassq.sealing import STRAY_MS
@@ -254,3 +264,31 @@ def test_an_action_is_told_with_its_outcome() -> None:
     assert action.as_dict() == {
         "verb": "seal", "subject": "p", "queue": "queue", "outcome": "planned", "detail": "",
     }  # fmt: skip
+
+
+# --- writes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("beat", "passed_ms", "planned"),
+    [
+        (3, LEASE_MS - 1, []),
+        (3, LEASE_MS, ["w"]),
+        (4, LEASE_MS, []),
+        (4, 10 * LEASE_MS, []),
+    ],
+)
+def test_a_write_is_aborted_when_its_driver_s_lease_stood_still_for_its_whole_length(
+    beat: int, passed_ms: int, planned: list[str]
+) -> None:
+    row = WriteRow("queue", "w", 0, 1, WriteState.OPEN, "d", 0)
+    look = unstage.Look(3, SEEN_MS)
+    drivers = {"d": Driver("d", beat, LEASE_MS)}
+    snapshot = unstage.Writes([row], drivers, {"d": look}, {"queue": "mail"})
+    assert subjects(unstage.plan(snapshot, SEEN_MS + passed_ms)) == planned
+
+
+@pytest.mark.parametrize("state", [WriteState.PUBLISHED, WriteState.ABORTED])
+def test_a_write_that_is_over_is_finished_whatever_its_driver_does(state: WriteState) -> None:
+    row = WriteRow("queue", "w", 0, 1, state, "d", 0)
+    assert subjects(unstage.plan(unstage.Writes([row], {}, {}, {}), SEEN_MS)) == ["w"]

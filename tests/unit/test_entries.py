@@ -1,0 +1,30 @@
+"""Entries: which pushes may share an append."""
+
+from __future__ import annotations
+
+import pytest
+
+from cassq.batches import Batch
+from cassq.entries import Entry
+
+
+def an_entry(lane: int | None = None, batch: Batch | None = None) -> Entry:
+    entry = Entry(b"x", None, None, batch)
+    entry.lane = lane
+    return entry
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "together"),
+    [
+        (an_entry(), an_entry(), True),
+        (an_entry(2), an_entry(2), True),
+        (an_entry(), an_entry(0), False),
+        (an_entry(0), an_entry(1), False),
+        (an_entry(batch=Batch([b"x"], 0)), an_entry(), False),
+    ],
+)
+def test_single_pushes_of_one_lane_go_together(one: Entry, other: Entry, together: bool) -> None:
+    """What is delayed lies in other pipes than what is not; a batch goes alone."""
+    assert one.goes_with(other) is together
+    assert other.goes_with(one) is together
