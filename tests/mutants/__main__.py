@@ -53,16 +53,14 @@ def run(mutants: Sequence[Mutant | Simulated], jobs: int) -> list[Verdict]:
     """Judge them, several side by side, each in a copy of its own."""
     verdicts: list[Verdict] = []
     with tempfile.TemporaryDirectory(prefix="cassq-mutants-") as name:
+        trees = [Copy(Path(name) / f"tree-{number}") for number in range(jobs)]
         copies: SimpleQueue[Copy] = SimpleQueue()
-        for number in range(jobs):
-            copy = Copy(Path(name) / f"tree-{number}")
+        for copy in trees:
             assert copy.where_cassq_is().is_relative_to(Path(name).resolve()), "another is imported"
             copies.put(copy)
-        copy = copies.get()
-        code, told = baseline(copy, mutants)
-        copies.put(copy)
-        if code != PASSED:
-            print(told)
+        failed = baseline(trees, mutants)
+        if failed:
+            print(failed)
             raise SystemExit("tests fail without any bug: what they say of mutants tells nothing")
 
         def judge(mutant: Mutant | Simulated) -> Verdict:

@@ -8,7 +8,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from cassq.clock import Stopwatch
@@ -17,6 +20,7 @@ from tests.mutants.mutant import COPIED, TREE, Mutant, PatchError, Simulated
 # A test that hangs ends its run, and has seen the bug.
 HANG_SECONDS = 120
 RUN_SECONDS = 300.0
+BASELINE_SECONDS = 3600.0
 PASSED, FAILED = 0, 1
 
 CAUGHT, SURVIVED, SKIPPED, BROKEN = "caught", "SURVIVED", "skipped", "BROKEN"
@@ -75,7 +79,7 @@ class Copy:
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
             compiled.unlink()
 
-    def pytest(self, arguments: Sequence[str]) -> tuple[int, str]:
+    def pytest(self, arguments: Sequence[str], seconds: float = RUN_SECONDS) -> tuple[int, str]:
         """Run tests, up to the first that fails; the exit code, and what was printed."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=line"]
         command += ["-p", "no:cacheprovider", "-m", "not servers"]
@@ -91,11 +95,11 @@ class Copy:
             start_new_session=True,
         )
         try:
-            told, _ = process.communicate(timeout=RUN_SECONDS)
+            told, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             told, _ = process.communicate()
-            return FAILED, f"{told}\nit took longer than {RUN_SECONDS:.0f} s"
+            return FAILED, f"{told}\nit took longer than {seconds:.0f} s"
         return process.returncode, told
 
     def where_cassq_is(self) -> Path:
@@ -121,7 +125,24 @@ def _result(code: int, told: str) -> str:
     return SKIPPED if "skipped" in last and "passed" not in last else SURVIVED
 
 
-def baseline(copy: Copy, mutants: Sequence[Mutant | Simulated]) -> tuple[int, str]:
-    """Run all tests that are to see source mutants, without any bug: they have to pass."""
-    files = {a for m in mutants if isinstance(m, Mutant) for a in m.arguments() if "/" in a}
-    return copy.pytest(sorted(files)) if files else (PASSED, "")
+def baseline(copies: Sequence[Copy], mutants: Sequence[Mutant | Simulated]) -> str:
+    """Run all tests that are to see source mutants, without any bug, in these copies side by side:
+    what was printed where one failed, or "". They have to pass."""
+    chosen = {tuple(m.arguments()) for m in mutants if isinstance(m, Mutant)}
+    whole = sorted({file for each in chosen if "-k" not in each for file in each})
+    parts = [whole[number :: len(copies)] for number in range(len(copies))]
+    runs = SimpleQueue[list[str]]()
+    for run in (*parts, *sorted(list(each) for each in chosen if "-k" in each)):
+        if run:
+            runs.put(run)
+    failed: list[str] = []
+
+    def work(copy: Copy) -> None:
+        with suppress(Empty):
+            while True:
+                code, told = copy.pytest(runs.get_nowait(), BASELINE_SECONDS)
+                failed.extend([told] if code != PASSED else [])
+
+    with ThreadPoolExecutor(len(copies)) as pool:
+        list(pool.map(work, copies))
+    return "\n".join(failed)

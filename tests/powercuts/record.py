@@ -87,8 +87,10 @@ def _events(data: bytes, root: str) -> Iterator[Event]:
         at += _ENTRY.size
         path, other = data[at : at + path_size], data[at + path_size : at + path_size + other_size]
         at += path_size + other_size
-        names = [_relative(os.fsdecode(name), root) if name else "" for name in (path, other)]
-        yield Event(chr(kind), *names, file, offset, length, data[at : at + size])
+        first, second = (
+            _relative(os.fsdecode(name), root) if name else "" for name in (path, other)
+        )
+        yield Event(chr(kind), first, second, file, offset, length, data[at : at + size])
         at += size
 
 

@@ -12,12 +12,13 @@ import sys
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import cassq
 from cassq.extents.disk import PAGE
 from tests.powercuts.record import Marks
 
-QUEUES = {
+QUEUES: dict[str, dict[str, Any]] = {
     "jobs": {"max_pushes_per_pipe": 24, "max_deliveries": 2, "sick_check": False},
     "line": {"consistency": "cp", "max_pushes_per_pipe": 40, "sick_check": False},
 }
