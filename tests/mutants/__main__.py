@@ -1,4 +1,4 @@
-"""Plants known bugs one at a time, and runs the tests that are to see each: all have to be caught.
+"""Plants known bugs one at a time, and runs the tests that should see each: all must be caught.
 
 `python -m tests.mutants` ends with 1 when one survives, or does not fit the source any more.
 """

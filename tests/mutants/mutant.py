@@ -1,4 +1,4 @@
-"""A mutant: a bug as a small patch of the source, and the tests that are to see it."""
+"""A mutant: a bug as a small patch of the source, and the tests that should see it."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def _result(code: int, told: str) -> str:
 
 
 def baseline(copies: Sequence[Copy], mutants: Sequence[Mutant | Simulated]) -> str:
-    """Run all tests that are to see source mutants, without any bug, in these copies side by side:
+    """Run all tests that should see source mutants, without any bug, in these copies side by side:
     what was printed where one failed, or "". They have to pass."""
     chosen = {tuple(m.arguments()) for m in mutants if isinstance(m, Mutant)}
     whole = sorted({file for each in chosen if "-k" not in each for file in each})
