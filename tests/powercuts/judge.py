@@ -114,7 +114,7 @@ def _audited(client: cassq.Client) -> list[str]:
 
 
 class Cut:
-    """A power cut that broke a promise. at: how many events came before it. seed: of what it left."""
+    """A power cut that broke a promise. at: how many events came before. seed: of what it left."""
 
     def __init__(self, at: int, seed: str, broken: Sequence[str]) -> None:
         self.at = at
