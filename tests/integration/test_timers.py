@@ -304,17 +304,18 @@ def test_what_a_group_has_got_cannot_be_cancelled_for_it(queue: cassq.Queue) -> 
 
 
 def test_what_is_got_and_retired_while_it_is_cancelled_is_not_taken_back(
-    client: cassq.Client, queue: cassq.Queue, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, queue: cassq.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    other = connect()
     with queue.pusher() as pusher:
         message_id = pusher.push(b"x", delay=0.05)
 
     def retired() -> bool:
-        reap(client)
-        return queue.stats().pipes["retired"] == 1
+        reap(other)
+        return other.queue("jobs").stats().pipes["retired"] == 1
 
     def late(*args: Any) -> None:
-        with queue.popper() as popper:
+        with other.queue("jobs").popper() as popper:
             assert gathered(popper, 1) == [b"x"]
         eventually("its pipe is retired", retired)
         schedule_pipe(*args)
