@@ -170,3 +170,20 @@ def test_what_lies_within_some_bounds_is_cut_at_both(
     start: int, end: int, expected: list[tuple[int, int]]
 ) -> None:
     assert RangeSet([(2, 5), (7, 9)]).within(start, end) == RangeSet(expected)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "covered"),
+    [
+        (2, 5, True),
+        (3, 5, True),
+        (2, 6, False),
+        (1, 5, False),
+        (4, 8, False),
+        (7, 9, True),
+        (7, 10, False),
+        (5, 5, True),
+    ],
+)
+def test_a_set_covers_what_lies_in_one_of_its_ranges(start: int, end: int, covered: bool) -> None:
+    assert RangeSet([(2, 5), (7, 9)]).covers(start, end) is covered
