@@ -57,7 +57,7 @@ WRONG = {
     ),
     "a claim overlaps the next": (
         ["UPDATE claims SET end_seq = 5 WHERE start_seq = 0"],
-        "no claim row covers seq 5",
+        "a claim row covers seq 4, which has another",
     ),
     "more is claimed than there is": (
         [
