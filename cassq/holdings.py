@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from threading import Thread
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
-from cassq.arguments import error_text, milliseconds
+from cassq.arguments import error_text, milliseconds, refuse_pickling
 from cassq.bundles import Piece
 from cassq.catalog.rows import Claim, ClaimState
 from cassq.errors import ClaimLostError, UsageError
@@ -111,6 +111,9 @@ class Holding:
     def is_attended(self) -> bool:
         """Whether a thread that was given some of its messages still runs."""
         return any(thread.is_alive() for thread in self.consumers)
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling("message", "pass its payload and id, and handle it there")
 
     def settle(self, seqs: RangeSet) -> None:
         """Note acks. Raises ClaimLostError for messages that are not ours any more."""

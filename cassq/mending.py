@@ -19,6 +19,7 @@ from cassq.catalog.cover import fault
 from cassq.catalog.port import Catalog
 from cassq.catalog.rows import Claim, ClaimState, Cursor, PipeRow, Reason
 from cassq.frames import Place
+from cassq.plurals import counted
 from cassq.ports import Ports
 from cassq.queues import rules_of
 from cassq.ranges import EMPTY, RangeSet
@@ -70,7 +71,7 @@ def mend(ports: Ports, group_id: str, pipe_id: str) -> str | None:
             _counted(catalog, pipe, group_id),
         )
         if catalog.mend(cursor, rows, planned.rows, planned.chain):
-            told = f"{why}: {planned.freed} messages are delivered again"
+            told = f"{why}: delivered again: {counted(planned.freed, 'message')}"
             return f"{told}, {planned.doubled} had two claims" if planned.doubled else told
     return None
 

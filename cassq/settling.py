@@ -179,7 +179,7 @@ class Settler:
             results = self._catalog.replace_many(pairs, epoch=epoch)
         except BackendError as exc:
             if not exc.outcome_unknown:
-                del self._unsure[-len(changes) :]
+                del self._unsure[len(self._unsure) - len(changes) :]
             raise
         free: list[Claim] = []
         now_ms = self._catalog.now_ms()
@@ -192,7 +192,7 @@ class Settler:
                 free += given
             else:
                 self._lose(holding, old)
-        del self._unsure[-len(changes) :]
+        del self._unsure[len(self._unsure) - len(changes) :]
         return free
 
     def _clear_up(self) -> None:

@@ -11,6 +11,7 @@ quiet one the list is empty.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Generator
@@ -22,6 +23,7 @@ import pytest
 WAITS = "waits"
 
 _IDLED = pytest.StashKey[float]()
+_SEEN = pytest.StashKey[tuple[float, "Work | None"]]()
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -43,11 +45,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    began, before = time.monotonic(), look()
+    began, before = time.monotonic(), _lately(item.config)
     try:
         return (yield)
     finally:
-        item.stash[_IDLED] = time.monotonic() - began - look().busy_since(before)
+        took = time.monotonic() - began
+        # A look takes milliseconds, and there are thousands of tests: most are not worth one.
+        if took > item.config.getoption("--idle-most"):
+            item.stash[_IDLED] = took - look().busy_since(before)
+
+
+def _lately(config: pytest.Config) -> Work:
+    """What was done up to a moment ago, or just now: looked at once a second at most. What tests
+    did since counts as the next one's work, which then idled for so much less."""
+    at, seen = config.stash.get(_SEEN, (-math.inf, None))
+    if seen is None or time.monotonic() - at > 1.0:
+        seen = look()
+        config.stash[_SEEN] = time.monotonic(), seen
+    return seen
 
 
 @pytest.hookimpl(wrapper=True)
@@ -105,7 +120,7 @@ def look() -> Work:
     seconds = own.user + own.system + own.children_user + own.children_system
     parents: dict[int, int] = {}
     each: dict[int, float] = {}
-    for place in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
+    for place in _places():
         if place.isdigit():
             try:
                 told = Path(f"/proc/{place}/stat").read_text().rpartition(")")[2].split()
@@ -117,6 +132,13 @@ def look() -> Work:
     others = [pid for pid in parents if _descends(pid, me, parents)]
     threads = {pid: _first_thread(pid) for pid in (me, *others)}
     return Work(seconds + sum(each[pid] for pid in others), threads)
+
+
+def _places() -> list[str]:
+    try:
+        return os.listdir("/proc")
+    except OSError:
+        return []
 
 
 def _descends(pid: int, of: int, parents: dict[int, int]) -> bool:

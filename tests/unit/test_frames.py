@@ -379,7 +379,7 @@ def test_damage_is_a_corruption_with_advice() -> None:
     assert issubclass(FrameError, CorruptionError)
     with pytest.raises(FrameError) as caught:
         decode(b"")
-    assert "cassq audit" in caught.value.hint
+    assert "cassq pipe show" in caught.value.hint
 
 
 # --- damage in a file -------------------------------------------------------------------------
