@@ -104,8 +104,8 @@ class Client:
     def create_queue(self, name: str, **policy: Unpack[QueueSettings]) -> Queue:
         """Make a queue with its group `default`; the settings are those of `QueuePolicy`.
 
-        The same again is no error; with another policy it is QueueExistsError, which names the
-        differences.
+        A queue that exists with the same settings is returned. Raises QueueExistsError, which names
+        the differences, when it has other settings.
         """
         return self._create(check_queue_name(name), policy)
 

@@ -84,7 +84,7 @@ class Message:
         """The message is done. Written durably in a group with others within 50 ms, at once on
         an exclusive group or past the claim's deadline; `Popper.commit` waits for that.
 
-        Acking twice is no error. Raises ClaimLostError when the message is another's by now.
+        A second ack has no effect. Raises ClaimLostError when another popper has the message.
         """
         self._keeper.ack(range(self.seq, self.seq + 1))
 

@@ -259,7 +259,8 @@ class Queue:
         """Make a consumer group, which gets every message from `start` on.
 
         start: "beginning" (all that is not yet retired), "now", or the push time of the first
-        message. The same group again is no error; with another policy it is GroupExistsError.
+        message. A group that exists with the same settings is returned. Raises GroupExistsError
+        when it has other settings.
         Cost: for a datetime, one look into each live pipe.
         """
         check_group_name(name)

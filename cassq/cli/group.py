@@ -70,7 +70,8 @@ def create(
 ) -> None:
     """Make a consumer group of a queue.
 
-    The same group again is no error; with another policy the differences are named.
+    If the group exists with the same settings nothing happens; with other settings the command
+    fails and names the differences.
     """
     with call.connect() as client:
         made = client.queue(queue).create_group(name, start=start, **given(settings))

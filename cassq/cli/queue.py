@@ -36,8 +36,9 @@ def queue() -> None:
 def create(call: Invocation, /, name: str, **settings: Any) -> None:
     """Make a queue, with its consumer group `default`.
 
-    NAME is plain, or a path such as /team/name. The directory of the queues is made if it is not
-    there. The same queue again is no error; with another policy the differences are named.
+    NAME is plain, or a path such as /team/name. The directory of the queues is created if it does
+    not exist. If the queue exists with the same settings nothing happens; with other settings the
+    command fails and names the differences.
     """
     with call.connect_or_create() as client:
         _show(call, client.create_queue(name, **given(settings)))

@@ -20,7 +20,7 @@ from cassq.clock import wait_event
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Stopped(Exception):  # noqa: N818 - it is no error
+class Stopped(Exception):  # noqa: N818 - not an error
     """The user, or the system, wants the command to end."""
 
 
