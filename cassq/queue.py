@@ -465,6 +465,7 @@ class Queue:
         and group; no message is read."""
         return pipes_of(self._ports, self._load())
 
+    @operation
     def look_into_pipe(self, pipe_id: str) -> PipeDamage:
         """What of a pipe cannot be read, and what `skip_damage` would cost each group.
 
@@ -472,6 +473,7 @@ class Queue:
         """
         return look_into(self._ports, self._load(), pipe_id)
 
+    @operation
     def skip_damage(self, pipe_id: str, *, dry_run: bool = False) -> PipeDamage:
         """Go on behind the damage in a pipe: what cannot be read is on record as lost, for ever,
         for each group that there is now and has not had it; what can be read is delivered.

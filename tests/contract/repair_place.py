@@ -24,10 +24,10 @@ from cassq.reaper.actions import Action, Scope
 from cassq.reaper.repair import Repair
 from cassq.sidecar.stewardship import Verb, plan
 from tests.contract.backends import closed_later
+from tests.contract.copies import replicated, scrubbed
 from tests.contract.memory_sidecars import MemoryNetwork, MemorySidecar
 from tests.contract.rows import make_queue, pipe_row
 from tests.contract.test_extents import frame
-from tests.simulation.copies import replicated, scrubbed
 
 LEASE_MS = 10_000
 AFTER_SECONDS = 600.0

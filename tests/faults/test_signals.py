@@ -412,6 +412,7 @@ class Storm:
 WAYS = ("stop", "close popper", "close pusher", "close client", "push", "raise", "exit")
 
 
+@pytest.mark.waits(reason="each of 500 rounds opens and closes a client, with some syncs")
 def test_signals_at_random_moments_leave_everything_in_order(
     url: str, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -445,11 +446,10 @@ def test_a_worker_that_is_told_to_end_by_its_supervisor_ends(
     connect: Connect, act: Act, url: str
 ) -> None:
     queue = connect().create_queue("jobs", claim_timeout=60)
-    push(queue, *numbers(2000))
     done: list[bytes] = []
-    for _ in range(10):
+    for number in range(10):
+        push(queue, *numbers(200, first=200 * number))
         worker = act("work_until_told", url)
-        worker.expect("ready")
         worker.expect("done")
         os.kill(worker.pid, signal.SIGTERM)
         worker.expect("ended")

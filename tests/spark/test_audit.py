@@ -156,7 +156,7 @@ def test_a_corrupt_frame_is_told_by_pipe_and_seq_and_the_command_fails(
     words = ["spark", "audit", queue.name, "--url", client.url]
     good = CliRunner().invoke(main, words)
     assert good.exit_code == 0, good.output
-    assert good.stdout.splitlines()[1].split() == ["default", "3", "3", *"0000000", "yes"]
+    assert good.stdout.splitlines()[1].split() == ["default", "3", "3", *"00000000", "yes"]
     path = pipe_file(client, pipe)
     damaged = bytearray(path.read_bytes())
     damaged[damaged.rindex(b"012")] ^= 0x40
