@@ -21,7 +21,7 @@ from tests.servers.cassandra import CassandraCluster
 from tests.servers.node import Node
 
 PATIENCE = 120.0
-LONG = pytest.mark.long(reason="three Cassandra nodes that are killed and stopped")
+pytestmark = pytest.mark.long(reason="three Cassandra nodes that are killed and stopped")
 SMALL = Sizes(bucket_frames=10, patience=12.0)
 
 
@@ -103,8 +103,8 @@ def stopped(node: Node, while_down: Callable[[], None]) -> None:
     node.resume()
 
 
-@pytest.mark.parametrize("trouble", [pytest.param(killed, marks=LONG), stopped])
-@pytest.mark.parametrize("strict", [False, pytest.param(True, marks=LONG)], ids=["ap", "cp"])
+@pytest.mark.parametrize("trouble", [killed, stopped])
+@pytest.mark.parametrize("strict", [False, True], ids=["ap", "cp"])
 def test_nothing_acknowledged_is_lost_with_one_node_of_three(
     cassandra3: CassandraCluster,
     cql: Cql,
@@ -121,7 +121,6 @@ def test_nothing_acknowledged_is_lost_with_one_node_of_three(
     all_is_there(cql, pushing)
 
 
-@pytest.mark.long(reason="three Cassandra nodes that are killed and stopped")
 @pytest.mark.parametrize("strict", [False, True], ids=["ap", "cp"])
 def test_pipes_are_sealed_in_full_flight_while_a_node_is_gone(
     cassandra3: CassandraCluster, cql: Cql, strict: bool

@@ -14,14 +14,17 @@ from tests.simulation.sidecar_plants import SIDECAR_PLANTS
 ROOT = Path(__file__).resolve().parents[2]
 # What is asked of each page begins at a heading.
 PAGES = {"guarantees.md": "# Guarantees", "spark.md": "## Guarantees"}
-# What no cheap test shows: storms, clusters of Spark, drivers that are JVMs of their own, and a
-# Cassandra node with other settings. `./dev test --all` runs these.
+# What no cheap test shows: storms, clusters of Spark, drivers that are JVMs of their own, three
+# Cassandra nodes, and one with other settings. `./dev test --all` runs these.
 DEAR = (
     "faults/storm/test_storm.py",
+    "faults/test_cassandra_nodes.py",
     "servers/test_servers.py",
     "spark/test_executors.py",
     "spark/test_flights.py",
+    "spark/test_killed_drivers.py",
     "spark/test_killed_streams.py",
+    "spark/test_rollup.py",
 )
 CHECK = re.compile(r"\[`([^`]+)`\]")
 

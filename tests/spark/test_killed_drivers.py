@@ -44,6 +44,7 @@ def test_a_driver_killed_between_write_and_commit_leaves_nothing_and_is_done_onc
     assert extents(own_client) == [], "what the first one had staged is removed"
 
 
+@pytest.mark.long(reason="drivers that are JVMs of their own")
 def test_a_driver_killed_after_its_commit_has_written_once_however_often_it_is_started(
     spark: Any, own_client: cassq.Client
 ) -> None:

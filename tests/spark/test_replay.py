@@ -33,6 +33,9 @@ def popped(queue: cassq.Queue) -> list[bytes]:
     return sorted(payloads(drain(queue.popper())))
 
 
+LONG = pytest.mark.long(reason="a run of several Spark jobs")
+
+
 @pytest.fixture
 def other(client: cassq.Client, queue: cassq.Queue) -> cassq.Queue:
     """A second queue, to replay to."""
@@ -60,6 +63,7 @@ def test_what_is_finished_is_replayed_once_under_its_id(
     assert queue.audit().findings == []
 
 
+@LONG
 def test_an_archive_is_replayed_by_time_and_by_filter_without_what_is_half_there(
     spark: Any, client: cassq.Client, queue: cassq.Queue, other: cassq.Queue, tmp_path: Path
 ) -> None:
@@ -85,6 +89,7 @@ def test_an_archive_is_replayed_by_time_and_by_filter_without_what_is_half_there
     assert (none.messages, popped(other)) == (0, [])
 
 
+@LONG
 def test_a_paced_run_that_died_goes_on_where_it_was_and_replays_nothing_of_its_own(
     spark: Any, client: cassq.Client, queue: cassq.Queue
 ) -> None:
@@ -115,6 +120,7 @@ def _newest(queue: cassq.Queue) -> datetime:
     return max(message.pushed_at for message in queue.peek(30_000))
 
 
+@LONG
 def test_what_is_removed_meanwhile_is_told_and_nothing_is_replayed(
     spark: Any, client: cassq.Client, queue: cassq.Queue, other: cassq.Queue
 ) -> None:
@@ -138,6 +144,7 @@ def test_what_is_wrong_with_a_call_is_said(
     assert queue.audit().pushed == 1
 
 
+@LONG
 def test_the_command_tells_what_it_did(
     spark: Any, client: cassq.Client, queue: cassq.Queue, other: cassq.Queue
 ) -> None:

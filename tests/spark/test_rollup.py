@@ -23,6 +23,9 @@ from tests.spark.test_archive import files
 Settle = Callable[[int], None]
 
 
+pytestmark = pytest.mark.long(reason="a minute of Spark jobs, one after another")
+
+
 @pytest.fixture
 def noon_ms(client: cassq.Client) -> int:
     """Noon of the present day, in catalog time. Nobody else takes, or forgets, samples."""
