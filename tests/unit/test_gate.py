@@ -94,6 +94,7 @@ def test_in_one_process_the_order_stays(project: pytest.Pytester) -> None:
 
 
 @pytest.mark.needs("module:xdist")
+@pytest.mark.waits(reason="a run of pytest with processes of its own")
 def test_a_group_runs_in_one_process(project: pytest.Pytester) -> None:
     tests = ["import os, pytest", "@pytest.fixture(scope='module')", "def shared(): return 1"]
     for number in range(12):
