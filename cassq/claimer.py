@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from cassq import claims
 from cassq.advancing import TRIES_MAX, Advancer, Wish
-from cassq.catalog.cover import fault, wedged
+from cassq.catalog.cover import fault, fault_now, wedged
 from cassq.catalog.rows import Claim, ClaimState, Cursor, GroupRow, QueueRow
 from cassq.errors import CassqError, CorruptionError
 from cassq.expiry import Expiry
@@ -392,14 +392,11 @@ class Claimer:
         return []
 
     def _check_cover(self, pipe_id: str) -> None:
-        """Nothing passes what no claim row covers: raises CorruptionError if that is so. Cost: two
-        reads."""
-        cursor = self._catalog.cursor(self._group().id, pipe_id)
-        if cursor is None:
-            return
-        why = fault(cursor, self._catalog.claims(cursor.group_id, pipe_id))
-        if why:
-            raise wedged(pipe_id, why)
+        """Nothing passes what no claim row covers: raises CorruptionError if that is so. Cost: that
+        of `fault_now`."""
+        found = fault_now(self._catalog, self._group().id, pipe_id)
+        if found is not None:
+            raise wedged(pipe_id, found[1])
 
     def _take(self, row: Claim, limit: int, holder: Holder, lock: Lock, epoch: int) -> list[Found]:
         """Take the free row at the head, read before it is taken."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from cassq import claims
-from cassq.catalog.cover import fault
+from cassq.catalog.cover import fault, fault_now
 from cassq.catalog.port import Catalog
 from cassq.catalog.rows import Claim, ClaimState, Cursor, PipeRow, Reason
 from cassq.frames import Place
@@ -229,12 +229,7 @@ def _under_way(catalog: Catalog, cursor: Cursor) -> dict[int, str]:
 
 
 def faults(catalog: Catalog, queue_ids: Collection[str] | None = None) -> list[tuple[Cursor, str]]:
-    """Wedged groups: the cursor and what is wrong. Cost: that of `Catalog.wedged`, and two reads
-    for each that it names."""
-    found: list[tuple[Cursor, str]] = []
-    for group_id, pipe_id in catalog.wedged(queue_ids):
-        cursor = catalog.cursor(group_id, pipe_id)
-        why = fault(cursor, catalog.claims(group_id, pipe_id)) if cursor else ""
-        if cursor is not None and why:
-            found.append((cursor, why))
-    return found
+    """Wedged groups: the cursor and what is wrong. Cost: that of `Catalog.wedged`, and that of
+    `fault_now` for each that it names."""
+    looks = (fault_now(catalog, *key) for key in catalog.wedged(queue_ids))
+    return [found for found in looks if found is not None]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cassq import claims
 from cassq.bundles import Piece
-from cassq.catalog.cover import fault, wedged
+from cassq.catalog.cover import fault_now, wedged
 from cassq.catalog.port import Catalog
 from cassq.catalog.rows import Claim
 from cassq.errors import CorruptionError
@@ -100,14 +100,13 @@ class Retaker:
 
     def _note_refused(self, rows: Sequence[Claim]) -> None:
         """A row that is refused as it was once before is not another's by now: see whether the
-        claims of its pipe are whole. Cost: then two reads."""
+        claims of its pipe are whole. Cost: then that of `fault_now`."""
         for row in rows:
             if row.version not in self._refused:
                 continue
-            cursor = self._catalog.cursor(row.group_id, row.pipe_id)
-            there = self._catalog.claims(row.group_id, row.pipe_id)
-            if cursor is not None and (why := fault(cursor, there)):
-                self._window.set_aside(row.pipe_id, wedged(row.pipe_id, why))
+            found = fault_now(self._catalog, row.group_id, row.pipe_id)
+            if found is not None:
+                self._window.set_aside(row.pipe_id, wedged(row.pipe_id, found[1]))
         self._refused = {row.version for row in rows}
 
     def _choose(self, due: Sequence[Claim], limit: int) -> list[Chosen]:

@@ -1,4 +1,4 @@
-"""Cover: whether the claim rows of a group in a pipe are what they must be. Pure.
+"""Cover: whether the claim rows of a group in a pipe are what they must be.
 
 They are disjoint and cover what lies between the ack offset and the chain's end, without a gap.
 Where they do not, the group is *wedged* in that pipe: some of it is delivered to nobody, or nothing
@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from cassq.catalog.port import Catalog
 from cassq.catalog.rows import Claim, Cursor
 from cassq.errors import CorruptionError
 
+LOOKS_MAX = 8
+
 
 def fault(cursor: Cursor, rows: Iterable[Claim]) -> str:
-    """What is wrong with claim rows, which are ordered by start; empty when nothing is."""
+    """What is wrong with claim rows, which are ordered by start; empty when nothing is. Pure."""
     at = cursor.ack.seq
     for row in rows:
         if row.end <= row.start:
@@ -33,6 +36,24 @@ def fault(cursor: Cursor, rows: Iterable[Claim]) -> str:
             f"a claim row covers seq {max(cursor.chain.seq, cursor.ack.seq)}, which was not claimed"
         )
     return ""
+
+
+def fault_now(catalog: Catalog, group_id: str, pipe_id: str) -> tuple[Cursor, str] | None:
+    """The cursor of a group in a pipe and what is wrong with its claim rows; None when nothing is,
+    or others change the cursor all the time. Cost: two reads, and for a fault a third."""
+    cursor = catalog.cursor(group_id, pipe_id)
+    for _ in range(LOOKS_MAX):
+        if cursor is None:
+            return None
+        why = fault(cursor, catalog.claims(group_id, pipe_id))
+        if not why:
+            return None
+        # Acks between the two reads take rows away, and look like a gap. A cursor never comes back
+        # to where it was: if it is the same behind the rows, they are of its moment.
+        before, cursor = cursor, catalog.cursor(group_id, pipe_id)
+        if cursor == before:
+            return before, why
+    return None
 
 
 def wedged(pipe_id: str, why: str) -> CorruptionError:

@@ -39,6 +39,8 @@ TURNS: dict[str, Any] = PAUSES | {"roles": {"pusher": 5, "reaper": 1}, "pause_ms
 TROUBLE: dict[str, Any] = {"trouble_rate": 0.03, "lost_rate": 0.02, "late_rate": 0.02}
 LATE: dict[str, Any] = {"lost_rate": 0.05, "late_rate": 0.1}
 BAD: dict[str, Any] = TROUBLE | {"bad": True}
+# A replica of each pipe may be damaged, and every sealer hears of it: nothing else befalls them.
+SPOILT: dict[str, Any] = {"sidecars": 3, "bad": True}
 
 SIDECAR_PLANTS = [
     SidecarPlant("ack-majority", "what most replicas have is acknowledged", 60,
@@ -56,7 +58,7 @@ SIDECAR_PLANTS = [
     SidecarPlant("fence-forgotten", "a sidecar answers a fence, and keeps it not", 60,
                  TURNS, ["cp"], fleet=LATE, made_of=Parts(shelf=wrong.ForgetfulShelf)),
     SidecarPlant("damaged-counts", "a damaged replica counts in a seal", 60,
-                 PAUSES, fleet=BAD | LATE, made_of=Parts(shelf=wrong.ProudShelf)),
+                 PAUSES, fleet=SPOILT, made_of=Parts(shelf=wrong.ProudShelf)),
     SidecarPlant("read-unacknowledged", "readers get what a replica has", 40,
                  PAUSES, fleet=LATE, made_of=Parts(shelf=wrong.EagerShelf)),
     SidecarPlant("read-one", "a reader never changes over to another replica", 40,

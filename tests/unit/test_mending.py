@@ -6,10 +6,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
+from typing import cast
 
 import pytest
 
-from cassq.catalog.cover import fault, wedged
+from cassq.catalog.cover import fault, fault_now, wedged
+from cassq.catalog.port import Catalog
 from cassq.catalog.rows import Claim, ClaimState, Cursor
 from cassq.frames import Place
 from cassq.mending import Mend, plan
@@ -125,3 +127,42 @@ def test_whatever_became_of_rows_nothing_is_lost_and_nothing_acked_comes_again(s
     assert done_in(where, found.rows) & within == known
     again = mended(replace(where, chain=found.chain), found.rows)
     assert list(again.rows) == list(found.rows)
+
+
+class Busy:
+    """A catalog in which others ack the first row of [0, 100) after each read, so many times."""
+
+    def __init__(self, acks: int, gap: int | None = None) -> None:
+        self._acks = acks
+        self._ack = 0
+        self._gap = gap
+        self.reads = 0
+
+    def cursor(self, group_id: str, pipe_id: str) -> Cursor:
+        found = cursor(self._ack, 100)
+        self._go_on()
+        return found
+
+    def claims(self, group_id: str, pipe_id: str) -> list[Claim]:
+        found = [row(seq, seq + 1) for seq in range(self._ack, 100) if seq != self._gap]
+        self._go_on()
+        return found
+
+    def _go_on(self) -> None:
+        self.reads += 1
+        if self._acks > 0:
+            self._acks -= 1
+            self._ack += 1
+
+
+@pytest.mark.parametrize("acks", [0, 1, 2, 3, 7, 60])
+def test_acks_between_the_reads_are_not_a_gap(acks: int) -> None:
+    busy = Busy(acks)
+    assert fault_now(cast("Catalog", busy), "g", "p") is None
+    assert busy.reads <= 20
+
+
+@pytest.mark.parametrize("acks", [0, 1, 2, 3, 7])
+def test_a_gap_is_found_though_others_ack(acks: int) -> None:
+    found = fault_now(cast("Catalog", Busy(acks, gap=90)), "g", "p")
+    assert found == (cursor(acks, 100), "no claim row covers seq 90")
