@@ -142,7 +142,7 @@ def test_a_client_whose_clock_is_wrong_is_warned_of_it(
         def wall_ms(self) -> int:
             return super().wall_ms() + seconds * 1000
 
-    caplog.set_level(logging.WARNING, logger="cassq")  # the simulation has it keep quiet
+    caplog.set_level(logging.WARNING, logger="cassq")
     rest, options = url.partition(":")[2], dict[str, str]()
     open_keyspace(rest, options, WrongClock()).ports.catalog.close()
     warnings = [each.getMessage() for each in caplog.records if "clock" in each.getMessage()]
@@ -313,7 +313,7 @@ def test_a_cp_queue_with_one_replica_is_warned_of_once(
         own = [record for record in caplog.records if record.name.startswith("cassq")]
         return [record.getMessage() for record in own if record.levelno == logging.WARNING]
 
-    caplog.set_level(logging.WARNING, logger="cassq")  # the simulation has it keep quiet
+    caplog.set_level(logging.WARNING, logger="cassq")
     with cassq.connect(url) as client:
         client.create_queue(f"{name}.ap")
         assert warnings() == []

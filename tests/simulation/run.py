@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from tests.simulation.plants import Plant
@@ -50,7 +53,8 @@ def run_seed(
 def run_world(world: World) -> Failure | None:
     """Run a world to its end; what went wrong, if anything."""
     try:
-        world.run()
+        with _kept_quiet():
+            world.run()
     except Exception as exc:
         last = traceback.extract_tb(exc.__traceback__)[-FRAMES_SHOWN:]
         reason = f"{type(exc).__name__}: {exc}\n{''.join(traceback.format_list(last))}"
@@ -59,3 +63,16 @@ def run_world(world: World) -> Failure | None:
     finally:
         world.end()
     return None
+
+
+@contextmanager
+def _kept_quiet() -> Iterator[None]:
+    """Log nothing of a run, whose mishaps are many, and wanted. Only of a run: tests of what is
+    logged share the process."""
+    log = logging.getLogger("cassq")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)

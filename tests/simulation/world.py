@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections import defaultdict
 from collections.abc import Callable
@@ -34,8 +33,6 @@ DRAIN_SECONDS = 150.0  # a burial that was interrupted is taken up again after 3
 # What was given back with the wall clock ahead stays delayed, if it is set back over a reboot.
 SET_BACK_SECONDS = 20 * 3600.0
 ROUNDS_MAX = 2000
-
-logging.getLogger("cassq").setLevel(logging.CRITICAL)  # mishaps are many, and wanted
 
 
 class World:
