@@ -54,6 +54,7 @@ class OpenPipe:
     used_ms: int  # when it was last seen to be used ...
     beaten_ms: int
     used: bool = False  # ... and whether it was since
+    after: int = 0  # a ready pipe: how many its appender had opened at once when it was wanted
 
 
 # Something that takes the catalog, and may wait for it.
@@ -102,6 +103,7 @@ class Appender:
         self._pace = PushPace(self._clock.boot_ms())
         self._pipe: OpenPipe | None = None
         self._ready: OpenPipe | None = None
+        self._opened_at_once = 0  # pipes an append opened, for none was ready
         self._failing = False  # whether the last write has failed
         self._closed = False
         self.rolls: int = 0
@@ -260,15 +262,22 @@ class Appender:
         seal_pipe(self._catalog, self._store, pipe.row.id)
 
     def _open(self) -> OpenPipe:
-        ready, self._ready = self._ready, None
-        if ready is not None and not ready.extent.sealed():
+        ready = self._ready
+        if ready is not None and not self._was_outrun(ready):
+            self._ready = None
             # Unsynced is enough: readers look into ready pipes too.
-            rate = self._pace.rate
-            if self._catalog.beat(ready.row.id, self._owner, PipeState.OPEN, rate):
+            rate, sealed = self._pace.rate, ready.extent.sealed()
+            if not sealed and self._catalog.beat(ready.row.id, self._owner, PipeState.OPEN, rate):
                 ready.opened_ms = ready.used_ms = ready.beaten_ms = self._clock.boot_ms()
                 return ready
             ready.extent.close()
+        self._opened_at_once += 1
         return self._create("", PipeState.OPEN)
+
+    def _was_outrun(self, ready: OpenPipe) -> bool:
+        """Whether a pipe was opened at once since the ready one was wanted: the ready one may stand
+        before it, and what is pushed later is not to be delivered first. `tend` seals it."""
+        return ready.after != self._opened_at_once
 
     def _create(self, predecessor: str, state: PipeState) -> OpenPipe:
         opened = self._try_create(predecessor, state)
@@ -371,10 +380,12 @@ class Appender:
             chores.append(partial(seal_pipe, self._catalog, self._store, pipe.row.id))
         elif now_ms - pipe.beaten_ms >= pipe.row.lease_ms // 3:
             chores.append(partial(self._beat, pipe, self._pace.measure(now_ms)))
-        chores += self._tend_ready(now_ms, keep=True)
+        outrun = self._ready is not None and self._was_outrun(self._ready)
+        chores += self._tend_ready(now_ms, keep=not outrun)
         wanted = self._lane is None and not policy.strict
         if wanted and self._ready is None and self._pipe and self._nearly_full(pipe):
-            chores.append(self._prepare)
+            # Counted here, between appends: an append may be opening a pipe when this is done.
+            chores.append(partial(self._prepare, self._opened_at_once))
         return Tended(min(TEND_SECONDS, policy.lease / 6), chores)
 
     def _tend_ready(self, now_ms: int, *, keep: bool) -> list[Chore]:
@@ -399,9 +410,12 @@ class Appender:
             self._catalog.beat(pipe.row.id, self._owner, PipeState.OPEN, rate)
         pipe.beaten_ms = self._clock.boot_ms()
 
-    def _prepare(self) -> None:
-        """Open the next pipe, which an append may take as soon as it is there."""
-        self._ready = self._create("", PipeState.READY)
+    def _prepare(self, after: int) -> None:
+        """Open the next pipe, which an append may take as soon as it is there, if none has been
+        opened at once since."""
+        ready = self._create("", PipeState.READY)
+        ready.after = after
+        self._ready = ready
         if self._closed:  # `close` may have looked before
             self._close_ready()
 

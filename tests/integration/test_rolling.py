@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, cast
+
 import cassq
-from cassq.catalog.rows import PipeState
+from cassq.batches import Batch
+from cassq.catalog.rows import PipeRow, PipeState
+from cassq.pipes import Appender
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.stage import drain, numbers, payloads
 
@@ -134,3 +139,49 @@ def test_a_changed_width_and_timeout_are_taken_up_by_a_running_popper(
     assert len(popper.pop(100)) == 5
     client.queue("jobs").update(max_claim_messages=7, max_deliveries=3)
     eventually("claims of seven messages", lambda: len(popper.pop(100)) == 7)
+
+
+class AppendsAtAReadyPipe:
+    """A catalog, in front of another, that has an append begin when a ready pipe was added to it,
+    and nobody has heard of that yet."""
+
+    def __init__(self, catalog: Any) -> None:
+        self._catalog = catalog
+        self.append: Callable[[], object] = lambda: None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def add_pipe(self, row: PipeRow) -> bool:
+        added: bool = self._catalog.add_pipe(row)
+        if row.state is PipeState.READY:
+            self.append()
+        return added
+
+
+def test_what_is_pushed_while_a_pipe_is_made_ready_comes_before_what_it_takes(
+    client: cassq.Client,
+) -> None:
+    queue = client.create_queue("jobs", max_pop_width=1, max_pushes_per_pipe=4)
+    catalog = AppendsAtAReadyPipe(client.ports.catalog)
+    ports = client.ports._replace(catalog=cast("Any", catalog))
+    appender = Appender(ports, lambda: queue.row)
+    appender.append(Batch(numbers(3), 0))
+    catalog.append = lambda: appender.append(Batch(numbers(5, first=3), 0))
+    for chore in appender.tend().chores:
+        chore()
+    assert appender.rolls == 1  # it went on in a pipe of its own, younger than the ready one
+    appender.append(Batch(numbers(4, first=8), 0))
+    assert [message.payload for message in drain(queue.popper())] == numbers(12)
+    catalog.append = lambda: None
+    for chore in appender.tend().chores:
+        chore()
+    states = list(live_pipes(queue, client).values())
+    # What was outrun is sealed by its owner, and another is ready.
+    assert [state for state in states if state < PipeState.SEALED] == [
+        PipeState.OPEN,
+        PipeState.READY,
+    ]
+    appender.append(Batch(numbers(3, first=12), 0))
+    assert [message.payload for message in drain(queue.popper())] == numbers(3, first=12)
+    appender.close()
