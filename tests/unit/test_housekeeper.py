@@ -14,6 +14,7 @@ from cassq.housekeeper import Housekeeper, Tend
 from tests.integration.deadlines import DEADLINE_SECONDS
 
 FAR = 3000.0
+NAME = "housekeeper-under-test"  # clients of this process have others
 
 
 class Task:
@@ -26,6 +27,10 @@ class Task:
     def tend(self) -> float:
         self.calls += 1
         return self._answer()
+
+
+def its_threads() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name == f"cassq-{NAME}"]
 
 
 def every(seconds: float) -> Task:
@@ -46,7 +51,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def keeper(clock: ManualClock) -> Iterator[Housekeeper]:
-    housekeeper = Housekeeper(clock)
+    housekeeper = Housekeeper(clock, NAME)
     yield housekeeper
     housekeeper.stop()
 
@@ -204,11 +209,11 @@ def test_nothing_is_called_once_it_has_stopped(keeper: Housekeeper, clock: Manua
     clock.advance(100)
     keeper.hurry(task.tend, 0)
     assert task.calls == calls
-    assert not [t for t in threading.enumerate() if t.name == "cassq-housekeeper"]
+    assert its_threads() == []
 
 
 def test_stopping_waits_for_the_task_that_runs(clock: ManualClock) -> None:
-    keeper = Housekeeper(clock)
+    keeper = Housekeeper(clock, NAME)
     begun, go_on = threading.Event(), threading.Event()
     finished: list[bool] = []
 
@@ -230,7 +235,7 @@ def test_stopping_waits_for_the_task_that_runs(clock: ManualClock) -> None:
 
 
 def test_a_task_may_stop_its_housekeeper(clock: ManualClock) -> None:
-    keeper = Housekeeper(clock)
+    keeper = Housekeeper(clock, NAME)
     stopped = threading.Event()
 
     def tend() -> float:
@@ -245,14 +250,14 @@ def test_a_task_may_stop_its_housekeeper(clock: ManualClock) -> None:
 
 def test_a_housekeeper_without_tasks_has_no_thread(clock: ManualClock) -> None:
     before = threading.active_count()
-    keeper = Housekeeper(clock)
+    keeper = Housekeeper(clock, NAME)
     keeper.stop()
     keeper.stop()
     assert threading.active_count() == before
 
 
 def test_many_threads_may_bring_tasks_at_once_and_one_thread_does_them(clock: ManualClock) -> None:
-    keeper = Housekeeper(clock)
+    keeper = Housekeeper(clock, NAME)
     start = threading.Barrier(8)
     done_by: dict[Tend, str] = {}
     all_done = threading.Semaphore(0)
@@ -273,7 +278,7 @@ def test_many_threads_may_bring_tasks_at_once_and_one_thread_does_them(clock: Ma
         thread.join(DEADLINE_SECONDS)
     for _ in threads:
         assert all_done.acquire(timeout=DEADLINE_SECONDS)
-    keepers = [t for t in threading.enumerate() if t.name == "cassq-housekeeper"]
+    keepers = its_threads()
     keeper.stop()
     assert len(keepers) == 1
-    assert set(done_by.values()) == {"cassq-housekeeper"}
+    assert set(done_by.values()) == {f"cassq-{NAME}"}
