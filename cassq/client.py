@@ -321,17 +321,13 @@ class Client:
         In the middle of another call of this thread, as in a signal's handler, it stops the poppers
         and closes when that call ends.
         """
-        if self._life.forked or self._life.closed:
-            return
-        if self._life.busy:
-            for thing in list(self._open):
-                if isinstance(thing, Popper):
-                    thing.stop()
-            self._life.put_off(self.close)
-            return
-        self._close_now()
+        self._life.end(self._close_now, meanwhile=self._stop_poppers)
 
-    @operation
+    def _stop_poppers(self) -> None:
+        for thing in list(self._open):
+            if isinstance(thing, Popper):
+                thing.stop()
+
     def _close_now(self) -> None:
         self._closing = True
         self._housekeeper.stop()

@@ -148,12 +148,6 @@ class Popper:
             with life.wait():
                 self._waiter.wait(left, self._has_news)
 
-    @operation
-    def pop_now(self, max_messages: int) -> Messages:
-        """`pop` without waiting."""
-        with self._lock:
-            return self._pop_now(max_messages)
-
     def _pop_now(self, max_messages: int) -> Messages:
         """The lock is held."""
         if self._stopping or not self._may_hand_out():
@@ -454,26 +448,11 @@ class Popper:
             # Should this fail, the housekeeper tries it again after a second.
             wanted = self._settler.near_deadline(self._keep_alive_ms, timeout_ms)
             if wanted and self._buffer and not self._claimer.exclusive:
-                self._give_back_stale(now_ms - 2 * timeout_ms / 3)
+                # Its consumer is busy with something long: others may have time for the rest.
+                self._give_back_ahead(now_ms - 2 * timeout_ms / 3)
             self._settler.keep_alive(wanted)
             self._keep_at_ms = now_ms + timeout_ms / 3
         return min(_NEVER, max(0.0, (self._keep_at_ms - now_ms) / 1000))
-
-    def _give_back_stale(self, before_ms: float) -> None:
-        """Give back, uncounted, what was claimed before then and was not handed out: its consumer
-        is busy with something long, and others may have time for it."""
-        stale: dict[Holding, list[int]] = {}
-        for message in self._buffer:
-            holding = holding_of(message)
-            if holding.claimed_ms <= before_ms:
-                stale.setdefault(holding, []).append(message.seq)
-        if not stale:
-            return
-        self._buffer = deque(m for m in self._buffer if holding_of(m) not in stale)
-        for holding, seqs in stale.items():
-            if not holding.lost:
-                self._settler.give(holding, RangeSet.of(seqs), Back(counted=False))
-        self._flush()
 
     def stop(self) -> None:
         """Hand out nothing more. For a signal's handler, and for any other thread: takes no lock,
@@ -501,17 +480,7 @@ class Popper:
         another call of this thread, as in a signal's handler, it stops the popper, and closes it
         when that call ends; a `pop` that ends so returns nothing.
         """
-        if self._life.forked:
-            return  # it is the parent's
-        if self._life.busy:
-            self.stop()
-            self._life.put_off(self.close)
-            return
-        self._close_now()
-
-    @operation
-    def _close_now(self) -> None:
-        self.close_inside()
+        self._life.end(self.close_inside, meanwhile=self.stop)
 
     def close_inside(self) -> None:
         """`close`, inside a call of the client."""
@@ -539,16 +508,24 @@ class Popper:
         self._claimer.close()
         self._waiter.close()
 
-    def _give_back_ahead(self) -> None:
-        """Give back what was claimed ahead and never handed out. The lock is held."""
-        while self._buffer:
-            holding = holding_of(self._buffer[0])
-            ahead = RangeSet.of(m.seq for m in self._buffer if holding_of(m) is holding)
+    def _give_back_ahead(self, claimed_by_ms: float = math.inf) -> None:
+        """Give back, uncounted, what was claimed ahead by then and never handed out. The lock is
+        held."""
+        ahead: dict[Holding, list[int]] = {}
+        for message in self._buffer:
+            holding = holding_of(message)
+            if holding.claimed_ms <= claimed_by_ms:
+                ahead.setdefault(holding, []).append(message.seq)
+        if not ahead:
+            return
+        self._buffer = deque(m for m in self._buffer if holding_of(m) not in ahead)
+        for holding, seqs in ahead.items():
             try:
-                self._give(holding, ahead - holding.given_seqs(), Back(0, counted=False))
+                self._settler.give(
+                    holding, RangeSet.of(seqs) - holding.given_seqs(), Back(0, counted=False)
+                )
             except ClaimLostError as exc:
                 logger.info("nothing to give back of pipe %s: %s", holding.pipe_id, exc)
-            self._buffer = deque(m for m in self._buffer if holding_of(m) is not holding)
         self._flush()
 
     def _give_up(self, holding: Holding) -> None:

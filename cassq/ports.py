@@ -89,6 +89,25 @@ class Life:
         """Have `act` called when this thread's call ends."""
         self.later.append((threading.get_ident(), act))
 
+    def end(
+        self, close: Callable[[], None], *, meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
+        """`close` as a call of its own. In the middle of another one of this thread it is done when
+        that one ends, and only `meanwhile` at once. Nothing is done where the client is closed:
+        it has closed all it had; nor in a forked child: what is open there is the parent's."""
+        if self.forked or self.closed:
+            return
+        if self.busy:
+            meanwhile()
+            self.put_off(lambda: self.end(close))
+            return
+        try:
+            with self.enter():
+                close()
+        finally:
+            if self.later:
+                self.catch_up()
+
     def catch_up(self) -> None:
         """At the end of a call: do what was put off."""
         if self.busy:

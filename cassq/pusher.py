@@ -367,16 +367,7 @@ class Pusher:
         In the middle of another call of this thread, as in a signal's handler, it closes when that
         call ends.
         """
-        if self._life.forked:
-            return  # it is the parent's
-        if self._life.busy:
-            self._life.put_off(self.close)
-            return
-        self._close_now()
-
-    @operation
-    def _close_now(self) -> None:
-        self.close_inside()
+        self._life.end(self.close_inside)
 
     def close_inside(self) -> None:
         """`close`, inside a call of the client."""

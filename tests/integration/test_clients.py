@@ -96,6 +96,17 @@ def test_a_closed_client_refuses_everything(client: cassq.Client, queue: cassq.Q
             verb()
 
 
+def test_a_block_may_end_after_its_client_was_closed(
+    client: cassq.Client, queue: cassq.Queue
+) -> None:
+    with queue.pusher() as pusher, queue.popper() as popper:
+        pusher.push(b"x")
+        assert len(popper.pop()) == 1
+        client.close()
+    assert pusher.closed
+    assert popper.closed
+
+
 def test_closing_a_client_makes_its_acks_durable_and_gives_the_rest_back(
     client: cassq.Client, queue: cassq.Queue, connect: Connect
 ) -> None:
