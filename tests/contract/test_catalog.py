@@ -90,6 +90,16 @@ def test_time_does_not_go_back_over_a_restart_of_the_machine(
     assert again.now_ms() >= reached + 1000
 
 
+def test_time_begins_ahead_by_no_more_than_a_lease_after_a_power_cut(
+    catalog: Catalog, open_catalog: OpenCatalog, clock: ManualClock
+) -> None:
+    assert catalog.take_lease("reaper:passing", "me", 5000) is not None
+    before = catalog.now_ms()
+    catalog.close()
+    clock.reboot()
+    assert before <= open_catalog().now_ms() <= before + 5000
+
+
 # --- opening and closing ----------------------------------------------------------------------
 
 
