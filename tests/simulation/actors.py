@@ -15,6 +15,7 @@ from tests.simulation.client import SteppedClient, close_client, met, open_clien
 from tests.simulation.model import NEVER, Delivery
 from tests.simulation.pushers import push_all
 from tests.simulation.scheduler import Process
+from tests.simulation.threads import SimLock, Thread
 from tests.simulation.world import World
 from tests.simulation.writers import write_all
 
@@ -53,6 +54,8 @@ def pop_all(world: World, name: str, group: str, process: Process) -> None:
     """Pop for a group for ever."""
     client = open_client(world, process)
     hand = Hand(world, process, client, name, group)
+    for number in range(world.scenario.popping_threads):
+        Thread(process, number, partial(_pop_along, world, client, hand))
     while True:
         try:
             hand.turn()
@@ -64,8 +67,22 @@ def pop_all(world: World, name: str, group: str, process: Process) -> None:
         process.sleep(process.rng.choice((0.0, 0.0, 0.01, 0.1, 0.3)))
 
 
+def _pop_along(world: World, client: SteppedClient, other: Hand, thread: Process) -> None:
+    """Pop with the popper of another thread, at the same time if it so falls."""
+    hand = other.beside(thread)
+    while True:
+        try:
+            if hand.has_popper:
+                hand.turn()
+        except (BackendError, OwnershipError) as exc:
+            met(thread, "popping along", exc)
+        except GroupNotFoundError:
+            return
+        thread.owner.sleep(thread.rng.choice((0.0, 0.0, 0.01, 0.1, 0.3)))
+
+
 class Hand:
-    """A popper and what it has out."""
+    """A popper, which the hands of several threads may share, and what this hand has out."""
 
     def __init__(
         self, world: World, process: Process, client: SteppedClient, name: str, group: str
@@ -75,19 +92,33 @@ class Hand:
         self._client = client
         self._name = name
         self._group = group
-        self._popper: Popper | None = None
+        self._shared: list[Popper] = []  # one, once it was made
+        self._alone = not world.scenario.popping_threads
         self._out: list[Delivery] = []
+
+    def beside(self, thread: Process) -> Hand:
+        """The hand of another thread, which has the same popper."""
+        other = Hand(self._world, thread, self._client, self._name, self._group)
+        other._shared = self._shared
+        return other
+
+    @property
+    def has_popper(self) -> bool:
+        return bool(self._shared)
 
     def turn(self) -> None:
         """One thing a popper may do."""
         rng, process = self._process.rng, self._process
-        popper = self._popper
-        if popper is None or popper.closed:
+        if not self._shared or self._shared[0].closed:
             self._out = []
             # Some keep their claims alive; not for long, as they forget what they have out.
             keep = KEEP_ALIVE_SECONDS if self._process.name.startswith("popper1") else 0
             queue = self._client.queue(self._name)
-            popper = self._popper = queue.popper(self._group, keep_alive=keep)
+            popper = queue.popper(self._group, keep_alive=keep)
+            if not self._alone:
+                popper._lock = SimLock(process.owner)  # type: ignore[assignment]
+            self._shared[:] = [popper]
+        popper = self._shared[0]
         if self._out and rng.random() < 0.6:
             self._go_on(popper)
             return
@@ -99,7 +130,7 @@ class Hand:
         if wait:
             self._world.checker.waited(popper, started_ms)
         if not messages:
-            if not self._out and rng.random() < 0.03:
+            if not self._out and rng.random() < 0.03 and self._alone:
                 self._close(popper)
             return
         batch = self._world.checker.delivered(popper, process, messages, started_ms)
@@ -123,7 +154,7 @@ class Hand:
         some, self._out = mine[: (cut := rng.randint(1, len(mine)))], mine[cut:]
         verb = rng.choice(
             ("commit", "commit", "acks", "rollback", "nack", "release", "extend", "sleep",
-             "transaction", "close", "forget")
+             "transaction", "close" if self._alone else "commit", "forget")
         )  # fmt: skip
         match verb:
             case "commit":
@@ -143,7 +174,7 @@ class Hand:
                 self._extend(some)
             case "sleep":
                 self._out = some + self._out
-                self._process.sleep(rng.choice((0.5, 3.0)))
+                self._process.owner.sleep(rng.choice((0.5, 3.0)))
             case "close":
                 self._out = some + self._out
                 self._close(popper)

@@ -35,6 +35,7 @@ class Scenario:
     audits: int = 0  # in the middle of it all
     writers: int = 0  # of staged pipes, for each ap queue
     threads: int = 0  # that push, of each pusher, beside the one that it is
+    popping_threads: int = 0  # that share its popper, of each that pops, beside the one it is
     waiting: float = 0.0  # how often a pop waits for messages
     frame_messages: int = 0  # of a frame at most; 0: as many as there are
     append_bytes: int = 0  # after which an append has had enough; 0: as it is
@@ -44,6 +45,11 @@ class Scenario:
         policy = self.policy.get(queue, {})
         limits = [policy.get(name) for name in ("message_ttl", "retain_unconsumed")]
         return min((limit for limit in limits if limit is not None), default=None)
+
+    @property
+    def threaded(self) -> bool:
+        """Whether several threads of a process use one client."""
+        return bool(self.threads or self.popping_threads)
 
     @property
     def prompt(self) -> bool:
@@ -112,8 +118,8 @@ def draw_scenario(rng: random.Random, queues: list[str] | None = None) -> Scenar
 
 
 def with_breadth(scenario: Scenario, rng: random.Random) -> Scenario:
-    """The scenario with pushes of several frames, full queues that refuse, sick groups, and
-    retention; or as it was."""
+    """The scenario with pushes of several frames, full queues that refuse, sick groups,
+    retention, and threads that share pushers and poppers; or as it was."""
     if rng.random() < 0.3:
         return scenario
     policy = {
@@ -127,6 +133,7 @@ def with_breadth(scenario: Scenario, rng: random.Random) -> Scenario:
         append_bytes=rng.choice((0, 0, 1, 2000)),
         threads=rng.choice((0, 0, 1, 3)),
         waiting=rng.choice((0.0, 0.0, 0.5)),
+        popping_threads=rng.choice((0, 0, 1, 3)),
     )
 
 

@@ -113,8 +113,9 @@ class SimConnection:
         commits, process = self._commits, self._process
         commits.committed(synced=self._synced)
         commits.committer = process
-        process.committed_tick, process.committed_count = commits.tick(), commits.count
-        process.committed_ms = process.scheduler.clock.boot_ms()
+        thread = process._running()
+        thread.committed_tick, thread.committed_count = commits.tick(), commits.count
+        thread.committed_ms = process.scheduler.clock.boot_ms()
         commits.watch()
         process.point()
         if self._process.fault("COMMIT, after its effect"):

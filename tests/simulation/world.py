@@ -95,7 +95,7 @@ class World:
 
     def life_of(self, process: Process, catalog: SqliteCatalog) -> Life:
         """What guards a client, and makes its catalog's lock one for greenlets."""
-        if not self.scenario.threads:
+        if not self.scenario.threaded:
             return Life()
         catalog._db._lock = SimLock(process)  # type: ignore[assignment]
         return SimLife(process)

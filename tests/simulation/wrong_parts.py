@@ -26,9 +26,11 @@ from cassq.pipes import Appender
 from cassq.reaper import retire
 from cassq.retries import DeadLetters
 from cassq.timers import Run
+from tests.simulation import actors
 from tests.simulation.client import SteppedClient
 from tests.simulation.simcatalog import SimConnection
 from tests.simulation.simdisk import SimDisk
+from tests.simulation.threads import SimLock
 
 # --- appends --------------------------------------------------------------------------------
 
@@ -362,6 +364,22 @@ def _retires_by(right: str, wrong: str) -> Iterator[None]:
             statement = getattr(tables, name)
             assert right in statement
             changes.enter_context(mock.patch.object(tables, name, statement.replace(right, wrong)))
+        yield
+
+
+# --- threads --------------------------------------------------------------------------------
+
+
+class KeepsNobodyOut(SimLock):
+    """A lock that several have at once."""
+
+    def acquire(self) -> bool:
+        return True
+
+
+@contextmanager
+def lets_threads_into_a_popper() -> Iterator[None]:
+    with mock.patch.object(actors, "SimLock", KeepsNobodyOut):
         yield
 
 
