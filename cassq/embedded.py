@@ -11,7 +11,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -83,6 +83,19 @@ def open_directory(
     file system, or used with another store, and BackendUnavailableError for one that cannot be
     written.
     """
+    with ExitStack() as making:
+        return _open(directory, clock, durability, create, sidecars, making)
+
+
+def _open(
+    directory: Path,
+    clock: Clock,
+    durability: str,
+    create: bool,
+    sidecars: Settings | None,
+    making: ExitStack,
+) -> Embedded:
+    """making: ends when whoever else opens the directory may go on."""
     check_durability(durability)
     disk = Disk()
     opening = f"opening {directory}"
@@ -96,7 +109,7 @@ def open_directory(
             )
         disk.make_directory(directory)
         (directory / BELLS).mkdir(exist_ok=True)  # not durable: it holds nothing that lasts
-        catalog, lost = open_catalog(directory, clock, durable=durability == "disk")
+        catalog, lost = _open_catalog(directory, clock, making, durable=durability == "disk")
     ids, requests = Ids(), None
     try:
         agree_on_directory(catalog, FILES if sidecars is None else SIDECAR, directory)
@@ -125,9 +138,12 @@ def open_directory(
     )
 
 
-def open_catalog(directory: Path, clock: Clock, *, durable: bool) -> tuple[SqliteCatalog, bool]:
+def _open_catalog(
+    directory: Path, clock: Clock, making: ExitStack, *, durable: bool
+) -> tuple[SqliteCatalog, bool]:
     """The catalog of a directory, made if it is not there; and whether it was, though there are
-    pipe files: then it was lost.
+    pipe files: then it was lost. Until `making` ends, whoever opens the directory meanwhile waits:
+    a new catalog does not have the queues yet whose pipe files are there.
 
     SQLite would take a log that a lost catalog has left for the new one's, and fill it with parts
     of the old. So that is removed first, by one process at a time: to another the new one's log
@@ -135,17 +151,18 @@ def open_catalog(directory: Path, clock: Clock, *, durable: bool) -> tuple[Sqlit
     """
     path = directory / CATALOG
     if _is_made(path):
-        return SqliteCatalog(path, clock, durable=durable), False
-    with _alone_in(directory, clock):
-        if _is_made(path):
+        with _locked(directory, clock, fcntl.LOCK_SH):
             return SqliteCatalog(path, clock, durable=durable), False
-        lost = _has_files(directory)
-        for suffix in _SQLITE_BESIDE:
-            left = path.with_name(CATALOG + suffix)
-            if left.exists():
-                left.unlink()
-                logger.warning("%s belonged to a catalog that is gone: removed", left)
-        return SqliteCatalog(path, clock, durable=durable), lost
+    making.enter_context(_locked(directory, clock, fcntl.LOCK_EX))
+    if _is_made(path):
+        return SqliteCatalog(path, clock, durable=durable), False
+    lost = _has_files(directory)
+    for suffix in _SQLITE_BESIDE:
+        left = path.with_name(CATALOG + suffix)
+        if left.exists():
+            left.unlink()
+            logger.warning("%s belonged to a catalog that is gone: removed", left)
+    return SqliteCatalog(path, clock, durable=durable), lost
 
 
 def _is_made(catalog: Path) -> bool:
@@ -157,15 +174,15 @@ def _is_made(catalog: Path) -> bool:
 
 
 @contextmanager
-def _alone_in(directory: Path, clock: Clock) -> Iterator[None]:
-    """Hold the kernel's lock on a directory. Raises BackendTimeoutError when another process does
-    for long."""
+def _locked(directory: Path, clock: Clock, how: int) -> Iterator[None]:
+    """Hold the kernel's lock on a directory, exclusively or shared. Raises BackendTimeoutError when
+    another process does for long."""
     fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
         waited = Stopwatch()
         while True:
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(fd, how | fcntl.LOCK_NB)
                 break
             except BlockingIOError as exc:
                 if waited.seconds() > LOCK_WAIT_SECONDS:

@@ -128,7 +128,7 @@ class Intake:
             spool.trouble(exc)
             once = first.intend if isinstance(first.intend, Once) else None
             batch = first.batch or gathered(entries, now_ms)
-            receipts = spilled_rest(spool, self._queue(), batch, once, appender)
+            receipts = spilled_rest(spool, self._queue(), batch, once, appender, exc)
             return Appended(entries, batch, receipts, 0)
 
     def tend(self) -> Tended:

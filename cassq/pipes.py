@@ -50,7 +50,7 @@ class OpenPipe:
 
     row: PipeRow
     extent: ExtentWriter
-    opened_ms: int
+    opened_ms: int  # boot time; of a ready pipe, when it was created
     used_ms: int  # when it was last seen to be used ...
     beaten_ms: int
     used: bool = False  # ... and whether it was since
@@ -262,22 +262,29 @@ class Appender:
         seal_pipe(self._catalog, self._store, pipe.row.id)
 
     def _open(self) -> OpenPipe:
-        ready = self._ready
-        if ready is not None and not self._was_outrun(ready):
+        ready, now_ms = self._ready, self._clock.boot_ms()
+        if ready is not None and not self._is_stale(ready, now_ms):
             self._ready = None
             # Unsynced is enough: readers look into ready pipes too.
             rate, sealed = self._pace.rate, ready.extent.sealed()
             if not sealed and self._catalog.beat(ready.row.id, self._owner, PipeState.OPEN, rate):
-                ready.opened_ms = ready.used_ms = ready.beaten_ms = self._clock.boot_ms()
+                ready.opened_ms = ready.used_ms = ready.beaten_ms = now_ms
                 return ready
             ready.extent.close()
         self._opened_at_once += 1
         return self._create("", PipeState.OPEN)
 
-    def _was_outrun(self, ready: OpenPipe) -> bool:
-        """Whether a pipe was opened at once since the ready one was wanted: the ready one may stand
-        before it, and what is pushed later is not to be delivered first. `tend` seals it."""
-        return ready.after != self._opened_at_once
+    def _is_stale(self, ready: OpenPipe, now_ms: int) -> bool:
+        """Whether no append may take a ready pipe any more. `tend` seals it.
+
+        One is outrun when a pipe was opened at once since it was wanted: it may stand before that
+        one, and what is pushed later is not to be delivered first. And one that waited for long
+        would be retired too soon after its pushes: `keeps` counts from when it was created.
+        now_ms: boot time.
+        """
+        waited_ms = now_ms - ready.opened_ms
+        outrun = ready.after != self._opened_at_once
+        return outrun or waited_ms >= self._queue().policy.max_push_time_of_pipe * 1000
 
     def _create(self, predecessor: str, state: PipeState) -> OpenPipe:
         opened = self._try_create(predecessor, state)
@@ -287,8 +294,8 @@ class Appender:
 
     def _try_create(self, predecessor: str, state: PipeState) -> OpenPipe | None:
         queue = self._queue()
-        row = self._new_row(queue, predecessor, state)
         began_ms = self._clock.boot_ms()
+        row = self._new_row(queue, predecessor, state)
         extent = self._store.create(row.id, queue.name, strict=self._is_strict(queue.policy))
         try:
             added = self._catalog.add_pipe(row)
@@ -305,7 +312,7 @@ class Appender:
             extent.close()
             self._catalog.record_end(row.id, Place(0, 0))
             return self._try_create(predecessor, state)
-        return OpenPipe(row, extent, boot_ms, boot_ms, boot_ms)
+        return OpenPipe(row, extent, began_ms, boot_ms, boot_ms)
 
     def _new_row(self, queue: QueueRow, predecessor: str, state: PipeState) -> PipeRow:
         now_ms = self._catalog.now_ms()
@@ -380,8 +387,8 @@ class Appender:
             chores.append(partial(seal_pipe, self._catalog, self._store, pipe.row.id))
         elif now_ms - pipe.beaten_ms >= pipe.row.lease_ms // 3:
             chores.append(partial(self._beat, pipe, self._pace.measure(now_ms)))
-        outrun = self._ready is not None and self._was_outrun(self._ready)
-        chores += self._tend_ready(now_ms, keep=not outrun)
+        stale = self._ready is not None and self._is_stale(self._ready, now_ms)
+        chores += self._tend_ready(now_ms, keep=not stale)
         wanted = self._lane is None and not policy.strict
         if wanted and self._ready is None and self._pipe and self._nearly_full(pipe):
             # Counted here, between appends: an append may be opening a pipe when this is done.

@@ -8,6 +8,7 @@ with it, so that who forwards it looks there first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from typing import NamedTuple, Protocol
 
 from cassq.batches import Batch, Receipt, SpilledReceipt
@@ -45,11 +46,18 @@ class Spool(Protocol):
 
 
 def spilled_rest(
-    spool: Spool, queue: QueueRow, batch: Batch, once: Once | None, appender: Appender | None
+    spool: Spool,
+    queue: QueueRow,
+    batch: Batch,
+    once: Once | None,
+    appender: Appender | None,
+    failed: BackendError,
 ) -> list[Receipt]:
     """Spill what a push that failed has not pushed; where all of its messages are.
 
-    once: the push of messages with dedup ids. appender: who pushed; None: nobody began to.
+    once: the push of messages with dedup ids. appender: who pushed; None: nobody began to. failed:
+    why it did. If the spool fails as well, its error tells of both what is pushed, and whether the
+    rest may be.
     """
     total = len(batch.payloads)
     pushed: dict[int, tuple[str, int]] = {}
@@ -63,7 +71,13 @@ def spilled_rest(
     left = [index for index in range(total) if index not in pushed]
     if not left:
         return _receipts([(*pushed[index], False) for index in range(total)])
-    held = _places(spool.hold(queue, batch.only(left), doubt))
+    try:
+        held = _places(spool.hold(queue, batch.only(left), doubt))
+    except BackendError as exc:
+        done = {*pushed, *left[: exc.fields.get("pushed", 0)]}
+        exc.fields["pushed"] = sum(1 for _ in takewhile(done.__contains__, range(total)))
+        exc.outcome_unknown = exc.outcome_unknown or failed.outcome_unknown
+        raise
     found = {index: (*place, True) for index, place in zip(left, held, strict=True)}
     found.update({index: (*place, False) for index, place in pushed.items()})
     return _receipts([found[index] for index in range(total)])

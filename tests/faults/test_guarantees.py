@@ -10,6 +10,7 @@ import pytest
 
 from tests.simulation.plants import PLANTS
 from tests.simulation.sidecar_plants import SIDECAR_PLANTS
+from tests.simulation.spill_plants import SPILL_PLANTS
 
 ROOT = Path(__file__).resolve().parents[2]
 # What is asked of each page begins at a heading.
@@ -52,7 +53,7 @@ def test_every_sentence_ends_with_what_checks_it() -> None:
 def test_every_check_that_is_named_exists(check: str) -> None:
     kind, colon, name = check.partition(":")
     if kind == "plant" and colon:
-        assert name in {plant.name for plant in (*PLANTS, *SIDECAR_PLANTS)}
+        assert name in {plant.name for plant in (*PLANTS, *SIDECAR_PLANTS, *SPILL_PLANTS)}
         return
     path, _, function = check.partition("::")
     tree = ast.parse((ROOT / "tests" / path).read_text())

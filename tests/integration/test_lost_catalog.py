@@ -7,16 +7,22 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
 import cassq
+from cassq import embedded
 from cassq.cli.main import NAME, main
+from cassq.clock import SystemClock
+from cassq.embedded import open_directory
 from cassq.errors import ConfigError
 from tests.commands_page import verbs
+from tests.integration.deadlines import DEADLINE_SECONDS
 from tests.integration.stage import drain, numbers, payloads, push
 
 pytestmark = pytest.mark.embedded_only(reason="it is about the directory")
@@ -193,6 +199,55 @@ def test_processes_that_rebuild_it_at_once_agree(ids: list[str], directory: Path
     assert [process.returncode for process in started] == [0] * len(started), errors
     with cassq.connect(f"file://{directory}", create=False) as client:
         assert sorted(payloads(drain(client.queue("mail").popper()))) == numbers(3)
+
+
+class WaitingClock(SystemClock):
+    """Tells who waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = threading.Event()
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.set()
+        super().sleep(seconds)
+
+
+def test_who_comes_while_it_is_rebuilt_waits_and_finds_it_whole(
+    ids: list[str], directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose(directory, beside=False)
+    begun, go_on = threading.Event(), threading.Event()
+    adopt = embedded.adopt
+
+    def adopt_later(*args: Any) -> Any:
+        if not begun.is_set():
+            begun.set()
+            assert go_on.wait(DEADLINE_SECONDS)
+        return adopt(*args)
+
+    monkeypatch.setattr(embedded, "adopt", adopt_later)
+    clock = WaitingClock()
+    found: list[list[str]] = []
+
+    def rebuild() -> None:
+        cassq.connect(f"file://{directory}", create=False).close()
+
+    def come() -> None:
+        opened = open_directory(directory, clock, "os", create=False)
+        found.append([row.name for row in opened.ports.catalog.queues("")])
+        clock.waits.set()  # at once, if it did not wait
+        opened.ports.catalog.close()
+
+    threads = [threading.Thread(target=rebuild), threading.Thread(target=come)]
+    threads[0].start()
+    assert begun.wait(DEADLINE_SECONDS)
+    threads[1].start()
+    assert clock.waits.wait(DEADLINE_SECONDS)
+    go_on.set()
+    for thread in threads:
+        thread.join(DEADLINE_SECONDS)
+    assert found == [["mail"]]
 
 
 def test_what_is_being_written_is_said_to_be_left_out(

@@ -8,9 +8,13 @@ from typing import Any, cast
 import cassq
 from cassq.batches import Batch
 from cassq.catalog.rows import PipeRow, PipeState
+from cassq.clock import ManualClock
 from cassq.pipes import Appender
 from tests.integration.deadlines import eventually, in_threads
-from tests.integration.stage import drain, numbers, payloads
+from tests.integration.stage import drain, numbers, payloads, reap
+from tests.integration.timed import clock, timed
+
+__all__ = ["clock", "timed"]
 
 
 def pipe_of(message_id: str) -> str:
@@ -185,3 +189,24 @@ def test_what_is_pushed_while_a_pipe_is_made_ready_comes_before_what_it_takes(
     appender.append(Batch(numbers(3, first=12), 0))
     assert [message.payload for message in drain(queue.popper())] == numbers(3, first=12)
     appender.close()
+
+
+def test_a_pipe_that_was_ready_for_too_long_is_not_taken(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    queue = timed.create_queue(
+        "jobs", max_pushes_per_pipe=10, max_push_time_of_pipe=60, idle_seal=600, retain_consumed=100
+    )
+    appender = Appender(timed.ports, lambda: queue.row)
+    appender.append(Batch(numbers(8), 0))
+    for chore in appender.tend().chores:
+        chore()
+    assert list(live_pipes(queue, timed).values()) == [PipeState.OPEN, PipeState.READY]
+    clock.advance(150)
+    appender.append(Batch(numbers(1, first=8), 0))
+    appender.close()
+    assert len(drain(queue.popper())) == 9
+    clock.advance(99)
+    reap(timed)  # the first pipe goes, what was pushed 99 s ago stays for 100 s
+    queue.create_group("late")
+    assert payloads(drain(queue.popper("late"))) == numbers(1, first=8)

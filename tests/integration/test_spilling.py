@@ -395,6 +395,55 @@ def test_a_full_disk_of_the_spool_is_told_and_loses_nothing(
         assert set(ids) <= {message.id for message in drained(queue)}
 
 
+@pytest.fixture
+def full_spool(client: cassq.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hold(*_: object) -> list[str]:
+        raise StorageFullError("no room")
+
+    monkeypatch.setattr(client.spool, "hold", hold)
+
+
+@pytest.mark.usefixtures("full_spool")
+def test_an_error_of_the_spool_tells_that_a_push_without_an_answer_may_be_there(
+    cluster: FakeCluster, client: cassq.Client
+) -> None:
+    queue = client.create_queue("jobs")
+    pusher = queue.pusher()
+    pusher.push(b"before")
+    cluster.lost = 1
+    with pytest.raises(StorageFullError) as failed:
+        pusher.push(b"there")
+    assert failed.value.outcome_unknown
+    assert [message.payload for message in drained(queue)] == [b"before", b"there"]
+    cluster.down = True
+    with pytest.raises(StorageFullError) as failed:
+        pusher.push(b"nowhere")
+    assert not failed.value.outcome_unknown
+    cluster.down = False
+    assert [message.payload for message in drained(queue)] == []
+
+
+@pytest.mark.usefixtures("full_spool")
+def test_an_error_of_the_spool_tells_how_many_were_pushed_before(
+    cluster: FakeCluster, client: cassq.Client
+) -> None:
+    queue = client.create_queue("jobs", max_pushes_per_pipe=10)
+    done: list[int] = []
+
+    def fail_third() -> None:
+        done.append(1)
+        cluster.down = len(done) == 3
+
+    cluster.before = fail_third
+    cluster.after = cluster.check
+    with pytest.raises(StorageFullError) as failed:
+        queue.pusher().push_many([b"%d" % n for n in range(40)])
+    assert (failed.value.fields["pushed"], failed.value.outcome_unknown) == (20, True)
+    cluster.down = False
+    # The third ten had been written, and nobody could tell.
+    assert [int(message.payload) for message in drained(queue)] == list(range(30))
+
+
 # --- clients that start while nobody answers, and that are killed -----------------------------
 
 SPILLER = """

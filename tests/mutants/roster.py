@@ -21,6 +21,7 @@ from pathlib import Path
 from tests.mutants.mutant import Mutant, Simulated
 from tests.simulation.plants import PLANTS
 from tests.simulation.sidecar_plants import SIDECAR_PLANTS
+from tests.simulation.spill_plants import SPILL_PLANTS
 
 _PLANTS = Path(__file__).with_name("plants")
 _PLANT = re.compile(
@@ -53,4 +54,5 @@ MUTANTS = list(_planted())
 SIMULATED = [
     *(Simulated(p.name, p.what, "tests/simulation/test_simulation.py") for p in PLANTS),
     *(Simulated(p.name, p.what, "tests/simulation/test_sidecars.py") for p in SIDECAR_PLANTS),
+    *(Simulated(p.name, p.what, "tests/simulation/test_spilling.py") for p in SPILL_PLANTS),
 ]

@@ -1,4 +1,4 @@
-"""The command: `python -m tests.simulation --seeds N --from S [--sidecars] [--plant NAME]`."""
+"""The command: `python -m tests.simulation --seeds N --from S [--only KIND] [--plant NAME]`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,17 @@ import sys
 from tests.simulation.plants import PLANTS
 from tests.simulation.run import run_seed
 from tests.simulation.sidecar_plants import SIDECAR_PLANTS
+from tests.simulation.sidecar_world import SidecarWorld
+from tests.simulation.spill_plants import SPILL_PLANTS
+from tests.simulation.spill_world import SpillWorld
+from tests.simulation.world import World
 
-# Of every so many seeds there is a world whose pipes are on sidecars as well.
-SIDECARS_EACH = 5
+# Each kind of world, and of how many seeds there is one of it.
+KINDS: dict[str, tuple[type[World], int]] = {
+    "plain": (World, 1),
+    "sidecars": (SidecarWorld, 5),  # whose pipes are on them
+    "spilling": (SpillWorld, 5),  # whose pushers are cut off now and then
+}
 
 
 def main() -> int:
@@ -19,22 +27,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=500, metavar="N", help="how many")
     parser.add_argument("--from", type=int, default=0, metavar="S", dest="first", help="the first")
-    plants = {plant.name: plant for plant in (*PLANTS, *SIDECAR_PLANTS)}
+    plants = {plant.name: plant for plant in (*PLANTS, *SIDECAR_PLANTS, *SPILL_PLANTS)}
     parser.add_argument("--plant", choices=list(plants), help="with this bug planted")
-    parser.add_argument("--sidecars", action="store_true", help="only worlds with sidecars")
+    parser.add_argument("--only", choices=list(KINDS), help="worlds of one kind, of each seed")
     parser.add_argument("--verbose", action="store_true", help="show every event")
     parser.add_argument("--stop", action="store_true", help="end with the first failure")
     arguments = parser.parse_args()
     plant = plants[arguments.plant] if arguments.plant else None
+    only = arguments.only or (plant and "plain")
     runs = [
-        (seed, sidecars)
+        (seed, kind)
         for seed in range(arguments.first, arguments.first + arguments.seeds)
-        for sidecars in (False, True)
-        if sidecars is arguments.sidecars or (not plant and sidecars and seed % SIDECARS_EACH == 0)
+        for name, (kind, each) in KINDS.items()
+        if (name == only if only else seed % each == 0)
     ]
     failed = 0
-    for done, (seed, sidecars) in enumerate(runs, 1):
-        failure = run_seed(seed, plant, verbose=arguments.verbose, sidecars=sidecars)
+    for done, (seed, kind) in enumerate(runs, 1):
+        failure = run_seed(seed, plant, verbose=arguments.verbose, kind=kind)
         if failure is not None:
             failed += 1
             print(f"\n{failure}\n", flush=True)

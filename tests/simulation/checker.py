@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cassq.messages import Message
+from cassq.messages import Message, SpilledId
 from cassq.queues import is_dead_letter_name
 from cassq.ranges import RangeSet
 from cassq.retries import DEATH_HEADER
@@ -59,14 +59,17 @@ class Checker(Lookout):
         self.push(sent)
 
     def pushed(self, batch: Sequence[Sent], ids: Sequence[str]) -> None:
-        """A push returned."""
+        """A push returned. What is in a spool has no place yet."""
         now = self.tick()
         for sent, id in zip(batch, ids, strict=True):
+            if isinstance(id, SpilledId):
+                sent.spilled = True
+                continue
             place = place_of(id)
             if sent.acked == NEVER:
                 sent.acked, sent.id = now, id
                 self.acked[sent.queue].append(sent)
-            elif sent.id != id and not self._may_come_twice(sent):
+            elif sent.id != id and not self.may_come_twice(sent):
                 raise BrokenPromiseError(f"{sent.dedup_id} was {sent.id}, and now is {id}")
             self._found(sent, place)
             if place[1] >= self.ends.get(place[0], (NEVER, 0))[0]:
@@ -104,7 +107,7 @@ class Checker(Lookout):
             or any(each.attempts >= spent for each in group.deliveries.get(place, ()))
         )
 
-    def _may_come_twice(self, sent: Sent) -> bool:
+    def may_come_twice(self, sent: Sent) -> bool:
         """Whether a dedup id's window may have passed since it was first pushed: catalog time."""
         window = self._world.scenario.policy[sent.queue]["dedup_window"]
         reached_ms = max(self.reached_ms, self.catalog_ms())
@@ -120,7 +123,7 @@ class Checker(Lookout):
             return
         sent.places.add(place)
         if sent.dedup_id:
-            excused = self._may_come_twice(sent)
+            excused = self.may_come_twice(sent)
         else:
             excused = sent.troubled or any(pipe_id in self.consumed for pipe_id, _ in sent.places)
         if len(sent.places) > 1 and not excused:
@@ -240,7 +243,7 @@ class Checker(Lookout):
             raise BrokenPromiseError(
                 f"{message.id} is in {group.queue} {len(places)} times: {places}"
             )
-        if place_of(message.id) not in sent.places and sent.id:
+        if place_of(message.id) not in sent.places and sent.id and not sent.spilled:
             raise BrokenPromiseError(f"dead letter {message.id} was {sent.id} before")
 
     def _check_place(self, delivery: Delivery) -> None:
@@ -457,6 +460,8 @@ class Checker(Lookout):
         if once and dead and any(place in group.settled for place in sent.places):
             if len(sent.places) > 1 or self.is_rebuilt:
                 return  # it was there twice, as its push was told
+            if sent.spilled and sent.dedup_id and self.may_come_twice(sent):
+                return  # what a spool holds has a place when it is read, and may die before
             raise BrokenPromiseError(
                 f"{sent.id or owed} was committed by {group.name}, and is dead too"
             )

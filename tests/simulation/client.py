@@ -12,6 +12,7 @@ from cassq.embedded import Embedded
 from cassq.errors import BackendError, CassqError, GroupNotFoundError, OwnershipError
 from cassq.extents.port import ExtentMissingError
 from cassq.housekeeper import Tend
+from cassq.spool import Spool
 from tests.simulation.scheduler import Process, ProcessClock
 
 if TYPE_CHECKING:
@@ -56,8 +57,9 @@ class SimDoorbell(Doorbell):
 class SteppedClient(Client):
     """The real client, without its thread: what the housekeeper would do is done by `tend`."""
 
-    def __init__(self, embedded: Embedded, process: Process) -> None:
-        super().__init__("sim:", embedded, ProcessClock(process))
+    def __init__(self, embedded: Embedded, process: Process, spool: Spool | None = None) -> None:
+        self.process = process
+        super().__init__("sim:", embedded, ProcessClock(process), spool)
         client_module._clients.discard(self)
         self._tasks: dict[Tend, float] = {}
 

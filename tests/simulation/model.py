@@ -59,6 +59,7 @@ class Sent:
     since_ms: int = 0  # catalog time when its push, or the first of its tries, began
     acked: int = NEVER  # when its push returned ...
     acked_ms: int = 0  # ... in boot time
+    spilled: bool = False  # a push of it returned that had put it into a spool
     refused: bool = False  # its push failed, and said that it is not in the queue
     troubled: bool = False  # a fault was met in its push
     stamped: bool = False  # wall_ms is its push time, and no lower bound of it any more

@@ -113,7 +113,7 @@ def _push(world: World, process: Process, client: SteppedClient, name: str, push
         for sent in batch:
             sent.acked_ms = process.scheduler.clock.boot_ms()
         checker.pushed(batch, ids)
-        world.delayed[name] += batch if delay else []
+        world.delayed[name] += [sent for sent in batch if sent.id] if delay else []
     finally:
         process.pushing = []
 
@@ -156,7 +156,7 @@ def _push_once(
     else:
         process.scheduler.note(process, f"pushed {sent.dedup_id}, try {sent.tries}: {id}")
         checker.pushed([sent], [id])
-        if sent.delay and sent not in world.delayed[name]:
+        if sent.delay and sent.id and sent not in world.delayed[name]:
             world.delayed[name].append(sent)
         process.spare()
         world.tempt(process)

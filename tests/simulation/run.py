@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from tests.simulation.plants import Plant
-from tests.simulation.sidecar_world import SidecarWorld
 from tests.simulation.world import World
 
 FRAMES_SHOWN = 6
@@ -39,12 +38,12 @@ class Failure:
 
 
 def run_seed(
-    seed: int, plant: Plant | None = None, *, verbose: bool = False, sidecars: bool = False
+    seed: int, plant: Plant | None = None, *, verbose: bool = False, kind: type[World] = World
 ) -> Failure | None:
-    """Run one seed; what went wrong, if anything. With a plant, its bug is there. sidecars: its
-    world is another one, whose pipes are on them."""
+    """Run one seed, of this kind of world; what went wrong, if anything. With a plant, its bug is
+    there, and the world is the plant's."""
     if plant is None:
-        return run_world((SidecarWorld if sidecars else World)(seed, verbose=verbose))
+        return run_world(kind(seed, verbose=verbose))
     with plant.patch():
         failure = run_world(plant.world(seed, verbose=verbose))
     return failure and replace(failure, plant=plant.name)

@@ -35,7 +35,7 @@ class SidecarWorld(World):
 
     sidecar_store_class = SidecarStore
     network_class = SimNetwork
-    option = " --sidecars"
+    option = " --only sidecars"
     ends_lag = True
 
     def __init__(

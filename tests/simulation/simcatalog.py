@@ -36,14 +36,18 @@ class Commits:
     def begin(self) -> None:
         """Before a transaction: what the states so far are a prefix of."""
         if self.keeping and not self.states:
-            self.states = [(self.count, self.connection.serialize())]
+            self.states = [(self.count, self._content())]
 
     def committed(self, *, synced: bool) -> None:
         self.count += 1
         if synced or not self.keeping:
             self.states = []
         else:
-            self.states.append((self.count, self.connection.serialize()))
+            self.states.append((self.count, self._content()))
+
+    def _content(self) -> bytes:
+        empty = not self.connection.execute("PRAGMA page_count").fetchone()[0]
+        return b"" if empty else self.connection.serialize()
 
     def cut_power(self) -> int:
         """Go back to a state; which one, as a count of commits."""
@@ -55,7 +59,8 @@ class Commits:
         self.count, content = self.states[at]
         self.connection.close()
         self.connection = _in_memory()
-        self.connection.deserialize(content)
+        if content:
+            self.connection.deserialize(content)
         self.states = []
         return self.count
 

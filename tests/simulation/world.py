@@ -73,7 +73,16 @@ class World:
 
     def open_client(self, process: Process) -> SteppedClient:
         """What `cassq.connect` does for a directory, over the simulated disk."""
-        disk = self.disk_class(process, self.platter)
+        client = self.client_class(self.embedded(process), process)
+        self._clients.append(client)  # kept, as a process's memory is until it ends
+        return client
+
+    def embedded(
+        self, process: Process, disk: SimDisk | None = None, commits: Commits | None = None
+    ) -> Embedded:
+        """A directory as a process opens it: the world's, or the one on this disk."""
+        disk = disk or self.disk_class(process, self.platter)
+        commits = commits or self.commits
         clock = ProcessClock(process)
         ids = Ids(random.Random(process.rng.getrandbits(64)))
         pipes = Path("sim/pipes")
@@ -81,17 +90,14 @@ class World:
         catalog = self.catalog_class(
             Path("sim/catalog.sqlite"),
             clock,
-            connect=lambda: self.connection_class(process, self.commits),  # type: ignore[arg-type,return-value]
+            connect=lambda: self.connection_class(process, commits),  # type: ignore[arg-type,return-value]
         )
         kind = in_pieces(self.store_class, self.scenario)
         store = kind(pipes, clock, durability="disk", disk=disk)
         adopt(catalog, store, ids)
         life = self.life_of(process, catalog)
         ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, life)
-        embedded = Embedded(ports, lambda _: SimDoorbell(process), catalog.abandon)
-        client = self.client_class(embedded, process)
-        self._clients.append(client)  # kept, as a process's memory is until it ends
-        return client
+        return Embedded(ports, lambda _: SimDoorbell(process), catalog.abandon)
 
     def life_of(self, process: Process, catalog: SqliteCatalog) -> Life:
         """What guards a client, and makes its catalog's lock one for greenlets."""
@@ -255,6 +261,10 @@ class World:
         client.close()
         self.checker.finish()
 
+    def is_quiet(self) -> bool:
+        """Whether nothing is left anywhere."""
+        return self.checker.is_quiet()
+
     def audit(self, when: str) -> None:
         """The ledger must balance between any two steps of anybody."""
         self.scheduler.note(None, f"AUDIT {when}")
@@ -287,7 +297,7 @@ class World:
                     found += self._drain_group(client, poppers[key])
             client.tend()
             client.reaper.reap([queue._row for queue in client.queues()])
-            if not found and self.checker.is_quiet():
+            if not found and self.is_quiet():
                 break
             if not found:
                 clock.advance(0.5 if clock.boot_ms() - started_ms < DRAIN_SECONDS * 1000 else 60)

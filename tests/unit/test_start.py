@@ -144,7 +144,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _interrupted(moment: int, place: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return _run("-c", AT_A_STEP, str(moment), *words, cwd=place)
+    def heed() -> None:
+        # Whoever started the tests may ignore it, as a shell's background jobs do.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    return _run("-c", AT_A_STEP, str(moment), *words, cwd=place, preexec=heed)
 
 
 @pytest.fixture(scope="module")
