@@ -115,6 +115,8 @@ class Clerk:
         if not delayed:
             return
         sent = self._process.rng.choice(delayed[-8:])
+        if sent.spilled:
+            return  # forwarded past its due time, it was not delayed
         queue: Queue = self._queue_of(self._name)
         views = [view for view in self._checker.groups.values() if view.queue == self._name]
         errand = self._asked(
