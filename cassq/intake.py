@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from cassq.appenders import Appenders
-from cassq.batches import Batch, Receipt
+from cassq.batches import Receipt
 from cassq.catalog.rows import QueueRow
 from cassq.columns import encode_headers
 from cassq.dedup import Once, append_once
@@ -25,19 +25,20 @@ from cassq.entries import (
 from cassq.errors import BackendError, is_outage
 from cassq.importance import all_with_importance
 from cassq.limits import Gate
-from cassq.pipes import Chore, Tended
+from cassq.pipes import Appender, Chore, Tended
 from cassq.ports import Ports
 from cassq.retries import Bury
 from cassq.spilling import Spool, spilled_rest
 
 
 class Appended(NamedTuple):
-    """What became of pushes: those that were admitted, and where their messages are."""
+    """What became of pushes: those whose messages are durable, how many these are, and where."""
 
     entries: list[Entry]
-    batch: Batch
+    messages: int
     receipts: list[Receipt]
     written_bytes: int
+    failed: BackendError | None = None  # the error of those behind them
 
 
 class Intake:
@@ -107,13 +108,14 @@ class Intake:
 
     def append(self, entries: list[Entry]) -> Appended:
         """Append pushes that wait together, or spill them while no quorum answers. Those that are
-        refused get their error."""
+        refused get their error, and so do single ones behind those that could be appended."""
         first = entries[0]
         now_ms = self._ports.clock.wall_ms()
         spool = self._spool_for(first)
         if spool is not None and spool.down:
             batch = first.batch or gathered(entries, now_ms)
-            return Appended(entries, batch, spool.hold(self._queue(), batch, None), 0)
+            receipts = spool.hold(self._queue(), batch, None)
+            return Appended(entries, len(batch.payloads), receipts, 0)
         appender = None
         try:
             entries = self.admitted(entries)
@@ -121,15 +123,19 @@ class Intake:
             appender = self._appenders.of(first.lane)
             before_bytes = appender.written_bytes
             receipts = append_once(appender.append, batch, first.intend)
-            return Appended(entries, batch, receipts, appender.written_bytes - before_bytes)
+            size = appender.written_bytes - before_bytes
+            return Appended(entries, len(batch.payloads), receipts, size)
         except BackendError as exc:
             if spool is None or not is_outage(exc):
-                raise
+                return _first_of(entries, appender, exc)
             spool.trouble(exc)
             once = first.intend if isinstance(first.intend, Once) else None
             batch = first.batch or gathered(entries, now_ms)
-            receipts = spilled_rest(spool, self._queue(), batch, once, appender, exc)
-            return Appended(entries, batch, receipts, 0)
+            try:
+                receipts = spilled_rest(spool, self._queue(), batch, once, appender, exc)
+            except BackendError as unspilled:
+                return _first_of(entries, appender, unspilled)
+            return Appended(entries, len(batch.payloads), receipts, 0)
 
     def tend(self) -> Tended:
         """Housekeeping of the appenders, as `Appender.tend`: for the thread that leads."""
@@ -177,3 +183,18 @@ class Intake:
 def _is_new(entry: Entry) -> bool:
     """Whether it is a user's push: neither a move nor on its way from a spool."""
     return entry.intend is None or (isinstance(entry.intend, Once) and entry.intend.limited)
+
+
+def _first_of(entries: list[Entry], appender: Appender | None, failed: BackendError) -> Appended:
+    """Of pushes whose append failed, the single ones that it has pushed all the same; the others
+    get the error. Raises it if there are none. appender: of this append; None: nobody began it."""
+    receipts = appender.receipts if appender is not None and entries[0].batch is None else []
+    count = sum(receipt.length for receipt in receipts)
+    if not count:
+        raise failed
+    # What a spool took before it failed has ids that nobody knows.
+    failed.outcome_unknown = failed.outcome_unknown or failed.fields.get("pushed", 0) > count
+    failed.fields["pushed"] = 0
+    for entry in entries[count:]:
+        entry.error = failed
+    return Appended(entries[:count], count, receipts, 0, failed)

@@ -291,15 +291,19 @@ class Pusher:
         """One append for all; each entry gets its ids or its error."""
         first = entries[0]
         try:
-            entries, batch, receipts, size = self._intake.append(entries)
+            done = self._intake.append(entries)
         except Exception as exc:
-            self.tally.push_failed(len(first.batch.payloads) if first.batch else len(entries), exc)
-            for entry in entries:
+            left = [entry for entry in entries if entry.error is None]
+            self.tally.push_failed(len(first.batch.payloads) if first.batch else len(left), exc)
+            for entry in left:
                 entry.error = exc
-        else:
-            self.tally.appended(len(batch.payloads), spilled_count(receipts), size)
-            tell(entries, receipts)
-            self._doorbell.ring()
+            return
+        self.tally.appended(done.messages, spilled_count(done.receipts), done.written_bytes)
+        if done.failed is not None:
+            left = [entry for entry in entries if entry.error is done.failed]
+            self.tally.push_failed(len(left), done.failed)
+        tell(done.entries, done.receipts)
+        self._doorbell.ring()
 
     def _hand_on(self, leader: Entry | None) -> None:
         """If `leader` leads, or nobody for None, make somebody who waits the next; repeatable. The

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,12 @@ import pytest
 import cassq
 from cassq.errors import StorageFullError
 from cassq.extents.disk import Disk
+from cassq.frames import Place as At
 from tests.contract.disks import no_space
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually, in_threads
-from tests.integration.stage import client_on, drain
+from tests.integration.fronts import Append, FrontStore, client_with
+from tests.integration.places import Place
+from tests.integration.stage import client_on, drain, numbers
 
 THREADS, EACH = 16, 60
 
@@ -136,3 +140,49 @@ def test_an_append_that_fails_is_told_to_each_push_in_it(directory: Path) -> Non
     disk.stands_still = False
     disk.let_go.clear()
     client.close()
+
+
+@pytest.mark.embedded_only(reason="an append is held up")
+def test_of_pushes_that_wait_together_each_is_told_what_became_of_its_own(place: Place) -> None:
+    """Of four that are appended in one go the first two fill a pipe, and the next one fails."""
+    standing, let_go, appends = threading.Event(), threading.Event(), count(1)
+
+    def around(append: Append) -> At:
+        number = next(appends)
+        if number == 1:
+            standing.set()
+            assert let_go.wait(DEADLINE_SECONDS)
+        if number == 3:
+            raise StorageFullError("no room")
+        return append()
+
+    with client_with(place, store=lambda store: FrontStore(store, around)) as client:
+        queue = client.create_queue("jobs", max_pushes_per_pipe=3)
+        pusher = queue.pusher()
+        told: dict[bytes, str | StorageFullError] = {}
+
+        def push(payload: bytes) -> None:
+            try:
+                told[payload] = pusher.push(payload)
+            except StorageFullError as exc:
+                told[payload] = exc
+
+        threads = [threading.Thread(target=push, args=(payload,)) for payload in numbers(5)]
+        threads[0].start()
+        assert standing.wait(DEADLINE_SECONDS)
+        for thread in threads[1:]:
+            thread.start()
+        eventually("they wait together", lambda: len(pusher._queue) == 4)
+        let_go.set()
+        for thread in threads:
+            thread.join(DEADLINE_SECONDS)
+        failed = [each for each in told.values() if isinstance(each, StorageFullError)]
+        assert len(told) == 5
+        assert [(each.fields["pushed"], each.outcome_unknown) for each in failed] == [
+            (0, False)
+        ] * 2
+        assert pusher.tally.pushed == 3
+        assert pusher.tally.push_failures == {"StorageFullError": 2}
+        pusher.close()
+        found = {message.payload: message.id for message in drain(queue.popper())}
+        assert found == {each: id for each, id in told.items() if isinstance(id, str)}

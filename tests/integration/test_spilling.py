@@ -299,6 +299,7 @@ def test_a_forwarder_that_dies_between_two_steps_doubles_nothing(
     client.close()
 
 
+@pytest.mark.waits(reason="after an answer was lost the spool pauses before it tries again")
 def test_answers_lost_while_forwarding_double_nothing(
     cluster: FakeCluster, client: cassq.Client
 ) -> None:

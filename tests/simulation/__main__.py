@@ -18,7 +18,7 @@ from tests.simulation.world import World
 KINDS: dict[str, tuple[type[World], int]] = {
     "plain": (World, 1),
     "sidecars": (SidecarWorld, 5),  # whose pipes are on them
-    "spilling": (SpillWorld, 5),  # whose pushers are cut off now and then
+    "spilling": (SpillWorld, 10),  # whose pushers are cut off now and then
 }
 
 

@@ -9,7 +9,7 @@ from tests.simulation.run import run_seed
 from tests.simulation.spill_plants import SPILL_PLANTS, SpillPlant
 from tests.simulation.spill_world import SpillWorld
 
-SEEDS = range(20)
+SEEDS = range(8)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
