@@ -42,6 +42,10 @@ class Clock(abc.ABC):
     def sleep(self, seconds: float) -> None:
         """Wait; cost: the time itself."""
 
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait for an event that another thread sets, at most `seconds`; True when it is set."""
+        return wait_event(event, seconds)
+
     @abc.abstractmethod
     def boot_id(self) -> str:
         """A name of this run of the machine, the same for all its processes."""

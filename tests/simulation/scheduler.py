@@ -8,6 +8,7 @@ further point, so nothing it does while it unwinds has an effect.
 from __future__ import annotations
 
 import random
+import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -136,6 +137,12 @@ class ProcessClock(Clock):
 
     def sleep(self, seconds: float) -> None:
         self._process.sleep(seconds)
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        until_ms = self.boot_ms() + 1000 * seconds
+        while not event.is_set() and self.boot_ms() < until_ms:
+            self.sleep(0.001)
+        return event.is_set()
 
 
 class Scheduler:

@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 from cassq.catalog.sidecar_rows import Placement, ReplicaAt
-from cassq.clock import wait_event
 from cassq.extents.sidecar.health import Health
 from cassq.extents.sidecar.means import Means, call_of
 from cassq.extents.sidecar.network import Answer, Patience
@@ -103,7 +102,7 @@ class PublishedEnds:
         try:
             if under_way is None:
                 self._ask(list({each.placement.pipe_id: each for each in asked}.values()))
-            elif not wait_event(under_way, self._means.settings.patience):
+            elif not self._means.clock.wait(under_way, self._means.settings.patience):
                 published.round = None  # who asked was interrupted
         finally:
             for each in asked:
