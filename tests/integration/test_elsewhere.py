@@ -69,6 +69,7 @@ def test_it_goes_by_what_is_there(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.waits(reason="it runs tests in a process whose work it is not told of")
 def test_the_embedded_store_keeps_its_promises_there(tmp_path: Path) -> None:
     chosen = [f"tests/{place}" for place in CHOSEN.split()]
     # Those count this process's open files in /proc.

@@ -94,7 +94,15 @@ def test_the_list_of_commands_is_whole() -> None:
     assert leaves - listed == {leaf for leaf in leaves if leaf.startswith(ELSEWHERE)}
 
 
-@pytest.mark.parametrize(("words", "code"), COMMANDS, ids=[words for words, _ in COMMANDS])
+def _marks(words: str) -> list[pytest.MarkDecorator]:
+    drains = words.startswith("queue drain")
+    return [pytest.mark.waits(reason="pushers are given time to learn of a pause")] * drains
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [pytest.param(words, code, id=words, marks=_marks(words)) for words, code in COMMANDS],
+)
 def test_a_command_rebuilds_it(
     ids: list[str], directory: Path, caplog: pytest.LogCaptureFixture, words: str, code: int
 ) -> None:

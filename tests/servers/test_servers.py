@@ -47,6 +47,7 @@ def test_a_killed_cassandra_node_comes_back_with_its_schema(cassandra1: Cassandr
     assert told(node, SCHEMA) == found
 
 
+@pytest.mark.waits(reason="that a server is silent shows when no answer comes in time")
 def test_a_paused_cassandra_node_is_silent_until_resumed(cassandra1: CassandraCluster) -> None:
     node = cassandra1.node(1)
     node.pause()
@@ -123,6 +124,7 @@ def started(cluster: C) -> Iterator[C]:
     yield from running(cluster)
 
 
+@pytest.mark.waits(reason="a server starts anew")
 def test_a_killed_zookeeper_server_comes_back_with_what_was_acknowledged(
     zookeeper1: ZooKeeperCluster,
 ) -> None:

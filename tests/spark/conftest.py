@@ -31,13 +31,17 @@ SETTINGS = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Each of these tests is in want of the same tools."""
+    """Each of these tests is in want of the same tools, and waits for the same: a JVM that loads
+    classes from the disk, starts workers and looks now and then."""
     here = Path(__file__).parent
     for item in items:
         if item.path.is_relative_to(here):
             tools = ("java", "module:pyspark", "module:pyarrow")
             item.add_marker(pytest.mark.needs(*tools))
             item.add_marker(pytest.mark.filterwarnings("default"))
+            item.add_marker(
+                pytest.mark.waits(reason="Spark loads classes, starts workers and polls")
+            )
 
 
 @pytest.fixture(scope="session")
