@@ -1,0 +1,39 @@
+"""How far a call walks: the count of files, calls and changes of file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from bench.walk import walked
+from cassq.plurals import counted
+from cassq.ranges import RangeSet
+
+
+def test_a_walk_counts_what_runs_of_cassq_alone() -> None:
+    def call() -> None:
+        ranges = RangeSet.run(1, 3)
+        json.dumps(list(ranges))
+        counted(2, "message")
+        RangeSet.run(5, 6)
+
+    walk = walked("call", call)
+    assert walk.files == ["ranges.py", "plurals.py"]
+    assert walk.changes == 2
+    assert walk.calls >= 3
+
+
+def test_the_command_prints_each_operation_once() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.walk", "--list"], capture_output=True, text=True, check=True
+    )
+    table, _, lists = done.stdout.partition("\n\n")
+    rows = [line.split("|")[1:-1] for line in table.splitlines()[2:]]
+    names = ["push", "pop(1)", "ack", "flush after ack", "nack", "flush after nack"]
+    assert [row[0].strip() for row in rows] == names
+    for _, files, calls, changes in rows:
+        assert 0 < int(files) <= int(calls)
+        assert int(files) - 1 <= int(changes) < int(calls)
+    assert lists.startswith("push:\n")
+    assert "\n  pusher.py\n" in lists
