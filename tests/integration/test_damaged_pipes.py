@@ -26,6 +26,8 @@ from tests.integration.stage import (
 )
 from tests.shell import Done
 
+pytestmark = pytest.mark.embedded_only(reason="it damages the files of pipes")
+
 
 def pipe_of(ids: list[str]) -> str:
     return ids[0].partition(":")[0]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import cassq
+from cassq.errors import CorruptionError
 from cassq.extents.words import Drop, List, Scrub, Told
 from cassq.inspection import inspect
 from cassq.reaper.actions import DONE, FAILED
@@ -352,3 +353,31 @@ def test_list_and_show(start: Start) -> None:
     silent = sidecars.run("sidecar", "show", "b", "--json")
     assert silent.returncode == 1
     assert json.loads(silent.stdout)["error"]
+
+
+@pytest.mark.long(reason="all sidecars are killed and start anew; in a directory it is in the gate")
+def test_what_is_damaged_on_every_replica_is_skipped_by_command_alone(start: Start) -> None:
+    """Of one frame of 500 messages no replica is whole; what is behind it is delivered."""
+    sidecars = start(3)
+    (pipe,) = pushed(sidecars)
+    for each in sidecars.all:
+        each.kill()
+        assert each.flip(PAYLOADS[1234])
+        each.start()
+    sidecars.settled()
+    queue = sidecars.client.queue("mail")
+    popper = queue.popper()
+    found: list[bytes] = []
+    with pytest.raises(CorruptionError):
+        while messages := popper.pop(500):
+            found += [message.payload for message in messages]
+            popper.commit(messages)
+    assert found == PAYLOADS[:1000]
+    cost = queue.skip_damage(pipe, dry_run=True)
+    assert ([each[:2] for each in cost.damaged], cost.skipped) == ([(1000, 1500)], False)
+    done = queue.skip_damage(pipe)
+    assert (done.lost, done.skipped) == (500, True)
+    popper.close()
+    assert popped(sidecars) == PAYLOADS[1500:]
+    audit = queue.audit()
+    assert (audit.groups["default"].lost, audit.balanced) == (500, True)

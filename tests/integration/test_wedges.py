@@ -17,6 +17,8 @@ from cassq.reaper import Reaper
 from cassq.retries import DeadLetters
 from tests.integration.stage import Connect, alone, numbers, payloads, push
 
+pytestmark = pytest.mark.embedded_only(reason="it writes rows past the catalog")
+
 HELD, FREE, DONE = ClaimState.HELD, ClaimState.FREE, ClaimState.DONE
 
 
