@@ -221,19 +221,25 @@ def _whole(read: Read, source: str) -> Chunk:
 
 @contextmanager
 def _opened(source: str, stop: Stop) -> Iterator[Read]:
-    """How to read a source: what has come, as soon as something has; a signal ends the wait."""
+    """How to read a source: what has come, as soon as something has; a signal ends the wait.
+
+    Nothing was read from it before, so what it has buffered is nothing.
+    """
     if source == STDIN:
         if sys.stdin is None:
             raise UsageError("standard input is closed", hint="name a FILE")
         stream = sys.stdin.buffer
     else:
         stream = open(source, "rb")  # noqa: SIM115 - closed below, unless it is standard input
-    read1 = getattr(stream, "read1", stream.read)
+    try:
+        fd = stream.fileno()
+    except OSError:  # in memory
+        read: Read = stream.read
+    else:
 
-    def read(size: int) -> bytes:
-        with stop.interruptible():
-            data: bytes = read1(size)
-            return data
+        def read(size: int) -> bytes:
+            stop.wait_for_input(fd)
+            return os.read(fd, size)
 
     with nullcontext() if source == STDIN else closing(stream):
         yield read

@@ -2,12 +2,16 @@
 
 An exception raised by a signal at any instruction could fall between a claim and the popper's note
 of it. So the handler only takes note, and raises `Stopped` where the command says that it may:
-while it reads its input. A second signal ends the process at once, as if nothing was installed.
+while it waits for its input. A second signal ends the process at once, as if nothing was installed.
+
+A signal that comes just before a system call does not end it: Python runs the handler afterwards.
+So what may take long waits for the signals' own descriptor as well, in which Python writes at once.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import threading
 from collections.abc import Iterator
@@ -15,7 +19,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from cassq.clock import wait_event
+from cassq.clock import Stopwatch, wait_event
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -32,6 +36,9 @@ class Stop:
         self._event = threading.Event()
         self._interruptible = False
         self._former: dict[int, Any] = {}
+        self._signalled: int | None = None  # readable when a signal came
+        self._ends: list[int] = []
+        self._former_fd = -1
 
     @property
     def wanted(self) -> bool:
@@ -44,10 +51,30 @@ class Stop:
 
     def wait(self, seconds: float) -> bool:
         """Wait so long, or until the command shall end; True if it shall."""
-        return wait_event(self._event, seconds)
+        if self._signalled is None or threading.current_thread() is not threading.main_thread():
+            return wait_event(self._event, seconds)
+        watch = Stopwatch()
+        while not self.wanted and (left := seconds - watch.seconds()) > 0:
+            self._select([], left)
+        return self.wanted
+
+    def wait_for_input(self, fd: int) -> None:
+        """Wait until a descriptor has something to read, or has ended. Raises `Stopped` at a
+        signal."""
+        with self._interrupting():
+            while not self._select([fd], None):
+                continue
+
+    def _select(self, fds: list[int], seconds: float | None) -> list[int]:
+        """Those that are ready to be read; it ends early when a signal comes."""
+        signalled = [] if self._signalled is None else [self._signalled]
+        ready, _, _ = select.select([*fds, *signalled], [], [], seconds)
+        if self._signalled in ready:
+            os.read(signalled[0], 4096)
+        return [fd for fd in fds if fd in ready]
 
     @contextmanager
-    def interruptible(self) -> Iterator[None]:
+    def _interrupting(self) -> Iterator[None]:
         """Inside, a signal raises `Stopped` at once."""
         self._interruptible = True
         try:
@@ -70,12 +97,21 @@ class Stop:
     def __enter__(self) -> Stop:
         # Only the main thread may take signals; elsewhere they stay with whoever has them.
         if threading.current_thread() is threading.main_thread():
+            self._signalled, told = self._ends = list(os.pipe())
+            for end in self._ends:
+                os.set_blocking(end, False)
+            self._former_fd = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
             for signum in SIGNALS:
                 self._former[signum] = signal.signal(signum, self._take)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._restore()
+        if self._ends:
+            signal.set_wakeup_fd(self._former_fd)
+            self._signalled = None
+            while self._ends:
+                os.close(self._ends.pop())
 
     def _restore(self) -> None:
         while self._former:

@@ -69,7 +69,10 @@ class Keeper:
         self._ended.set()
         self._thread.join(timeout=10)
         for client in self._clients.values():
-            client.close()
+            try:
+                client.close()
+            except CassqError as exc:
+                logger.warning("%s was left: %s", client.url, exc)
         shutil.rmtree(self.directory, ignore_errors=True)
 
 

@@ -62,6 +62,7 @@ FEW = {"queue_pipes": 25, "group_pipes": 25, "consumed_pipes": 25, "claims": 25,
 NONE = 1
 # By how much a first use of an old queue may differ from that of a new one.
 FEW_READS, FEW_ROWS, FEW_TOMBSTONES = 10, 10, 10
+RESTS_MAX = 5  # what is done beside falls behind on a busy machine, and is made up for
 
 
 class LeapingClock(SystemClock):
@@ -267,10 +268,13 @@ def test_a_queue_left_idle_after_heavy_use_pops_as_a_new_one(
     old, new = f"old.{consistency}", f"new.{consistency}"
     queue = place.client.create_queue(old, consistency=consistency, **SMALL)
     use_heavily(place, queue, PIPES, seconds_a_pipe=0.0)
-    rest(place, queue)
     place.client.create_queue(new, consistency=consistency, **SMALL)
-    place.client.close()
-    of_new, of_old = traced_use(open_place, new), traced_use(open_place, old)
+    of_new = traced_use(open_place, new)
+    for _ in range(RESTS_MAX):
+        rest(place, queue)
+        of_old = traced_use(open_place, old)
+        if by_table(of_old).total() <= by_table(of_new).total() + FEW_TOMBSTONES:
+            break
     assert len(of_old) <= len(of_new) + FEW_READS
     assert rows(of_old) <= rows(of_new) + FEW_ROWS
     assert by_table(of_old).total() <= by_table(of_new).total() + FEW_TOMBSTONES

@@ -20,6 +20,7 @@ class FrontWriter(ExtentWriter):
     def __init__(self, writer: ExtentWriter, around: Callable[[Append], At]) -> None:
         self._writer = writer
         self._around = around
+        self.frame_messages, self.append_bytes = writer.frame_messages, writer.append_bytes
 
     @property
     def end(self) -> At:

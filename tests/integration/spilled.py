@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import cassq
 from cassq.clock import Clock, SystemClock
@@ -16,7 +16,7 @@ from cassq.frames import Place as At
 from cassq.spool import Spool
 from tests.integration.fronts import Append, FrontWriter
 
-_NEEDS_NO_SERVER = {"now_ms", "close", "seals_exactly"}
+_NEEDS_NO_SERVER = {"now_ms", "close", "abandon", "seals_exactly"}
 
 
 class FakeCluster:
@@ -38,8 +38,8 @@ class FakeCluster:
         self.check()
         opened = open_directory(self.directory, self.clock, "os")
         ports = opened.ports._replace(
-            catalog=_Wire(self, opened.ports.catalog),  # type: ignore[arg-type]
-            store=_StoreWire(self, opened.ports.store),  # type: ignore[arg-type]
+            catalog=Wire(self, opened.ports.catalog),  # type: ignore[arg-type]
+            store=StoreWire(self, opened.ports.store),  # type: ignore[arg-type]
         )
         return opened._replace(ports=ports)
 
@@ -72,10 +72,17 @@ class FakeCluster:
         return cassq.Client("cassandra://fake", self.open(), self.clock, Spool(place))
 
 
-class _Wire:
-    """What leads to a port of the cluster."""
+class Cluster(Protocol):
+    """What may be out of reach. around: is given each append, to be done or not."""
 
-    def __init__(self, cluster: FakeCluster, port: Any) -> None:
+    def check(self) -> None: ...
+    def around(self, append: Append) -> At: ...
+
+
+class Wire:
+    """What leads to a port of a cluster."""
+
+    def __init__(self, cluster: Cluster, port: Any) -> None:
         self._cluster = cluster
         self._port = port
 
@@ -91,7 +98,7 @@ class _Wire:
         return asked
 
 
-class _StoreWire(_Wire):
+class StoreWire(Wire):
     def create(self, pipe_id: str, queue_name: str, *, strict: bool = False) -> ExtentWriter:
         self._cluster.check()
         store: ExtentStore = self._port

@@ -11,10 +11,10 @@ from typing import Any
 
 from cassq.embedded import Embedded
 from cassq.errors import BackendTimeoutError, BackendUnavailableError, CassqError
-from cassq.extents.port import ExtentWriter
 from cassq.frames import Place as At
 from cassq.spool import Spool
-from tests.integration.fronts import Append, FrontWriter
+from tests.integration.fronts import Append
+from tests.integration.spilled import StoreWire, Wire
 from tests.simulation.client import SteppedClient
 from tests.simulation.ledger import BrokenPromiseError
 from tests.simulation.model import Sent
@@ -23,8 +23,6 @@ from tests.simulation.scheduler import CalmProcess, Process
 from tests.simulation.simcatalog import Commits
 from tests.simulation.simdisk import Platter, SimDisk
 from tests.simulation.world import World
-
-_NEEDS_NO_SERVER = {"now_ms", "close", "abandon", "seals_exactly"}
 
 
 class SpillWorld(World):
@@ -167,31 +165,3 @@ class SpillingClient(SteppedClient):
             else:
                 if done.count or done.stuck:
                     process.scheduler.note(process, f"forwarded {done}")
-
-
-class Wire:
-    """What leads to a port of the cluster."""
-
-    def __init__(self, world: SpillWorld, port: Any) -> None:
-        self._world = world
-        self._port = port
-
-    def __getattr__(self, name: str) -> Any:
-        verb = getattr(self._port, name)
-        if name in _NEEDS_NO_SERVER or not callable(verb):
-            return verb
-
-        def asked(*args: Any, **named: Any) -> Any:
-            self._world.check()
-            return verb(*args, **named)
-
-        return asked
-
-
-class StoreWire(Wire):
-    def create(self, pipe_id: str, queue_name: str, *, strict: bool = False) -> ExtentWriter:
-        self._world.check()
-        inner: ExtentWriter = self._port.create(pipe_id, queue_name, strict=strict)
-        writer = FrontWriter(inner, self._world.around)
-        writer.frame_messages, writer.append_bytes = inner.frame_messages, inner.append_bytes
-        return writer

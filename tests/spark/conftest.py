@@ -72,6 +72,9 @@ def spark() -> Iterator[Any]:
 def spark_keyspace(cassandra1_for_the_session: CassandraCluster) -> Iterator[str]:
     for session in opened_keyspace(cassandra1_for_the_session, "spark"):
         yield cassandra1_for_the_session.url(session.contact.keyspace)
+        from cassq.spark.keeper import keeper
+
+        keeper().close()  # while those answer who its clients know
 
 
 @pytest.fixture

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
-import signal
 from datetime import UTC, datetime
-from typing import Any
 
 import click
 import pytest
@@ -15,7 +12,6 @@ from hypothesis import strategies as st
 
 from cassq.cli import output
 from cassq.cli.push import lines
-from cassq.cli.stopping import Stop, Stopped
 from cassq.cli.verb import seconds
 from cassq.errors import MessageTooLargeError
 from cassq.frames import MESSAGE_BYTES_MAX
@@ -158,34 +154,6 @@ def test_a_time_may_have_a_unit(text: str, expected: float) -> None:
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         seconds(text)
-
-
-def test_a_signal_is_noted_and_raised_only_where_it_may() -> None:
-    with Stop() as stop:
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.wanted
-        assert stop.exit_code == 143
-        assert stop.wait(3600)
-        with pytest.raises(Stopped), stop.interruptible():
-            pytest.fail("it was not stopped")
-
-
-def test_a_signal_ends_what_may_be_interrupted() -> None:
-    with Stop() as stop, pytest.raises(Stopped), stop.interruptible():
-        signal.raise_signal(signal.SIGINT)
-
-
-def test_a_second_signal_is_the_former_handlers() -> None:
-    taken: list[int] = []
-    former: Any = signal.signal(signal.SIGTERM, lambda signum, _: taken.append(signum))
-    try:
-        with Stop():
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert taken == []
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert taken == [signal.SIGTERM]
-    finally:
-        signal.signal(signal.SIGTERM, former)
 
 
 @pytest.mark.parametrize(
