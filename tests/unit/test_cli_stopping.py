@@ -14,6 +14,7 @@ import pytest
 from cassq.cli.stopping import Stop, Stopped
 
 DEADLINE_SECONDS = 20.0
+TOO_LATE = b"too late"
 
 
 @pytest.fixture
@@ -24,13 +25,16 @@ def stop() -> Iterator[Stop]:
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
-    """The ends to read and to write; in the end the first is ready, whatever happens."""
+    """The ends to read and to write; in the end the first is ready, whatever happens, and the test
+    fails."""
     ends = os.pipe()
-    end_it = threading.Timer(DEADLINE_SECONDS, os.write, (ends[1], b"too late"))
+    end_it = threading.Timer(DEADLINE_SECONDS, os.write, (ends[1], TOO_LATE))
     end_it.start()
     yield ends
     end_it.cancel()
     end_it.join()
+    os.write(ends[1], b"end")
+    assert not os.read(ends[0], 100).startswith(TOO_LATE)
     for end in ends:
         os.close(end)
 
@@ -69,7 +73,8 @@ def test_the_end_of_what_is_read_ends_the_wait(stop: Stop) -> None:
 
 
 @pytest.mark.parametrize(
-    "wait", [lambda stop, fd: stop.wait_for_input(fd), lambda stop, _: stop.wait(DEADLINE_SECONDS)]
+    "wait",
+    [lambda stop, fd: stop.wait_for_input(fd), lambda stop, _: stop.wait(2 * DEADLINE_SECONDS)],
 )
 def test_a_signal_that_interrupts_no_call_ends_a_wait(
     stop: Stop, pipe: tuple[int, int], wait: Callable[[Stop, int], bool | None]
