@@ -191,6 +191,7 @@ def _locked(directory: Path, clock: Clock, how: int) -> Iterator[None]:
             clock.sleep(_LOOK_SECONDS)
         yield
     finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)  # a process forked meanwhile has the descriptor as well
         os.close(fd)
 
 

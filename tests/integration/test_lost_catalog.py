@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import sqlite3
@@ -257,6 +258,22 @@ def test_who_comes_while_it_is_rebuilt_waits_and_finds_it_whole(
     for thread in threads:
         thread.join(DEADLINE_SECONDS)
     assert found == [["mail"]]
+
+
+def test_a_process_that_was_forked_meanwhile_holds_nobody_up(tmp_path: Path) -> None:
+    ends = os.pipe()
+    clock = WaitingClock()
+    with embedded._locked(tmp_path, clock, fcntl.LOCK_EX):
+        child = os.fork()
+        if not child:
+            os.read(ends[0], 1)
+            os._exit(0)
+    with embedded._locked(tmp_path, clock, fcntl.LOCK_EX):
+        assert not clock.waits.is_set()
+    os.write(ends[1], b"x")
+    os.waitpid(child, 0)
+    for end in ends:
+        os.close(end)
 
 
 def test_what_is_being_written_is_said_to_be_left_out(
