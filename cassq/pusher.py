@@ -65,7 +65,7 @@ class Pusher:
         self._life = ports.life
         self._doorbell = doorbell
         self._mutex = threading.Lock()
-        self._room = threading.Condition(self._mutex)
+        self._sleepers: list[threading.Lock] = []  # what threads wait at until something changes
         self._queue: deque[Entry] = deque()
         self._leader: Entry | None = None  # whose thread may use the appender
         self._buffered_bytes = 0
@@ -159,26 +159,35 @@ class Pusher:
         entry.future = Future()
         entry.future.set_running_or_notify_cancel()
         size = entry.size
-        with self._mutex:
-            while not self._closed and (
-                (self._buffered_bytes + size > BUFFER_BYTES_MAX and self._buffered)
-                or self._buffered >= BUFFER_MESSAGES_MAX
-            ):
-                self._room.wait()
-            self._check_open()
-            if not self._threads:
-                self._start_writer()
-            self._buffered_bytes += size
-            self._buffered += 1
-            self._soon_submitted += 1
-            try:
-                self._queue.append(entry)
-                if self._leader is None:
-                    self._hand_on(None)
-            except BaseException:  # a signal's: it is in the queue, and nobody may see to it
+        while True:
+            with self._mutex:
+                self._check_open()
+                if self._has_room(size):
+                    self._add_soon(entry, size)
+                    return entry.future
+                change = self._sleep()
+            change.acquire()
+
+    def _has_room(self, size: int) -> bool:
+        """Whether so many bytes more may wait to be appended. The mutex is held."""
+        if self._buffered_bytes + size > BUFFER_BYTES_MAX and self._buffered:
+            return False
+        return self._buffered < BUFFER_MESSAGES_MAX
+
+    def _add_soon(self, entry: Entry, size: int) -> None:
+        """Add a future's entry to what waits. The mutex is held."""
+        if len(self._threads) < 2:
+            self._start_writer()
+        self._buffered_bytes += size
+        self._buffered += 1
+        self._soon_submitted += 1
+        try:
+            self._queue.append(entry)
+            if self._leader is None:
                 self._hand_on(None)
-                raise
-        return entry.future
+        except BaseException:  # a signal's: it is in the queue, and nobody may see to it
+            self._hand_on(None)
+            raise
 
     def push_intended(
         self, batch: Batch, intend: Intend | None, lane: int | None = None
@@ -202,8 +211,7 @@ class Pusher:
         with self._mutex:
             self._check_open()
             wanted = self._soon_submitted
-            while self._soon_settled < wanted:
-                self._room.wait()
+        self._await(lambda: self._soon_settled >= wanted)
 
     # --- group commit -------------------------------------------------------------------------
 
@@ -258,6 +266,8 @@ class Pusher:
         with self._mutex:
             if entries and self._queue and entries[-1] is self._queue[0]:
                 entries.pop()  # interrupted while it was taken: it still waits
+            if self._queue and self._queue[0] is leader:
+                self._queue.popleft()  # interrupted before: nobody waits for it, or may lead
             for entry in entries:
                 if not entry.done:
                     entry.error = BackendError(
@@ -274,7 +284,7 @@ class Pusher:
         size = sum(entry.size for entry in entries if entry.future is not None)
         self._buffered_bytes -= size
         self._buffered -= count
-        self._room.notify_all()
+        self._wake_sleepers()
         self._to_settle.put(entries)
 
     def _take(self, entries: list[Entry]) -> None:
@@ -312,13 +322,40 @@ class Pusher:
             first = self._queue[0] if self._queue else None
             self._leader = self._writing if first and first.wake is None else first
         if self._leader is None:
-            self._room.notify_all()
+            self._wake_sleepers()
         elif self._leader.wake is not None:
             self._leader.wake_up()
 
+    # Not a Condition: what a signal's handler raises in its `wait` can come out with its lock free,
+    # and the end of the `with` block then lets go of what another thread holds.
+    def _await(self, done: Callable[[], bool]) -> None:
+        """Return once `done`, which is called with the mutex held."""
+        while True:
+            with self._mutex:
+                if done():
+                    return
+                change = self._sleep()
+            change.acquire()
+
+    def _sleep(self) -> threading.Lock:
+        """What to wait at, without the mutex, until something changes. The mutex is held."""
+        change = self._life.parked()
+        self._sleepers.append(change)
+        return change
+
+    def _wake_sleepers(self) -> None:
+        """Let them look again. The mutex is held."""
+        while self._sleepers:
+            if self._sleepers[-1].locked():
+                self._sleepers[-1].release()
+            self._sleepers.pop()
+
     def _start_writer(self) -> None:
+        """Start the writer and the settler. What a signal's handler raised in `start` leaves open
+        whether a thread runs: of each kind there may be two then, which share the work."""
         number = next(_writer_numbers)
-        for target, name in ((self._write_for_futures, "writer"), (self._settle, "settler")):
+        kinds = ((self._write_for_futures, "writer"), (self._settle, "settler"))
+        for target, name in kinds[len(self._threads) :]:
             thread = threading.Thread(target=target, name=f"cassq-{name}-{number}", daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -335,6 +372,7 @@ class Pusher:
                 self._lead(self._writing)
             elif self._ended:
                 self._to_settle.put([])
+                self._writing.wake_up()  # for a second one
                 return
 
     def _settle(self) -> None:
@@ -343,7 +381,8 @@ class Pusher:
             settled = settle_futures(entries)
             with self._mutex:
                 self._soon_settled += settled
-                self._room.notify_all()
+                self._wake_sleepers()
+        self._to_settle.put([])  # for a second one
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -379,10 +418,7 @@ class Pusher:
             if self._closed:
                 return
             self._closed = True
-            while self._leader is not None:
-                self._room.wait()
-            self._leader = Entry(b"", None, None)  # for good
-            self._ended = True
+        self._await(self._take_lead_for_good)
         if self._threads:
             self._writing.wake_up()
             for thread in self._threads:
@@ -391,7 +427,14 @@ class Pusher:
         self._appenders.close()
         self.tally.over = True
         with self._mutex:
-            self._room.notify_all()
+            self._wake_sleepers()
+
+    def _take_lead_for_good(self) -> bool:
+        """Lead from now on, if nobody does. The mutex is held."""
+        if self._leader is None:
+            self._leader = Entry(b"", None, None)
+            self._ended = True
+        return self._ended
 
     @property
     def closed(self) -> bool:

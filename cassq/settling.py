@@ -283,6 +283,8 @@ class Settler:
         gives: list[Give] = []
         for back, spans in holding.backs.items():
             seqs = RangeSet(spans)
+            if not seqs:
+                continue  # who said it was interrupted before it was noted
             if not back.counted:
                 gives.append(Give(seqs, 0, holding.deliveries - 1))  # in front of the line
                 continue

@@ -26,7 +26,15 @@ from cassq.extents.disk import Disk
 from tests.faults.actors import Act
 from tests.faults.test_interrupt import Interruption, is_lost_in
 from tests.integration.deadlines import eventually, joined
-from tests.integration.stage import Connect, client_on, drain, numbers, payloads, push
+from tests.integration.stage import (
+    Connect,
+    LateClock,
+    client_on,
+    drain,
+    numbers,
+    payloads,
+    push,
+)
 
 SIGNALS = 500
 
@@ -414,18 +422,19 @@ WAYS = ("stop", "close popper", "close pusher", "close client", "push", "raise",
 
 @pytest.mark.waits(reason="each of 500 rounds opens and closes a client, with some syncs")
 def test_signals_at_random_moments_leave_everything_in_order(
-    url: str, connect: Connect, caplog: pytest.LogCaptureFixture
+    url: str, directory: Path, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     """500 of them, with handlers that stop, close, push, raise and exit."""
     caplog.set_level(logging.WARNING, "cassq")
-    queue = connect().create_queue("jobs", claim_timeout=60, max_deliveries=1000)
+    connect().create_queue("jobs", claim_timeout=60, max_deliveries=1000)
     storm, chance = Storm(url), random.Random(11)
     for number in range(SIGNALS):
         Round(storm, WAYS[number % len(WAYS)]).run(chance.uniform(0.0001, 0.012))
     assert storm.refused > 0
     broken = [record for record in caplog.records if record.exc_info]
     assert broken == []
-    queue.update(claim_timeout=0.05)
+    late = client_on(directory, clock=LateClock())
+    queue = late.queue("jobs")
     popper = queue.popper()
 
     def all_came() -> bool:
@@ -435,11 +444,14 @@ def test_signals_at_random_moments_leave_everything_in_order(
         group = queue.stats().groups["default"]
         return group.waiting + group.pending == 0
 
-    eventually("the rest comes", all_came)
-    assert storm.seen >= storm.pushed
-    audit = queue.audit()
-    assert audit.findings == []
-    assert audit.balanced
+    try:
+        eventually("the rest comes", all_came)
+        assert storm.seen >= storm.pushed
+        audit = queue.audit()
+        assert audit.findings == []
+        assert audit.balanced
+    finally:
+        late.close()
 
 
 def test_a_worker_that_is_told_to_end_by_its_supervisor_ends(
