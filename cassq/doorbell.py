@@ -305,35 +305,3 @@ class _ListeningWaiter(Waiter):
         self._closed = True
         self._ear.give()
         self._leave(self._ear)
-
-
-class LocalDoorbell(Doorbell):
-    """A bell within one process: for tests and the simulation."""
-
-    def __init__(self) -> None:
-        self.rung: threading.Event = threading.Event()
-
-    def ring(self) -> None:
-        self.rung.set()
-
-    def listen(self) -> Waiter:
-        return _LocalWaiter(self.rung)
-
-    def close(self) -> None:
-        self.rung.set()
-
-
-class _LocalWaiter(Waiter):
-    def __init__(self, rung: threading.Event) -> None:
-        self._rung = rung
-
-    def wait(self, seconds: float, ready: Callable[[], bool]) -> None:
-        if not ready():
-            self._rung.wait(min(seconds, LOOK_AGAIN_SECONDS))
-        self._rung.clear()
-
-    def wake(self) -> None:
-        """It looks again in a moment."""
-
-    def close(self) -> None:
-        """Nothing is held."""

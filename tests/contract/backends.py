@@ -17,7 +17,7 @@ from cassq.catalog.port import Catalog
 from cassq.catalog.sqlite import SqliteCatalog
 from cassq.clock import Clock, ManualClock
 from cassq.cql import Cql
-from cassq.doorbell import Doorbell, FifoDoorbell, LocalDoorbell, PollingDoorbell
+from cassq.doorbell import Doorbell, FifoDoorbell, PollingDoorbell
 from cassq.extents.cassandra import CassandraStore
 from cassq.extents.cassandra.writer import Sizes
 from cassq.extents.disk import Disk
@@ -297,16 +297,6 @@ class BellPlace(abc.ABC):
         """The bell of a queue."""
 
 
-class LocalBells(BellPlace):
-    shared = False
-
-    def __init__(self, directory: Path, clock: Clock) -> None:
-        self._bells: dict[str, Doorbell] = {}
-
-    def open(self, queue_id: str) -> Doorbell:
-        return self._bells.setdefault(queue_id, LocalDoorbell())
-
-
 class PollingBells(BellPlace):
     shared = False
 
@@ -330,7 +320,6 @@ class FifoBells(BellPlace):
 
 
 DOORBELLS: dict[str, Callable[[Path, Clock], BellPlace]] = {
-    "local": LocalBells,
     "polling": PollingBells,
     "fifo": FifoBells,
 }
