@@ -56,7 +56,7 @@ def test_one_pass_a_minute_takes_a_sample_of_each_queue_and_group(
     queue.create_group("audit")
     client.create_queue("other")
     push(queue, *numbers(10))
-    at_ms = begun(client, MINUTE_MS)
+    at_ms = begun(client, HOUR_MS, ago=1)  # the minute after it ends no hour
     noted = roll_up(client.ports, rows(client), at_ms + 10)
     assert [(one.queue, one.step) for one in noted] == [("jobs", "minute"), ("other", "minute")]
     assert [len(one.samples) for one in noted] == [3, 2]
