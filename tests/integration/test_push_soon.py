@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from concurrent.futures import Future
 
@@ -36,17 +35,6 @@ class Gate:
         self.waiting.set()
         self.gate.wait()
         return append()
-
-
-def stands_in(thread: threading.Thread, name: str) -> bool:
-    """Whether the thread waits for something inside the function of that name."""
-    assert thread.ident is not None
-    frame = sys._current_frames().get(thread.ident)
-    names = []
-    while frame is not None:
-        names.append(frame.f_code.co_name)
-        frame = frame.f_back
-    return name in names and names[0] == "wait"
 
 
 def test_futures_give_the_ids_in_the_order_of_pushing(queue: cassq.Queue) -> None:
@@ -145,7 +133,7 @@ def test_what_waits_in_memory_is_bounded(place: Place) -> None:
     thread = threading.Thread(target=push_all, daemon=True)
     thread.start()
     assert gate.waiting.wait(30)
-    eventually("push_soon waits for room", lambda: stands_in(thread, "push_soon"))
+    eventually("push_soon waits for room", lambda: pusher._sleepers)
     assert len(futures) * MIB <= BUFFER_BYTES_MAX
     gate.gate.set()
     joined("the pushing thread", thread)
