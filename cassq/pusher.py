@@ -156,26 +156,20 @@ class Pusher:
         """
         headers = with_importance(headers, importance)
         entry = self._intake.entry(payload, headers, key, delay, due, dedup_id)
-        entry.future = Future()
-        entry.future.set_running_or_notify_cancel()
+        future = entry.future = Future()
+        future.set_running_or_notify_cancel()
+        self._await(lambda: self._add_soon(entry))
+        return future
+
+    def _add_soon(self, entry: Entry) -> bool:
+        """Add a future's entry to what waits to be appended, if there is room. The mutex is
+        held."""
+        self._check_open()
         size = entry.size
-        while True:
-            with self._mutex:
-                self._check_open()
-                if self._has_room(size):
-                    self._add_soon(entry, size)
-                    return entry.future
-                change = self._sleep()
-            change.acquire()
-
-    def _has_room(self, size: int) -> bool:
-        """Whether so many bytes more may wait to be appended. The mutex is held."""
-        if self._buffered_bytes + size > BUFFER_BYTES_MAX and self._buffered:
+        if (
+            self._buffered_bytes + size > BUFFER_BYTES_MAX and self._buffered
+        ) or self._buffered >= BUFFER_MESSAGES_MAX:
             return False
-        return self._buffered < BUFFER_MESSAGES_MAX
-
-    def _add_soon(self, entry: Entry, size: int) -> None:
-        """Add a future's entry to what waits. The mutex is held."""
         if len(self._threads) < 2:
             self._start_writer()
         self._buffered_bytes += size
@@ -188,6 +182,7 @@ class Pusher:
         except BaseException:  # a signal's: it is in the queue, and nobody may see to it
             self._hand_on(None)
             raise
+        return True
 
     def push_intended(
         self, batch: Batch, intend: Intend | None, lane: int | None = None

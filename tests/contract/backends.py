@@ -289,17 +289,12 @@ LOCKERS: dict[str, Callable[[Path, ManualClock], LockerPlace]] = {
 class BellPlace(abc.ABC):
     """A place for the bells of queues."""
 
-    # Whether bells opened apart are one, as those of two processes.
-    shared: bool
-
     @abc.abstractmethod
     def open(self, queue_id: str) -> Doorbell:
         """The bell of a queue."""
 
 
 class PollingBells(BellPlace):
-    shared = False
-
     def __init__(self, directory: Path, clock: Clock) -> None:
         self._bells: dict[str, Doorbell] = {}
 
@@ -309,8 +304,6 @@ class PollingBells(BellPlace):
 
 
 class FifoBells(BellPlace):
-    shared = True
-
     def __init__(self, directory: Path, clock: Clock) -> None:
         self.directory = directory
         self._clock = clock

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -20,9 +19,10 @@ import pytest
 
 import cassq
 from cassq.errors import ClaimLostError
+from cassq.history import HOUR_MS
 from tests.faults.test_interrupt import Interruption, is_lost_in
-from tests.integration.deadlines import eventually, joined
-from tests.integration.stage import LateClock, client_on, drain
+from tests.integration.deadlines import eventually, in_threads
+from tests.integration.stage import LaterClock, client_on, drain
 
 Act = Callable[[], object]
 
@@ -116,7 +116,7 @@ class Scene:
     def goes_on(self, moment: Moment) -> None:
         """In another thread."""
 
-        def work() -> None:
+        def work(_: int) -> None:
             self.reopen()
             self.pushed.add(self.pusher.push(b"after"))
             messages = self.take(self.popper, 3)
@@ -126,12 +126,13 @@ class Scene:
                 return  # what was interrupted has given them back
             self.acked |= {message.id for message in messages}
 
-        in_a_thread(f"a push and a pop after an interrupt at {moment.place}", work)
+        what = f"a push and a pop after an interrupt at {moment.place}"
+        in_threads(1, work, what=what)
 
     def ends(self) -> None:
         """Close; all that was pushed is there, be it when claims that nobody knows of are over."""
-        in_a_thread("closing", self.client.close)
-        client = client_on(self._directory, clock=LateClock())
+        in_threads(1, lambda _: self.client.close(), what="closing")
+        client = client_on(self._directory, clock=LaterClock(HOUR_MS))
         try:
             queue = client.queue("jobs")
             popper = queue.popper()
@@ -148,23 +149,6 @@ class Scene:
             assert audit.balanced
         finally:
             client.close()
-
-
-def in_a_thread(what: str, act: Callable[[], object]) -> None:
-    """Have another thread do it, which fails if that does not end."""
-    failures: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            act()
-        except BaseException as exc:
-            failures.append(exc)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    joined(what, thread, seconds=30)
-    if failures:
-        raise AssertionError(what) from failures[0]
 
 
 # --- what is interrupted -----------------------------------------------------------------------
@@ -294,6 +278,7 @@ def test_wherever_a_call_is_interrupted_all_threads_go_on(
         moment, act = Moment(number), call(scene)
         moment.interrupts(act)
         if call.__name__.startswith("close"):
-            in_a_thread(f"closing again after an interrupt at {moment.place}", act)
+            what = f"closing again after an interrupt at {moment.place}"
+            in_threads(1, lambda _, act=act: act(), what=what)
         scene.goes_on(moment)
     scene.ends()

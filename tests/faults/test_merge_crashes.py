@@ -10,25 +10,12 @@ from typing import Any
 import pytest
 
 import cassq
-from cassq.clock import SystemClock
 from tests.faults.actors import Act
-from tests.integration.stage import Connect, client_on, drain, numbers, payloads, reap
+from tests.integration.stage import Connect, LaterClock, client_on, drain, numbers, payloads, reap
 from tests.integration.test_merging import DEAD, letters_of_jobs
 
 LETTERS = 12
 STEPS_MAX = 60
-
-
-class LaterClock(SystemClock):
-    """A minute later, and `later_ms` more: whatever somebody held is anybody's now."""
-
-    later_ms = 0
-
-    def boot_ms(self) -> int:
-        return super().boot_ms() + 60_000 + self.later_ms
-
-    def wall_ms(self) -> int:
-        return super().wall_ms() + 60_000 + self.later_ms
 
 
 def deaths_of(act: Act, tmp_path: Path, set_up: Any, where: dict[str, Any]) -> Iterator[Path]:

@@ -23,18 +23,11 @@ import pytest
 import cassq
 from cassq.errors import ClosedError, InterruptedCallError
 from cassq.extents.disk import Disk
+from cassq.history import HOUR_MS
 from tests.faults.actors import Act
 from tests.faults.test_interrupt import Interruption, is_lost_in
 from tests.integration.deadlines import eventually, joined
-from tests.integration.stage import (
-    Connect,
-    LateClock,
-    client_on,
-    drain,
-    numbers,
-    payloads,
-    push,
-)
+from tests.integration.stage import Connect, LaterClock, client_on, drain, numbers, payloads, push
 
 SIGNALS = 500
 
@@ -433,7 +426,7 @@ def test_signals_at_random_moments_leave_everything_in_order(
     assert storm.refused > 0
     broken = [record for record in caplog.records if record.exc_info]
     assert broken == []
-    late = client_on(directory, clock=LateClock())
+    late = client_on(directory, clock=LaterClock(HOUR_MS))
     queue = late.queue("jobs")
     popper = queue.popper()
 

@@ -11,8 +11,7 @@ import pytest
 import cassq
 from cassq.staging import DRIVER_LEASE_MS
 from tests.faults.actors import Act
-from tests.faults.test_merge_crashes import LaterClock
-from tests.integration.stage import client_on, drain, extents, payloads, reap
+from tests.integration.stage import LaterClock, client_on, drain, extents, payloads, reap
 
 WRITTEN = Counter([b"0:0", b"0:1", b"1:0", b"1:1"])
 STEPS_MAX = 60
@@ -70,7 +69,7 @@ def test_of_a_write_that_died_anywhere_nothing_is_left_after_the_lease(
         with client_on(directory, clock=clock) as client:
             drain(client.queue("jobs").popper())
             reap(client)
-            clock.later_ms = DRIVER_LEASE_MS
+            clock.later_ms += DRIVER_LEASE_MS
             reap(client)
             reap(client)
             assert client.ports.catalog.writes() == []

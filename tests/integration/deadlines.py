@@ -36,7 +36,9 @@ def ticks(ms: int) -> None:
     eventually("time passes", lambda: clock.wall_ms() >= start_ms + ms)
 
 
-def in_threads(count: int, work: Callable[[int], None]) -> None:
+def in_threads(
+    count: int, work: Callable[[int], object], *, what: str = "a thread of this test"
+) -> None:
     """Run `work(0..count)` in as many threads; the first error of theirs is raised here."""
     errors: list[BaseException] = []
 
@@ -52,8 +54,9 @@ def in_threads(count: int, work: Callable[[int], None]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        joined("a thread of this test", thread)
+        joined(what, thread)
     if errors:
+        errors[0].add_note(what)
         raise errors[0]
 
 

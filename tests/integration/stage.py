@@ -16,7 +16,7 @@ from cassq.doorbell import FifoDoorbell
 from cassq.embedded import BELLS, CATALOG, PIPES, Embedded
 from cassq.extents.disk import Disk
 from cassq.extents.files import FilesStore
-from cassq.history import HOUR_MS
+from cassq.history import HOUR_MS, MINUTE_MS
 from cassq.ids import Ids
 from cassq.locks.lease import LeaseLocker
 from cassq.messages import Message
@@ -57,14 +57,18 @@ def queue(client: cassq.Client) -> cassq.Queue:
     return client.create_queue("jobs")
 
 
-class LateClock(SystemClock):
-    """The time in an hour: on it the claims of those that are gone are over."""
+class LaterClock(SystemClock):
+    """The time in `later_ms`, by default a minute: whatever somebody held is anybody's then."""
+
+    def __init__(self, later_ms: int = MINUTE_MS) -> None:
+        super().__init__()
+        self.later_ms = later_ms
 
     def boot_ms(self) -> int:
-        return super().boot_ms() + HOUR_MS
+        return super().boot_ms() + self.later_ms
 
     def wall_ms(self) -> int:
-        return super().wall_ms() + HOUR_MS
+        return super().wall_ms() + self.later_ms
 
 
 def client_on(
