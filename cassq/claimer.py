@@ -33,6 +33,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 DUE_LISTED = 256
 GRAIN_MS = 2
 BURIED_AT_ONCE = 32  # dead letters: each costs a few syncs
+PATIENCE_MS = 1000  # pipes that cannot be read are tried one after another for so long
 LOOK_MS = 40  # how often what came back is looked for while there is something new
 
 
@@ -96,7 +97,9 @@ class Claimer:
         self.window.away = None
         fresh = self.window.is_stale() and self._refresh(old_ms=REFRESH_MS)
         due = self._due_now(forced=self.timers.has_news())
+        begun_ms = self._ports.clock.boot_ms()
         while True:
+            out = self.window.left_alone()
             for view in self.window.candidates():
                 line = self._in_line(due, view) if due else []
                 found = self._claim_both(line, view, limit, holder)
@@ -106,6 +109,8 @@ class Claimer:
                 if self._queue().policy.strict and self._is_unacked(view):
                     break  # nothing passes it: not what was merged back, either
             else:
+                if not self.window.left_alone() <= out and self._has_patience(begun_ms):
+                    continue  # behind those that cannot be read there may be some that can
                 if not fresh:
                     fresh = self._refresh()
                     due = self._due_now(forced=True)
@@ -118,6 +123,9 @@ class Claimer:
             if not back and self.window.away is not None:
                 raise self.window.away
             return back
+
+    def _has_patience(self, begun_ms: int) -> bool:
+        return self._ports.clock.boot_ms() - begun_ms < PATIENCE_MS
 
     def _refresh(self, *, old_ms: int = 0) -> bool:
         self.timers.refresh(old_ms=old_ms)

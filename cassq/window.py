@@ -24,8 +24,10 @@ from cassq.sealing import live_pipe
 from cassq.sharing import answered
 
 REFRESH_MS = 1000
-# A pipe that cannot be reached is left alone for so long.
+# A pipe that cannot be reached is left alone for so long; each time it is tried in vain for twice
+# as long, up to this: many of them, each waited for, shall not keep a popper from the others.
 AWAY_MS = 1000
+AWAY_MAX_MS = 8000
 # So long after a pipe could not be read it is tried again: somebody may have mended it.
 BROKEN_AGAIN_MS = 5000
 LISTED_MIN = 64
@@ -109,9 +111,9 @@ class Window:
         self.broken: dict[str, CassqError] = {}
         self.untold: list[CassqError] = []
         self._again_ms: dict[str, int] = {}
-        # Those that cannot be reached at the moment: until when they are left alone. away: the
-        # last of them that was found so.
-        self._away: dict[str, int] = {}
+        # Those that could not be reached when last tried: until when they are left alone, and for
+        # how long they are. away: the last of them that was found so.
+        self._away: dict[str, tuple[int, int]] = {}
         self.away: ExtentUnavailableError | None = None
 
     def refresh(self, *, old_ms: int = 0) -> bool:
@@ -226,6 +228,7 @@ class Window:
     def claimed(self, view: View) -> None:
         """It had its turn in this round."""
         self._round.discard(view.row.id)
+        self._away.pop(view.row.id, None)
         if view.row.id in self.broken:
             self.broken.pop(view.row.id)
             self._again_ms.pop(view.row.id, None)
@@ -255,15 +258,22 @@ class Window:
         what happened where none may pass it."""
         if self._in_order:
             raise exc
-        self._away[pipe_id] = self._ports.clock.boot_ms() + AWAY_MS
+        now_ms = self._ports.clock.boot_ms()
+        lately = {
+            left: (until_ms, left_ms)
+            for left, (until_ms, left_ms) in self._away.items()
+            if until_ms > now_ms - AWAY_MAX_MS
+        }
+        left_ms = min(2 * lately.get(pipe_id, (0, AWAY_MS // 2))[1], AWAY_MAX_MS)
+        self._away = {**lately, pipe_id: (now_ms + left_ms, left_ms)}
         self.away = exc
 
     def left_alone(self) -> set[str]:
         """The pipes that could not be reached a moment ago, or not be read."""
         now_ms = self._ports.clock.boot_ms()
-        self._away = {pipe_id: ms for pipe_id, ms in self._away.items() if ms > now_ms}
+        away = (pipe_id for pipe_id, (until_ms, _) in self._away.items() if until_ms > now_ms)
         broken = (pipe_id for pipe_id in self.broken if self._again_ms.get(pipe_id, 0) > now_ms)
-        return {*self._away, *broken}
+        return {*away, *broken}
 
     def follows(self, view: View) -> bool:
         """Whether the group has acked all of the pipe before this one (strict queues)."""
@@ -308,9 +318,12 @@ class Window:
         """Whether a known open pipe grew past what is known to be claimed. Memory reads only; on
         networked stores one round of reads."""
         known: list[tuple[ExtentReader, int]] = []
+        now_ms = self._ports.clock.boot_ms()
         for view in list(self._views.values()):
             reader, cursor = view.reader, view.cursor  # another thread may be at the view
-            if reader is None or cursor is None or view.row.id in self._away:
+            if reader is None or cursor is None:
+                continue
+            if self._away.get(view.row.id, (0, 0))[0] > now_ms:
                 continue
             if view.row.end is None:
                 known.append((reader, cursor.chain.seq))

@@ -39,7 +39,7 @@ def pipes_on_both(queue: cassq.Queue, place: SidecarPlace) -> dict[str, list[byt
     """Push to pipes until each sidecar has one at least; the payloads by sidecar."""
     found: dict[str, list[bytes]] = {}
     while len(found) < 2:
-        payload = b"message %d" % sum(map(len, found.values()))
+        payload = b"message %03d" % sum(map(len, found.values()))
         with queue.pusher() as pusher:
             pipe_id = pusher.push(payload).partition(":")[0]
         (placement,) = place.catalog.placements_of([pipe_id])
@@ -79,6 +79,38 @@ def test_pipes_that_cannot_be_reached_do_not_hide_the_others(
         gone.down = False
         clock.advance(70)
         assert sorted(all_popped(popper)) == sorted(payloads[gone.name])
+
+
+def test_pipes_that_cannot_be_reached_do_not_fill_the_window(
+    place: SidecarPlace, client: cassq.Client, clock: ManualClock
+) -> None:
+    queue = client.create_queue("q", max_pop_width=1)
+    payloads = pipes_on_both(queue, place)
+    gone = next(s for s in place.sidecars if b"message 000" in payloads[s.name])
+    there = next(s for s in place.sidecars if s is not gone)
+    with queue.popper() as popper:
+        gone.down = True
+        assert [m.payload for m in popper.pop(100)] == payloads[there.name][:1]
+
+
+def test_a_pipe_tried_in_vain_is_left_alone_for_ever_longer_up_to_eight_seconds(
+    place: SidecarPlace, client: cassq.Client, clock: ManualClock
+) -> None:
+    queue = client.create_queue("q")
+    with queue.pusher() as pusher:
+        pusher.push(b"alone")
+    for sidecar in place.sidecars:
+        sidecar.down = True
+    with queue.popper() as popper:
+        for seconds in (1, 2, 4, 8, 8):
+            with pytest.raises(BackendUnavailableError, match="no replica"):
+                popper.pop()
+            clock.advance(seconds - 0.001)
+            assert popper.pop() == []
+            clock.advance(0.001)
+        for sidecar in place.sidecars:
+            sidecar.down = False
+        assert [m.payload for m in popper.pop()] == [b"alone"]
 
 
 @pytest.mark.parametrize("away", [0, 1])
