@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from cassq.catalog.sidecar_rows import Placement, SidecarRow
+from cassq.base.clock import SystemClock
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.clock import SystemClock
+from cassq.model.sidecar_rows import Placement, SidecarRow
 
 CATALOG = "catalog.sqlite"
 

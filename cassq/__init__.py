@@ -24,26 +24,26 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from cassq import errors
-    from cassq.client import Client
-    from cassq.connecting import connect
+    from cassq.client.client import Client
+    from cassq.client.connecting import connect
+    from cassq.client.queue import Group, Queue
     from cassq.errors import CassqError
-    from cassq.messages import Message, MessageId, MessageIds, Messages
+    from cassq.message.messages import Message, MessageId, MessageIds, Messages
     from cassq.popper import Popper
-    from cassq.pusher import Pusher
-    from cassq.queue import Group, Queue
+    from cassq.producer.pusher import Pusher
 
 _HOMES = {
     "CassqError": "cassq.errors",
-    "Client": "cassq.client",
-    "Group": "cassq.queue",
-    "Message": "cassq.messages",
-    "MessageId": "cassq.messages",
-    "MessageIds": "cassq.messages",
-    "Messages": "cassq.messages",
+    "Client": "cassq.client.client",
+    "Group": "cassq.client.queue",
+    "Message": "cassq.message.messages",
+    "MessageId": "cassq.message.messages",
+    "MessageIds": "cassq.message.messages",
+    "Messages": "cassq.message.messages",
     "Popper": "cassq.popper",
-    "Pusher": "cassq.pusher",
-    "Queue": "cassq.queue",
-    "connect": "cassq.connecting",
+    "Pusher": "cassq.producer.pusher",
+    "Queue": "cassq.client.queue",
+    "connect": "cassq.client.connecting",
 }
 
 __all__ = [

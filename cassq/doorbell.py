@@ -18,8 +18,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from cassq.clock import Clock, Nudge, Stopwatch
-from cassq.os_errors import translated
+from cassq.base.clock import Clock, Nudge, Stopwatch
+from cassq.base.os_errors import translated
 
 SLOTS = 256
 _PAGE = 4096

@@ -1,9 +1,9 @@
 """Pipes: how one is opened, appended to, rolled and sealed.
 
 `Appender` is a pusher's core: it owns one open pipe at a time and turns batches of messages into
-frames in it. It has no threads and no locks: `cassq.pusher` serialises its callers.
+frames in it. It has no threads and no locks: `cassq.producer.pusher` serialises its callers.
 
-It seals as everybody does (`cassq.sealing`).
+It seals as everybody does (`cassq.lifecycle.sealing`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from cassq.batches import Intend, Messages, Receipt
-from cassq.catalog.rows import PipeRow, PipeState, QueueRow
+from cassq.base.push_pace import PushPace
+from cassq.base.tallies import Tally
 from cassq.errors import (
     BackendError,
     BackendTimeoutError,
@@ -26,13 +26,13 @@ from cassq.errors import (
     is_outage,
 )
 from cassq.extents.port import ExtentMissingError, ExtentWriter
-from cassq.frames import Place, pipe_key
-from cassq.lanes import lane_start_ms
-from cassq.ports import Ports
-from cassq.push_pace import PushPace
-from cassq.queues import QueuePolicy
-from cassq.sealing import STRAY_MS, seal_pipe
-from cassq.tallies import Tally
+from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.sealing import STRAY_MS, seal_pipe
+from cassq.message.batches import Intend, Messages, Receipt
+from cassq.message.frames import Place, pipe_key
+from cassq.model.lanes import lane_start_ms
+from cassq.model.queues import QueuePolicy
+from cassq.model.rows import PipeRow, PipeState, QueueRow
 
 logger: logging.Logger = logging.getLogger("cassq")
 

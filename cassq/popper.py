@@ -10,7 +10,8 @@ Invariants:
 3. On exclusive groups nothing is handed out while anything is unacked, and acks are written at
    once, on the condition that the pipe is still ours.
 4. No call is entered by a thread that is inside another one, as a signal's handler would
-   (`cassq.ports.Life`): `stop` takes no lock, `close` waits for the call that was interrupted.
+   (`cassq.lifecycle.ports.Life`): `stop` takes no lock, `close` waits for the call that was
+   interrupted.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from cassq.arguments import (
+from cassq.base.arguments import (
     check_count,
     check_seconds,
     error_text,
     milliseconds,
     refuse_pickling,
 )
-from cassq.catalog.rows import GroupRow, QueueRow
-from cassq.claimer import Claimer
+from cassq.base.tallies import Tally
+from cassq.consumer.claimer import Claimer
+from cassq.consumer.holdings import Back, Holding, by_holding, holding_of
+from cassq.consumer.settling import Settler
 from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell
 from cassq.errors import ClaimLostError, ClosedError, GroupNotFoundError, QueueNotFoundError
-from cassq.holdings import Back, Holding, by_holding, holding_of
-from cassq.messages import Error, Message, Messages, Run
-from cassq.ports import Ports, operation
-from cassq.ranges import RangeSet
-from cassq.retries import Bury
-from cassq.settling import Settler
-from cassq.tallies import Tally
+from cassq.lifecycle.ports import Ports, operation
+from cassq.lifecycle.retries import Bury
+from cassq.message.messages import Error, Message, Messages, Run
+from cassq.message.ranges import RangeSet
+from cassq.model.rows import GroupRow, QueueRow
 
 logger = logging.getLogger("cassq")
 
@@ -203,7 +204,7 @@ class Popper:
     def __iter__(self) -> Iterator[Message]:
         """Messages one by one, for ever: waits when there are none, ends when the popper is
         stopped or closed. Claims ahead what it does in a tenth of a second; more where claims take
-        long (see `cassq.pace`)."""
+        long (see `cassq.consumer.pace`)."""
         thread = threading.current_thread()
         while not (self._stopping or self._closed):
             try:

@@ -1,7 +1,7 @@
 """The settings of queues and groups as arguments, and words that others take, for type checkers.
 
-What they mean, and their defaults, is in `cassq.queues`; a test holds both to the same names and
-types. A sequence is taken where a tuple is kept.
+What they mean, and their defaults, is in `cassq.model.queues`; a test holds both to the same names
+and types. A sequence is taken where a tuple is kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Step = Literal["minute", "hour", "day"]
 
 
 class QueueSettings(TypedDict, total=False):
-    """The fields of `cassq.queues.QueuePolicy`, times in seconds."""
+    """The fields of `cassq.model.queues.QueuePolicy`, times in seconds."""
 
     consistency: Consistency
     claim_timeout: float
@@ -56,7 +56,8 @@ class QueueSettings(TypedDict, total=False):
 
 
 class GroupSettings(TypedDict, total=False):
-    """The fields of `cassq.queues.GroupPolicy`, times in seconds; None takes the queue's value."""
+    """The fields of `cassq.model.queues.GroupPolicy`, times in seconds; None takes the queue's
+    value."""
 
     exclusive: bool
     claim_timeout: float | None

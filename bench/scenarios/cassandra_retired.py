@@ -15,7 +15,7 @@ from bench.peers.cassq import as_cassq
 from bench.plan import Plan
 from bench.scenarios.cassandra import OWN
 from bench.scenarios.scenario import Case, Column, Scenario
-from cassq.catalog.cassandra.pipe_lists import (
+from cassq.catalog.cassandra.pipes.pipe_lists import (
     DAY_US,
     DROP_ENTRY,
     NOTE_ENTRY,

@@ -16,9 +16,9 @@ from bench.children import Figures, Gate, Job, Seat, run
 from bench.figures import rate
 from bench.plan import Plan
 from bench.scenarios.scenario import Case, Column, Scenario
-from cassq.extents.engine import Replica
-from cassq.extents.rocksdb.engine import RocksEngine
-from cassq.extents.rocksdb.options import Tuning, options, takes_direct_io
+from cassq.sidecar.engine.port import Replica
+from cassq.sidecar.engine.rocksdb.engine import RocksEngine
+from cassq.sidecar.engine.rocksdb.options import Tuning, options, takes_direct_io
 
 SECONDS_MAX = 900.0
 GROUP = 4  # frames a sync

@@ -27,7 +27,7 @@ from bench.scenarios.sidecars import OWN
 from bench.servers.server import accepts
 from bench.servers.sidecars import SidecarFourServer, zone_of
 from bench.sightings import Sightings
-from cassq.catalog.sidecar_rows import SidecarRow
+from cassq.model.sidecar_rows import SidecarRow
 
 SECONDS_MAX = 900.0
 # Waiting for anything of this takes no longer, or has failed.

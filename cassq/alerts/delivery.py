@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 from cassq.alerts.events import CONTENT_TYPE, STATES, encoded
 from cassq.alerts.incidents import RECOVERED, Notice, Outcome
 from cassq.alerts.targets import Target
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
 from cassq.version import __version__
 
 logger: logging.Logger = logging.getLogger("cassq")

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from cassq.alerts.rules import Finding, Snapshot, found_in
-from cassq.catalog.rows import Incident
+from cassq.model.rows import Incident
 
 EPISODES_MAX = 20
 KEPT_MS = 7 * 86_400_000

@@ -19,10 +19,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cassq.importance import NORMAL
+from cassq.inspect.stats import GroupStats
+from cassq.message.importance import NORMAL
+from cassq.model.queues import QueuePolicy, is_dead_letter_name
 from cassq.plurals import counted
-from cassq.queues import QueuePolicy, is_dead_letter_name
-from cassq.stats import GroupStats
 
 KINDS = (
     *("no_consumer", "oldest_age", "dead_growth", "stalled", "lost", "failed"),

@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import Any
 
 from cassq.alerts.rules import Finding
-from cassq.catalog.sidecar_rows import SidecarRow, SidecarState
-from cassq.extents.fleet import Fleet
-from cassq.importance import NORMAL
-from cassq.rounds import Round
+from cassq.extents.replicas.fleet import Fleet
+from cassq.inspect.rounds import Round
+from cassq.message.importance import NORMAL
+from cassq.model.sidecar_rows import SidecarRow, SidecarState
 
 UNREACHABLE_SECONDS = 60
 ALL = "sidecars"  # stands for all of them

@@ -14,15 +14,15 @@ from cassq.alerts.incidents import Notice, Outcome, Step, View, dump, load, plan
 from cassq.alerts.rules import GROWTH_SECONDS, Finding, Snapshot
 from cassq.alerts.sidecars import sidecar_findings
 from cassq.alerts.targets import Target
-from cassq.catalog.rows import GroupRow, Incident, QueueRow, Sample
-from cassq.damage import NOTED_MS
 from cassq.errors import CassqError
-from cassq.importance import importance_of
-from cassq.peeking import unfinished_headers
-from cassq.ports import Ports
-from cassq.queues import dead_letter_name, is_dead_letter_name, origin_of
-from cassq.rounds import last_round
-from cassq.stats import GroupStats, queue_stats
+from cassq.inspect.peeking import unfinished_headers
+from cassq.inspect.rounds import last_round
+from cassq.inspect.stats import GroupStats, queue_stats
+from cassq.lifecycle.damage import NOTED_MS
+from cassq.lifecycle.ports import Ports
+from cassq.message.importance import importance_of
+from cassq.model.queues import dead_letter_name, is_dead_letter_name, origin_of
+from cassq.model.rows import GroupRow, Incident, QueueRow, Sample
 
 logger: logging.Logger = logging.getLogger("cassq")
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import Claim, Cursor
 from cassq.errors import CorruptionError
+from cassq.model.rows import Claim, Cursor
 
 LOOKS_MAX = 8
 

@@ -1,4 +1,4 @@
-"""The Catalog port: where everything but payloads lives. `cassq.catalog.rows` has its rows.
+"""The Catalog port: where everything but payloads lives. `cassq.model.rows` has its rows.
 
 Every verb is one conditional write or one bounded read. A conditional write answers whether it
 took effect; one whose outcome the backend cannot tell raises BackendError with
@@ -11,7 +11,11 @@ from __future__ import annotations
 import abc
 from collections.abc import Collection, Mapping, Sequence
 
-from cassq.catalog.rows import (
+from cassq.catalog.sidecar_port import SidecarPort
+from cassq.catalog.write_port import WritePort
+from cassq.message.frames import Place
+from cassq.model.queues import GroupPolicy, QueuePolicy
+from cassq.model.rows import (
     Claim,
     Cursor,
     Dedup,
@@ -27,10 +31,6 @@ from cassq.catalog.rows import (
     RetiredSum,
     Sample,
 )
-from cassq.catalog.sidecar_port import SidecarPort
-from cassq.catalog.write_port import WritePort
-from cassq.frames import Place
-from cassq.queues import GroupPolicy, QueuePolicy
 
 
 class Catalog(WritePort, SidecarPort):

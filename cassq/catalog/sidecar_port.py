@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator, Sequence
 
-from cassq.catalog.sidecar_rows import Placement, SidecarRow, SidecarState
+from cassq.model.sidecar_rows import Placement, SidecarRow, SidecarState
 
 
 class SidecarPort(abc.ABC):

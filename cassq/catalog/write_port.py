@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Collection, Sequence
 
-from cassq.catalog.rows import Driver, WriteRow
+from cassq.model.rows import Driver, WriteRow
 
 
 class WritePort(abc.ABC):
@@ -18,7 +18,7 @@ class WritePort(abc.ABC):
 
     @abc.abstractmethod
     def begin_write(self, wanted: WriteRow) -> WriteRow | None:
-        """Open a write durably, or join it, as `cassq.catalog.rows.begun` says; the row that is
+        """Open a write durably, or join it, as `cassq.model.rows.begun` says; the row that is
         there now. None when the queue is no more. epoch and state of `wanted` mean nothing."""
 
     @abc.abstractmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from cassq.cli import output
+from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb
 from cassq.errors import BrokenInvariantError
 

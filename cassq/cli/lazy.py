@@ -11,8 +11,8 @@ from click.shell_completion import CompletionItem
 
 
 class LazyGroup(click.Group):
-    """commands_later: name → (the module of `cassq.cli` that defines it by that name, what a list
-    of commands says of it)."""
+    """commands_later: name → (the module below `cassq.cli` that defines it by that name, what a
+    list of commands says of it)."""
 
     def __init__(
         self, *args: Any, commands_later: Mapping[str, tuple[str, str]], **attributes: Any

@@ -20,23 +20,23 @@ NAME = "cassq"
 # A command is one line here: its name, the file of this folder that defines it by that name, and
 # what the list of commands says of it.
 COMMANDS = {
-    "audit": ("audit", "Prove that no message is lost or was invented."),
+    "audit": ("ops.audit", "Prove that no message is lost or was invented."),
     "completion": ("completion", "Write a shell's completion script."),
-    "dead": ("dead", "List, look at, merge, purge, export and import dead letters."),
-    "explain": ("explain", "Tell where a message is, and what happens to it next."),
-    "group": ("group", "Make, list, change and delete consumer groups."),
-    "peek": ("peek", "Look at messages, with no effect on them."),
-    "pipe": ("pipe", "List the pipes of a queue, look for damage, and go on behind it."),
-    "pop": ("pop", "Pop messages and write them to standard output."),
-    "push": ("push", "Push lines, or whole files, as messages."),
-    "queue": ("queue", "Make, list, show, change, pause, drain, purge and delete queues."),
-    "reap": ("reap", "Do what stopped clients left over, once or as a daemon."),
-    "rollback": ("reap", "Give back what poppers have kept for too long."),
-    "schema": ("schema", "Make, upgrade and look at the tables of a Cassandra keyspace."),
-    "sidecar": ("sidecar", "Run a storage sidecar, and look after those there are."),
-    "spark": ("spark", "Run jobs on whole queues by Spark."),
-    "spill": ("spill", "Look at a local spool, and forward what is in it."),
-    "stats": ("stats", "Show how many messages are in which state."),
+    "dead": ("queues.dead", "List, look at, merge, purge, export and import dead letters."),
+    "explain": ("queues.explain", "Tell where a message is, and what happens to it next."),
+    "group": ("queues.group", "Make, list, change and delete consumer groups."),
+    "peek": ("queues.peek", "Look at messages, with no effect on them."),
+    "pipe": ("queues.pipe", "List the pipes of a queue, look for damage, and go on behind it."),
+    "pop": ("queues.pop", "Pop messages and write them to standard output."),
+    "push": ("queues.push", "Push lines, or whole files, as messages."),
+    "queue": ("queues.queue", "Make, list, show, change, pause, drain, purge and delete queues."),
+    "reap": ("ops.reap", "Do what stopped clients left over, once or as a daemon."),
+    "rollback": ("ops.reap", "Give back what poppers have kept for too long."),
+    "schema": ("ops.schema", "Make, upgrade and look at the tables of a Cassandra keyspace."),
+    "sidecar": ("ops.sidecar", "Run a storage sidecar, and look after those there are."),
+    "spark": ("spark.commands", "Run jobs on whole queues by Spark."),
+    "spill": ("ops.spill", "Look at a local spool, and forward what is in it."),
+    "stats": ("ops.stats", "Show how many messages are in which state."),
     "version": ("version", "Show the versions of cassq and of Python."),
 }
 
@@ -92,7 +92,7 @@ def _log_to_stderr() -> None:
 
 
 def _interrupted(*, as_json: bool) -> int:
-    from cassq.cli import output
+    from cassq.cli.ui import output
 
     output.error(interrupts.MESSAGE, as_json=as_json, kind=KeyboardInterrupt.__name__)
     return interrupts.EXIT_CODE
@@ -100,7 +100,7 @@ def _interrupted(*, as_json: bool) -> int:
 
 def told(exc: CassqError | click.ClickException | OSError, *, as_json: bool) -> int:
     """Write an error to standard error; the exit code that goes with it."""
-    from cassq.cli import output
+    from cassq.cli.ui import output
 
     kind = type(exc).__name__
     match exc:

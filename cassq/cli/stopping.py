@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from cassq.clock import Stopwatch, wait_event
+from cassq.base.clock import Stopwatch, wait_event
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -15,7 +15,7 @@ from cassq.cli import interrupts
 from cassq.errors import CassqError, UsageError
 
 if TYPE_CHECKING:
-    from cassq.client import Client
+    from cassq.client.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,13 +35,13 @@ class Invocation:
 
     def connect(self) -> Client:
         """The queues that are there."""
-        from cassq.connecting import connect
+        from cassq.client.connecting import connect
 
         return connect(self.url, create=False)
 
     def connect_or_create(self) -> Client:
         """The queues, in a place that is made if it is not there."""
-        from cassq.connecting import connect
+        from cassq.client.connecting import connect
 
         return connect(self.url)
 
@@ -100,7 +100,7 @@ class Verb(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         if self.connects:  # most of what takes time to load, while Ctrl-C ends it at once
-            import_module("cassq.connecting")
+            import_module("cassq.client.connecting")
         interrupts.disarm()
         return super().invoke(ctx)
 

@@ -6,7 +6,7 @@ import platform
 
 import click
 
-from cassq.cli import output
+from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb
 from cassq.version import __version__
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from cassq.frames import Frame
+from cassq.message.frames import Frame
 
 KEPT_BYTES_MAX = 8 * 1024 * 1024
 

@@ -16,9 +16,9 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from cassq.errors import BackendError, BackendUnavailableError
-from cassq.extents.upkeep import Upkeep
-from cassq.frames import COUNT_MAX, Frame, Place
-from cassq.ranges import RangeSet
+from cassq.extents.replicas.upkeep import Upkeep
+from cassq.message.frames import COUNT_MAX, Frame, Place
+from cassq.message.ranges import RangeSet
 
 
 class ExtentMissingError(BackendError):

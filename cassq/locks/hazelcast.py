@@ -34,7 +34,7 @@ from hazelcast.config import ReconnectMode
 from hazelcast.errors import HazelcastError, IllegalMonitorStateError, LockOwnershipLostError
 from hazelcast.lifecycle import LifecycleState
 
-from cassq.clock import Clock, Stopwatch, wait_event
+from cassq.base.clock import Clock, Stopwatch, wait_event
 from cassq.errors import BackendUnavailableError, ConfigError
 from cassq.locks.address import LockAddress, parse
 from cassq.locks.owner import OwnerThread

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from itertools import count
 
-from cassq.clock import Stopwatch, wait_event
+from cassq.base.clock import Stopwatch, wait_event
 from cassq.locks.port import Lock, Locker
 
 # Who waits asks again after pauses that double up to this: nobody tells a release to another

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from cassq.clock import Clock
+from cassq.base.clock import Clock
 from cassq.locks.held import TimedLocker
 
 

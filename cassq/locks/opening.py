@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cassq import extras
-from cassq.clock import Clock
+from cassq.base import extras
+from cassq.base.clock import Clock
 from cassq.errors import ConfigError
 from cassq.locks.port import Locker
 from cassq.locks.tokens import NextToken

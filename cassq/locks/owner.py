@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from cassq.clock import wait_event
+from cassq.base.clock import wait_event
 
 
 class OwnerThread:

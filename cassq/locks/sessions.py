@@ -18,7 +18,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from cassq.clock import Clock
+from cassq.base.clock import Clock
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError, ClosedError
 from cassq.locks.port import Lock, Locker
 

@@ -41,7 +41,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.serialization import Create2
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
-from cassq.clock import Clock, Stopwatch, wait_event
+from cassq.base.clock import Clock, Stopwatch, wait_event
 from cassq.errors import BackendUnavailableError, ConfigError
 from cassq.locks.address import LockAddress, parse
 from cassq.locks.sessions import Grip, Session, SessionLocker

@@ -28,9 +28,10 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from cassq.alerts.targets import Target
-from cassq.catalog.rows import QueueRow, WriteState
 from cassq.errors import UsageError
-from cassq.ports import Ports
+from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.retries import Bury
+from cassq.model.rows import QueueRow, WriteState
 from cassq.reaper.actions import DONE, FAILED, PLANNED, VOID, Action, Pass, Scope
 from cassq.reaper.alert import Alert
 from cassq.reaper.expire import Expire
@@ -43,7 +44,6 @@ from cassq.reaper.scale import Scale
 from cassq.reaper.seal import Seal
 from cassq.reaper.sweep import Sweep
 from cassq.reaper.unstage import Unstage, known_drivers
-from cassq.retries import Bury
 
 __all__ = ["DONE", "FAILED", "PLANNED", "VOID", "Action", "Reaper"]
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
-from cassq.catalog.rows import QueueRow
 from cassq.errors import BackendError, CassqError, CorruptionError
-from cassq.ports import Ports
+from cassq.lifecycle.ports import Ports
+from cassq.model.rows import QueueRow
 
 logger: logging.Logger = logging.getLogger("cassq")
 

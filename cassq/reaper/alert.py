@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from cassq.alerts import watch
 from cassq.alerts.incidents import load
 from cassq.alerts.targets import Target
-from cassq.catalog.rows import QueueRow
-from cassq.ports import Ports
-from cassq.queues import is_dead_letter_name, origin_of
+from cassq.lifecycle.ports import Ports
+from cassq.model.queues import is_dead_letter_name, origin_of
+from cassq.model.rows import QueueRow
 from cassq.reaper.actions import Action, Pass, Scope
 
 _AT_ONCE = 50

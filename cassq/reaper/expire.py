@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cassq.catalog.rows import PipeRow, QueueRow
-from cassq.dedup import forget
-from cassq.expiry import expire, plan_expiry
-from cassq.limits import trim
-from cassq.ports import Ports
+from cassq.lifecycle.expiry import expire, plan_expiry
+from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.retries import Bury
+from cassq.model.rows import PipeRow, QueueRow
+from cassq.producer.dedup import forget
+from cassq.producer.limits import trim
 from cassq.reaper.actions import VOID, Action, PlannedPass, Scope
-from cassq.retries import Bury
 
 MESSAGES, OVERFLOW, DEDUP_IDS = "old messages", "messages past the limit", "old dedup ids"
 

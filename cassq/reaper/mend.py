@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cassq.catalog.rows import Cursor
-from cassq.mending import faults, mend
-from cassq.ports import Ports
+from cassq.lifecycle.mending import faults, mend
+from cassq.lifecycle.ports import Ports
+from cassq.model.rows import Cursor
 from cassq.reaper.actions import Action, PlannedPass, Scope
 
 # How often all queues are looked at by one reaper that goes on.

@@ -1,11 +1,10 @@
 """The repair pass: extents whose replicas were lost, or are damaged, are copied; see `Upkeep`.
 
-It decides by what sidecars say of themselves in the catalog: `cassq.extents.fleet` tells what a
-lost one is, and what an extent needs. Placements are looked through only when there is a reason,
-some at each pass, and sidecars asked whether they have what these say; damaged replicas are named
-by their sidecars. A copy counts from when it was
-verified and its placement changed, by compare-and-set; so several reapers may repair at once, and
-stop anywhere.
+It decides by what sidecars say of themselves in the catalog: `cassq.extents.replicas.fleet` tells
+what a lost one is, and what an extent needs. Placements are looked through only when there is a
+reason, some at each pass, and sidecars asked whether they have what these say; damaged replicas are
+named by their sidecars. A copy counts from when it was verified and its placement changed, by
+compare-and-set; so several reapers may repair at once, and stop anywhere.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
-from cassq.catalog.sidecar_rows import Placement, ReplicaAt, SidecarState
-from cassq.extents.fleet import Fleet, Need
-from cassq.extents.upkeep import Mended, Upkeep
-from cassq.ports import Ports
+from cassq.extents.replicas.fleet import Fleet, Need
+from cassq.extents.replicas.upkeep import Mended, Upkeep
+from cassq.inspect.rounds import Round
+from cassq.lifecycle.ports import Ports
+from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarState
 from cassq.reaper.actions import DONE, FAILED, VOID, Action, Pass, Scope
 from cassq.reaper.walk import PAGE, Walk
-from cassq.rounds import Round
 
 VERB = "repair"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from cassq.catalog.rows import PipeRow, PipeState, QueueRow
-from cassq.limits import keeps
+from cassq.model.rows import PipeRow, PipeState, QueueRow
 from cassq.plurals import counted
+from cassq.producer.limits import keeps
 from cassq.reaper.actions import DONE, Action, PlannedPass, Scope
 
 

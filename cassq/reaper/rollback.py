@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from cassq import claims
-from cassq.catalog.rows import Claim, ClaimState, GroupRow, QueueRow
-from cassq.health import Health, freed
-from cassq.ports import Ports
-from cassq.queues import Rules, rules_of
+from cassq.consumer.health import Health, freed
+from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.retries import Bury
+from cassq.model import claims
+from cassq.model.queues import Rules, rules_of
+from cassq.model.rows import Claim, ClaimState, GroupRow, QueueRow
 from cassq.reaper.actions import Action, PlannedPass, Scope
-from cassq.retries import Bury
 
 LISTED_MAX = 256
 

@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from cassq import history
-from cassq.catalog.rows import Sample
 from cassq.errors import BackendError, CorruptionError
-from cassq.history import EVERYTHING, MINUTE_MS
-from cassq.ports import Ports
+from cassq.inspect import history
+from cassq.inspect.history import EVERYTHING, MINUTE_MS
+from cassq.lifecycle.ports import Ports
+from cassq.model.rows import Sample
 from cassq.reaper.actions import DONE, FAILED, PLANNED, Action, Pass, Scope
 
 logger: logging.Logger = logging.getLogger("cassq")

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from cassq.catalog.rows import PipeRow, PipeState
-from cassq.ports import Ports
+from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.sealing import seal_pipe
+from cassq.model.rows import PipeRow, PipeState
 from cassq.reaper.actions import Action, PlannedPass, Scope
-from cassq.sealing import seal_pipe
 
 # Writers whose lease has not moved since the last look, of which so many are asked for in a pass.
 ASKED_MAX = 500

@@ -13,15 +13,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from cassq.catalog.rows import PipeRow, Sample
+from cassq.base.ids import made_at_ms
 from cassq.errors import CorruptionError
 from cassq.extents.port import ExtentInfo, ExtentMissingError
-from cassq.history import MINUTE_MS
-from cassq.ids import made_at_ms
+from cassq.inspect.history import MINUTE_MS
+from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.sealing import STRAY_MS
+from cassq.model.rows import PipeRow, Sample
 from cassq.plurals import counted
-from cassq.ports import Ports
 from cassq.reaper.actions import DONE, Action, PlannedPass, Scope
-from cassq.sealing import STRAY_MS
 
 LOOK_MS = 600_000
 # Under this subject it is noted when strays were looked for.

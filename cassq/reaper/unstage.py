@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from cassq.catalog.rows import Driver, WriteRow, WriteState
+from cassq.lifecycle.ports import Ports
+from cassq.model.rows import Driver, WriteRow, WriteState
 from cassq.plurals import counted
-from cassq.ports import Ports
+from cassq.producer.staging import DRIVER_LEASE_MS, abort
 from cassq.reaper.actions import DONE, Action, PlannedPass, Scope
-from cassq.staging import DRIVER_LEASE_MS, abort
 
 
 class Look(NamedTuple):

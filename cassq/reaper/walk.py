@@ -1,10 +1,11 @@
 """The walk: looks through the placements of all extents for those that need something.
 
 It is begun when there is a reason, goes on at each pass for some time, and ends with a round that
-is noted for all (`cassq.rounds`). Reasons are: sidecars are not what they were at the last round;
-that round left something; some could not be mended, and now others take extents; some were sealed
-since with fewer good replicas than they should have (`cassq.extents.shortages`); some were not
-sealed, or a sidecar drains and is not empty, and it is a minute ago; or it is an hour ago.
+is noted for all (`cassq.inspect.rounds`). Reasons are: sidecars are not what they were at the last
+round; that round left something; some could not be mended, and now others take extents; some were
+sealed since with fewer good replicas than they should have (`cassq.extents.replicas.shortages`);
+some were not sealed, or a sidecar drains and is not empty, and it is a minute ago; or it is an hour
+ago.
 
 What was found keeps none of them from being a reason but that the last round left something: it is
 found already, or is being mended by whoever made that round. What fails each time it is tried is
@@ -18,12 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from cassq.catalog.sidecar_rows import Placement, ReplicaAt
-from cassq.extents.fleet import Fleet, Need, Standing, State
-from cassq.extents.shortages import shortage_since
-from cassq.extents.upkeep import Upkeep
-from cassq.ports import Ports
-from cassq.rounds import AGAIN_MS, Round, last_round, note
+from cassq.extents.replicas.fleet import Fleet, Need, Standing, State
+from cassq.extents.replicas.shortages import shortage_since
+from cassq.extents.replicas.upkeep import Upkeep
+from cassq.inspect.rounds import AGAIN_MS, Round, last_round, note
+from cassq.lifecycle.ports import Ports
+from cassq.model.sidecar_rows import Placement, ReplicaAt
 
 PAGE = 250
 FOUND_MAX = 1000

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from cassq.base.clock import Stopwatch
 from cassq.catalog.port import Catalog
-from cassq.clock import Stopwatch
 from cassq.errors import BackendUnavailableError, CassqError, ConfigError
 
 logger: logging.Logger = logging.getLogger("cassq")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from urllib.parse import parse_qsl
 
-from cassq import extras
+from cassq.base import extras
+from cassq.base.clock import Clock
+from cassq.base.os_errors import translated
 from cassq.catalog.port import Catalog
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.clock import Clock
-from cassq.embedded import (
+from cassq.client.embedded import (
     CATALOG,
     agree_on_directory,
     check_contents,
@@ -16,10 +17,9 @@ from cassq.embedded import (
     directory_of,
     mounts,
 )
+from cassq.client.stores import SIDECAR, STORE_OPTIONS
 from cassq.errors import ConfigError
-from cassq.extents.disk import Disk
-from cassq.os_errors import translated
-from cassq.stores import SIDECAR, STORE_OPTIONS
+from cassq.extents.files.disk import Disk
 
 
 def open_catalog(url: str, clock: Clock) -> Catalog:
@@ -69,9 +69,9 @@ def _open_directory(rest: str, options: dict[str, str], clock: Clock) -> Catalog
 
 def _open_keyspace(rest: str, options: dict[str, str], clock: Clock) -> Catalog:
     with extras.wanted(*extras.CASSANDRA):
+        from cassq.cassandra.session import Cql
         from cassq.catalog.cassandra import CassandraCatalog
-        from cassq.cluster import agree_on_keyspace, contact_of
-        from cassq.cql import Cql
+        from cassq.client.cluster import agree_on_keyspace, contact_of
     contact = contact_of(rest, options)
     cql = Cql(contact, clock, keyspace=contact.keyspace)
     try:

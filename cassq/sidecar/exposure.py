@@ -7,9 +7,9 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
+from cassq.base.tls import tls_of
 from cassq.errors import BackendError, ConfigError
-from cassq.extents.sidecar.link import host_and_port
-from cassq.tls import tls_of
+from cassq.extents.sidecar.net.link import host_and_port
 
 
 def is_loopback(host: str) -> bool:

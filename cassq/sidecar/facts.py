@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from cassq.catalog.sidecar_rows import SidecarState
-from cassq.clock import Stopwatch
-from cassq.extents.engine import Engine, Space
-from cassq.extents.words import VERSION
-from cassq.metrics import COUNTER, GAUGE, Metric
+from cassq.base.clock import Stopwatch
+from cassq.extents.protocol.words import VERSION
+from cassq.inspect.metrics import COUNTER, GAUGE, Metric
+from cassq.model.sidecar_rows import SidecarState
+from cassq.sidecar.care.scrubbing import Scrubbing
 from cassq.sidecar.catalog_thread import CatalogThread
-from cassq.sidecar.committer import Committer
-from cassq.sidecar.desk import Desk
-from cassq.sidecar.door import Door
+from cassq.sidecar.engine.port import Engine, Space
 from cassq.sidecar.load import Load
-from cassq.sidecar.scrubbing import Scrubbing
-from cassq.sidecar.server import Server
+from cassq.sidecar.sessions.committer import Committer
+from cassq.sidecar.sessions.desk import Desk
+from cassq.sidecar.sessions.door import Door
+from cassq.sidecar.sessions.server import Server
 from cassq.version import __version__
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
 
 _WEIGHT_SECONDS = 10.0  # what is older counts little
 

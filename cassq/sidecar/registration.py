@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from cassq.catalog.port import Catalog
-from cassq.catalog.sidecar_rows import SidecarRow, SidecarState
 from cassq.errors import BackendError
-from cassq.extents.shelf import Shelf
+from cassq.model.sidecar_rows import SidecarRow, SidecarState
 from cassq.sidecar.catalog_thread import CatalogThread
+from cassq.sidecar.engine.shelf import Shelf
 
 logger: logging.Logger = logging.getLogger("cassq")
 

@@ -7,10 +7,10 @@ import os
 import re
 from pathlib import Path
 
+from cassq.base.os_errors import translated
 from cassq.errors import ConfigError
-from cassq.extents.engine import Engine
-from cassq.extents.rocksdb.engine import RocksEngine
-from cassq.os_errors import translated
+from cassq.sidecar.engine.port import Engine
+from cassq.sidecar.engine.rocksdb.engine import RocksEngine
 from cassq.sidecar.serving import Opener
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(%|[KMGT]?(?:i?B)?)", re.IGNORECASE)

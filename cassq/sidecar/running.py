@@ -8,20 +8,20 @@ import ssl
 from functools import partial
 from typing import Any
 
-from cassq.clock import Clock, Stopwatch
-from cassq.extents.engine import Engine
-from cassq.extents.shelf import Shelf
-from cassq.extents.sidecar.asking import Asking
-from cassq.extents.sidecar.link import Access
-from cassq.extents.words import Replicate, Scrub
-from cassq.sidecar.committer import Committer
-from cassq.sidecar.desk import Desk
-from cassq.sidecar.door import Door
+from cassq.base.clock import Clock, Stopwatch
+from cassq.extents.protocol.words import Replicate, Scrub
+from cassq.extents.sidecar.net.asking import Asking
+from cassq.extents.sidecar.net.link import Access
+from cassq.sidecar.care.replicating import Replicating
+from cassq.sidecar.care.scrubbing import Scrubbing
+from cassq.sidecar.engine.port import Engine
+from cassq.sidecar.engine.shelf import Shelf
 from cassq.sidecar.facts import Facts
 from cassq.sidecar.load import Load
-from cassq.sidecar.replicating import Replicating
-from cassq.sidecar.scrubbing import Scrubbing
-from cassq.sidecar.server import Server
+from cassq.sidecar.sessions.committer import Committer
+from cassq.sidecar.sessions.desk import Desk
+from cassq.sidecar.sessions.door import Door
+from cassq.sidecar.sessions.server import Server
 
 logger: logging.Logger = logging.getLogger("cassq")
 

@@ -17,23 +17,23 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cassq.base.clock import Clock, SystemClock
 from cassq.catalog.port import Catalog
-from cassq.catalog.sidecar_rows import ReplicaAt, SidecarRow, SidecarState
-from cassq.clock import Clock, SystemClock
 from cassq.errors import BackendError, ConfigError
-from cassq.extents.engine import Engine
-from cassq.extents.sidecar.link import Access, host_and_port
+from cassq.extents.sidecar.net.link import Access, host_and_port
+from cassq.model.sidecar_rows import ReplicaAt, SidecarRow, SidecarState
+from cassq.sidecar.care.reopening import Reopening, damage_of
+from cassq.sidecar.care.steward import SAFE_MS, ScrubPass, Steward
 from cassq.sidecar.catalog_thread import CatalogThread
 from cassq.sidecar.catalogs import open_catalog
-from cassq.sidecar.door import Door
+from cassq.sidecar.engine.port import Engine
 from cassq.sidecar.exposure import check_exposure, client_tls, server_tls
 from cassq.sidecar.facts import count_extents, healthy, metrics
-from cassq.sidecar.http import HttpServer
 from cassq.sidecar.memory import keep_memory
 from cassq.sidecar.registration import LEASE_MS, Registration
-from cassq.sidecar.reopening import Reopening, damage_of
 from cassq.sidecar.running import Sidecar
-from cassq.sidecar.steward import SAFE_MS, ScrubPass, Steward
+from cassq.sidecar.sessions.door import Door
+from cassq.sidecar.sessions.http import HttpServer
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -338,10 +338,10 @@ class _Running:
         return self._sidecar.told()
 
     def _metrics(self) -> bytes:
-        from cassq import extras
+        from cassq.base import extras
 
         with extras.wanted("metrics need", "prometheus-client", "metrics"):
-            from cassq.prometheus import as_text
+            from cassq.inspect.prometheus import as_text
         return as_text(lambda: metrics(self._told(), self._sidecar.scrubbing))
 
 

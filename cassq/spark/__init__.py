@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cassq import extras
+from cassq.base import extras
 from cassq.spark.pushing import Receipt, pusher
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import os
 import threading
 from pathlib import Path
 
-from cassq.client import Client
-from cassq.connecting import connect
-from cassq.embedded import directory_of
+from cassq.client.client import Client
+from cassq.client.connecting import connect
+from cassq.client.embedded import directory_of
 from cassq.errors import ConfigError
 
 _lock = threading.Lock()

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cassq.columns import ABSENT, COLUMN_BYTES_MAX
 from cassq.errors import ConfigError, InvalidPayloadError, MessageTooLargeError
-from cassq.frames import MESSAGE_BYTES_MAX
-from cassq.runs import Run, Strings
+from cassq.message.columns import ABSENT, COLUMN_BYTES_MAX
+from cassq.message.frames import MESSAGE_BYTES_MAX
+from cassq.message.runs import Run, Strings
 from cassq.spark.options import WriteOptions
 
 APPEND_BYTES = 8 * 1024 * 1024

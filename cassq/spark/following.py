@@ -21,9 +21,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from cassq import claims
-from cassq.catalog.rows import Cursor, GroupRow, PipeRow
-from cassq.client import Client
+from cassq.client.client import Client
 from cassq.errors import (
     BackendError,
     ConfigError,
@@ -31,8 +29,10 @@ from cassq.errors import (
     UsageError,
 )
 from cassq.extents.port import ExtentMissingError
-from cassq.frames import Place
-from cassq.sealing import end_of
+from cassq.lifecycle.sealing import end_of
+from cassq.message.frames import Place
+from cassq.model import claims
+from cassq.model.rows import Cursor, GroupRow, PipeRow
 from cassq.spark.options import StreamOptions
 from cassq.spark.reading import READ_BYTES, READ_MESSAGES, Piece, group_of
 

@@ -17,11 +17,11 @@ import threading
 from hashlib import sha256
 from pathlib import Path
 
-from cassq.client import Client
-from cassq.connecting import connect
+from cassq.client.client import Client
+from cassq.client.connecting import connect
 from cassq.errors import CassqError, ConfigError
+from cassq.producer.staging import BEAT_SECONDS, DRIVER_LEASE_MS
 from cassq.spark.clients import client_of
-from cassq.staging import BEAT_SECONDS, DRIVER_LEASE_MS
 
 logger: logging.Logger = logging.getLogger("cassq")
 

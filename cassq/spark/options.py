@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from cassq.errors import ConfigError
-from cassq.queues import check_group_name
+from cassq.model.queues import check_group_name
 from cassq.spark.clients import absolute
 
 # Of Spark's own, which every source is given.

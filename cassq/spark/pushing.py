@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from cassq.batches import FRAME_BYTES_TARGET
 from cassq.errors import InvalidPayloadError, UsageError
-from cassq.messages import MessageIds
+from cassq.message.batches import FRAME_BYTES_TARGET
+from cassq.message.messages import MessageIds
 from cassq.spark.clients import absolute, client_of
 
 BATCH_MESSAGES = 10_000

@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from cassq.catalog.rows import GroupRow, PipeRow
-from cassq.client import Client
+from cassq.client.client import Client
 from cassq.errors import GroupNotFoundError
 from cassq.extents.port import ExtentMissingError, ExtentReader
-from cassq.frames import Place
-from cassq.peeking import UNFINISHED as STATES_LEFT
-from cassq.peeking import dead_letter_group, stretches
-from cassq.ports import Ports
-from cassq.sealing import seen_end
+from cassq.inspect.peeking import UNFINISHED as STATES_LEFT
+from cassq.inspect.peeking import dead_letter_group, stretches
+from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.sealing import seen_end
+from cassq.message.frames import Place
+from cassq.model.rows import GroupRow, PipeRow
 from cassq.spark.clients import client_of
 from cassq.spark.decoding import arrow_schema, record_batch, within
 from cassq.spark.options import DEAD, STORED, UNFINISHED, ReadOptions

@@ -19,13 +19,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.taskcontext import TaskContext
 
-from cassq import staging
-from cassq.catalog.rows import WriteRow, WriteState
-from cassq.client import Client
+from cassq.client.client import Client
 from cassq.errors import BackendError, ConfigError, FencedError
+from cassq.model.rows import WriteRow, WriteState
+from cassq.producer import staging
+from cassq.producer.staging import Stage, StagedPipe
 from cassq.spark.clients import client_of
 from cassq.spark.encoding import Columns, runs
-from cassq.staging import Stage, StagedPipe
 
 # Local properties that Spark gives to the tasks of a stream.
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import cassq
+from cassq.base.clock import Clock, ManualClock
+from cassq.base.ids import Ids
 from cassq.catalog.port import Catalog
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.clock import Clock, ManualClock
+from cassq.client.embedded import Embedded
 from cassq.doorbell import PollingDoorbell
-from cassq.embedded import Embedded
 from cassq.extents.port import ExtentStore
-from cassq.ids import Ids
+from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
-from cassq.ports import Life, Ports
 from tests.contract.backends import SidecarPlace
 
 

@@ -13,20 +13,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from cassq.base.clock import Clock, ManualClock
+from cassq.base.ids import Ids
+from cassq.cassandra.session import Cql
 from cassq.catalog.port import Catalog
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.clock import Clock, ManualClock
-from cassq.cql import Cql
 from cassq.doorbell import Doorbell, FifoDoorbell, PollingDoorbell
 from cassq.extents.cassandra import CassandraStore
 from cassq.extents.cassandra.writer import Sizes
-from cassq.extents.disk import Disk
-from cassq.extents.files import FilesStore
+from cassq.extents.files.disk import Disk
+from cassq.extents.files.store import FilesStore
 from cassq.extents.port import ExtentStore
 from cassq.extents.sidecar import SidecarStore
 from cassq.extents.sidecar.reader import SLICE_BYTES
 from cassq.extents.sidecar.settings import Settings
-from cassq.ids import Ids
 from cassq.locks.lease import LeaseLocker
 from cassq.locks.local import LocalLocker, LockTable
 from cassq.locks.port import Locker

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from cassq import schema_files
+from cassq.base import schema_files
+from cassq.base.clock import Clock, ManualClock
+from cassq.cassandra.cluster_time import ClusterTime, Learn
+from cassq.cassandra.session import Contact, Cql, Statement
 from cassq.catalog.cassandra import CassandraCatalog, schema
 from cassq.catalog.port import Catalog
-from cassq.clock import Clock, ManualClock
-from cassq.cluster_time import ClusterTime, Learn
-from cassq.cql import Contact, Cql, Statement
 from tests.contract.backends import CatalogPlace
 from tests.contract.keyspaces import remove_all
 

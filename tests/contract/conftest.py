@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cassq.catalog.cassandra import pipe_lists
+from cassq.base.clock import Clock, ManualClock, SystemClock
+from cassq.cassandra.session import Cql
+from cassq.catalog.cassandra.pipes import pipe_lists
 from cassq.catalog.port import Catalog
-from cassq.clock import Clock, ManualClock, SystemClock
-from cassq.cql import Cql
 from tests.contract.backends import (
     CASSANDRA_EXTENTS,
     CATALOGS,

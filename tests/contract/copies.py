@@ -7,9 +7,7 @@ from typing import Any
 
 from xxhash import xxh3_128
 
-from cassq.extents.engine import Engine, Replica
-from cassq.extents.shelf import Shelf
-from cassq.extents.words import (
+from cassq.extents.protocol.words import (
     Code,
     Frames,
     Read,
@@ -19,7 +17,9 @@ from cassq.extents.words import (
     Scrub,
     Scrubbed,
 )
-from cassq.frames import FrameError, pipe_key, verify
+from cassq.message.frames import FrameError, pipe_key, verify
+from cassq.sidecar.engine.port import Engine, Replica
+from cassq.sidecar.engine.shelf import Shelf
 
 STRETCH_FRAMES = 3
 ANEW = "it is being copied anew"

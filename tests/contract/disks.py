@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from cassq.extents.disk import Disk
+from cassq.extents.files.disk import Disk
 
 T = TypeVar("T")
 Rule = Callable[[], None]

@@ -8,10 +8,10 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from cassq.extents.engine import Engine, Replica, Space
-from cassq.extents.rocksdb.engine import RocksEngine
-from cassq.extents.rocksdb.options import Tuning
-from cassq.frames import Extras, FrameError, encode, pipe_key
+from cassq.message.frames import Extras, FrameError, encode, pipe_key
+from cassq.sidecar.engine.port import Engine, Replica, Space
+from cassq.sidecar.engine.rocksdb.engine import RocksEngine
+from cassq.sidecar.engine.rocksdb.options import Tuning
 from tests.simulation.memory_engine import MemoryEngine
 
 PIPE = "0123456789abcdef01234567"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from cassq.base.clock import SystemClock
+from cassq.cassandra.session import SERVER_TIME, Contact, Cql
 from cassq.catalog.cassandra import schema
-from cassq.clock import SystemClock
-from cassq.cql import SERVER_TIME, Contact, Cql
 from tests.integration.deadlines import eventually
 from tests.servers.cassandra import CassandraCluster
 

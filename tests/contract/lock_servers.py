@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from cassq.base.clock import SystemClock
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.clock import SystemClock
 from cassq.locks.lease import LeaseLocker
 from cassq.locks.opening import open_locker
 from cassq.locks.port import Locker

@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cassq.catalog.sidecar_rows import SidecarRow, SidecarState
-from cassq.clock import Clock, ManualClock
+from cassq.base.clock import Clock, ManualClock
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
-from cassq.extents.engine import Replica
-from cassq.extents.shelf import Shelf
-from cassq.extents.sidecar.network import Answer, Begun, Call, Network, Patience
-from cassq.extents.words import RefusedError, Request
+from cassq.extents.protocol.words import RefusedError, Request
+from cassq.extents.sidecar.net.network import Answer, Begun, Call, Network, Patience
+from cassq.model.sidecar_rows import SidecarRow, SidecarState
+from cassq.sidecar.engine.port import Replica
+from cassq.sidecar.engine.shelf import Shelf
 from tests.simulation.memory_engine import MemoryEngine, row_of
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cassq.catalog.sidecar_rows import Placement
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
 from cassq.extents.sidecar import SidecarStore
 from cassq.extents.sidecar.writer import SidecarWriter
-from cassq.frames import Place
+from cassq.message.frames import Place
+from cassq.model.sidecar_rows import Placement
 from tests.contract.backends import SidecarPlace
 from tests.contract.memory_sidecars import MemorySidecar
 from tests.contract.test_extents import PIPE, frame

@@ -7,22 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cassq.catalog.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarState
+from cassq.base.clock import ManualClock
+from cassq.base.ids import Ids
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.clock import ManualClock
-from cassq.extents.engine import Replica
-from cassq.extents.fleet import Fleet, Standing
+from cassq.extents.protocol.words import Code, RefusedError, Replicate, Request, Scrub
+from cassq.extents.replicas.fleet import Fleet, Standing
 from cassq.extents.sidecar import SidecarStore
-from cassq.extents.sidecar.network import Call
+from cassq.extents.sidecar.net.network import Call
 from cassq.extents.sidecar.settings import Settings
-from cassq.extents.words import Code, RefusedError, Replicate, Request, Scrub
-from cassq.frames import FrameError, Place
-from cassq.ids import Ids
+from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
-from cassq.ports import Life, Ports
+from cassq.message.frames import FrameError, Place
+from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarState
 from cassq.reaper.actions import Action, Scope
 from cassq.reaper.repair import Repair
-from cassq.sidecar.stewardship import Verb, plan
+from cassq.sidecar.care.stewardship import Verb, plan
+from cassq.sidecar.engine.port import Replica
 from tests.contract.backends import closed_later
 from tests.contract.copies import replicated, scrubbed
 from tests.contract.memory_sidecars import MemoryNetwork, MemorySidecar

@@ -6,9 +6,12 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from cassq import claims
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import (
+from cassq.message.frames import Place
+from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model import claims
+from cassq.model.queues import GroupPolicy, QueuePolicy
+from cassq.model.rows import (
     Claim,
     ClaimState,
     Cursor,
@@ -18,9 +21,6 @@ from cassq.catalog.rows import (
     PipeState,
     QueueRow,
 )
-from cassq.frames import Place
-from cassq.queues import GroupPolicy, QueuePolicy
-from cassq.ranges import EMPTY, RangeSet
 
 DUE_MS = 5_000
 BYTES_PER_MESSAGE = 10

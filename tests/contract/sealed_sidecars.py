@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
+from cassq.extents.protocol.words import Append, Request
 from cassq.extents.sidecar.writer import SidecarWriter
-from cassq.extents.words import Append, Request
 from tests.contract.backends import SidecarPlace
 from tests.contract.on_sidecars import append
 from tests.contract.test_extents import MUCH, PIPE, START, frame, said

@@ -9,8 +9,8 @@ from typing import Any
 
 from cassandra.cluster import ResponseFuture
 
-from cassq.clock import Clock
-from cassq.cql import Contact, Cql, Row
+from cassq.base.clock import Clock
+from cassq.cassandra.session import Contact, Cql, Row
 from cassq.errors import BackendError, BackendTimeoutError
 from cassq.extents.cassandra import statements
 

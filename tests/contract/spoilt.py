@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cassq.extents.words import Drop
+from cassq.extents.protocol.words import Drop
 from tests.contract.memory_sidecars import MemorySidecar
 from tests.contract.test_extents import PIPE
 

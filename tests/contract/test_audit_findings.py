@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import cassq
-from cassq.clock import ManualClock
-from cassq.embedded import CATALOG
+from cassq.base.clock import ManualClock
+from cassq.client.embedded import CATALOG
 from tests.integration.stage import client_on, numbers, push
 
 

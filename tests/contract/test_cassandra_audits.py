@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import cassq
+from cassq.base.clock import ManualClock
+from cassq.cassandra.session import Cql
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.clock import ManualClock
-from cassq.cql import Cql
 from cassq.extents.cassandra import CassandraStore
 from tests.contract.audits import client_on, told, worked
 from tests.contract.backends import CassandraExtents

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from cassq.base.clock import SystemClock
+from cassq.base.ids import Ids
+from cassq.cassandra.session import Cql
 from cassq.catalog.cassandra import CassandraCatalog
-from cassq.catalog.cassandra.cursor_tables import LIST_PIPES, NOTE_PIPE
+from cassq.catalog.cassandra.claims.cursor_tables import LIST_PIPES, NOTE_PIPE
 from cassq.catalog.cassandra.queue_tables import MARK_DELETED, NOTE_NAME, ORPHAN_MS, name_slice
-from cassq.catalog.rows import Dedup, Incident
-from cassq.clock import SystemClock
-from cassq.cql import Cql
-from cassq.ids import Ids
-from cassq.queues import GroupPolicy, QueuePolicy, to_json
+from cassq.model.queues import GroupPolicy, QueuePolicy, to_json
+from cassq.model.rows import Dedup, Incident
 from tests.contract.backends import CatalogPlace
 from tests.contract.rows import group_row, make_queue, pipe_row, queue_row
 from tests.contract.shaky_cql import ShakyCql

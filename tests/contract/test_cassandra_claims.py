@@ -11,18 +11,19 @@ from typing import Any
 
 import pytest
 
-from cassq import claims, mending
-from cassq.catalog.rows import Claim, ClaimState
-from cassq.claims import Give
-from cassq.clock import ManualClock
-from cassq.cql import Row
+from cassq.base.clock import ManualClock
+from cassq.cassandra.session import Row
 from cassq.errors import BackendError, BackendTimeoutError, CorruptionError
-from cassq.frames import Place
-from cassq.ranges import EMPTY, RangeSet
+from cassq.lifecycle import mending
+from cassq.message.frames import Place
+from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model import claims
+from cassq.model.claims import Give
+from cassq.model.rows import Claim, ClaimState
 
 pytest.importorskip("cassandra")
 
-from cassq.catalog.cassandra.claim_rows import CLAIMS
+from cassq.catalog.cassandra.partition.claim_rows import CLAIMS
 from tests.contract.cassandra_place import CassandraPlace, processes
 from tests.contract.rows import DUE_MS, Desk, make_queue, move_row, pipe_row, place, version
 from tests.contract.trouble import TroubledCql, in_turn, never, now_and_then

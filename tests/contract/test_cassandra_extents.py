@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from cassq.clock import ManualClock
-from cassq.cql import Cql
-from cassq.cql_errors import OverloadedError
+from cassq.base.clock import ManualClock
+from cassq.cassandra.errors import OverloadedError
+from cassq.cassandra.session import Cql
 from cassq.errors import (
     BackendError,
     BackendTimeoutError,
@@ -24,7 +24,7 @@ from cassq.extents.cassandra.places import bucket_and_seq, position
 from cassq.extents.cassandra.published import Published
 from cassq.extents.cassandra.writer import CassandraWriter, Sizes
 from cassq.extents.port import ExtentMissingError
-from cassq.frames import Place
+from cassq.message.frames import Place
 from tests.contract.backends import CassandraExtents
 from tests.contract.shaky_cql import ShakyCql
 from tests.contract.test_extents import (

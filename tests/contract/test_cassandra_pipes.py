@@ -8,16 +8,16 @@ from functools import partial
 
 import pytest
 
-from cassq import claims
-from cassq.catalog.rows import PipeState, Retired
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
 from cassq.errors import BackendError
+from cassq.model import claims
+from cassq.model.rows import PipeState, Retired
 
 pytest.importorskip("cassandra")
 
 from cassq.catalog.cassandra import CassandraCatalog
-from cassq.catalog.cassandra.pipe_lists import NOTE_CONSUMED
-from cassq.catalog.cassandra.retiring import MARK_MS
+from cassq.catalog.cassandra.pipes.pipe_lists import NOTE_CONSUMED
+from cassq.catalog.cassandra.pipes.retiring import MARK_MS
 from tests.contract.cassandra_place import CassandraPlace, processes
 from tests.contract.rows import (
     DUE_MS,

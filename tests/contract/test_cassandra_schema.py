@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from cassq import schema_files
+from cassq.base import schema_files
+from cassq.base.clock import SystemClock
+from cassq.cassandra.session import Contact, Cql
 from cassq.catalog.cassandra import schema
-from cassq.clock import SystemClock
-from cassq.cql import Contact, Cql
 from cassq.errors import BackendError, BrokenInvariantError, ConfigError
 from tests.contract.test_catalog import at_once
 from tests.servers.cassandra import CassandraCluster

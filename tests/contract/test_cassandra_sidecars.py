@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from cassq.base.clock import SystemClock
+from cassq.cassandra.session import Cql
 from cassq.catalog.cassandra import CassandraCatalog
 from cassq.catalog.cassandra.sidecar_tables import BEAT, SET_STATE, UNSURE_MAX
-from cassq.catalog.sidecar_rows import SidecarState
-from cassq.clock import SystemClock
-from cassq.cql import Cql
 from cassq.errors import BackendError
+from cassq.model.sidecar_rows import SidecarState
 from tests.contract.backends import CatalogPlace
 from tests.contract.rows import version
 from tests.contract.shaky_cql import ShakyCql

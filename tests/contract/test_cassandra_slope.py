@@ -14,20 +14,20 @@ import pytest
 
 pytest.importorskip("cassandra")
 
+from cassq.base.clock import SystemClock
+from cassq.base.ids import Ids
+from cassq.cassandra.session import Contact
 from cassq.catalog.cassandra import CassandraCatalog, schema
-from cassq.catalog.cassandra.cursor_tables import COVER_PIPES, LIST_PIPES, NOTE_PIPE
-from cassq.catalog.cassandra.gaps import SETTLED_US
-from cassq.client import Client
-from cassq.clock import SystemClock
-from cassq.cql import Contact
+from cassq.catalog.cassandra.claims.cursor_tables import COVER_PIPES, LIST_PIPES, NOTE_PIPE
+from cassq.catalog.cassandra.partition.gaps import SETTLED_US
+from cassq.client.client import Client
+from cassq.client.embedded import Embedded
+from cassq.client.queue import Queue
 from cassq.doorbell import PollingDoorbell
-from cassq.embedded import Embedded
 from cassq.extents.cassandra import CassandraStore
-from cassq.ids import Ids
+from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
-from cassq.messages import Message
-from cassq.ports import Life, Ports
-from cassq.queue import Queue
+from cassq.message.messages import Message
 from tests.contract.traced import Read, Traced, by_table
 from tests.integration.deadlines import DEADLINE_SECONDS
 from tests.servers.cassandra import CassandraCluster

@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cassq.batches import Batch
-from cassq.catalog.rows import QueueRow
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
+from cassq.base.ids import Ids
 from cassq.errors import BackendTimeoutError
-from cassq.ids import Ids
+from cassq.lifecycle.ports import Life, Ports
+from cassq.lifecycle.sealing import STRAY_MS
 from cassq.locks.lease import LeaseLocker
+from cassq.message.batches import Batch
+from cassq.model.rows import QueueRow
 from cassq.pipes import Appender
-from cassq.ports import Life, Ports
 from cassq.reaper.actions import DONE, FAILED, PLANNED, Scope
 from cassq.reaper.sweep import LOOK_MS, Sweep
-from cassq.sealing import STRAY_MS
 
 pytest.importorskip("cassandra")
 

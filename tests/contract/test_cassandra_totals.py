@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from cassq.catalog.rows import Retired, summed
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
+from cassq.model.rows import Retired, summed
 
 pytest.importorskip("cassandra")
 
+from cassq.cassandra.session import Row, Statement
 from cassq.catalog.cassandra import CassandraCatalog
-from cassq.catalog.cassandra.pipe_rows import Pipe, Total
-from cassq.catalog.cassandra.totals import BLOCK_PIPES
-from cassq.cql import Row, Statement
+from cassq.catalog.cassandra.partition.pipe_rows import Pipe, Total
+from cassq.catalog.cassandra.pipes.totals import BLOCK_PIPES
 from tests.contract.cassandra_place import CassandraPlace, processes
 from tests.contract.rows import groups_version, make_queue, pipe_row, place
 from tests.contract.trouble import Killed, TroubledCql, in_turn, never

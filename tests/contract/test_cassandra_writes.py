@@ -8,13 +8,13 @@ from functools import partial
 
 import pytest
 
-from cassq.catalog.rows import PipeState, WriteState
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
+from cassq.model.rows import PipeState, WriteState
 
 pytest.importorskip("cassandra")
 
 from cassq.catalog.cassandra import CassandraCatalog
-from cassq.catalog.cassandra.write_tables import HELP_MOST, HELP_MS, NOTE_MS
+from cassq.catalog.cassandra.pipes.write_tables import HELP_MOST, HELP_MS, NOTE_MS
 from tests.contract.cassandra_place import CassandraPlace, processes
 from tests.contract.rows import group_row, make_queue, pipe_row
 from tests.contract.test_cassandra_pipes import killed_at

@@ -11,11 +11,11 @@ from itertools import pairwise
 
 import pytest
 
-from cassq import claims
+from cassq.base.clock import ManualClock, SystemClock
 from cassq.catalog.port import Catalog
-from cassq.clock import ManualClock, SystemClock
 from cassq.errors import ClosedError, ConfigError
-from cassq.queues import QueuePolicy
+from cassq.model import claims
+from cassq.model.queues import QueuePolicy
 from tests.contract.backends import CatalogPlace
 from tests.contract.conftest import OpenCatalog
 from tests.contract.rows import Desk, make_queue, pipe_row, place, version

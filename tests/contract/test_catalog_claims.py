@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from cassq import claims
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import Claim, ClaimState
-from cassq.claims import Give
-from cassq.frames import Place
-from cassq.ranges import EMPTY, RangeSet
+from cassq.message.frames import Place
+from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model import claims
+from cassq.model.claims import Give
+from cassq.model.rows import Claim, ClaimState
 from tests.contract.rows import (
     DUE_MS,
     Desk,

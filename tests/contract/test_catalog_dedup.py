@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from cassq import claims
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import ClaimState, Dedup, Reason, Removed
-from cassq.ranges import RangeSet
+from cassq.message.ranges import RangeSet
+from cassq.model import claims
+from cassq.model.rows import ClaimState, Dedup, Reason, Removed
 from tests.contract.rows import Desk, make_queue, pipe_row, place, version
 
 ROW = Dedup("id of q", "a", "p", 5, at_ms=100)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import ClaimState, Member, PipeRow, PipeState
+from cassq.model.rows import ClaimState, Member, PipeRow, PipeState
 from tests.contract.rows import (
     DUE_MS,
     Desk,

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from cassq import claims
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import ClaimState, PipeState, Reason, Removed, Retired, RetiredSum
 from cassq.errors import OwnershipError
-from cassq.moves import Intents
+from cassq.lifecycle.moves import Intents
+from cassq.model import claims
+from cassq.model.rows import ClaimState, PipeState, Reason, Removed, Retired, RetiredSum
 from tests.contract.rows import (
     DUE_MS,
     Desk,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import GroupRow, PipeState, Reason, Removed, Retired, RetiredSum, summed
-from cassq.frames import Place
+from cassq.message.frames import Place
+from cassq.model.rows import GroupRow, PipeState, Reason, Removed, Retired, RetiredSum, summed
 from tests.contract.rows import (
     Desk,
     group_row,

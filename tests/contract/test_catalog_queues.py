@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from cassq.base.clock import ManualClock
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import PipeState
-from cassq.clock import ManualClock
-from cassq.queues import GroupPolicy, QueuePolicy
+from cassq.model.queues import GroupPolicy, QueuePolicy
+from cassq.model.rows import PipeState
 from tests.contract.rows import (
     Desk,
     group_row,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import Dedup, Incident, Member, Sample
+from cassq.model.rows import Dedup, Incident, Member, Sample
 from tests.contract.rows import groups_version, make_group, make_queue
 
 GROUP = "q/default"

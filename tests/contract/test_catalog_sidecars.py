@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from cassq.base.clock import ManualClock
 from cassq.catalog.port import Catalog
-from cassq.catalog.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarState
-from cassq.clock import ManualClock
+from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarState
 from tests.contract.backends import CATALOGS, CatalogPlace
 from tests.contract.cassandra_place import CassandraPlace
 from tests.contract.conftest import OpenCatalog

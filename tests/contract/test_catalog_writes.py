@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import Driver, PipeState, WriteRow, WriteState, begun
 from cassq.errors import BrokenInvariantError
+from cassq.model.rows import Driver, PipeState, WriteRow, WriteState, begun
 from tests.contract.rows import (
     Desk,
     group_row,

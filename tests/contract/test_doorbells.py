@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cassq import doorbell
-from cassq.clock import ManualClock, Stopwatch
+from cassq.base.clock import ManualClock, Stopwatch
 from cassq.doorbell import SLOTS, FifoDoorbell, Waiter
 from tests.contract.backends import BellPlace, FifoBells
 
@@ -209,7 +209,7 @@ def test_a_ring_wakes_a_waiter_in_another_process(tmp_path: Path) -> None:
 WAIT_FOR_EVER = """
 import sys
 from pathlib import Path
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
 from cassq.doorbell import FifoDoorbell
 def ready():
     print("waiting", flush=True)

@@ -13,9 +13,9 @@ import pytest
 from xxhash import xxh3_128_hexdigest
 
 from cassq.errors import BackendError, BrokenInvariantError, StorageFullError
-from cassq.extents.engine import Engine, Replica
-from cassq.extents.scrubbing import scrub
-from cassq.frames import FrameError
+from cassq.message.frames import FrameError
+from cassq.sidecar.engine.port import Engine, Replica
+from cassq.sidecar.engine.scrub import scrub
 from tests.contract.engines import ODD, OTHER, PIPE, TOTAL, MemoryPlace, Place, RocksPlace, a_frame
 
 PIPES = (PIPE, OTHER, ODD)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cassq.clock import ManualClock, Stopwatch
+from cassq.base.clock import ManualClock, Stopwatch
 from cassq.errors import BackendError, PipeSealedError
 from cassq.extents.port import (
     ExtentMissingError,
@@ -18,7 +18,7 @@ from cassq.extents.port import (
     ExtentWriter,
     Slice,
 )
-from cassq.frames import Extras, Place, encode, pipe_key
+from cassq.message.frames import Extras, Place, encode, pipe_key
 from tests.contract.backends import ExtentPlace
 from tests.integration.deadlines import DEADLINE_SECONDS
 

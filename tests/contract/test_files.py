@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
 from cassq.errors import (
     BackendError,
     BackendUnavailableError,
@@ -22,10 +22,10 @@ from cassq.errors import (
     PipeSealedError,
     StorageFullError,
 )
-from cassq.extents.disk import PAGE, Disk
-from cassq.extents.files import FilesStore
+from cassq.extents.files.disk import PAGE, Disk
+from cassq.extents.files.store import FilesStore
 from cassq.extents.port import ExtentMissingError, ExtentWriter
-from cassq.frames import FrameError, Place
+from cassq.message.frames import FrameError, Place
 from tests.contract.disks import ShakyDisk, io_error, no_space
 from tests.contract.test_extents import (
     MUCH,

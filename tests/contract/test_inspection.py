@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cassq.inspection import Inspection, inspect
+from cassq.inspect.inspection import Inspection, inspect
 from tests.contract.repair_place import RepairPlace
 
 ONE = "0" * 23 + "1"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
 from cassq.errors import BackendError
 from cassq.locks.port import Lock, Locker
 from tests.contract.lock_holder import TOKENS, lock_holder

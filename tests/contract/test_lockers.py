@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cassq.clock import Clock, ManualClock
+from cassq.base.clock import Clock, ManualClock
 from cassq.locks.port import Lock, Locker
 from tests.contract.backends import LockerPlace
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually, in_threads, joined

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 import cassq
-from cassq.batches import Batch
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
+from cassq.base.ids import Ids
+from cassq.client.embedded import Embedded
 from cassq.doorbell import PollingDoorbell
-from cassq.embedded import Embedded
-from cassq.ids import Ids
+from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
+from cassq.message.batches import Batch
 from cassq.pipes import Appender
-from cassq.ports import Life, Ports
 
 pytest.importorskip("cassandra")
 

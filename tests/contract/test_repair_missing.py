@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cassq.extents.sidecar.network import Call
-from cassq.extents.words import Drop, Ends, List, Replicate
+from cassq.extents.protocol.words import Drop, Ends, List, Replicate
+from cassq.extents.sidecar.net.network import Call
 from cassq.reaper.actions import DONE, FAILED, PLANNED
 from cassq.reaper.walk import PAGE
 from tests.contract.repair_place import DRAINING, Reaper, RepairPlace

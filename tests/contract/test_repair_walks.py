@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cassq.extents.words import Scrub
+from cassq.extents.protocol.words import Scrub
 from cassq.reaper.actions import DONE, FAILED
 from cassq.reaper.walk import FOUND_MAX
 from tests.contract.repair_place import AFTER_SECONDS, GONE, Reaper, RepairPlace

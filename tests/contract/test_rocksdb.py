@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
 from cassq.errors import BackendError, CorruptionError
-from cassq.extents.engine import Replica
-from cassq.extents.rocksdb.engine import RocksEngine
+from cassq.sidecar.engine.port import Replica
+from cassq.sidecar.engine.rocksdb.engine import RocksEngine
 from tests.contract.engines import (
     FRAMES,
     ODD,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cassq.errors import CassqError, ConfigError, CorruptionError
-from cassq.extents.rocksdb.engine import RocksEngine
-from cassq.extents.rocksdb.rows import kept_of, name_of, pipe_id_of
+from cassq.sidecar.engine.rocksdb.engine import RocksEngine
+from cassq.sidecar.engine.rocksdb.rows import kept_of, name_of, pipe_id_of
 from tests.contract.engines import ODD, OTHER, PIPE, RocksPlace, fill, look
 
 pytestmark = pytest.mark.needs("module:rocksdict")
@@ -54,7 +54,7 @@ SECOND = """
 import sys
 from pathlib import Path
 from cassq.errors import ConfigError
-from cassq.extents.rocksdb.engine import RocksEngine
+from cassq.sidecar.engine.rocksdb.engine import RocksEngine
 try:
     RocksEngine(Path(sys.argv[1]), catalog="catalog-1", name="sidecar-1")
 except ConfigError as exc:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cassq.errors import BackendUnavailableError, StorageFullError
-from cassq.extents.engine import Space
-from cassq.extents.rocksdb.room import Room
-from cassq.extents.rocksdb.trouble import Trouble
+from cassq.sidecar.engine.port import Space
+from cassq.sidecar.engine.rocksdb.room import Room
+from cassq.sidecar.engine.rocksdb.trouble import Trouble
 
 pytestmark = pytest.mark.needs("module:rocksdict")
 

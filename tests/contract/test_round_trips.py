@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 
 import cassq
+from cassq.base.clock import ManualClock
+from cassq.base.ids import Ids
+from cassq.base.sharing import Sharing
 from cassq.catalog.cassandra import CassandraCatalog
-from cassq.clock import ManualClock
+from cassq.client.embedded import Embedded
 from cassq.doorbell import PollingDoorbell
-from cassq.embedded import Embedded
-from cassq.ids import Ids
+from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
-from cassq.ports import Life, Ports
-from cassq.sharing import Sharing
 
 pytest.importorskip("cassandra")
 
-from cassq.catalog.cassandra.pipe_lists import ENTRIES
-from cassq.cql import Row, Statement
+from cassq.cassandra.session import Row, Statement
+from cassq.catalog.cassandra.pipes.pipe_lists import ENTRIES
 from cassq.extents.cassandra import CassandraStore
 from tests.contract.cassandra_place import BorrowedCql, CassandraPlace, Keyspace
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cassq.extents.shortages import SKEW_MS
+from cassq.extents.replicas.shortages import SKEW_MS
 from tests.contract.repair_place import AFTER_SECONDS, DRAINING, RepairPlace
 
 ONE = "0" * 23 + "1"

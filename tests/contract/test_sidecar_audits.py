@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cassq.clock import ManualClock
-from cassq.frames import Place
+from cassq.base.clock import ManualClock
+from cassq.message.frames import Place
 from tests.contract.audits import Scene, untold
 
 

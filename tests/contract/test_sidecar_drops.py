@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
+from cassq.base.ids import Ids
 from cassq.errors import (
     BackendUnavailableError,
 )
+from cassq.extents.protocol.words import Append, Drop, Fence, Mark
 from cassq.extents.sidecar import SidecarStore
-from cassq.extents.words import Append, Drop, Fence, Mark
-from cassq.ids import Ids
+from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
-from cassq.ports import Life, Ports
 from cassq.reaper.actions import Action
 from cassq.reaper.sweep import Sweep
 from tests.contract.backends import SidecarPlace

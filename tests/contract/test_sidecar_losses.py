@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from cassq.catalog.sidecar_rows import Placement, SidecarState
+from cassq.base.clock import ManualClock
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.clock import ManualClock
 from cassq.errors import BackendUnavailableError, CorruptionError, PipeSealedError
 from cassq.extents.port import ExtentMissingError
-from cassq.extents.words import Append, Code, RefusedError
+from cassq.extents.protocol.words import Append, Code, RefusedError
+from cassq.model.sidecar_rows import Placement, SidecarState
 from tests.contract.backends import SidecarPlace, closed_later
 from tests.contract.on_sidecars import append, placement_of, sidecars_of
 from tests.contract.sealed_sidecars import ACKED, TAIL, pushed, read_from, tail

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from cassq.catalog.sidecar_rows import Placement, SidecarState
+from cassq.base.clock import ManualClock
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.clock import ManualClock
 from cassq.errors import (
     BackendTimeoutError,
     BackendUnavailableError,
     StorageFullError,
 )
+from cassq.extents.protocol.words import Open
 from cassq.extents.sidecar import SidecarStore
 from cassq.extents.sidecar.opening import OPEN_LAG, OPEN_MS_MAX
-from cassq.extents.words import Open
+from cassq.model.sidecar_rows import Placement, SidecarState
 from tests.contract.backends import SidecarPlace, closed_later
 from tests.contract.memory_sidecars import MemorySidecar
 from tests.contract.on_sidecars import (

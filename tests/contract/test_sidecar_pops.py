@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import cassq
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
+from cassq.base.ids import Ids
+from cassq.client.embedded import Embedded
 from cassq.doorbell import PollingDoorbell
-from cassq.embedded import Embedded
 from cassq.errors import BackendUnavailableError
-from cassq.ids import Ids
+from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
-from cassq.ports import Life, Ports
 from tests.contract.backends import SidecarPlace
 
 

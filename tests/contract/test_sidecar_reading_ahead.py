@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from cassq.catalog.sidecar_rows import ReplicaAt
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
 from cassq.extents.port import ExtentMissingError
+from cassq.extents.protocol.words import Read
 from cassq.extents.sidecar import ahead as bounds
 from cassq.extents.sidecar.reader import SLICE_BYTES, SidecarReader
-from cassq.extents.words import Read
-from cassq.frames import Place
+from cassq.message.frames import Place
+from cassq.model.sidecar_rows import ReplicaAt
 from tests.contract.backends import SidecarPlace
 from tests.contract.memory_sidecars import MemorySidecar
 from tests.contract.on_sidecars import append, others, placement_of, seconds_of, sidecars_of

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from cassq.catalog.sidecar_rows import Placement, ReplicaAt
+from cassq.base.clock import ManualClock
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.clock import ManualClock
 from cassq.errors import BackendError, BackendUnavailableError, PipeSealedError
-from cassq.extents.sidecar.network import Call
+from cassq.extents.protocol.words import Append, Fence, RefusedError, Settle
+from cassq.extents.sidecar.net.network import Call
 from cassq.extents.sidecar.sealing import FENCE_LAG, FENCE_PATIENCE
-from cassq.extents.words import Append, Fence, RefusedError, Settle
+from cassq.model.sidecar_rows import Placement, ReplicaAt
 from tests.contract.backends import SidecarPlace, closed_later
 from tests.contract.on_sidecars import append, placement_of
 from tests.contract.sealed_sidecars import ACKED, TAIL, kind, pushed, read_from, tail

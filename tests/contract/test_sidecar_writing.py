@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
 from cassq.errors import (
     BackendError,
     BackendUnavailableError,
     PipeSealedError,
     StorageFullError,
 )
+from cassq.extents.protocol.words import Appended, Request
 from cassq.extents.sidecar import SidecarStore
-from cassq.extents.words import Appended, Request
 from tests.contract.backends import SidecarPlace
 from tests.contract.memory_sidecars import MemorySidecar
 from tests.contract.on_sidecars import (

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from cassq import schema_files
-from cassq.catalog.sidecar_rows import SidecarState
+from cassq.base import schema_files
+from cassq.base.clock import ManualClock, SystemClock
 from cassq.catalog.sqlite import SqliteCatalog
 from cassq.catalog.sqlite.database import Database, open_file
-from cassq.clock import ManualClock, SystemClock
 from cassq.errors import (
     BackendError,
     BackendTimeoutError,
@@ -27,6 +26,7 @@ from cassq.errors import (
     ConfigError,
     CorruptionError,
 )
+from cassq.model.sidecar_rows import SidecarState
 from tests.contract.backends import SqlitePlace
 from tests.contract.conftest import OpenCatalog
 from tests.contract.rows import make_queue, version
@@ -37,7 +37,7 @@ OPEN = """
 import sys
 from pathlib import Path
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.clock import SystemClock
+from cassq.base.clock import SystemClock
 from cassq.errors import CassqError
 try:
     catalog = SqliteCatalog(Path(sys.argv[1]), SystemClock())
@@ -98,7 +98,7 @@ class NewerCassq:
     """A copy of the package with further migrations, as a later release has them."""
 
     def __init__(self, directory: Path) -> None:
-        package = Path(schema_files.__file__).resolve().parent
+        package = Path(schema_files.__file__).resolve().parents[1]
         shutil.copytree(
             package, directory / "cassq", ignore=shutil.ignore_patterns("__pycache__", "schema")
         )

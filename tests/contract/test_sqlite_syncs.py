@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cassq import claims
-from cassq.catalog.rows import Dedup, PipeState, WriteRow, WriteState
+from cassq.base.clock import ManualClock
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.clock import ManualClock
-from cassq.queues import GroupPolicy, QueuePolicy
+from cassq.model import claims
+from cassq.model.queues import GroupPolicy, QueuePolicy
+from cassq.model.rows import Dedup, PipeState, WriteRow, WriteState
 from tests.contract.rows import (
     Desk,
     group_row,

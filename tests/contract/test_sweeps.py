@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import cassq
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
 from cassq.errors import CorruptionError
-from cassq.frames import Extras, encode, pipe_key
+from cassq.message.frames import Extras, encode, pipe_key
 from cassq.reaper.actions import Action
 from cassq.reaper.sweep import Sweep
 from tests.integration.stage import client_on, extents

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cassq.clock import Stopwatch, SystemClock
+from cassq.base.clock import Stopwatch, SystemClock
 from cassq.errors import BackendUnavailableError, ConfigError
 from cassq.locks.opening import open_locker
 from cassq.locks.port import Lock, Locker

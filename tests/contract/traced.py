@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from cassandra.cluster import ResponseFuture
 from cassandra.query import BatchStatement
 
-from cassq.cql import REQUEST_SECONDS, Cql
+from cassq.cassandra.session import REQUEST_SECONDS, Cql
 
 _READ = re.compile(r"Read (\d+) live rows and (\d+) tombstone cells")
 _TABLE = re.compile(r'(?:FROM|INTO|UPDATE) (?:"?\w+"?\.)?(\w+)')

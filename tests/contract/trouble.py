@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from cassq.cql import Row, Statement
+from cassq.cassandra.session import Row, Statement
 from cassq.errors import BackendTimeoutError
 from tests.contract.cassandra_place import BorrowedCql, Keyspace
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
 from tests.integration.deadlines import DEADLINE_SECONDS
 
 _context = multiprocessing.get_context("forkserver")

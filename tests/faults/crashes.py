@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 
 import cassq
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
 from tests.faults.actors import Act, Actor, Told, listen_to
 from tests.integration.deadlines import eventually
 from tests.integration.stage import drain, payloads, reap

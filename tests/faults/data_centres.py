@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 
 import cassq
+from cassq.base.clock import SystemClock
+from cassq.base.ids import Ids
+from cassq.cassandra.session import Contact, Cql
 from cassq.catalog.cassandra import schema
-from cassq.clock import SystemClock
-from cassq.cluster import contact_of
-from cassq.cql import Contact, Cql
+from cassq.client.cluster import contact_of
 from cassq.errors import BackendError, BackendUnavailableError, ConfigError, is_outage
 from cassq.extents.cassandra import CassandraStore
-from cassq.ids import Ids
 from tests.contract.test_extents import frame
 from tests.integration.deadlines import eventually
 from tests.servers import cassandra

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cassq.extents.disk import Disk
+from cassq.extents.files.disk import Disk
 
 
 class SickDisk(Disk):

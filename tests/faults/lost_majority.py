@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import cassq
-from cassq.cql import Cql
+from cassq.cassandra.session import Cql
 from cassq.errors import BackendError, is_outage
 from tests.contract.keyspaces import opened_keyspace
 from tests.integration.deadlines import eventually

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import cassq
-from cassq import staging
-from cassq.batches import Batch
 from cassq.errors import BackendError, ClaimLostError, StorageFullError
-from cassq.extents.disk import Disk
+from cassq.extents.files.disk import Disk
+from cassq.message.batches import Batch
+from cassq.producer import staging
 from tests.integration.stage import client_on, reap
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 
 import cassq
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
 from cassq.errors import BackendError, OwnershipError
 from tests.faults.parts import Stage, commit_telling
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import cassq
-from cassq.catalog.sidecar_rows import Placement, SidecarRow
-from cassq.extents.words import Told
+from cassq.extents.protocol.words import Told
+from cassq.model.sidecar_rows import Placement, SidecarRow
 from tests.faults.actors import Act, Actor
 from tests.faults.crashes import Oracle, finish
 from tests.faults.storm.proofs import Prover

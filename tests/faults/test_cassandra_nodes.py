@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cassq.clock import SystemClock
-from cassq.cql import Cql
+from cassq.base.clock import SystemClock
+from cassq.base.ids import Ids
+from cassq.cassandra.session import Cql
 from cassq.errors import BackendError, PipeSealedError
 from cassq.extents.cassandra import CassandraStore
 from cassq.extents.cassandra.writer import Sizes
 from cassq.extents.port import ExtentStore
-from cassq.ids import Ids
 from tests.contract.keyspaces import opened_keyspace
 from tests.contract.test_extents import MUCH, START, expected, frame, said
 from tests.integration.deadlines import eventually

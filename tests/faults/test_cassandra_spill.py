@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import cassq
+from cassq.base.clock import SystemClock
+from cassq.cassandra.session import Contact, Cql
 from cassq.catalog.cassandra import schema
-from cassq.clock import SystemClock
-from cassq.cql import Contact, Cql
 from cassq.errors import BackendError, is_outage
 from tests.integration.deadlines import eventually
 from tests.servers.cassandra import CassandraCluster

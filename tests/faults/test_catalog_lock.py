@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import cassq
+from cassq.base.clock import SystemClock
 from cassq.catalog.sqlite.database import LOCK_WAIT_SECONDS
-from cassq.clock import SystemClock
 from cassq.errors import BackendTimeoutError
-from cassq.extents.disk import Disk
+from cassq.extents.files.disk import Disk
 from tests.faults.actors import Act, Actor
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually, in_threads
 from tests.integration.stage import client_on, drain, numbers, payloads, push

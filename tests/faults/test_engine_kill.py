@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from cassq.errors import BackendError, StorageFullError
-from cassq.extents.engine import Replica
-from cassq.extents.rocksdb.engine import RocksEngine
-from cassq.extents.rocksdb.options import Tuning
-from cassq.frames import decode, pipe_key
+from cassq.message.frames import decode, pipe_key
+from cassq.sidecar.engine.port import Replica
+from cassq.sidecar.engine.rocksdb.engine import RocksEngine
+from cassq.sidecar.engine.rocksdb.options import Tuning
 from tests.contract.engines import PIPE, a_frame
 from tests.faults.mounts import SmallDisk, mount, small_disk
 
@@ -28,9 +28,9 @@ NEEDS_ROOT = pytest.mark.may_skip("a file system of its own can be mounted by ro
 WRITER = """
 import random, sys, threading
 from pathlib import Path
-from cassq.extents.engine import Replica
-from cassq.extents.rocksdb.engine import RocksEngine
-from cassq.extents.rocksdb.options import Tuning
+from cassq.sidecar.engine.port import Replica
+from cassq.sidecar.engine.rocksdb.engine import RocksEngine
+from cassq.sidecar.engine.rocksdb.options import Tuning
 from tests.contract.engines import a_frame
 chance = random.Random(int(sys.argv[2]))
 small = Tuning(memtable_bytes=1 << 20)
@@ -93,9 +93,9 @@ LIMITED = """
 import resource, signal, sys
 from pathlib import Path
 from cassq.errors import BackendError, StorageFullError
-from cassq.extents.engine import Replica
-from cassq.extents.rocksdb.engine import RocksEngine
-from cassq.extents.rocksdb.options import Tuning
+from cassq.sidecar.engine.port import Replica
+from cassq.sidecar.engine.rocksdb.engine import RocksEngine
+from cassq.sidecar.engine.rocksdb.options import Tuning
 from tests.contract.engines import PIPE, a_frame
 engine = RocksEngine(Path(sys.argv[1]), catalog="c", name="n")
 engine.create(Replica(PIPE, "orders", False, 1, 1))

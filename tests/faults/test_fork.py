@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 import cassq
-from cassq.catalog.sidecar_rows import SidecarRow
-from cassq.clock import SystemClock
+from cassq.base.clock import SystemClock
 from cassq.errors import ForkedClientError
 from cassq.extents.sidecar import SidecarStore
-from cassq.extents.sidecar.link import Link
-from cassq.extents.sidecar.links import Links
+from cassq.extents.sidecar.net.link import Link
+from cassq.extents.sidecar.net.links import Links
+from cassq.model.sidecar_rows import SidecarRow
 from cassq.sidecar.catalogs import open_catalog
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually, in_threads
 from tests.integration.on import EMBEDDED, SIDECARS

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 import cassq
+from cassq.base.clock import SystemClock
 from cassq.catalog.sqlite.database import Database
-from cassq.clock import SystemClock
 from cassq.errors import BackendError
-from cassq.extents.disk import Disk
+from cassq.extents.files.disk import Disk
 from tests.integration.deadlines import eventually, joined
 from tests.integration.stage import Connect, client_on, drain, numbers, payloads, push
 

@@ -19,7 +19,7 @@ import pytest
 
 import cassq
 from cassq.errors import ClaimLostError
-from cassq.history import HOUR_MS
+from cassq.inspect.history import HOUR_MS
 from tests.faults.test_interrupt import Interruption, is_lost_in
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.stage import LaterClock, client_on, drain

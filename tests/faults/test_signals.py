@@ -22,8 +22,8 @@ import pytest
 
 import cassq
 from cassq.errors import ClosedError, InterruptedCallError
-from cassq.extents.disk import Disk
-from cassq.history import HOUR_MS
+from cassq.extents.files.disk import Disk
+from cassq.inspect.history import HOUR_MS
 from tests.faults.actors import Act
 from tests.faults.test_interrupt import Interruption, is_lost_in
 from tests.integration.deadlines import eventually, joined

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import cassq
-from cassq.staging import DRIVER_LEASE_MS
+from cassq.producer.staging import DRIVER_LEASE_MS
 from tests.faults.actors import Act
 from tests.integration.stage import LaterClock, client_on, drain, extents, payloads, reap
 

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from cassq.catalog.sidecar_rows import SidecarState
 from cassq.catalog.sqlite import SqliteCatalog
 from cassq.errors import BackendError
-from cassq.extents.sidecar.asking import Asking, ask
-from cassq.extents.words import (
+from cassq.extents.protocol.words import (
     Append,
     Code,
     Fence,
@@ -26,6 +24,8 @@ from cassq.extents.words import (
     RefusedError,
     Told,
 )
+from cassq.extents.sidecar.net.asking import Asking, ask
+from cassq.model.sidecar_rows import SidecarState
 from tests.faults.mounts import mount, small_disk
 from tests.faults.sidecar_scene import PATIENCE, Make, Scene, scene_on
 from tests.integration.deadlines import eventually

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from cassq.clock import Stopwatch, SystemClock
+from cassq.base.clock import Stopwatch, SystemClock
 
 DEADLINE_SECONDS = 100.0  # long after what any machine needs
 _PAUSE_SECONDS = 0.003

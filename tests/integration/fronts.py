@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import cassq
-from cassq.clock import SystemClock
+from cassq.base.clock import SystemClock
 from cassq.extents.port import ExtentStore, ExtentWriter
-from cassq.frames import Place as At
+from cassq.message.frames import Place as At
 from tests.integration.places import Place
 
 Append = Callable[[], At]

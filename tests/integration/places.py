@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cassq.base.clock import Clock, SystemClock
+from cassq.base.ids import Ids
+from cassq.base.sharing import Sharing
+from cassq.cassandra.session import Cql
 from cassq.catalog.cassandra import CassandraCatalog, schema
-from cassq.catalog.sidecar_rows import SidecarRow
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.clock import Clock, SystemClock
-from cassq.cluster import open_session
-from cassq.cql import Cql
+from cassq.client.cluster import open_session
+from cassq.client.embedded import CATALOG, PIPES, Embedded, open_directory
 from cassq.doorbell import PollingDoorbell
-from cassq.embedded import CATALOG, PIPES, Embedded, open_directory
 from cassq.extents.cassandra import CassandraStore
 from cassq.extents.sidecar.settings import Settings
-from cassq.frames import frame_seqs
-from cassq.ids import Ids
+from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
-from cassq.ports import Life, Ports
-from cassq.sharing import Sharing
+from cassq.message.frames import frame_seqs
+from cassq.model.sidecar_rows import SidecarRow
 from tests import needs
 from tests.contract.cassandra_place import ServersTime
 from tests.contract.keyspaces import remove_all
@@ -40,7 +40,7 @@ from tests.integration.sidecars import CLUSTER, Running
 from tests.servers.cassandra import CassandraCluster
 
 if TYPE_CHECKING:
-    from cassq.extents.rocksdb.engine import RocksEngine
+    from cassq.sidecar.engine.rocksdb.engine import RocksEngine
 
 # The tables that are read without an id that is never given again.
 _NAMED = (
@@ -204,8 +204,8 @@ def behaviour_keyspace(request: pytest.FixtureRequest) -> Iterator[tuple[str, Cq
 def behaviour_sidecars(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Running]]:
     """The sidecars of the run, in threads of this process, each on a RocksDB of its own."""
     needs.require("module:rocksdict")
-    from cassq.extents.rocksdb.engine import RocksEngine
-    from cassq.extents.rocksdb.options import Tuning
+    from cassq.sidecar.engine.rocksdb.engine import RocksEngine
+    from cassq.sidecar.engine.rocksdb.options import Tuning
 
     tuning = Tuning(cache_bytes=8 << 20, memtable_bytes=8 << 20)
     with ExitStack() as stack:

@@ -17,9 +17,9 @@ from typing import IO, Any
 
 import pytest
 
+from cassq.base.clock import SystemClock
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.clock import SystemClock
-from cassq.embedded import CATALOG
+from cassq.client.embedded import CATALOG
 from tests.integration.deadlines import DEADLINE_SECONDS
 
 

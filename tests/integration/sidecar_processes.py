@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import cassq
-from cassq.extents.sidecar.asking import ask
-from cassq.extents.upkeep import Upkeep
-from cassq.extents.words import Request
+from cassq.extents.protocol.words import Request
+from cassq.extents.replicas.upkeep import Upkeep
+from cassq.extents.sidecar.net.asking import ask
 from cassq.reaper import Action
 from cassq.reaper.actions import DONE
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually

@@ -8,16 +8,16 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cassq.catalog.sidecar_rows import SidecarRow, SidecarState
-from cassq.clock import SystemClock
-from cassq.extents.engine import Engine
-from cassq.extents.sidecar.link import Access
-from cassq.extents.sidecar.links import Links
-from cassq.extents.sidecar.network import Answer, Call, Patience
-from cassq.extents.words import Append, Request
-from cassq.frames import Extras, encode, pipe_key
-from cassq.sidecar.door import Door
+from cassq.base.clock import SystemClock
+from cassq.extents.protocol.words import Append, Request
+from cassq.extents.sidecar.net.link import Access
+from cassq.extents.sidecar.net.links import Links
+from cassq.extents.sidecar.net.network import Answer, Call, Patience
+from cassq.message.frames import Extras, encode, pipe_key
+from cassq.model.sidecar_rows import SidecarRow, SidecarState
+from cassq.sidecar.engine.port import Engine
 from cassq.sidecar.running import Sidecar
+from cassq.sidecar.sessions.door import Door
 from tests.integration.deadlines import joined
 from tests.simulation.memory_engine import MemoryEngine
 

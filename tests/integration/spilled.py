@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import cassq
-from cassq.clock import Clock, SystemClock
-from cassq.embedded import Embedded, open_directory
+from cassq.base.clock import Clock, SystemClock
+from cassq.client.embedded import Embedded, open_directory
+from cassq.client.spool import Spool
 from cassq.errors import BackendTimeoutError, BackendUnavailableError
 from cassq.extents.port import ExtentStore, ExtentWriter
-from cassq.frames import Place as At
-from cassq.spool import Spool
+from cassq.message.frames import Place as At
 from tests.integration.fronts import Append, FrontWriter
 
 _NEEDS_NO_SERVER = {"now_ms", "close", "abandon", "seals_exactly"}

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 import cassq
+from cassq.base.clock import Clock, SystemClock
+from cassq.base.ids import Ids
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.client import PASSING_LEASE
-from cassq.clock import Clock, SystemClock
+from cassq.client.client import PASSING_LEASE
+from cassq.client.embedded import BELLS, CATALOG, PIPES, Embedded
 from cassq.doorbell import FifoDoorbell
-from cassq.embedded import BELLS, CATALOG, PIPES, Embedded
-from cassq.extents.disk import Disk
-from cassq.extents.files import FilesStore
-from cassq.history import HOUR_MS, MINUTE_MS
-from cassq.ids import Ids
+from cassq.extents.files.disk import Disk
+from cassq.extents.files.store import FilesStore
+from cassq.inspect.history import HOUR_MS, MINUTE_MS
+from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
-from cassq.messages import Message
-from cassq.ports import Life, Ports
+from cassq.message.messages import Message
 from cassq.reaper import Action
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually
 from tests.integration.places import Place

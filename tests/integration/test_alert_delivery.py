@@ -17,7 +17,7 @@ import pytest
 from cassq.alerts.delivery import GRACE_SECONDS, deliver
 from cassq.alerts.incidents import Notice, Outcome
 from cassq.alerts.targets import Target
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
 from tests.integration.deadlines import eventually
 
 LIMIT = 0.5

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 import cassq
 from cassq.alerts.targets import Target
 from cassq.alerts.watch import Told, run
-from cassq.catalog.rows import Member
+from cassq.base.clock import ManualClock, SystemClock
 from cassq.cli.main import main
-from cassq.clock import ManualClock, SystemClock
 from cassq.errors import UsageError
-from cassq.ports import Ports
+from cassq.lifecycle.ports import Ports
+from cassq.model.rows import Member
 from tests.integration.deadlines import in_threads
 from tests.integration.places import Place
 from tests.integration.stage import Connect, alone, drain, numbers, push

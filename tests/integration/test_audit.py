@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import cassq
-from cassq.catalog.rows import Claim, RetiredSum
+from cassq.model.rows import Claim, RetiredSum
 from tests.integration.stage import Connect, alone, drain, numbers, push, reap
 
 

@@ -10,7 +10,7 @@ import pytest
 import cassq
 from cassq.errors import BackendError, BackendTimeoutError
 from cassq.extents.port import ExtentStore
-from cassq.frames import Place
+from cassq.message.frames import Place
 from tests.integration import places
 from tests.integration.fronts import Append, FrontStore, client_with
 from tests.integration.stage import drain, numbers, payloads

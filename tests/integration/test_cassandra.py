@@ -17,11 +17,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cassq
+from cassq.base.clock import SystemClock
+from cassq.cassandra.session import Contact, Cql
 from cassq.catalog.cassandra import schema
 from cassq.cli.main import main
-from cassq.clock import SystemClock
-from cassq.cluster import open_keyspace, open_session
-from cassq.cql import Contact, Cql
+from cassq.client.cluster import open_keyspace, open_session
 from cassq.errors import (
     BackendUnavailableError,
     ConfigError,

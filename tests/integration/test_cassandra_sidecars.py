@@ -10,13 +10,13 @@ from contextlib import closing
 import pytest
 
 import cassq
+from cassq.base.clock import SystemClock
+from cassq.cassandra.contact import Contact
+from cassq.cassandra.session import Cql
 from cassq.catalog.cassandra import schema
-from cassq.catalog.sidecar_rows import SidecarRow
-from cassq.clock import SystemClock
-from cassq.contact import Contact
-from cassq.cql import Cql
-from cassq.history import MINUTE_MS
-from cassq.sealing import STRAY_MS
+from cassq.inspect.history import MINUTE_MS
+from cassq.lifecycle.sealing import STRAY_MS
+from cassq.model.sidecar_rows import SidecarRow
 from tests.integration.deadlines import eventually
 from tests.integration.stage import Connect, drain, numbers, payloads, push, reap
 from tests.servers import sidecar

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import cassq
+from cassq.base.clock import SystemClock
+from cassq.cassandra.contact import Contact
+from cassq.cassandra.session import Cql
 from cassq.catalog.cassandra import schema
-from cassq.clock import SystemClock
-from cassq.connecting import open_spool
-from cassq.contact import Contact
-from cassq.cql import Cql
-from cassq.embedded import CATALOG, PIPES
+from cassq.client.connecting import open_spool
+from cassq.client.embedded import CATALOG, PIPES
 from cassq.errors import ConfigError
 from tests.servers.cassandra import CassandraCluster
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import cassq
-from cassq.catalog.rows import Claim, Cursor
-from cassq.frames import Place
-from cassq.ports import Ports
-from cassq.sharing import Sharing
+from cassq.base.sharing import Sharing
+from cassq.lifecycle.ports import Ports
+from cassq.message.frames import Place
+from cassq.model.rows import Claim, Cursor
 from tests.integration.deadlines import eventually, joined
 from tests.integration.stage import client_on, numbers, payloads, push
 

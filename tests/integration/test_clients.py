@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import cassq
-from cassq import client as client_module
+from cassq.client import client as client_module
 from cassq.errors import (
     BackendUnavailableError,
     ClosedError,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
 from tests.integration.stage import client_on, numbers, push
 from tests.integration.timed import clock
 

@@ -8,12 +8,12 @@ import pytest
 
 import cassq
 from cassq import pipes
-from cassq.catalog.rows import Dedup
-from cassq.clock import ManualClock
-from cassq.dedup import AT_ONCE, DEDUP_LENGTH_MAX, forget
+from cassq.base.clock import ManualClock
 from cassq.errors import BackendTimeoutError, ConfigError, InvalidPayloadError
-from cassq.frames import Place as At
-from cassq.sealing import seal_pipe
+from cassq.lifecycle.sealing import seal_pipe
+from cassq.message.frames import Place as At
+from cassq.model.rows import Dedup
+from cassq.producer.dedup import AT_ONCE, DEDUP_LENGTH_MAX, forget
 from tests.integration.deadlines import in_threads
 from tests.integration.fronts import Append, FrontCatalog, FrontStore, client_with
 from tests.integration.places import Place

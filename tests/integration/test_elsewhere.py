@@ -42,7 +42,7 @@ LOOK = """
 import fcntl, os, sys, time
 from pathlib import Path
 from cassq import clock, embedded
-from cassq.extents.disk import Disk
+from cassq.extents.files.disk import Disk
 for module, name in ((os, "fdatasync"), (os, "posix_fallocate"), (time, "CLOCK_BOOTTIME")):
     assert not hasattr(module, name), name
 assert embedded.mounts() == {}

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 import cassq
 from cassq.cli.main import main
 from cassq.errors import MessageNotFoundError, UsageError
-from cassq.explain import Explanation
-from cassq.whereabouts import Step
+from cassq.inspect.explain import Explanation
+from cassq.inspect.whereabouts import Step
 from tests.integration.deadlines import eventually
 from tests.integration.stage import alone, drain, extents, numbers, push, reap
 

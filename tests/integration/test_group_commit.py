@@ -11,8 +11,8 @@ import pytest
 
 import cassq
 from cassq.errors import StorageFullError
-from cassq.extents.disk import Disk
-from cassq.frames import Place as At
+from cassq.extents.files.disk import Disk
+from cassq.message.frames import Place as At
 from tests.contract.disks import no_space
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually, in_threads
 from tests.integration.fronts import Append, FrontStore, client_with

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import cassq
-from cassq.columns import COLUMN_BYTES_MAX
 from cassq.errors import ClaimLostError, QueueNotFoundError
+from cassq.message.columns import COLUMN_BYTES_MAX
 from tests.integration.deadlines import eventually
 from tests.integration.stage import alone, drain, numbers, payloads, push
 

@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 import cassq
-from cassq.catalog.rows import QueueRow, Sample
 from cassq.cli.main import main
 from cassq.errors import GroupNotFoundError, UsageError
-from cassq.history import DAY_MS, EVERYTHING, HOUR_MS, KEPT_MS, MINUTE_MS, Noted, roll_up
+from cassq.inspect.history import DAY_MS, EVERYTHING, HOUR_MS, KEPT_MS, MINUTE_MS, Noted, roll_up
+from cassq.model.rows import QueueRow, Sample
 from tests.integration.stage import Connect, alone, numbers, push
 from tests.shell import Done
 
@@ -277,7 +277,7 @@ def test_an_image_of_no_known_kind_is_refused(cli: Cli, tmp_path: Path) -> None:
 def test_without_matplotlib_the_extra_is_named(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "cassq.cli.image", raising=False)
+    monkeypatch.delitem(sys.modules, "cassq.cli.ui.image", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setitem(sys.modules, "matplotlib.dates", None)
     failed = cli("stats", "jobs", "--history", "--image", tmp_path / "jobs.png", code=2)

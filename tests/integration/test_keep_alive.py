@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import cassq
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
 from cassq.errors import ClaimLostError
 from cassq.popper import KEEP_ALIVE_SECONDS
 from tests.integration.deadlines import eventually, joined

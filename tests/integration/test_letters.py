@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import cassq
+from cassq.dead_letters.letters import Letter
 from cassq.errors import CorruptionError, UsageError
-from cassq.letters import Letter
 from tests.integration.places import Place
 from tests.integration.stage import Connect, alone, drain, numbers, payloads, push
 from tests.integration.test_merging import DEAD, ODD, assert_balanced, die, letters_of_jobs

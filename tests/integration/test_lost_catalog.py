@@ -17,10 +17,10 @@ import pytest
 from click.testing import CliRunner
 
 import cassq
-from cassq import embedded
+from cassq.base.clock import SystemClock
 from cassq.cli.main import NAME, main
-from cassq.clock import SystemClock
-from cassq.embedded import open_directory
+from cassq.client import embedded
+from cassq.client.embedded import open_directory
 from cassq.errors import ConfigError
 from tests.commands_page import verbs
 from tests.integration.deadlines import DEADLINE_SECONDS

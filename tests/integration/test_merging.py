@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import cassq
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
+from cassq.dead_letters.errands import BATCH_MESSAGES, Outcome
+from cassq.dead_letters.letters import Letter
 from cassq.doorbell import LOOK_AGAIN_SECONDS
-from cassq.errands import BATCH_MESSAGES, Outcome
 from cassq.errors import GroupNotFoundError, UsageError
-from cassq.letters import Letter
 from tests.integration.deadlines import eventually, joined
 from tests.integration.places import Place
 from tests.integration.stage import (

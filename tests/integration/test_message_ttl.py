@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import cassq
-from cassq.clock import ManualClock
-from cassq.expiry import expire
+from cassq.base.clock import ManualClock
+from cassq.lifecycle.expiry import expire
 from tests.integration.stage import drain, numbers, payloads, push
 from tests.integration.timed import clock, timed
 

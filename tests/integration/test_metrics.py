@@ -24,7 +24,7 @@ from cassq.errors import (
     MissingExtraError,
     QueueNotFoundError,
 )
-from cassq.metrics import MetricsServer
+from cassq.inspect.metrics import MetricsServer
 from tests.integration.deadlines import eventually
 from tests.integration.stage import Connect, alone, numbers, push, reap
 from tests.shell import Shell
@@ -248,7 +248,7 @@ def test_a_port_that_is_taken_is_refused(client: cassq.Client, served: MetricsSe
 def test_without_the_driver_the_extra_is_named(
     client: cassq.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "cassq.prometheus", raising=False)
+    monkeypatch.delitem(sys.modules, "cassq.inspect.prometheus", raising=False)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(MissingExtraError) as caught:
         client.serve_metrics()

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import cassq
-from cassq.clock import ManualClock
-from cassq.timers import READERS_MAX as TIMERS_MAX
-from cassq.window import READERS_MAX
+from cassq.base.clock import ManualClock
+from cassq.consumer.window import READERS_MAX
+from cassq.lifecycle.timers import READERS_MAX as TIMERS_MAX
 from tests.integration.stage import drain, numbers, push, reap
 from tests.integration.timed import clock, timed
 

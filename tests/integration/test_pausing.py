@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import cassq
-from cassq.clock import ManualClock, Stopwatch
+from cassq.base.clock import ManualClock, Stopwatch
 from cassq.errors import (
     BackendError,
     GroupNotFoundError,

@@ -10,7 +10,7 @@ import pytest
 
 import cassq
 from cassq.errors import ClosedError, GroupNotFoundError, InvalidNameError, UsageError
-from cassq.messages import Message
+from cassq.message.messages import Message
 from tests.integration.deadlines import eventually, in_threads, joined
 from tests.integration.stage import Connect, alone, drain, numbers, payloads, push
 

@@ -9,7 +9,7 @@ import pytest
 
 import cassq
 from cassq.errors import ClosedError, InvalidPayloadError, MessageTooLargeError
-from cassq.frames import MESSAGE_BYTES_MAX
+from cassq.message.frames import MESSAGE_BYTES_MAX
 from tests.integration.stage import Connect, drain, payloads
 
 

@@ -10,8 +10,8 @@ import pytest
 import cassq
 from cassq.errors import QueueNotFoundError
 from cassq.extents.port import ExtentStore
-from cassq.frames import Place as At
-from cassq.pusher import BUFFER_BYTES_MAX
+from cassq.message.frames import Place as At
+from cassq.producer.pusher import BUFFER_BYTES_MAX
 from tests.integration.deadlines import eventually, joined
 from tests.integration.fronts import Append, FrontStore, client_with
 from tests.integration.places import Place

@@ -8,9 +8,9 @@ import pytest
 
 import cassq
 from cassq.alerts.targets import Target
-from cassq.catalog.rows import ClaimState
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
 from cassq.errors import BackendError, UsageError
+from cassq.model.rows import ClaimState
 from cassq.reaper import DONE, LEASE_MS, Action
 from cassq.reaper.rollup import AT_ONCE
 from tests.integration.deadlines import eventually, in_threads

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import cassq
-from cassq.arguments import ERROR_MAX, error_text
+from cassq.base.arguments import ERROR_MAX, error_text
+from cassq.consumer.holdings import Back
 from cassq.errors import UsageError
-from cassq.holdings import Back
-from cassq.messages import Message
+from cassq.message.messages import Message
 from tests.integration.stage import numbers, push
 
 

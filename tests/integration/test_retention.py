@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import cassq
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
 from tests.integration.stage import drain, numbers, payloads, push, reap
 from tests.integration.timed import clock, timed
 

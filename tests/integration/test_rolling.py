@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import cassq
-from cassq.batches import Batch
-from cassq.catalog.rows import PipeRow, PipeState
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
+from cassq.message.batches import Batch
+from cassq.model.rows import PipeRow, PipeState
 from cassq.pipes import Appender
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.stage import drain, numbers, payloads, reap

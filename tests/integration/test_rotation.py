@@ -82,7 +82,8 @@ def newer_ones_before(order: list[int], message: int) -> int:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_overtaking_stays_within_its_bound(client: cassq.Client, seed: int) -> None:
-    """The bound of `cassq.window`: p pipes, known and not more than the width, claims of c; a
+    """The bound of `cassq.consumer.window`: p pipes, known and not more than the width, claims of
+    c; a
     message with d unclaimed ahead of it is passed by at most (p - 1) * c * (d // c + 2) newer."""
     chance = random.Random(seed)
     pipes, asked = chance.randint(2, 8), chance.choice([1, 2, 5, 16])

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import cassq
-from cassq.catalog.rows import PipeState
+from cassq.model.rows import PipeState
 from tests.integration.deadlines import eventually
 from tests.integration.stage import Connect, drain, numbers, payloads
 

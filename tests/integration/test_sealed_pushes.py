@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 import cassq
-from cassq.clock import SystemClock
+from cassq.base.clock import SystemClock
 from cassq.errors import BackendTimeoutError, StorageFullError
-from cassq.extents.disk import Disk
-from cassq.extents.files import FilesStore
+from cassq.extents.files.disk import Disk
+from cassq.extents.files.store import FilesStore
 from cassq.extents.port import ExtentStore, ExtentWriter
-from cassq.frames import Place as At
-from cassq.frames import frame_seqs
-from cassq.sealing import seal_pipe
+from cassq.lifecycle.sealing import seal_pipe
+from cassq.message.frames import Place as At
+from cassq.message.frames import frame_seqs
 from tests.integration.fronts import FrontWriter, client_with
 from tests.integration.places import Place
 from tests.integration.stage import client_on, drain, numbers, payloads

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 import cassq
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
 from tests.integration.stage import push, reap
 from tests.integration.timed import clock, timed
 

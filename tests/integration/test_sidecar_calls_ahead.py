@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cassq.errors import BackendTimeoutError, BackendUnavailableError
-from cassq.extents.sidecar.links import Links
-from cassq.extents.sidecar.network import Begun, Call, Patience
-from cassq.extents.words import Code, Frames, Info, Mark, Open, Read, RefusedError, Request
+from cassq.extents.protocol.words import Code, Frames, Info, Mark, Open, Read, RefusedError, Request
+from cassq.extents.sidecar.net.links import Links
+from cassq.extents.sidecar.net.network import Begun, Call, Patience
 from tests.integration.deadlines import eventually
 from tests.integration.sidecars import PATIENCE, Running, append, call, links_to, reply
 

@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 
 import pytest
 
+from cassq.base.clock import ManualClock
 from cassq.catalog.port import Catalog
-from cassq.catalog.sidecar_rows import SidecarRow, SidecarState
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.clock import ManualClock
 from cassq.errors import BackendUnavailableError, ConfigError
-from cassq.extents.shelf import Shelf
+from cassq.model.sidecar_rows import SidecarRow, SidecarState
 from cassq.sidecar.catalog_thread import CatalogThread
 from cassq.sidecar.catalogs import open_catalog
+from cassq.sidecar.engine.shelf import Shelf
 from cassq.sidecar.registration import LEASE_MS, Registration
 from tests.simulation.memory_engine import MemoryEngine
 

@@ -10,12 +10,9 @@ from typing import Any
 
 import pytest
 
-from cassq.catalog.sidecar_rows import Placement, ReplicaAt
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
 from cassq.errors import BackendUnavailableError
-from cassq.extents.engine import Replica
-from cassq.extents.sidecar.links import Links
-from cassq.extents.words import (
+from cassq.extents.protocol.words import (
     Code,
     Done,
     Drop,
@@ -30,10 +27,13 @@ from cassq.extents.words import (
     Scrubbed,
     Settle,
 )
+from cassq.extents.sidecar.net.links import Links
+from cassq.model.sidecar_rows import Placement, ReplicaAt
+from cassq.sidecar.care.replicating import Steps
+from cassq.sidecar.care.steward import ScrubPass, Steward
+from cassq.sidecar.care.stewardship import Step, Verb
 from cassq.sidecar.catalog_thread import CatalogThread
-from cassq.sidecar.replicating import Steps
-from cassq.sidecar.steward import ScrubPass, Steward
-from cassq.sidecar.stewardship import Step, Verb
+from cassq.sidecar.engine.port import Replica
 from tests.integration.sidecars import CLUSTER, Running, append, call, links_to, reply
 
 FRAMES = 40

@@ -10,13 +10,9 @@ from contextlib import closing
 
 import pytest
 
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
 from cassq.errors import BackendTimeoutError, BackendUnavailableError
-from cassq.extents.sidecar.asking import Asking, ask
-from cassq.extents.sidecar.link import Access
-from cassq.extents.sidecar.links import Links
-from cassq.extents.sidecar.network import Call, Patience
-from cassq.extents.words import (
+from cassq.extents.protocol.words import (
     Appended,
     Code,
     Done,
@@ -29,6 +25,10 @@ from cassq.extents.words import (
     RefusedError,
     Scrub,
 )
+from cassq.extents.sidecar.net.asking import Asking, ask
+from cassq.extents.sidecar.net.link import Access
+from cassq.extents.sidecar.net.links import Links
+from cassq.extents.sidecar.net.network import Call, Patience
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.sidecars import PATIENCE, Running, append, call, links_to, reply
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import cassq
+from cassq.base.clock import SystemClock
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.clock import SystemClock
-from cassq.embedded import CATALOG, PIPES
+from cassq.client.embedded import CATALOG, PIPES
+from cassq.client.sidecar_options import TOKEN_VARIABLE
 from cassq.errors import BackendError
-from cassq.sidecar_options import TOKEN_VARIABLE
 from tests.integration.deadlines import eventually
 from tests.integration.sidecars import CLUSTER, Running
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from cassq.catalog.sidecar_rows import SidecarRow, SidecarState
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.connecting import connect
+from cassq.client.connecting import connect
 from cassq.errors import BackendError, ConfigError
-from cassq.extents.sidecar.asking import Asking, ask
-from cassq.extents.sidecar.link import Access
-from cassq.extents.sidecar.links import Links
-from cassq.extents.sidecar.network import Call, Patience
-from cassq.extents.words import Append, Appended, Code, Info, Open, Read, RefusedError
+from cassq.extents.protocol.words import Append, Appended, Code, Info, Open, Read, RefusedError
+from cassq.extents.sidecar.net.asking import Asking, ask
+from cassq.extents.sidecar.net.link import Access
+from cassq.extents.sidecar.net.links import Links
+from cassq.extents.sidecar.net.network import Call, Patience
+from cassq.model.sidecar_rows import SidecarRow, SidecarState
 from tests.integration.deadlines import eventually, joined
 from tests.integration.served import Served, StartError, catalog
 from tests.integration.sidecars import append

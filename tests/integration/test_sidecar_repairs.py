@@ -13,8 +13,8 @@ import pytest
 
 import cassq
 from cassq.errors import CorruptionError
-from cassq.extents.words import Drop, List, Scrub, Told
-from cassq.inspection import inspect
+from cassq.extents.protocol.words import Drop, List, Scrub, Told
+from cassq.inspect.inspection import inspect
 from cassq.reaper.actions import DONE, FAILED
 from tests.integration.deadlines import eventually
 from tests.integration.sidecar_processes import SidecarProcesses

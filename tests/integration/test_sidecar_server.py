@@ -12,12 +12,10 @@ from contextlib import closing
 import msgpack
 import pytest
 
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
 from cassq.errors import BackendUnavailableError
-from cassq.extents.sidecar.asking import Asking, ask
-from cassq.extents.sidecar.link import Access
-from cassq.extents.wire import HELLO_BYTES_MAX, read_reply, request_parts
-from cassq.extents.words import (
+from cassq.extents.protocol.wire import HELLO_BYTES_MAX, read_reply, request_parts
+from cassq.extents.protocol.words import (
     OPS,
     VERSION,
     Append,
@@ -31,8 +29,10 @@ from cassq.extents.words import (
     Read,
     RefusedError,
 )
-from cassq.sidecar import session
+from cassq.extents.sidecar.net.asking import Asking, ask
+from cassq.extents.sidecar.net.link import Access
 from cassq.sidecar.facts import healthy
+from cassq.sidecar.sessions import session
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.sidecars import CLUSTER, Running, append, call, links_to, reply
 

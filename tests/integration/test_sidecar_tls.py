@@ -11,12 +11,21 @@ from pathlib import Path
 
 import pytest
 
+from cassq.base.tls import tls_of
 from cassq.errors import BackendUnavailableError, ConfigError
-from cassq.extents.sidecar.asking import ask
-from cassq.extents.sidecar.link import Access
-from cassq.extents.words import Frames, Info, Mark, Open, Read, RefusedError, Replicate, Replicated
+from cassq.extents.protocol.words import (
+    Frames,
+    Info,
+    Mark,
+    Open,
+    Read,
+    RefusedError,
+    Replicate,
+    Replicated,
+)
+from cassq.extents.sidecar.net.asking import ask
+from cassq.extents.sidecar.net.link import Access
 from cassq.sidecar.exposure import check_exposure, client_tls, server_tls
-from cassq.tls import tls_of
 from tests.integration.certificates import authority, signed
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.sidecars import Running, append, call, links_to, reply

@@ -18,7 +18,9 @@ from click.testing import CliRunner
 
 import cassq
 from cassq.cli.main import main
-from cassq.embedded import open_directory
+from cassq.client.embedded import open_directory
+from cassq.client.late import LatePlace
+from cassq.client.spool import Spool
 from cassq.errors import (
     BackendError,
     BackendUnavailableError,
@@ -26,9 +28,7 @@ from cassq.errors import (
     QueuePausedError,
     StorageFullError,
 )
-from cassq.late import LatePlace
-from cassq.messages import Message
-from cassq.spool import Spool
+from cassq.message.messages import Message
 from tests.faults.mounts import SmallDisk, mount, small_disk
 from tests.integration.deadlines import eventually
 from tests.integration.spilled import FakeCluster

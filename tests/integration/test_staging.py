@@ -7,10 +7,7 @@ from collections import Counter
 import pytest
 
 import cassq
-from cassq import staging
-from cassq.batches import Batch
-from cassq.catalog.rows import WriteRow
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
 from cassq.errors import (
     ConfigError,
     FencedError,
@@ -19,8 +16,11 @@ from cassq.errors import (
     QueueNotFoundError,
     QueuePausedError,
 )
+from cassq.message.batches import Batch
+from cassq.model.rows import WriteRow
+from cassq.producer import staging
+from cassq.producer.staging import DRIVER_LEASE_MS, Stage, StagedPipe
 from cassq.reaper import DONE
-from cassq.staging import DRIVER_LEASE_MS, Stage, StagedPipe
 from tests.integration.stage import Connect, alone, drain, extents, numbers, payloads, push, reap
 from tests.integration.timed import clock, timed
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import cassq
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
 from cassq.extents.port import ExtentReader, ExtentStore
-from cassq.stats import LOOKS_MAX, GroupStats, queue_stats
+from cassq.inspect.stats import LOOKS_MAX, GroupStats, queue_stats
 from tests.integration.fronts import FrontStore, client_with
 from tests.integration.places import Place
 from tests.integration.stage import drain, numbers, push, reap

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import pytest
 
 import cassq
-from cassq.batches import Batch, Intend
-from cassq.catalog.rows import Claim
-from cassq.clock import ManualClock
-from cassq.moves import HOLD_MS
-from cassq.retries import DeadLetters
+from cassq.base.clock import ManualClock
+from cassq.lifecycle.moves import HOLD_MS
+from cassq.lifecycle.retries import DeadLetters
+from cassq.message.batches import Batch, Intend
+from cassq.model.rows import Claim
 from tests.integration.places import Place
 from tests.integration.stage import drain, push, reap
 from tests.integration.timed import clock

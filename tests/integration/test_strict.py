@@ -7,11 +7,11 @@ import threading
 import pytest
 
 import cassq
-from cassq.catalog.rows import PipeRow, PipeState
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
 from cassq.errors import ClaimLostError, CorruptionError
-from cassq.extents.disk import PAGE
-from cassq.sealing import seal_pipe
+from cassq.extents.files.disk import PAGE
+from cassq.lifecycle.sealing import seal_pipe
+from cassq.model.rows import PipeRow, PipeState
 from tests.faults.actors import Act
 from tests.integration.deadlines import eventually, in_threads, joined
 from tests.integration.stage import (

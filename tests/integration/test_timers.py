@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import cassq
-from cassq.batches import Batch
-from cassq.catalog.rows import ClaimState
-from cassq.clock import ManualClock, Stopwatch, SystemClock
+from cassq.base.clock import ManualClock, Stopwatch, SystemClock
 from cassq.errors import UsageError
-from cassq.timers import HORIZON_MS, schedule_pipe
+from cassq.lifecycle.timers import HORIZON_MS, schedule_pipe
+from cassq.message.batches import Batch
+from cassq.model.rows import ClaimState
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.stage import Connect, alone, drain, numbers, payloads, push, reap
 from tests.integration.timed import clock, timed
@@ -320,7 +320,7 @@ def test_what_is_got_and_retired_while_it_is_cancelled_is_not_taken_back(
         eventually("its pipe is retired", retired)
         schedule_pipe(*args)
 
-    monkeypatch.setattr("cassq.cancelling.schedule_pipe", late)
+    monkeypatch.setattr("cassq.lifecycle.cancelling.schedule_pipe", late)
     assert not queue.cancel(message_id)
     assert queue.audit().findings == []
 

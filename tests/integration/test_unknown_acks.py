@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import cassq
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
 from cassq.errors import BackendError, BackendTimeoutError, ClaimLostError
 from tests.integration.places import Place
 from tests.integration.stage import drain, numbers, payloads, push, reap

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 import cassq
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
 from cassq.doorbell import LOOK_AGAIN_SECONDS
 from tests.faults.actors import Act
 from tests.integration.deadlines import eventually, in_threads, joined

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import cassq
-from cassq.catalog.rows import ClaimState, Move
 from cassq.errors import CassqError, CorruptionError
-from cassq.mending import mend
+from cassq.lifecycle.mending import mend
+from cassq.lifecycle.retries import DeadLetters
+from cassq.model.rows import ClaimState, Move
 from cassq.reaper import Reaper
-from cassq.retries import DeadLetters
 from tests.integration.stage import Connect, alone, numbers, payloads, push
 
 pytestmark = pytest.mark.embedded_only(reason="it writes rows past the catalog")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import cassq
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
 from tests.integration.places import Place
 
 

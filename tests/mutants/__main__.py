@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
 from tests.mutants.mutant import Mutant, Simulated
 from tests.mutants.roster import MUTANTS, SIMULATED
 from tests.mutants.run import CAUGHT, FAILED, PASSED, SKIPPED, Copy, Verdict, baseline

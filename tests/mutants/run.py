@@ -14,7 +14,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
 from tests.mutants.mutant import COPIED, TREE, Mutant, PatchError, Simulated
 
 # A test that hangs ends its run, and has seen the bug.

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import cassq
-from cassq.clock import SystemClock
-from cassq.embedded import open_directory
+from cassq.base.clock import SystemClock
+from cassq.client.embedded import open_directory
 from tests.powercuts.platter import Platter
 from tests.powercuts.record import Event, mark_of
 

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import cassq
-from cassq.clock import SystemClock
-from cassq.extents.disk import Disk
-from cassq.extents.engine import Replica
-from cassq.extents.files import FilesStore
-from cassq.frames import Extras, encode, pipe_key
+from cassq.base.clock import SystemClock
+from cassq.extents.files.disk import Disk
+from cassq.extents.files.store import FilesStore
+from cassq.message.frames import Extras, encode, pipe_key
+from cassq.sidecar.engine.port import Replica
 from tests.powercuts.record import Marks
 
 _PIPES = ("0" * 23 + "1", "0" * 23 + "2")
@@ -62,7 +62,7 @@ def store(root: Path, marks: Marks) -> None:
 
 def engine(root: Path, marks: Marks) -> None:
     """Syncs of a sidecar's engine."""
-    from cassq.extents.rocksdb.engine import RocksEngine
+    from cassq.sidecar.engine.rocksdb.engine import RocksEngine
 
     engine = RocksEngine(root / "data", catalog="catalog", name="sidecar")
     pipe_id = _PIPES[0]

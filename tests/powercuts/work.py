@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import cassq
-from cassq.extents.disk import PAGE
+from cassq.extents.files.disk import PAGE
 from tests.powercuts.record import Marks
 
 QUEUES: dict[str, dict[str, Any]] = {

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, ClassVar, Generic, Self, TypeVar
 
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
 from tests.servers.addresses import Subnet, claim_subnet
 from tests.servers.errors import ServerFailedError
 from tests.servers.network import Guest, Network

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
 from tests.servers.errors import MissingServerError, ServerFailedError
 from tests.servers.node import keep, pause
 

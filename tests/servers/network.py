@@ -15,7 +15,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
 from tests.servers.errors import MissingServerError, ServerFailedError
 from tests.servers.node import keep, pause
 

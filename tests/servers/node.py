@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
 from tests.servers.errors import ServerFailedError
 
 START_SECONDS_MAX = 180.0

@@ -22,7 +22,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, ClassVar
 
-from cassq.clock import SystemClock
+from cassq.base.clock import SystemClock
 from cassq.errors import BackendError
 from cassq.sidecar.catalogs import open_catalog
 from tests.servers import disk

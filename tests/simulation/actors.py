@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from functools import partial
 
 from cassq.errors import BackendError, ClaimLostError, GroupNotFoundError, OwnershipError
+from cassq.model.queues import is_dead_letter_name
 from cassq.popper import Popper
-from cassq.queues import is_dead_letter_name
 from tests.simulation.clerks import keep_desk
 from tests.simulation.client import SteppedClient, close_client, met, open_client
 from tests.simulation.model import NEVER, Delivery

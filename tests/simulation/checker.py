@@ -15,10 +15,10 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cassq.messages import Message, SpilledId
-from cassq.queues import is_dead_letter_name
-from cassq.ranges import RangeSet
-from cassq.retries import DEATH_HEADER
+from cassq.lifecycle.retries import DEATH_HEADER
+from cassq.message.messages import Message, SpilledId
+from cassq.message.ranges import RangeSet
+from cassq.model.queues import is_dead_letter_name
 from tests.simulation.ledger import BrokenPromiseError
 from tests.simulation.lookout import Lookout
 from tests.simulation.model import NEVER, Delivery, GroupView, Place, Sent, place_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from cassq.client.queue import Queue
 from cassq.errors import BackendError, GroupNotFoundError, OwnershipError
-from cassq.queue import Queue
 from tests.simulation.client import met, open_client
 from tests.simulation.model import Errand, place_of
 from tests.simulation.scheduler import Process

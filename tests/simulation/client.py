@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cassq import client as client_module
-from cassq.client import Client
+from cassq.base.housekeeper import Tend
+from cassq.client import client as client_module
+from cassq.client.client import Client
+from cassq.client.embedded import Embedded
+from cassq.client.spool import Spool
 from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell, Waiter
-from cassq.embedded import Embedded
 from cassq.errors import BackendError, CassqError, GroupNotFoundError, OwnershipError
 from cassq.extents.port import ExtentMissingError
-from cassq.housekeeper import Tend
-from cassq.spool import Spool
 from tests.simulation.scheduler import Process, ProcessClock
 
 if TYPE_CHECKING:

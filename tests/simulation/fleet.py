@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from cassq.catalog.port import Catalog
-from cassq.catalog.sidecar_rows import Placement, SidecarRow
 from cassq.errors import BackendError, BackendUnavailableError
-from cassq.extents.engine import Engine
-from cassq.extents.shelf import Shelf
-from cassq.extents.words import RefusedError, Replicate, Request, Scrub
-from cassq.sidecar.desk import refusal_of
+from cassq.extents.protocol.words import RefusedError, Replicate, Request, Scrub
+from cassq.model.sidecar_rows import Placement, SidecarRow
+from cassq.sidecar.engine.port import Engine
+from cassq.sidecar.engine.shelf import Shelf
+from cassq.sidecar.sessions.desk import refusal_of
 from tests.simulation.memory_engine import MemoryEngine, row_of
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.slow_work import Bounds, SlowWork

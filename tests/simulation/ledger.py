@@ -12,8 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cassq.catalog.rows import Reason
-from cassq.frames import FrameError, decode, pipe_key
+from cassq.message.frames import FrameError, decode, pipe_key
+from cassq.model.rows import Reason
 from tests.simulation.model import NEVER, Errand, Fact, GroupView, Place, Sent, place_of
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cassq.catalog.sidecar_rows import SidecarRow, SidecarState
 from cassq.errors import BackendError, BrokenInvariantError, StorageFullError
-from cassq.extents.engine import Engine, Replica, Space
-from cassq.frames import FrameError, pipe_key, verify
+from cassq.message.frames import FrameError, pipe_key, verify
+from cassq.model.sidecar_rows import SidecarRow, SidecarState
+from cassq.sidecar.engine.port import Engine, Replica, Space
 
 LEASE_MS = 1 << 40  # of sidecars whose ends are told otherwise
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from cassq.messages import Message
-from cassq.queues import is_dead_letter_name
+from cassq.message.messages import Message
+from cassq.model.queues import is_dead_letter_name
 
 NEVER = 1 << 60
 Place = tuple[str, int]

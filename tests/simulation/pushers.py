@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from cassq.dedup import DEDUP_HEADER
 from cassq.errors import BackendError, OwnershipError
-from cassq.pusher import Pusher
+from cassq.producer.dedup import DEDUP_HEADER
+from cassq.producer.pusher import Pusher
 from tests.simulation.client import SteppedClient, met, open_client
 from tests.simulation.model import Sent
 from tests.simulation.scheduler import Process

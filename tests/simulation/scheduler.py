@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import greenlet
 
-from cassq.clock import Clock, ManualClock
+from cassq.base.clock import Clock, ManualClock
 from tests.simulation.model import Errand, Sent
 
 TRACE_LENGTH = 80

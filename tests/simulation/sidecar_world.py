@@ -6,15 +6,15 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from cassq.embedded import Embedded
-from cassq.extents.engine import Engine
+from cassq.base.ids import Ids
+from cassq.client.embedded import Embedded
 from cassq.extents.sidecar import SidecarStore
 from cassq.extents.sidecar.reader import SLICE_BYTES
 from cassq.extents.sidecar.settings import Settings
-from cassq.frames import FrameError
-from cassq.ids import Ids
+from cassq.lifecycle.ports import Ports
 from cassq.locks.lease import LeaseLocker
-from cassq.ports import Ports
+from cassq.message.frames import FrameError
+from cassq.sidecar.engine.port import Engine
 from tests.simulation.client import SimDoorbell, SteppedClient
 from tests.simulation.fleet import Fleet, FleetScenario, Parts, draw_fleet
 from tests.simulation.ledger import BrokenPromiseError

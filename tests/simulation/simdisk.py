@@ -15,7 +15,7 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from cassq.extents.disk import PAGE, Disk
+from cassq.extents.files.disk import PAGE, Disk
 from tests.simulation.scheduler import Process
 
 SECTOR = 512

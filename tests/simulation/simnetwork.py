@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
-from cassq.extents.sidecar.network import Answer, Begun, Call, Network, Patience
-from cassq.extents.words import Append
+from cassq.extents.protocol.words import Append
+from cassq.extents.sidecar.net.network import Answer, Begun, Call, Network, Patience
 from tests.simulation.fleet import Fleet, SimSidecar
 from tests.simulation.scheduler import CalmProcess, Process
 

@@ -12,17 +12,17 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from cassq.clock import Clock
+from cassq.base.clock import Clock
 from cassq.errors import BackendError, BackendUnavailableError
-from cassq.extents.engine import Engine
-from cassq.extents.shelf import Shelf
-from cassq.extents.words import Read, Replicate, Reply, Request, Scrub
-from cassq.sidecar.aside import Aside
-from cassq.sidecar.committer import Committer, Then
-from cassq.sidecar.desk import Desk
+from cassq.extents.protocol.words import Read, Replicate, Reply, Request, Scrub
+from cassq.sidecar.care.aside import Aside
+from cassq.sidecar.care.replicating import Replicating, Steps
+from cassq.sidecar.care.scrubbing import Scrubbing
+from cassq.sidecar.engine.port import Engine
+from cassq.sidecar.engine.shelf import Shelf
 from cassq.sidecar.load import Load
-from cassq.sidecar.replicating import Replicating, Steps
-from cassq.sidecar.scrubbing import Scrubbing
+from cassq.sidecar.sessions.committer import Committer, Then
+from cassq.sidecar.sessions.desk import Desk
 
 T = TypeVar("T")
 Moment = Callable[[], None]

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from cassq import spool
-from cassq.forwarding import Forwarder
+from cassq.client import spool
+from cassq.client.forwarding import Forwarder
 from tests.simulation import wrong_parts as wrong
 from tests.simulation.plants import Plant
 from tests.simulation.spill_world import SpillWorld, draw_spilling
@@ -54,7 +54,7 @@ def commits_first() -> Iterator[None]:
 @contextmanager
 def looks_nowhere() -> Iterator[None]:
     """What is carried is pushed, whether it is there already or not."""
-    with mock.patch("cassq.forwarding.Carried._bears", lambda *_: False):
+    with mock.patch("cassq.client.forwarding.Carried._bears", lambda *_: False):
         yield
 
 

@@ -9,10 +9,10 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from cassq.embedded import Embedded
+from cassq.client.embedded import Embedded
+from cassq.client.spool import Spool
 from cassq.errors import BackendTimeoutError, BackendUnavailableError, CassqError
-from cassq.frames import Place as At
-from cassq.spool import Spool
+from cassq.message.frames import Place as At
 from tests.integration.fronts import Append
 from tests.integration.spilled import StoreWire, Wire
 from tests.simulation.client import SteppedClient

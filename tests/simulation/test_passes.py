@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from cassq.catalog.rows import Claim, ClaimState, Cursor
-from cassq.frames import Place
+from cassq.message.frames import Place
+from cassq.model.rows import Claim, ClaimState, Cursor
 from cassq.reaper import Reaper
 from tests.simulation import wrong_parts
 from tests.simulation.client import SteppedClient

@@ -13,7 +13,7 @@ from typing import Any
 
 import greenlet
 
-from cassq.ports import Life
+from cassq.lifecycle.ports import Life
 from tests.simulation.scheduler import Process
 
 

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cassq.audit import audit_queue
+from cassq.base.ids import Ids
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.embedded import Embedded, adopt
+from cassq.client.embedded import Embedded, adopt
 from cassq.errors import ClaimLostError
-from cassq.extents.disk import PAGE
-from cassq.extents.files import SUFFIX, FilesStore
-from cassq.ids import Ids
+from cassq.extents.files.disk import PAGE
+from cassq.extents.files.store import SUFFIX, FilesStore
+from cassq.inspect.audit import audit_queue
+from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
-from cassq.ports import Life, Ports
-from cassq.queues import QueuePolicy
+from cassq.model.queues import QueuePolicy
 from tests.simulation.checker import Checker
 from tests.simulation.client import SimDoorbell, SteppedClient
 from tests.simulation.ledger import BrokenPromiseError

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cassq import staging
-from cassq.batches import Batch
-from cassq.catalog.rows import WriteRow
 from cassq.errors import BackendError, OwnershipError
-from cassq.staging import Stage, StagedPipe
+from cassq.message.batches import Batch
+from cassq.model.rows import WriteRow
+from cassq.producer import staging
+from cassq.producer.staging import Stage, StagedPipe
 from tests.simulation.client import SteppedClient, met, open_client
 from tests.simulation.model import Sent
 from tests.simulation.scheduler import Process

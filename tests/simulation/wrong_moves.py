@@ -7,17 +7,18 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from cassq import cancelling, merging, moves, purging
-from cassq.catalog.rows import Claim, ClaimState, Cursor, Dedup, PipeRow, Reason, Removed
 from cassq.catalog.sqlite import SqliteCatalog, pipe_tables
-from cassq.claimer import Claimer
-from cassq.dedup import Once
-from cassq.expiry import Expiry, cut_out
-from cassq.frames import Place
-from cassq.ranges import RangeSet
+from cassq.consumer.claimer import Claimer
+from cassq.consumer.window import Window
+from cassq.dead_letters import merging
+from cassq.lifecycle import cancelling, moves, purging
+from cassq.lifecycle.expiry import Expiry, cut_out
+from cassq.lifecycle.sealing import seal_pipe
+from cassq.message.frames import Place
+from cassq.message.ranges import RangeSet
+from cassq.model.rows import Claim, ClaimState, Cursor, Dedup, PipeRow, Reason, Removed
+from cassq.producer.dedup import Once
 from cassq.reaper.retire import Retire
-from cassq.sealing import seal_pipe
-from cassq.window import Window
 
 # --- merging --------------------------------------------------------------------------------
 

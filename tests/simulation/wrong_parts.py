@@ -8,24 +8,26 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from cassq import claims, reaper, timers
-from cassq.batches import Batch, Intend
-from cassq.catalog.rows import Claim, ClaimState, Cursor, PipeRow
+from cassq import reaper
 from cassq.catalog.sqlite import SqliteCatalog, hint_tables, pipe_tables
 from cassq.catalog.sqlite.claim_tables import _KEY, ADD_CLAIM, _claim_values
-from cassq.entries import Entry, gathered
 from cassq.errors import QueueFullError
-from cassq.extents.file_writer import FileWriter
-from cassq.extents.files import FilesStore
-from cassq.extents.pipe_file import SEALED
+from cassq.extents.files.pipe_file import SEALED
+from cassq.extents.files.store import FilesStore
+from cassq.extents.files.writer import FileWriter
 from cassq.extents.port import Slice
-from cassq.frames import Place
-from cassq.intake import Intake
-from cassq.limits import Gate
+from cassq.lifecycle import timers
+from cassq.lifecycle.retries import DeadLetters
+from cassq.lifecycle.timers import Run
+from cassq.message.batches import Batch, Intend
+from cassq.message.frames import Place
+from cassq.model import claims
+from cassq.model.rows import Claim, ClaimState, Cursor, PipeRow
 from cassq.pipes import Appender
+from cassq.producer.entries import Entry, gathered
+from cassq.producer.intake import Intake
+from cassq.producer.limits import Gate
 from cassq.reaper import retire
-from cassq.retries import DeadLetters
-from cassq.timers import Run
 from tests.simulation import actors
 from tests.simulation.client import SteppedClient
 from tests.simulation.simcatalog import SimConnection

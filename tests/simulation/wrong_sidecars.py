@@ -7,15 +7,15 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest import mock
 
-from cassq.catalog.sidecar_rows import ReplicaAt
-from cassq.extents.engine import Replica
-from cassq.extents.shelf import Outcome, Shelf
+from cassq.extents.protocol.words import Code, Ends, EndsAre, Fence, Fenced, RefusedError
 from cassq.extents.sidecar import sealing
 from cassq.extents.sidecar.means import majority
-from cassq.extents.sidecar.network import Answer, Call, Patience
+from cassq.extents.sidecar.net.network import Answer, Call, Patience
 from cassq.extents.sidecar.reader import SidecarReader
 from cassq.extents.sidecar.writer import SidecarWriter
-from cassq.extents.words import Code, Ends, EndsAre, Fence, Fenced, RefusedError
+from cassq.model.sidecar_rows import ReplicaAt
+from cassq.sidecar.engine.port import Replica
+from cassq.sidecar.engine.shelf import Outcome, Shelf
 from tests.simulation.memory_engine import MemoryEngine
 from tests.simulation.simnetwork import SimNetwork
 

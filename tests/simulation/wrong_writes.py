@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from cassq.catalog.rows import WriteRow, WriteState
-from cassq.catalog.rows import begun as rightly_begun
 from cassq.catalog.sqlite import write_tables
+from cassq.model.rows import WriteRow, WriteState
+from cassq.model.rows import begun as rightly_begun
 
 
 def begun_again() -> AbstractContextManager[Any]:

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 import cassq
-from cassq.catalog.rows import PipeState
 from cassq.cli.main import main
 from cassq.errors import BackendError, QueueNotFoundError
+from cassq.model.rows import PipeState
 from tests.integration.stage import alone, drain, numbers, push
 from tests.spark.places import everywhere
 
@@ -88,7 +88,7 @@ def test_sealed_pipes_are_archived_as_a_read_has_them_and_once(
 def test_consumed_pipes_are_archived_and_those_of_an_aborted_write_are_not(
     spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
 ) -> None:
-    from cassq import staging
+    from cassq.producer import staging
 
     alone(client)
     ports = client.ports

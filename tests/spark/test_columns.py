@@ -13,10 +13,10 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 from pyspark.sql.types import MapType, StringType, StructType
 
-from cassq.columns import encode_headers
 from cassq.errors import ConfigError, InvalidPayloadError, MessageTooLargeError
 from cassq.extents.port import Slice
-from cassq.frames import Frame, decode
+from cassq.message.columns import encode_headers
+from cassq.message.frames import Frame, decode
 from cassq.spark.decoding import SCHEMA, arrow_schema, record_batch, within
 from cassq.spark.encoding import Columns, chosen, headers_of, run_of, runs
 from cassq.spark.options import WriteOptions

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import cassq
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
 from cassq.errors import ConfigError, LeaseLostError, UsageError
 from cassq.extents.port import ExtentMissingError
-from cassq.frames import Place
+from cassq.message.frames import Place
 from tests.integration.stage import drain, numbers, payloads, push, reap
 from tests.integration.timed import clock, timed
 

@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 import cassq
-from cassq.catalog.rows import Sample
 from cassq.cli.main import main
 from cassq.errors import BackendError, ConfigError, QueueNotFoundError
-from cassq.history import DAY_MS, DEPTHS, HOUR_MS, MINUTE_MS, TOTALS, Point
+from cassq.inspect.history import DAY_MS, DEPTHS, HOUR_MS, MINUTE_MS, TOTALS, Point
+from cassq.model.rows import Sample
 from tests.integration.stage import alone
 from tests.spark.places import everywhere
 from tests.spark.test_archive import files

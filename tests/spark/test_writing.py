@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cassq
-from cassq.catalog.rows import WriteState
+from cassq.model.rows import WriteState
 from cassq.spark import json_rows
 from tests.integration.stage import drain, extents, numbers, payloads, push, reap
 from tests.spark.places import everywhere

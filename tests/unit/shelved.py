@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from cassq.clock import ManualClock
-from cassq.extents.engine import Replica
-from cassq.extents.shelf import Outcome, Shelf
-from cassq.extents.words import (
+from cassq.base.clock import ManualClock
+from cassq.extents.protocol.words import (
     Append,
     Code,
     Mark,
@@ -18,7 +16,9 @@ from cassq.extents.words import (
     RefusedError,
     Request,
 )
-from cassq.frames import Extras, encode, pipe_key
+from cassq.message.frames import Extras, encode, pipe_key
+from cassq.sidecar.engine.port import Replica
+from cassq.sidecar.engine.shelf import Outcome, Shelf
 from tests.simulation.memory_engine import MemoryEngine
 
 PIPE = "0123456789abcdef01234567"

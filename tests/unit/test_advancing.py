@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cassq.advancing import dealt
+from cassq.consumer.advancing import dealt
 from cassq.extents.port import Slice
-from cassq.frames import Extras, Frame, decode, encode
+from cassq.message.frames import Extras, Frame, decode, encode
 
 
 def a_frame(base_seq: int, count: int) -> Frame:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cassq.extents.protocol.words import Fenced
 from cassq.extents.sidecar.sealing import agreed_end
-from cassq.extents.words import Fenced
 
 
 def fenced(end: int, acked: int = 0, copying: bool = False) -> Fenced:

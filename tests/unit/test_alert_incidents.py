@@ -25,9 +25,9 @@ from cassq.alerts.incidents import (
 )
 from cassq.alerts.rules import Snapshot
 from cassq.alerts.targets import Target
-from cassq.catalog.rows import Incident
-from cassq.queues import QueuePolicy
-from cassq.stats import GroupStats
+from cassq.inspect.stats import GroupStats
+from cassq.model.queues import QueuePolicy
+from cassq.model.rows import Incident
 
 TOLD = Outcome(told=True)
 DOWN = Outcome(told=False, error="nobody there")

@@ -9,8 +9,8 @@ import pytest
 
 from cassq.alerts.rules import IMPORTANCES_MAX, OTHER, Snapshot, bounded, findings
 from cassq.errors import ConfigError
-from cassq.queues import QueuePolicy, changed
-from cassq.stats import GroupStats
+from cassq.inspect.stats import GroupStats
+from cassq.model.queues import QueuePolicy, changed
 
 NOW_MS = 10_000_000
 OFF = QueuePolicy(alert_no_consumer=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cassq.batches import Batch
+from cassq.message.batches import Batch
 
 ALL = Batch(
     payloads=[b"a", b"b", b"c", b"d"],

@@ -31,9 +31,9 @@ from bench.servers.nats import NatsServer, NatsSyncedServer, NatsThreeServer, bu
 from bench.servers.server import MissingServerError, Server, ServerFailedError, free_ports
 from bench.sightings import Sightings
 from bench.targets import TARGETS, Verdict, judge
-from cassq.catalog.sidecar_rows import Placement, ReplicaAt
+from cassq.base.clock import SystemClock
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.clock import SystemClock
+from cassq.model.sidecar_rows import Placement, ReplicaAt
 from tests.integration.deadlines import eventually
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 from bench.walk import walked
+from cassq.message.ranges import RangeSet
 from cassq.plurals import counted
-from cassq.ranges import RangeSet
 
 
 def test_a_walk_counts_what_runs_of_cassq_alone() -> None:
@@ -19,7 +19,7 @@ def test_a_walk_counts_what_runs_of_cassq_alone() -> None:
         RangeSet.run(5, 6)
 
     walk = walked("call", call)
-    assert walk.files == ["ranges.py", "plurals.py"]
+    assert walk.files == ["message/ranges.py", "plurals.py"]
     assert walk.changes == 2
     assert walk.calls >= 3
 
@@ -36,4 +36,4 @@ def test_the_command_prints_each_operation_once() -> None:
         assert 0 < int(files) <= int(calls)
         assert int(files) - 1 <= int(changes) < int(calls)
     assert lists.startswith("push:\n")
-    assert "\n  pusher.py\n" in lists
+    assert "\n  producer/pusher.py\n" in lists

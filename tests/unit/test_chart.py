@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cassq.cli.chart import HEIGHT, WIDTH, Series, chart_lines, number
+from cassq.cli.ui.chart import HEIGHT, WIDTH, Series, chart_lines, number
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 DAY = timedelta(days=1)

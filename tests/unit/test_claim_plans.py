@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cassq.catalog.cassandra import claim_rows as cql
-from cassq.catalog.cassandra.claim_plans import plan_claim, plan_fence, plan_replace
-from cassq.catalog.cassandra.known import Known
-from cassq.catalog.rows import Claim, ClaimState, Cursor
-from cassq.frames import Place
+from cassq.catalog.cassandra.partition import claim_rows as cql
+from cassq.catalog.cassandra.partition.claim_plans import plan_claim, plan_fence, plan_replace
+from cassq.catalog.cassandra.partition.known import Known
+from cassq.message.frames import Place
+from cassq.model.rows import Claim, ClaimState, Cursor
 
 KEY = ("g", "p")
 CURSOR = Cursor(*KEY, ack=Place(0, 0), chain=Place(30, 300), epoch=7, owner="me")

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cassq import claims
-from cassq.catalog.rows import Claim, ClaimState, Cursor
-from cassq.claims import Give, Version
-from cassq.frames import Place
-from cassq.ranges import EMPTY, RangeSet
+from cassq.message.frames import Place
+from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model import claims
+from cassq.model.claims import Give, Version
+from cassq.model.rows import Claim, ClaimState, Cursor
 
 HELD, FREE, DONE = ClaimState.HELD, ClaimState.FREE, ClaimState.DONE
 NOW_MS = 50_000

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cassq.cli import output
-from cassq.cli.push import lines
+from cassq.cli.queues.push import lines
+from cassq.cli.ui import output
 from cassq.cli.verb import seconds
 from cassq.errors import MessageTooLargeError
-from cassq.frames import MESSAGE_BYTES_MAX
+from cassq.message.frames import MESSAGE_BYTES_MAX
 
 # --- tables ---------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cassq.clock import Clock, ManualClock, Nudge, Stopwatch, SystemClock, wait_event
+from cassq.base.clock import Clock, ManualClock, Nudge, Stopwatch, SystemClock, wait_event
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,7 +63,7 @@ def test_sleeping_takes_the_time_it_says_on_the_boot_clock() -> None:
 
 
 def test_all_processes_of_a_run_of_the_machine_agree_on_its_name() -> None:
-    code = "from cassq.clock import SystemClock; print(SystemClock().boot_id(), end='')"
+    code = "from cassq.base.clock import SystemClock; print(SystemClock().boot_id(), end='')"
     child = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,

@@ -11,12 +11,18 @@ from pathlib import Path
 import pytest
 
 import cassq
-from cassq.client import Client
-from cassq.clock import ManualClock
-from cassq.cluster import contact_of, open_session, quorums_of
-from cassq.contact import AGAIN_SECONDS_MAX, NO_SIGN_SECONDS, SILENT_SECONDS, Contact, cluster
+from cassq.base.clock import ManualClock
+from cassq.base.tls import tls_of
+from cassq.cassandra.contact import (
+    AGAIN_SECONDS_MAX,
+    NO_SIGN_SECONDS,
+    SILENT_SECONDS,
+    Contact,
+    cluster,
+)
+from cassq.client.client import Client
+from cassq.client.cluster import contact_of, open_session, quorums_of
 from cassq.errors import ConfigError
-from cassq.tls import tls_of
 
 # --- where it leads ---------------------------------------------------------------------------
 

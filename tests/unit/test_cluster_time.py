@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from cassq.clock import ManualClock
-from cassq.cluster_time import (
+from cassq.base.clock import ManualClock
+from cassq.cassandra.cluster_time import (
     ASK_EVERY_MS,
     ASK_SOON_MS,
     KEPT,

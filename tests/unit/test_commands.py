@@ -15,10 +15,10 @@ import pytest
 
 from cassq import errors
 from cassq.cli.main import COMMANDS, NAME, main, told
-from cassq.cli.policies import GROUP_HELP, QUEUE_HELP
+from cassq.cli.queues.policies import GROUP_HELP, QUEUE_HELP
 from cassq.cli.verb import Verb
-from cassq.extents.words import Code, RefusedError
-from cassq.queues import GroupPolicy, QueuePolicy
+from cassq.extents.protocol.words import Code, RefusedError
+from cassq.model.queues import GroupPolicy, QueuePolicy
 from tests.commands_page import PAGE, options, page, verbs
 
 with click.Context(main, info_name=NAME) as _root:
@@ -189,7 +189,7 @@ def test_all_commands_together_load_nothing_that_is_slow_to_load() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
     loaded = set(done.stdout.decode().split())
-    assert "cassq.cli.stats" in loaded
+    assert "cassq.cli.ops.stats" in loaded
     slow = {
         *("asyncio", "cassandra", "email", "hazelcast", "http", "kazoo", "multiprocessing"),
         *("numpy", "pandas", "pyspark", "rocksdict", "socketserver", "ssl", "urllib.request"),

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cassq.catalog.sidecar_rows import Placement, ReplicaAt
-from cassq.extents.fleet import Need
-from cassq.extents.sidecar.copying import Copying, Step
-from cassq.extents.sidecar.network import Answer
-from cassq.extents.words import Done, Listed, Replicate, Replicated, Scrubbed, Told
+from cassq.extents.protocol.words import Done, Listed, Replicate, Replicated, Scrubbed, Told
+from cassq.extents.replicas.fleet import Need
+from cassq.extents.sidecar.net.network import Answer
+from cassq.extents.sidecar.repair.copying import Copying, Step
+from cassq.model.sidecar_rows import Placement, ReplicaAt
 
 PIPE, END = "0123456789abcdef01234567", 100
 A, B, C = (ReplicaAt(name, f"{name}-1") for name in "abc")

@@ -8,7 +8,7 @@ from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionBusy, ConnectionShutdown
 from cassandra.protocol import OverloadedErrorMessage
 
-from cassq.cql_errors import OverloadedError, explained
+from cassq.cassandra.errors import OverloadedError, explained
 from cassq.errors import BackendUnavailableError
 
 

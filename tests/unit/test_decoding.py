@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cassq.decoding import Decoded, Decoder, decoder
 from cassq.errors import ConfigError, MissingExtraError
+from cassq.message.decoding import Decoded, Decoder, decoder
 
 needs_msgpack = pytest.mark.needs("module:msgpack")
 needs_protobuf = pytest.mark.needs("module:google.protobuf")

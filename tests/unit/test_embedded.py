@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cassq.clock import ManualClock
-from cassq.embedded import (
+from cassq.base.clock import ManualClock
+from cassq.base.ids import Ids
+from cassq.client.embedded import (
     BELLS,
     CATALOG,
     PIPES,
@@ -26,10 +27,9 @@ from cassq.embedded import (
     schema_of_directory,
 )
 from cassq.errors import ConfigError, CorruptionError
-from cassq.extents.files import FilesStore
+from cassq.extents.files.store import FilesStore
 from cassq.extents.port import ExtentWriter
-from cassq.frames import Extras, Place, encode, pipe_key
-from cassq.ids import Ids
+from cassq.message.frames import Extras, Place, encode, pipe_key
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -215,8 +215,8 @@ def test_a_catalog_that_is_no_database_is_damage_with_a_way_out(tmp_path: Path) 
 OPEN_AS_A_USER = """
 import os, sys
 from pathlib import Path
-from cassq.clock import SystemClock
-from cassq.embedded import open_directory
+from cassq.base.clock import SystemClock
+from cassq.client.embedded import open_directory
 from cassq.errors import BackendUnavailableError
 if os.geteuid() == 0:
     os.setuid(65534)  # root may write everywhere

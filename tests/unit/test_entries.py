@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cassq.batches import Batch
-from cassq.entries import Entry
+from cassq.message.batches import Batch
+from cassq.producer.entries import Entry
 
 
 def an_entry(lane: int | None = None, batch: Batch | None = None) -> Entry:

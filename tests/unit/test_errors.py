@@ -22,7 +22,7 @@ from cassq.errors import (
     UsageError,
 )
 from cassq.extents.port import ExtentMissingError
-from cassq.frames import FrameError
+from cassq.message.frames import FrameError
 
 ROOT = Path(__file__).resolve().parents[2]
 

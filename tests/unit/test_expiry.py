@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from cassq.catalog.rows import Claim, ClaimState, PipeRow, PipeState, Reason
-from cassq.expiry import older, plan_expiry, split
 from cassq.extents.port import Slice
-from cassq.frames import Extras, decode, encode
-from cassq.moves import removals
-from cassq.queues import QueuePolicy
-from cassq.ranges import RangeSet
+from cassq.lifecycle.expiry import older, plan_expiry, split
+from cassq.lifecycle.moves import removals
+from cassq.message.frames import Extras, decode, encode
+from cassq.message.ranges import RangeSet
+from cassq.model.queues import QueuePolicy
+from cassq.model.rows import Claim, ClaimState, PipeRow, PipeState, Reason
 
 OFFSET_MS = -500  # catalog time is so much less than wall time
 

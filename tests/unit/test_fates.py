@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from cassq.catalog.rows import Claim, ClaimState, Cursor, Move, PipeRow, PipeState, Reason, Removed
-from cassq.frames import Place
-from cassq.ranges import RangeSet
+from cassq.inspect.stats import GroupStats, GroupView, add_pipe
+from cassq.message.frames import Place
+from cassq.message.ranges import RangeSet
+from cassq.model.rows import Claim, ClaimState, Cursor, Move, PipeRow, PipeState, Reason, Removed
 from cassq.spark.jobs.fates import Joined, add, bounded, joined, named
-from cassq.stats import GroupStats, GroupView, add_pipe
 
 HELD, FREE, DONE = ClaimState
 PIPE = PipeRow("p", "q", PipeState.SEALED, "me", 0, 1000, end=Place(40, 100))

@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
-from cassq.catalog.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarState
-from cassq.extents.fleet import Fleet, Need, Standing, fleet_of, mended
+from cassq.extents.replicas.fleet import Fleet, Need, Standing, fleet_of, mended
+from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarState
 
 NOW_MS, LEASE_MS, AFTER_MS = 10_000_000, 10_000, 600_000
 # When a sidecar in each state of life was last seen.

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from cassq import frames
-from cassq.columns import encode_headers
-from cassq.compression import COMPRESSIONS
-from cassq.frames import Extras, FrameError, decode, encode
+from cassq.message import frames
+from cassq.message.columns import encode_headers
+from cassq.message.compression import COMPRESSIONS
+from cassq.message.frames import Extras, FrameError, decode, encode
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "frame_format.md"
 Vector = dict[str, Any]

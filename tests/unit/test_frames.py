@@ -16,10 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh3_64
 
-from cassq import frames
-from cassq.clock import ManualClock
-from cassq.columns import encode_headers
-from cassq.compression import COMPRESSIONS, check_compression
+from cassq.base.clock import ManualClock
 from cassq.errors import (
     BrokenInvariantError,
     ConfigError,
@@ -28,9 +25,12 @@ from cassq.errors import (
     MessageTooLargeError,
     MissingExtraError,
 )
-from cassq.extents.disk import Disk
-from cassq.extents.files import FilesStore
-from cassq.frames import Extras, Frame, FrameError, Place, decode, encode
+from cassq.extents.files.disk import Disk
+from cassq.extents.files.store import FilesStore
+from cassq.message import frames
+from cassq.message.columns import encode_headers
+from cassq.message.compression import COMPRESSIONS, check_compression
+from cassq.message.frames import Extras, Frame, FrameError, Place, decode, encode
 
 SEQ_MAX = (1 << 63) - 1
 PIPE = "0123456789abcdef01234567"

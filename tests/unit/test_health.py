@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cassq.catalog.rows import Claim, ClaimState
-from cassq.claims import failure_record
-from cassq.health import LOOK_MS, NOTE_MS, SPARED, Health, freed
-from cassq.queues import GroupPolicy, QueuePolicy, Rules, rules_of
+from cassq.consumer.health import LOOK_MS, NOTE_MS, SPARED, Health, freed
+from cassq.model.claims import failure_record
+from cassq.model.queues import GroupPolicy, QueuePolicy, Rules, rules_of
+from cassq.model.rows import Claim, ClaimState
 
 FIRST_MS = 10_000  # when the messages first failed
 

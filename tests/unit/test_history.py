@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from cassq.catalog.rows import Sample
-from cassq.history import (
+from cassq.inspect.history import (
     DAY_MS,
     FINER,
     HOUR_MS,
@@ -21,7 +20,8 @@ from cassq.history import (
     rates_of,
     sampled,
 )
-from cassq.stats import GroupStats, QueueStats
+from cassq.inspect.stats import GroupStats, QueueStats
+from cassq.model.rows import Sample
 
 NOON_MS = 1_800_000_000_000 - 1_800_000_000_000 % DAY_MS + 12 * HOUR_MS
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
+from cassq.base.housekeeper import Housekeeper, Tend
 from cassq.errors import BackendTimeoutError
-from cassq.housekeeper import Housekeeper, Tend
 from tests.integration.deadlines import DEADLINE_SECONDS
 
 FAR = 3000.0

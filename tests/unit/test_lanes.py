@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cassq.arguments import DELAY_MAX_SECONDS
-from cassq.lanes import LANE_MS, LANES, lane_of, lane_start_ms
+from cassq.base.arguments import DELAY_MAX_SECONDS
+from cassq.model.lanes import LANE_MS, LANES, lane_of, lane_start_ms
 
 delays = st.integers(0, round(DELAY_MAX_SECONDS * 1000))
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from cassq.dead_letters.letters import Filter, Letter, batch_of, letter_from_json
 from cassq.errors import UsageError
-from cassq.frames import Extras, decode, encode
-from cassq.letters import Filter, Letter, batch_of, letter_from_json
-from cassq.ranges import RangeSet
+from cassq.message.frames import Extras, decode, encode
+from cassq.message.ranges import RangeSet
 
 NOW_MS = 2_000_000
 LETTER = Letter(

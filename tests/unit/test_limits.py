@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from cassq.catalog.rows import Claim, ClaimState, Cursor, PipeRow, PipeState
-from cassq.claims import failure_record, marked_leaving, marked_moving
 from cassq.errors import ConfigError, UsageError
-from cassq.frames import Place
-from cassq.limits import keeps, paused, uncommitted
-from cassq.purging import waiting
-from cassq.queues import QueuePolicy
-from cassq.ranges import RangeSet
+from cassq.lifecycle.purging import waiting
+from cassq.message.frames import Place
+from cassq.message.ranges import RangeSet
+from cassq.model.claims import failure_record, marked_leaving, marked_moving
+from cassq.model.queues import QueuePolicy
+from cassq.model.rows import Claim, ClaimState, Cursor, PipeRow, PipeState
+from cassq.producer.limits import keeps, paused, uncommitted
 
 HELD, FREE, DONE = ClaimState.HELD, ClaimState.FREE, ClaimState.DONE
 CURSOR = Cursor("g", "p", ack=Place(10, 0), chain=Place(40, 0))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cassq.base.clock import ManualClock, SystemClock
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.clock import ManualClock, SystemClock
 from cassq.errors import ConfigError, MissingExtraError
 from cassq.locks.address import LockAddress, parse
 from cassq.locks.opening import open_locker

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cassq.errors import CorruptionError
-from cassq.extents.rocksdb.marks import Mark, Marks, UnreadableMarkError
+from cassq.sidecar.engine.rocksdb.marks import Mark, Marks, UnreadableMarkError
 
 HEADER, SLOT, HALF = 65536, 128, 64
 NAME = b"\0" + bytes(range(12))

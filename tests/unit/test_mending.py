@@ -12,10 +12,10 @@ import pytest
 
 from cassq.catalog.cover import fault, fault_now, wedged
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import Claim, ClaimState, Cursor
-from cassq.frames import Place
-from cassq.mending import Mend, plan
-from cassq.ranges import EMPTY, RangeSet
+from cassq.lifecycle.mending import Mend, plan
+from cassq.message.frames import Place
+from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model.rows import Claim, ClaimState, Cursor
 
 HELD, FREE, DONE = ClaimState.HELD, ClaimState.FREE, ClaimState.DONE
 _numbers = count()

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cassq.columns import encode_headers
-from cassq.frames import Extras, Frame, decode, encode
-from cassq.messages import Message, MessageIds
+from cassq.message.columns import encode_headers
+from cassq.message.frames import Extras, Frame, decode, encode
+from cassq.message.messages import Message, MessageIds
 
 TIME_MS = 1_700_000_000_123
 

@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
+from cassq.base.tallies import COUNTS, Tallies, Tally
 from cassq.errors import BackendTimeoutError, ClaimLostError
-from cassq.metrics import COUNTER, Labels, Metric, client_metrics, queue_metrics
-from cassq.stats import GroupStats, QueueStats
-from cassq.tallies import COUNTS, Tallies, Tally
+from cassq.inspect.metrics import COUNTER, Labels, Metric, client_metrics, queue_metrics
+from cassq.inspect.stats import GroupStats, QueueStats
 
 QUEUE = "messaging_destination_name"
 GROUP = "messaging_consumer_group_name"

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from cassq import claims
-from cassq.catalog.rows import Claim, ClaimState, Reason, Removed
-from cassq.moves import HOLD_MS, held_by, removals
-from cassq.ranges import RangeSet
+from cassq.lifecycle.moves import HOLD_MS, held_by, removals
+from cassq.message.ranges import RangeSet
+from cassq.model import claims
+from cassq.model.rows import Claim, ClaimState, Reason, Removed
 from tests.contract.rows import version
 
 NOW_MS = 1_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cassq.pace import ACK_INTERVAL_MS, ACK_INTERVAL_MS_MAX, PREFETCH_SECONDS_MAX, Pace
+from cassq.consumer.pace import ACK_INTERVAL_MS, ACK_INTERVAL_MS_MAX, PREFETCH_SECONDS_MAX, Pace
 
 HOUR_MS = 3_600_000
 

@@ -96,7 +96,7 @@ def test_a_wheel_has_every_module_and_nothing_else(wheel: Path) -> None:
 
 def test_an_installed_wheel_reads_its_own_schema(installed: Path, tmp_path: Path) -> None:
     script = (
-        "from cassq import schema_files as s;"
+        "from cassq.base import schema_files as s;"
         "print(s.find_directory()); print(s.latest_version('sqlite')); print(s.read('sqlite.sql'))"
     )
     where, version, text = output(installed, "-c", script, cwd=tmp_path).split("\n", 2)
@@ -125,7 +125,7 @@ def test_importing_cassq_loads_no_driver_and_nothing_heavy() -> None:
     loaded = set(
         output(sys.executable, "-c", _PRINT_LOADED.format("import cassq; cassq.connect")).split()
     )
-    assert "cassq.client" in loaded
+    assert "cassq.client.client" in loaded
     assert loaded & NOT_LOADED == set()
 
 
@@ -167,20 +167,32 @@ def test_the_import_contracts_hold() -> None:
 @pytest.mark.parametrize(
     ("module", "line", "contract"),
     [
-        ("cassq/errors.py", "import cassq.clock", "Imports point downwards only"),
-        ("cassq/frames.py", "from cassq import connect", "Imports point downwards only"),
-        ("cassq/catalog/late.py", "from cassq.pusher import Pusher", "Imports point downwards"),
+        ("cassq/errors.py", "import cassq.base.clock", "Imports point downwards only"),
+        ("cassq/message/frames.py", "from cassq import connect", "Imports point downwards only"),
+        (
+            "cassq/catalog/late.py",
+            "from cassq.producer.pusher import Pusher",
+            "Imports point downwards",
+        ),
         ("cassq/unplaced.py", "", "Imports point downwards only"),
-        ("cassq/frames.py", "import cassq.ranges\n#", "No two modules import each other"),
-        ("cassq/clock.py", "import kazoo.client", "No driver outside its own adapter"),
-        ("cassq/client.py", "def f():\n    import click", "No driver outside its own adapter"),
+        (
+            "cassq/message/frames.py",
+            "import cassq.message.ranges\n#",
+            "No two modules import each other",
+        ),
+        ("cassq/base/clock.py", "import kazoo.client", "No driver outside its own adapter"),
+        (
+            "cassq/client/client.py",
+            "def f():\n    import click",
+            "No driver outside its own adapter",
+        ),
     ],
 )
 def test_a_forbidden_import_breaks_a_contract(
     copy: Path, module: str, line: str, contract: str
 ) -> None:
     if contract.startswith("No two"):
-        _append(copy / "cassq/ranges.py", "import cassq.frames")
+        _append(copy / "cassq/message/ranges.py", "import cassq.message.frames")
     _append(copy / module, line)
     done = lint_imports(copy)
     broken = [text for text in done.stdout.splitlines() if "BROKEN" in text]

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
 from cassq.errors import ConfigError, CorruptionError
-from cassq.extents import pipe_file
-from cassq.extents.disk import PAGE, Disk
-from cassq.extents.files import FilesStore
-from cassq.frames import HEADER_SIZE, Extras, Place, encode, pipe_key
+from cassq.extents.files import pipe_file
+from cassq.extents.files.disk import PAGE, Disk
+from cassq.extents.files.store import FilesStore
+from cassq.message.frames import HEADER_SIZE, Extras, Place, encode, pipe_key
 
 FENCED_JSON = re.compile(r"^```json\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "pipe_file.md").read_text()

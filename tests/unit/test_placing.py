@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from cassq.catalog.sidecar_rows import SidecarRow, SidecarState
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
 from cassq.errors import BackendTimeoutError, BackendUnavailableError
+from cassq.extents.protocol.words import Code, RefusedError
 from cassq.extents.sidecar.health import AVOID_FIRST_MS, AVOID_MOST_MS, Health
-from cassq.extents.sidecar.network import Answer
+from cassq.extents.sidecar.net.network import Answer
 from cassq.extents.sidecar.placing import LOAD_UNIT, chosen, takers
-from cassq.extents.words import Code, RefusedError
+from cassq.model.sidecar_rows import SidecarRow, SidecarState
 
 DRAWS = 2000
 

@@ -15,16 +15,16 @@ BY_HAND = re.compile(rf"\{{[^{{}}]*\}} ({NOUNS})\b")
 
 # What is never one, is a range or a bound, or counts what is within the format.
 RIGHT = {
-    "cassq/cli/history.py": "the name of a chart",
-    "cassq/cli/spark.py": "of how many in all",
-    "cassq/cli/spark_audit.py": "of how many in all",
-    "cassq/cli/spark_rollup.py": "of how many in all",
-    "cassq/extents/checks.py": "what a request of the protocol announced",
-    "cassq/extents/rocksdb/engine.py": "the name of a write",
-    "cassq/extents/shelf.py": "a bug's own message",
-    "cassq/extents/sidecar/copying.py": "of how many in all",
-    "cassq/frames.py": "a frame's own numbers",
-    "cassq/limits.py": "more than a limit of one at least",
+    "cassq/cli/ops/history.py": "the name of a chart",
+    "cassq/cli/spark/commands.py": "of how many in all",
+    "cassq/cli/spark/audit.py": "of how many in all",
+    "cassq/cli/spark/rollup.py": "of how many in all",
+    "cassq/sidecar/engine/checks.py": "what a request of the protocol announced",
+    "cassq/sidecar/engine/rocksdb/engine.py": "the name of a write",
+    "cassq/sidecar/engine/shelf.py": "a bug's own message",
+    "cassq/extents/sidecar/repair/copying.py": "of how many in all",
+    "cassq/message/frames.py": "a frame's own numbers",
+    "cassq/producer/limits.py": "more than a limit of one at least",
 }
 
 

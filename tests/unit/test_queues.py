@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cassq.errors import ConfigError, InvalidNameError
-from cassq.queues import (
+from cassq.model.queues import (
     NAME_LENGTH_MAX,
     GroupPolicy,
     QueuePolicy,

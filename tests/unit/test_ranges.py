@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cassq.ranges import EMPTY, RangeSet
+from cassq.message.ranges import EMPTY, RangeSet
 
 FAR = 1 << 60
 

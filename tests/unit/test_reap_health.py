@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cassq.cli.reap_health import PAUSES_MAX, SECONDS_MIN, ReapHealth
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
+from cassq.cli.ops.reap_health import PAUSES_MAX, SECONDS_MIN, ReapHealth
 from cassq.errors import BackendTimeoutError
 
 

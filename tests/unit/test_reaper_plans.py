@@ -6,7 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from cassq.catalog.rows import (
+from cassq.base.ids import Ids
+from cassq.extents.port import ExtentInfo
+from cassq.lifecycle.sealing import STRAY_MS
+from cassq.message.frames import Place
+from cassq.message.ranges import RangeSet
+from cassq.model.queues import GroupPolicy, QueuePolicy, rules_of
+from cassq.model.rows import (
     Claim,
     ClaimState,
     Driver,
@@ -17,15 +23,9 @@ from cassq.catalog.rows import (
     WriteRow,
     WriteState,
 )
-from cassq.extents.port import ExtentInfo
-from cassq.frames import Place
-from cassq.ids import Ids
-from cassq.queues import GroupPolicy, QueuePolicy, rules_of
-from cassq.ranges import RangeSet
 from cassq.reaper import retire, rollback, seal, sweep, unstage
 from cassq.reaper.actions import Action
 from cassq.reaper.seal import ASKED_MAX, Sight, Sightings
-from cassq.sealing import STRAY_MS
 
 LEASE_MS = 10_000
 SEEN_MS = 500_000

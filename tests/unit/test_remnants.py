@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from cassq import remnants
-from cassq.bundles import Piece, Remnant
-from cassq.catalog.rows import Claim, ClaimState
-from cassq.frames import Extras, Frame, decode, encode
-from cassq.ranges import RangeSet
-from cassq.remnants import KEPT_MS_MAX, Remnants
+from cassq.consumer import remnants
+from cassq.consumer.remnants import KEPT_MS_MAX, Remnants
+from cassq.message.bundles import Piece, Remnant
+from cassq.message.frames import Extras, Frame, decode, encode
+from cassq.message.ranges import RangeSet
+from cassq.model.rows import Claim, ClaimState
 
 NOW_MS = 1_000
 COUNT = 20

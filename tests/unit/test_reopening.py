@@ -8,10 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from cassq.clock import ManualClock
+from cassq.base.clock import ManualClock
 from cassq.errors import BackendError, ConfigError, CorruptionError, StorageFullError
-from cassq.extents.engine import Engine, Replica
-from cassq.sidecar.reopening import (
+from cassq.sidecar.care.reopening import (
     CALM_MS,
     PAUSE_MAX_MS,
     PAUSE_MS,
@@ -20,6 +19,7 @@ from cassq.sidecar.reopening import (
     Reopening,
     damage_of,
 )
+from cassq.sidecar.engine.port import Engine, Replica
 from tests.simulation.memory_engine import MemoryEngine
 
 PIPE = "0123456789abcdef01234567"

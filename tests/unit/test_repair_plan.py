@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from cassq.catalog.sidecar_rows import Placement
-from cassq.extents.fleet import Fleet
+from cassq.extents.replicas.fleet import Fleet
+from cassq.inspect.rounds import AGAIN_MS, Round
+from cassq.model.sidecar_rows import Placement
 from cassq.reaper.actions import DONE, PLANNED
 from cassq.reaper.repair import Kept, emptied, plan
 from cassq.reaper.walk import SOON_MS, is_due
-from cassq.rounds import AGAIN_MS, Round
 from tests.unit.test_fleet import NOW_MS, at, fleet, placed, the_fleet
 
 

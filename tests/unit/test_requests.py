@@ -10,17 +10,17 @@ import pytest
 
 pytest.importorskip("cassandra")
 
-from cassq.catalog.rows import Sample
-from cassq.cli.stats import _trouble_lines
-from cassq.clock import ManualClock
-from cassq.contact import HELD_UP
-from cassq.cql_errors import OverloadedError
+from cassq.base.clock import ManualClock
+from cassq.base.requests import REQUESTS, Requests
+from cassq.cassandra.contact import HELD_UP
+from cassq.cassandra.errors import OverloadedError
+from cassq.cassandra.tries import is_held_up, note_answer, note_error
+from cassq.cli.ops.stats import _trouble_lines
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
-from cassq.metrics import request_metrics
-from cassq.requests import REQUESTS, Requests
-from cassq.stats import QueueStats
-from cassq.tries import is_held_up, note_answer, note_error
-from cassq.troubles import NOTE_REQUESTS_MS, Notebook, requests_of, troubles_of
+from cassq.inspect.metrics import request_metrics
+from cassq.inspect.stats import QueueStats
+from cassq.inspect.troubles import NOTE_REQUESTS_MS, Notebook, requests_of, troubles_of
+from cassq.model.rows import Sample
 
 
 def counted(requests: Requests) -> dict[str, int]:

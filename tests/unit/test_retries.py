@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cassq.retries import DEATHS_KEPT, EARLIER_ERROR_MAX, after
+from cassq.lifecycle.retries import DEATHS_KEPT, EARLIER_ERROR_MAX, after
 
 
 def a_death(reason: str = "rejected", *, at_ms: int = 1000, **more: Any) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from itertools import accumulate
 
 import pytest
 
-from cassq.batches import FRAME_BYTES_TARGET, FRAME_MESSAGES_MAX
-from cassq.columns import ABSENT
-from cassq.frames import Extras, decode, encode
-from cassq.runs import Run, Strings
+from cassq.message.batches import FRAME_BYTES_TARGET, FRAME_MESSAGES_MAX
+from cassq.message.columns import ABSENT
+from cassq.message.frames import Extras, decode, encode
+from cassq.message.runs import Run, Strings
 
 TIME_MS = 1_700_000_000_000
 

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from cassq.catalog.rows import Member, PipeRow, PipeState, QueueRow
-from cassq.queues import QueuePolicy
-from cassq.reaper.scale import Busy, Crowd, load_of, plan
-from cassq.scaling import (
+from cassq.model.queues import QueuePolicy
+from cassq.model.rows import Member, PipeRow, PipeState, QueueRow
+from cassq.producer.scaling import (
     LEASES_KEPT,
     PIPE_MESSAGES_PER_SECOND,
     Load,
@@ -17,6 +16,7 @@ from cassq.scaling import (
     share_of,
     wished_pipes,
 )
+from cassq.reaper.scale import Busy, Crowd, load_of, plan
 
 POLICY = QueuePolicy(max_open_pipes=6, max_pop_width=8)
 FULL = PIPE_MESSAGES_PER_SECOND

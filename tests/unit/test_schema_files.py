@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cassq import schema_files
+from cassq.base import schema_files
 from cassq.errors import BrokenInvariantError, ConfigError
 
 

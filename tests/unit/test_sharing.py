@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from cassq.sharing import Sharing, answered
+from cassq.base.sharing import Sharing, answered
 from tests.integration.deadlines import eventually, joined
 
 

@@ -8,10 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from cassq.extents.checks import FRAME_BYTES_MAX, PIPE_ID_LENGTH_MAX, QUEUE_NAME_LENGTH_MAX
-from cassq.extents.engine import Replica
-from cassq.extents.shelf import Outcome
-from cassq.extents.words import (
+from cassq.extents.protocol.words import (
     Append,
     Appended,
     Code,
@@ -29,6 +26,9 @@ from cassq.extents.words import (
     Turn,
     TurnAsked,
 )
+from cassq.sidecar.engine.checks import FRAME_BYTES_MAX, PIPE_ID_LENGTH_MAX, QUEUE_NAME_LENGTH_MAX
+from cassq.sidecar.engine.port import Replica
+from cassq.sidecar.engine.shelf import Outcome
 from tests.unit.shelved import OTHER, PIPE, Sidecar, a_frame, an_append, begun, copying
 
 

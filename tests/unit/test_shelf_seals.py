@@ -7,8 +7,7 @@ import random
 import pytest
 
 from cassq.errors import BrokenInvariantError
-from cassq.extents.shelf import Outcome
-from cassq.extents.words import (
+from cassq.extents.protocol.words import (
     EXTENTS_MAX,
     READ_BYTES_MAX,
     WAIT_MS_MAX,
@@ -29,7 +28,8 @@ from cassq.extents.words import (
     Settle,
     Turn,
 )
-from cassq.frames import decode, pipe_key
+from cassq.message.frames import decode, pipe_key
+from cassq.sidecar.engine.shelf import Outcome
 from tests.unit.shelved import OTHER, PIPE, Sidecar, a_frame, an_append, begun, copying
 
 

@@ -10,9 +10,9 @@ from cassq.alerts.events import event_maker
 from cassq.alerts.incidents import RAISED, RECOVERED, View, plan
 from cassq.alerts.rules import KINDS, Finding
 from cassq.alerts.sidecars import UNREACHABLE_SECONDS, sidecar_findings
-from cassq.catalog.rows import Incident
-from cassq.catalog.sidecar_rows import SidecarState
-from cassq.rounds import Round
+from cassq.inspect.rounds import Round
+from cassq.model.rows import Incident
+from cassq.model.sidecar_rows import SidecarState
 from tests.unit.test_fleet import LEASE_MS, NOW_MS, a_sidecar, fleet
 
 ROUND = Round(

@@ -10,17 +10,18 @@ from typing import Any
 import msgpack
 import pytest
 
-from cassq.extents import checks, words
-from cassq.extents.wire import (
+from cassq.extents.protocol import words
+from cassq.extents.protocol.wire import (
     HELLO_BYTES_MAX,
     MESSAGE_BYTES_MAX,
     read_request,
     refusal_parts,
     request_parts,
 )
-from cassq.extents.words import REPLIES, REQUESTS, Append, Code, Hello, RefusedError, Told
-from cassq.sidecar import session
-from cassq.sidecar.door import WINDOW_BYTES
+from cassq.extents.protocol.words import REPLIES, REQUESTS, Append, Code, Hello, RefusedError, Told
+from cassq.sidecar.engine import checks
+from cassq.sidecar.sessions import session
+from cassq.sidecar.sessions.door import WINDOW_BYTES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sidecar_protocol.md"
 TEXT = PAGE.read_text()

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cassq.extents import words
-from cassq.extents.inbox import BUFFER_BYTES, Inbox
-from cassq.extents.wire import (
+from cassq.extents.protocol import words
+from cassq.extents.protocol.inbox import BUFFER_BYTES, Inbox
+from cassq.extents.protocol.wire import (
     MESSAGE_BYTES_MAX,
     ProtocolError,
     body_length,
@@ -25,7 +25,7 @@ from cassq.extents.wire import (
     reply_parts,
     request_parts,
 )
-from cassq.extents.words import (
+from cassq.extents.protocol.words import (
     OPS,
     REPLIES,
     REQUESTS,

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cassq.catalog.rows import PipeRow, PipeState
 from cassq.cli.main import main
-from cassq.cli.spark import progress_line
+from cassq.cli.spark.commands import progress_line
 from cassq.errors import ConfigError
-from cassq.frames import Place
-from cassq.history import DAY_MS, HOUR_MS, KEPT_MS, MINUTE_MS
+from cassq.inspect.history import DAY_MS, HOUR_MS, KEPT_MS, MINUTE_MS
+from cassq.message.frames import Place
+from cassq.model.rows import PipeRow, PipeState
 
 pytestmark = pytest.mark.needs("module:pyspark", "module:pyarrow")
 

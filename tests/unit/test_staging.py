@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cassq.catalog.rows import WriteRow, WriteState
-from cassq.staging import is_over
+from cassq.model.rows import WriteRow, WriteState
+from cassq.producer.staging import is_over
 
 OPEN, PUBLISHED, ABORTED = WriteState.OPEN, WriteState.PUBLISHED, WriteState.ABORTED
 

@@ -19,8 +19,14 @@ MOMENTS = 24
 SLOW = {
     *("asyncio", "concurrent.futures", "email", "http", "importlib.metadata", "json", "logging"),
     *("multiprocessing", "socket", "sqlite3", "ssl", "urllib.parse", "urllib.request", "xxhash"),
-    *("cassq.catalog", "cassq.client", "cassq.connecting", "cassq.extents", "cassq.queues"),
-    *("cassq.cli.output", "cassq.cli.pop", "cassq.cli.sidecar"),
+    *(
+        "cassq.catalog",
+        "cassq.client.client",
+        "cassq.client.connecting",
+        "cassq.extents",
+        "cassq.model.queues",
+    ),
+    *("cassq.cli.ui.output", "cassq.cli.queues.pop", "cassq.cli.ops.sidecar"),
 }
 
 # Ends, as Ctrl-C does, at the n-th step that the interpreter tells of between the beginning of the
@@ -100,13 +106,16 @@ def test_the_names_of_commands_are_completed_without_loading_them() -> None:
     assert _run("-m", "cassq", **words).stdout.splitlines() == ["plain,reap"]
     loaded = loaded_by(COMMAND, **words)
     assert "click.shell_completion" in loaded
-    assert "cassq.client" not in loaded
+    assert "cassq.client.client" not in loaded
 
 
 def test_a_command_loads_no_other() -> None:
     loaded = loaded_by(COMMAND, "queue", "--help")
-    assert "cassq.cli.queue" in loaded
-    assert loaded & {"cassq.cli.pop", "cassq.cli.stats", "cassq.cli.spark"} == set()
+    assert "cassq.cli.queues.queue" in loaded
+    assert (
+        loaded & {"cassq.cli.queues.pop", "cassq.cli.ops.stats", "cassq.cli.spark.commands"}
+        == set()
+    )
 
 
 def test_importing_cassq_loads_nothing_but_its_version() -> None:

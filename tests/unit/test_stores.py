@@ -7,14 +7,14 @@ from urllib.parse import quote
 import pytest
 
 import cassq
-from cassq.client import Client
+from cassq.client.client import Client
+from cassq.client.sidecar_options import TOKEN_VARIABLE
+from cassq.client.stores import CASSANDRA, FILES, SIDECAR, sidecars_of
 from cassq.errors import ConfigError
-from cassq.extents.sidecar.link import Access
+from cassq.extents.protocol.words import Hello
+from cassq.extents.sidecar.net.link import Access
 from cassq.extents.sidecar.settings import Settings
-from cassq.extents.words import Hello
-from cassq.sidecar.door import Door
-from cassq.sidecar_options import TOKEN_VARIABLE
-from cassq.stores import CASSANDRA, FILES, SIDECAR, sidecars_of
+from cassq.sidecar.sessions.door import Door
 
 SECRET = "s3cret+token"
 THEIRS = {"store": SIDECAR}

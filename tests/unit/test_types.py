@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from cassq.queues import GroupPolicy, QueuePolicy
+from cassq.model.queues import GroupPolicy, QueuePolicy
 from cassq.settings import GroupSettings, QueueSettings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from cassq import claims, schema_files
-from cassq.catalog.cassandra import CassandraCatalog, claim_rows, schema
-from cassq.catalog.rows import Cursor
-from cassq.clock import ManualClock
-from cassq.cql import KEYSPACE, Row, Statement, settled
+from cassq.base import schema_files
+from cassq.base.clock import ManualClock
+from cassq.cassandra.session import KEYSPACE, Row, Statement, settled
+from cassq.catalog.cassandra import CassandraCatalog, schema
+from cassq.catalog.cassandra.partition import claim_rows
 from cassq.errors import BackendError, BackendTimeoutError
-from cassq.frames import Place
+from cassq.message.frames import Place
+from cassq.model import claims
+from cassq.model.rows import Cursor
 
 KEY = ("g", "p")
 CURSOR = Cursor(*KEY, ack=Place(0, 0), chain=Place(0, 0), epoch=1)

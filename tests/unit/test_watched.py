@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cassq.catalog.rows import QueueRow
+from cassq.client.watched import Watched
 from cassq.errors import BackendTimeoutError, QueueNotFoundError
-from cassq.queues import QueuePolicy
-from cassq.watched import Watched
+from cassq.model.queues import QueuePolicy
+from cassq.model.rows import QueueRow
 from tests.integration.deadlines import DEADLINE_SECONDS, joined
 
 

@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-from cassq.catalog.rows import (
+from cassq.inspect.whereabouts import Content, Sight, Times, step_of
+from cassq.message.frames import Place
+from cassq.message.ranges import RangeSet
+from cassq.model.claims import failure_record
+from cassq.model.queues import GroupPolicy, QueuePolicy
+from cassq.model.rows import (
     Claim,
     ClaimState,
     Cursor,
@@ -21,11 +26,6 @@ from cassq.catalog.rows import (
     Removed,
     Retired,
 )
-from cassq.claims import failure_record
-from cassq.frames import Place
-from cassq.queues import GroupPolicy, QueuePolicy
-from cassq.ranges import RangeSet
-from cassq.whereabouts import Content, Sight, Times, step_of
 
 NOW = Times(now_ms=100_000, to_wall_ms=0)
 POLICY = QueuePolicy(max_deliveries=3, sick_check=False)

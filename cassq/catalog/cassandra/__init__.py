@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from cassq.base.clock import Clock
+from cassq.base.ids import Ids
+from cassq.cassandra.cluster_time import ClusterTime
+from cassq.cassandra.session import Cql
 from cassq.catalog.cassandra import schema
-from cassq.catalog.cassandra.claim_tables import ClaimTables
-from cassq.catalog.cassandra.gaps import Gaps
-from cassq.catalog.cassandra.hint_tables import HintTables
-from cassq.catalog.cassandra.known import Memory
+from cassq.catalog.cassandra.claims.claim_tables import ClaimTables
 from cassq.catalog.cassandra.lease_tables import LeaseTables
-from cassq.catalog.cassandra.pipe_tables import PipeTables
+from cassq.catalog.cassandra.partition.gaps import Gaps
+from cassq.catalog.cassandra.partition.known import Memory
+from cassq.catalog.cassandra.pipes.hint_tables import HintTables
+from cassq.catalog.cassandra.pipes.pipe_tables import PipeTables
 from cassq.catalog.cassandra.queue_tables import QueueTables
 from cassq.catalog.cassandra.record_tables import RecordTables
 from cassq.catalog.cassandra.sidecar_tables import SidecarTables
-from cassq.clock import Clock
-from cassq.cluster_time import ClusterTime
-from cassq.cql import Cql
-from cassq.ids import Ids
 
 
 class CassandraCatalog(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from cassq.catalog.cassandra.parts import TRIES, Parts, contended
-from cassq.cql import settled
+from cassq.cassandra.session import settled
+from cassq.catalog.cassandra.partition.parts import TRIES, Parts, contended
 
 LEASE = "SELECT owner, epoch, due_ms FROM leases WHERE name = ?"
 FIRST_LEASE = "INSERT INTO leases (name, owner, epoch, due_ms) VALUES (?, ?, ?, ?) IF NOT EXISTS"

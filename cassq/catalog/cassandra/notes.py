@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cassq.cql import Cql
+from cassq.cassandra.session import Cql
 from cassq.errors import BackendError, BackendTimeoutError
 
 UNSURE_MAX = 8  # tries without an answer

@@ -14,12 +14,12 @@ import logging
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from cassq.catalog.cassandra.parts import TRIES, Parts, contended
-from cassq.catalog.rows import GroupRow, QueueRow
-from cassq.cql import Row, settled
-from cassq.frames import Place
-from cassq.ids import made_at_ms
-from cassq.queues import OWN, GroupPolicy, QueuePolicy, group_policy, queue_policy, to_json
+from cassq.base.ids import made_at_ms
+from cassq.cassandra.session import Row, settled
+from cassq.catalog.cassandra.partition.parts import TRIES, Parts, contended
+from cassq.message.frames import Place
+from cassq.model.queues import OWN, GroupPolicy, QueuePolicy, group_policy, queue_policy, to_json
+from cassq.model.rows import GroupRow, QueueRow
 
 QueueAndGroups = tuple[QueueRow | None, list[GroupRow]]
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from cassq.catalog.cassandra.gaps import SETTLED_US
-from cassq.catalog.cassandra.parts import Parts
-from cassq.catalog.rows import Dedup, Incident, Member, Sample
-from cassq.cql import Statement, settled
+from cassq.cassandra.session import Statement, settled
+from cassq.catalog.cassandra.partition.gaps import SETTLED_US
+from cassq.catalog.cassandra.partition.parts import Parts
 from cassq.errors import BackendTimeoutError
+from cassq.model.rows import Dedup, Incident, Member, Sample
 
 MEMBER_KEPT_MS = 3_600_000
 DEDUP_SLICE_MS = 600_000

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from cassq import schema_files
-from cassq.clock import Clock, Stopwatch
-from cassq.cql import KEYSPACE, Cql, settled
+from cassq.base import schema_files
+from cassq.base.clock import Clock, Stopwatch
+from cassq.base.ids import Ids
+from cassq.cassandra.session import KEYSPACE, Cql, settled
 from cassq.errors import BackendError, BackendTimeoutError, BrokenInvariantError, ConfigError
-from cassq.ids import Ids
 
 REPLICAS_MIN = 3  # for a quorum without one of them
 LEASE_SECONDS = 120

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 
+from cassq.base.ids import Ids
+from cassq.cassandra.session import Row
 from cassq.catalog.cassandra.notes import Notes
-from cassq.catalog.cassandra.parts import Parts
-from cassq.catalog.sidecar_rows import Placement, SidecarRow, SidecarState, replica_at
-from cassq.cql import Row
+from cassq.catalog.cassandra.partition.parts import Parts
 from cassq.errors import BackendError, BackendTimeoutError
-from cassq.ids import Ids
+from cassq.model.sidecar_rows import Placement, SidecarRow, SidecarState, replica_at
 
 PAGE = 1000  # placements of one read
 UNSURE_MAX = 8  # tries without an answer

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
+from cassq.base.clock import Clock
 from cassq.catalog.sqlite.claim_tables import ClaimTables
 from cassq.catalog.sqlite.database import LOCK_WAIT_SECONDS, Database, open_file
 from cassq.catalog.sqlite.hint_tables import HintTables
@@ -14,7 +15,6 @@ from cassq.catalog.sqlite.queue_tables import QueueTables
 from cassq.catalog.sqlite.record_tables import RecordTables
 from cassq.catalog.sqlite.sidecar_tables import SidecarTables
 from cassq.catalog.sqlite.write_tables import WriteTables
-from cassq.clock import Clock
 
 # The latest catalog time known to have been reached: the passing reaper's lease is taken anew
 # every second or so. A boot that was cut short may have left nothing but what it began at.

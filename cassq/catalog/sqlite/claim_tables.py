@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 
 from cassq.catalog.cover import wedged
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import Claim, ClaimState, Cursor, Move, Reason, Removed
 from cassq.catalog.sqlite.database import Database, Row
-from cassq.frames import Place
-from cassq.ranges import RangeSet
+from cassq.message.frames import Place
+from cassq.message.ranges import RangeSet
+from cassq.model.rows import Claim, ClaimState, Cursor, Move, Reason, Removed
 
 _CURSOR = "group_id, pipe_id, ack_seq, ack_pos, chain_seq, chain_pos, epoch, owner, start_seq"
 CLAIM_COLUMNS = (

@@ -14,8 +14,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from cassq import schema_files
-from cassq.clock import Clock, Stopwatch
+from cassq.base import schema_files
+from cassq.base.clock import Clock, Stopwatch
 from cassq.errors import (
     BackendError,
     BackendTimeoutError,

@@ -6,11 +6,11 @@ import json
 from collections.abc import Collection
 
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import Claim, GroupRow, PipeRow, QueueRow
 from cassq.catalog.sqlite.claim_tables import CLAIM_COLUMNS, claim_row
 from cassq.catalog.sqlite.database import Database
 from cassq.catalog.sqlite.pipe_tables import PIPE_COLUMNS, pipe_row
 from cassq.catalog.sqlite.queue_tables import GROUP_COLUMNS, QUEUE_COLUMNS, group_row, queue_row
+from cassq.model.rows import Claim, GroupRow, PipeRow, QueueRow
 
 _GROUP = ", ".join(f"g.{name}" for name in GROUP_COLUMNS.split(", "))
 _CHUNK = 1000  # pipes looked at in one statement, so that nobody waits long for the connection

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import GroupRow, PipeRow, PipeState, Retired, RetiredSum
 from cassq.catalog.sqlite.database import Database, Row
-from cassq.frames import Place
+from cassq.message.frames import Place
+from cassq.model.rows import GroupRow, PipeRow, PipeState, Retired, RetiredSum
 
 PIPE_COLUMNS = (
     "p.id, p.queue_id, p.state, p.owner, p.created_ms, p.lease_ms, p.beat, p.end_seq, p.end_pos,"

@@ -6,10 +6,10 @@ import sqlite3
 from collections.abc import Mapping
 
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import GroupRow, PipeState, QueueRow
 from cassq.catalog.sqlite.database import Database, Row
-from cassq.frames import Place
-from cassq.queues import GroupPolicy, QueuePolicy, group_policy, queue_policy, to_json
+from cassq.message.frames import Place
+from cassq.model.queues import GroupPolicy, QueuePolicy, group_policy, queue_policy, to_json
+from cassq.model.rows import GroupRow, PipeState, QueueRow
 
 QUEUE_COLUMNS = "id, name, policy, version, groups_version, tail, deleted, wished_pipes, wished_ms"
 GROUP_COLUMNS = "id, queue_id, name, policy, created_ms"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import Dedup, Incident, Member, Sample
 from cassq.catalog.sqlite.database import Database
+from cassq.model.rows import Dedup, Incident, Member, Sample
 
 MEMBER_KEPT_MS = 3_600_000
 

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields, replace
 
+from cassq.base.ids import Ids
 from cassq.catalog.port import Catalog
-from cassq.catalog.sidecar_rows import Placement, SidecarRow, SidecarState, replica_at
 from cassq.catalog.sqlite.database import Database, Row
-from cassq.ids import Ids
+from cassq.model.sidecar_rows import Placement, SidecarRow, SidecarState, replica_at
 
 PAGE = 1000  # placements read in one statement, so that nobody waits long for the connection
 

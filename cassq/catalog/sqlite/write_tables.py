@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import Driver, PipeState, WriteRow, WriteState, begun
 from cassq.catalog.sqlite.database import Database, Row
 from cassq.catalog.sqlite.pipe_tables import PIPE, insert_pipe, pipe_row
 from cassq.errors import BrokenInvariantError
+from cassq.model.rows import Driver, PipeState, WriteRow, WriteState, begun
 
 DRIVER_KEPT_MS = 86_400_000
 

@@ -44,9 +44,9 @@ import secrets
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 
-from cassq.clock import Clock
-from cassq.contact import Contact
-from cassq.cql import Cql, Statement
+from cassq.base.clock import Clock
+from cassq.cassandra.contact import Contact
+from cassq.cassandra.session import Cql, Statement
 from cassq.errors import BackendUnavailableError, ConfigError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.ends import plain_end, strict_end
@@ -59,7 +59,7 @@ from cassq.extents.cassandra.strict_writer import StrictWriter
 from cassq.extents.cassandra.writer import CassandraWriter, Means, Sizes
 from cassq.extents.kept import Kept
 from cassq.extents.port import ExtentInfo, ExtentMissingError, ExtentReader, ExtentStore
-from cassq.frames import Place
+from cassq.message.frames import Place
 
 
 class CassandraStore(ExtentStore):

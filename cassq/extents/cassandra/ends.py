@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cassq.cql import Cql, Row
+from cassq.cassandra.session import Cql, Row
 from cassq.errors import BackendError, BackendTimeoutError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.heads import TRIES, Head
 from cassq.extents.cassandra.marks import marks_of
 from cassq.extents.cassandra.places import bucket_and_seq, end_place
-from cassq.frames import Place
+from cassq.message.frames import Place
 
 
 class _Bucket(NamedTuple):

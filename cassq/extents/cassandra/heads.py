@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cassq.cql import Cql, Row
+from cassq.cassandra.session import Cql, Row
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
 from cassq.extents.cassandra import statements
 from cassq.extents.port import ExtentMissingError

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from cassq.clock import Stopwatch
-from cassq.cql import Cql, Row
+from cassq.base.clock import Stopwatch
+from cassq.cassandra.session import Cql, Row
 from cassq.errors import CassqError
 from cassq.extents.cassandra import statements
-from cassq.frames import Place
+from cassq.message.frames import Place
 
 logger: logging.Logger = logging.getLogger("cassq")
 

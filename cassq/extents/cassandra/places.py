@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cassq.frames import Place
+from cassq.message.frames import Place
 
 _SEQ_BITS = 40
 _SEQ_MASK = (1 << _SEQ_BITS) - 1

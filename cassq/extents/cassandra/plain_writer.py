@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from cassandra.cluster import ResponseFuture
 
-from cassq.clock import Stopwatch
-from cassq.cql_errors import OverloadedError
+from cassq.base.clock import Stopwatch
+from cassq.cassandra.errors import OverloadedError
+from cassq.cassandra.tries import is_held_up
 from cassq.errors import BackendError, BackendTimeoutError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.heads import Head
 from cassq.extents.cassandra.writer import CassandraWriter, Means, Piece
-from cassq.tries import is_held_up
 
 PAUSE_MIN, PAUSE_MAX = 0.001, 0.25
 IN_FLIGHT_MAX = 64

@@ -7,13 +7,13 @@ from weakref import WeakValueDictionary
 
 from cassandra.cluster import ResponseFuture
 
-from cassq.clock import Stopwatch
-from cassq.cql import Cql, Row
+from cassq.base.clock import Stopwatch
+from cassq.cassandra.session import Cql, Row
 from cassq.errors import BackendError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.marks import Look, marks_of
 from cassq.extents.cassandra.places import end_at
-from cassq.frames import Place
+from cassq.message.frames import Place
 
 # An end known so long is new enough; known for longer it is read anew in passing; known for
 # longer still, whoever asks waits for it.

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from cassandra.cluster import ResponseFuture
 
-from cassq.clock import Clock
-from cassq.cql import Cql, Row
+from cassq.base.clock import Clock
+from cassq.cassandra.session import Cql, Row
 from cassq.errors import BackendError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.heads import Head, Heads, missing
@@ -18,7 +18,7 @@ from cassq.extents.cassandra.published import Ends
 from cassq.extents.cassandra.writer import CassandraWriter
 from cassq.extents.kept import Kept
 from cassq.extents.port import ExtentReader, Slice
-from cassq.frames import HEADER_SIZE, Frame, FrameError, Place, decode, frame_seqs, pipe_key
+from cassq.message.frames import HEADER_SIZE, Frame, FrameError, Place, decode, frame_seqs, pipe_key
 
 _SLICE_MIN, _SLICE_MAX = 128 * 1024, 2 * 1024 * 1024
 _ROWS_MAX = 5000  # a page of the driver's

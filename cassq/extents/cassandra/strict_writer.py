@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
 from cassq.errors import BackendError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.heads import Head

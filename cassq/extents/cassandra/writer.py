@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from cassq.clock import Clock
-from cassq.cql import Cql, Row, Statement
+from cassq.base.clock import Clock
+from cassq.cassandra.session import Cql, Row, Statement
 from cassq.errors import PipeSealedError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.heads import Head, Heads, head_of
 from cassq.extents.cassandra.marks import Look, Teller, marks_of
 from cassq.extents.cassandra.places import end_place
 from cassq.extents.port import ExtentWriter
-from cassq.frames import Place, frame_seqs
+from cassq.message.frames import Place, frame_seqs
 
 # How often a writer looks, in passing, whether somebody seals the extent or wants its turn.
 SEAL_SECONDS, TURN_SECONDS = 0.25, 0.01

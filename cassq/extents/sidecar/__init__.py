@@ -35,30 +35,30 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterator, Sequence
 
+from cassq.base.clock import Clock
+from cassq.base.ids import Ids
+from cassq.base.requests import Requests
 from cassq.catalog.port import Catalog
-from cassq.catalog.sidecar_rows import Placement, ReplicaAt
-from cassq.clock import Clock
 from cassq.extents.kept import Kept
 from cassq.extents.port import ExtentInfo, ExtentReader, ExtentStore
+from cassq.extents.replicas.upkeep import Upkeep
 from cassq.extents.sidecar.ahead import Ahead, AheadOfAll
 from cassq.extents.sidecar.dropping import drop_extents
 from cassq.extents.sidecar.health import Health
-from cassq.extents.sidecar.link import Access
-from cassq.extents.sidecar.links import Links
 from cassq.extents.sidecar.means import Means
-from cassq.extents.sidecar.network import Network
+from cassq.extents.sidecar.net.link import Access
+from cassq.extents.sidecar.net.links import Links
+from cassq.extents.sidecar.net.network import Network
 from cassq.extents.sidecar.opening import open_extent
 from cassq.extents.sidecar.published import PublishedEnds, ask_ends, ends_told
 from cassq.extents.sidecar.reader import SLICE_BYTES, SidecarReader
-from cassq.extents.sidecar.repairing import Repairing
+from cassq.extents.sidecar.repair.repairing import Repairing
 from cassq.extents.sidecar.roster import Roster
 from cassq.extents.sidecar.sealing import sealed_end
 from cassq.extents.sidecar.settings import Settings
 from cassq.extents.sidecar.writer import LOOK_MS, SidecarWriter
-from cassq.extents.upkeep import Upkeep
-from cassq.frames import Place
-from cassq.ids import Ids
-from cassq.requests import Requests
+from cassq.message.frames import Place
+from cassq.model.sidecar_rows import Placement, ReplicaAt
 
 
 def open_sidecar_store(

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from weakref import WeakSet
 
-from cassq.catalog.sidecar_rows import ReplicaAt
 from cassq.errors import BackendTimeoutError
+from cassq.extents.protocol.words import Read
 from cassq.extents.sidecar.means import Means, call_of
-from cassq.extents.sidecar.network import Answer, Begun, Patience
-from cassq.extents.words import Read
+from cassq.extents.sidecar.net.network import Answer, Begun, Patience
+from cassq.model.sidecar_rows import ReplicaAt
 
 # Of all readers of a store together.
 AHEAD_BYTES_MAX = 32 * 1024 * 1024

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cassq.catalog.sidecar_rows import Placement, ReplicaAt
 from cassq.errors import BackendUnavailableError
+from cassq.extents.protocol.words import EXTENTS_MAX, Drop
 from cassq.extents.sidecar.means import Means, call_of
-from cassq.extents.sidecar.network import Patience
-from cassq.extents.words import EXTENTS_MAX, Drop
+from cassq.extents.sidecar.net.network import Patience
+from cassq.model.sidecar_rows import Placement, ReplicaAt
 from cassq.plurals import counted
 
 # A sidecar that has not answered so many seconds after another has is not waited for: it collects

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from cassq.clock import Clock
+from cassq.base.clock import Clock
 from cassq.errors import BackendTimeoutError
-from cassq.extents.sidecar.network import Answer
-from cassq.extents.words import RefusedError
+from cassq.extents.protocol.words import RefusedError
+from cassq.extents.sidecar.net.network import Answer
 
 # How long one that failed is avoided: at first, and at most; twice as long each time.
 AVOID_FIRST_MS, AVOID_MOST_MS = 1000, 60_000

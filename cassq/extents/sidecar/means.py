@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from cassq.base.clock import Clock
+from cassq.base.ids import Ids
+from cassq.base.requests import Requests
 from cassq.catalog.port import Catalog
-from cassq.catalog.sidecar_rows import Placement, ReplicaAt
-from cassq.clock import Clock
 from cassq.errors import BackendError
 from cassq.extents.port import ExtentMissingError
+from cassq.extents.protocol.words import Code, RefusedError, Request
 from cassq.extents.sidecar.health import Health
-from cassq.extents.sidecar.network import Call, Network
+from cassq.extents.sidecar.net.network import Call, Network
 from cassq.extents.sidecar.roster import Roster
 from cassq.extents.sidecar.settings import Settings
-from cassq.extents.words import Code, RefusedError, Request
-from cassq.ids import Ids
-from cassq.requests import Requests
+from cassq.model.sidecar_rows import Placement, ReplicaAt
 
 # A pipe has one writer in all its life; who seals it is of the next epoch.
 WRITER_EPOCH, SEALER_EPOCH = 1, 2

@@ -6,17 +6,17 @@ import logging
 import random
 from collections.abc import Sequence
 
-from cassq.catalog.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarState
 from cassq.errors import (
     BackendError,
     BackendTimeoutError,
     BackendUnavailableError,
     StorageFullError,
 )
+from cassq.extents.protocol.words import Code, Open, RefusedError
 from cassq.extents.sidecar.means import WRITER_EPOCH, Means, majority, refused_as
-from cassq.extents.sidecar.network import Call, Patience
+from cassq.extents.sidecar.net.network import Call, Patience
 from cassq.extents.sidecar.placing import chosen, takers
-from cassq.extents.words import Code, Open, RefusedError
+from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarState
 
 logger: logging.Logger = logging.getLogger("cassq")
 

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from cassq.catalog.sidecar_rows import SidecarRow, SidecarState
+from cassq.model.sidecar_rows import SidecarRow, SidecarState
 
 # Bytes a second written that weigh as much as half the room of a disk.
 LOAD_UNIT = 20_000_000

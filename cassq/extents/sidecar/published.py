@@ -11,12 +11,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
-from cassq.catalog.sidecar_rows import Placement, ReplicaAt
+from cassq.extents.protocol.words import EXTENTS_MAX, Ends
 from cassq.extents.sidecar.health import Health
 from cassq.extents.sidecar.means import Means, call_of
-from cassq.extents.sidecar.network import Answer, Patience
+from cassq.extents.sidecar.net.network import Answer, Patience
 from cassq.extents.sidecar.replicas import nearest
-from cassq.extents.words import EXTENTS_MAX, Ends
+from cassq.model.sidecar_rows import Placement, ReplicaAt
 
 # An end that was asked for so lately is new enough.
 FRESH_MS = 4

@@ -12,18 +12,18 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
-from cassq.catalog.sidecar_rows import Placement, ReplicaAt
 from cassq.errors import BackendError
 from cassq.extents.kept import Kept
 from cassq.extents.port import ExtentReader, ExtentUnavailableError, Slice
+from cassq.extents.protocol.words import Code, Frames, Read, RefusedError, Turn
 from cassq.extents.sidecar.ahead import AHEAD_MS, Ahead
 from cassq.extents.sidecar.means import Means, call_of, majority, missing, refused_as
-from cassq.extents.sidecar.network import Answer, Patience
+from cassq.extents.sidecar.net.network import Answer, Patience
 from cassq.extents.sidecar.published import PublishedEnds
 from cassq.extents.sidecar.replicas import nearest
 from cassq.extents.sidecar.writer import SidecarWriter
-from cassq.extents.words import Code, Frames, Read, RefusedError, Turn
-from cassq.frames import Frame, FrameError, Place, decode, frame_span, pipe_key
+from cassq.message.frames import Frame, FrameError, Place, decode, frame_span, pipe_key
+from cassq.model.sidecar_rows import Placement, ReplicaAt
 
 logger: logging.Logger = logging.getLogger("cassq")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from cassq.catalog.sidecar_rows import Placement, ReplicaAt
 from cassq.extents.sidecar.means import Means
+from cassq.model.sidecar_rows import Placement, ReplicaAt
 
 
 def nearest(

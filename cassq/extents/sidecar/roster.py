@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from cassq.base.clock import Clock
 from cassq.catalog.port import Catalog
-from cassq.catalog.sidecar_rows import ReplicaAt, SidecarRow, SidecarState
-from cassq.clock import Clock
 from cassq.errors import BackendError
+from cassq.model.sidecar_rows import ReplicaAt, SidecarRow, SidecarState
 
 logger: logging.Logger = logging.getLogger("cassq")
 

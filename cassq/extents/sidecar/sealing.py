@@ -16,10 +16,10 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from cassq.catalog.sidecar_rows import Placement, ReplicaAt, SidecarState
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
-from cassq.extents.fleet import fleet_of
-from cassq.extents.shortages import note_shortage
+from cassq.extents.protocol.words import Code, Fence, Fenced, Settle
+from cassq.extents.replicas.fleet import fleet_of
+from cassq.extents.replicas.shortages import note_shortage
 from cassq.extents.sidecar.means import (
     SEALER_EPOCH,
     Means,
@@ -28,8 +28,8 @@ from cassq.extents.sidecar.means import (
     missing,
     refused_as,
 )
-from cassq.extents.sidecar.network import Answer, Patience
-from cassq.extents.words import Code, Fence, Fenced, Settle
+from cassq.extents.sidecar.net.network import Answer, Patience
+from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarState
 
 logger: logging.Logger = logging.getLogger("cassq")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cassq.catalog.sidecar_rows import Placement
 from cassq.errors import BackendError, BackendUnavailableError, PipeSealedError
 from cassq.extents.port import ExtentWriter
+from cassq.extents.protocol.words import Append, Code, Ends, Mark, Request
 from cassq.extents.sidecar.means import WRITER_EPOCH, Means, call_of, majority, refused_as
-from cassq.extents.sidecar.network import Answer, Patience
-from cassq.extents.words import Append, Code, Ends, Mark, Request
-from cassq.frames import Place, frame_seqs
+from cassq.extents.sidecar.net.network import Answer, Patience
+from cassq.message.frames import Place, frame_seqs
+from cassq.model.sidecar_rows import Placement
 
 # How often an idle writer looks whether somebody seals the extent, and how long it waits for that.
 LOOK_MS, LOOK_PATIENCE = 250, 0.05

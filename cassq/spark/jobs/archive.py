@@ -19,9 +19,9 @@ from urllib.parse import quote
 
 from pyspark.sql import SparkSession
 
-from cassq.catalog.rows import PipeRow, PipeState
 from cassq.errors import ConfigError
-from cassq.ports import Ports
+from cassq.lifecycle.ports import Ports
+from cassq.model.rows import PipeRow, PipeState
 from cassq.spark.clients import absolute, client_of
 from cassq.spark.jobs.folders import Folder
 from cassq.spark.jobs.pipes_source import read_pipes

@@ -15,19 +15,19 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from cassq.audit import LOOKS_MAX, Audit, Walked, check_sum, check_sums
-from cassq.catalog.rows import GroupRow, QueueRow, Retired, RetiredSum
 from cassq.errors import ConfigError
-from cassq.frames import Place
+from cassq.inspect.audit import LOOKS_MAX, Audit, Walked, check_sum, check_sums
+from cassq.inspect.stats import GroupStats, add_retired, version_of
+from cassq.lifecycle.ports import Ports
+from cassq.message.frames import Place
+from cassq.model.rows import GroupRow, QueueRow, Retired, RetiredSum
 from cassq.plurals import counted
-from cassq.ports import Ports
 from cassq.spark.clients import absolute, client_of
 from cassq.spark.jobs.audit_tasks import Standing, standings, walks
 from cassq.spark.jobs.fates import add
 from cassq.spark.jobs.sessions import told_as_ours
 from cassq.spark.options import MESSAGES_PER_PARTITION
 from cassq.spark.reading import Part, Piece, parts
-from cassq.stats import GroupStats, add_retired, version_of
 
 PIPES_PER_TASK = 100
 # After so many tasks for each core it is told how far it is.

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from cassq.audit import LOOKS_MAX, MENDED, Walked, misplaced, walk_through
 from cassq.catalog.cover import fault
-from cassq.catalog.rows import Cursor, GroupRow, PipeRow
 from cassq.errors import CorruptionError
 from cassq.extents.port import ExtentMissingError
-from cassq.ports import Ports
-from cassq.sealing import known_end
+from cassq.inspect.audit import LOOKS_MAX, MENDED, Walked, misplaced, walk_through
+from cassq.inspect.stats import GroupView, view_of
+from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.sealing import known_end
+from cassq.model.rows import Cursor, GroupRow, PipeRow
 from cassq.spark.clients import client_of
 from cassq.spark.jobs.fates import Joined, bounded, joined
 from cassq.spark.reading import Part, Piece
-from cassq.stats import GroupView, view_of
 
 # Of the dead letters of a pipe that are not where they should be, so many are named.
 MISPLACED_MAX = 100

@@ -9,9 +9,9 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 
 import cassq.spark
-from cassq.errands import Outcome
+from cassq.dead_letters.errands import Outcome
 from cassq.errors import ConfigError
-from cassq.retries import DEATH_HEADER
+from cassq.lifecycle.retries import DEATH_HEADER
 from cassq.spark.clients import absolute, client_of
 from cassq.spark.jobs.sessions import told_as_ours
 from cassq.spark.options import DEAD

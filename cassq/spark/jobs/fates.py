@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from cassq.catalog.rows import Claim, ClaimState, PipeRow, Reason
+from cassq.inspect.stats import GroupStats, GroupView
+from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model.rows import Claim, ClaimState, PipeRow, Reason
 from cassq.plurals import counted
-from cassq.ranges import EMPTY, RangeSet
-from cassq.stats import GroupStats, GroupView
 
 # Of seqs that are amiss so many runs are named.
 NAMED_MAX = 5

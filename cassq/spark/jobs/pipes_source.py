@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from cassq.frames import Place
+from cassq.message.frames import Place
 from cassq.spark.decoding import SCHEMA
 from cassq.spark.options import MESSAGES_PER_PARTITION
 from cassq.spark.reading import Part, Piece, parts, read_pieces

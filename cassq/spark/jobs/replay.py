@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
 
 import cassq.spark
-from cassq.catalog.rows import WriteState
-from cassq.client import Client
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
+from cassq.client.client import Client
 from cassq.errors import ConfigError
+from cassq.model.rows import WriteState
 from cassq.spark.clients import absolute
 from cassq.spark.jobs.replay_sources import Archive, Chunk, Source, Stored, chunks
 from cassq.spark.jobs.sessions import told_as_ours

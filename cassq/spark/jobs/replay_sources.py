@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from cassq.client import Client
+from cassq.client.client import Client
 from cassq.errors import ConfigError
 from cassq.spark.decoding import SCHEMA
 from cassq.spark.jobs.archive import WHOLE, shelf_name, stored_pipes

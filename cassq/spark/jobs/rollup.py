@@ -23,8 +23,8 @@ from urllib.parse import quote, unquote
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cassq.catalog.rows import QueueRow
 from cassq.errors import BackendError, ConfigError
+from cassq.model.rows import QueueRow
 from cassq.spark.clients import absolute, client_of
 from cassq.spark.jobs.archive import STAGING
 from cassq.spark.jobs.folders import Folder

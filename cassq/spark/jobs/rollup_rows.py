@@ -15,8 +15,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from cassq.catalog.port import Catalog
-from cassq.catalog.rows import Sample
-from cassq.history import DAY_MS, DEPTHS, HOUR_MS, KEPT_MS, MINUTE_MS, STEPS, TOTALS, all_samples
+from cassq.inspect.history import (
+    DAY_MS,
+    DEPTHS,
+    HOUR_MS,
+    KEPT_MS,
+    MINUTE_MS,
+    STEPS,
+    TOTALS,
+    all_samples,
+)
+from cassq.model.rows import Sample
 from cassq.spark.clients import client_of
 
 # A minute's sample may be added a little after the minute is over.

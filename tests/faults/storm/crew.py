@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
 from tests.faults.actors import Actor
 
 PARTS = "tests.faults.storm.parts"

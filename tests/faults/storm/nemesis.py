@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
 from tests.faults.storm.crew import Crew
 from tests.faults.storm.deeds import Heal, LeftOutError, healing
 from tests.faults.storm.ground import Ground

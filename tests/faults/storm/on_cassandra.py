@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
+from cassq.base.clock import SystemClock
 from cassq.catalog.cassandra import schema
-from cassq.clock import SystemClock
-from cassq.cluster import open_session
+from cassq.client.cluster import open_session
 from tests.faults.storm.deeds import Heal, Note, down, healing, stop
 from tests.faults.storm.ground import Ground, patiently
 from tests.faults.storm.plan import CUTS, SERVER_TROUBLES, Span, Step

@@ -11,7 +11,7 @@ from functools import partial
 from typing import ClassVar
 
 import cassq
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
 from cassq.errors import BackendError
 from tests.faults.storm.deeds import Heal, LeftOutError, Note, down, healing, stop
 from tests.faults.storm.ground import Ground, patiently

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import cassq
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
 from cassq.errors import BackendError, CassqError, ClaimLostError, OwnershipError
 from tests.faults.parts import Stage
 from tests.faults.storm.journal import Journal, is_poison, key_of, now_ns, payload_of

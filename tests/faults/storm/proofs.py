@@ -7,14 +7,14 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import cassq
-from cassq.catalog.sidecar_rows import Placement, ReplicaAt
-from cassq.clock import Stopwatch
+from cassq.base.clock import Stopwatch
+from cassq.client.sidecar_options import settings_of
 from cassq.errors import BackendError
-from cassq.extents.sidecar.link import Access
-from cassq.extents.sidecar.links import Links
-from cassq.extents.sidecar.network import Call, Patience
-from cassq.extents.words import List, Request, Scrub, Told
-from cassq.sidecar_options import settings_of
+from cassq.extents.protocol.words import List, Request, Scrub, Told
+from cassq.extents.sidecar.net.link import Access
+from cassq.extents.sidecar.net.links import Links
+from cassq.extents.sidecar.net.network import Call, Patience
+from cassq.model.sidecar_rows import Placement, ReplicaAt
 from tests.faults.storm.replicas import Shelves, complaints, dependants, orphans, unequal
 from tests.servers.node import pause
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from cassq.catalog.sidecar_rows import Placement, ReplicaAt
+from cassq.extents.protocol.words import Told
 from cassq.extents.sidecar.means import majority
-from cassq.extents.words import Told
+from cassq.model.sidecar_rows import Placement, ReplicaAt
 
 
 @dataclass(slots=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cassq.catalog.sidecar_rows import Placement, ReplicaAt
-from cassq.extents.words import Told
+from cassq.extents.protocol.words import Told
+from cassq.model.sidecar_rows import Placement, ReplicaAt
 from tests.faults.storm.replicas import Shelves, complaints, dependants, orphans, unequal
 
 NAMES = ("one", "two", "three")

@@ -1,0 +1,1 @@
+"""What all rooms stand on: clocks, ids, counters, checks of arguments; nothing about queues."""

@@ -1,0 +1,109 @@
+"""The housekeeper: a thread of a client that does what must be done at some time.
+
+Leases, idle pipes, collected acks, claims to be kept alive, and the reaper's urgent passes.
+It sleeps until the next of them is due. A second one reads settings anew, and does nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from cassq.base.clock import Clock, Nudge
+from cassq.errors import CassqError
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+# Does what is due; seconds until it wants to be called again.
+Tend = Callable[[], float]
+
+
+class Housekeeper:
+    """Calls each of its tasks when the task wants to be called."""
+
+    def __init__(self, clock: Clock, name: str = "housekeeper") -> None:
+        self._clock = clock
+        self._name = f"cassq-{name}"
+        self._mutex = threading.Lock()
+        self._nudge = Nudge()
+        self._due: dict[Tend, float] = {}
+        self._urgent: deque[Tend] = deque()
+        self._failing: set[Tend] = set()
+        self._thread: threading.Thread | None = None
+        self._next = 0.0
+        self._stopped = False
+
+    def add(self, tend: Tend, first: float) -> None:
+        """Take on a task, to be called in `first` seconds or sooner."""
+        self._schedule(tend, first, only_known=False)
+        with self._mutex:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+
+    def hurry(self, tend: Tend, seconds: float) -> None:
+        """Call a task in so many seconds or sooner."""
+        self._schedule(tend, seconds, only_known=True)
+
+    def call_soon(self, tend: Tend) -> None:
+        """Call a task now. Takes no lock, so that a signal's handler may ask for it."""
+        self._urgent.append(tend)
+        self._nudge.give()
+
+    def remove(self, tend: Tend) -> None:
+        """Forget a task."""
+        with self._mutex:
+            self._due.pop(tend, None)
+            self._failing.discard(tend)
+
+    def _schedule(self, tend: Tend, seconds: float, *, only_known: bool) -> None:
+        due = self._clock.boot_ms() / 1000 + seconds
+        with self._mutex:
+            known = self._due.get(tend)
+            if (known is None and only_known) or (known is not None and known <= due):
+                return
+            self._due[tend] = due
+            earlier = due < self._next
+        if earlier:
+            self._nudge.give()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            now = self._clock.boot_ms() / 1000
+            urgent = {self._urgent.popleft() for _ in range(len(self._urgent))}
+            with self._mutex:
+                ready = [t for t, due in self._due.items() if due <= now or t in urgent]
+                for tend in ready:
+                    self._due[tend] = now + 3600.0
+            for tend in ready:
+                self._call(tend)
+            with self._mutex:
+                self._next = min(self._due.values(), default=now + 3600.0)
+                pause = self._next - self._clock.boot_ms() / 1000
+            self._nudge.wait(pause)
+
+    def _call(self, tend: Tend) -> None:
+        try:
+            again = tend()
+        except CassqError as exc:
+            # The task's own caller meets the same error at its next call; here it is tried again.
+            # It is told once, not every second of an outage.
+            level = logging.INFO if tend in self._failing else logging.WARNING
+            logger.log(level, "housekeeping failed, trying again every second: %s", exc)
+            self._failing.add(tend)
+            again = 1.0
+        except Exception:
+            logger.exception("housekeeping failed unexpectedly, trying again in ten seconds")
+            again = 10.0
+        else:
+            self._failing.discard(tend)
+        self._schedule(tend, again, only_known=True)
+
+    def stop(self) -> None:
+        """End the thread; nothing is called any more when it returns."""
+        self._stopped = True
+        self._nudge.give()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()

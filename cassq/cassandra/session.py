@@ -1,0 +1,405 @@
+"""CQL: one session with a Cassandra cluster, as the catalog and the extent store use it.
+
+Statements are prepared once. Plain writes are idempotent by how they are used, so one that fails
+in passing is tried again until `patience` is over. Conditional statements (LWT) are sent once:
+one without an answer may or may not have been applied, and is told as BackendError with
+`outcome_unknown`; its caller reads back. What is in flight is bounded.
+
+The driver's errors end here: nothing above knows them.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cassandra import DriverException
+from cassandra.cluster import Cluster, ResponseFuture, Session, _discard_cluster_shutdown
+from cassandra.query import BatchStatement, BatchType, BoundStatement, PreparedStatement
+
+from cassq.base.clock import Clock
+from cassq.base.requests import Requests
+from cassq.cassandra.cluster_time import ClusterTime, Learn
+from cassq.cassandra.contact import (
+    CONSISTENCIES,
+    REQUEST_SECONDS,
+    SERIALS,
+    STALE_SECONDS,
+    Contact,
+    cluster,
+)
+from cassq.cassandra.errors import (
+    OverloadedError,
+    explained,
+    first_line,
+    no_data_centre,
+    unconnected,
+)
+from cassq.cassandra.tries import Tries, note_answer, note_error
+from cassq.errors import BackendError, BackendTimeoutError, ClosedError, ConfigError
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+# The table of a statement, where its keyspace is not named.
+_TABLE = re.compile(
+    r"\b(FROM|INTO|UPDATE|TRUNCATE|ON|TABLE(?: IF(?: NOT)? EXISTS)?) (?!IF\b)(\w+)(?![\w.])"
+)
+
+Row = tuple[Any, ...]
+Statement = tuple[str, Sequence[Any]]  # its text, and the values of its question marks
+
+PATIENCE_SECONDS = 10.0  # how long a plain statement is tried
+IN_FLIGHT = 64
+SCHEMA_SECONDS = 60.0
+MEASUREMENTS = 3  # of the servers' time, at the beginning
+
+# What a server's clock says.
+SERVER_TIME = "SELECT toUnixTimestamp(now()) FROM system.local"
+# Whether a keyspace is there, and how it is replicated.
+KEYSPACE = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?"
+# A setting of the node that is asked.
+NODE_SETTING = "SELECT value FROM system_views.settings WHERE name = '{}'"
+
+
+def settled(act: Callable[[], bool], look: Callable[[], bool]) -> bool:
+    """What `act`, a conditional write, answers; where it cannot tell, what `look` finds there
+    afterwards. look: reads with `serial=True` whether what only we can have written is there."""
+    try:
+        return act()
+    except BackendError as exc:
+        if not exc.outcome_unknown:
+            raise
+        try:
+            return look()
+        except BackendError as again:
+            raise exc from again
+
+
+class Cql:
+    """A session. Thread-safe. time: the cluster's; plain writes are stamped with it, so that a
+    client whose wall clock is wrong undoes nobody's.
+
+    Raises BackendUnavailableError when nobody answers at the contact points, ConfigError for wrong
+    credentials or a data centre that is not there.
+
+    keyspace: used for every statement; None before it exists. patience: seconds. requests: counts
+    what becomes of them.
+    """
+
+    def __init__(
+        self,
+        contact: Contact,
+        clock: Clock,
+        *,
+        keyspace: str | None = None,
+        patience: float = PATIENCE_SECONDS,
+        requests: Requests | None = None,
+    ) -> None:
+        self.contact: Contact = contact
+        self._clock = clock
+        self._patience = patience
+        self._prepared: dict[str, PreparedStatement] = {}
+        self._preparing = threading.Lock()
+        self._closed = False
+        self.time: ClusterTime = ClusterTime(clock, self._ask_time)
+        self.requests: Requests = requests or Requests()
+        self._stamp_us = 0
+        self._stamping = threading.Lock()
+        try:
+            self._cluster = cluster(contact, self.stamp)
+        except DriverException as exc:
+            raise unconnected(exc, contact, set()) from exc
+        try:
+            self._session: Session = self._cluster.connect()
+        except BaseException as exc:
+            names = self._data_centres()
+            self._cluster.shutdown()
+            raise unconnected(exc, contact, names) from exc
+        self._consistency = CONSISTENCIES[contact.consistency]
+        self._serial = SERIALS[contact.serial]
+        self._keyspace = keyspace
+        try:
+            self._find_data_centre()
+            if keyspace is not None and not self.read(KEYSPACE, (keyspace,)):
+                raise ConfigError(
+                    f"Cassandra at {contact.told} has no keyspace {keyspace!r}",
+                    hint="make it: `cassq schema apply --url URL`",
+                )
+            for _ in range(MEASUREMENTS):
+                asked_ms = clock.boot_ms()
+                self.time.learn(asked_ms, self.read(SERVER_TIME)[0][0])
+        except BaseException:
+            self.close()
+            raise
+
+    def _find_data_centre(self) -> None:
+        """The local data centre is named wherever there is but one: what was done in it is then
+        told in the same way by all."""
+        names, name = self._data_centres(), self.contact.data_centre
+        if not name and len(names) > 1:
+            raise no_data_centre(name, names)
+        self.contact = replace(self.contact, data_centre=name or names.pop())
+
+    def _data_centres(self) -> set[str]:
+        return {host.datacenter for host in self._cluster.metadata.all_hosts() if host.datacenter}
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def read(self, text: str, values: Sequence[Any] = (), *, serial: bool = False) -> list[Row]:
+        """The rows of one SELECT, all pages. serial: linearized with conditional writes, after
+        whose unknown outcome only this tells what has become of them."""
+        return self.read_many([(text, values)], serial=serial)[0]
+
+    def read_many(
+        self, statements: Iterable[Statement], *, serial: bool = False
+    ) -> list[list[Row]]:
+        """The rows of each of several SELECTs, asked for side by side."""
+        level = self._serial if serial else self._consistency
+        bounds = [self._bound(text, values, level) for text, values in statements]
+        return [list(rows) for rows in self._all(bounds)]
+
+    # --- plain writes -------------------------------------------------------------------------
+
+    def write(self, text: str, values: Sequence[Any] = ()) -> None:
+        """One plain, idempotent write, applied on return."""
+        self.write_many([(text, values)])
+
+    def write_many(self, statements: Iterable[Statement]) -> None:
+        """Several plain, idempotent writes side by side, each for itself; all applied on return."""
+        for _ in self._all([self._bound(t, v, self._consistency) for t, v in statements]):
+            pass
+
+    def write_batch(self, statements: Sequence[Statement]) -> None:
+        """Plain writes of one partition, as one mutation."""
+        for _ in self._all([self.batch(statements)]):
+            pass
+
+    def batch(self, statements: Sequence[Statement]) -> BatchStatement:
+        """Writes of one partition that are applied together."""
+        batch = BatchStatement(
+            BatchType.UNLOGGED,
+            consistency_level=self._consistency,
+            serial_consistency_level=self._serial,
+        )
+        for text, values in statements:
+            batch.add(self._statement(text), values)
+        return batch
+
+    # --- conditional writes -------------------------------------------------------------------
+
+    def apply(self, text: str, values: Sequence[Any] = ()) -> tuple[bool, Row]:
+        """One conditional write: whether it was applied, and else what stood there.
+
+        Raises BackendError with `outcome_unknown` when that cannot be told.
+        """
+        return self._apply(self._bound(text, values, self._consistency))
+
+    def apply_batch(self, statements: Sequence[Statement]) -> bool:
+        """Statements of one partition, some of them conditional: all of them are applied, or
+        none. Raises as `apply` does."""
+        return self._apply(self.batch(statements))[0]
+
+    def apply_many(self, statements: Iterable[Statement]) -> list[bool | None]:
+        """Conditional writes side by side, each for itself; None where it cannot be told."""
+        return self._apply_all([self._bound(t, v, self._consistency) for t, v in statements])
+
+    def apply_batches(self, batches: Iterable[Sequence[Statement]]) -> list[bool | None]:
+        """The same of batches, each of one partition."""
+        return self._apply_all([self.batch(statements) for statements in batches])
+
+    def _apply_all(self, bounds: Sequence[Any]) -> list[bool | None]:
+        answers: list[bool | None] = []
+        for at in range(0, len(bounds), IN_FLIGHT):
+            some = bounds[at : at + IN_FLIGHT]
+            for bound, future in zip(some, [self.send(bound) for bound in some], strict=True):
+                try:
+                    answers.append(bool(self._result(future, conditional=True)[0][0]))
+                except OverloadedError:
+                    self.requests.count("repeated")
+                    answers.append(self._apply(bound)[0])
+                except BackendError as exc:
+                    if not exc.outcome_unknown:
+                        raise
+                    answers.append(None)
+        return answers
+
+    def _apply(self, statement: Any) -> tuple[bool, Row]:
+        tries = Tries(self._clock, self._patience)
+        future = self.send(statement)
+        while True:
+            try:
+                rows = self._result(future, conditional=True)
+            except OverloadedError as exc:  # it was not even begun
+                tries.wait_after(exc)
+                future = self.again(statement)
+            else:
+                first = rows[0] if rows else (False,)
+                return bool(first[0]), tuple(first[1:])
+
+    # --- sending ------------------------------------------------------------------------------
+
+    def send(self, statement: Any) -> ResponseFuture:
+        """Begin a statement; for who keeps several in flight himself."""
+        if self._closed:
+            raise ClosedError()
+        try:
+            return self._session.execute_async(statement, timeout=REQUEST_SECONDS)
+        except DriverException as exc:
+            raise self._explained(exc, conditional=True) from exc
+
+    def again(self, statement: Any) -> ResponseFuture:
+        """Begin a statement once more, after a try that failed."""
+        self.requests.count("repeated")
+        return self.send(statement)
+
+    def bound(self, text: str, values: Sequence[Any]) -> BoundStatement:
+        """A plain statement, to be sent."""
+        return self._bound(text, values, self._consistency)
+
+    def prepare(self, text: str) -> None:
+        """Have a statement ready, so that `bound` does not wait."""
+        self._statement(text)
+
+    def result(self, future: ResponseFuture, *, conditional: bool = False) -> list[Row]:
+        """The rows of what was sent, after its one try."""
+        return self._result(future, conditional=conditional)
+
+    def execute(self, text: str) -> list[Row]:
+        """A statement that is not prepared: of the schema. Waits until all nodes agree on it."""
+        try:
+            future = self._session.execute_async(self._qualified(text), timeout=SCHEMA_SECONDS)
+            rows = list(future.result())
+        except Exception as exc:
+            raise self._explained(exc, conditional=True) from exc
+        if not future.is_schema_agreed:
+            raise BackendTimeoutError(
+                f"the nodes at {self.contact.told} do not agree on the schema", hint="try again"
+            )
+        return rows
+
+    def schema_agreed(self, seconds: float) -> bool:
+        """Whether all nodes that are up have the same schema, within so many seconds."""
+        control = self._cluster.control_connection
+        return bool(control.wait_for_schema_agreement(wait_time=seconds))
+
+    def use(self, keyspace: str) -> None:
+        """Have statements from now on mean the tables of this keyspace."""
+        self._keyspace = keyspace
+
+    def settings_of_nodes(self, name: str) -> dict[str, str]:
+        """Address → what this setting of the server is, for each node that tells."""
+        told: dict[str, str] = {}
+        for host in self._cluster.metadata.all_hosts():
+            try:
+                rows = self._session.execute(NODE_SETTING.format(name), host=host, timeout=5.0)
+            except DriverException as exc:
+                logger.info("%s does not tell its %s: %s", host.address, name, first_line(exc))
+                continue
+            told[host.address] = next(iter(rows))[0]
+        return told
+
+    @property
+    def cluster(self) -> Cluster:
+        """The driver's cluster, for its metadata."""
+        return self._cluster
+
+    def abandon(self) -> object:
+        """What a forked child keeps, untouched, for as long as it runs."""
+        self._closed = True
+        _discard_cluster_shutdown(self._cluster)  # its locks may be held for ever here
+        return self
+
+    def close(self) -> None:
+        """End the session."""
+        self._closed = True
+        self._cluster.shutdown()
+
+    def _all(self, statements: Sequence[Any]) -> Iterable[list[Row]]:
+        """The rows of each, at most `IN_FLIGHT` at a time; those that fail are tried again."""
+        ahead: list[tuple[int, ResponseFuture]] = []
+        for at, statement in enumerate(statements):
+            while len(ahead) < min(IN_FLIGHT, len(statements) - at):
+                ahead.append((self._clock.boot_ms(), self.send(statements[at + len(ahead)])))
+            yield self._patiently(*ahead.pop(0), statement)
+
+    def _patiently(self, sent_ms: int, future: ResponseFuture, statement: Any) -> list[Row]:
+        """The rows of a try that was answered in time: else this process stood still, and what it
+        wrote may have been sent, with its stamp of before, at any time since."""
+        tries = Tries(self._clock, self._patience)
+        while True:
+            try:
+                rows = self._result(future, conditional=False)
+                if self._clock.boot_ms() < sent_ms + STALE_SECONDS * 1000:
+                    return rows
+            except BackendError as exc:
+                tries.wait_after(exc)
+            sent_ms, future = self._clock.boot_ms(), self.again(statement)
+
+    def _result(self, future: ResponseFuture, *, conditional: bool) -> list[Row]:
+        try:
+            rows = future.result()
+            note_answer(self.requests, future)
+            return list(rows)
+        except Exception as exc:
+            error = self._explained(exc, conditional=conditional)
+            note_error(self.requests, error)
+            raise error from exc
+
+    def _bound(self, text: str, values: Sequence[Any], level: int) -> BoundStatement:
+        bound = self._statement(text).bind(values)
+        bound.consistency_level = level
+        bound.serial_consistency_level = self._serial
+        return bound
+
+    def stamp(self) -> int:
+        """Microseconds of cluster time, as for a plain write: more than any before."""
+        # Outside the lock: now and then it sends a question, whose stamp is asked for here.
+        now_us = self.time.now_ms() * 1000
+        with self._stamping:
+            self._stamp_us = max(now_us, self._stamp_us + 1)
+            return self._stamp_us
+
+    def _ask_time(self, learn: Learn) -> None:
+        if self._closed:
+            return
+        asked_ms = self._clock.boot_ms()
+        future = self.send(self._bound(SERVER_TIME, (), self._consistency))
+        future.add_callbacks(
+            lambda rows: learn(asked_ms, next(iter(rows))[0]),
+            lambda exc: logger.info("the time of %s is not known: %s", self.contact.told, exc),
+        )
+
+    def _statement(self, text: str) -> PreparedStatement:
+        if self._closed:
+            raise ClosedError()
+        prepared = self._prepared.get(text)
+        if prepared is None:
+            with self._preparing:
+                prepared = self._prepared.get(text) or self._prepare(text)
+        return prepared
+
+    def _prepare(self, text: str) -> PreparedStatement:
+        tries = Tries(self._clock, self._patience)
+        while True:
+            try:
+                prepared = self._session.prepare(self._qualified(text))
+            except Exception as exc:
+                tries.wait_after(self._explained(exc, conditional=False))
+            else:
+                # Asking a second node after a while must not apply a condition twice.
+                prepared.is_idempotent = " IF " not in text
+                self._prepared[text] = prepared
+                return prepared
+
+    def _qualified(self, text: str) -> str:
+        """A statement with its table's keyspace named, since servers advise against `USE`."""
+        if self._keyspace is None:
+            return text
+        return _TABLE.sub(rf'\1 "{self._keyspace}".\2', text, count=1)
+
+    def _explained(self, exc: Exception, *, conditional: bool) -> BackendError:
+        return explained(exc, self.contact.told, conditional=conditional)

@@ -1,0 +1,1 @@
+"""Cursors and claims in a keyspace: what is taken, due, settled."""

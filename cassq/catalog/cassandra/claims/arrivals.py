@@ -1,0 +1,80 @@
+"""Moves into a pipe, announced where they go before they are written.
+
+A move is written before its message is pushed, so of a sealed pipe all that may arrive has been
+announced. Who would retire the pipe looks at each move. An announcement whose move is not there
+counts for `ARRIVAL_MS`: it may be about to be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cassq.catalog.cassandra.partition.claim_rows import MOVES, moves_of
+from cassq.catalog.cassandra.partition.parts import Parts
+from cassq.model.rows import Move
+
+ARRIVAL_MS = 60_000
+
+NOTE_ARRIVAL = (
+    "INSERT INTO arrivals (dest_pipe, group_id, pipe_id, seq, noted_ms)"
+    " VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?"
+)
+ARRIVALS = (
+    "SELECT group_id, pipe_id, seq, noted_ms, writetime(noted_ms) FROM arrivals WHERE dest_pipe = ?"
+)
+# If it was not announced again since.
+DROP_ARRIVAL = (
+    "DELETE FROM arrivals USING TIMESTAMP ?"
+    " WHERE dest_pipe = ? AND group_id = ? AND pipe_id = ? AND seq = ?"
+)
+DROP_ARRIVALS = "DELETE FROM arrivals WHERE dest_pipe = ?"
+
+_Arrival = tuple[str, str, str, int]
+
+
+class Arrivals(Parts):
+    """The part of the catalog that knows what may arrive in a pipe."""
+
+    _announced: dict[_Arrival, int]  # by us, and when: for who withdraws it
+
+    def _note_arrivals(self, moves: Sequence[Move]) -> None:
+        """Cost: a round of plain writes."""
+        now_ms = self.now_ms()
+        keys = [_key(move) for move in moves]
+        stamps = [self._cql.stamp() for _ in keys]
+        self._announced.update(zip(keys, stamps, strict=True))
+        self._cql.write_many(
+            [(NOTE_ARRIVAL, (*key, now_ms, stamp)) for key, stamp in zip(keys, stamps, strict=True)]
+        )
+
+    def _arrived(self, moves: Sequence[Move], *, withdrawn: bool) -> None:
+        """Moves were settled or withdrawn. What we announced and withdrew does not come; other
+        announcements grow old. Cost: a round of plain writes for what was withdrawn."""
+        known = [(_key(move), self._announced.pop(_key(move), None)) for move in moves]
+        if withdrawn:
+            self._cql.write_many(
+                [(DROP_ARRIVAL, (stamp, *key)) for key, stamp in known if stamp is not None]
+            )
+
+    def _is_arriving(self, pipe_id: str) -> bool:
+        """Whether a message may be moving into a pipe: its mover may still have to look whether
+        it arrived. Cost: a read, and one an announcement side by side."""
+        noted = self._cql.read(ARRIVALS, (pipe_id,))
+        found = self._cql.read_many(
+            [(MOVES, (group, pipe, seq, seq + 1)) for group, pipe, seq, _, _ in noted]
+        )
+        young_ms = self.now_ms() - ARRIVAL_MS
+        for (group_id, source, seq, noted_ms, stamp), rows in zip(noted, found, strict=True):
+            move = next(iter(moves_of((group_id, source), rows)), None)
+            if move is not None and move.dest_pipe == pipe_id:
+                if not move.settled:
+                    return True
+            elif noted_ms > young_ms:
+                return True
+            else:
+                self._cql.write(DROP_ARRIVAL, (stamp, pipe_id, group_id, source, seq))
+        return False
+
+
+def _key(move: Move) -> _Arrival:
+    return move.dest_pipe, move.group_id, move.pipe_id, move.seq

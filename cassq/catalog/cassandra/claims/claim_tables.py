@@ -1,0 +1,250 @@
+"""Cursors, claims and moves in Cassandra: each verb is one conditional batch on one partition.
+
+`claim_plans` says what is to be written, `partitions` writes it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from cassq.cassandra.session import Statement
+from cassq.catalog.cassandra.claims.arrivals import Arrivals
+from cassq.catalog.cassandra.claims.due_tables import DueTables
+from cassq.catalog.cassandra.partition import claim_rows as cql
+from cassq.catalog.cassandra.partition.claim_plans import (
+    Batch,
+    Change,
+    Facts,
+    Step,
+    plan_claim,
+    plan_fence,
+    plan_mend,
+    plan_replace,
+)
+from cassq.catalog.cassandra.partition.known import Known
+from cassq.catalog.cassandra.partition.partitions import CHANGES_MAX
+from cassq.errors import BackendError, CorruptionError
+from cassq.message.frames import Place
+from cassq.model.rows import Claim, Cursor, Move, Removed
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+SEQ_MAX = cql.ANCHOR
+
+
+class ClaimTables(DueTables, Arrivals):
+    """The part of the catalog that knows cursors, claims and moves."""
+
+    # --- claims -------------------------------------------------------------------------------
+
+    def claim(
+        self,
+        cursor: Cursor,
+        chain: Place,
+        rows: Sequence[Claim],
+        *,
+        removed: Sequence[Removed] = (),
+        synced: bool = False,
+    ) -> bool:
+        """Cost: one conditional batch. `synced` changes nothing: a quorum has it either way.
+        After a refusal it waits for a while, so that those who claim at once do not go on so."""
+
+        def plan(known: Known, fresh: bool) -> Step | None:
+            return plan_claim(known, cursor, chain, rows, removed, fresh=fresh)
+
+        step = self._change((cursor.group_id, cursor.pipe_id), plan)
+        known = self._memory.of((cursor.group_id, cursor.pipe_id))
+        if step.results == [True]:
+            known.refused = 0
+        elif not step.sure:
+            self._stand_back(known)
+        return step.results == [True]
+
+    def fence(self, cursor: Cursor, owner: str) -> Cursor | None:
+        """Cost: one conditional batch."""
+
+        def plan(known: Known, fresh: bool) -> Step | None:
+            if not fresh:
+                known.see(cursor)
+            step = plan_fence(known, cursor, owner)
+            return None if not fresh and not step.sure else step
+
+        step = self._change((cursor.group_id, cursor.pipe_id), plan)
+        return step.cursor if step.results == [True] else None
+
+    def claims(self, group_id: str, pipe_id: str, seqs: range | None = None) -> list[Claim]:
+        """Cost: one read, of the rows from the ack offset on that begin below `seqs.stop`."""
+        known = self._memory.of((group_id, pipe_id))
+        if seqs is None:
+            with known.lock:
+                self._load(known, serial=False)
+                return cql.joined(known.rows[start] for start in known.starts)
+        values = (group_id, pipe_id, known.ack_seq, min(seqs.stop, SEQ_MAX))
+        rows = cql.claims_of(known.key, self._read_of(known, cql.CLAIMS_OF, values))
+        return cql.joined(row for row in rows if row.end > seqs.start)
+
+    def replace(
+        self,
+        old: Claim,
+        new: Sequence[Claim],
+        *,
+        epoch: int | None = None,
+        settle: Sequence[Move] = (),
+        withdraw: Sequence[Move] = (),
+        removed: Sequence[Removed] = (),
+    ) -> bool:
+        """Cost: one conditional batch; a round of plain writes more for what is withdrawn."""
+        key = (old.group_id, old.pipe_id)
+        facts = Facts(settle, withdraw, removed)
+
+        def plan(known: Known, fresh: bool) -> Step | None:
+            nonlocal facts
+            if fresh and facts.withdraw:
+                facts = self._without_settled(key, facts)
+            step = plan_replace(known, [(old, new)], epoch, facts)
+            return step if step is None or fresh or step.sure else None
+
+        done = self._change(key, plan).results == [True]
+        if done and (settle or withdraw):
+            self._forget_arrivals(settle, withdraw)
+        return done
+
+    def _forget_arrivals(self, settled: Sequence[Move], withdrawn: Sequence[Move]) -> None:
+        """It is done whether this succeeds or not: announcements grow old by themselves."""
+        try:
+            self._arrived(settled, withdrawn=False)
+            self._arrived(withdrawn, withdrawn=True)
+        except BackendError as exc:
+            logger.info("announcements of moves are left to grow old: %s", exc)
+
+    def _without_settled(self, key: cql.Key, facts: Facts) -> Facts:
+        """Without withdrawing what others have settled."""
+        seqs = [move.seq for move in facts.withdraw]
+        values = (*key, min(seqs), max(seqs) + 1)
+        there = cql.moves_of(key, self._cql.read(cql.MOVES, values, serial=True))
+        settled = {move.seq for move in there if move.settled}
+        left = [move for move in facts.withdraw if move.seq not in settled]
+        return Facts(facts.settle, left, facts.removed)
+
+    def mend(
+        self, cursor: Cursor, old: Sequence[Claim], new: Sequence[Claim], chain: Place
+    ) -> bool:
+        """Cost: a read, one conditional batch."""
+
+        def plan(known: Known, fresh: bool) -> Step | None:
+            return plan_mend(known, cursor, old, new, chain) if fresh else None
+
+        return self._change((cursor.group_id, cursor.pipe_id), plan).results == [True]
+
+    def replace_many(
+        self, changes: Sequence[tuple[Claim, Sequence[Claim]]], *, epoch: int | None = None
+    ) -> list[bool]:
+        """Cost: one conditional batch a (group, pipe)."""
+        places: dict[cql.Key, list[int]] = {}
+        for at, (old, _) in enumerate(changes):
+            places.setdefault((old.group_id, old.pipe_id), []).append(at)
+        results = [False] * len(changes)
+        written = False
+        for key, numbers in places.items():
+            for part in _parts(numbers, CHANGES_MAX):
+                try:
+                    done = self._replace_some(key, [changes[at] for at in part], epoch)
+                except CorruptionError as exc:
+                    # Nothing that is wrong with one pipe may cost another its acks.
+                    logger.warning("what was said of pipe %s is not written: %s", key[1], exc)
+                    continue
+                except BackendError as exc:
+                    exc.outcome_unknown |= written  # of all of them together
+                    raise
+                for at, one in zip(part, done, strict=True):
+                    results[at] = one
+                written |= any(done)
+        return results
+
+    def _replace_some(
+        self, key: cql.Key, changes: Sequence[Change], epoch: int | None
+    ) -> list[bool]:
+        if epoch is None:
+            return self._replace_together(key, changes)
+
+        def plan(known: Known, fresh: bool) -> Step | None:
+            step = plan_replace(known, changes, epoch)
+            return step if step is None or fresh or step.sure else None
+
+        return self._change(key, plan).results
+
+    # --- moves --------------------------------------------------------------------------------
+
+    def intend(
+        self, move: Move, instead_of: Move | None = None, *, held: Claim | None = None
+    ) -> Move | None:
+        """Cost: one plain write, one conditional batch."""
+        key = (move.group_id, move.pipe_id)
+        batch = Batch(key)
+        if held is not None:
+            batch.rows.append(_check(held))
+        if instead_of is None:
+            batch.rows.append(cql.put_move(cql.FIRST_MOVE, move))
+        else:
+            batch.rows.append(cql.put_move(cql.NEXT_MOVE, move, instead_of))
+        self._note_arrivals([move])
+        there: Move | None = None
+
+        def plan(known: Known, fresh: bool) -> Step | None:
+            nonlocal there
+            if fresh:
+                there = next(iter(self._moves(key, range(move.seq, move.seq + 1))), None)
+                if held is not None and not _holds(known, held):
+                    there = None
+                    return Step(None, [False])
+                if there is not None and there != instead_of:
+                    return Step(None, [False])
+                if there is None and instead_of is not None:
+                    batch.rows[-1] = cql.put_move(cql.FIRST_MOVE, move)
+            return Step(batch, [True], known.cursor)
+
+        return move if self._change(key, plan).results == [True] else there
+
+    def intend_many(self, moves: Sequence[Move], held: Claim) -> bool:
+        """Cost: a round of plain writes, one conditional batch."""
+        batch = Batch((held.group_id, held.pipe_id), rows=[_check(held)])
+        batch.rows += (cql.put_move(cql.PUT_MOVE, move) for move in moves)
+        self._note_arrivals(moves)
+
+        def plan(known: Known, fresh: bool) -> Step | None:
+            return Step(batch, [True], known.cursor, final=True)
+
+        return self._change(batch.key, plan).results == [True]
+
+    def moves(self, group_id: str, pipe_id: str, seqs: range | None = None) -> list[Move]:
+        """Cost: one read."""
+        key = (group_id, pipe_id)
+        first, last = (0, SEQ_MAX) if seqs is None else (seqs.start, seqs.stop)
+        return cql.moves_of(key, self._cql.read(cql.MOVES, (*key, first, last)))
+
+    def _moves(self, key: cql.Key, seqs: range) -> list[Move]:
+        values = (*key, seqs.start, seqs.stop)
+        return cql.moves_of(key, self._cql.read(cql.MOVES, values, serial=True))
+
+    def removed(self, group_id: str, pipe_id: str) -> list[Removed]:
+        """Cost: one read."""
+        key = (group_id, pipe_id)
+        return [cql.removed_of(key, row) for row in self._cql.read(cql.REMOVED, key)]
+
+
+def _check(held: Claim) -> Statement:
+    """The condition that a claim is still in its version."""
+    return cql.CHECK_CLAIM, (held.pos, held.group_id, held.pipe_id, held.start, held.version)
+
+
+def _holds(known: Known, held: Claim) -> bool:
+    row = known.rows.get(held.start)
+    return row is not None and row.version == held.version
+
+
+def _parts(numbers: Sequence[int], size: int) -> Iterable[list[int]]:
+    left = iter(numbers)
+    while part := list(islice(left, size)):
+        yield part

@@ -1,0 +1,235 @@
+"""Cursors in Cassandra: the static columns of a partition of claims.
+
+A cursor is made when it is first asked for. In between its pipe may go, and its group: so who has
+made one looks whether both are still there, and takes it back if not. What goes then has either
+been seen, or sees the cursor.
+
+A pipe that is about to go to another queue has its cursors *closed*: nobody can claim. `owner` of
+a closed cursor is the mark its pipe's row bore then (see `pipe_tables`). When the pipe does not go
+after all, whoever comes upon a closed cursor opens it again, naming that mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from cassq.catalog.cassandra.partition import claim_rows as cql
+from cassq.catalog.cassandra.partition.known import GroupPipes
+from cassq.catalog.cassandra.partition.partitions import Partitions
+from cassq.catalog.cassandra.partition.pipe_rows import Pipe
+from cassq.errors import BackendTimeoutError
+from cassq.message.frames import Place
+from cassq.model.rows import Cursor, GroupRow, PipeState
+
+# A pipe in which a group has a cursor: written before it. Bounded by live pipes.
+NOTE_PIPE = "INSERT INTO group_pipes (group_id, pipe_id) VALUES (?, ?)"
+UNNOTE_PIPE = "DELETE FROM group_pipes WHERE group_id = ? AND pipe_id = ?"
+COVER_PIPES = (
+    "DELETE FROM group_pipes USING TIMESTAMP ? WHERE group_id = ? AND pipe_id > ? AND pipe_id < ?"
+)
+LIST_PIPES = "SELECT pipe_id FROM group_pipes WHERE group_id = ?"
+# Nobody can claim any more, where nobody has.
+CLOSE = (
+    "UPDATE claims SET chain_seq = ?, owner = ? WHERE group_id = ? AND pipe_id = ?"
+    " IF chain_seq = ? AND ack_seq = ? AND owner = ?"
+)
+OPEN = (
+    "UPDATE claims SET chain_seq = ?, owner = '' WHERE group_id = ? AND pipe_id = ?"
+    " IF chain_seq = ? AND owner = ?"
+)
+TRIES = 20
+
+
+class CursorTables(Partitions):
+    """The part of the catalog that knows cursors."""
+
+    _group_pipes: dict[str, GroupPipes]
+
+    def cursor(self, group_id: str, pipe_id: str) -> Cursor | None:
+        """Cost: one read; where there is none yet, two more, a hint, a conditional batch, and the
+        two again."""
+        return self.cursors_in(group_id, [pipe_id])[0]
+
+    def cursors_in(self, group_id: str, pipe_ids: Sequence[str]) -> list[Cursor | None]:
+        """Cost: a round of reads; of those of which there is none yet, two more, a round of
+        hints, one of conditional batches, and two of reads again."""
+        told: dict[str, Cursor] = {}
+        left = list(pipe_ids)
+        for _ in range(TRIES):
+            absent: list[str] = []
+            closed: list[Cursor] = []
+            for pipe_id, cursor in zip(left, self._read_cursors(group_id, left), strict=True):
+                if cursor is None:
+                    self._memory.drop((group_id, pipe_id))
+                    absent.append(pipe_id)
+                elif cursor.chain.seq == cql.CLOSED:
+                    closed.append(cursor)
+                else:
+                    told[pipe_id] = cursor
+            made = self._make_cursors(group_id, absent)
+            told.update((cursor.pipe_id, cursor) for cursor in made.values() if cursor is not None)
+            left = [pipe_id for pipe_id, cursor in made.items() if cursor is None]
+            left += [cursor.pipe_id for cursor in closed if self._open_again(cursor)]
+            if not left:
+                for cursor in told.values():
+                    self._see(cursor)
+                return [told.get(pipe_id) for pipe_id in pipe_ids]
+        raise BackendTimeoutError(f"the cursor in pipe {left[0]} comes and goes")
+
+    def _see(self, cursor: Cursor) -> None:
+        known = self._memory.of((cursor.group_id, cursor.pipe_id))
+        with known.lock:
+            known.see(cursor)
+        self._listed(cursor.group_id).pipe_ids[cursor.pipe_id] = None
+
+    def _read_cursors(self, group_id: str, pipe_ids: Sequence[str]) -> list[Cursor | None]:
+        keys = [(group_id, pipe_id) for pipe_id in pipe_ids]
+        found = self._cql.read_many([(cql.CURSOR, key) for key in keys])
+        return [
+            cql.cursor_of(key, rows[0]) if rows else None
+            for key, rows in zip(keys, found, strict=True)
+        ]
+
+    def _read_cursor(self, key: cql.Key, *, serial: bool = False) -> Cursor | None:
+        rows = self._cql.read(cql.CURSOR, key, serial=serial)
+        return cql.cursor_of(key, rows[0]) if rows else None
+
+    def _listed(self, group_id: str) -> GroupPipes:
+        return self._group_pipes.setdefault(group_id, GroupPipes())
+
+    def _unnote(self, key: cql.Key) -> None:
+        """There is no cursor of a group in a pipe any more, and will be none."""
+        self._cql.write(UNNOTE_PIPE, key)
+        self._listed(key[0]).pipe_ids.pop(key[1], None)
+
+    def cursors(self, group_id: str) -> list[Cursor]:
+        """Cost: a read, and one a pipe side by side."""
+        listed = [pipe_id for (pipe_id,) in self._cql.read(LIST_PIPES, (group_id,))]
+        found = self._read_cursors(group_id, listed)
+        return [_as_open(cursor) for cursor in found if cursor is not None]
+
+    # --- coming -------------------------------------------------------------------------------
+
+    def _make_cursors(self, group_id: str, pipe_ids: Sequence[str]) -> dict[str, Cursor | None]:
+        """By pipe, where there may be a cursor now: the one that was made, or None where another
+        may be faster."""
+        may = self._may_have_cursors(group_id, pipe_ids) if pipe_ids else []
+        if not may:
+            return {}
+        self._cql.write_many([(NOTE_PIPE, (group_id, pipe_id)) for pipe_id in may])
+        ours = self._put_cursors(group_id, dict.fromkeys(may, Place(0, 0)))
+        stay = self._may_have_cursors(group_id, may)
+        for pipe_id in may:
+            if pipe_id not in stay:
+                self._drop_partition((group_id, pipe_id))
+        first = Place(0, 0)
+        return {
+            pipe_id: Cursor(group_id, pipe_id, first, first, 0, "", 0) if pipe_id in ours else None
+            for pipe_id in stay
+        }
+
+    def _may_have_cursors(self, group_id: str, pipe_ids: Sequence[str]) -> list[str]:
+        """The pipes that are there and stay where they are, in the group's queue. Who is about to
+        retire one of them has not known of this group: he is stopped."""
+        pipes = [pipe for pipe in self._pipe_records(pipe_ids) if pipe is not None]
+        queue_ids = sorted({pipe.row.queue_id for pipe in pipes})
+        homes = {
+            queue_id
+            for queue_id, (_, groups) in zip(
+                queue_ids, self._queues_and_groups(queue_ids), strict=True
+            )
+            if any(group.id == group_id for group in groups)
+        }
+        return [pipe.row.id for pipe in pipes if pipe.row.queue_id in homes and self._stays(pipe)]
+
+    def _stays(self, pipe: Pipe) -> bool:
+        """Whether a pipe is there, and nobody is about to retire it or to give it away."""
+        return pipe.row.state < PipeState.CONSUMED and self._unmarked(pipe)
+
+    def _put_cursors(self, group_id: str, starts: Mapping[str, Place]) -> set[str]:
+        """First cursors, where none are; the pipes in which they are surely ours."""
+        left, ours = dict(starts), set[str]()
+        for _ in range(TRIES):
+            if not left:
+                return ours
+            batches = []
+            for pipe_id, start in left.items():
+                key = (group_id, pipe_id)
+                values = (*start, *start, start.seq, *key)
+                batches.append([(cql.ADD_CURSOR, values), (cql.PUT_ANCHOR, key)])
+            answers = list(zip(left, self._cql.apply_batches(batches), strict=True))
+            ours.update(pipe_id for pipe_id, applied in answers if applied)
+            # Of those it cannot be told. Whoever made it, it is there; or it was not made at all.
+            unsure = [pipe_id for pipe_id, applied in answers if applied is None]
+            lost = [p for p in unsure if self._read_cursor((group_id, p), serial=True) is None]
+            left = {pipe_id: left[pipe_id] for pipe_id in lost}
+        raise BackendTimeoutError(f"the cursor in pipe {next(iter(left))} could not be made")
+
+    def _start_cursors(self, group: GroupRow, starts: Mapping[str, Place]) -> None:
+        """Cost: a round of reads, one of hints, one of conditional batches."""
+        there = {
+            pipe.row.id: starts[pipe.row.id]
+            for pipe in self._pipe_records(list(starts))
+            if pipe is not None and pipe.row.queue_id == group.queue_id and self._stays(pipe)
+        }
+        self._cql.write_many([(NOTE_PIPE, (group.id, pipe_id)) for pipe_id in there])
+        self._put_cursors(group.id, there)
+
+    # --- going --------------------------------------------------------------------------------
+
+    def _drop_cursors(self, queue_id: str, group_id: str) -> None:
+        """Cost: a read, a conditional batch and a write a pipe; the reads of the queue's pipes."""
+        for (pipe_id,) in self._cql.read(LIST_PIPES, (group_id,)):
+            self._drop_partition((group_id, pipe_id))
+        self._consume_pipes_of(queue_id, group_id)
+
+    def _drop_partition(self, key: cql.Key) -> None:
+        """Remove all that a group has in a pipe, and the hint of it. Safe to do again."""
+        # Conditional, so that it comes after all that was begun before; it always holds.
+        self._cql.apply_batch([(cql.CHECK_ANY, (*key, cql.NEVER)), (cql.DROP_PARTITION, key)])
+        self._unnote(key)
+        self._memory.drop(key)
+
+    # --- pipes that go to another queue -----------------------------------------------------------
+
+    def _close(self, key: cql.Key, mark: str) -> bool:
+        """Keep a group from claiming in a pipe; False when it has claimed."""
+        for _ in range(TRIES):
+            cursor = self._read_cursor(key, serial=True)
+            if cursor is None:
+                self._cql.write(NOTE_PIPE, key)
+                self._put_cursors(key[0], {key[1]: Place(0, 0)})
+                continue
+            if cursor.chain.seq == cql.CLOSED and cursor.owner == mark:
+                return True
+            if cursor.chain.seq not in (cql.CLOSED, cursor.start):
+                return False
+            before = (cursor.chain.seq, cursor.ack.seq, cursor.owner)
+            self._cql.apply_many([(CLOSE, (cql.CLOSED, mark, *key, *before))])
+        raise BackendTimeoutError(f"the cursor in pipe {key[1]} changes all the time")
+
+    def _open_all(self, group_ids: Collection[str], pipe_id: str, mark: str) -> None:
+        """Let groups claim again that were kept from it under that mark."""
+        for group_id in group_ids:
+            cursor = self._read_cursor((group_id, pipe_id), serial=True)
+            if cursor is not None and (cursor.chain.seq, cursor.owner) == (cql.CLOSED, mark):
+                self._open(cursor)
+
+    def _open(self, cursor: Cursor) -> None:
+        values = (cursor.start, cursor.group_id, cursor.pipe_id, cql.CLOSED, cursor.owner)
+        self._cql.apply_many([(OPEN, values)])
+
+    def _open_again(self, cursor: Cursor) -> bool:
+        """Open a closed cursor whose pipe has stayed; False when it is about to go, or has."""
+        if not self._may_have_cursors(cursor.group_id, [cursor.pipe_id]):
+            return False
+        self._open(cursor)
+        return True
+
+
+def _as_open(cursor: Cursor) -> Cursor:
+    """A closed cursor as it was, and will be if the pipe stays: nobody had claimed."""
+    if cursor.chain.seq != cql.CLOSED:
+        return cursor
+    return replace(cursor, chain=Place(cursor.start, cursor.chain.pos), owner="")

@@ -1,0 +1,1 @@
+"""A pipe's partition: its rows, what is known of it, and conditional writes to it."""

@@ -1,0 +1,340 @@
+"""What is to be written for a claim, an ack or a take-over: pure plans over what is known.
+
+A plan is one conditional batch on one partition. It names every version it replaces, and makes
+sure of what it does not replace and yet relies on:
+
+1. Done rows in front leave with the batch that completes them: it is conditional on the ack
+   offset, and on no done row standing behind them.
+2. Who completes a row that is not in front makes sure that it is not: the ack offset lies below.
+
+So whatever others do meanwhile no done row is ever left in front, where nobody would look at it
+again. Done rows further behind are joined as far as they are known. Those of several poppers may
+stand side by side; when they become many, whoever knows of them joins some with what he writes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from cassq.cassandra.session import Row, Statement
+from cassq.catalog.cassandra.partition import claim_rows as cql
+from cassq.catalog.cassandra.partition.known import Known
+from cassq.message.frames import Place
+from cassq.model.rows import Claim, ClaimState, Cursor, Move, Removed
+
+TOUCHING_MAX = 16  # done rows that follow a done row, before they are joined in passing
+JOINED_MOST = 100  # of them at once
+
+Change = tuple[Claim, Sequence[Claim]]
+
+
+@dataclass(slots=True)
+class Batch:
+    """One conditional batch on a partition. sets, conditions: of the statics."""
+
+    key: cql.Key
+    sets: list[tuple[str, object]] = field(default_factory=list)
+    conditions: list[tuple[str, object]] = field(default_factory=list)
+    rows: list[Statement] = field(default_factory=list)
+
+    def statements(self, writer: int, token: str) -> list[Statement]:
+        """All of it, with the writer's mark."""
+        terms = " AND ".join(f"{term} ?" for term, _ in self.conditions)
+        wanted = f" IF {terms}" if terms else ""
+        given = [value for _, value in self.conditions]
+        mark = (token, *self.key, writer)
+        if not self.sets:
+            return [(cql.PUT_MARK + wanted, (*mark, *given)), *self.rows]
+        names = ", ".join(f"{name} = ?" for name, _ in self.sets)
+        text = f"UPDATE claims SET {names} WHERE group_id = ? AND pipe_id = ?{wanted}"
+        values: Row = (*(value for _, value in self.sets), *self.key, *given)
+        return [(text, values), (cql.PUT_MARK, mark), *self.rows]
+
+
+@dataclass(slots=True)
+class Step:
+    """A plan: the batch (None: nothing is to be written), what the caller is told when it was
+    applied, and what is known then.
+
+    sure: what it says without a batch, or of single changes, comes from no stale memory.
+    final: a refusal says all: there is no use in looking again.
+    """
+
+    batch: Batch | None
+    results: list[bool]
+    cursor: Cursor | None = None
+    gone: Sequence[int] = ()
+    put: Sequence[Claim] = ()
+    sure: bool = True
+    final: bool = False
+
+
+class Edit:
+    """Changes of the rows of one partition, laid over what is known of it."""
+
+    def __init__(self, known: Known, cursor: Cursor) -> None:
+        self._known = known
+        self.cursor: Cursor = cursor
+        self.batch: Batch = Batch(known.key)
+        self.gone: dict[int, Claim] = {}  # rows that were known, and change or go
+        self.put: dict[int, Claim] = {}
+
+    def at(self, start: int) -> Claim | None:
+        """The row that begins there."""
+        found = self.put.get(start)
+        if found is None and start not in self.gone:
+            found = self._known.rows.get(start)
+        return found
+
+    def remove(self, row: Claim) -> None:
+        self.put.pop(row.start, None)
+        known = self._known.rows.get(row.start)
+        if known is not None:
+            self.gone[row.start] = known
+
+    def replace(self, old: Claim, new: Sequence[Claim]) -> None:
+        self.remove(old)
+        for row in new:
+            self.put[row.start] = row
+
+    def finish(self) -> bool:
+        """Join what is done, move the ack offset over it, and say what is to be written; False
+        when too little is known for that."""
+        for start in sorted(self.put):
+            row = self.put.get(start)
+            if row is not None and row.state is ClaimState.DONE:
+                self._join(row)
+        if not self._advance():
+            return False
+        for start, row in self.gone.items():
+            after = self.put.get(start)
+            if after is None:
+                values = (*self._known.key, start, row.version)
+                self.batch.rows.append((cql.DROP_CLAIM, values))
+            else:
+                columns = cql.claim_columns(after)
+                values = (*columns, *self._known.key, start, row.version)
+                self.batch.rows.append((cql.CHANGE_CLAIM, values))
+        self._cover_tombstones()
+        for start, row in self.put.items():
+            if start not in self.gone:
+                values = (*self._known.key, start, *cql.claim_columns(row))
+                self.batch.rows.append((cql.PUT_CLAIM, values))
+        return True
+
+    def _cover_tombstones(self) -> None:
+        """Have one range tombstone in the place of those of all rows that a done row took in, now
+        and before: they would be read for as long as something in front is not done."""
+        gone = sorted(self.gone)
+        for start, row in self.put.items():
+            took_in = bisect_right(gone, start) < bisect_left(gone, row.end)
+            if row.state is ClaimState.DONE and took_in:
+                self.batch.rows.append((cql.DROP_BETWEEN, (*self._known.key, start, row.end)))
+
+    def step(self, results: list[bool]) -> Step:
+        return Step(self.batch, results, self.cursor, list(self.gone), list(self.put.values()))
+
+    def tidy_up(self) -> None:
+        """Join done rows that stand side by side, some of them."""
+        known = self._known
+        if known.touching < TOUCHING_MAX or len(self.put) >= TOUCHING_MAX:
+            return
+        last: Claim | None = None
+        for start in list(known.starts):
+            row = self.at(start)
+            if row is not None and last is not None and cql.touches(last, row):
+                self._join(row)
+                if len(self.gone) >= JOINED_MOST:
+                    return
+            last = self.at(start) or last
+
+    def _join(self, piece: Claim) -> None:
+        """Join a done row with done neighbours: rows are as many as gaps, not as claims."""
+        start, end = piece.start, piece.end
+        if start == end:
+            self.remove(piece)  # it stood for nothing
+            return
+        while (right := self.at(end)) is not None and right.state is ClaimState.DONE:
+            self.remove(right)
+            end = right.end
+        while (left := self._before(start)) is not None and left.end == start:
+            if left.state is not ClaimState.DONE:
+                break
+            self.remove(left)
+            start = left.start
+        if (start, end) != (piece.start, piece.end):
+            self.remove(piece)
+            self.put[start] = replace(piece, start=start, end=end)
+
+    def _before(self, start: int) -> Claim | None:
+        """The last row that begins before a seq."""
+        known = self._known.before(start)
+        while known is not None and known.start in self.gone:
+            known = self._known.before(known.start)
+        own = max((at for at in self.put if at < start), default=-1)
+        if known is None or own >= known.start:
+            known = self.put.get(own)
+        return known
+
+    def _advance(self) -> bool:
+        """Move the ack offset over a done row in front, or make sure that none is in front."""
+        ack = self.cursor.ack.seq
+        done = [row for row in self.put.values() if row.state is ClaimState.DONE]
+        if not done:
+            return True
+        front = self.put.get(ack)
+        if front is None or front.state is not ClaimState.DONE:
+            self.batch.conditions.append(("ack_seq <", min(row.start for row in done)))
+            return True
+        pos = self._pos(front.end)
+        if pos is None:
+            return False
+        self.batch.conditions.append(("ack_seq =", ack))
+        self.batch.sets += [("ack_seq", front.end), ("ack_pos", pos)]
+        self.batch.rows.append((cql.DROP_BELOW, (*self._known.key, front.end)))
+        if front.end not in self.put and not self._is_new(front.end):
+            self.batch.rows.append((cql.CHECK_OPEN, (*self._known.key, front.end)))
+        del self.put[ack]
+        self.cursor = replace(self.cursor, ack=Place(front.end, pos))
+        return True
+
+    def _pos(self, seq: int) -> int | None:
+        """The position of a seq at which a row begins, or will."""
+        row = self.at(seq)
+        if row is not None:
+            return row.pos
+        chain = self.cursor.chain
+        return chain.pos if chain.seq == seq else self._known.places.get(seq)
+
+    def _is_new(self, seq: int) -> bool:
+        """Whether this very batch makes `seq` the chain's end: nothing is behind it."""
+        return ("chain_seq", seq) in self.batch.sets
+
+
+def plan_claim(
+    known: Known,
+    cursor: Cursor,
+    chain: Place,
+    rows: Sequence[Claim],
+    removed: Sequence[Removed],
+    *,
+    fresh: bool,
+) -> Step | None:
+    """Move the chain, and insert the rows that cover it. None: more must be known. fresh: `known`
+    was just read."""
+    here = known.cursor
+    if here is not None and (here.chain.seq > cursor.chain.seq or here.epoch > cursor.epoch):
+        return Step(None, [False])  # both only grow
+    done = any(row.state is ClaimState.DONE for row in rows)
+    if done and (here is None or (here.chain.seq, here.epoch) != (cursor.chain.seq, cursor.epoch)):
+        return None if not fresh else Step(None, [False])
+    ack = cursor.ack if here is None else max(here.ack, cursor.ack)
+    edit = Edit(known, replace(cursor, ack=ack, chain=chain))
+    edit.batch.sets += [("chain_seq", chain.seq), ("chain_pos", chain.pos)]
+    edit.batch.conditions += [("chain_seq =", cursor.chain.seq), ("epoch =", cursor.epoch)]
+    for row in rows:
+        edit.put[row.start] = row
+    if not edit.finish():
+        return None
+    edit.batch.rows += map(cql.put_removed, removed)
+    step = edit.step([True])
+    step.final = not done
+    return step
+
+
+def plan_mend(
+    known: Known, cursor: Cursor, old: Sequence[Claim], new: Sequence[Claim], chain: Place
+) -> Step | None:
+    """Put new rows in the place of all there are, if cursor and rows are still as they were read.
+    Only those that change are written. None: it does not fit together."""
+    here = known.cursor
+    if here is None or here != cursor:
+        return Step(None, [False])
+    rows = cql.joined(known.rows[start] for start in known.starts)
+    if [(row.start, row.version) for row in rows] != [(row.start, row.version) for row in old]:
+        return Step(None, [False])
+    stay = {row.start: row.version for row in new}
+    edit = Edit(known, replace(cursor, chain=chain, epoch=cursor.epoch + 1))
+    edit.batch.sets += [("chain_seq", chain.seq), ("chain_pos", chain.pos)]
+    edit.batch.sets.append(("epoch", cursor.epoch + 1))
+    edit.batch.conditions += [("epoch =", cursor.epoch), ("chain_seq =", cursor.chain.seq)]
+    for start, row in list(known.rows.items()):
+        if stay.get(start) != row.version:
+            edit.remove(row)
+    for row in new:
+        there = known.rows.get(row.start)
+        if there is None or there != row:  # joined done rows have the version of the first
+            if there is not None:
+                edit.remove(there)
+            edit.put[row.start] = row
+    if not edit.finish():
+        return None
+    if not any(term.startswith("ack_seq") for term, _ in edit.batch.conditions):
+        edit.batch.conditions.append(("ack_seq =", cursor.ack.seq))
+    return edit.step([True])
+
+
+def plan_fence(known: Known, cursor: Cursor, owner: str) -> Step:
+    """Raise the epoch, if the cursor stands where it is known to."""
+    here = known.cursor
+    if here is None or here.epoch != cursor.epoch:
+        return Step(None, [False], sure=here is not None and here.epoch > cursor.epoch)
+    batch = Batch(known.key)
+    batch.sets += [("epoch", here.epoch + 1), ("owner", owner)]
+    batch.conditions += [
+        ("epoch =", here.epoch), ("chain_seq =", here.chain.seq), ("ack_seq =", here.ack.seq),
+    ]  # fmt: skip
+    return Step(batch, [True], replace(here, epoch=here.epoch + 1, owner=owner))
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is written with a replacement."""
+
+    settle: Sequence[Move] = ()
+    withdraw: Sequence[Move] = ()
+    removed: Sequence[Removed] = ()
+
+    def statements(self) -> list[Statement]:
+        settled = {move.seq for move in self.settle}
+        return [
+            *map(cql.put_removed, self.removed),
+            *((cql.SETTLE, _move_key(move)) for move in self.settle),
+            *((cql.WITHDRAW, _move_key(m)) for m in self.withdraw if m.seq not in settled),
+        ]
+
+
+def plan_replace(
+    known: Known, changes: Sequence[Change], epoch: int | None, facts: Facts | None = None
+) -> Step | None:
+    """Put new rows in the place of old ones that are still there. None: more must be known."""
+    cursor = known.cursor
+    if cursor is None or (epoch is not None and cursor.epoch != epoch):
+        sure = cursor is not None and epoch is not None and cursor.epoch > epoch
+        return Step(None, [False] * len(changes), sure=sure)
+    edit = Edit(known, cursor)
+    results: list[bool] = []
+    for old, new in changes:
+        row = edit.at(old.start)
+        fits = row is not None and row.version == old.version
+        if fits:
+            edit.replace(old, new)
+        results.append(fits)
+    if not any(results):
+        return Step(None, results, sure=False)
+    edit.tidy_up()
+    if not edit.finish():
+        return None
+    if epoch is not None:
+        edit.batch.conditions.append(("epoch =", epoch))
+    if facts is not None:
+        edit.batch.rows += facts.statements()
+    step = edit.step(results)
+    step.sure = all(results)
+    return step
+
+
+def _move_key(move: Move) -> Row:
+    return move.group_id, move.pipe_id, move.seq

@@ -1,0 +1,175 @@
+"""What a process remembers of the partitions of claims it works on.
+
+A memory only serves to plan: what is written is conditional on all that the plan relied on, so a
+stale one costs a refused write and a read, never more. It holds the rows that this process wrote
+or read last; those of others may be missing.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from cassq.catalog.cassandra.partition.claim_rows import Key, touches
+from cassq.errors import CassqError
+from cassq.model.rows import Claim, ClaimState, Cursor
+
+KEPT_MOST = 4096  # partitions
+
+
+class Request:
+    """Changes that a thread wants made; whoever has the lock next makes those of all who wait."""
+
+    def __init__(self, changes: Sequence[tuple[Claim, Sequence[Claim]]]) -> None:
+        self.changes = changes
+        self.results: list[bool] | None = None
+        self.error: CassqError | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.results is not None or self.error is not None
+
+    def answer(self) -> list[bool]:
+        """What became of it; raises what went wrong."""
+        if self.error is not None:
+            raise self.error
+        assert self.results is not None
+        return self.results
+
+
+class Known:
+    """One partition as it was last seen. `lock` is held by who plans and writes."""
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.lock: threading.Lock = threading.Lock()
+        self.cursor: Cursor | None = None
+        self.rows: dict[int, Claim] = {}
+        self.starts: list[int] = []  # of the rows, sorted
+        self.requests: list[Request] = []  # of threads that wait for `lock`
+        self.write_ms: float = 0.0  # a moving average: what a conditional batch takes
+        self.refused = 0  # claims in a row that others were faster with
+        self.places: dict[int, int] = {}  # positions of seqs at which claims began or will
+        self.doubtful = False  # a write is neither known to have been applied nor read back
+        self.read_ms: int | None = None  # boot time of the last read of all of it
+        self.asked_ms = 0  # boot time at which somebody began to read it for what is due
+        self.changed_ms: int = 0  # boot time at which it was last seen to have changed
+        self.writes: int = 0
+        self.writes_when_read: int = 0
+        self.touching: int = 0  # done rows that followed a done row when all of it was read
+        self._due_ms: int | None = None
+        self._due_known = False
+
+    def load(self, cursor: Cursor | None, rows: Sequence[Claim], now_ms: int) -> None:
+        """All of it was read."""
+        found = {row.start: row for row in rows}
+        if cursor != self.cursor or found != self.rows:
+            self.changed_ms = now_ms
+        self.cursor = cursor
+        self.rows = found
+        self.starts = sorted(found)
+        self.touching = sum(map(touches, rows, rows[1:]))
+        self.read_ms = now_ms
+        self.writes_when_read = self.writes
+        self._due_known = False
+        self._seen()
+
+    def see(self, cursor: Cursor) -> None:
+        """The cursor was read, or given by somebody who has read it."""
+        here = self.cursor
+        if here is None or (
+            (cursor.ack.seq, cursor.chain.seq, cursor.epoch)
+            >= (here.ack.seq, here.chain.seq, here.epoch)
+        ):
+            self.cursor = cursor
+            self._seen()
+
+    def forget(self) -> None:
+        """Nothing is known any more."""
+        self.cursor, self.rows, self.starts, self.read_ms = None, {}, [], None
+        self.places.clear()
+        self._due_known = False
+
+    def change(self, cursor: Cursor, gone: Sequence[int], put: Iterable[Claim]) -> None:
+        """This was written."""
+        self.touching = max(0, self.touching - len(gone))
+        for start in gone:
+            if self.rows.pop(start, None) is not None:
+                del self.starts[bisect_left(self.starts, start)]
+        for row in put:
+            if row.start not in self.rows:
+                insort(self.starts, row.start)
+            self.rows[row.start] = row
+        self.cursor = cursor
+        self.writes += 1
+        self._due_known = False
+        self._seen()
+
+    def before(self, start: int) -> Claim | None:
+        """The last row that begins before a seq."""
+        at = bisect_left(self.starts, start)
+        return self.rows[self.starts[at - 1]] if at else None
+
+    @property
+    def ack_seq(self) -> int:
+        """A lower bound for the next read."""
+        return self.cursor.ack.seq if self.cursor is not None else 0
+
+    @property
+    def due_ms(self) -> int | None:
+        """When the first open row that is known comes due."""
+        if not self._due_known:
+            open_rows = (row for row in self.rows.values() if row.state is not ClaimState.DONE)
+            self._due_ms = min((row.due_ms for row in open_rows), default=None)
+            self._due_known = True
+        return self._due_ms
+
+    def _seen(self) -> None:
+        """Keep the chain's place, and drop what lies below the ack offset."""
+        if self.cursor is None:
+            return
+        chain, ack = self.cursor.chain, self.cursor.ack.seq
+        self.places[chain.seq] = chain.pos
+        while self.starts and self.starts[0] < ack:
+            del self.rows[self.starts.pop(0)]
+            self._due_known = False
+        if len(self.places) > 2 * len(self.starts) + 16:
+            bounds = {row.end for row in self.rows.values()} | {chain.seq}
+            self.places = {seq: pos for seq, pos in self.places.items() if seq in bounds}
+
+
+class GroupPipes:
+    """The pipes in which a group has cursors, as they were listed last."""
+
+    def __init__(self) -> None:
+        self.pipe_ids: dict[str, None] = {}
+        self.read_ms: int | None = None
+        self.asked_ms = 0  # when somebody began to list them
+
+
+class Memory:
+    """The partitions that are known, those used last; `KEPT_MOST` of them."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Key, Known] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, key: Key) -> Known:
+        with self._lock:
+            known = self._known.get(key)
+            if known is None:
+                known = self._known[key] = Known(key)
+                self._make_room()
+            self._known.move_to_end(key)
+            return known
+
+    def drop(self, key: Key) -> None:
+        with self._lock:
+            self._known.pop(key, None)
+
+    def _make_room(self) -> None:
+        for key in list(self._known)[: len(self._known) - KEPT_MOST]:
+            if not self._known[key].lock.locked():
+                del self._known[key]

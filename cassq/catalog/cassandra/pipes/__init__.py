@@ -1,0 +1,1 @@
+"""Pipes in a keyspace: made, listed, sealed, retired, staged."""

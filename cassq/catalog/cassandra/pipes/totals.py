@@ -1,0 +1,283 @@
+"""What retired pipes held: written into the pipe's row by what retires it, and copied from there.
+
+So totals and pipe change places in the ledger at one moment. Whoever comes after a crash copies
+again; until then they are read from the row.
+
+They are copied into *blocks*, one after another, by conditional batches. A block that has enough
+is closed by compare-and-set: with that the sum of it and of all blocks before it is written, once,
+and nothing comes into it any more. So what all retired pipes held is the sum of the last closed
+block and the rows of the one that is open. The row of a pipe names the block its totals belong in;
+when that was closed first, another is named there, by compare-and-set, before they go elsewhere.
+So they are in one block, whoever copies them, and however often.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple
+from itertools import groupby
+
+from cassq.base.ids import Ids
+from cassq.cassandra.session import Row, Statement, settled
+from cassq.catalog.cassandra.partition import pipe_rows as cql
+from cassq.catalog.cassandra.partition.claim_rows import MOVES, REMOVED, moves_of
+from cassq.catalog.cassandra.partition.parts import TRIES, contended
+from cassq.catalog.cassandra.partition.pipe_rows import Pipe, Total
+from cassq.catalog.cassandra.pipes.pipe_lists import PipeLists
+from cassq.model.rows import SUMMED, Cursor, GroupRow, Reason, Retired, RetiredSum, summed
+
+SEQ_MAX = (1 << 63) - 1
+BLOCK_PIPES = 128  # at which a block may be closed
+LOOKS = 32  # every so-manieth pipe that comes into a block has it looked at
+
+_BLOCK = "queue_id = ? AND block = ?"
+_TOTALS = "pipe_id, group_id, queue_id, start, pushed, dead, expired, purged, merged, lost"
+# Into a block that is open.
+TOUCH_BLOCK = f"UPDATE retired SET newest = ? WHERE {_BLOCK} IF sums = null"
+PUT_TOTALS = f"INSERT INTO retired (block, {_TOTALS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+CLOSE_BLOCK = f"UPDATE retired SET sums = ? WHERE {_BLOCK} IF sums = null AND newest = ?"
+# A block, the sums that close it, and one pipe's rows in it.
+BLOCK = f"SELECT {_TOTALS}, newest, sums FROM retired WHERE {_BLOCK}"
+SUMS = f"SELECT DISTINCT sums FROM retired WHERE {_BLOCK}"
+TOTALS = f"SELECT {_TOTALS} FROM retired WHERE {_BLOCK} AND pipe_id = ?"
+# All of it, behind a condition that always holds: after all that was begun before.
+CHECK_BLOCK = f"DELETE newest FROM retired WHERE {_BLOCK} IF newest != 'none'"
+DROP_BLOCK = f"DELETE FROM retired WHERE {_BLOCK}"
+# The block that is open, or one before it.
+HEAD = "SELECT block FROM retired_heads WHERE queue_id = ?"
+RAISE_HEAD = "INSERT INTO retired_heads (queue_id, block) VALUES (?, ?)"
+DROP_HEAD = "DELETE FROM retired_heads WHERE queue_id = ?"
+# Where a pipe's totals are, or were about to be.
+PLACE = "SELECT block FROM retired_places WHERE queue_id = ? AND pipe_id = ?"
+NOTE_PLACE = "INSERT INTO retired_places (queue_id, pipe_id, block) VALUES (?, ?, ?)"
+DROP_PLACE = "DELETE FROM retired_places WHERE queue_id = ? AND pipe_id = ?"
+
+
+class Totals(PipeLists):
+    """The part of the catalog that knows what retired pipes held."""
+
+    _ids: Ids
+    _blocks: dict[str, int]  # of queues: open, as far as is known, or one before that
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def retired(self, queue_id: str, pipe_id: str = "") -> list[Retired]:
+        """Cost: of one pipe two rounds of reads; of all, the reads of `consumed_pipes`, and one
+        for each `BLOCK_PIPES` pipes that were ever retired."""
+        if pipe_id:
+            found = self._retired_pipe(queue_id, pipe_id)
+            if found is not None:
+                return found
+        rows = [total.row for total in self._pending(queue_id)]
+        for block in self._all_blocks(queue_id):
+            rows += map(_retired, block)
+        by_key = {_key(row): row for row in rows}
+        return [row for key, row in sorted(by_key.items()) if pipe_id in ("", key[0])]
+
+    def _retired_pipe(self, queue_id: str, pipe_id: str) -> list[Retired] | None:
+        """The totals of one pipe; None when it has to be looked for in all blocks."""
+        pipe = self._pipe_record(pipe_id)
+        left = [t.row for t in pipe.totals if t.row.queue_id == queue_id] if pipe else []
+        noted = self._cql.read(PLACE, (queue_id, pipe_id))
+        if left or not noted:
+            return sorted(left, key=_key)
+        rows = self._cql.read(TOTALS, (queue_id, noted[0][0], pipe_id))
+        return sorted(map(_retired, rows), key=_key) or None
+
+    def retired_sums(self, queue_id: str) -> list[RetiredSum]:
+        """Cost: the reads of `consumed_pipes`, two reads, and one for each pipe of the queue that
+        is there, and was to be copied into a block that is closed."""
+        for _ in range(TRIES):
+            pending = self._pending(queue_id)
+            block, open_rows = self._open_rows(queue_id)
+            found = {_key(row): row for row in map(_retired, open_rows)}
+            late = [total for total in pending if total.block < block]
+            answers = self._cql.read_many(
+                [(TOTALS, (queue_id, total.block, total.row.pipe_id)) for total in late]
+            )
+            summed_up = {_key(_retired(row)) for rows in answers for row in rows}
+            left = [t for t in pending if _key(t.row) not in summed_up | found.keys()]
+            found |= {_key(total.row): total.row for total in left}
+            # What missed its block may have come into another meanwhile, and into the sums.
+            is_sure = all(total.block >= block for total in left)
+            if is_sure or self._pending(queue_id) == pending:
+                return _added(self._sums(queue_id, block - 1) or [], summed(list(found.values())))
+        raise contended(f"the totals of queue {queue_id}")
+
+    def _pending(self, queue_id: str) -> list[Total]:
+        """Totals that pipes which are not gone yet leave in a queue: copied, or still to be."""
+        return [
+            total
+            for pipe in self._pipe_records(self._consumed_ids())
+            if pipe is not None
+            for total in pipe.totals
+            if total.row.queue_id == queue_id
+        ]
+
+    def _open_rows(self, queue_id: str) -> tuple[int, list[Row]]:
+        """The block that is open, and what is in it. Cost: one read, and one for each block that
+        was closed since its number was noted."""
+        block = self._likely_block(queue_id)
+        while True:
+            rows = self._cql.read(BLOCK, (queue_id, block))
+            if not rows or rows[0][-1] is None:
+                self._blocks[queue_id] = block
+                return block, rows
+            block += 1
+
+    def _likely_block(self, queue_id: str) -> int:
+        """The block that is open, or one before it. Cost: one read, the first time."""
+        block = self._blocks.get(queue_id)
+        if block is None:
+            noted = self._cql.read(HEAD, (queue_id,))
+            block = self._blocks[queue_id] = noted[0][0] if noted else 0
+        return block
+
+    def _all_blocks(self, queue_id: str) -> list[list[Row]]:
+        last, rows = self._open_rows(queue_id)
+        return [*self._cql.read_many([(BLOCK, (queue_id, n)) for n in range(last)]), rows]
+
+    def _sums(self, queue_id: str, block: int) -> list[RetiredSum] | None:
+        """The sums of a closed block and all before it; None when it is open. Cost: one read."""
+        rows = self._cql.read(SUMS, (queue_id, block)) if block >= 0 else []
+        if not rows or rows[0][0] is None:
+            return None
+        return [RetiredSum(*each) for each in json.loads(rows[0][0])]
+
+    # --- copying ------------------------------------------------------------------------------
+
+    def _copy_totals(self, pipe: Pipe) -> None:
+        """Safe to do again. Cost: a plain write and a conditional batch for each queue; for a
+        block that was closed some reads more, and a conditional write."""
+        pipe_id, totals = pipe.row.id, pipe.totals
+        for _ in range(TRIES):
+            missed = [
+                place
+                for place, some in groupby(totals, key=_block_of)
+                if not self._put_totals(*place, pipe_id, [total.row for total in some])
+            ]
+            if not missed:
+                return
+            moved = tuple(
+                total._replace(block=self._open_rows(total.row.queue_id)[0])
+                if _block_of(total) in missed
+                else total
+                for total in totals
+            )
+            there = self._move_totals(pipe_id, totals, moved)
+            if there is None:
+                return
+            totals = there
+        raise contended(f"the totals of pipe {pipe_id}")
+
+    def _move_totals(
+        self, pipe_id: str, old: Sequence[Total], new: Sequence[Total]
+    ) -> tuple[Total, ...] | None:
+        """Name other blocks in a pipe's row; what is there then. None: the row is gone, and
+        whoever removed it has copied them."""
+        values = (cql.totals_text(new), pipe_id, cql.totals_text(old))
+        self._cql.apply_many([(cql.MOVE_TOTALS, values)])
+        rows = self._cql.read(cql.PIPE, (pipe_id,), serial=True)
+        return cql.pipe_of(pipe_id, rows[0]).totals if rows else None
+
+    def _put_totals(
+        self, queue_id: str, block: int, pipe_id: str, totals: Sequence[Retired]
+    ) -> bool:
+        """Whether the totals of a pipe are in a block now; False when it is closed, or it is not
+        known to be open."""
+        self._cql.write(NOTE_PLACE, (queue_id, pipe_id, block))
+        batch: list[Statement] = [(TOUCH_BLOCK, (self._ids.version(), queue_id, block))]
+        batch += [(PUT_TOTALS, (block, *_values(total))) for total in totals]
+
+        def is_there() -> bool:
+            return bool(self._cql.read(TOTALS, (queue_id, block, pipe_id), serial=True))
+
+        if not settled(lambda: self._cql.apply_batch(batch), is_there):
+            return is_there()
+        if zlib.crc32(pipe_id.encode()) % LOOKS == 0:
+            self._close_full_block(queue_id, block)
+        return True
+
+    def _close_full_block(self, queue_id: str, block: int) -> None:
+        """Cost: a read; where there is enough a read more, a conditional write, a hint."""
+        rows = self._cql.read(BLOCK, (queue_id, block), serial=True)
+        if len({row[0] for row in rows}) < BLOCK_PIPES or rows[0][-1] is not None:
+            return
+        before = self._sums(queue_id, block - 1)
+        if before is None and block > 0:
+            return  # not seen to be closed yet; whoever comes next looks again
+        sums = _added(before or [], summed([_retired(row) for row in rows]))
+        told = json.dumps([astuple(each) for each in sums])
+        if self._cql.apply_many([(CLOSE_BLOCK, (told, queue_id, block, rows[0][-2]))]) == [True]:
+            self._cql.write(RAISE_HEAD, (queue_id, block + 1))
+            self._blocks[queue_id] = block + 1
+
+    def _forget_totals(self, queue_id: str) -> None:
+        """Cost: a read, a conditional batch and a write a pipe for each block."""
+        for number, rows in enumerate(self._all_blocks(queue_id)):
+            pipe_ids = {row[0] for row in rows}
+            self._cql.write_many([(DROP_PLACE, (queue_id, pipe_id)) for pipe_id in pipe_ids])
+            key = (queue_id, number)
+            self._cql.apply_batch([(CHECK_BLOCK, key), (DROP_BLOCK, key)])
+        self._cql.write(DROP_HEAD, (queue_id,))
+        self._blocks.pop(queue_id, None)
+
+    # --- what a pipe held ---------------------------------------------------------------------
+
+    def _held(
+        self, pipe: Pipe, groups: Sequence[GroupRow], cursors: Sequence[Cursor | None]
+    ) -> tuple[Total, ...]:
+        """What a pipe that is all acked held for each group. Cost: a round of reads."""
+        row = pipe.row
+        assert row.end is not None
+        keys = [(group.id, row.id) for group in groups]
+        answers = self._cql.read_many(
+            [*((MOVES, (*key, 0, SEQ_MAX)) for key in keys), *((REMOVED, key) for key in keys)]
+        )
+        moved, removed = answers[: len(keys)], answers[len(keys) :]
+        block = self._likely_block(row.queue_id)
+        totals = list(pipe.totals)
+        for key, cursor, moves, gone in zip(keys, cursors, moved, removed, strict=True):
+            sums = {reason.total: 0 for reason in Reason}
+            for seq, reason, end, _ in gone:
+                sums[Reason(reason).total] += end - seq
+            start = cursor.start if cursor is not None else 0
+            dead = sum(move.settled for move in moves_of(key, moves))
+            found = Retired(row.id, key[0], row.queue_id, start, row.end.seq, dead, **sums)
+            totals.append(Total(found, block))
+        return tuple(totals)
+
+
+def _block_of(total: Total) -> tuple[str, int]:
+    return total.row.queue_id, total.block
+
+
+def _key(row: Retired) -> tuple[str, str]:
+    return row.pipe_id, row.group_id
+
+
+def _retired(row: Row) -> Retired:
+    values = [*row[:9], row[9] or 0]  # of older rows it is not known
+    return Retired(*values)
+
+
+def _added(*parts: Iterable[RetiredSum]) -> list[RetiredSum]:
+    """Sums of different pipes, added up for each group."""
+    found: dict[str, list[int]] = {}
+    for each in (each for part in parts for each in part):
+        counts = [each.pipes, *(getattr(each, name) for name in SUMMED)]
+        before = found.get(each.group_id, [0] * len(counts))
+        found[each.group_id] = [a + b for a, b in zip(before, counts, strict=True)]
+    return [
+        RetiredSum(group_id, pipes, **dict(zip(SUMMED, counts, strict=True)))
+        for group_id, (pipes, *counts) in found.items()
+    ]
+
+
+def _values(total: Retired) -> tuple[str | int, ...]:
+    return (
+        total.pipe_id, total.group_id, total.queue_id, total.start, total.pushed,
+        total.dead, total.expired, total.purged, total.merged, total.lost,
+    )  # fmt: skip

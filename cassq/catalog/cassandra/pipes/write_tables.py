@@ -1,0 +1,391 @@
+"""Writes in Cassandra: one row decides, and anybody can bring to an end what follows from it.
+
+A write is noted with its queue's listing before its row is written; whoever lists pipes reads the
+rows of what is noted. Its pipes are noted before their rows are. To publish is one compare-and-set
+of the write's row, with the winners in it. What follows, done by whoever publishes, by reapers, and
+after `HELP_MS` by whoever lists the queue's pipes, in any order and any number of times:
+
+1. each winner is announced in the queue's listing, and its row changed from staged to sealed, at
+   that position; who comes second finds it changed and takes his entry back;
+2. every other pipe that is noted becomes consumed;
+3. when no pipe is noted any more the write is settled, and some time later its note goes.
+
+A pipe that is added when the write is over is either seen in 2, or sees that it is over: who adds
+one looks at the write's row again after that.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from cassq.base.ids import made_at_ms
+from cassq.cassandra.session import Row, Statement, settled
+from cassq.catalog.cassandra.partition import pipe_rows as cql
+from cassq.catalog.cassandra.partition.gaps import SETTLED_US
+from cassq.catalog.cassandra.partition.parts import TRIES, contended
+from cassq.catalog.cassandra.pipes.pipe_lists import (
+    NOTE_CONSUMED,
+    SLICES,
+    Entry,
+    PipeLists,
+    consumed_key,
+)
+from cassq.errors import BackendError, BrokenInvariantError
+from cassq.model.rows import Driver, PipeRow, PipeState, WriteRow, WriteState, begun
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+AT_ONCE = 64
+HELP_MS = 3_000  # so long others leave it to who published
+HELP_MOST = 256  # pipes that who lists a queue takes on in passing
+NOTE_MS = 60_000  # a note stays at least
+OLD_MS = 3_600_000  # nobody takes so long to add a pipe that is noted
+PROBE = 1000  # pipes looked at in one round before a publish
+
+_WRITE = "queue_id, write_id, number, epoch, state, driver, begun_ms, ended_ms, winners, settled"
+# One write, and all of a queue that is to go: by key.
+WRITE = f"SELECT {_WRITE} FROM writes WHERE queue_id = ? AND write_id = ?"
+WRITES = "SELECT write_id FROM writes WHERE queue_id = ?"
+ADD_WRITE = (
+    "INSERT INTO writes (number, epoch, state, driver, begun_ms, settled, queue_id, write_id)"
+    " VALUES (?, ?, 0, ?, ?, false, ?, ?) IF NOT EXISTS"
+)
+BEGIN_WRITE = (
+    "UPDATE writes SET number = ?, epoch = ?, state = 0, driver = ?, begun_ms = ?, winners = null,"
+    " settled = false WHERE queue_id = ? AND write_id = ? IF epoch = ? AND state = ?"
+)
+# The compare-and-set that decides.
+PUBLISH = (
+    "UPDATE writes SET state = 1, ended_ms = ?, winners = ? WHERE queue_id = ? AND write_id = ?"
+    " IF epoch = ? AND state = 0"
+)
+ABORT = (
+    "UPDATE writes SET state = 2, ended_ms = ? WHERE queue_id = ? AND write_id = ?"
+    " IF epoch = ? AND state = 0"
+)
+SETTLE = (
+    "UPDATE writes SET settled = true, winners = null WHERE queue_id = ? AND write_id = ?"
+    " IF epoch = ? AND state = ?"
+)
+FORGET_WRITE = "DELETE FROM writes WHERE queue_id = ? AND write_id = ? IF EXISTS"
+NOTE_WRITE = "UPDATE pipe_slices SET writes[?] = ? WHERE queue_id = ?"
+UNNOTE_WRITE = "DELETE writes[?] FROM pipe_slices USING TIMESTAMP ? WHERE queue_id = ?"
+# The pipes of a write that are staged: its partition, bounded by attempts at tasks.
+STAGED = "SELECT pipe_id FROM staged_pipes WHERE queue_id = ? AND write_id = ?"
+NOTE_STAGED = "INSERT INTO staged_pipes (queue_id, write_id, pipe_id) VALUES (?, ?, ?)"
+UNNOTE_STAGED = "DELETE FROM staged_pipes WHERE queue_id = ? AND write_id = ? AND pipe_id = ?"
+DRIVER = "SELECT driver_id, beat, lease_ms FROM drivers WHERE driver_id = ?"
+PUT_DRIVER = "INSERT INTO drivers (driver_id, beat, lease_ms) VALUES (?, ?, ?)"
+
+
+def _write_row(row: Row) -> WriteRow:
+    return WriteRow(row[0], row[1], row[2], row[3], WriteState(row[4]), row[5], row[6])
+
+
+def _is_settled(row: Row) -> bool:
+    return bool(row[9])
+
+
+class Step(NamedTuple):
+    """What was done for a write."""
+
+    changed: int  # pipes
+    unlisted: int  # winners that are still to be listed
+
+
+class WriteTables(PipeLists):
+    """The part of the catalog that knows writes."""
+
+    # --- beginning ----------------------------------------------------------------------------
+
+    def begin_write(self, wanted: WriteRow) -> WriteRow | None:
+        """Cost: two reads for one that is open; to open it a read, two hints, a conditional write,
+        and what is left to do for the one before."""
+        for _ in range(TRIES):
+            queue = self.queue_by_id(wanted.queue_id)
+            if queue is None or queue.deleted:
+                return None
+            found = self._write_record(wanted.queue_id, wanted.id)
+            before = _write_row(found) if found else None
+            row = begun(before, wanted)
+            if row is None:
+                return before
+            if found is not None and found[8] and self._finish(row.queue_id, row.id).unlisted:
+                continue  # the winners of the number before first: their names are about to go
+            self._note(row)
+            if self._open_write(found, row):
+                self._note(row)
+                return row
+        raise contended(f"write {wanted.id!r}")
+
+    def _open_write(self, found: Row | None, row: WriteRow) -> bool:
+        values = (row.number, row.epoch, row.driver, row.begun_ms, row.queue_id, row.id)
+
+        def act() -> bool:
+            if found is None:
+                return self._cql.apply(ADD_WRITE, values)[0]
+            return self._cql.apply(BEGIN_WRITE, (*values, found[3], found[4]))[0]
+
+        return settled(act, lambda: self._stands(row))
+
+    def _stands(self, row: WriteRow) -> bool:
+        found = self._write_record(row.queue_id, row.id, serial=True)
+        return found is not None and _write_row(found) == row
+
+    def _note(self, write: WriteRow) -> None:
+        self._cql.write(NOTE_WRITE, (write.id, self.now_ms(), write.queue_id))
+
+    def _write_record(self, queue_id: str, write_id: str, *, serial: bool = False) -> Row | None:
+        rows = self._cql.read(WRITE, (queue_id, write_id), serial=serial)
+        return rows[0] if rows else None
+
+    def write(self, queue_id: str, write_id: str) -> WriteRow | None:
+        """Cost: one read."""
+        found = self._write_record(queue_id, write_id)
+        return _write_row(found) if found else None
+
+    def _stage_pipe(self, row: PipeRow) -> bool:
+        """Add a staged pipe. Cost: two reads, a hint, a conditional write, two reads again."""
+        write_id = row.stage.partition(":")[2]
+        if not self._takes(row, write_id):
+            return False
+        self._cql.write_many(
+            [
+                (NOTE_WRITE, (write_id, self.now_ms(), row.queue_id)),
+                (NOTE_STAGED, (row.queue_id, write_id, row.id)),
+            ]
+        )
+        if not self._insert(row):
+            return False
+        # Who ends the write has either seen the note, or is seen here.
+        if self._home(row) is None or not self._takes(row, write_id):
+            self._consume([row.id], row.queue_id)
+            self.forget_pipes([row.id])
+            return False
+        return True
+
+    def _takes(self, row: PipeRow, write_id: str) -> bool:
+        found = self.write(row.queue_id, write_id)
+        return found is not None and found.state is WriteState.OPEN and found.stage == row.stage
+
+    def _unstage_entry(self, row: PipeRow) -> None:
+        """A staged pipe is gone."""
+        write_id = row.stage.partition(":")[2]
+        self._cql.write(UNNOTE_STAGED, (row.queue_id, write_id, row.id))
+
+    # --- ending -------------------------------------------------------------------------------
+
+    def publish_write(self, write: WriteRow, pipe_ids: Sequence[str]) -> bool:
+        """Cost: a read a pipe side by side, a hint, one conditional write that decides; then, for
+        each pipe, a hint, a conditional write and a hint."""
+        found = self._write_record(write.queue_id, write.id)
+        queue = self.queue_by_id(write.queue_id)
+        if found is None or _write_row(found) != write or queue is None or queue.deleted:
+            return False
+        for at in range(0, len(pipe_ids), PROBE):
+            some = pipe_ids[at : at + PROBE]
+            for pipe_id, pipe in zip(some, self._pipe_records(some), strict=True):
+                if pipe is None or pipe.row.end is None or pipe.row.stage != write.stage:
+                    raise BrokenInvariantError(f"pipe {pipe_id} is not sealed in write {write.id}")
+        self._note(write)
+        winners = json.dumps(list(pipe_ids))
+        values = (self.now_ms(), winners, write.queue_id, write.id, write.epoch)
+
+        def is_published() -> bool:
+            row = self._write_record(write.queue_id, write.id, serial=True)
+            return row is not None and (row[3], row[4], row[8]) == (write.epoch, 1, winners)
+
+        if not settled(lambda: self._cql.apply(PUBLISH, values)[0], is_published):
+            return False
+        try:
+            self.finish_write(write)
+        except BackendError as exc:
+            logger.warning("write %s is published; others list its pipes: %s", write.id, exc)
+        return True
+
+    def abort_write(self, write: WriteRow) -> bool:
+        """Cost: one conditional write."""
+        values = (self.now_ms(), write.queue_id, write.id, write.epoch)
+
+        def is_aborted() -> bool:
+            row = self._write_record(write.queue_id, write.id, serial=True)
+            return row is not None and (row[3], row[4]) == (write.epoch, 2)
+
+        return settled(lambda: self._cql.apply(ABORT, values)[0], is_aborted)
+
+    def finish_write(self, write: WriteRow) -> int:
+        """Cost: a few reads; for each pipe two hints and a conditional write, in rounds of
+        `AT_ONCE`."""
+        changed = 0
+        for _ in range(TRIES):
+            step = self._finish(write.queue_id, write.id)
+            changed += step.changed
+            if not step.unlisted or not step.changed:
+                break
+        return changed
+
+    def _finish(self, queue_id: str, write_id: str, most: int | None = None) -> Step:
+        """Go on with a write, with at most so many winners."""
+        found = self._write_record(queue_id, write_id, serial=True)
+        if found is None:
+            return Step(0, 0)
+        write = _write_row(found)
+        staged = [pipe_id for (pipe_id,) in self._cql.read(STAGED, (queue_id, write_id))]
+        queue = self.queue_by_id(queue_id)
+        lives = queue is not None and not queue.deleted
+        order: list[str] = json.loads(found[8]) if lives and found[8] else []
+        there = set(staged)
+        winners = [pipe_id for pipe_id in order if pipe_id in there]
+        taken = winners[:most]
+        done, kept_back = self._list(write, taken) if taken else (0, 0)
+        rest = there.difference(order)
+        dropped, kept = self._drop(write, sorted(rest))
+        unlisted = len(winners) - len(taken) + kept_back
+        if not unlisted + kept and write.state is not WriteState.OPEN and not _is_settled(found):
+            self._settle(write, len(there))
+        return Step(done + dropped, unlisted)
+
+    def _settle(self, write: WriteRow, had: int) -> None:
+        """Nothing is left to do, if no further pipe is noted."""
+        if had and self._cql.read(STAGED, (write.queue_id, write.id)):
+            return
+        self._cql.apply_many([(SETTLE, (write.queue_id, write.id, write.epoch, write.state))])
+
+    def _list(self, write: WriteRow, pipe_ids: Sequence[str]) -> tuple[int, int]:
+        """List winners; how many were changed by us, and how many are still staged."""
+        count = left = 0
+        for at in range(0, len(pipe_ids), AT_ONCE):
+            some = pipe_ids[at : at + AT_ONCE]
+            positions = self._announce_all(write.queue_id, some)
+            now_ms = self.now_ms()
+            changes: list[Statement] = [
+                (cql.UNSTAGE, (position, now_ms, pipe_id, write.stage))
+                for position, pipe_id in zip(positions, some, strict=True)
+            ]
+            over: list[str] = []
+            answers = self._cql.apply_many(changes)
+            for pipe_id, position, done in zip(some, positions, answers, strict=True):
+                pipe = None if done else self._serial_record(pipe_id)
+                ours = done or (pipe is not None and pipe.ordinal == position)
+                if not ours:
+                    self._unlist(write.queue_id, Entry(position, pipe_id))
+                if ours or pipe is None or pipe.state is not PipeState.STAGED:
+                    over.append(pipe_id)
+                count += bool(ours)
+            left += len(some) - len(over)
+            self._unnote_staged(write, over)
+        return count, left
+
+    def _drop(self, write: WriteRow, pipe_ids: Sequence[str]) -> tuple[int, int]:
+        """Make pipes consumed that are not to be listed; how many were, and how many are left."""
+        count = left = 0
+        old_ms = self.now_ms() - OLD_MS
+        for at in range(0, len(pipe_ids), AT_ONCE):
+            some = pipe_ids[at : at + AT_ONCE]
+            over: list[str] = []
+            doomed: list[PipeRow] = []
+            for pipe_id, pipe in zip(some, self._pipe_records(some), strict=True):
+                if pipe is None:
+                    made_ms = made_at_ms(pipe_id)
+                    if made_ms is None or made_ms < old_ms:
+                        over.append(pipe_id)
+                    else:
+                        left += 1  # about to be added, and then given up, or never
+                elif pipe.row.state is not PipeState.STAGED:
+                    over.append(pipe_id)
+                elif write.state is not WriteState.OPEN or pipe.row.stage != write.stage:
+                    doomed.append(pipe.row)
+            self._cql.write_many([(NOTE_CONSUMED, consumed_key(row.id)) for row in doomed])
+            answers = self._cql.apply_many([(cql.DROP_STAGED, (r.id, r.stage)) for r in doomed])
+            for row, done in zip(doomed, answers, strict=True):
+                count += bool(done)
+                left += not done
+                if done:
+                    over.append(row.id)
+            self._unnote_staged(write, over)
+        return count, left
+
+    def _serial_record(self, pipe_id: str) -> PipeRow | None:
+        rows = self._cql.read(cql.PIPE, (pipe_id,), serial=True)
+        return cql.pipe_of(pipe_id, rows[0]).row if rows else None
+
+    def _unnote_staged(self, write: WriteRow, pipe_ids: Sequence[str]) -> None:
+        self._cql.write_many(
+            [(UNNOTE_STAGED, (write.queue_id, write.id, pipe_id)) for pipe_id in pipe_ids]
+        )
+
+    # --- looking ------------------------------------------------------------------------------
+
+    def writes(self, queue_ids: Collection[str] | None = None) -> list[WriteRow]:
+        """Cost: a read a queue side by side, and one a write of which not all is done."""
+        scope = list(queue_ids) if queue_ids is not None else self._listed_queues()
+        asked_us = self._cql.stamp()
+        listed = self._cql.read_many([(SLICES, (queue_id,)) for queue_id in scope])
+        noted = {
+            queue_id: dict(rows[0][2])
+            for queue_id, rows in zip(scope, listed, strict=True)
+            if rows and rows[0][2]
+        }
+        found = self._noted_rows(noted, asked_us)
+        return sorted((_write_row(row) for row in found), key=lambda row: (row.queue_id, row.id))
+
+    def _noted_rows(self, noted: Mapping[str, Mapping[str, int]], asked_us: int) -> list[Row]:
+        """The rows of noted writes for which there is something to do; notes of others go when
+        they are old."""
+        keys = [(queue_id, write_id) for queue_id, some in noted.items() for write_id in some]
+        found = self._cql.read_many([(WRITE, key) for key in keys])
+        rows: list[Row] = []
+        old_ms = self.now_ms() - NOTE_MS
+        for (queue_id, write_id), answer in zip(keys, found, strict=True):
+            if answer and not _is_settled(answer[0]):
+                rows.append(answer[0])
+            elif noted[queue_id][write_id] < old_ms:
+                if self._cql.read(STAGED, (queue_id, write_id)) and answer:
+                    rows.append(answer[0])  # of who was about to add a pipe, and ended
+                else:
+                    # One that was noted again meanwhile has a younger stamp.
+                    self._cql.write(UNNOTE_WRITE, (write_id, asked_us - SETTLED_US, queue_id))
+        return rows
+
+    def _help_writes(self, noted: Mapping[str, Mapping[str, int]], asked_us: int) -> bool:
+        late_ms = self.now_ms() - HELP_MS
+        helped = 0
+        for row in self._noted_rows(noted, asked_us):
+            write = _write_row(row)
+            if write.state is WriteState.PUBLISHED and row[7] < late_ms:
+                helped += self._finish(write.queue_id, write.id, HELP_MOST).changed
+        return helped > 0
+
+    # --- with the queue ---------------------------------------------------------------------------
+
+    def _abort_writes(self, queue_id: str) -> list[str]:
+        """Abort what is open in a queue that is deleted; the pipes that are staged in it."""
+        for (write_id,) in self._cql.read(WRITES, (queue_id,)):
+            row = self.write(queue_id, write_id)
+            if row is not None and row.state is WriteState.OPEN:
+                self.abort_write(row)
+        return self._all_staged(queue_id)
+
+    def _all_staged(self, queue_id: str) -> list[str]:
+        writes = self._cql.read(WRITES, (queue_id,))
+        found = self._cql.read_many([(STAGED, (queue_id, write_id)) for (write_id,) in writes])
+        return [pipe_id for rows in found for (pipe_id,) in rows]
+
+    def _forget_writes(self, queue_id: str) -> None:
+        rows = self._cql.read(WRITES, (queue_id,))
+        self._cql.apply_many([(FORGET_WRITE, (queue_id, write_id)) for (write_id,) in rows])
+
+    # --- drivers --------------------------------------------------------------------------------
+
+    def beat_driver(self, driver_id: str, lease_ms: int) -> None:
+        """Cost: a read, a plain write."""
+        rows = self._cql.read(DRIVER, (driver_id,))
+        self._cql.write(PUT_DRIVER, (driver_id, rows[0][1] + 1 if rows else 1, lease_ms))
+
+    def drivers(self, driver_ids: Collection[str]) -> list[Driver]:
+        """Cost: a read each, side by side."""
+        found = self._cql.read_many([(DRIVER, (each,)) for each in sorted(set(driver_ids))])
+        return [Driver(*rows[0]) for rows in found if rows]

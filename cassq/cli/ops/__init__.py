@@ -1,0 +1,1 @@
+"""Commands of who runs cassq: the reaper, audits, statistics, sidecars, schemas, spools."""

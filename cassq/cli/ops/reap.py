@@ -1,0 +1,359 @@
+"""`cassq reap` and `cassq rollback`: the reaper's passes, once or again and again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cassq.alerts.targets import Target, load_targets
+from cassq.base.clock import Stopwatch, SystemClock
+from cassq.cli.ops.reap_health import ReapHealth
+from cassq.cli.stopping import Stop
+from cassq.cli.ui import output
+from cassq.cli.verb import Invocation, Verb, complete_queue, options, seconds
+from cassq.client.client import Client
+from cassq.errors import BackendError, UsageError
+from cassq.model.rows import QueueRow
+from cassq.plurals import counted
+from cassq.reaper import FAILED, LEASE_MS, PLANNED, Action, Reaper
+from cassq.reaper.actions import Scope
+
+LOOK_SECONDS = 0.25
+EVERY_SECONDS_MIN = 0.1
+# Of the passes that look at every queue, rollup and alert, so that a whole pass takes two at most.
+PATIENCE_SECONDS = 0.8
+
+# How long repairs go on after one pass, and how long they rest in between.
+REPAIR_SECONDS = 10.0
+REPAIR_PAUSE_SECONDS = 0.05
+
+# The passes that watch leases.
+WATCHING = ("seal", "unstage")
+
+# Runs the passes over these queues, or all there are.
+Pass = Callable[[Reaper, list[QueueRow] | None], list[Action]]
+
+_with_options = options(
+    click.option(
+        "--queue",
+        "queues",
+        multiple=True,
+        metavar="QUEUE",
+        shell_complete=complete_queue,
+        help="Only this queue; may be given several times.  [default: all queues]",
+    ),
+    click.option(
+        "--every",
+        type=seconds,
+        metavar="SECONDS",
+        help="Go on for ever, with a pass every so often, until SIGTERM or Ctrl-C.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing."),
+)
+
+
+@click.command(
+    cls=Verb,
+    short_help="Do what stopped clients left over, once or as a daemon.",
+    examples=[
+        "cassq reap",
+        "cassq reap --dry-run",
+        "cassq reap --every 10s",
+        "cassq reap --queue mail --queue /shop/orders --json",
+        "cassq reap --every 10s --metrics-port 9464",
+        "cassq reap --every 30s --alerts alerts.toml",
+    ],
+)
+@_with_options
+@click.option(
+    "--alerts",
+    type=click.Path(path_type=Path),
+    envvar="CASSQ_ALERTS",
+    show_envvar=True,
+    metavar="FILE",
+    help="Tell the targets of this TOML file what is wrong with queues.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="With --every: serve metrics for Prometheus, and /health; needs the extra cassq[metrics].",
+)
+@click.option(
+    "--metrics-host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="HOST",
+    help="The address at which metrics and /health are served.",
+)
+@click.pass_context
+def reap(
+    ctx: click.Context,
+    queues: tuple[str, ...],
+    every: float | None,
+    dry_run: bool,
+    alerts: Path | None,
+    metrics_port: int | None,
+    metrics_host: str,
+) -> None:
+    """Do what is left over when pushers and poppers stop, crash or are done.
+
+    \b
+    seal      pipes whose pusher is gone, or showed no sign of life for a whole lease
+    mend      put claims right that have gaps or overlap, and deliver again what none covers
+    rollback  give messages back that a popper has kept for too long
+    retire    remove pipes that every group has committed
+    expire    remove messages that are too old, or too many
+    scale     have more or fewer pipes open side by side, as the load asks for
+    rollup    note the totals and depths of each minute, hour and day
+    unstage   remove what a Spark job that died had written and not committed
+    sweep     finish removals that a crash interrupted
+    repair    copy what storage sidecars have lost, or are to give up
+    alert     with --alerts, tell people what is wrong
+
+    Running clients do this in passing, so it is needed only where no client runs: one pass from
+    cron, or --every as a daemon. Any number may run side by side.
+
+    One pass watches pipes of which it cannot tell whether their pusher lives, all at once, until it
+    can: at most for a lease, which is 10 seconds by default, and a minute while a Spark job writes.
+    If there are none it returns at once. What could not be told is tried again by a later pass.
+    Repairs go on for ten seconds after one pass, and with --every all the time.
+    What was noted is not shown. The exit code is 1 if something could not be done.
+    """
+    metrics = None if metrics_port is None else (metrics_port, metrics_host)
+    targets = load_targets(alerts) if alerts is not None else []
+    _run(
+        ctx,
+        queues,
+        every,
+        dry_run,
+        once=_reap_once,
+        again=_reap,
+        metrics=metrics,
+        targets=targets,
+    )
+
+
+@click.command(
+    cls=Verb,
+    short_help="Give back what poppers have kept for too long.",
+    examples=["cassq rollback", "cassq rollback --queue mail", "cassq rollback --every 5s"],
+)
+@_with_options
+@click.pass_context
+def rollback(
+    ctx: click.Context, queues: tuple[str, ...], every: float | None, dry_run: bool
+) -> None:
+    """Give messages back that a popper has kept for longer than the claim timeout.
+
+    Messages that were delivered too often become dead letters. This is one pass of `cassq reap`.
+    """
+    _run(ctx, queues, every, dry_run, once=_roll_back_once, again=_roll_back)
+
+
+def _run(
+    ctx: click.Context,
+    queues: tuple[str, ...],
+    every: float | None,
+    dry_run: bool,
+    *,
+    once: Callable[[Stop], Pass],
+    again: Callable[[Stop], Pass],
+    metrics: tuple[int, str] | None = None,
+    targets: Sequence[Target] = (),
+) -> None:
+    call = ctx.ensure_object(Invocation)
+    if metrics is not None and every is None:
+        raise UsageError("--metrics-port goes with --every: one pass is over too soon")
+    if every is not None and every < EVERY_SECONDS_MIN:
+        raise UsageError(f"--every is at least {EVERY_SECONDS_MIN} seconds, not {every:g}")
+    with Stop() as stop, call.connect() as client:
+        client.reaper.dry_run = dry_run
+        client.reaper.patience = PATIENCE_SECONDS
+        client.reaper.targets = targets
+        if every is not None:
+            health = ReapHealth(every, SystemClock())
+            if metrics is not None:
+                port, host = metrics
+                served = client.serve_metrics(port, host, health=health.facts)
+                address = f"http://{host}:{served.port}"
+                output.note(f"metrics at {address}/metrics, health at {address}/health")
+            _go_on(call, client, queues, again(stop), every, stop, health)
+            return
+        actions = _notable(once(stop)(client.reaper, _rows(client, queues)))
+        if not dry_run:
+            _repair_on(client, REPAIR_SECONDS, stop, tell=actions.extend)
+            actions = _without_progress(actions)
+    if call.as_json:
+        output.document(_document(actions))
+    else:
+        output.say(*_lines(actions) or ["nothing to do"])
+    if stop.wanted:
+        ctx.exit(stop.exit_code)
+    if any(action.outcome == FAILED for action in actions):
+        ctx.exit(1)
+
+
+def _go_on(
+    call: Invocation,
+    client: Client,
+    queues: tuple[str, ...],
+    work: Pass,
+    pause: float,
+    stop: Stop,
+    health: ReapHealth,
+) -> None:
+    """The daemon: passes until the command shall end; what fails is told and tried again."""
+    output.note(f"a pass every {pause:g} s, until SIGTERM or Ctrl-C")
+    while True:
+        watch = Stopwatch()
+        try:
+            actions = work(client.reaper, _rows(client, queues))
+            health.succeeded(sum(action.outcome == FAILED for action in actions))
+            _tell(call, _ended(client, actions))
+            watch = Stopwatch()
+            if not client.reaper.dry_run:
+                _repair_on(client, pause, stop, tell=partial(_tell_ended, call, client))
+        except BackendError as exc:
+            health.failed(exc)
+            kind = type(exc).__name__
+            output.error(exc.message, exc.hint, as_json=call.as_json, kind=kind, fields=exc.fields)
+        if stop.wait(max(0.0, pause - watch.seconds())):
+            return
+
+
+def _tell_ended(call: Invocation, client: Client, actions: list[Action]) -> None:
+    _tell(call, _ended(client, actions))
+
+
+def _tell(call: Invocation, actions: list[Action]) -> None:
+    """What was done, as the daemon tells it; nothing of nothing."""
+    now = datetime.fromtimestamp(SystemClock().wall_ms() / 1000, UTC)
+    if actions and call.as_json:
+        at = now.isoformat(timespec="milliseconds")
+        output.json_line({"at": at, **_document(actions)})
+    elif actions:
+        output.say(output.moment(now), *_lines(actions), "")
+
+
+def _repair_on(
+    client: Client, seconds: float, stop: Stop, *, tell: Callable[[list[Action]], object]
+) -> None:
+    """Go on with repairs for so long, while there is anything to go on with."""
+    watch, reaper = Stopwatch(), client.reaper
+    while reaper.repairs and watch.seconds() < seconds and not stop.wait(REPAIR_PAUSE_SECONDS):
+        tell(reaper.run("repair", Scope(client.ports)) or [])
+
+
+def _rows(client: Client, queues: tuple[str, ...]) -> list[QueueRow] | None:
+    return [client.queue(name).row for name in queues] if queues else None
+
+
+# --- the passes -----------------------------------------------------------------------------
+
+
+def _reap(_stop: Stop) -> Pass:
+    return Reaper.reap
+
+
+def _roll_back(_stop: Stop) -> Pass:
+    return lambda reaper, rows: reaper.reap(rows, only=("rollback",))
+
+
+def _roll_back_once(stop: Stop) -> Pass:
+    return lambda reaper, rows: _each(reaper, rows, ("rollback",), stop)
+
+
+def _reap_once(stop: Stop) -> Pass:
+    """All passes, after watching what cannot be told at the first look."""
+
+    def work(reaper: Reaper, rows: list[QueueRow] | None) -> list[Action]:
+        actions = _seal_after_watching(reaper, rows, stop)
+        others = [name for name in reaper.names if name not in WATCHING]
+        return actions + _each(reaper, rows, others, stop)
+
+    return work
+
+
+def _each(
+    reaper: Reaper, rows: list[QueueRow] | None, names: Sequence[str], stop: Stop
+) -> list[Action]:
+    """These passes once each; one that another reaper is in the middle of when that is done."""
+    actions: list[Action] = []
+    for name in names:
+        scope = Scope(reaper.ports, rows)
+        watch = Stopwatch()
+        while (done := reaper.run(name, scope)) is None:
+            if watch.seconds() > 2 * LEASE_MS / 1000 or stop.wait(LOOK_SECONDS):
+                break  # others are at it all the time
+        actions += done or []
+    return actions
+
+
+def _seal_after_watching(reaper: Reaper, rows: list[QueueRow] | None, stop: Stop) -> list[Action]:
+    """Seal pipes, and abort writes, until every one of the others has shown that its owner lives.
+
+    The reaper takes note of each lease at every look, and ends those that stood still for their
+    whole length; so this ends after one lease length at the latest.
+    """
+    beats = {each.id: each.beat for each in reaper.candidates(rows)}
+    told = False
+    actions: dict[str, Action] = {}
+    while True:
+        found = _each(reaper, rows, WATCHING, stop)
+        actions |= {action.subject: action for action in found}
+        doubtful = [
+            each
+            for each in reaper.candidates(rows)
+            if each.id not in actions and beats.get(each.id) == each.beat
+        ]
+        if not doubtful:
+            break
+        if not told and sys.stderr.isatty():
+            lease = max(each.lease_ms for each in doubtful) / 1000
+            count = counted(len(doubtful), "pipe")
+            output.note(f"watching {count} for signs of life, {lease:g} s at most")
+        told = True
+        if stop.wait(LOOK_SECONDS):
+            break
+    return list(actions.values())
+
+
+# --- what was done --------------------------------------------------------------------------
+
+
+def _notable(actions: list[Action]) -> list[Action]:
+    """Without what is done every minute for every queue."""
+    return [a for a in actions if a.verb != "rollup" or a.outcome == FAILED]
+
+
+def _ended(client: Client, actions: list[Action]) -> list[Action]:
+    """Of what a daemon does: without how far repairs are that go on."""
+    if client.reaper.dry_run:
+        return _notable(actions)
+    return [a for a in _notable(actions) if a.outcome != PLANNED]
+
+
+def _without_progress(actions: list[Action]) -> list[Action]:
+    """Of each repair that goes on only what was told of it last."""
+    last = {(a.verb, a.subject): a for a in actions}
+    return [a for a in actions if a.outcome != PLANNED or last[a.verb, a.subject] is a]
+
+
+def _document(actions: list[Action]) -> dict[str, Any]:
+    return {"actions": [action.as_dict() for action in actions]}
+
+
+def _lines(actions: list[Action]) -> list[str]:
+    if not actions:
+        return []
+    return output.table_lines(
+        ("PASS", "QUEUE", "SUBJECT", "OUTCOME", "DETAIL"),
+        [(a.verb, a.queue, a.subject, a.outcome, a.detail) for a in actions],
+    )

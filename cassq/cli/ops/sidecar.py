@@ -1,0 +1,228 @@
+"""`cassq sidecar`: running a storage sidecar, and looking after those there are."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cassq.base import extras
+from cassq.cli.ops.sidecar_leave import drain, forget
+from cassq.cli.ops.sidecars import check, list_, show
+from cassq.cli.ui import output
+from cassq.cli.verb import Invocation, Verb, seconds
+from cassq.client.connecting import DEFAULT_URL
+from cassq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cassq.sidecar.serving import Told
+
+FREE_MIN = "2%"
+DRAIN = "30s"
+# As clients accept them in a URL.
+TOKEN_VARIABLE = "CASSQ_SIDECAR_TOKEN"
+TOKEN_CHARACTERS_MAX = 256
+_TOKEN = re.compile(rf"[!-~]{{1,{TOKEN_CHARACTERS_MAX}}}")
+_ZONE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+LARGE_EXAMPLE = (
+    "cassq sidecar serve --data /srv/cassq --listen 10.0.0.5:7070 --zone rack1"
+    " --catalog cassandra://db1,db2/cassq --token-file /etc/cassq/token"
+    " --cert /etc/cassq/node.pem --key /etc/cassq/node.key --http 127.0.0.1:7080"
+)
+_A_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.group()
+def sidecar() -> None:
+    """Run a storage sidecar, and look after those there are.
+
+    Sidecars keep the messages of queues whose URL says `store=sidecar`, each on a local disk.
+    """
+
+
+@sidecar.command(
+    "serve",
+    cls=Verb,
+    short_help="Run a storage sidecar until SIGTERM or Ctrl-C.",
+    examples=[
+        "cassq sidecar serve --data /var/lib/cassq-a --listen 127.0.0.1:7071 --zone a",
+        LARGE_EXAMPLE,
+    ],
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    metavar="DIR",
+    help="The data directory, on a local disk; made if it is not there.",
+)
+@click.option(
+    "--listen",
+    required=True,
+    metavar="HOST:PORT",
+    help="Where to listen. Without TLS: a loopback address.",
+)
+@click.option(
+    "--zone",
+    required=True,
+    metavar="ZONE",
+    help="What fails together: its rack, say. Replicas are spread over zones.",
+)
+@click.option(
+    "--catalog",
+    metavar="URL",
+    help="Where the queues are, as for clients. [default: as --url]",
+)
+@click.option(
+    "--name",
+    default="",
+    help="The sidecar's name, for ever.  [default: what DIR says, or HOST:PORT]",
+)
+@click.option(
+    "--advertise",
+    default="",
+    metavar="HOST:PORT",
+    help="Where clients reach it, if that is not where it listens.",
+)
+@click.option(
+    "--token-file",
+    type=_A_FILE,
+    metavar="FILE",
+    help="The token that clients have to show; else CASSQ_SIDECAR_TOKEN.",
+)
+@click.option("--cert", type=_A_FILE, metavar="FILE", help="Its certificate, for TLS.")
+@click.option("--key", type=_A_FILE, metavar="FILE", help="The key of the certificate.")
+@click.option(
+    "--ca",
+    type=_A_FILE,
+    metavar="FILE",
+    help="Clients have to show certificates of this authority.",
+)
+@click.option("--insecure", is_flag=True, help="Listen without TLS in a network that you trust.")
+@click.option(
+    "--http",
+    default="",
+    metavar="HOST:PORT",
+    help="Serve /health, and /metrics for Prometheus.",
+)
+@click.option(
+    "--free-min",
+    default=FREE_MIN,
+    show_default=True,
+    metavar="SIZE",
+    help="Room left on the disk, as 10GiB or 5%; below, it is read-only.",
+)
+@click.option(
+    "--drain-seconds",
+    type=seconds,
+    default=DRAIN,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long writers may take to leave when it ends.",
+)
+@click.option(
+    "--orphans-after",
+    type=seconds,
+    default="1h",
+    show_default=True,
+    metavar="SECONDS",
+    help="Remove extents that nobody knows after so long.",
+)
+@click.pass_obj
+def serve(
+    call: Invocation,
+    data: Path,
+    listen: str,
+    zone: str,
+    catalog: str | None,
+    name: str,
+    advertise: str,
+    token_file: Path | None,
+    cert: Path | None,
+    key: Path | None,
+    ca: Path | None,
+    insecure: bool,
+    http: str,
+    free_min: str,
+    drain_seconds: float,
+    orphans_after: float,
+) -> None:
+    """Run a storage sidecar: keep replicas of messages in DIR, for the clients of one catalog.
+
+    It registers in the catalog, and may be started before the first client. It ends with SIGTERM
+    or Ctrl-C, after its writers went elsewhere; a second signal ends it at once. Nothing that was
+    acknowledged is lost if it is killed. A replica that it lacks when it comes back is told.
+
+    Without a token and TLS it listens on loopback addresses only.
+    """
+    with extras.wanted(*extras.SIDECAR_SERVER):
+        from cassq.sidecar.rocks import opener
+        from cassq.sidecar.serving import Options, serve
+    given = {"cert": cert, "key": key, "ca": ca}
+    files: Mapping[str, Path] = {which: path for which, path in given.items() if path is not None}
+    if not _ZONE.fullmatch(zone):
+        raise ConfigError(
+            f"{zone!r} is no zone", hint="it has up to 64 letters, digits, and characters of _.-"
+        )
+    token = _token(token_file)
+    options = Options(
+        data=data,
+        listen=listen,
+        catalog=catalog or call.url or DEFAULT_URL,
+        zone=zone,
+        name=name,
+        advertise=advertise,
+        token=token,
+        tls=files,
+        insecure=insecure,
+        http=http,
+        drain_seconds=drain_seconds,
+        orphan_ms=round(orphans_after * 1000),
+    )
+
+    def ready(told: Told) -> None:
+        _show(call, told, open_to_all=not (token or files))
+
+    serve(options, opener(free_min), ready=ready)
+
+
+def _token(path: Path | None) -> str:
+    """The token of a file, or of the environment; "" for none."""
+    if path is None:
+        token, where = os.environ.get(TOKEN_VARIABLE, ""), TOKEN_VARIABLE
+        if not token:
+            return ""
+    else:
+        where = f"--token-file {path}"
+        try:
+            token = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeError) as exc:
+            why = exc.strerror if isinstance(exc, OSError) else "it is no text"
+            raise ConfigError(
+                f"{where} cannot be read: {why}", hint="write the token into a file of its own"
+            ) from exc
+    if not _TOKEN.fullmatch(token):
+        raise ConfigError(
+            f"{where} is no token",
+            hint=f"it has 1 to {TOKEN_CHARACTERS_MAX} characters of ASCII, and no spaces",
+        )
+    return token
+
+
+def _show(call: Invocation, told: Told, *, open_to_all: bool) -> None:
+    if call.as_json:
+        output.json_line({"sidecar": told.name, "address": told.address, "http": told.http})
+        return
+    output.note(f"sidecar {told.name} serves at {told.address}, until SIGTERM or Ctrl-C")
+    if open_to_all:
+        output.note("it has neither token nor TLS: any program that can connect may use it")
+    if told.http:
+        output.note(f"health and metrics at http://{told.http}/health and /metrics")
+
+
+for _verb in (list_, show, check, drain, forget):
+    sidecar.add_command(_verb)

@@ -1,0 +1,204 @@
+"""`cassq sidecar drain` and `forget`: how a sidecar is taken out of service."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+import click
+
+from cassq.base.clock import Stopwatch
+from cassq.cli.ops.sidecars import URL, row_of, so_many, upkeep_of
+from cassq.cli.stopping import Stop
+from cassq.cli.ui import output
+from cassq.cli.verb import Invocation, Verb
+from cassq.client.client import Client
+from cassq.errors import UsageError
+from cassq.extents.replicas.fleet import Fleet, Standing
+from cassq.inspect.inspection import left_on
+from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarState
+from cassq.reaper.actions import FAILED, Scope
+
+UP, DRAINING, GONE = SidecarState.UP, SidecarState.DRAINING, SidecarState.GONE
+
+PATIENCE_SECONDS = 0.8
+PAUSE_SECONDS = 0.1
+LOOK_SECONDS = 2.0
+# After counting what is left one rests for so many times as long as that took.
+LOOK_REST = 10
+
+
+@click.command(
+    cls=Verb,
+    short_help="Have all that a sidecar has copied elsewhere, to take it out of service.",
+    examples=[
+        f"cassq sidecar drain box-1:7077 --url {URL}",
+        f"cassq sidecar drain box-1:7077 --wait --url {URL}",
+        f"cassq sidecar drain box-1:7077 --undo --url {URL}",
+    ],
+)
+@click.argument("name", metavar="NAME")
+@click.option("--undo", is_flag=True, help="Let it take extents again.")
+@click.option("--wait", is_flag=True, help="Go on until it is empty, and copy meanwhile.")
+@click.pass_context
+def drain(ctx: click.Context, name: str, undo: bool, wait: bool) -> None:
+    """Have all that a sidecar has copied to others, so that it can be taken out of service.
+
+    It takes no new extents from now on, and pushers go on elsewhere. Clients and `cassq reap` copy
+    what it has, and only then is it removed here; it goes on serving until it is empty. Then stop
+    it, and `cassq sidecar forget` it.
+
+    With --wait this command copies as well; it may be ended at any time. The exit code is 1 if it
+    was ended, or if something could not be copied for a minute.
+    """
+    call = ctx.ensure_object(Invocation)
+    if undo and wait:
+        raise UsageError("--undo has nothing to wait for")
+    with Stop() as stop, call.connect() as client:
+        fleet = upkeep_of(client).fleet()
+        row = row_of(fleet, name)
+        if row.state is GONE:
+            raise UsageError(
+                f"sidecar {name!r} was given up: what it has counts as lost",
+                hint="with a new data directory it comes back",
+            )
+        client.ports.catalog.set_sidecar_state(name, UP if undo else DRAINING)
+        left = [] if undo else left_on(client.ports.catalog, name)
+        if left and not call.as_json:
+            _warn(fleet, name, left)
+        stuck = ""
+        if wait and left:
+            left, stuck = _copied(client, name, left, stop)
+    if call.as_json:
+        output.document({"sidecar": name, "state": "up" if undo else "draining", "left": len(left)})
+    elif undo:
+        output.say(f"{name} takes extents again")
+    elif left:
+        output.say(f"{name} drains: {so_many(len(left))} left to be copied elsewhere")
+    else:
+        output.say(f"{name} is empty: stop it, then `cassq sidecar forget {name}`")
+    if stop.wanted:
+        ctx.exit(stop.exit_code or 1)
+    if stuck:
+        output.note(f"note: {stuck}")
+        ctx.exit(1)
+
+
+def _warn(fleet: Fleet, name: str, left: list[Placement]) -> None:
+    others = [other for other in fleet.takers() if other != name]
+    wanted = max(placement.wanted for placement in left)
+    if len(others) < wanted:
+        output.note(
+            f"note: extents have up to {wanted} replicas, and only {len(others)} other sidecars"
+            " take any: what has a replica on each of these stays here until there is one more"
+        )
+
+
+def _copied(
+    client: Client, name: str, left: list[Placement], stop: Stop
+) -> tuple[list[Placement], str]:
+    """Repair until nothing is left there, or nothing moves for a minute; what is left, and why."""
+    reaper, scope = client.reaper, Scope(client.ports)
+    reaper.patience = PATIENCE_SECONDS
+    total, moved, looked, rest, why = len(left), Stopwatch(), Stopwatch(), LOOK_SECONDS, ""
+    with output.passing_line() as show:
+        while left and not stop.wanted:
+            told = [*(reaper.run("seal", scope) or []), *(reaper.run("repair", scope) or [])]
+            why = next((each.detail for each in told if each.outcome == FAILED), why)
+            if any(each.outcome != FAILED for each in told):
+                moved = Stopwatch()
+            if looked.seconds() >= rest:
+                began = looked.seconds()
+                now = left_on(client.ports.catalog, name)
+                rest = max(LOOK_SECONDS, LOOK_REST * (looked.seconds() - began))
+                looked = Stopwatch()
+                if len(now) != len(left):
+                    moved = Stopwatch()
+                left = now
+            show(partial(_progress, len(left), total))
+            if moved.seconds() > 60:
+                return left, why or "nothing could be copied for a minute"
+            stop.wait(PAUSE_SECONDS)
+    return left, ""
+
+
+def _progress(left: int, total: int, seconds: float) -> str:
+    return f"{max(0, total - left):,} of {so_many(total)} copied, {seconds:.0f} s"
+
+
+@click.command(
+    cls=Verb,
+    short_help="Remove a sidecar that is no more.",
+    examples=[
+        f"cassq sidecar forget box-1:7077 --url {URL}",
+        f"cassq sidecar forget box-1:7077 --force --url {URL}",
+    ],
+)
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Give it up with all it has: its replicas count as lost from now on.",
+)
+@click.pass_obj
+def forget(call: Invocation, name: str, force: bool) -> None:
+    """Remove a sidecar that was stopped, and that nothing refers to any more.
+
+    One that still has extents has to be drained first. If it will never come back, --force gives it
+    up: its replicas count as lost at once, also if it should run, and are copied from others
+    without waiting; an extent of which it has the only good replica is lost if it is never seen
+    again. Once all is copied, forget it a second time.
+    """
+    with call.connect() as client:
+        fleet = upkeep_of(client).fleet()
+        row = row_of(fleet, name)
+        catalog = client.ports.catalog
+        left = left_on(catalog, name)
+        if not force:
+            _refuse(fleet, name, left)
+        if left:
+            catalog.set_sidecar_state(name, GONE)
+        elif row.alive(fleet.now_ms):
+            raise _running(name)
+        else:
+            catalog.forget_sidecar(name)
+    only = [each for each in left if not _good_elsewhere(fleet, each, name)]
+    if call.as_json:
+        told = {"sidecar": name, "forgotten": not left, "left": len(left)}
+        output.document({**told, "only_there": [each.pipe_id for each in only]})
+    elif not left:
+        output.say(f"forgot {name}")
+    else:
+        output.say(f"{name} is given up: {so_many(len(left))} count as lost there")
+        if only:
+            output.note(
+                f"note: of {so_many(len(only))} no good replica is known elsewhere,"
+                f" {only[0].pipe_id} among them: start it again if you can, they are copied from it"
+            )
+    if left and sys.stderr.isatty() and not call.as_json:
+        output.note("`cassq sidecar check` shows when they are copied; then forget it again")
+
+
+def _refuse(fleet: Fleet, name: str, left: list[Placement]) -> None:
+    """UsageError while it cannot be forgotten."""
+    row = fleet.sidecars[name]
+    if left:
+        raise UsageError(
+            f"{so_many(len(left))} have a replica on sidecar {name!r}",
+            hint="drain it first; or give it up with all it has: --force",
+            left=len(left),
+        )
+    if row.alive(fleet.now_ms):
+        raise _running(name)
+
+
+def _running(name: str) -> UsageError:
+    return UsageError(f"sidecar {name!r} is running", hint="stop it first: it would register again")
+
+
+def _good_elsewhere(fleet: Fleet, placement: Placement, name: str) -> bool:
+    def fine(at: ReplicaAt) -> bool:
+        standing = fleet.standing(at)
+        return standing in (Standing.GOOD, Standing.AWAY, Standing.LEAVING)
+
+    return any(at.sidecar != name and fine(at) for at in placement.replicas)

@@ -1,0 +1,239 @@
+"""`cassq sidecar list`, `show` and `check`: what sidecars there are, and what is wrong there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+import click
+
+from cassq.cli.ui import output
+from cassq.cli.verb import Invocation, Verb
+from cassq.client.client import Client
+from cassq.errors import BackendError, ConfigError, UsageError
+from cassq.extents.protocol.words import Told
+from cassq.extents.replicas.fleet import Fleet
+from cassq.extents.replicas.shortages import note_shortage
+from cassq.extents.replicas.upkeep import Upkeep
+from cassq.inspect.inspection import KINDS, MISSING, Found, Inspection, inspect
+from cassq.inspect.rounds import last_round
+from cassq.model.sidecar_rows import SidecarRow
+from cassq.plurals import counted
+
+URL = "'cassandra://db1,db2/cassq?store=sidecar'"
+SHOWN_MAX = 100
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def upkeep_of(client: Client) -> Upkeep:
+    """What looks after replicas; ConfigError where there are none."""
+    upkeep = client.ports.store.upkeep
+    if upkeep is None:
+        raise ConfigError(
+            "the messages of this place are not kept by sidecars",
+            hint="their URL has ?store=sidecar",
+        )
+    return upkeep
+
+
+def row_of(fleet: Fleet, name: str) -> SidecarRow:
+    """A sidecar by its name."""
+    row = fleet.sidecars.get(name)
+    if row is None:
+        known = ", ".join(fleet.sidecars) or "none"
+        raise UsageError(f"there is no sidecar {name!r}", hint=f"those there are: {known}")
+    return row
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    unit = 0
+    while count >= 1000 and unit < len(_UNITS) - 1:
+        count, unit = count / 1000, unit + 1
+    return f"{count:.3g} {_UNITS[unit]}"
+
+
+def so_many(extents: int) -> str:
+    """A number of extents, for people."""
+    return counted(extents, "extent")
+
+
+def alive(fleet: Fleet, row: SidecarRow) -> str:
+    """Whether a sidecar shows life, for people; since when not."""
+    if row.alive(fleet.now_ms):
+        return "yes"
+    if row.lease_ms == 0 and not fleet.is_lost(row):
+        return f"stopped {output.age((fleet.now_ms - row.seen_ms) / 1000)} ago"
+    lost = ", lost" if fleet.is_lost(row) else ""
+    return f"not for {output.age((fleet.now_ms - row.seen_ms) / 1000)}{lost}"
+
+
+def described(fleet: Fleet, row: SidecarRow, left: Mapping[str, int]) -> dict[str, Any]:
+    """A sidecar as JSON has it."""
+    return {
+        **asdict(row),
+        "state": row.state.name.lower(),
+        "alive": row.alive(fleet.now_ms),
+        "lost": fleet.is_lost(row),
+        "silent_seconds": round(max(0, fleet.now_ms - row.seen_ms) / 1000, 3),
+        "left": left.get(row.name),
+    }
+
+
+@click.command(
+    "list",
+    cls=Verb,
+    short_help="List the sidecars, as they last told of themselves.",
+    examples=[f"cassq sidecar list --url {URL}", f"cassq sidecar list --json --url {URL}"],
+)
+@click.pass_obj
+def list_(call: Invocation) -> None:
+    """List the sidecars, as they last told of themselves.
+
+    STATE is up, draining or gone; LOAD what is written there a second; LEFT how many extents were
+    still to be copied elsewhere from one that drains, or is lost, when all were last looked at. No
+    sidecar is asked.
+    """
+    with call.connect() as client:
+        fleet = upkeep_of(client).fleet()
+        found = last_round(client.ports.catalog)
+    left = found.left if found is not None else {}
+    if call.as_json:
+        output.document([described(fleet, row, left) for row in fleet.sidecars.values()])
+        return
+    rows = [
+        (
+            *(row.name, row.address, row.zone, row.state.name.lower(), alive(fleet, row)),
+            *(size(row.free_bytes), row.extents, f"{size(row.load)}/s"),
+            *(row.read_only, row.damaged, left.get(row.name)),
+        )
+        for row in fleet.sidecars.values()
+    ]
+    headers = ("NAME", "ADDRESS", "ZONE", "STATE", "ALIVE")
+    more = ("FREE", "EXTENTS", "LOAD", "READ-ONLY", "DAMAGED", "LEFT")
+    output.table(headers + more, rows)
+
+
+@click.command(
+    "show",
+    cls=Verb,
+    short_help="Show what a sidecar tells of itself.",
+    examples=[f"cassq sidecar show box-1:7077 --url {URL}"],
+)
+@click.argument("name", metavar="NAME")
+@click.pass_context
+def show(ctx: click.Context, name: str) -> None:
+    """Show what the catalog knows of a sidecar, what it tells of itself, and its extents that are
+    damaged or not sealed.
+
+    The exit code is 1 if it does not answer.
+    """
+    call = ctx.ensure_object(Invocation)
+    with call.connect() as client:
+        upkeep = upkeep_of(client)
+        fleet = upkeep.fleet()
+        row = row_of(fleet, name)
+        found = last_round(client.ports.catalog)
+        info: dict[str, Any] = {}
+        extents: dict[str, list[Told]] = {"damaged": [], "unsealed": []}
+        error = ""
+        try:
+            info = dict(upkeep.info(row))
+            for only in extents:
+                extents[only] = list(islice(upkeep.extents(row, only), 10 * SHOWN_MAX))
+        except BackendError as exc:
+            error = str(exc)
+    told = described(fleet, row, found.left if found is not None else {})
+    if call.as_json:
+        lists = {only: [each._asdict() for each in those] for only, those in extents.items()}
+        output.document({"sidecar": told, "info": info, "error": error, **lists})
+    else:
+        output.table((row.name, ""), [(key, _cell(value)) for key, value in told.items()])
+        if info:
+            output.say("")
+            output.table(("it tells", ""), [(key, _cell(value)) for key, value in info.items()])
+        for only, those in extents.items():
+            _show_extents(only, those)
+        if error:
+            output.note(f"it does not answer: {error}")
+    if error:
+        ctx.exit(1)
+
+
+def _cell(value: object) -> object:
+    return value if value is None or isinstance(value, bool | int | float) else str(value)
+
+
+def _show_extents(only: str, those: list[Told]) -> None:
+    if those:
+        output.say("")
+        rows = [(e.pipe_id, e.queue_name, e.end, size(e.size_bytes), e.damage) for e in those]
+        headers = (only.upper(), "QUEUE", "MESSAGES", "SIZE", "DAMAGE")
+        output.table(headers, rows[:SHOWN_MAX])
+        _more(len(rows))
+
+
+def _more(count: int) -> None:
+    if count > SHOWN_MAX:
+        output.say(f"and {count - SHOWN_MAX:,} more")
+
+
+@click.command(
+    "check",
+    cls=Verb,
+    short_help="Compare what the catalog says with what sidecars have.",
+    examples=[
+        f"cassq sidecar check --url {URL}",
+        f"cassq sidecar check --json --url {URL} | jq .counts",
+    ],
+)
+@click.pass_context
+def check(ctx: click.Context) -> None:
+    """Compare what the catalog says of all extents with what all sidecars say they have.
+
+    \b
+    unreadable        no good replica is known: its messages cannot be read now
+    under-replicated  fewer good replicas than there should be
+    damaged           a replica is damaged; another one is copied over it
+    missing           its sidecar lives, and does not have it; it is copied there, or elsewhere
+    begun             too few replicas of a pipe that holds nothing, as its pusher died when it
+                      made it; it is removed after an hour
+    orphaned          on a sidecar, though nothing says so; it is removed there after an hour
+
+    The exit code is 1 if anything is found but these last two, or if a sidecar that should answer
+    does not. What is found is repaired by `cassq reap`, as far as it can be. For what is missing it
+    looks once an hour; if any is found here it is told to look now.
+    """
+    call = ctx.ensure_object(Invocation)
+    with call.connect() as client:
+        found = inspect(client.ports.catalog, upkeep_of(client))
+        if found.of(MISSING):
+            note_shortage(client.ports.catalog)
+    if call.as_json:
+        output.document(found.as_dict())
+    else:
+        _show_inspection(found)
+    if not found.is_well:
+        ctx.exit(1)
+
+
+def _show_inspection(found: Inspection) -> None:
+    if found.found:
+        rows = [_line(each) for each in found.found[:SHOWN_MAX]]
+        output.table(("WHAT", "EXTENT", "QUEUE", "SIDECAR", "DETAIL"), rows)
+        _more(len(found.found))
+        output.say("")
+    for name, count in found.lost.items():
+        left = f"{so_many(count)} to be copied from others"
+        nothing = f"nothing is left there: `cassq sidecar forget {name}`"
+        output.say(f"sidecar {name} is lost; {left if count else nothing}")
+    for name, why in found.silent.items():
+        output.say(f"sidecar {name} could not be asked: {why}")
+    counts = [f"{len(found.of(kind)):,} {kind}" for kind in KINDS if found.of(kind)]
+    output.say(f"{so_many(found.extents)}: {', '.join(counts) or 'all is well'}")
+
+
+def _line(each: Found) -> tuple[str, ...]:
+    return each.kind, each.pipe_id, each.queue, each.sidecar or "-", each.detail

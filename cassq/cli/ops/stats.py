@@ -1,0 +1,271 @@
+"""`cassq stats`: how many messages are in which state, how fast they move, and how it was."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from cassq.base.clock import SystemClock
+from cassq.base.requests import REQUESTS
+from cassq.cli.ops import history as past
+from cassq.cli.stopping import Stop
+from cassq.cli.ui import output
+from cassq.cli.ui.chart import number
+from cassq.cli.verb import Invocation, Verb, complete_queue, seconds
+from cassq.client.client import Client
+from cassq.errors import UsageError
+from cassq.inspect.history import STEPS, WINDOWS_MS, Rates, Windows
+from cassq.inspect.stats import QueueStats
+from cassq.inspect.troubles import TROUBLES
+from cassq.settings import Step
+
+WATCH_SECONDS = 2.0
+WATCH_SECONDS_MIN = 0.1
+_HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+
+RATE_HEADERS = ("MESSAGES A SECOND", "", *WINDOWS_MS)
+HEADERS = ("QUEUE", "PUSHED", "PIPES", "GROUP", "WAITING", "PENDING", "COMMITTED", "DEAD")
+# Shown if a group of those in the table has any. With the four before they come to PUSHED.
+SELDOM = ("expired", "purged", "merged", "lost", "skipped")
+
+
+class Watching(Verb):
+    """The verb whose --watch may stand alone before the name of a queue."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        pairs = pairwise([*args, ""])
+        return super().parse_args(ctx, [_with_seconds(word, after) for word, after in pairs])
+
+
+def _with_seconds(word: str, after: str) -> str:
+    if word != "--watch":
+        return word
+    try:
+        seconds(after)
+    except click.BadParameter:
+        return f"--watch={WATCH_SECONDS:g}"
+    return word
+
+
+@click.command(
+    cls=Watching,
+    short_help="Show how many messages are in which state.",
+    examples=[
+        "cassq stats",
+        "cassq stats mail --json",
+        "cassq stats mail --watch",
+        "cassq stats --watch 10s --json >> stats.jsonl",
+        "cassq stats mail --history",
+        "cassq stats mail --history --step hour --since 7d --image mail.png",
+    ],
+)
+@click.argument("queue", required=False, metavar="[QUEUE]", shell_complete=complete_queue)
+@click.option(
+    "--watch",
+    type=seconds,
+    metavar="[SECONDS]",
+    help="Show it again every so many seconds (2 when not given), until Ctrl-C.",
+)
+@click.option("--history", is_flag=True, help="Show how it was, as charts (or JSON).")
+@click.option(
+    "--step",
+    type=click.Choice(list(STEPS)),
+    help="With --history: what is shown as one point.  [default: minute]",
+)
+@click.option(
+    "--since",
+    type=seconds,
+    metavar="SECONDS",
+    help="With --history: how far back, as in 2h or 30d.  [default: 3h, 3d or 90d, by the step]",
+)
+@click.option("--group", metavar="GROUP", help="With --history: only this group.")
+@click.option(
+    "--image",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="With --history: draw it to FILE (.png, .svg, .pdf); needs the extra cassq[plots].",
+)
+@click.pass_obj
+def stats(
+    call: Invocation,
+    /,
+    queue: str | None,
+    watch: float | None,
+    history: bool,
+    **past_options: Any,
+) -> None:
+    """Show what is in a queue, or in all of them, for each consumer group.
+
+    \b
+    PUSHED     messages for the group since the queue was made: the sum of WAITING to SKIPPED
+    PIPES      the logs they are in, those retired not counted
+    WAITING    not claimed by any popper of the group
+    PENDING    claimed, and not yet acked
+    COMMITTED  acked
+    DEAD       moved to the group's dead letters
+    EXPIRED    older than they may become; this column and the next four are shown if needed
+    PURGED     thrown away, or cancelled
+    MERGED     dead letters that are back in their queue
+    LOST       damaged, and given up by `cassq pipe skip`
+    SKIPPED    pushed before the group's beginning
+    OLDEST     the age of the oldest message not committed
+
+    For one queue the pipes are shown by state, how fast messages were pushed, popped, committed
+    and put away over the last 1, 5 and 15 minutes, and how often those waiting or pending were
+    delivered; and, if there were any in the last two days, troubles: messages that were spilled,
+    carried over, written twice perhaps, and so on; and requests to Cassandra, of all queues, that
+    were sent again, refused by an overloaded server, or not answered. With --watch and --json each
+    line is an object.
+
+    --history shows what was noted once a minute while a client or `cassq reap` ran: minutes are
+    kept for 2 days, hours for 60 days, days for 5 years.
+    """
+    if history:
+        if queue is None or watch is not None:
+            raise UsageError("--history goes with the name of one queue, and without --watch")
+        with call.connect() as client:
+            _show_history(call, client, queue, **past_options)
+        return
+    given = [name for name, value in past_options.items() if value is not None]
+    if given:
+        raise UsageError(f"--{given[0]} goes with --history")
+    if watch is None:
+        with call.connect() as client:
+            found = _stats(client, queue)
+        if call.as_json:
+            documents = [each.as_dict() for each in found]
+            output.document(documents if queue is None else documents[0])
+        else:
+            output.say(*_lines(found, queue))
+        return
+    if watch < WATCH_SECONDS_MIN:
+        raise UsageError(f"--watch is at least {WATCH_SECONDS_MIN} seconds, not {watch:g}")
+    with Stop() as stop, call.connect() as client:
+        _watch(call, client, queue, watch, stop)
+
+
+def _show_history(
+    call: Invocation,
+    client: Client,
+    name: str,
+    step: Step | None,
+    since: float | None,
+    group: str | None,
+    image: Path | None,
+) -> None:
+    queue = client.queue(name)
+    chosen: Step = step or "minute"
+    found = past.look_back(queue, group, chosen, since)
+    if image is not None:
+        past.write_image(queue, chosen, found, image)
+    if call.as_json:
+        output.document(past.document(queue, chosen, found))
+    elif image is not None:
+        output.say(f"wrote {image}")
+    else:
+        past.show(queue, chosen, found)
+
+
+def _watch(call: Invocation, client: Client, queue: str | None, every: float, stop: Stop) -> None:
+    clock = SystemClock()
+    on_terminal = sys.stdout.isatty()
+    if on_terminal and not call.as_json:
+        click.clear()
+    while True:
+        found = _stats(client, queue)
+        now = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC)
+        if call.as_json:
+            told = [each.as_dict() for each in found]
+            at = now.isoformat(timespec="milliseconds")
+            output.json_line({"at": at, "queues": told})
+        else:
+            lines = [output.moment(now), "", *_lines(found, queue)]
+            if on_terminal:
+                drawn = "".join(f"{line}{_CLEAR_LINE}\n" for line in lines)
+                click.echo(f"{_HOME}{drawn}{_CLEAR_BELOW}", nl=False)
+            else:
+                output.say(*lines, "")
+        if stop.wait(every):
+            return
+
+
+class Found(NamedTuple):
+    """What is told of a queue."""
+
+    stats: QueueStats
+    rates: Rates
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**self.stats.as_dict(), "rates": self.rates.as_dict()}
+
+
+def _stats(client: Client, name: str | None) -> list[Found]:
+    queues = client.queues() if name is None else [client.queue(name)]
+    return [Found(*queue.stats_and_rates()) for queue in queues]
+
+
+def _lines(found: list[Found], queue: str | None) -> list[str]:
+    lines = _table([each.stats for each in found])
+    if queue is not None:
+        stats, rates = found[0]
+        pipes = ", ".join(f"{count:,} {state}" for state, count in stats.pipes.items())
+        lines += ["", f"pipes: {pipes}; consistency: {stats.consistency}", ""]
+        lines += output.table_lines(RATE_HEADERS, _rate_rows(rates))
+        lines += _delivery_lines(stats) + _trouble_lines(stats)
+    return lines
+
+
+def _rate_rows(rates: Rates) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = [("pushed", "", *_shown(rates.pushed))]
+    for name, verbs in rates.groups.items():
+        rows += [(v, name, *_shown(windows)) for v, windows in verbs.items() if v != "pushed"]
+    return rows
+
+
+def _shown(windows: Windows) -> list[object]:
+    return [None if rate is None else number(rate) for rate in windows.values()]
+
+
+def _delivery_lines(stats: QueueStats) -> list[str]:
+    """How often what is waiting or pending was delivered."""
+    told = [
+        (name, "never" if times == 0 else f"{times} time{'' if times == 1 else 's'}", count)
+        for name, group in stats.groups.items()
+        for times, count in sorted(group.deliveries.items())
+    ]
+    return ["", *output.table_lines(("GROUP", "DELIVERED", "MESSAGES"), told)] if told else []
+
+
+def _trouble_lines(stats: QueueStats) -> list[str]:
+    """What became of messages, and of requests to servers, while storage or consumers failed."""
+    lines: list[str] = []
+    told = [(count, TROUBLES[name]) for name, count in stats.troubles.items()]
+    asked = [(count, REQUESTS[name]) for name, count in stats.requests.items()]
+    if told:
+        lines += ["", *output.table_lines(("MESSAGES", "IN THE LAST 2 DAYS"), told)]
+    if asked:
+        headers = ("REQUESTS", "OF ALL QUEUES, IN THE LAST 2 DAYS")
+        lines += ["", *output.table_lines(headers, asked)]
+    return lines
+
+
+def _table(found: list[QueueStats]) -> list[str]:
+    """One line a group. What was pushed for it is the sum of its columns."""
+    groups = [group for stats in found for group in stats.groups.values()]
+    seldom = [name for name in SELDOM if any(getattr(group, name) for group in groups)]
+    headers = (*HEADERS, *map(str.upper, seldom), "OLDEST")
+    rows: list[tuple[object, ...]] = []
+    for stats in found:
+        live = sum(count for state, count in stats.pipes.items() if state != "retired")
+        for name, g in stats.groups.items():
+            counts = (g.waiting, g.pending, g.committed, g.dead, *(getattr(g, n) for n in seldom))
+            rows.append((stats.name, g.pushed, live, name, *counts, output.age(g.oldest_age)))
+        if not stats.groups:
+            none = [None] * (len(headers) - 3)
+            rows.append((stats.name, stats.pushed, live, *none))
+    return output.table_lines(headers, rows)

@@ -1,0 +1,1 @@
+"""Commands about queues, groups and messages."""

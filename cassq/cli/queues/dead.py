@@ -1,0 +1,370 @@
+"""`cassq dead`: look at dead letters, merge them back, throw them away, export and import them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from cassq.cli.queues.push import header
+from cassq.cli.stopping import Stop
+from cassq.cli.ui import output
+from cassq.cli.verb import (
+    Invocation,
+    Verb,
+    complete_queue,
+    options,
+    queue_argument,
+    seconds,
+    sure_to,
+)
+from cassq.dead_letters.errands import Outcome, Watch
+from cassq.dead_letters.letters import Letter
+from cassq.dead_letters.queue import DeadLetterQueue
+from cassq.errors import CassqError, QueueNotFoundError
+from cassq.model.queues import OWN, is_dead_letter_name, origin_of
+from cassq.plurals import counted
+
+LINES_AT_ONCE = 256
+
+
+def _rate(value: str) -> float:
+    """A number of messages a second: 100, or 100/s."""
+    try:
+        return float(value.removesuffix("/s"))
+    except ValueError as exc:
+        raise click.BadParameter(f"{value!r} is no rate: write 100, or 100/s") from exc
+
+
+_GROUP = click.option(
+    "--group", default="default", show_default=True, help="The group whose dead letters."
+)
+_FILTERS = [
+    click.option(
+        "--reason",
+        help="Only those that died of it (delivery_limit, rejected, maxlen), or whose last failure"
+        " it was (rejected, expired).",
+    ),
+    click.option(
+        "--older-than", type=seconds, metavar="SECONDS", help="Only those that died so long ago."
+    ),
+    click.option(
+        "--newer-than", type=seconds, metavar="SECONDS", help="Only those that died since."
+    ),
+    click.option(
+        "--header",
+        "headers",
+        type=header,
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Only those with this header; all of them if given several times.",
+    ),
+    click.option("--text", help="Only those with this text in the payload, or in their error."),
+    click.option(
+        "--id", "ids", multiple=True, metavar="ID", help="Only this one; may be given often."
+    ),
+]
+_PACE = [
+    click.option(
+        "--limit", type=click.IntRange(1), metavar="COUNT", help="At most so many letters."
+    ),
+    click.option("--rate", type=_rate, metavar="COUNT/s", help="At most so many a second."),
+    click.option("--dry-run", is_flag=True, help="Count the letters, and do nothing."),
+]
+
+
+def _where(settings: dict[str, Any]) -> dict[str, Any]:
+    """The filter that was given, without what was not."""
+    where = {**settings, "headers": dict(settings["headers"])}
+    return {name: value for name, value in where.items() if value not in (None, {}, ())}
+
+
+@click.group()
+def dead() -> None:
+    """List, look at, merge, purge, export and import dead letters."""
+
+
+@dead.command("list", cls=Verb, examples=["cassq dead list", "cassq dead list mail --json"])
+@click.argument("prefix", default="", metavar="[QUEUE]", shell_complete=complete_queue)
+@click.pass_obj
+def list_(call: Invocation, prefix: str) -> None:
+    """List the groups that have dead letters, or those of one QUEUE."""
+    found: list[dict[str, Any]] = []
+    with call.connect() as client:
+        if prefix:
+            client.queue(prefix)  # a wrong name is an error
+        for queue in client.queues(f"{prefix}{OWN}" if prefix else ""):
+            if not is_dead_letter_name(queue.name):
+                continue
+            name, group = origin_of(queue.name)
+            try:
+                stats = queue.stats().groups.get("default")
+            except QueueNotFoundError:
+                continue  # deleted since they were listed
+            left = (stats.waiting, stats.pending) if stats else (0, 0)
+            found.append(
+                {
+                    "queue": name,
+                    "group": group,
+                    "letters": sum(left),
+                    "pending": left[1],
+                    "oldest_age": stats.oldest_age if stats else None,
+                    "name": queue.name,
+                }
+            )
+    if call.as_json:
+        output.document(found)
+        return
+    output.table(
+        ("QUEUE", "GROUP", "LETTERS", "IN HAND", "OLDEST"),
+        [
+            (f["queue"], f["group"], f["letters"], f["pending"], output.age(f["oldest_age"]))
+            for f in found
+        ],
+    )
+
+
+@dead.command(
+    "peek",
+    cls=Verb,
+    examples=[
+        "cassq dead peek mail",
+        "cassq dead peek mail --group billing --reason rejected --limit 100",
+        "cassq dead peek mail --text 'no such customer' --older-than 1h --json",
+    ],
+)
+@queue_argument("queue")
+@options(_GROUP, *_FILTERS)
+@click.option(
+    "--limit", type=click.IntRange(1), default=10, show_default=True, help="Show at most so many."
+)
+@click.pass_obj
+def peek(call: Invocation, /, queue: str, group: str, limit: int, **settings: Any) -> None:
+    """Show dead letters and what they died of, with no effect on them."""
+    with call.connect() as client:
+        found = client.queue(queue).dead_letters(group).peek(limit, **_where(settings))
+    if call.as_json:
+        for letter in found:
+            output.say(letter.to_json())
+        return
+    output.table(("ID", "DIED", "REASON", "ERROR", "TRIES", "PAYLOAD"), map(_row, found))
+
+
+def _row(letter: Letter) -> tuple[object, ...]:
+    return (
+        letter.id,
+        output.moment(letter.died_at),
+        letter.death.get("reason"),
+        output.preview(str(letter.death.get("error", "")).encode()) or None,
+        letter.death.get("deliveries"),
+        output.preview(letter.payload),
+    )
+
+
+@dead.command(
+    "merge",
+    cls=Verb,
+    examples=[
+        "cassq dead merge mail",
+        "cassq dead merge mail --header kind=invoice --rate 100/s",
+        "cassq dead merge mail --group billing --older-than 1d --dry-run",
+    ],
+)
+@queue_argument("queue")
+@options(_GROUP, *_FILTERS, *_PACE)
+@click.pass_context
+def merge(
+    ctx: click.Context,
+    /,
+    queue: str,
+    group: str,
+    limit: int | None,
+    rate: float | None,
+    dry_run: bool,
+    **settings: Any,
+) -> None:
+    """Bring dead letters back to the group that they died in, and only to it.
+
+    They keep their ids and death records, and their attempts are counted from the beginning. Those
+    in the hands of a consumer of the dead letters are left. Ctrl-C, or a crash, loses and doubles
+    nothing: run it again, and it goes on with what is left.
+    """
+    call = ctx.ensure_object(Invocation)
+    with Stop() as stop, call.connect() as client:
+        letters = client.queue(queue).dead_letters(group)
+        with _watching(stop, "merged") as watch:
+            outcome = letters.merge(
+                limit=limit, rate=rate, dry_run=dry_run, watch=watch, **_where(settings)
+            )
+    _conclude(ctx, call, letters, "merged", outcome, stop)
+
+
+@dead.command(
+    "purge",
+    cls=Verb,
+    examples=[
+        "cassq dead purge mail --older-than 30d",
+        "cassq dead purge mail --reason rejected --dry-run",
+        "cassq dead purge mail --group billing --yes",
+    ],
+)
+@queue_argument("queue")
+@options(_GROUP, *_FILTERS, *_PACE)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.pass_context
+def purge(
+    ctx: click.Context,
+    /,
+    queue: str,
+    group: str,
+    limit: int | None,
+    rate: float | None,
+    dry_run: bool,
+    yes: bool,
+    **settings: Any,
+) -> None:
+    """Throw dead letters away, for ever: all of them, or those that a filter names.
+
+    Asks first, and tells how many they are; without a terminal --yes is needed.
+    """
+    call = ctx.ensure_object(Invocation)
+    where = _where(settings)
+    with Stop() as stop, call.connect() as client:
+        letters = client.queue(queue).dead_letters(group)
+        if not dry_run and not yes:
+            count = letters.purge(limit=limit, dry_run=True, **where).messages
+            question = f"Throw {_so_many(count, where)} of {queue}, group {group}, away?"
+            if not sure_to(question, yes=yes, as_json=call.as_json, doing="purging"):
+                output.note("nothing was thrown away")
+                ctx.exit(1)
+        with _watching(stop, "purged") as watch:
+            outcome = letters.purge(
+                everything=not where,
+                limit=limit,
+                rate=rate,
+                dry_run=dry_run,
+                watch=watch,
+                **where,
+            )
+    _conclude(ctx, call, letters, "purged", outcome, stop)
+
+
+def _so_many(count: int, where: dict[str, Any]) -> str:
+    kind = "that the filter names" if where else "- all there are -"
+    return f"{_letters(count)} {kind}"
+
+
+def _letters(count: int) -> str:
+    return counted(count, "dead letter")
+
+
+@contextmanager
+def _watching(stop: Stop, done: str) -> Iterator[Watch]:
+    """Ends the work on a signal; on a terminal, a line tells how far it is."""
+    with output.passing_line() as show:
+
+        def look(outcome: Outcome) -> bool:
+            show(lambda _: f"{done} {_letters(outcome.messages)}")
+            return stop.wanted
+
+        yield look
+
+
+def _conclude(
+    ctx: click.Context,
+    call: Invocation,
+    letters: DeadLetterQueue,
+    done: str,
+    outcome: Outcome,
+    stop: Stop,
+) -> None:
+    if call.as_json:
+        told = outcome.as_dict()
+        output.document({"letters": letters.name, done: told.pop("messages"), **told})
+    else:
+        would = "would be " if outcome.dry_run else ""
+        whole = f", {counted(outcome.pipes, 'pipe')} whole" if outcome.pipes else ""
+        output.say(f"{_letters(outcome.messages)} {would}{done}{whole}")
+        if outcome.held:
+            output.note(f"{_letters(outcome.held)} left: they are in somebody's hands")
+        for pipe_id, why in outcome.broken.items():
+            output.note(f"pipe {pipe_id} is left: {why}")
+    if stop.wanted:
+        ctx.exit(stop.exit_code)
+    if outcome.broken:
+        ctx.exit(1)
+
+
+@dead.command(
+    "export",
+    cls=Verb,
+    examples=[
+        "cassq dead export mail > letters.jsonl",
+        "cassq dead export mail --reason rejected | jq .death.error",
+    ],
+)
+@queue_argument("queue")
+@options(_GROUP, *_FILTERS)
+@click.pass_context
+def export(ctx: click.Context, /, queue: str, group: str, **settings: Any) -> None:
+    """Write dead letters as JSON, one a line, with no effect on them.
+
+    `cassq dead import` takes them back.
+    """
+    call = ctx.ensure_object(Invocation)
+    broken: dict[str, CassqError] = {}
+    lines: list[bytes] = []
+    with Stop() as stop, call.connect() as client:
+        sink = output.Sink(stop)
+        letters = client.queue(queue).dead_letters(group)
+        for letter in letters.export(broken=broken, **_where(settings)):
+            lines.append(letter.to_json().encode() + b"\n")
+            if len(lines) >= LINES_AT_ONCE:
+                sink.write(b"".join(lines))
+                lines.clear()
+            if stop.wanted:
+                break
+        sink.write(b"".join(lines))
+        sink.flush()
+    for pipe_id, exc in broken.items():
+        output.note(f"pipe {pipe_id} is left out: {exc}")
+    if stop.wanted:
+        ctx.exit(stop.exit_code)
+    if broken:
+        ctx.exit(1)
+
+
+@dead.command(
+    "import",
+    cls=Verb,
+    examples=[
+        "cassq dead import mail letters.jsonl",
+        "cassq dead import mail letters.jsonl --to-queue",
+    ],
+)
+@queue_argument("queue")
+@click.argument(
+    "file",
+    default="-",
+    type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
+)
+@_GROUP
+@click.option("--to-queue", is_flag=True, help="To the group itself, not to its dead letters.")
+@click.pass_obj
+def import_(call: Invocation, queue: str, file: str, group: str, to_queue: bool) -> None:
+    """Push letters of a FILE that `cassq dead export` wrote, with their ids.
+
+    Without a FILE, or for `-`, standard input is read. A letter that is there already, by its id,
+    is skipped: an import that failed may be repeated. If any line is wrong nothing is imported.
+    """
+    with call.connect() as client, click.open_file(file, "rb") as lines:
+        letters = client.queue(queue).dead_letters(group)
+        done = letters.import_(lines, to_queue=to_queue)
+    if call.as_json:
+        output.document({"imported": done.messages, "skipped": done.skipped})
+        return
+    output.say(f"imported {_letters(done.messages)}")
+    if done.skipped:
+        output.note(f"{_letters(done.skipped)} skipped: they are there already")

@@ -1,0 +1,34 @@
+"""`cassq explain`: where a message is for every group, and what happens to it next."""
+
+from __future__ import annotations
+
+import click
+
+from cassq.cli.ui import output
+from cassq.cli.verb import Invocation, Verb
+
+
+@click.command(
+    cls=Verb,
+    short_help="Tell where a message is, and what happens to it next.",
+    examples=[
+        "cassq explain 0197f3a2b4c1d2e3f4a5b6c7:42",
+        "cassq explain 0197f3a2b4c1d2e3f4a5b6c7:42 --json",
+    ],
+)
+@click.argument("message_id", metavar="MESSAGE_ID")
+@click.pass_obj
+def explain(call: Invocation, message_id: str) -> None:
+    """Tell where a message is for every consumer group: who holds it and until when, what happened
+    to it before, what will happen next and when.
+
+    MESSAGE_ID is what a push returned, and what `cassq pop --json` and `cassq peek` show. It stays
+    the same when a message becomes a dead letter and when it is merged back. Nothing happens to the
+    message.
+    """
+    with call.connect() as client:
+        explanation = client.explain(message_id)
+    if call.as_json:
+        output.document(explanation.as_dict())
+    else:
+        output.say(*map(output.printable, explanation.sentences()))

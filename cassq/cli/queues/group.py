@@ -1,0 +1,159 @@
+"""`cassq group`: make, list, change and delete the consumer groups of a queue."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, get_args
+
+import click
+
+from cassq.cli.queues.policies import INHERIT, given, given_at_least_one, group_options
+from cassq.cli.ui import output
+from cassq.cli.verb import Invocation, Verb, queue_argument, sure_to
+from cassq.client.queue import Group
+from cassq.errors import GroupNotFoundError
+from cassq.settings import Start
+
+STARTS: tuple[Start, ...] = get_args(Start)
+
+
+def start_of(value: str) -> Start | datetime:
+    """Where a group starts: beginning, now, or a time."""
+    for word in STARTS:
+        if value == word:
+            return word
+    try:
+        start = datetime.fromisoformat(value)
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is neither 'beginning' nor 'now' nor a time like 2026-01-31T12:00:00Z"
+        ) from None
+    if start.tzinfo is None:
+        raise click.BadParameter(
+            f"{value!r} has no time zone: add Z for UTC, or an offset like +02:00"
+        )
+    return start
+
+
+@click.group()
+def group() -> None:
+    """Make, list, change and delete consumer groups.
+
+    Every group sees every message of its queue; the poppers of one group share them.
+    """
+
+
+@group.command(
+    "create",
+    cls=Verb,
+    examples=[
+        "cassq group create mail archive",
+        "cassq group create mail alerts --start now --max-deliveries 3",
+        "cassq group create mail today --start 2026-01-31T00:00:00+01:00",
+    ],
+)
+@queue_argument("queue")
+@click.argument("name")
+@click.option(
+    "--start",
+    type=start_of,
+    default="beginning",
+    show_default=True,
+    metavar="beginning|now|TIME",
+    help="The first message the group gets: the oldest not yet retired, the next to be pushed, or"
+    " the first pushed at a time or later, which is in ISO form with its time zone.",
+)
+@group_options(defaults=True)
+@click.pass_obj
+def create(
+    call: Invocation, /, queue: str, name: str, start: Start | datetime, **settings: Any
+) -> None:
+    """Make a consumer group of a queue.
+
+    If the group exists with the same settings nothing happens; with other settings the command
+    fails and names the differences.
+    """
+    with call.connect() as client:
+        made = client.queue(queue).create_group(name, start=start, **given(settings))
+    _show(call, [made], queue)
+
+
+@group.command("list", cls=Verb, examples=["cassq group list mail"])
+@queue_argument("queue")
+@click.pass_obj
+def list_(call: Invocation, queue: str) -> None:
+    """List the groups of a queue, with their settings."""
+    with call.connect() as client:
+        found = client.queue(queue).groups()
+    if call.as_json:
+        output.document([group.as_dict() for group in found])
+    else:
+        _show(call, found, queue)
+
+
+@group.command(
+    "update",
+    cls=Verb,
+    examples=[
+        "cassq group update mail archive --claim-timeout 10m",
+        "cassq group update mail archive --claim-timeout queue",
+    ],
+)
+@queue_argument("queue")
+@click.argument("name")
+@group_options(leave_out=("exclusive",), defaults=False)
+@click.pass_obj
+def update(call: Invocation, /, queue: str, name: str, **settings: Any) -> None:
+    """Change settings of a group; those not named stay.
+
+    Running poppers take them up within a second.
+    """
+    changes = given_at_least_one(settings)
+    with call.connect() as client:
+        changed = client.queue(queue).update_group(name, **changes)
+    _show(call, [changed], queue)
+
+
+@group.command("delete", cls=Verb, examples=["cassq group delete mail archive --yes"])
+@queue_argument("queue")
+@click.argument("name")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.pass_context
+def delete(ctx: click.Context, queue: str, name: str, yes: bool) -> None:
+    """Delete a group; what it has not committed it never gets.
+
+    Its dead letters stay, as a queue of their own. Asks first; without a terminal --yes is needed.
+    """
+    call = ctx.ensure_object(Invocation)
+    with call.connect() as client:
+        found = client.queue(queue)
+        stats = found.stats().groups.get(name)
+        if stats is None:
+            raise GroupNotFoundError(f"queue {queue!r} has no group {name!r}")
+        left = output.messages(stats.waiting + stats.pending)
+        question = f"Delete group {name} of {queue}, with {left} not committed?"
+        if not sure_to(question, yes=yes, as_json=call.as_json):
+            output.note("nothing was deleted")
+            ctx.exit(1)
+        found.delete_group(name)
+    if call.as_json:
+        output.document({"queue": queue, "deleted": name})
+    else:
+        output.say(f"deleted group {name} of {queue}")
+
+
+def _show(call: Invocation, groups: list[Group], queue: str) -> None:
+    if call.as_json:
+        output.document(groups[0].as_dict())
+        return
+    rows = [
+        (
+            queue,
+            group.name,
+            group.policy.exclusive,
+            INHERIT if group.policy.claim_timeout is None else f"{group.policy.claim_timeout:g} s",
+            INHERIT if group.policy.max_deliveries is None else str(group.policy.max_deliveries),
+        )
+        for group in groups
+    ]
+    output.table(("QUEUE", "GROUP", "EXCLUSIVE", "CLAIM TIMEOUT", "MAX DELIVERIES"), rows)

@@ -1,0 +1,188 @@
+"""Policies as options: every setting of a queue or a group, with its help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_type_hints
+
+import click
+
+from cassq.cli.verb import seconds
+from cassq.errors import UsageError
+from cassq.model.queues import COMPRESSIONS, CONSISTENCIES, OVERFLOWS, GroupPolicy, QueuePolicy
+
+F = TypeVar("F", bound=Callable[..., Any])
+Kind = type[QueuePolicy] | type[GroupPolicy]
+
+AT_ONCE = "none"  # an empty schedule
+INHERIT = "queue"  # what a group's setting is set to for the queue's value to hold
+NO_LIMIT = "none"  # what a queue's setting is set to for there to be no limit
+_CLEARED = object()  # stands for None, as an option that was given
+
+
+def _count(value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a whole number") from None
+
+
+def _share(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a share: write a number from 0 to 1") from None
+
+
+def _times(value: str) -> tuple[float, ...]:
+    return () if value == AT_ONCE else tuple(seconds(part) for part in value.split(","))
+
+
+# How a setting of each type is read, and what it is called in the help.
+_CONVERT: dict[Any, tuple[Callable[[str], Any], str]] = {
+    float: (seconds, "SECONDS"),
+    int: (_count, "COUNT"),
+    str: (str, "TEXT"),
+    tuple[float, ...]: (_times, "SECONDS,..."),
+}
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "consistency": CONSISTENCIES,
+    "compression": COMPRESSIONS,
+    "overflow": OVERFLOWS,
+}
+
+# Numbers that are no seconds.
+SHARES = ("retry_jitter",)
+
+QUEUE_HELP = {
+    "consistency": "ap: many pipes side by side, order within each. cp: one order for all.",
+    "claim_timeout": "How long a popper may keep messages before they are delivered again.",
+    "max_deliveries": "Deliveries of a message to a group before it becomes a dead letter.",
+    "retry_schedule": "Delays before a failed message is delivered again, by its failures, as in"
+    " 10s,100s,1000s; the last one repeats. none: at once, behind what is waiting.",
+    "retry_jitter": "Lengthen each of these delays by up to this share of it, 0 to 1, at random.",
+    "sick_check": "While nothing of a group succeeds, slow redelivery down and make no dead"
+    " letters.",
+    "sick_hold": "How long sick_check keeps a message that fails, from its first failure on, in a"
+    " group of which nothing has ever succeeded.",
+    "max_pop_width": "How many pipes, oldest first, a popper takes from in turn; 1 is nearest to"
+    " first in, first out.",
+    "min_open_pipes": "How many pipes of an ap queue are open side by side at least, while somebody"
+    " pushes.",
+    "max_open_pipes": "How many pipes are open side by side at most, as throughput asks for.",
+    "max_claim_messages": "The most messages a popper claims at once.",
+    "max_pushes_per_pipe": "A pusher goes on to its next pipe after so many messages in one.",
+    "max_push_time_of_pipe": "A pusher goes on to its next pipe when one is so old.",
+    "max_bytes_per_pipe": "A pusher goes on to its next pipe after so many bytes in one.",
+    "lease": "A pusher that shows no sign of life for so long may be sealed by others.",
+    "idle_seal": "A pusher seals its pipe after so long without a push.",
+    "compression": "Compress messages; needs the extra cassq[compression].",
+    "message_ttl": "Do not deliver messages that are older, from their push or due time on.",
+    "retain_consumed": "Keep pipes for so long after they were consumed, for groups to come.",
+    "retain_unconsumed": "Remove messages that nobody has consumed for so long.",
+    "max_length": "How many messages may be not yet committed by the slowest group.",
+    "overflow": "In a full queue, refuse pushes, or move the oldest messages to the dead letters.",
+    "push_paused": "Refuse pushes; see also `cassq queue pause`.",
+    "pop_paused": "Let pops find nothing; see also `cassq queue pause`.",
+    "dedup_window": "For how long a push with the dedup id of an earlier one is that one.",
+    "owner": "Who is responsible: alerts are routed by it.",
+    "alert_no_consumer": "Alert when messages have waited so long and nobody has come for them.",
+    "alert_oldest_age": "Alert when the oldest message that is not committed is so old.",
+    "alert_dead_growth": "Alert when so many messages became dead letters within an hour.",
+    "alert_stalled": "Alert when there are consumers and messages, but for so long no commit.",
+}
+
+GROUP_HELP = {
+    "exclusive": "While one popper has messages of a pipe, no other gets any of it. Always so on"
+    " cp queues.",
+    "claim_timeout": "How long a popper may keep messages; `queue`: as the queue says.",
+    "max_deliveries": "Deliveries before a message becomes a dead letter; `queue`: as the queue"
+    " says.",
+    "retry_schedule": "Delays before a failed message is delivered again, as in 10s,100s,1000s.",
+    "retry_jitter": "Lengthen each of these delays by up to this share of it, 0 to 1, at random.",
+    "sick_check": "While nothing of the group succeeds, slow redelivery down and make no dead"
+    " letters.",
+    "sick_hold": "How long sick_check keeps a message that fails, if nothing of the group has ever"
+    " succeeded.",
+}
+
+
+def queue_options(*, leave_out: tuple[str, ...] = (), defaults: bool) -> Callable[[F], F]:
+    """An option for every setting of a queue."""
+    return _options(QueuePolicy, QUEUE_HELP, leave_out, defaults=defaults)
+
+
+def group_options(*, leave_out: tuple[str, ...] = (), defaults: bool) -> Callable[[F], F]:
+    """An option for every setting of a group."""
+    return _options(GroupPolicy, GROUP_HELP, leave_out, defaults=defaults)
+
+
+def given(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that the user named, with their values."""
+    named = {name: value for name, value in settings.items() if value is not None}
+    return {name: None if value is _CLEARED else value for name, value in named.items()}
+
+
+def given_at_least_one(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings to be changed; UsageError when there is none."""
+    changes = given(settings)
+    if not changes:
+        raise UsageError("nothing is to be changed", hint="name a setting; see --help")
+    return changes
+
+
+def _options(
+    kind: Kind, helps: dict[str, str], leave_out: tuple[str, ...], *, defaults: bool
+) -> Callable[[F], F]:
+    types = get_type_hints(kind)
+    absent = NO_LIMIT if kind is QueuePolicy else INHERIT
+
+    def decorate(function: F) -> F:
+        for field in reversed(fields(kind)):
+            if field.name not in leave_out:
+                text = helps.get(field.name, "")
+                if defaults:
+                    text += f"  [default: {_shown(field.default, absent)}]"
+                function = _option(field.name, types[field.name], text, absent)(function)
+        return function
+
+    return decorate
+
+
+def _option(name: str, kind: Any, text: str, absent: str) -> Callable[[F], F]:
+    flag = f"--{name.replace('_', '-')}"
+    choices = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    inherited = type(None) in choices
+    plain = next(t for t in choices if t is not type(None))
+    if plain is bool:
+        return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)
+    if name in CHOICES:
+        return click.option(flag, name, type=click.Choice(CHOICES[name]), help=text)
+    convert, metavar = _CONVERT[plain]
+    if name in SHARES:
+        convert, metavar = _share, "SHARE"
+    if inherited:
+        convert, metavar = _or_absent(convert, absent), f"{metavar}|{absent}"
+    return click.option(flag, name, type=convert, metavar=metavar, help=text)
+
+
+def _shown(default: Any, absent: str) -> str:
+    match default:
+        case None:
+            return absent
+        case bool():
+            return "yes" if default else "no"
+        case float():
+            return f"{default:g}"
+        case tuple():
+            return ",".join(f"{step:g}" for step in default) or AT_ONCE
+        case _:
+            return str(default)
+
+
+def _or_absent(convert: Callable[[str], Any], absent: str) -> Callable[[str], Any]:
+    """A value, or the word that stands for there being none."""
+    return lambda value: _CLEARED if value == absent else convert(value)

@@ -1,0 +1,249 @@
+"""`cassq pop`: messages to standard output, acked when they are out."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+import click
+
+from cassq.base.clock import Stopwatch
+from cassq.cli.stopping import Stop, Stopped
+from cassq.cli.ui import output
+from cassq.cli.verb import Invocation, Verb, queue_argument, seconds
+from cassq.errors import (
+    CassqError,
+    ClaimLostError,
+    CorruptionError,
+    QueuePausedError,
+    UsageError,
+)
+from cassq.extents.port import ExtentMissingError
+from cassq.message.messages import Messages
+from cassq.popper import Popper
+
+BATCH = 1_000
+# Ahead of the reader of a pipe is no more than this part of what it has taken so far: it may be
+# one that reads a few lines and goes.
+AHEAD_OF_READER = 10
+# As a shell tells of a process that a broken pipe has ended.
+BROKEN_PIPE = 128 + signal.SIGPIPE
+# A signal is noticed at the latest after so long.
+LOOK_SECONDS = 0.25
+
+
+@click.command(
+    cls=Verb,
+    short_help="Pop messages and write them to standard output.",
+    examples=[
+        "cassq pop mail",
+        "cassq pop mail --max 100 --wait 10s",
+        "cassq pop mail --all > mail.txt",
+        "cassq pop mail --no-ack --json",
+        "cassq pop hits --group archive --follow | gzip > hits.gz",
+    ],
+)
+@queue_argument("queue")
+@click.option(
+    "--group", default="default", show_default=True, help="The consumer group to pop for."
+)
+@click.option(
+    "--max",
+    "limit",
+    type=click.IntRange(min=1),
+    help="Pop at most so many messages.  [default: 1, and no limit with --all or --follow]",
+)
+@click.option("--all", "drain", is_flag=True, help="Pop until nothing is left.")
+@click.option(
+    "--wait",
+    type=seconds,
+    default="0",
+    show_default=True,
+    metavar="SECONDS",
+    help="Wait so long for the first message.",
+)
+@click.option("--follow", "-f", is_flag=True, help="Go on for ever, as messages come.")
+@click.option(
+    "--ack/--no-ack",
+    default=True,
+    show_default=True,
+    help="Ack the messages once they are written, or give them back at the end, as if they had"
+    " not been popped.",
+)
+@click.pass_context
+def pop(
+    ctx: click.Context,
+    queue: str,
+    group: str,
+    limit: int | None,
+    drain: bool,
+    wait: float,
+    follow: bool,
+    ack: bool,
+) -> None:
+    """Pop messages and write them to standard output, one a line.
+
+    A payload is written as it was pushed, byte by byte, and a newline after it; if payloads may
+    hold newlines, use --json. With --json each line is an object: id, attempts, pushed_at, headers,
+    key and payload; a payload that is no UTF-8 text is base64, under the name payload_base64.
+
+    Messages are acked after they are out: taken by the reader of the pipe, or on disk if standard
+    output is a file. If the reader goes away or the command is killed, those not acked are
+    delivered again. So nothing is lost, and a line may come twice.
+
+    Into a pipe messages are written one by one at first, and never many more at a time than a tenth
+    of what its reader has taken. So `cassq pop mail --all | head -2` acks two messages. When the
+    reader is gone the exit code is 141, and what it did not take is given back as if it had not
+    been popped. With --max the messages are written without waiting for the reader to take them.
+
+    The exit code is 0 also when there are no messages, and 75 when there were none as popping is
+    paused (see `cassq queue pause`).
+    """
+    if follow and drain:
+        raise UsageError(
+            "--all ends when nothing is left, and --follow never ends", hint="say one of them"
+        )
+    if follow and not ack:
+        raise UsageError("--follow cannot be used with --no-ack", hint="use --max, or cassq peek")
+    call = ctx.ensure_object(Invocation)
+    if limit is None and not (drain or follow):
+        limit = 1
+    with Stop() as stop, call.connect() as client:
+        found = client.queue(queue)
+        with found.popper(group) as popper:
+            sink = output.Sink(stop, piecemeal=limit is None)
+            popping = Popping(popper, stop, sink, ack=ack, as_json=call.as_json)
+            try:
+                popping.run(limit, wait=wait, follow=follow)
+            except BrokenPipeError:
+                popping.tell_given_back("the reader of the output is gone")
+                ctx.exit(BROKEN_PIPE)
+            finally:
+                sink.close()
+        if popping.ran_dry and found.policy.pop_paused:
+            raise QueuePausedError(
+                f"popping from queue {queue!r} is paused",
+                hint=f"try again later; `cassq queue resume {queue}` ends the pause",
+            )
+    if stop.wanted and not follow:
+        ctx.exit(stop.exit_code)
+    if popping.failed:
+        ctx.exit(1)
+
+
+class Popping:
+    """One run of the command. given_back: so many messages were popped and not acked.
+
+    failed: something could not be read or acked, and was told on standard error. ran_dry: it ended
+    as there was nothing more to pop.
+    """
+
+    def __init__(
+        self, popper: Popper, stop: Stop, sink: output.Sink, *, ack: bool, as_json: bool
+    ) -> None:
+        self.failed: bool = False
+        self.ran_dry: bool = False
+        self.given_back: int = 0
+        self._popper = popper
+        self._stop = stop
+        self._ack = ack
+        self._as_json = as_json
+        self._sink = sink
+        self._written = 0  # messages
+        self._held = Messages()
+
+    def run(self, limit: int | None, *, wait: float, follow: bool) -> None:
+        """Pop, write and ack until it is enough, or the command shall end."""
+        left = limit
+        try:
+            while left is None or left > 0:
+                most = self._at_once()
+                messages = self._pop(most if left is None else min(most, left), wait, follow)
+                if not messages:
+                    self.ran_dry = not self._stop.wanted
+                    break
+                self._deliver(messages)
+                left = None if left is None else left - len(messages)
+                wait = 0.0  # the time to wait is for the first
+        except Stopped:
+            self.tell_given_back("the reader of the output has stopped reading")
+        finally:
+            self._give_back(self._held)
+
+    def _pop(self, count: int, wait: float, follow: bool) -> Messages:
+        """The next messages; none when it has waited long enough, or shall end."""
+        watch = Stopwatch()
+        while not self._stop.wanted:
+            left = LOOK_SECONDS if follow else max(0.0, wait - watch.seconds())
+            try:
+                messages = self._popper.pop(count, wait=min(left, LOOK_SECONDS))
+            except (CorruptionError, ExtentMissingError) as exc:
+                # It is raised once for each such pipe; the others can be read.
+                self._tell(exc)
+                continue
+            if messages or left == 0:
+                return messages
+            self._sink.check()
+        return Messages()
+
+    def _at_once(self) -> int:
+        """How many messages may be popped and written together."""
+        if not self._sink.is_pipe:
+            return BATCH
+        return min(BATCH, max(1, self._written // AHEAD_OF_READER))
+
+    def _deliver(self, messages: Messages) -> None:
+        texts = output.message_texts(messages, as_json=self._as_json)
+        try:
+            self._sink.write(b"\n".join([*texts, b""]))
+            self._sink.flush()
+            self._sink.await_taken()
+        except (OSError, Stopped):
+            # Of others nobody knows whether they were read.
+            count = _whole(texts, self._sink.taken())
+            self._written += count
+            self._settle(messages[:count])
+            if count == len(messages):
+                return  # whether there is a reader matters to the next one, if there is any
+            self._give_back(messages[count:])
+            raise
+        self._written += len(messages)
+        self._settle(messages)
+
+    def _settle(self, messages: Messages) -> None:
+        if not self._ack:
+            self._held += messages
+        elif messages:
+            try:
+                self._popper.commit(messages)
+            except ClaimLostError as exc:
+                self._tell(exc)
+
+    def _give_back(self, messages: Messages) -> None:
+        if messages:
+            self.given_back += len(messages)
+            try:
+                self._popper.release(messages)
+            except ClaimLostError as exc:
+                self._tell(exc)
+
+    def tell_given_back(self, why: str) -> None:
+        """Say why messages that were popped, and perhaps written, will be delivered again."""
+        given = output.messages(self.given_back)
+        output.error(f"{why}; given back: {given}", as_json=self._as_json, kind="OutputClosed")
+
+    def _tell(self, exc: CassqError) -> None:
+        self.failed = True
+        kind = type(exc).__name__
+        output.error(exc.message, exc.hint, as_json=self._as_json, kind=kind, fields=exc.fields)
+
+
+def _whole(texts: Sequence[bytes], size: int) -> int:
+    """How many lines are whole in the first `size` bytes."""
+    count = 0
+    for text in texts:
+        size -= len(text) + 1
+        if size < 0:
+            break
+        count += 1
+    return count

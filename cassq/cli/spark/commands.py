@@ -1,0 +1,252 @@
+"""`cassq spark`: jobs on whole queues, run by Spark. What needs Spark is loaded when one begins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cassq.cli.spark.audit import audit
+from cassq.cli.spark.rollup import rollup
+from cassq.cli.spark.session import session_of, session_options
+from cassq.cli.ui import output
+from cassq.cli.verb import Invocation, Verb, queue_argument
+from cassq.plurals import counted
+
+if TYPE_CHECKING:
+    from cassq.spark.jobs.archive import Archived, Progress
+
+HEADERS = ("QUEUE", "PIPES", "MESSAGES", "ALREADY", "MISSED")
+
+
+@click.group()
+def spark() -> None:
+    """Run jobs on whole queues by Spark.
+
+    They need the extra `spark` and a JDK, 17 or later. Each may be run again: what is done is not
+    done twice.
+    """
+
+
+@spark.command(
+    "archive",
+    cls=Verb,
+    short_help="Write the messages of a queue's finished pipes to Parquet.",
+    examples=[
+        "cassq spark archive mail /var/lib/archive",
+        "cassq spark archive mail hdfs:///archive --master yarn --conf spark.executor.memory=4g",
+    ],
+)
+@queue_argument("queue")
+@click.argument("directory", metavar="DIR")
+@click.option(
+    "--messages-per-step",
+    type=click.IntRange(1),
+    default=5_000_000,
+    show_default=True,
+    metavar="COUNT",
+    help="Write about so many messages in one go; a run that is killed loses the go it is at.",
+)
+@session_options
+@click.pass_context
+def archive(
+    ctx: click.Context,
+    queue: str,
+    directory: str,
+    messages_per_step: int,
+    master: str | None,
+    settings: dict[str, str],
+) -> None:
+    """Write the messages of all sealed or consumed pipes of QUEUE to Parquet files under DIR.
+
+    DIR is a path or URL that Spark can write to. A pipe that is there wholly is not written again;
+    one that a killed run left half is written anew. Pipes that somebody still pushes to are left
+    for the next run. The queue stays as it is.
+
+    Messages that every group has committed are stored for as long as `retain_consumed` of the queue
+    says. The exit code is 1 if a pipe was removed while it was read.
+    """
+    call = ctx.ensure_object(Invocation)
+    with call.connect() as client:  # what is wrong with the call is told before Spark is begun
+        client.queue(queue)
+    with session_of("archive", master, settings) as session, output.passing_line() as show:
+        from cassq.spark.jobs.archive import archive as run
+
+        def progress(told: Progress) -> None:
+            show(lambda _: progress_line(told))
+
+        done = run(
+            session,
+            client.url,
+            queue,
+            directory,
+            messages_per_step=messages_per_step,
+            progress=progress,
+        )
+    _show(call, done)
+    if done.missed:
+        ctx.exit(1)
+
+
+def progress_line(told: Progress) -> str:
+    """How far an archive is."""
+    return (
+        f"{told.pipes:,} of {told.pipes_in_all:,} pipes,"
+        f" {told.messages:,} of {output.messages(told.messages_in_all)}"
+    )
+
+
+def _show(call: Invocation, done: Archived) -> None:
+    if call.as_json:
+        output.document(done.as_dict())
+    else:
+        row = (done.queue, done.pipes, done.messages, done.already, len(done.missed))
+        output.table(HEADERS, [row])
+    for pipe_id in done.missed:
+        output.note(f"note: pipe {pipe_id} was removed while it was read, and is not archived")
+    if done.missed:
+        output.error(
+            f"{counted(len(done.missed), 'pipe')} of queue {done.queue!r} could not be archived",
+            "set retain_consumed on the queue, to longer than the time between two runs",
+            as_json=call.as_json,
+        )
+
+
+@spark.command(
+    "replay",
+    cls=Verb,
+    short_help="Push what was archived, or is still stored, to a queue again.",
+    examples=[
+        "cassq spark replay mail --write-id may-1 --since 2026-05-01 --until 2026-05-02",
+        "cassq spark replay mail --archive out --write-id eu --where \"headers['at'] = 'eu'\"",
+        "cassq spark replay mail --write-id slow --until 2026-05-02 --rate 500",
+    ],
+)
+@queue_argument("queue")
+@click.option("--write-id", required=True, metavar="ID", help="The replay is done once under it.")
+@click.option(
+    "--from", "source", metavar="QUEUE", help="Replay this queue's messages, not QUEUE's."
+)
+@click.option("--archive", metavar="DIR", help="Read what `cassq spark archive` wrote to DIR.")
+@click.option("--since", metavar="TIME", help="Only what was pushed from this time on (UTC).")
+@click.option("--until", metavar="TIME", help="Only what was pushed before this time (UTC).")
+@click.option("--where", metavar="SQL", help="Only messages for which this is true.")
+@click.option(
+    "--rate", type=float, metavar="NUMBER", help="Messages a second, on average; needs --until."
+)
+@session_options
+@click.pass_obj
+def replay(
+    call: Invocation,
+    queue: str,
+    write_id: str,
+    source: str | None,
+    archive: str | None,
+    since: str | None,
+    until: str | None,
+    where: str | None,
+    rate: float | None,
+    master: str | None,
+    settings: dict[str, str],
+) -> None:
+    """Push messages of QUEUE's finished pipes to it again, or of another queue's, or of an archive.
+
+    The SQL of --where is on the columns of a batch read, such as `cast(payload as string)`,
+    `headers['x']`, `pushed_at`. Messages get new ids; payload, headers and key stay.
+
+    Run again under the same --write-id it publishes nothing twice. Without --rate all is published
+    at once; with it, in writes of up to 10,000 messages.
+    """
+    with call.connect() as client:
+        client.queue(queue)
+    with session_of("replay", master, settings) as session, output.passing_line() as show:
+        from cassq.spark.jobs import replay as job
+
+        def progress(told: job.Progress) -> None:
+            messages = output.messages(told.messages)
+            show(lambda _: f"{told.writes:,} of {told.writes_in_all:,} writes, {messages}")
+
+        done = job.replay(
+            session,
+            client.url,
+            queue,
+            write_id,
+            source=source,
+            archive=archive,
+            choice=job.Choice(since, until, where),
+            rate=rate,
+            progress=progress,
+        )
+    if call.as_json:
+        output.document(done.as_dict())
+    else:
+        row = (done.queue, done.messages, done.writes, done.already)
+        output.table(("QUEUE", "MESSAGES", "WRITES", "ALREADY"), [row])
+
+
+@spark.command(
+    "dead-letters",
+    cls=Verb,
+    short_help="Show what dead letters died of, or merge those that SQL names.",
+    examples=[
+        "cassq spark dead-letters mail",
+        "cassq spark dead-letters mail --where \"error like '%timed out%'\" --merge",
+    ],
+)
+@queue_argument("queue")
+@click.option("--group", default="default", show_default=True, help="Whose dead letters.")
+@click.option("--where", default="", metavar="SQL", help="Only letters for which this is true.")
+@click.option(
+    "--top", type=click.IntRange(1), default=10, show_default=True, help="So many of each kind."
+)
+@click.option("--merge", is_flag=True, help="Bring the letters that --where names back.")
+@session_options
+@click.pass_context
+def dead_letters(
+    ctx: click.Context,
+    queue: str,
+    group: str,
+    where: str,
+    top: int,
+    merge: bool,
+    master: str | None,
+    settings: dict[str, str],
+) -> None:
+    """Count the reasons, errors, consumers and producers of QUEUE's dead letters, or merge some.
+
+    A producer is the pipe that its pusher filled. The SQL of --where is on the columns of a batch
+    read, and on reason, failure, error, consumer, deliveries, died_at and producer.
+
+    With --merge the letters for which it is true come back to their group, as by `cassq dead
+    merge`, at most 1,000,000 at once; what somebody has in hand is left.
+    """
+    call = ctx.ensure_object(Invocation)
+    if merge and not where:
+        raise click.UsageError("--merge needs --where; `cassq dead merge` merges all")
+    with call.connect() as client:
+        client.queue(queue)
+    with session_of("dead-letters", master, settings) as session:
+        from cassq.spark.jobs import dead_letters as job
+
+        if merge:
+            outcome = job.merge(session, client.url, queue, group, where=where)
+            told: dict[str, Any] = {"queue": queue, "group": group, **outcome.as_dict()}
+            headers: tuple[str, ...] = ("QUEUE", "GROUP", "MERGED", "IN HAND", "BROKEN PIPES")
+            rows: list[tuple[object, ...]] = [
+                (queue, group, outcome.messages, outcome.held, len(outcome.broken))
+            ]
+        else:
+            found = job.analyse(session, client.url, queue, group, where=where, top=top)
+            outcome, told = None, found.as_dict()
+            headers = ("WHAT", "VALUE", "LETTERS")
+            rows = [(each.what, each.value, each.letters) for each in found.top]
+    if call.as_json:
+        output.document(told)
+    else:
+        output.table(headers, rows)
+    if outcome is not None and outcome.broken:
+        ctx.exit(1)
+
+
+spark.add_command(audit)
+spark.add_command(rollup)

@@ -1,0 +1,52 @@
+"""Where, and how, Spark runs for the commands of `cassq spark`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from cassq.base import extras
+from cassq.cli.verb import F, options
+
+
+def _settings(
+    _ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
+) -> dict[str, str]:
+    for each in given:
+        if "=" not in each.lstrip("="):
+            raise click.BadParameter(f"{each!r} is not NAME=VALUE")
+    return dict(each.split("=", 1) for each in given)
+
+
+def session_options(command: F) -> F:
+    """Where, and how, Spark runs."""
+    return options(
+        click.option(
+            "--master",
+            metavar="URL",
+            help="Where Spark runs: local[2], spark://HOST:PORT, yarn; without it what Spark is"
+            " configured with, else local[*].",
+        ),
+        click.option(
+            "--conf",
+            "settings",
+            metavar="NAME=VALUE",
+            multiple=True,
+            callback=_settings,
+            help="A setting of Spark's, such as spark.driver.memory=4g; may be given often.",
+        ),
+    )(command)
+
+
+@contextmanager
+def session_of(name: str, master: str | None, settings: dict[str, str]) -> Iterator[Any]:
+    """The session of a job; what it needs is loaded now. Raises MissingExtraError."""
+    with extras.wanted("jobs of Spark need", "pyspark and pyarrow", "spark"):
+        import pyarrow  # noqa: F401
+
+        from cassq.spark.jobs.sessions import session
+    with session(f"cassq spark {name}", master, settings) as found:
+        yield found

@@ -1,0 +1,247 @@
+"""A Cassandra keyspace as the place of queues: its URL, and the ports put together.
+
+cassandra://USER:PASSWORD@HOST1,HOST2:9042/KEYSPACE?dc=...&consistency=...&locks=...&tls=...
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from urllib.parse import parse_qsl, unquote
+
+from cassq.base.clock import Clock
+from cassq.base.ids import Ids
+from cassq.base.requests import Requests
+from cassq.base.sharing import Sharing
+from cassq.base.tls import tls_of
+from cassq.cassandra.contact import SERIALS, Contact
+from cassq.cassandra.session import Cql
+from cassq.catalog.cassandra import CassandraCatalog, schema
+from cassq.catalog.cassandra.notes import Notes
+from cassq.client.embedded import Embedded
+from cassq.client.stores import CASSANDRA, SIDECAR, STORE_OPTIONS, agree_on_store, sidecars_of
+from cassq.doorbell import PollingDoorbell
+from cassq.errors import ConfigError
+from cassq.extents.cassandra import CassandraStore
+from cassq.extents.cassandra.writer import Sizes
+from cassq.extents.port import ExtentStore
+from cassq.lifecycle.ports import Life, Ports
+from cassq.locks.lease import LeaseLocker
+from cassq.locks.opening import open_locker
+from cassq.locks.port import Locker
+from cassq.locks.tokens import lease_tokens
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+PORT = 9042
+APART_MS = 5_000  # between a client's clock and the servers', of which it is warned
+OPTIONS = (
+    *("dc", "consistency", "serial", "locks", "spill", "tls", "ca", "cert", "key"),
+    *STORE_OPTIONS,
+)
+# Whether the keyspace has any extent itself.
+ANY_EXTENT = "SELECT pipe_id FROM extents LIMIT 1"
+# Two quorums have a replica in common: what one wrote the other reads.
+QUORUMS = ("local_quorum", "quorum")
+# How long a client that can spill tries a request.
+SPILL_PATIENCE_SECONDS = 3.0
+_EXAMPLE = "cassandra://host1,host2/keyspace"
+
+_HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:@/?#\s]+))(?::(?P<port>\d+))?")
+_CREDENTIALS = re.compile(r"//[^/@]*@")
+_KEYSPACE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
+
+
+def open_keyspace(
+    rest: str, options: Mapping[str, str], clock: Clock, requests: Requests | None = None
+) -> Embedded:
+    """The queues of a keyspace whose tables were made by `cassq schema apply`. rest, options: of
+    the URL, as in `contact_of`. requests: counts what becomes of them.
+
+    Raises ConfigError for a URL, credentials, a keyspace or data centre that cannot be right, and
+    BackendUnavailableError when no server answers. Cost: some fifteen requests.
+    """
+    contact = contact_of(rest, options)
+    sidecars = sidecars_of(options, CASSANDRA)
+    sizes = Sizes()
+    if "spill" in options:
+        sizes = sizes._replace(patience=SPILL_PATIENCE_SECONDS)
+    cql = Cql(contact, clock, keyspace=contact.keyspace, patience=sizes.patience, requests=requests)
+    try:
+        _compare_clocks(cql, clock)
+        catalog = CassandraCatalog(cql, clock)
+        _agree_on_quorums(cql)
+        place, ids = f"keyspace {contact.keyspace!r}", Ids()
+        agree_on_keyspace(cql, catalog, CASSANDRA if sidecars is None else SIDECAR, place)
+        if sidecars is None:
+            store: ExtentStore = CassandraStore(cql, clock, sizes)
+        else:
+            sidecars = sidecars._replace(patience=sizes.patience)
+            from cassq.extents.sidecar import open_sidecar_store
+
+            store = open_sidecar_store(catalog, clock, ids, sidecars, requests=cql.requests)
+        locker = _open_locker(options.get("locks", ""), cql, catalog, clock, ids)
+    except BaseException:
+        cql.close()
+        raise
+    ports = Ports(catalog, store, locker, clock, ids, Life(), Sharing(), cql.requests)
+    return Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: (cql.abandon(), store))
+
+
+def _compare_clocks(cql: Cql, clock: Clock) -> None:
+    """Warn of a wall clock that is wrong: queues do not go by it, but what people read does."""
+    ahead_ms = clock.wall_ms() - cql.time.now_ms()
+    if abs(ahead_ms) >= APART_MS:
+        logger.warning(
+            "the clock of this machine is %.0f seconds %s that of Cassandra at %s: queues go by"
+            " the servers' time, yet the times that messages show are of this clock; set it right",
+            abs(ahead_ms) / 1000,
+            "ahead of" if ahead_ms > 0 else "behind",
+            cql.contact.told,
+        )
+
+
+def _open_locker(url: str, cql: Cql, catalog: CassandraCatalog, clock: Clock, ids: Ids) -> Locker:
+    """The locker of a URL; leases in the catalog where there is none."""
+    shown = _CREDENTIALS.sub("//", url).partition("?")[0] or "leases"
+    hint = "give all of them the same locks= in the URL"
+    _check_agreed(cql, "locks", shown, hint)
+    if not url:
+        locker: Locker = LeaseLocker(catalog, ids.client)
+    else:
+        locker = open_locker(url, clock, next_token=lease_tokens(catalog, ids.client))
+    try:
+        _agree(cql, "locks", shown, hint)  # now that it is known to be right
+    except BaseException:
+        locker.close()
+        raise
+    return locker
+
+
+def quorums_of(contact: Contact, replicas: Mapping[str, int]) -> str:
+    """Which quorums a client uses: those of two clients meet if this is the same for both. Empty
+    where all do, since one data centre has all replicas. replicas: by data centre."""
+    if len(replicas) < 2:
+        return ""
+    levels = f"{contact.consistency}, {contact.serial}"
+    return f"{levels} of {contact.data_centre}" if "local" in levels else levels
+
+
+def agree_on_keyspace(cql: Cql, catalog: CassandraCatalog, store: str, place: str) -> None:
+    """`agree_on_store` for a keyspace."""
+    agree_on_store(catalog, store, CASSANDRA, place, lambda: bool(cql.read(ANY_EXTENT)))
+
+
+def _agree_on_quorums(cql: Cql) -> None:
+    used = quorums_of(cql.contact, schema.replicas_of(cql) or {})
+    if used:
+        hint = "in several data centres all of them need consistency=quorum&serial=serial"
+        _agree(cql, "quorums", used, hint)
+
+
+def _agree(cql: Cql, key: str, value: str, hint: str) -> None:
+    """Use what all clients of the keyspace use: the first has said it, in `meta`."""
+    _check_same(cql, key, Notes(cql).note(key, value), value, hint)
+
+
+def _check_agreed(cql: Cql, key: str, value: str, hint: str) -> None:
+    """ConfigError where all use another; nobody may have said yet."""
+    used = Notes(cql).find(key)
+    if used is not None:
+        _check_same(cql, key, used, value, hint)
+
+
+def _check_same(cql: Cql, key: str, used: str, value: str, hint: str) -> None:
+    if used != value:
+        raise ConfigError(
+            f"the {key} of the clients of keyspace {cql.contact.keyspace!r} are {used!r},"
+            f" not {value!r}",
+            hint=f"{hint}; to change it, stop them all, and delete the row {key!r} of table meta",
+        )
+
+
+def open_session(url: str | None, clock: Clock) -> Cql:
+    """A session with the cluster of a URL, whose keyspace need not be there.
+
+    Raises as `open_keyspace`, and ConfigError for a URL of anything else.
+    """
+    scheme, _, rest = (url or "").partition(":")
+    rest, _, query = rest.partition("?")
+    if scheme != "cassandra":
+        raise ConfigError(
+            "only a Cassandra keyspace has a schema to be looked after",
+            hint=f"name it with --url or CASSQ_URL: {_EXAMPLE}",
+        )
+    return Cql(contact_of(rest, dict(parse_qsl(query, keep_blank_values=True))), clock)
+
+
+def contact_of(rest: str, options: Mapping[str, str]) -> Contact:
+    """Where a URL leads: what stands between `cassandra:` and `?`, and its options.
+
+    Raises ConfigError, which never shows a password.
+    """
+    place, _, keyspace = rest.removeprefix("//").partition("/")
+    who, at, listed = place.rpartition("@")
+    user, colon, password = who.partition(":")
+    if not rest.startswith("//") or not listed:
+        raise ConfigError("the URL names no server", hint=f"write {_EXAMPLE}")
+    if at and not (user and colon and password):
+        raise ConfigError(
+            f"the URL of {listed} has no user with a password before the @",
+            hint="write cassandra://user:password@host/keyspace; %40 is an @ in a password",
+        )
+    unknown = sorted(set(options) - set(OPTIONS))
+    if unknown:
+        raise ConfigError(
+            f"the URL of {listed} has an unknown option {unknown[0]!r}",
+            hint=f"it may have {', '.join(OPTIONS)}",
+        )
+    if not _KEYSPACE.fullmatch(keyspace):
+        raise ConfigError(
+            f"the URL of {listed} names no keyspace, but {keyspace!r}",
+            hint=f"write {_EXAMPLE}; a keyspace has up to 48 letters, digits and _",
+        )
+    hosts, port = _hosts(listed)
+    return Contact(
+        hosts=hosts,
+        keyspace=keyspace,
+        port=port,
+        data_centre=options.get("dc", ""),
+        user=unquote(user),
+        password=unquote(password),
+        tls=tls_of(options),
+        consistency=_one_of(options, "consistency", QUORUMS),
+        serial=_one_of(options, "serial", tuple(SERIALS)),
+    )
+
+
+def _hosts(listed: str) -> tuple[tuple[str, ...], int]:
+    """The hosts, and the port that all of them have."""
+    hosts: list[str] = []
+    ports: set[int] = set()
+    for told in listed.split(","):
+        match = _HOST.fullmatch(told.strip())
+        if match is None or not 0 < int(match["port"] or PORT) < 65536:
+            raise ConfigError(f"{told!r} is no host", hint=f"write host or host:{PORT}")
+        hosts.append(match["six"] or match["name"])
+        if match["port"]:
+            ports.add(int(match["port"]))
+    if len(ports) > 1:
+        raise ConfigError(
+            f"{listed} has several ports", hint="all servers of a cluster listen at one port"
+        )
+    return tuple(hosts), ports.pop() if ports else PORT
+
+
+def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    """An option that has one of these values; the first if it is not given."""
+    value = options.get(name, allowed[0]).lower()
+    if value not in allowed:
+        raise ConfigError(
+            f"{name} is {' or '.join(allowed)}, not {options[name]!r}",
+            hint="with any other, what was acknowledged could be missed by who reads"
+            if name == "consistency"
+            else "",
+        )
+    return value

@@ -1,0 +1,155 @@
+"""Connecting: `connect(url)` picks the backends by the URL's scheme and puts them together."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+from cassq.base import extras
+from cassq.base.clock import Clock, SystemClock
+from cassq.client.client import Client
+from cassq.client.embedded import Embedded, directory_of, open_directory
+from cassq.client.late import LatePlace
+from cassq.client.spool import Spool
+from cassq.client.stores import CASSANDRA, FILES, STORE_OPTIONS, sidecars_of
+from cassq.errors import ConfigError, is_outage
+from cassq.settings import Durability
+
+DEFAULT_URL = "file:cassq-data"
+
+
+def connect(
+    url: str | None = None,
+    *,
+    durability: Durability | None = None,
+    spill: str | None = None,
+    create: bool = True,
+) -> Client:
+    """A client of the queues at `url`: `CASSQ_URL` when None, else `file:cassq-data`.
+
+    file:DIR and file:///DIR name a local directory, made when it is not there; any number of
+    threads and processes of one machine may use it at once.
+    durability: "disk" (the default) syncs to disk before anything is acknowledged; "os" leaves it
+    to the operating system: nothing is lost when a process dies, the last seconds may be when the
+    machine does. Also as `?durability=os` in the URL.
+    create: False makes a directory that is not there a ConfigError.
+
+    cassandra://HOST1,HOST2/KEYSPACE names a keyspace of a Cassandra cluster, whose tables
+    `cassq schema apply` makes. Before the hosts may stand USER:PASSWORD@, after the last :PORT.
+    Options: dc (the data centre of this client, needed where there are several), consistency
+    (local_quorum or quorum), serial (local_serial or serial), locks (the URL of ZooKeeper or
+    Hazelcast, the same for all clients; without it locks are leases in the keyspace), tls, ca, cert
+    and key (see `cassq.base.tls.tls_of`), and spill, also as an argument: a local directory that
+    takes pushes to ap queues while no quorum answers, and forwards them when it does.
+
+    store=sidecar, for either of them, has messages kept on storage sidecars instead of there. The
+    first client chooses the store of a directory or keyspace, for ever. Options: replicas (1 to
+    9, of each new pipe; 3), zone (this client's, whose sidecars it reads from first),
+    sidecar_token (that of `CASSQ_SIDECAR_TOKEN` without it), sidecar_tls, sidecar_ca,
+    sidecar_cert and sidecar_key (see `cassq.base.tls.tls_of`), repair_after (for how many seconds a
+    sidecar may be silent before what it had is copied elsewhere; 600) and repair_rate (how many
+    bytes a second are copied then; 64M).
+
+    Raises ConfigError for a URL, directory or keyspace that cannot be used, MissingExtraError
+    without the packages it needs, BackendUnavailableError when no server answers. Sidecars are
+    not looked for before a message is pushed or popped.
+    """
+    url = url or os.environ.get("CASSQ_URL") or DEFAULT_URL
+    if not isinstance(url, str):
+        raise ConfigError(f"a URL is a str, not {type(url).__name__}")
+    scheme, rest, options = _parts(url)
+    if durability is not None:
+        options["durability"] = durability
+    if spill is not None:
+        options["spill"] = spill
+    clock = SystemClock()
+    match scheme:
+        case "file":
+            embedded = _open_local(rest, options, clock, create=create)
+        case "cassandra":
+            return _open_cluster(url, rest, options, clock)
+        case _:
+            raise ConfigError(
+                "it is no URL of queues"
+                if "@" in url
+                else f"{url.partition('?')[0]!r} is not a URL of queues",
+                hint="write file:cassq-data, file:///var/lib/cassq or cassandra://host/keyspace",
+            )
+    return Client(url, embedded, clock)
+
+
+def _open_local(rest: str, options: dict[str, str], clock: Clock, *, create: bool) -> Embedded:
+    durability = options.pop("durability", "disk")
+    unknown = [name for name in options if name not in STORE_OPTIONS]
+    if unknown:
+        raise ConfigError(f"the URL has an unknown option {unknown[0]!r}")
+    sidecars = sidecars_of(options, FILES)
+    return open_directory(directory_of(rest), clock, durability, create=create, sidecars=sidecars)
+
+
+def _open_cluster(url: str, rest: str, options: dict[str, str], clock: Clock) -> Client:
+    if "durability" in options:
+        raise ConfigError(
+            "durability is not for Cassandra, whose servers decide",
+            hint="set their commitlog_sync: `cassq schema status` shows it",
+        )
+    with extras.wanted(*extras.CASSANDRA):
+        from cassq.client.cluster import contact_of, open_keyspace
+    contact = contact_of(rest, options)
+    sidecars_of(options, CASSANDRA)  # what cannot be right is told before a spool is made
+    spool = _open_spool(options, contact.keyspace, clock)
+    try:
+        embedded = open_keyspace(rest, options, clock)
+    except BaseException as exc:
+        if spool is None:
+            raise
+        if not is_outage(exc) or not spool.contents():
+            spool.close()
+            raise
+        late = LatePlace(partial(open_keyspace, rest, options, clock), clock, str(exc))
+        return Client(url, late.embedded, clock, spool, late.open)
+    return Client(url, embedded, clock, spool)
+
+
+def _parts(url: str) -> tuple[str, str, dict[str, str]]:
+    """The scheme of a URL, empty if it has none; what is behind it; and the options."""
+    scheme, colon, rest = url.partition(":")
+    rest, _, query = rest.partition("?")
+    return scheme if colon else "", rest, dict(parse_qsl(query, keep_blank_values=True))
+
+
+def _open_spool(options: dict[str, str], keyspace: str, clock: Clock) -> Spool | None:
+    """The spool of a URL; None if it names none."""
+    if "spill" not in options:
+        return None
+    if not options["spill"]:
+        raise ConfigError("spill names no directory", hint="write ?spill=/var/lib/cassq-spool")
+    return _spool_in(options["spill"], keyspace, clock, create=True)
+
+
+def _spool_in(place: str, keyspace: str, clock: Clock, *, create: bool) -> Spool:
+    """A spool has a directory for each keyspace."""
+    directory = Path(place).expanduser().absolute() / keyspace
+    embedded = open_directory(directory, clock, "disk", create=create)
+    return Spool(Client(f"file://{directory}", embedded, clock))
+
+
+def local_directory(url: str | None) -> Path | None:
+    """The directory that a URL names, as `connect` takes it; None for a URL of anything else."""
+    scheme, rest, _ = _parts(url or os.environ.get("CASSQ_URL") or DEFAULT_URL)
+    return directory_of(rest) if scheme == "file" else None
+
+
+def open_spool(url: str | None) -> Spool:
+    """The spool of a URL alone, to be looked at while no server answers.
+
+    Raises ConfigError for a URL without one.
+    """
+    scheme, rest, options = _parts(url or os.environ.get("CASSQ_URL") or DEFAULT_URL)
+    if scheme != "cassandra" or not options.get("spill"):
+        raise ConfigError(
+            "the URL names no spool", hint="write cassandra://HOST/KEYSPACE?spill=DIRECTORY"
+        )
+    return _spool_in(options["spill"], rest.rpartition("/")[2], SystemClock(), create=False)

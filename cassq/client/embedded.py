@@ -1,0 +1,386 @@
+"""The embedded backends: one local directory, opened, checked and recovered.
+
+DIR/catalog.sqlite    queues, groups, pipes, claims
+DIR/pipes/ID.pipe     a pipe's frames, unless they are on sidecars
+DIR/bells/            doorbells of waiting poppers
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from cassq.base.clock import Clock, Stopwatch
+from cassq.base.ids import Ids
+from cassq.base.os_errors import translated
+from cassq.base.requests import Requests
+from cassq.base.schema_files import latest_version
+from cassq.catalog.port import Catalog
+from cassq.catalog.sqlite import SqliteCatalog
+from cassq.catalog.sqlite.database import LOCK_WAIT_SECONDS, stored_version
+from cassq.client.stores import FILES, SIDECAR, agree_on_store
+from cassq.doorbell import Doorbell, FifoDoorbell
+from cassq.errors import BackendError, BackendTimeoutError, ConfigError, CorruptionError
+from cassq.extents.files.disk import Disk
+from cassq.extents.files.store import SUFFIX, FilesStore, check_durability
+from cassq.extents.port import ExtentMissingError, ExtentStore
+from cassq.lifecycle.ports import Life, Ports
+from cassq.locks.lease import LeaseLocker
+from cassq.message.frames import Place
+from cassq.model.queues import GroupPolicy, QueuePolicy
+from cassq.model.rows import GroupRow, PipeRow, PipeState, QueueRow
+
+if TYPE_CHECKING:
+    from cassq.extents.sidecar.settings import Settings
+
+_NAME_IT = "name it with --url or CASSQ_URL, or make it: `cassq queue create NAME`"
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+CATALOG, PIPES, BELLS = "catalog.sqlite", "pipes", "bells"
+_SQLITE_BESIDE = ("-wal", "-shm", "-journal")
+_OWN = {CATALOG, *(CATALOG + suffix for suffix in _SQLITE_BESIDE), PIPES, BELLS}
+_LOOK_SECONDS = 0.005
+_QUEUES_TOLD = 20
+# Shared memory and file locks do not reach over these.
+_NETWORK = {
+    "nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "glusterfs", "lustre", "afs", "9p",
+    "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.rclone", "beegfs", "gpfs",
+}  # fmt: skip
+
+
+class Embedded(NamedTuple):
+    """An opened place of queues.
+
+    doorbell: the bell of a queue, by its id. abandon: what a forked child keeps, untouched.
+    """
+
+    ports: Ports
+    doorbell: Callable[[str], Doorbell]
+    abandon: Callable[[], object]
+
+
+def open_directory(
+    directory: Path,
+    clock: Clock,
+    durability: str,
+    *,
+    create: bool = True,
+    sidecars: Settings | None = None,
+) -> Embedded:
+    """Open a directory, made if it is not there; heal what a crash left. Any number of processes
+    may do so at once. sidecars: how to use those, where they have the frames.
+
+    A directory of pipe files whose catalog is gone gets a new one, with a warning that says what is
+    delivered again. create: False refuses only one that has neither.
+
+    Raises ConfigError for a directory that is another program's, of a newer cassq, on a network
+    file system, or used with another store, and BackendUnavailableError for one that cannot be
+    written.
+    """
+    with ExitStack() as making:
+        return _open(directory, clock, durability, create, sidecars, making)
+
+
+def _open(
+    directory: Path,
+    clock: Clock,
+    durability: str,
+    create: bool,
+    sidecars: Settings | None,
+    making: ExitStack,
+) -> Embedded:
+    """making: ends when whoever else opens the directory may go on."""
+    check_durability(durability)
+    disk = Disk()
+    opening = f"opening {directory}"
+    with translated(opening):
+        check_file_system(directory, mounts())
+        check_contents(directory)
+        if not create and not os.path.lexists(directory / CATALOG) and not _has_files(directory):
+            raise ConfigError(
+                f"there is no queue directory at {directory}",
+                hint=_NAME_IT,
+            )
+        disk.make_directory(directory)
+        (directory / BELLS).mkdir(exist_ok=True)  # not durable: it holds nothing that lasts
+        catalog, lost = _open_catalog(directory, clock, making, durable=durability == "disk")
+    ids, requests = Ids(), None
+    try:
+        agree_on_directory(catalog, FILES if sidecars is None else SIDECAR, directory)
+        if sidecars is None:
+            with translated(opening):
+                disk.make_directory(directory / PIPES)
+            store: ExtentStore = FilesStore(
+                directory / PIPES, clock, durability=durability, disk=disk
+            )
+            found = adopt(catalog, store, ids)
+            if lost or found.messages:
+                logger.warning("%s", _told(directory, found, lost=lost))
+        else:
+            requests = Requests()
+            from cassq.extents.sidecar import open_sidecar_store
+
+            store = open_sidecar_store(catalog, clock, ids, sidecars, requests=requests)
+    except BaseException:
+        catalog.close()
+        raise
+    locker = LeaseLocker(catalog, ids.client)
+    return Embedded(
+        Ports(catalog, store, locker, clock, ids, Life(catalog.entered), requests=requests),
+        lambda queue_id: FifoDoorbell(directory / BELLS, queue_id, clock),
+        lambda: (catalog.abandon(), store),
+    )
+
+
+def _open_catalog(
+    directory: Path, clock: Clock, making: ExitStack, *, durable: bool
+) -> tuple[SqliteCatalog, bool]:
+    """The catalog of a directory, made if it is not there; and whether it was, though there are
+    pipe files: then it was lost. Until `making` ends, whoever opens the directory meanwhile waits:
+    a new catalog does not have the queues yet whose pipe files are there.
+
+    SQLite would take a log that a lost catalog has left for the new one's, and fill it with parts
+    of the old. So that is removed first, by one process at a time: to another the new one's log
+    might look like that.
+    """
+    path = directory / CATALOG
+    if _is_made(path):
+        with _locked(directory, clock, fcntl.LOCK_SH):
+            return SqliteCatalog(path, clock, durable=durable), False
+    making.enter_context(_locked(directory, clock, fcntl.LOCK_EX))
+    if _is_made(path):
+        return SqliteCatalog(path, clock, durable=durable), False
+    lost = _has_files(directory)
+    for suffix in _SQLITE_BESIDE:
+        left = path.with_name(CATALOG + suffix)
+        if left.exists():
+            left.unlink()
+            logger.warning("%s belonged to a catalog that is gone: removed", left)
+    return SqliteCatalog(path, clock, durable=durable), lost
+
+
+def _is_made(catalog: Path) -> bool:
+    """Whether there is a catalog: an empty file is one that is about to be made, or is lost."""
+    try:
+        return catalog.stat().st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _locked(directory: Path, clock: Clock, how: int) -> Iterator[None]:
+    """Hold the kernel's lock on a directory, exclusively or shared. Raises BackendTimeoutError when
+    another process does for long."""
+    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        waited = Stopwatch()
+        while True:
+            try:
+                fcntl.flock(fd, how | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as exc:
+                if waited.seconds() > LOCK_WAIT_SECONDS:
+                    told = f"another process has been making the catalog of {directory} for long"
+                    raise BackendTimeoutError(told) from exc
+            clock.sleep(_LOOK_SECONDS)
+        yield
+    finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)  # a process forked meanwhile has the descriptor as well
+        os.close(fd)
+
+
+def agree_on_directory(catalog: Catalog, store: str, directory: Path) -> None:
+    """`agree_on_store` for a directory."""
+    place = f"directory {directory}"
+    agree_on_store(catalog, store, FILES, place, lambda: _has_files(directory))
+
+
+def _has_files(directory: Path) -> bool:
+    """Whether any pipe is kept in a file."""
+    pipes = directory / PIPES
+    with translated(f"listing {pipes}"):
+        return any(pipes.glob(f"*{SUFFIX}"))
+
+
+def check_contents(directory: Path) -> None:
+    """ConfigError unless the directory is cassq's, empty or not there. Pipe files make it cassq's:
+    a person may have put a lost catalog's remains beside them."""
+    if not directory.exists():
+        return
+    if not directory.is_dir():
+        raise ConfigError(f"{directory} is a file", hint="give cassq a directory of its own")
+    names = {entry.name for entry in directory.iterdir() if not entry.name.startswith(".")}
+    if names and CATALOG not in names and not names <= _OWN and not _has_files(directory):
+        other = min(names - _OWN)
+        raise ConfigError(
+            f"{directory} is not a cassq directory: it holds {other!r}",
+            hint="give cassq a directory of its own",
+        )
+
+
+def check_file_system(directory: Path, mounted: dict[str, str]) -> None:
+    """ConfigError when the directory lies on a network file system.
+
+    mounted: mount point → type of file system.
+    """
+    path = directory.resolve()
+    for parent in (path, *path.parents):
+        kind = mounted.get(str(parent))
+        if kind is not None:
+            if kind in _NETWORK:
+                raise ConfigError(
+                    f"{directory} is on a network file system ({kind})",
+                    hint="an embedded queue needs a local disk: its processes share memory",
+                )
+            return
+
+
+def mounts() -> dict[str, str]:
+    """Mount point → type of file system, where the system tells."""
+    try:
+        lines = Path("/proc/self/mounts").read_text().splitlines()
+    except OSError:
+        return {}
+    fields = (line.split(" ") for line in lines)
+    return {f[1].replace("\\040", " "): f[2] for f in fields if len(f) > 2}
+
+
+class Adopted(NamedTuple):
+    """What was found without a row: queue → messages in pipes that have one now; and how many
+    pipes were left, as they are being written."""
+
+    messages: dict[str, int]
+    in_use: int
+
+
+def adopt(catalog: Catalog, store: ExtentStore, ids: Ids) -> Adopted:
+    """Give a row to every extent that has none, so that nothing durable is forgotten.
+
+    A file without a row is either about to get one (its writer lives), or holds nothing (its
+    writer died before the row was written), or belongs to a catalog that was lost.
+    """
+    messages: dict[str, int] = {}
+    in_use = 0
+    known = catalog.pipe_ids()
+    for info in store.extents(known):
+        if not info.abandoned:
+            in_use += 1
+            continue
+        if catalog.pipe(info.pipe_id) is not None:
+            continue  # the row came between the two looks
+        try:
+            end = store.seal(info.pipe_id) if info.queue_name else None
+        except ExtentMissingError:
+            continue  # another process, which opened the directory too, has removed it
+        except BackendError as exc:
+            logger.warning("pipe %s cannot be adopted: %s", info.pipe_id, exc)
+            continue
+        if end is None or end.seq == 0:
+            store.drop([info.pipe_id])
+            continue
+        queue = _queue_for(catalog, info.queue_name, ids)
+        row = PipeRow(
+            id=info.pipe_id,
+            queue_id=queue.id,
+            state=PipeState.SEALED,
+            owner="",
+            created_ms=int(info.pipe_id[:12], 16),
+            lease_ms=0,
+            end=end,
+            predecessor=queue.tail,
+            timer_ms=_timer_ms(store, info.pipe_id),
+        )
+        if catalog.add_pipe(row):
+            messages[queue.name] = messages.get(queue.name, 0) + end.seq
+    return Adopted(messages, in_use)
+
+
+def _told(directory: Path, found: Adopted, *, lost: bool) -> str:
+    """What a user must know of messages that were found without a row."""
+    counts = [f"{count:,} of queue {name!r}" for name, count in sorted(found.messages.items())]
+    listed = ", ".join(counts[:_QUEUES_TOLD])
+    if len(counts) > _QUEUES_TOLD:
+        listed += f", and those of {len(counts) - _QUEUES_TOLD} more queues"
+    if not lost:
+        return f"pipe files of {directory} had no row in the catalog; found messages: {listed}"
+    told = (
+        f"the catalog of {directory} was gone, and was made anew from the pipe files. What was "
+        f"delivered is delivered again, to the group 'default': {listed or 'no messages'}. "
+        "Settings, and groups of other names, are to be made again"
+    )
+    if found.in_use:
+        told += (
+            f". Pipe files left out, as they are being written: {found.in_use}. End the processes "
+            "that still use the old catalog, then open the directory again"
+        )
+    return told
+
+
+def _timer_ms(store: ExtentStore, pipe_id: str) -> int | None:
+    """Whether it was a timer pipe: its frames say when their messages are due."""
+    reader = store.reader(pipe_id)
+    try:
+        ((frame, first, _),) = reader.read(Place(0, 0), 1, 1, 0)
+    except CorruptionError:
+        return None  # whoever reads it tells of it
+    finally:
+        reader.close()
+    return None if frame.due_ms(first) is None else 0
+
+
+def _queue_for(catalog: Catalog, name: str, ids: Ids) -> QueueRow:
+    queue = catalog.queue(name)
+    if queue is None:
+        now_ms = catalog.now_ms()
+        row = QueueRow(ids.new(now_ms), name, QueuePolicy(), 1, 1)
+        catalog.create_queue(row, default_group(row.id, ids, now_ms))
+        queue = catalog.queue(name)
+        if queue is None:
+            raise ConfigError(f"queue {name!r} was deleted while its pipes were adopted")
+    return queue
+
+
+def default_group(queue_id: str, ids: Ids, now_ms: int) -> GroupRow:
+    """The group that comes with every queue."""
+    return GroupRow(ids.new(now_ms), queue_id, "default", GroupPolicy(), now_ms)
+
+
+def schema_of_directory(directory: Path) -> tuple[int, int]:
+    """The schema version of a directory's catalog, and the one this cassq makes of it when it opens
+    it. Nothing is changed.
+
+    Raises ConfigError where there is no catalog, or it is another program's.
+    """
+    path = directory / CATALOG
+    if not path.exists():
+        if _has_files(directory):
+            raise ConfigError(
+                f"the catalog of {directory} is gone",
+                hint="other commands make it anew from the pipe files: `cassq stats`",
+            )
+        raise ConfigError(f"there is no queue directory at {directory}", hint=_NAME_IT)
+    return stored_version(path), latest_version("sqlite")
+
+
+def directory_of(rest: str) -> Path:
+    """The directory of a `file:` URL's rest: relative, or absolute as `///path`."""
+    path = rest.removeprefix("//") if rest.startswith(("///", "//~")) else rest
+    if path.startswith("//") or not path:
+        raise ConfigError(
+            f"'file:{rest}' names no directory",
+            hint="write file:cassq-data or file:///var/lib/cassq",
+        )
+    expanded = os.path.expanduser(path)
+    if expanded.startswith("~"):
+        user = path.partition("/")[0]
+        raise ConfigError(
+            f"there is no user {user.removeprefix('~')!r}, whose directory {user} would be",
+            hint=f"write file:./{path} for a directory of that name",
+        )
+    return Path(expanded)

@@ -1,0 +1,281 @@
+"""Forwarding: what lies in a spool goes on to its queues, when a quorum answers again.
+
+A spool is a directory of queues: one for each queue of the cluster that has spilled, named
+`NAME~ID` after it. Forwarding is a popper there and a pusher here. Which place a message is about
+to get is noted in the spool before it is written, so that after a crash, or a write without an
+answer, it is looked for there, and pushed again only if it is not to be found: see
+`cassq.producer.dedup`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
+
+from cassq.client.queue import Queue
+from cassq.errors import CassqError, CorruptionError, OwnershipError
+from cassq.lifecycle.ports import Ports
+from cassq.message.batches import Batch, Intend
+from cassq.message.columns import encode_headers
+from cassq.message.frames import Frame
+from cassq.message.messages import Message, Messages
+from cassq.model.lanes import lane_of
+from cassq.model.queues import QueuePolicy
+from cassq.model.rows import Dedup, QueueRow
+from cassq.popper import Popper
+from cassq.producer.dedup import DEDUP_HEADER, Once
+from cassq.producer.pusher import Pusher
+from cassq.settings import QueueSettings
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+# The header that says before which cluster time a spilled message is not to be delivered.
+DUE_HEADER = "cassq-spill-due"
+_HEADER_ROOM = 64
+# How long a note of a place is kept: so long a forwarder may stand still and not double a message.
+NOTES_SECONDS = 7 * 86400.0
+AT_ONCE = 5_000
+LEASE_MS = 30_000
+# Is told how many messages are in their queues, and how many of them were there before; whether
+# to go on.
+Went = Callable[[int, int], bool]
+_NAME = re.compile(r"(?P<name>.+)~(?P<id>[0-9a-f]{24})")
+
+# What a queue of a spool is made with: nothing in it gets lost, however often forwarding fails.
+SPOOL_POLICY: QueueSettings = {
+    "claim_timeout": 60.0,
+    "max_deliveries": 1_000_000,
+    "sick_check": False,
+    "idle_seal": 2.0,
+    "dedup_window": NOTES_SECONDS,
+    "alert_no_consumer": None,
+}
+
+
+class Target(NamedTuple):
+    """The queue of the cluster that a queue of a spool is for."""
+
+    name: str
+    id: str
+
+    @property
+    def spool_name(self) -> str:
+        return f"{self.name}~{self.id}"
+
+
+def target_of(spool_name: str) -> Target | None:
+    """Which queue a queue of a spool is for; None when it is none of cassq's making."""
+    match = _NAME.fullmatch(spool_name)
+    return Target(match["name"], match["id"]) if match else None
+
+
+@dataclass(slots=True)
+class Forwarded:
+    """What a pass has done. count: messages that are in their queues now; found: of those, the
+    ones that had got there before. stuck: spool queue → why nothing can be done."""
+
+    count: int = 0
+    found: int = 0
+    stuck: dict[str, str] = field(default_factory=dict)
+
+
+class Carried(Once):
+    """Messages of a spool on their way, each noted in the spool under its id. ids: theirs."""
+
+    def __init__(
+        self, ports: Ports, spool: Ports, queue: QueueRow, target_id: str, ids: Sequence[str]
+    ) -> None:
+        super().__init__(ports, lambda: queue, ids, rows=spool.catalog, limited=False)
+        self._id = target_id
+
+    def _target_id(self) -> str:
+        return self._id
+
+    def _bears(self, frame: Frame, index: int, row: Dedup) -> bool:
+        # A push without an answer, before it was spilled, gave the message the id of its place.
+        own = f"{row.pipe_id}:{row.seq}"
+        return frame.id_at(index, row.pipe_id).decode() in (row.dedup_id, own)
+
+
+class Forwarder:
+    """Forwards everything in a spool. spool: its ports; queues: lists its queues. ports: the
+    cluster's; open_pusher: a pusher there, which does not spill."""
+
+    def __init__(
+        self,
+        spool: Ports,
+        queues: Callable[[], list[Queue]],
+        ports: Ports,
+        open_pusher: Callable[[QueueRow], Pusher],
+    ) -> None:
+        self._spool = spool
+        self._queues = queues
+        self._ports = ports
+        self._open_pusher = open_pusher
+        self._owner = spool.ids.version()
+
+    def forward(self, went: Went = lambda _count, _found: True) -> Forwarded:
+        """Forward what there is, by one forwarder of a spool's queue at a time; `went` is told
+        how many after each batch, and says whether to go on.
+
+        Raises BackendError when the cluster does not answer.
+        """
+        done = Forwarded()
+        live = set(self._spool.catalog.live_queues())
+        for queue in self._queues():
+            target = target_of(queue.name)
+            if target is None or queue.row.id not in live:
+                continue
+            lease = f"forward:{queue.row.id}"
+            if not self._take(lease):
+                continue
+            try:
+                self._forward_queue(queue, target, lease, done, went)
+            finally:
+                self._spool.catalog.drop_lease(lease, self._owner)
+        return done
+
+    def _take(self, lease: str) -> bool:
+        return self._spool.catalog.take_lease(lease, self._owner, LEASE_MS) is not None
+
+    def _forward_queue(
+        self, queue: Queue, target: Target, lease: str, done: Forwarded, went: Went
+    ) -> None:
+        row = self._ports.catalog.queue_by_id(target.id)
+        if row is None or row.deleted:
+            done.stuck[queue.name] = f"queue {target.name!r} was deleted"
+            return
+        if row.policy.push_paused:
+            done.stuck[queue.name] = f"pushing to {target.name!r} is paused"
+            return
+        with queue.popper() as popper, self._open_pusher(row) as pusher:
+            while went(0, 0) and self._take(lease):
+                try:
+                    messages = popper.pop(AT_ONCE)
+                except CorruptionError as exc:
+                    logger.warning("what is spilled for %s cannot be read: %s", target.name, exc)
+                    continue
+                if not messages:
+                    return
+                self._carry(queue.row, row, messages, popper, pusher, done, went)
+
+    def _carry(
+        self,
+        spool_row: QueueRow,
+        row: QueueRow,
+        messages: Messages,
+        popper: Popper,
+        pusher: Pusher,
+        done: Forwarded,
+        went: Went,
+    ) -> None:
+        """Push messages, run by run of those that are pushed alike, and commit each run."""
+        now_ms = self._ports.catalog.now_ms()
+        left = list(_letters(messages))
+        try:
+            for kind, run in groupby(list(left), lambda letter: letter.kind(now_ms, row.policy)):
+                letters = list(run)
+                intend = self._intend(kind, spool_row, row, letters)
+                batch = _batch(letters, due=kind.lane is not None)
+                pusher.push_intended(batch, intend, kind.lane)
+                popper.commit([letter.message for letter in letters])
+                left = left[len(letters) :]
+                done.count += len(letters)
+                done.found += intend.found
+                pusher.tally.forwarded += len(letters)
+                pusher.tally.found += intend.found
+                went(len(letters), intend.found)
+        except CassqError as exc:
+            if not isinstance(exc, OwnershipError):
+                popper.release([letter.message for letter in left])
+            raise
+
+    def _intend(
+        self, kind: Kind, spool_row: QueueRow, row: QueueRow, letters: Iterable[Letter]
+    ) -> Once:
+        if kind.deduplicated:
+            users = [letter.headers.get(DEDUP_HEADER) for letter in letters]
+            return Once(self._ports, lambda: row, users, limited=False)
+        ids = [str(letter.message.id) for letter in letters]
+        return Carried(self._ports, self._spool, spool_row, row.id, ids)
+
+
+# --- messages as they lie in a spool --------------------------------------------------------------
+
+
+class Kind(NamedTuple):
+    """What must be alike of messages that are pushed together."""
+
+    lane: int | None
+    deduplicated: bool
+
+
+class Letter(NamedTuple):
+    """A spilled message. due_ms: in cluster time; 0: at once."""
+
+    message: Message
+    stored: bytes | None  # its headers, as they are in a frame
+    headers: dict[str, str]
+    due_ms: int
+
+    def kind(self, now_ms: int, policy: QueuePolicy) -> Kind:
+        delay_ms = self.due_ms - now_ms
+        lane = lane_of(delay_ms) if delay_ms > 0 and not policy.strict else None
+        return Kind(lane, policy.dedup_window > 0 and DEDUP_HEADER in self.headers)
+
+
+def _letters(messages: Messages) -> Iterator[Letter]:
+    for message in messages:
+        headers = message.headers
+        due_ms = int(headers.pop(DUE_HEADER, "0"))
+        yield Letter(message, encode_headers(headers, room=_HEADER_ROOM), headers, due_ms)
+
+
+def _batch(letters: Sequence[Letter], *, due: bool) -> Batch:
+    """Messages as they were pushed, under the ids that their pushers got."""
+    return Batch(
+        [letter.message.payload for letter in letters],
+        [letter.message.pushed_ms for letter in letters],
+        [letter.stored for letter in letters],
+        [letter.message.key for letter in letters],
+        [letter.message.id.encode() for letter in letters],
+        dues_ms=[letter.due_ms for letter in letters] if due else None,
+    )
+
+
+def spoolable(batch: Batch) -> Batch:
+    """A batch as it is kept in a spool: due times among the headers, since there it is to be
+    taken at once."""
+    dues = batch.dues_ms
+    if dues is None:
+        return batch
+    count = len(batch.payloads)
+    each = [dues] * count if isinstance(dues, int) else dues
+    stored = batch.headers or [None] * count
+    headers = [
+        encode_headers(
+            {**(json.loads(header) if header else {}), DUE_HEADER: str(due_ms)}, room=_HEADER_ROOM
+        )
+        for header, due_ms in zip(stored, each, strict=True)
+    ]
+    return Batch(batch.payloads, batch.times_ms, headers, batch.keys, batch.ids, batch.length)
+
+
+def notes(spool: Ports, queue_id: str, pipe_id: str, seq: int) -> Intend:
+    """Notes that messages, in a spool at the places it is told, may be in the cluster from this
+    place on."""
+
+    def note(spool_pipe: str, spool_seq: int, messages: range) -> None:
+        now_ms = spool.catalog.now_ms()
+        rows = [
+            Dedup(queue_id, f"{spool_pipe}:{spool_seq + at}", pipe_id, seq + which, now_ms)
+            for at, which in enumerate(messages)
+        ]
+        spool.catalog.dedup_many(rows, {})
+
+    return note

@@ -1,0 +1,527 @@
+"""A queue as its user holds it: makes pushers and poppers, changes policies, tells its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, NoReturn, Protocol, Unpack
+
+from cassq.base.arguments import check_count, check_seconds, refuse_pickling
+from cassq.base.housekeeper import Tend
+from cassq.base.tallies import Tally
+from cassq.client.watched import Watched
+from cassq.dead_letters.queue import DeadLetterQueue
+from cassq.doorbell import Doorbell
+from cassq.errors import (
+    BackendTimeoutError,
+    ConfigError,
+    GroupExistsError,
+    GroupNotFoundError,
+    QueueNotFoundError,
+)
+from cassq.inspect.audit import Audit, audit_queue
+from cassq.inspect.explain import Explanation, explain
+from cassq.inspect.history import Point, Rates, history, queue_rates
+from cassq.inspect.peeking import Peeked, check_state, peek
+from cassq.inspect.stats import QueueStats
+from cassq.inspect.troubles import stats_with_troubles
+from cassq.lifecycle.cancelling import cancel
+from cassq.lifecycle.damage import PipeDamage, PipeInfo, look_into, pipes_of
+from cassq.lifecycle.groups import group_starts
+from cassq.lifecycle.ports import Ports, operation
+from cassq.lifecycle.purging import count_waiting, purge
+from cassq.lifecycle.retries import Bury
+from cassq.lifecycle.skipping import skip
+from cassq.message.compression import check_compression
+from cassq.model.queues import (
+    GroupPolicy,
+    QueuePolicy,
+    as_dict,
+    changed,
+    check_group_name,
+    dead_letter_name,
+    differences,
+    is_dead_letter_name,
+)
+from cassq.model.rows import GroupRow, QueueRow
+from cassq.popper import KEEP_ALIVE_SECONDS, TEND_SECONDS, Popper
+from cassq.producer.limits import drained, lengths, paused
+from cassq.producer.pusher import Pusher
+from cassq.producer.spilling import Spool
+from cassq.settings import GroupSettings, QueueSettings, Start, State, Step
+
+CHANGE_TRIES = 50
+PEEK_MAX = 100_000
+DRAIN_SECONDS_MAX = 365 * 86400.0
+GROUP_WATCH_MS = 1000  # how often a group's policy is read anew
+GONE_SECONDS = 3600.0
+
+
+class Owner(Protocol):
+    """The client, as its queues see it."""
+
+    ports: Ports
+
+    @property
+    def spool(self) -> Spool | None: ...
+    def doorbell(self, queue_id: str) -> Doorbell: ...
+    def bury(self) -> Bury: ...
+    def look_after(self, tend: Tend, first: float) -> None: ...
+    def changed(self, row: QueueRow | GroupRow) -> None: ...
+    def attend(self, group_id: str, tally: Tally) -> None: ...
+    def hurry(self, tend: Tend, seconds: float) -> None: ...
+    def call_soon(self, tend: Tend) -> None: ...
+    def opened(self, thing: Pusher | Popper, queue: Queue) -> None: ...
+    def own_queue(self, name: str, **policy: Unpack[QueueSettings]) -> Queue: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A consumer group: its name and policy."""
+
+    name: str
+    policy: GroupPolicy
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"name": self.name, **as_dict(self.policy)}
+
+
+class Queue:
+    """A named stream of messages; made by `Client.create_queue` and `Client.queue`."""
+
+    def __init__(self, owner: Owner, row: QueueRow) -> None:
+        self._owner = owner
+        self._ports = owner.ports
+        self._life = owner.ports.life
+        self._row = row
+        self._watch_ms = min(round(row.policy.lease * 500), 2000)
+        self._watched = Watched(row, self._latest)
+        self._watched_groups: dict[str, Watched[GroupRow]] = {}
+
+    @property
+    def name(self) -> str:
+        return self._row.name
+
+    @property
+    def id(self) -> str:
+        return self._row.id
+
+    @property
+    def policy(self) -> QueuePolicy:
+        """The policy as it is now. Cost: one read."""
+        return self._load().policy
+
+    @property
+    def row(self) -> QueueRow:
+        """The queue as the catalog has it, which is what a reaper takes. Cost: one read."""
+        return self._load()
+
+    def _load(self) -> QueueRow:
+        self._ports.life.check()
+        row = self._ports.catalog.queue_by_id(self._row.id)
+        if row is None or row.deleted:
+            raise QueueNotFoundError(f"queue {self._row.name!r} was deleted")
+        return row
+
+    def _latest(self) -> QueueRow:
+        """The row; as it was last seen while no quorum answers, if pushes may be spilled then."""
+        spool = self._owner.spool
+        return self._load() if spool is None else spool.latest(self._load, self._watched.known)
+
+    # --- settings as its pushers and poppers know them ------------------------------------------
+
+    def refresh(self) -> float:
+        """Have its pushers and poppers take up what others changed; seconds until the next time.
+
+        Raises BackendError. Cost: one read, and one for each group that has poppers.
+        """
+        watch_ms = self._watch_ms
+        try:
+            self._watched.refresh()
+            for watched in list(self._watched_groups.values()):
+                watch_ms = min(watch_ms, GROUP_WATCH_MS)
+                self._refresh_group(watched)
+        except QueueNotFoundError:
+            return GONE_SECONDS  # each of them tells its caller
+        return watch_ms / 1000
+
+    def _refresh_group(self, watched: Watched[GroupRow]) -> None:
+        try:
+            watched.refresh()
+        except GroupNotFoundError:
+            return  # its poppers tell their callers
+
+    def take_up(self, row: QueueRow | GroupRow) -> None:
+        """A row that this client has just read, or changed."""
+        if isinstance(row, QueueRow):
+            if row.id == self._row.id:
+                self._watched.put(row)
+        elif row.id in self._watched_groups:
+            self._watched_groups[row.id].put(row)
+
+    # --- pushing and popping --------------------------------------------------------------------
+
+    @operation
+    def pusher(self) -> Pusher:
+        """A pusher with a pipe of its own. Cost: none until the first push."""
+        return self.new_pusher()
+
+    def new_pusher(self) -> Pusher:
+        """`pusher`, inside a call of the client."""
+        return self._pusher_for("", None if is_dead_letter_name(self.name) else self._owner.spool)
+
+    def forwarding_pusher(self) -> Pusher:
+        """A pusher for what was spilled. One that cannot tell what became of a push stops."""
+        return self._pusher_for("", patient=False)
+
+    def _pusher_for(
+        self, group_id: str, spool: Spool | None = None, *, patient: bool = True
+    ) -> Pusher:
+        row = self._latest() if spool else self._load()
+        check_compression(row.policy.compression)
+        self._watched.put(row)
+        if spool is not None:
+            spool.expect(row)
+        bell, bury = self._owner.doorbell(row.id), self._owner.bury()
+        asked = self._ports, self._watched, bell
+        pusher = Pusher(*asked, bury=bury, group_id=group_id, spool=spool, patient=patient)
+        self._owner.look_after(pusher.tend, 0.25)
+        self._owner.opened(pusher, self)
+        return pusher
+
+    @operation
+    def popper(
+        self, group: str = "default", *, keep_alive: float | None = KEEP_ALIVE_SECONDS
+    ) -> Popper:
+        """A member of a consumer group.
+
+        keep_alive: claims of messages that were handed out are extended by themselves, up to so
+        many seconds from the claim, while this process and the thread that popped them run; 0 or
+        None: `claim_timeout` is the limit. Cost: a synced transaction every third of
+        `claim_timeout`, when something is held for so long. Raises GroupNotFoundError.
+        """
+        queue_row = self._load()
+        row = self._group_in(queue_row, group)
+        self._watched.put(queue_row)
+        watched = self._watched_groups.setdefault(row.id, Watched(row, lambda: self._same(row)))
+        watched.put(row)
+        popper = Popper(
+            self._ports,
+            self._watched,
+            watched,
+            bury=self._owner.bury(),
+            doorbell=self._owner.doorbell(row.queue_id),
+            hurry=lambda seconds: self._owner.hurry(popper.tend, seconds),
+            soon=lambda: self._owner.call_soon(popper.tend),
+            keep_alive=keep_alive,
+        )
+        self._owner.look_after(popper.tend, TEND_SECONDS)
+        self._owner.attend(row.id, popper.tally)
+        self._owner.opened(popper, self)
+        return popper
+
+    # --- policies and groups --------------------------------------------------------------------
+
+    @operation
+    def update(self, **policy: Unpack[QueueSettings]) -> QueuePolicy:
+        """Change settings: at once for this client's pushers and poppers; others take them up
+        within two seconds, or half a lease if that is less. The new policy.
+
+        Raises ConfigError for a setting that does not exist or cannot be changed.
+        """
+        return self._update(policy)
+
+    def _update(self, policy: QueueSettings) -> QueuePolicy:
+        for _ in range(CHANGE_TRIES):
+            row = self._load()
+            new = changed(row.policy, policy)
+            if new.consistency != row.policy.consistency:
+                raise ConfigError(
+                    "consistency cannot be changed", hint="create another queue and move over"
+                )
+            check_compression(new.compression)
+            if new == row.policy:
+                return new
+            if self._ports.catalog.update_queue(row.id, row.version, new):
+                self._owner.changed(replace(row, policy=new, version=row.version + 1))
+                return new
+        raise BackendTimeoutError(f"queue {self.name!r} is being changed by others all the time")
+
+    @operation
+    def create_group(
+        self,
+        name: str,
+        *,
+        start: Start | datetime = "beginning",
+        **policy: Unpack[GroupSettings],
+    ) -> Group:
+        """Make a consumer group, which gets every message from `start` on.
+
+        start: "beginning" (all that is not yet retired), "now", or the push time of the first
+        message. A group that exists with the same settings is returned. Raises GroupExistsError
+        when it has other settings.
+        Cost: for a datetime, one look into each live pipe.
+        """
+        check_group_name(name)
+        new = changed(GroupPolicy(), policy)
+        ports = self._ports
+        for _ in range(CHANGE_TRIES):
+            row = self._load()
+            existing = next((g for g in ports.catalog.groups(row.id) if g.name == name), None)
+            if existing is not None:
+                return self._same_group(existing, new)
+            starts = group_starts(ports, row, start)
+            now_ms = ports.catalog.now_ms()
+            group = GroupRow(ports.ids.new(now_ms), row.id, name, new, now_ms)
+            if ports.catalog.create_group(group, starts, row.groups_version):
+                return Group(name, new)
+        raise BackendTimeoutError(f"the groups of {self.name!r} are changing all the time")
+
+    def _same_group(self, existing: GroupRow, new: GroupPolicy) -> Group:
+        if existing.policy != new:
+            found = differences(existing.policy, new)
+            told = ", ".join(f"{k} is {old!r}, not {new!r}" for k, (old, new) in found.items())
+            raise GroupExistsError(
+                f"group {existing.name!r} of {self.name!r} exists: {told}", differences=found
+            )
+        return Group(existing.name, existing.policy)
+
+    @operation
+    def update_group(self, name: str, **policy: Unpack[GroupSettings]) -> Group:
+        """Change a group's settings: at once for this client's poppers, others take them up within
+        a second."""
+        row = self._group(name)
+        new = changed(row.policy, policy)
+        if new.exclusive != row.policy.exclusive:
+            raise ConfigError("exclusive cannot be changed", hint="create another group")
+        if not self._ports.catalog.update_group(row.id, new):
+            raise GroupNotFoundError(f"group {name!r} of {self.name!r} was deleted")
+        self._owner.changed(replace(row, policy=new))
+        return Group(name, new)
+
+    @operation
+    def groups(self) -> list[Group]:
+        """The consumer groups by name."""
+        return [Group(g.name, g.policy) for g in self._ports.catalog.groups(self._load().id)]
+
+    @operation
+    def delete_group(self, name: str) -> None:
+        """Remove a group and its claims; its dead letters stay, as a queue of their own."""
+        if not self._ports.catalog.delete_group(self._group(name).id):
+            raise GroupNotFoundError(f"group {name!r} of {self.name!r} was deleted")
+        self.refresh()
+
+    def _group(self, name: str) -> GroupRow:
+        check_group_name(name)
+        return self._group_in(self._load(), name)
+
+    def _group_in(self, queue: QueueRow, name: str) -> GroupRow:
+        check_group_name(name)
+        for row in self._ports.catalog.groups(queue.id):
+            if row.name == name:
+                return row
+        raise GroupNotFoundError(f"queue {self.name!r} has no group {name!r}")
+
+    def _same(self, row: GroupRow) -> GroupRow:
+        """The row as it is now, unless the group was deleted, if only to be made anew."""
+        for now in self._ports.catalog.groups(row.queue_id):
+            if now.id == row.id:
+                return now
+        raise GroupNotFoundError(f"group {row.name!r} of {self.name!r} was deleted")
+
+    @operation
+    def cancel(self, message_id: str) -> bool:
+        """Take a delayed message back: True when no group that there is now gets it, nor has got
+        it, except one that had it and whose messages were purged since.
+
+        Raises UsageError for an id that is none, or of a message that was not delayed. Cost: two
+        synced transactions for each group.
+        """
+        return cancel(self._ports, self._load(), message_id)
+
+    def dead_letters(self, group: str = "default") -> DeadLetterQueue:
+        """The dead letters of a group, which may be gone: to look at, merge back, throw away."""
+        check_group_name(group)
+        return DeadLetterQueue(_Desk(self, self._owner, group), dead_letter_name(self.name, group))
+
+    # --- pausing, draining, purging -------------------------------------------------------------
+
+    @operation
+    def pause(self, *, push: bool = True, pop: bool = True) -> None:
+        """Refuse pushes with QueuePausedError, and let pops find nothing, until `resume`.
+
+        What is False stays as it is. What poppers hold they may commit.
+        """
+        self._update(paused(True, push=push, pop=pop))
+
+    @operation
+    def resume(self, *, push: bool = True, pop: bool = True) -> None:
+        """End a pause; what is False stays as it is."""
+        self._update(paused(False, push=push, pop=pop))
+
+    def drain(self, timeout: float = 60.0) -> int:
+        """Pause pushing, and wait until every group has committed everything; how many messages
+        the slowest has left after `timeout` seconds, 0 when the queue is drained.
+
+        Pushing stays paused; the work is for poppers to do. Takes at least as long as running
+        pushers take to learn of the pause: 4 seconds, or a lease if that is less.
+        """
+        check_seconds("timeout", timeout, DRAIN_SECONDS_MAX)
+        self.pause(pop=False)
+        return drained(self._ports.clock, self._left, timeout, 2 * self._watch_ms)
+
+    @operation
+    def _left(self) -> int:
+        """How many messages the slowest group has not committed."""
+        return max(lengths(self._ports, self._load(), doomed=True).values())
+
+    @operation
+    def purge(self, group: str | None = None) -> dict[str, int]:
+        """Remove for ever what waits for a group (None: for each), delayed messages too; group →
+        how many messages. What poppers hold stays with them. Cost: see
+        `cassq.lifecycle.purging`."""
+        return purge(self._ports, self._load(), self._purged_groups(group))
+
+    @operation
+    def count_waiting(self, group: str | None = None) -> dict[str, int]:
+        """What `purge` would remove; group → how many messages."""
+        return count_waiting(self._ports, self._load(), self._purged_groups(group))
+
+    def _purged_groups(self, group: str | None) -> list[GroupRow]:
+        if group is not None:
+            return [self._group(group)]
+        return self._ports.catalog.groups(self._load().id)
+
+    # --- looking --------------------------------------------------------------------------------
+
+    @operation
+    def peek(
+        self, max_messages: int = 10, *, group: str = "default", state: State | None = None
+    ) -> list[Peeked]:
+        """The next messages a group has not committed, oldest pipe first, with no effect on them.
+
+        state: only those "waiting", "pending" or "delayed", or the group's dead letters ("dead").
+        A pipe that cannot be read is left out, and logged. Cost: reads the frames they are in.
+        """
+        check_count("max_messages", max_messages, PEEK_MAX)
+        check_state(state)
+        return peek(self._ports, self._load(), self._group(group), max_messages, state)
+
+    @operation
+    def explain(self, message_id: str) -> Explanation:
+        """Where a message is for every group, what happened to it, what happens next and when.
+
+        Raises MessageNotFoundError when it is none of this queue's. Cost: see
+        `cassq.inspect.explain`.
+        """
+        return explain(self._ports, message_id, self._load())
+
+    @operation
+    def stats(self) -> QueueStats:
+        """Depths for each group, pipes, age of the oldest message, troubles of two days."""
+        return stats_with_troubles(self._ports, self._load())
+
+    @operation
+    def rates(self) -> Rates:
+        """Messages a second over the last 1, 5 and 15 minutes. Cost: that of `stats`, and the
+        samples of half an hour."""
+        return self._stats_and_rates()[1]
+
+    @operation
+    def stats_and_rates(self) -> tuple[QueueStats, Rates]:
+        """Both, of one moment."""
+        return self._stats_and_rates()
+
+    def _stats_and_rates(self) -> tuple[QueueStats, Rates]:
+        row = self._load()
+        stats = stats_with_troubles(self._ports, row)
+        return stats, queue_rates(self._ports, row, stats)
+
+    @operation
+    def history(
+        self,
+        group: str | None = "default",
+        *,
+        step: Step = "minute",
+        since: datetime | float | None = None,
+    ) -> list[Point]:
+        """Totals, depths and rates by minute, hour or day, oldest first.
+
+        group: None for the queue as a whole, of which only `pushed` is known. since: a time, or
+        how many seconds back; None: 3 hours of minutes, 3 days of hours, 90 days. Kept are 2 days
+        of minutes, 60 days of hours and 5 years. Cost: reads no message.
+        """
+        row = None if group is None else self._group(group)
+        return history(self._ports, self._load(), row, step, since)
+
+    def audit(self) -> Audit:
+        """Prove from the data that nothing is lost. Cost: every live pipe is read."""
+        return audit_queue(self._ports, self._load())
+
+    # --- pipes, and damage in them --------------------------------------------------------------
+
+    @operation
+    def pipes(self) -> list[PipeInfo]:
+        """The pipes that are not retired, oldest first. Cost: three ranges of keys for each pipe
+        and group; no message is read."""
+        return pipes_of(self._ports, self._load())
+
+    @operation
+    def look_into_pipe(self, pipe_id: str) -> PipeDamage:
+        """What of a pipe cannot be read, and what `skip_damage` would cost each group.
+
+        Raises UsageError when the queue has no such pipe. Cost: the pipe is read whole.
+        """
+        return look_into(self._ports, self._load(), pipe_id)
+
+    @operation
+    def skip_damage(self, pipe_id: str, *, dry_run: bool = False) -> PipeDamage:
+        """Go on behind the damage in a pipe: what cannot be read is on record as lost, for ever,
+        for each group that there is now and has not had it; what can be read is delivered.
+
+        dry_run: only tell, as `look_into_pipe`. A pipe that is still written is sealed first. What
+        consumers hold is left to them: skip it again when they are done. Raises UsageError when
+        the queue has no such pipe. Cost: the pipe is read whole; see `cassq.lifecycle.skipping`.
+        """
+        return skip(self._ports, self._load(), pipe_id, dry_run=dry_run)
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError("a queue is not iterable: iterate over queue.popper()")
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling(
+            "queue",
+            "pass its name and the client's url, and say cassq.connect(url).queue(name) there",
+        )
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name}>"
+
+
+class _Desk:
+    """What the dead letters of a group ask of their queue."""
+
+    def __init__(self, queue: Queue, owner: Owner, group: str) -> None:
+        self.ports = owner.ports
+        self._queue = queue
+        self._owner = owner
+        self._group = group
+
+    def group_row(self) -> GroupRow:
+        return self._queue._group(self._group)
+
+    def letters_row(self) -> GroupRow | None:
+        self.ports.life.check()
+        row = self.ports.catalog.queue(dead_letter_name(self._queue.name, self._group))
+        return None if row is None else Queue(self._owner, row)._group("default")
+
+    def pusher_to_group(self, group: GroupRow) -> Pusher:
+        return self._queue._pusher_for(group.id)
+
+    def pusher_to_letters(self) -> Pusher:
+        name = dead_letter_name(self._queue.name, self._group)
+        return self._owner.own_queue(name).new_pusher()
+
+    def ring(self) -> None:
+        self._owner.doorbell(self._queue.row.id).ring()

@@ -1,0 +1,83 @@
+"""What the options of a URL say of sidecars, and what of that cannot be right."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from cassq.base.tls import tls_of
+from cassq.errors import ConfigError
+from cassq.extents.sidecar.settings import (
+    REPAIR_AFTER_SECONDS,
+    REPAIR_BYTES,
+    REPLICAS,
+    REPLICAS_MAX,
+    Settings,
+)
+
+TOKEN_VARIABLE = "CASSQ_SIDECAR_TOKEN"
+TOKEN_CHARACTERS_MAX = 256
+REPAIR_AFTER_MAX = 30 * 86_400
+
+_ZONE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_RATE = re.compile(r"([1-9]\d{0,11})([KMG]?)")
+_SCALES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_TOKEN = re.compile(rf"[!-~]{{1,{TOKEN_CHARACTERS_MAX}}}")
+
+
+def settings_of(options: Mapping[str, str]) -> Settings:
+    """What the options of a URL say of sidecars.
+
+    The token is that of the environment if the URL has none: a URL is shown by `ps`, and written
+    into logs. Raises ConfigError, which never shows it.
+    """
+    zone = options.get("zone")
+    if zone is not None and not _ZONE.fullmatch(zone):
+        raise ConfigError(
+            f"{zone!r} is no zone", hint="it has up to 64 letters, digits, and characters of _.-"
+        )
+    return Settings(
+        replicas=_replicas(options.get("replicas", str(REPLICAS))),
+        zone=zone or "",
+        token=_token(options),
+        tls=tls_of(options, "sidecar_"),
+        repair_after=_repair_after(options.get("repair_after", str(REPAIR_AFTER_SECONDS))),
+        repair_rate=_repair_rate(options.get("repair_rate", str(REPAIR_BYTES))),
+    )
+
+
+def _replicas(told: str) -> int:
+    if not (told.isascii() and told.isdigit() and 1 <= int(told) <= REPLICAS_MAX):
+        raise ConfigError(f"replicas is a number from 1 to {REPLICAS_MAX}, not {told!r}")
+    return int(told)
+
+
+def _repair_after(told: str) -> float:
+    if not re.fullmatch(r"\d{1,8}(\.\d+)?", told, re.ASCII) or float(told) > REPAIR_AFTER_MAX:
+        raise ConfigError(
+            f"repair_after is a number of seconds up to {REPAIR_AFTER_MAX:,}, not {told!r}"
+        )
+    return float(told)
+
+
+def _repair_rate(told: str) -> int:
+    rate = _RATE.fullmatch(told)
+    if rate is None:
+        raise ConfigError(f"repair_rate is bytes a second, as 500K, 64M or 1G, not {told!r}")
+    return int(rate[1]) * _SCALES[rate[2]]
+
+
+def _token(options: Mapping[str, str]) -> str:
+    told, where = options.get("sidecar_token"), "sidecar_token"
+    if told is None:
+        told, where = os.environ.get(TOKEN_VARIABLE, ""), TOKEN_VARIABLE
+        if not told:
+            return ""
+    if not _TOKEN.fullmatch(told):
+        raise ConfigError(
+            f"{where} is no token",
+            hint=f"it has 1 to {TOKEN_CHARACTERS_MAX} characters of ASCII and no spaces; in a URL"
+            " %2B is a +, %26 an &, and %25 a %",
+        )
+    return told

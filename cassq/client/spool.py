@@ -1,0 +1,269 @@
+"""The spool of a client: a queue directory of this machine that takes pushes while no quorum of
+the cluster answers, and a thread that forwards them when it does again.
+
+Invariants:
+1. A spilled push is acknowledged only when it is durable in the directory.
+2. It is committed there only when it is durable in the cluster.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, Unpack
+
+from cassq.base.clock import Nudge
+from cassq.client.forwarding import (
+    NOTES_SECONDS,
+    SPOOL_POLICY,
+    Forwarded,
+    Forwarder,
+    Target,
+    notes,
+    spoolable,
+    target_of,
+)
+from cassq.client.queue import Queue
+from cassq.errors import BackendError, CassqError, is_outage
+from cassq.lifecycle.ports import Ports
+from cassq.message.batches import Batch, Receipt, SpilledReceipt
+from cassq.model.queues import QueuePolicy
+from cassq.model.rows import QueueRow
+from cassq.producer.pusher import Pusher
+from cassq.producer.spilling import Doubt
+from cassq.settings import QueueSettings
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+# How often the cluster is tried while it does not answer, and how often the directory is looked
+# at for what others left there.
+TRY_SECONDS_MIN, TRY_SECONDS_MAX = 0.25, 8.0
+LOOK_SECONDS = 5.0
+
+
+class Place(Protocol):
+    """The client of the spool's directory."""
+
+    ports: Ports
+
+    def own_queue(self, name: str, **policy: Unpack[QueueSettings]) -> Queue: ...
+    def queues(self, prefix: str = "") -> list[Queue]: ...
+    def close(self) -> None: ...
+
+
+class Spilled(NamedTuple):
+    """What a spool holds, or held, for a queue: messages since ever."""
+
+    queue: str
+    queue_id: str
+    spilled: int
+    waiting: int
+
+    @property
+    def forwarded(self) -> int:
+        return self.spilled - self.waiting
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**self._asdict(), "forwarded": self.forwarded}
+
+
+class Spool:
+    """Of one client. Thread-safe."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._mutex = threading.Lock()
+        self._pushers: dict[str, tuple[str, Pusher]] = {}  # by the queue's id: spool queue, pusher
+        self._rows: dict[str, QueueRow] = {}  # by name, as they were when they were last opened
+        self._forwarder: Forwarder | None = None
+        self._probe: Callable[[], object] = lambda: None
+        self._ready: Callable[[], object] = lambda: None
+        self._nudge = Nudge()
+        self._thread: threading.Thread | None = None
+        self._forwarding = threading.Lock()
+        self._working = True
+        self._stopped = False  # whether what is under way is broken off
+        self._told: dict[str, str] = {}
+        self._since = 0  # messages spilled since the cluster stopped to answer
+        self.down: bool = False
+        self.found: int = 0
+
+    # --- what pushers ask -----------------------------------------------------------------------
+
+    def expect(self, queue: QueueRow) -> None:
+        """Have a place for what may be spilled for a queue."""
+        if not queue.policy.strict:
+            self._rows[queue.name] = queue
+            self._pusher_of(queue)
+
+    def named(self, name: str, load: Callable[[str], QueueRow | None]) -> QueueRow | None:
+        """The queue of a name, as `load` reads it. While the cluster does not answer, one that this
+        client, or an earlier one on this machine, has pushed to is believed to be there."""
+        seen = self._seen(name) if self.down else None
+        if seen is not None:
+            return seen
+        try:
+            return load(name)
+        except BackendError as exc:
+            seen = self._seen(name) if is_outage(exc) else None
+            if seen is None:
+                raise
+            self.trouble(exc)
+            return seen
+
+    def _seen(self, name: str) -> QueueRow | None:
+        if name not in self._rows:
+            targets = (target_of(queue.name) for queue in self._place.queues(f"{name}~"))
+            ids = [target.id for target in targets if target is not None and target.name == name]
+            if ids:
+                # Its policy is not known; an ap queue it is, or it would not be here.
+                policy = QueuePolicy(dedup_window=NOTES_SECONDS)
+                self._rows[name] = QueueRow(max(ids), name, policy, 1, 1)
+        return self._rows.get(name)
+
+    def latest(self, load: Callable[[], QueueRow], known: QueueRow) -> QueueRow:
+        """What `load` reads, or `known` while the cluster does not answer."""
+        if known.policy.strict or not self.down:
+            try:
+                return load()
+            except BackendError as exc:
+                if known.policy.strict or not is_outage(exc):
+                    raise
+                self.trouble(exc)
+        return known
+
+    def trouble(self, exc: BackendError) -> None:
+        """The cluster did not answer: from now on pushes go here, until it does."""
+        with self._mutex:
+            if self.down:
+                return
+            self.down = True
+            self._since = 0
+        logger.warning("pushes are spilled to this machine until the cluster answers: %s", exc)
+        self._nudge.give()
+
+    def _well(self) -> None:
+        with self._mutex:
+            if not self.down:
+                return
+            self.down = False
+        logger.warning("the cluster answers again: %d messages were spilled", self._since)
+
+    def hold(self, queue: QueueRow, batch: Batch, doubt: Doubt | None) -> list[Receipt]:
+        """Keep messages durably. Raises StorageFullError. Cost: one local append and sync."""
+        spool_id, pusher = self._pusher_of(queue)
+        intend = None if doubt is None else notes(self._place.ports, spool_id, *doubt)
+        ids = pusher.push_intended(spoolable(batch), intend)
+        with self._mutex:
+            self._since += len(ids)
+        if not self.down:
+            self._nudge.give()  # it was so short that forwarding has passed this by
+        return [SpilledReceipt(*run) for run in ids.runs]
+
+    def _pusher_of(self, queue: QueueRow) -> tuple[str, Pusher]:
+        with self._mutex:
+            found = self._pushers.get(queue.id)
+            if found is None:
+                name = Target(queue.name, queue.id).spool_name
+                made = self._place.own_queue(name, **SPOOL_POLICY)
+                found = self._pushers[queue.id] = made.row.id, made.pusher()
+            return found
+
+    # --- forwarding -----------------------------------------------------------------------------
+
+    def start(
+        self,
+        ports: Ports,
+        open_pusher: Callable[[QueueRow], Pusher],
+        ready: Callable[[], object],
+    ) -> None:
+        """Forward from now on what there is, and what comes. ports: the cluster's. ready: raises
+        BackendError while they cannot be used."""
+        self._ready = ready
+        self._forwarder = Forwarder(self._place.ports, self._place.queues, ports, open_pusher)
+        self._probe = lambda: ports.catalog.queue_by_id("none")
+        self._thread = threading.Thread(target=self._work, name="cassq-spool", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        pause = again = 0.0
+        while self._working:
+            self._nudge.wait(pause)
+            if not self._working:
+                return
+            try:
+                self.forward()
+                pause, again = LOOK_SECONDS, 0.0
+            except CassqError as exc:
+                if not is_outage(exc):
+                    self._tell("", str(exc))
+                pause = again = min(max(2 * again, TRY_SECONDS_MIN), TRY_SECONDS_MAX)
+            except Exception:
+                logger.exception("forwarding failed unexpectedly, trying again later")
+                pause = TRY_SECONDS_MAX
+
+    def forward(self) -> Forwarded:
+        """Forward what there is. Raises BackendError when the cluster does not answer. Cost with
+        nothing to do: two local queries, and while it does not answer one read of the cluster."""
+        assert self._forwarder is not None
+        with self._forwarding:
+            self._ready()
+            done = self._forwarder.forward(self._went)
+        if self.down:
+            self._probe()
+            self._well()
+        for name, why in done.stuck.items():
+            self._tell(name, why)
+        return done
+
+    def _went(self, count: int, found: int) -> bool:
+        if count:
+            self.found += found
+            self._well()
+        return not self._stopped
+
+    def _tell(self, name: str, why: str) -> None:
+        """Once for each reason."""
+        if self._told.get(name) != why:
+            self._told[name] = why
+            logger.warning("what is spilled is not forwarded: %s", why)
+
+    # --- looking and ending ---------------------------------------------------------------------
+
+    def contents(self) -> list[Spilled]:
+        """What is, and was, in the spool of this machine, by queue."""
+        return contents(self._place)
+
+    def stop(self) -> None:
+        """Forward only when asked to, from now on."""
+        with self._mutex:
+            thread, self._thread = self._thread, None
+        self._working = False
+        self._nudge.give()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def close(self, *, quietly: bool = False) -> None:
+        """Stop forwarding; what waits stays for the next client, or `cassq spill forward`."""
+        self.stop()
+        self._stopped = True
+        waiting = 0 if quietly else sum(each.waiting for each in self.contents())
+        if waiting:
+            logger.warning(
+                "%d spilled messages wait to be forwarded: `cassq spill forward`", waiting
+            )
+        self._place.close()
+
+
+def contents(place: Place) -> list[Spilled]:
+    """What is, and was, in a spool, by queue. Cost: that of `Queue.stats` for each."""
+    found: list[Spilled] = []
+    for queue in place.queues():
+        target = target_of(queue.name)
+        if target is not None:
+            stats = queue.stats()
+            group = stats.groups["default"]
+            waiting = group.waiting + group.pending
+            found.append(Spilled(target.name, target.id, stats.pushed, waiting))
+    return found

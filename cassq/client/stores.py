@@ -1,0 +1,64 @@
+"""Which store keeps the messages of a place: what its URL says of it, and that all clients agree.
+
+store=sidecar has their frames on storage sidecars, whatever the catalog; without it they are where
+the catalog is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from cassq.base import extras
+from cassq.catalog.port import Catalog
+from cassq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cassq.extents.sidecar.settings import Settings
+
+FILES, CASSANDRA, SIDECAR = "files", "cassandra", "sidecar"
+STORE_OPTIONS = (
+    *("store", "replicas", "zone", "sidecar_token"),
+    *("sidecar_tls", "sidecar_ca", "sidecar_cert", "sidecar_key"),
+    *("repair_after", "repair_rate"),
+)
+
+
+def sidecars_of(options: Mapping[str, str], own: str) -> Settings | None:
+    """How a URL asks for sidecars; None where it is the catalog's own store that is asked for.
+
+    own: the name of that one. Raises as `settings_of`, and MissingExtraError without what sidecars
+    need, which nobody else loads.
+    """
+    store = options.get("store", own)
+    if store not in (own, SIDECAR):
+        raise ConfigError(f"store is {own} or {SIDECAR}, not {store!r}")
+    if store == own:
+        needless = [name for name in STORE_OPTIONS[1:] if name in options]
+        if needless:
+            raise ConfigError(
+                f"{needless[0]} is for sidecars alone", hint=f"write store={SIDECAR} as well"
+            )
+        return None
+    with extras.wanted(*extras.SIDECAR):
+        from cassq.client.sidecar_options import settings_of
+    return settings_of(options)
+
+
+def agree_on_store(
+    catalog: Catalog, store: str, own: str, place: str, used: Callable[[], bool]
+) -> None:
+    """Use the store that all use: the first client, or sidecar, has noted it in the catalog.
+
+    own: the name of the catalog's own store. place: how it is told. used: whether the own store
+    has extents, which is asked where sidecars are to be used: a catalog that was lost tells of no
+    store any more. Raises ConfigError where it is another. Cost: a read; the first time a
+    conditional write.
+    """
+    noted = catalog.note("store", own if store == own or used() else store)
+    if noted != store:
+        raise ConfigError(
+            f"{place} keeps its messages with store={noted}, not store={store}",
+            hint=f"write store={noted} in the URLs of all its clients; a store is chosen once, by"
+            " the first client or sidecar: for another one use a new place",
+        )

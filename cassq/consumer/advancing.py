@@ -1,0 +1,168 @@
+"""Advancing: claiming runs of what was never claimed, by moving a pipe's chain.
+
+Each claim is one compare-and-set. Where that is a round trip to a cluster, poppers of one process
+that want something of the same pipe at the same time get it in one step, each a claim of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from cassq.consumer.holdings import Holder, Holding
+from cassq.consumer.retaking import CLAIM_BYTES_MAX, Found
+from cassq.consumer.window import View, Window
+from cassq.extents.port import Slice
+from cassq.lifecycle.expiry import Expiry
+from cassq.lifecycle.ports import Ports
+from cassq.locks.port import Lock
+from cassq.message.bundles import Piece
+from cassq.message.frames import Place
+from cassq.model import claims
+from cassq.model.queues import Rules
+from cassq.model.rows import Cursor, GroupRow
+
+TRIES_MAX = 32
+SHARE = 16  # of what waits in a pipe, the part that a popper may claim unasked
+
+
+@dataclass(slots=True)
+class Wish:
+    """What one popper wants of a pipe: `limit` messages, or up to `welcome` where far more wait.
+
+    name: the popper's, as a holder of claims. joint: they are handed out with others. found: what
+    it got.
+    """
+
+    name: str
+    holder: Holder
+    limit: int
+    welcome: int = 0
+    joint: bool = False
+    found: Found | None = None
+
+    def size(self, waiting: int) -> int:
+        """How many to claim for it."""
+        return max(self.limit, min(self.welcome, waiting // SHARE))
+
+
+class Advancer:
+    """Claims from the ends of chains, for one popper or several at once."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        group: Callable[[], GroupRow],
+        window: Window,
+        expiry: Expiry,
+        rules: Callable[[], Rules],
+    ) -> None:
+        self._ports = ports
+        self._catalog = ports.catalog
+        self._group = group
+        self._window = window
+        self._expiry = expiry
+        self._rules = rules
+
+    def claim(self, view: View, wish: Wish) -> list[Found]:
+        """Claim a run from the chain's end on; nothing when there is nothing, or others are
+        faster all the time."""
+        if self._ports.sharing is None:
+            self.claim_for([wish], view)
+        else:
+
+            def serve(wishes: list[Wish], last: Cursor | None) -> Cursor | None:
+                if last is not None and view.cursor is not None:
+                    view.cursor = max(last, view.cursor, key=_progress)
+                self.claim_for(wishes, view)
+                return view.cursor
+
+            self._ports.sharing.together((self._group().id, view.row.id), wish, serve)
+        return [wish.found] if wish.found is not None else []
+
+    def claim_for(self, wishes: Sequence[Wish], view: View, lock: Lock | None = None) -> None:
+        """Claim one run after another, all in one step. lock: of an exclusive group."""
+        for _ in range(TRIES_MAX):
+            cursor = view.cursor or self._catalog.cursor(self._group().id, view.row.id)
+            view.cursor = cursor
+            if cursor is None:
+                self._window.forget(view)
+                return
+            end_seq = self._window.end_seq(view)
+            waiting = end_seq - cursor.chain.seq
+            if waiting <= 0:
+                return
+            reader = self._window.reader(view)
+            sizes = [wish.size(waiting) for wish in wishes]
+            slices = reader.read(cursor.chain, end_seq, sum(sizes), CLAIM_BYTES_MAX)
+            cursor, slices = self._expiry.sift(view.row, cursor, reader, slices, end_seq)
+            view.cursor = cursor
+            if cursor is None and lock is not None:
+                return  # fenced
+            if cursor is None or not slices:
+                continue
+            parts = dealt(slices, sizes)
+            places = [cursor.chain]
+            for part in parts:
+                places.append(reader.place_after(places[-1], part))
+            # What felled the machine, again and again, is to be counted.
+            if self._advance(cursor, places, wishes, parts, lock, synced=reader.earlier_boot):
+                view.cursor = replace(cursor, chain=places[-1])
+                return
+            if lock is not None:
+                return  # fenced
+            view.cursor = None
+
+    def _advance(
+        self,
+        cursor: Cursor,
+        places: Sequence[Place],
+        wishes: Sequence[Wish],
+        parts: Sequence[list[Slice]],
+        lock: Lock | None,
+        *,
+        synced: bool,
+    ) -> bool:
+        """Write a claim for each part, and hand it to its wish; False when others were faster."""
+        now_ms = self._catalog.now_ms()
+        due_ms = now_ms + self._rules().claim_timeout_ms
+        version = self._ports.ids.version
+        served = list(zip(wishes, parts, pairwise(places), strict=False))
+        rows = [
+            claims.first(
+                replace(cursor, chain=start), end, wish.name, due_ms, version, joint=wish.joint
+            )
+            for wish, _, (start, end) in served
+        ]
+        if not self._catalog.claim(cursor, places[-1], rows, synced=synced):
+            return False
+        epoch = cursor.epoch if lock else None
+        for (wish, part, _), row in zip(served, rows, strict=True):
+            pieces = [Piece(piece.frame, piece.seqs) for piece in part]
+            wish.found = (Holding(wish.holder, [row], now_ms, lock, epoch), pieces)
+        return True
+
+
+def dealt(slices: Sequence[Slice], sizes: Sequence[int]) -> list[list[Slice]]:
+    """The first `sizes[0]` messages, the next `sizes[1]`, and so on, as far as they go."""
+    if len(sizes) == 1:
+        return [list(slices)]
+    parts: list[list[Slice]] = []
+    left = list(slices)
+    for size in sizes:
+        part: list[Slice] = []
+        while left and size > 0:
+            frame, first, last = left[0]
+            middle = min(last, first + size)
+            part.append(Slice(frame, first, middle))
+            size -= middle - first
+            left[:1] = [Slice(frame, middle, last)] if middle < last else []
+        if part:
+            parts.append(part)
+    return parts
+
+
+def _progress(cursor: Cursor) -> tuple[int, int]:
+    """Of two cursors the later one has more of it."""
+    return cursor.epoch, cursor.chain.seq

@@ -1,0 +1,77 @@
+"""Attendance: notes which poppers are there and whether they find anything to do.
+
+By it the reaper knows for how many poppers to open pipes, and alerts know that nobody has come.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from cassq.base.tallies import Tally
+from cassq.lifecycle.ports import Ports
+from cassq.model.rows import Member
+
+ATTEND_MS = 5000
+LOOK_SECONDS = 1.0
+# A popper not seen for so long is gone.
+GONE_MS = 3 * ATTEND_MS
+
+
+class _Guest:
+    """A popper, as it was last noted."""
+
+    __slots__ = ("group_id", "name", "noted_ms", "popped", "tally", "waiting")
+
+    def __init__(self, group_id: str, name: str, tally: Tally) -> None:
+        self.group_id = group_id
+        self.name = name
+        self.tally = tally
+        self.popped = 0
+        self.noted_ms = 0
+        self.waiting = True
+
+
+class Attendance:
+    """Of one client's poppers. Thread-safe."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._mutex = threading.Lock()
+        self._guests: list[_Guest] = []
+
+    def add(self, group_id: str, tally: Tally) -> None:
+        """A popper of that group, which counts what it does in `tally`, has come."""
+        with self._mutex:
+            self._guests.append(_Guest(group_id, self._ports.ids.version(), tally))
+
+    def tend(self) -> float:
+        """Note who is there: what changed, and everybody now and then; seconds until the next time.
+
+        Cost: one unsynced write for each popper every five seconds, or when it begins or ceases to
+        find something.
+        """
+        now_ms = self._ports.catalog.now_ms()
+        with self._mutex:
+            guests = list(self._guests)
+        for guest in guests:
+            if guest.tally.over:
+                self._bid_farewell(guest)
+            else:
+                self._note(guest, now_ms)
+        return LOOK_SECONDS
+
+    def _note(self, guest: _Guest, now_ms: int) -> None:
+        tally = guest.tally
+        settled = tally.committed + tally.rolled_back + tally.released + tally.dead + tally.lost
+        # It holds nothing, and has found nothing since the last look.
+        waiting = tally.popped <= settled and tally.popped == guest.popped
+        guest.popped = tally.popped
+        if waiting != guest.waiting or now_ms - guest.noted_ms >= ATTEND_MS:
+            self._ports.catalog.attend(Member(guest.group_id, guest.name, now_ms, waiting))
+            guest.waiting, guest.noted_ms = waiting, now_ms
+
+    def _bid_farewell(self, guest: _Guest) -> None:
+        if guest.noted_ms:
+            self._ports.catalog.leave(guest.group_id, guest.name)
+        with self._mutex:
+            self._guests.remove(guest)

@@ -1,0 +1,441 @@
+"""The claimer: finds something for a group to do, and claims it. No threads, no waiting.
+
+Messages stand in one line: those never claimed by the time they were pushed, from the window's
+pipes in turn; those that failed, or were delayed, by the time they came due; those that were
+given back untried, or whose popper vanished, in front. On exclusive groups a pipe's lock is taken
+before anything of it is claimed, and everything of a pipe is done in its order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from cassq.catalog.cover import fault, fault_now, wedged
+from cassq.consumer.advancing import TRIES_MAX, Advancer, Wish
+from cassq.consumer.health import Health, freed
+from cassq.consumer.holdings import Holder, Holding
+from cassq.consumer.retaking import Found, Retaker, read_left
+from cassq.consumer.window import REFRESH_MS, View, Window
+from cassq.errors import CassqError, CorruptionError
+from cassq.extents.port import ExtentMissingError, ExtentUnavailableError
+from cassq.lifecycle.expiry import Expiry
+from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.retries import Bury, bury_or_leave
+from cassq.lifecycle.timers import Timers
+from cassq.locks.port import Lock
+from cassq.model import claims
+from cassq.model.queues import Rules, rules_of
+from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, QueueRow
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+DUE_LISTED = 256
+GRAIN_MS = 2
+BURIED_AT_ONCE = 32  # dead letters: each costs a few syncs
+PATIENCE_MS = 1000  # pipes that cannot be read are tried one after another for so long
+LOOK_MS = 40  # how often what came back is looked for while there is something new
+
+
+class Claimer:
+    """Claims for one popper of one group.
+
+    bury: puts a spent message among the group's dead letters.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        queue: Callable[[], QueueRow],
+        group: Callable[[], GroupRow],
+        bury: Bury,
+    ) -> None:
+        self._ports = ports
+        self._catalog = ports.catalog
+        self._version = ports.ids.version
+        self._queue = queue
+        self._group = group
+        self._bury = bury
+        self._looked_ms = -LOOK_MS
+        self._welcome = 0
+        self._policies = queue().policy, group().policy
+        self._rules = rules_of(*self._policies)
+        self.name: str = ports.ids.version()
+        self.exclusive: bool = group().policy.exclusive or queue().policy.strict
+        self.window: Window = Window(ports, queue, group(), in_order=self.exclusive)
+        self.timers: Timers = Timers(ports, group())
+        self.health: Health = Health(ports, group().id, lambda: self.rules)
+        self.retaker: Retaker = Retaker(ports.catalog, self.window, self.name, self._version)
+        self._expiry = Expiry(ports, queue)
+        self._advancer = Advancer(ports, group, self.window, self._expiry, lambda: self.rules)
+        self._paused = False
+        self._told_sick = False  # since something last succeeded here
+        self._owed: list[Claim] = []  # spent rows of an exclusive group, as they were given back
+
+    @property
+    def rules(self) -> Rules:
+        """How messages are delivered, as the policies are now."""
+        policies = self._queue().policy, self._group().policy
+        if policies[0] is not self._policies[0] or policies[1] is not self._policies[1]:
+            self._policies, self._rules = policies, rules_of(*policies)
+        return self._rules
+
+    def is_paused(self) -> bool:
+        """Whether nothing is to be handed out."""
+        self._paused = self._queue().policy.pop_paused
+        return self._paused
+
+    def claim(self, limit: int, holder: Holder, welcome: int = 0) -> list[Found]:
+        """New holdings, of at most `limit` messages together; none when nothing can be claimed.
+
+        welcome: so many may be of a pipe in which far more are waiting.
+        """
+        if self.is_paused():
+            return []
+        most = self._queue().policy.max_claim_messages
+        limit, self._welcome = min(limit, most), min(welcome, most)
+        self.window.away = None
+        fresh = self.window.is_stale() and self._refresh(old_ms=REFRESH_MS)
+        due = self._due_now(forced=self.timers.has_news())
+        begun_ms = self._ports.clock.boot_ms()
+        while True:
+            out = self.window.left_alone()
+            for view in self.window.candidates():
+                line = self._in_line(due, view) if due else []
+                found = self._claim_both(line, view, limit, holder)
+                if found:
+                    self.window.claimed(view)
+                    return found
+                if self._queue().policy.strict and self._is_unacked(view):
+                    break  # nothing passes it: not what was merged back, either
+            else:
+                if not self.window.left_alone() <= out and self._has_patience(begun_ms):
+                    continue  # behind those that cannot be read there may be some that can
+                if not fresh:
+                    fresh = self._refresh()
+                    due = self._due_now(forced=True)
+                    continue
+                if self.window.truncated:
+                    self.window.look_further()
+                    continue
+            due = self._due_now(forced=True) if due is None else due
+            back = self._retake(due or [], limit, holder)
+            if not back and self.window.away is not None:
+                raise self.window.away
+            return back
+
+    def _has_patience(self, begun_ms: int) -> bool:
+        return self._ports.clock.boot_ms() - begun_ms < PATIENCE_MS
+
+    def _refresh(self, *, old_ms: int = 0) -> bool:
+        self.timers.refresh(old_ms=old_ms)
+        return self.window.refresh(old_ms=old_ms)
+
+    def given_back(self) -> None:
+        """There may be something that came back: look for it first."""
+        self._looked_ms = -LOOK_MS
+
+    def _claim_both(self, line: list[Claim], view: View, limit: int, holder: Holder) -> list[Found]:
+        """What stands in line before a pipe's messages, and then of those as many as there is
+        room for: a few failures do not cost a pop of their own."""
+        room = limit - sum(row.left_count for row in line)
+        if not line or self.exclusive or room <= 0 or any(map(claims.is_suspect, line)):
+            return self._retake(line, limit, holder) or self._claim_from(view, limit, holder)
+        fresh = self._claim_from(view, room, holder, joint=True)
+        try:
+            back = self._retake(line, limit - room, holder, joint=bool(fresh))
+        except CassqError as exc:
+            if not fresh:
+                raise
+            logger.warning("left for the next look: %s", exc)
+            return fresh
+        return back + fresh
+
+    def _claim_from(
+        self, view: View, limit: int, holder: Holder, *, joint: bool = False
+    ) -> list[Found]:
+        try:
+            if self.exclusive:
+                return self._claim_exclusively(view, limit, holder)
+            wish = Wish(self.name, holder, limit, self._welcome, joint)
+            return self._advancer.claim(view, wish)
+        except (ExtentMissingError, CorruptionError) as exc:
+            view.cursor = None  # when it is tried again, somebody may have gone on behind it
+            self.window.set_aside(view.row.id, exc)
+            return []
+        except ExtentUnavailableError as exc:
+            view.cursor = None
+            self.window.leave(view.row.id, exc)
+            return []
+        except BaseException:
+            view.cursor = None  # whatever happened to it, look again
+            raise
+
+    # --- what was never claimed -------------------------------------------------------------
+
+    def _in_line(self, due: list[Claim], view: View) -> list[Claim]:
+        """Those that stand before the first waiting message of a pipe."""
+        head_ms = self._head_ms(view)
+        return [row for row in due if row.due_ms <= head_ms]
+
+    def _head_ms(self, view: View) -> int:
+        """When the first waiting message of a pipe was pushed, in catalog time."""
+        if view.cursor is None:
+            return 0
+        chain, end_seq = view.cursor.chain, self.window.end_seq(view)
+        if chain.seq >= end_seq:
+            return self._catalog.now_ms()  # it is all claimed, and not all acked
+        try:
+            reader = self.window.reader(view)
+            ((frame, first, _),) = reader.read(chain, end_seq, 1, 0)
+        except (ExtentMissingError, ExtentUnavailableError, CorruptionError):
+            return 0  # whoever claims from it tells of it
+        # Both clocks are read in turn: what is within their grain counts as pushed before.
+        to_catalog_ms = self._catalog.now_ms() - self._ports.clock.wall_ms()
+        return frame.time_ms(first) + to_catalog_ms - GRAIN_MS
+
+    # --- what came back, or has come due ------------------------------------------------------
+
+    def _due_now(self, *, forced: bool) -> list[Claim] | None:
+        """The free rows whose time has come, in line; None when that is not known: it is not yet
+        time to look, or so much was to be done first that there may be more.
+
+        Expired claims are freed, spent messages put away, delayed ones scheduled on the way.
+        """
+        now_ms = self._ports.clock.boot_ms()
+        if not forced and now_ms - self._looked_ms < LOOK_MS:
+            return None
+        self._looked_ms = now_ms
+        left: list[Claim] = []
+        self.timers.schedule()
+        while self.timers.broken:
+            self.window.set_aside(*self.timers.broken.pop())
+        for _ in range(TRIES_MAX):
+            due = self._listed(self._catalog.now_ms())
+            expired = [row for row in due if row.state is ClaimState.HELD]
+            if expired:
+                self._free(expired)
+                continue
+            spent = [row for row in due if self._is_spent(row)]
+            left = [row for row in due if row not in spent]
+            if self.put_away(spent) + sum(map(self._expired, left)) == 0:
+                return left
+            if len(spent) > BURIED_AT_ONCE:
+                break
+        self.given_back()
+        return left
+
+    def _listed(self, now_ms: int) -> list[Claim]:
+        """What is due; in exclusive groups only of timer pipes: what came back in another pipe is
+        for who has its lock, and must not hide the others."""
+        without = self.window.left_alone()
+        while True:
+            due = self._catalog.due(self._group().id, now_ms, DUE_LISTED, without=tuple(without))
+            if not self.exclusive:
+                return due
+            locked = {row.pipe_id for row in due if not self.timers.owns(row.pipe_id)}
+            if not locked:
+                return due
+            without |= locked
+
+    def follow_up(self, free: list[Claim], *, succeeded: bool) -> None:
+        """Acks, or rows that are free now, were written: what is to be done about that. An error
+        is told, not raised: it must not look as if they had not been written."""
+        try:
+            now_ms = self._catalog.now_ms()
+            if succeeded:
+                self._told_sick = False
+                self.health.succeeded(now_ms)
+            if any(row.due_ms <= now_ms for row in free):
+                self.given_back()
+            spent = [row for row in free if self._is_spent(row)]
+            if self.exclusive:
+                self._owed = (self._owed + spent)[-BURIED_AT_ONCE:]
+            else:
+                self.put_away(spent)
+        except CassqError as exc:
+            logger.warning("left for the next look: %s", exc)
+
+    def put_away_owed(self) -> None:
+        """Put away what an exclusive group leaves to the next popper that gets the pipe's lock:
+        none may come. It is done as the reaper does it, without the lock."""
+        self.put_away(self._owed)
+        self._owed = []
+
+    def put_away(self, spent: list[Claim]) -> int:
+        """Make dead letters of spent rows; of how many. Of many some are left for the next look:
+        meanwhile nobody could pop, or ack."""
+        return sum(map(self._put_away, spent[:BURIED_AT_ONCE]))
+
+    def _is_spent(self, row: Claim) -> bool:
+        if claims.is_doomed(row):
+            return True
+        if not claims.is_spent(row, self.rules.max_deliveries):
+            return False
+        if not self.health.spares(row):
+            return True
+        if not self._told_sick:
+            self._told_sick = True
+            logger.warning(
+                "nothing of group %s of queue %s has succeeded since messages failed: they are kept"
+                " though they were delivered as often as max_deliveries (%d) allows, and come ever"
+                " more seldom (see sick_check, and sick_hold, %g s)",
+                self._group().name,
+                self._queue().name,
+                self.rules.max_deliveries,
+                self.rules.sick_hold_ms / 1000,
+            )
+        return False
+
+    def _put_away(self, row: Claim) -> bool:
+        return self._or_set_aside(row, lambda: self._buried(row))
+
+    def _buried(self, row: Claim) -> bool:
+        return bury_or_leave(self._bury, self._queue(), self._group(), row)
+
+    def _expired(self, row: Claim, epoch: int | None = None) -> bool:
+        """Whether some of a free row had expired; it is removed."""
+        readers = self.window.readers
+        return self._or_set_aside(
+            row, lambda: self._expiry.remove_free(row, readers.get, epoch=epoch)
+        )
+
+    def _or_set_aside(self, row: Claim, act: Callable[[], bool]) -> bool:
+        """What became of a row; True as well when its pipe cannot be read: that is left out of
+        what is due from now on."""
+        try:
+            return act()
+        except (ExtentMissingError, CorruptionError) as exc:
+            self.window.set_aside(row.pipe_id, exc)
+            return True
+        except ExtentUnavailableError as exc:
+            self.window.leave(row.pipe_id, exc)
+            return True
+
+    def _free(self, expired: list[Claim]) -> None:
+        """Free claims whose holders let their deadlines pass."""
+        for row in expired:
+            logger.info("taking over an expired claim of pipe %s from %s", row.pipe_id, row.holder)
+        self._catalog.replace_many([(row, self._freed(row)) for row in expired])
+
+    def _freed(self, row: Claim) -> list[Claim]:
+        return freed(row, self._catalog.now_ms(), self.rules, self.health, self._version)
+
+    def _retake(
+        self, due: list[Claim], limit: int, holder: Holder, *, joint: bool = False
+    ) -> list[Found]:
+        """Take the first free rows of those that are due."""
+        if not due:
+            return []
+        timeout_ms = self.rules.claim_timeout_ms
+        found, more = self.retaker.retake(due, limit, holder, timeout_ms, joint=joint)
+        if more or len(due) == DUE_LISTED:
+            self.given_back()
+        return found
+
+    # --- exclusive groups ---------------------------------------------------------------------
+
+    def _claim_exclusively(self, view: View, limit: int, holder: Holder) -> list[Found]:
+        """Lock the pipe, take over what the lock's last holder left, go on in order."""
+        if not self.window.follows(view):
+            return []
+        group, timeout_ms = self._group(), self.rules.claim_timeout_ms
+        # Read anew: a lock on a pipe that was retired meanwhile would be left behind.
+        before = self._catalog.cursor(group.id, view.row.id)
+        if before is None:
+            self.window.forget(view)
+            return []
+        if before.ack.seq >= self.window.end_seq(view):
+            view.cursor = before
+            return []
+        lock = self._ports.locker.acquire(f"pop:{group.id}:{view.row.id}", timeout_ms)
+        if lock is None:
+            return []
+        found: list[Found] = []
+        try:
+            cursor = self._catalog.cursor(group.id, view.row.id)
+            # Asked after the cursor was read: whoever took the lock since has fenced before, and
+            # then it is not ours, or will after, and then the compare-and-set fails.
+            fenced = cursor and lock.held() and self._catalog.fence(cursor, self.name)
+            if fenced:
+                view.cursor = fenced
+                found = self._claim_in_order(view, fenced, limit, holder, lock)
+            elif cursor is None:
+                self.window.forget(view)
+        finally:
+            if not found:
+                view.cursor = None
+                lock.release()
+        return found
+
+    def _is_unacked(self, view: View) -> bool:
+        """Whether anything of a pipe is unacked at this moment: what was may have expired."""
+        view.cursor = view.cursor or self._catalog.cursor(self._group().id, view.row.id)
+        return self.window.waiting(view)
+
+    def _claim_in_order(
+        self, view: View, cursor: Cursor, limit: int, holder: Holder, lock: Lock
+    ) -> list[Found]:
+        for _ in range(TRIES_MAX):
+            all_acked = cursor.ack.seq == cursor.chain.seq
+            rows = [] if all_acked else self._catalog.claims(cursor.group_id, cursor.pipe_id)
+            if fault(cursor, rows):
+                self._check_cover(cursor.pipe_id)  # or the ack offset has moved since
+            row = next((row for row in rows if row.state is not ClaimState.DONE), None)
+            if row is None:
+                wish = Wish(self.name, holder, limit, self._welcome)
+                self._advancer.claim_for([wish], view, lock)
+                return [wish.found] if wish.found is not None else []
+            if row.state is ClaimState.HELD:
+                # Its holder's lock is ours now, so the claim is, whatever its deadline.
+                if not self._catalog.replace(row, self._freed(row), epoch=cursor.epoch):
+                    return []
+            elif row.due_ms > self._catalog.now_ms():
+                return []  # the head is held back: nothing may pass it
+            elif self._is_spent(row):
+                if not self._buried(row):
+                    return []
+            elif not self._expired(row, cursor.epoch):
+                return self._take(row, limit, holder, lock, cursor.epoch)
+        return []
+
+    def _check_cover(self, pipe_id: str) -> None:
+        """Nothing passes what no claim row covers: raises CorruptionError if that is so. Cost: that
+        of `fault_now`."""
+        found = fault_now(self._catalog, self._group().id, pipe_id)
+        if found is not None:
+            raise wedged(pipe_id, found[1])
+
+    def _take(self, row: Claim, limit: int, holder: Holder, lock: Lock, epoch: int) -> list[Found]:
+        """Take the free row at the head, read before it is taken."""
+        pieces, until = read_left(self.window.readers.get(row.pipe_id), row, limit)
+        now_ms = self._catalog.now_ms()
+        due_ms = now_ms + self.rules.claim_timeout_ms
+        mine, rows = claims.taken(row, until, self.name, due_ms, self._version)
+        if not self._catalog.replace(row, rows, epoch=epoch):
+            return []
+        return [(Holding(holder, [mine], now_ms, lock, epoch), pieces)]
+
+    def until_due(self, most: float) -> float:
+        """Seconds until the next free row comes due, or held one expires; at most `most`."""
+        without = self.window.left_alone()
+        due_ms = self._catalog.next_due_ms(self._group().id, without=tuple(without))
+        if due_ms is None or self.exclusive or self._paused:
+            return most
+        return min(most, max(0.001, (due_ms - self._catalog.now_ms()) / 1000))
+
+    def has_news(self) -> bool:
+        """Whether something was pushed that a waiting popper has not seen. Memory reads only."""
+        if self.exclusive or self._paused:
+            return False
+        return self.window.has_news() or self.timers.has_news()
+
+    def close_dropped(self) -> None:
+        """Give back the files of pipes that were retired. Cost: a system call for each open one."""
+        self.window.close_dropped()
+        self.timers.close_dropped()
+
+    def close(self) -> None:
+        """Give back file handles and mappings."""
+        self.window.close()
+        self.timers.close()

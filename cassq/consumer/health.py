@@ -1,0 +1,132 @@
+"""Health: tells a sick consumer from a poisonous message.
+
+A message that fails while others of its group succeed is at fault itself. When nothing of the
+group has succeeded since it first failed, the consumers, or what they depend on, are likelier to
+be: then redelivery slows down, and no message is given up for its number of deliveries until
+something succeeds. Nor is one that failed in such a time given up as soon as it is over: first it
+must fail a delivery that began after. (`sick_check=False` turns this off.)
+
+A group of which nothing has ever succeeded may have no healthy consumer, nor another message that
+could succeed: there a message is kept for `sick_hold` seconds from its first failure, and then
+counts as poisonous.
+
+Of a first failure it cannot be said whether the group was sick. So where one delivery is all that
+is allowed, it decides, as soon as something succeeds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from random import random
+
+from cassq.base.sharing import answered
+from cassq.lifecycle.ports import Ports
+from cassq.model import claims
+from cassq.model.queues import Rules
+from cassq.model.rows import Claim, ClaimState
+
+SLOW_FIRST_MS = 50
+SLOW_MOST_MS = 30_000
+DOUBLINGS_MAX = 30
+NOTE_MS = 1000
+LOOK_MS = 250
+
+# How many failures of a message, from its last in a sick time on, do not make a dead letter of it:
+# that one, and the next, for its delivery may have begun before something succeeded.
+SPARED = 2
+
+
+class Health:
+    """Of one group, as one client sees it. rules: asked whenever they are needed."""
+
+    def __init__(self, ports: Ports, group_id: str, rules: Callable[[], Rules]) -> None:
+        self._catalog = ports.catalog
+        self._clock = ports.clock
+        self._sharing = ports.sharing
+        self._group_id = group_id
+        self._rules = rules
+        self._success_ms = self._own_ms = 0
+        self._noted_ms = self._looked_ms = -NOTE_MS
+
+    def succeeded(self, now_ms: int) -> None:
+        """Something was committed. Cost: at most one unsynced write a second."""
+        self._success_ms = self._own_ms = now_ms
+        self.tell()
+
+    def tell(self, *, at_once: bool = False) -> None:
+        """Let others know of a success that they have not been told of."""
+        if self._own_ms <= self._noted_ms:
+            return
+        if at_once:
+            self._note()
+        elif self._catalog.now_ms() - self._noted_ms >= NOTE_MS:
+            # Where it takes a round trip, one popper of this client does it for all.
+            key, boot_ms = ("success", self._group_id), self._clock.boot_ms
+            answered(self._sharing, key, self._note, boot_ms, old_ms=NOTE_MS)
+            self._noted_ms = self._own_ms
+
+    def _note(self) -> None:
+        self._noted_ms = self._own_ms
+        self._catalog.note_success(self._group_id, self._own_ms)
+
+    def sick(self, claim: Claim) -> bool:
+        """Whether the group is sick, as far as a claim's messages tell: see `claims.is_sick`."""
+        if not self._rules().sick_check or not claims.is_sick(claim, self._success_ms):
+            return False
+        self._look()
+        return claims.is_sick(claim, self._success_ms)
+
+    def spares(self, claim: Claim) -> bool:
+        """Whether a claim's messages are kept though they were delivered as often as allowed: the
+        group is sick, and has not kept them for too long."""
+        return self.sick(claim) and self._hold_left_ms(claim) != 0
+
+    def _hold_left_ms(self, claim: Claim) -> int | None:
+        """For how long the group may keep what it keeps because it is sick; None: no limit."""
+        ends_ms = claims.hold_ends_ms(claim, self._rules().sick_hold_ms, self._success_ms)
+        return None if ends_ms is None else max(0, ends_ms - self._catalog.now_ms())
+
+    def _look(self) -> None:
+        """Ask for successes that others know of, now and then."""
+        now_ms = self._clock.boot_ms()
+        if now_ms - self._looked_ms >= LOOK_MS:
+            self._looked_ms = now_ms
+            self._success_ms = max(self._success_ms, self._catalog.success_ms(self._group_id))
+
+    def recorded(self, claim: Claim, failure: str) -> str:
+        """The record `failure` of what a held claim's messages failed just now, with what is to be
+        kept of `claim.failure`, their record so far."""
+        if not claim.failure:
+            return failure
+        spared = json.loads(claim.failure).get("spared", 0)
+        spared = SPARED if self.spares(claim) else max(0, spared - 1)
+        record = json.loads(claims.failed_again(claim.failure, failure))
+        return json.dumps({**record, "spared": spared} if spared else record)
+
+    def slow_ms(self, claim: Claim) -> int:
+        """How long a failed claim must wait at least: doubled with each failure of a sick group,
+        but not beyond the time that the group may keep it for."""
+        if claim.deliveries < 2 or not self.sick(claim):
+            return 0
+        doublings = min(DOUBLINGS_MAX, claim.deliveries - 2)
+        slow_ms = int(min(SLOW_MOST_MS, SLOW_FIRST_MS * 2**doublings))
+        return min(slow_ms, self._hold_left_ms(claim) or slow_ms)
+
+
+def freed(
+    claim: Claim, now_ms: int, rules: Rules, health: Health, version: claims.Version
+) -> list[Claim]:
+    """An expired claim's successors: free at once in their old place in line, or by schedule."""
+    wait_ms = max(rules.retry_ms(claim.deliveries, random()), health.slow_ms(claim))
+    due_ms = now_ms + wait_ms if wait_ms else 0
+    rows = claims.freed(claim, now_ms, due_ms, rules.max_deliveries, version)
+    if claims.is_doomed(claim):
+        return rows  # as it was
+    return [
+        replace(row, failure=health.recorded(claim, row.failure))
+        if row.state is ClaimState.FREE
+        else row
+        for row in rows
+    ]

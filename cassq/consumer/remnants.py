@@ -1,0 +1,63 @@
+"""Remnants: messages that failed, kept in memory until they are due again.
+
+To hand out a message again, its whole frame has to be read: that costs a hundred times the
+message. Its consumer had it in memory when it failed, so the popper keeps it, as long as there
+is room and it is due soon: what is stored of a message never changes, and the claim rows alone
+say who may have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cassq.message.bundles import Piece, Remnant
+from cassq.message.ranges import RangeSet
+from cassq.model.rows import Claim
+
+KEPT_BYTES_MAX = 16 * 1024 * 1024
+KEPT_MS_MAX = 5000
+
+
+class Remnants:
+    """What one popper keeps, by the free rows it is part of. The oldest make room for the new."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, int], list[Piece]] = {}
+        self._size = 0
+
+    def keep(self, row: Claim, pieces: Sequence[Piece], now_ms: int) -> None:
+        """Keep the messages of a free row. pieces: where they are; they may hold others too."""
+        if row.due_ms - now_ms > KEPT_MS_MAX:
+            return
+        left = row.left
+        kept: list[Piece] = []
+        for piece in pieces:
+            first, last = piece.seqs.ranges[0][0], piece.seqs.ranges[-1][1]
+            if first < row.end and last > row.start:
+                seqs = left if piece.seqs == left else left.within(first, last)
+                if seqs:
+                    kept.append(piece.kept(seqs))
+        self._drop((row.pipe_id, row.start))
+        self._kept[row.pipe_id, row.start] = kept
+        self._size += _size(kept)
+        while self._size > KEPT_BYTES_MAX:
+            self._drop(next(iter(self._kept)))
+
+    def take(self, row: Claim) -> list[Piece] | None:
+        """What is left of a row, if just that was kept; it is not kept any longer."""
+        kept = self._drop((row.pipe_id, row.start))
+        if kept is None:
+            return None
+        # A row cut or acked since is another: what is left of it is read.
+        same = RangeSet.joined(piece.seqs for piece in kept) == row.left
+        return kept if same else None
+
+    def _drop(self, key: tuple[str, int]) -> list[Piece] | None:
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            self._size -= _size(kept)
+        return kept
+
+
+def _size(pieces: Sequence[Piece]) -> int:
+    return sum(piece.bundle.size for piece in pieces if isinstance(piece.bundle, Remnant))

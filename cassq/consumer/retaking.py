@@ -1,0 +1,156 @@
+"""Retaking: reading what is left of claim rows, and handing several of them out together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from cassq.catalog.cover import fault_now, wedged
+from cassq.catalog.port import Catalog
+from cassq.consumer.holdings import Holder, Holding
+from cassq.consumer.remnants import Remnants
+from cassq.consumer.window import Window
+from cassq.errors import CorruptionError
+from cassq.extents.port import (
+    ExtentMissingError,
+    ExtentReader,
+    ExtentUnavailableError,
+    Slice,
+)
+from cassq.message.bundles import Piece
+from cassq.message.frames import Place
+from cassq.model import claims
+from cassq.model.rows import Claim
+
+CLAIM_BYTES_MAX = 32 * 1024 * 1024
+
+
+class Chosen(NamedTuple):
+    """A free row, its first messages, and the place after them."""
+
+    row: Claim
+    pieces: list[Piece]
+    until: Place
+
+
+# What one pop gets: messages that were claimed together, by their frames.
+Found = tuple[Holding, list[Piece]]
+
+
+def read_left(
+    reader: ExtentReader, row: Claim, limit: int, room: int = CLAIM_BYTES_MAX
+) -> tuple[list[Piece], Place]:
+    """The first messages of a row that are not acked, at most `limit`, in frames of at most
+    `room` bytes or one; and the place after the last of them, or of the row's end when there are
+    no more. Cost: the frames they are in."""
+    left = row.left
+    pieces: list[Piece] = []
+    place = Place(row.start, row.pos)
+    while left and limit > 0 and room > 0:
+        place = Place(left.ranges[0][0], place.pos)
+        ((frame, first, _),) = reader.read(place, row.end, 1, 0)
+        seqs = left.within(place.seq, frame.end_seq).part(0, limit)
+        pieces.append(Piece(frame, seqs))
+        limit -= len(seqs)
+        room -= frame.size
+        last = seqs.ranges[-1][1]
+        place = reader.place_after(place, [Slice(frame, first, last - frame.base_seq)])
+        left = left.within(last, row.end)
+    return pieces, place if left else Place(row.end, place.pos)
+
+
+class Retaker:
+    """Takes free rows for one popper. name: the popper's, as a holder of claims."""
+
+    def __init__(
+        self, catalog: Catalog, window: Window, name: str, version: claims.Version
+    ) -> None:
+        self._catalog = catalog
+        self._window = window
+        self._name = name
+        self._version = version
+        self.remnants: Remnants = Remnants()
+        self._refused: set[str] = set()  # versions of rows that could not be taken
+
+    def retake(
+        self, due: Sequence[Claim], limit: int, holder: Holder, timeout_ms: int, *, joint: bool
+    ) -> tuple[list[Found], bool]:
+        """Take free rows; and whether there may be more. They are read before they are taken, so
+        that damage is found first. joint: others are handed out with them. Cost: one synced
+        transaction for all of them, and frames that are not kept in memory."""
+        chosen = self._choose(due, limit)
+        if not chosen:
+            return [], False
+        now_ms = self._catalog.now_ms()
+        joint = joint or len(chosen) > 1
+        changes: list[tuple[Claim, list[Claim]]] = []
+        mine: list[tuple[Claim, list[Piece]]] = []
+        for row, pieces, until in chosen:
+            held, rows = claims.taken(
+                row, until, self._name, now_ms + timeout_ms, self._version, joint=joint
+            )
+            changes.append((row, rows))
+            mine.append((held, pieces))
+        done = self._catalog.replace_many(changes)
+        got = [claim for claim, ok in zip(mine, done, strict=True) if ok]
+        self._note_refused([row for (row, _), ok in zip(changes, done, strict=True) if not ok])
+        more = len(chosen) < len(due) or chosen[-1].until.seq < chosen[-1].row.end
+        return into_holdings(got, holder, now_ms), more
+
+    def _note_refused(self, rows: Sequence[Claim]) -> None:
+        """A row that is refused as it was once before is not another's by now: see whether the
+        claims of its pipe are whole. Cost: then that of `fault_now`."""
+        for row in rows:
+            if row.version not in self._refused:
+                continue
+            found = fault_now(self._catalog, row.group_id, row.pipe_id)
+            if found is not None:
+                self._window.set_aside(row.pipe_id, wedged(row.pipe_id, found[1]))
+        self._refused = {row.version for row in rows}
+
+    def _choose(self, due: Sequence[Claim], limit: int) -> list[Chosen]:
+        """The rows that are taken together: those in which a poisonous message may be stand
+        alone."""
+        chosen: list[Chosen] = []
+        room = CLAIM_BYTES_MAX
+        for row in due:
+            if limit <= 0 or room <= 0 or (chosen and claims.is_suspect(row)):
+                break
+            try:
+                pieces, until = self._left(row, limit, room)
+            except (ExtentMissingError, CorruptionError) as exc:
+                self._window.set_aside(row.pipe_id, exc)
+                continue
+            except ExtentUnavailableError as exc:
+                self._window.leave(row.pipe_id, exc)
+                continue
+            chosen.append(Chosen(row, pieces, until))
+            limit -= sum(len(piece.seqs) for piece in pieces)
+            room -= sum(piece.bundle.size for piece in pieces)
+            if claims.is_suspect(row):
+                break
+        return chosen
+
+    def _left(self, row: Claim, limit: int, room: int) -> tuple[list[Piece], Place]:
+        """The first messages left of a row, and the place after them: from memory, or read."""
+        kept = self.remnants.take(row)
+        if kept is not None and row.left_count <= limit:
+            return kept, Place(row.end, row.pos)
+        return read_left(self._window.readers.get(row.pipe_id), row, limit, room)
+
+
+def into_holdings(
+    taken: Iterable[tuple[Claim, list[Piece]]], holder: Holder, now_ms: int
+) -> list[Found]:
+    """Rows just taken as holdings: one for each pipe and number of deliveries."""
+    found: list[Found] = []
+    for _, group in groupby(sorted(taken, key=_kind), key=_kind):
+        together = list(group)
+        holding = Holding(holder, [row for row, _ in together], now_ms, None, None)
+        found.append((holding, [piece for _, pieces in together for piece in pieces]))
+    return found
+
+
+def _kind(taken: tuple[Claim, list[Piece]]) -> tuple[str, int]:
+    return taken[0].pipe_id, taken[0].deliveries

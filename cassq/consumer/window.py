@@ -1,0 +1,332 @@
+"""The window: which pipes a group may claim from at the moment, and in which order.
+
+Of the live pipes that have something waiting for the group, the oldest `max_pop_width` are
+taken from in rounds, one claim each, so that none of them starves. The listing is cached: what
+it misses is found when nothing else is, or within a second.
+
+The bound on overtaking: while at most `max_pop_width` pipes have something waiting, a message
+with d unclaimed messages ahead of it, in a pipe that the popper has listed, is passed, before it
+is delivered to a single popper that asks for c at a time, by at most `(p - 1) * c * (d // c + 2)`
+newer messages, p being the number of pipes. A pipe beyond the window waits until an older one in
+it is empty.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+from cassq.base.sharing import answered
+from cassq.errors import CassqError, CorruptionError
+from cassq.extents.port import ExtentMissingError, ExtentReader, ExtentUnavailableError
+from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.sealing import live_pipe
+from cassq.model.rows import Cursor, GroupRow, PipeRow, PipeState, QueueRow
+
+REFRESH_MS = 1000
+# A pipe that cannot be reached is left alone for so long; each time it is tried in vain for twice
+# as long, up to this: many of them, each waited for, shall not keep a popper from the others.
+AWAY_MS = 1000
+AWAY_MAX_MS = 8000
+# So long after a pipe could not be read it is tried again: somebody may have mended it.
+BROKEN_AGAIN_MS = 5000
+LISTED_MIN = 64
+READERS_MAX = 64
+
+
+class View:
+    """A pipe as one group sees it. `cursor` may lag behind the catalog's, never lead."""
+
+    __slots__ = ("cursor", "follows", "reader", "row")
+
+    def __init__(self, row: PipeRow) -> None:
+        self.row: PipeRow = row
+        self.reader: ExtentReader | None = None
+        self.cursor: Cursor | None = None
+        self.follows: bool = not row.predecessor  # the predecessor is known to be done
+
+
+class Readers:
+    """Open extents, the least recently used closed first, and those that were removed at once.
+
+    At most `READERS_MAX` are open: a popper also reads pipes that no listing names, when something
+    of theirs is delivered again or comes due.
+    """
+
+    def __init__(self, open_extent: Callable[[str], ExtentReader]) -> None:
+        self._open = open_extent
+        self._readers: OrderedDict[str, ExtentReader] = OrderedDict()
+
+    def get(self, pipe_id: str) -> ExtentReader:
+        """The reader of a pipe; ExtentMissingError when its extent is gone."""
+        reader = self._readers.get(pipe_id)
+        if reader is None:
+            reader = self._open(pipe_id)
+            self.put(pipe_id, reader)
+        else:
+            self._readers.move_to_end(pipe_id)
+        return reader
+
+    def put(self, pipe_id: str, reader: ExtentReader) -> None:
+        """A reader was opened, and is to be closed here."""
+        self.forget(pipe_id)
+        self._readers[pipe_id] = reader
+        if len(self._readers) > READERS_MAX:
+            self._readers.popitem(last=False)[1].close()
+
+    def forget(self, pipe_id: str) -> None:
+        reader = self._readers.pop(pipe_id, None)
+        if reader is not None:
+            reader.close()
+
+    def close_dropped(self) -> None:
+        """Close those whose pipe was retired: an open file keeps its space though it has no name.
+        Cost: a system call for each."""
+        for pipe_id in [pipe_id for pipe_id, held in self._readers.items() if held.dropped()]:
+            self.forget(pipe_id)
+
+    def close(self) -> None:
+        while self._readers:
+            self._readers.popitem()[1].close()
+
+
+class Window:
+    """The pipes a group can claim from, oldest first, taken from in turn."""
+
+    def __init__(
+        self, ports: Ports, queue: Callable[[], QueueRow], group: GroupRow, *, in_order: bool
+    ) -> None:
+        self._ports = ports
+        self._queue = queue
+        self._group = group
+        self._in_order = in_order
+        self._views: dict[str, View] = {}
+        self._refreshed_ms = -REFRESH_MS
+        self._limit = LISTED_MIN
+        self.truncated: bool = False  # the last listing was cut off
+        self._round: set[str] = set()
+        self.readers: Readers = Readers(ports.store.reader)
+        # Pipes that cannot be read, each told to the user once; they are left alone from then on,
+        # but for a look now and then, whose boot time is in `_again_ms`.
+        self.broken: dict[str, CassqError] = {}
+        self.untold: list[CassqError] = []
+        self._again_ms: dict[str, int] = {}
+        # Those that could not be reached when last tried: until when they are left alone, and for
+        # how long they are. away: the last of them that was found so.
+        self._away: dict[str, tuple[int, int]] = {}
+        self.away: ExtentUnavailableError | None = None
+
+    def refresh(self, *, old_ms: int = 0) -> bool:
+        """List the live pipes, with other poppers of this client where that takes round trips;
+        whether they are as they were after this call began. old_ms: or take what one of those
+        listed not longer ago. Cost: one query, bounded by a stored floor."""
+        begun_ms = self._ports.clock.boot_ms()
+        least = max(LISTED_MIN, 4 * self._queue().policy.max_pop_width)
+        self._limit = max(self._limit, least)
+        listed = answered(
+            self._ports.sharing,
+            ("pipes", self._group.id, self._in_order, self._limit),
+            lambda: self._ports.catalog.unclaimed_pipes(
+                self._group, self._limit, unacked=self._in_order
+            ),
+            self._ports.clock.boot_ms,
+            old_ms=old_ms,
+        )
+        rows = listed.value
+        self.truncated = len(rows) == self._limit
+        if len(rows) < least:
+            self._limit = least
+        views: dict[str, View] = {}
+        for row in rows:
+            view = self._views.get(row.id) or View(row)
+            view.row = row
+            views[row.id] = view
+        for pipe_id in self._views.keys() - views.keys():
+            self.readers.forget(pipe_id)
+        self._views = views
+        self.readers.close_dropped()
+        self._refreshed_ms = listed.asked_ms
+        asked_now = listed.asked_ms > begun_ms or not old_ms
+        return asked_now or self._ports.sharing is None
+
+    def look_further(self) -> None:
+        """List twice as many: what was listed are open pipes with nothing in them."""
+        self._limit *= 2
+        self.refresh()
+
+    def is_stale(self) -> bool:
+        """Whether it is time to list again even though there is something to claim."""
+        return self._ports.clock.boot_ms() - self._refreshed_ms >= REFRESH_MS
+
+    def candidates(self) -> Iterator[View]:
+        """The views to try: the oldest with something waiting, `max_pop_width` of them, those
+        first that were not yet claimed from in this round."""
+        width = self._queue().policy.max_pop_width
+        found: list[View] = []
+        out = self.left_alone()
+        left = [view for view in self._views.values() if view.row.id not in out]
+        while left and len(found) < width:
+            some, left = left[: width - len(found)], left[width - len(found) :]
+            self._look_at(some)
+            for view in some:
+                try:
+                    if self.waiting(view):
+                        found.append(view)
+                except (ExtentMissingError, CorruptionError) as exc:
+                    self.set_aside(view.row.id, exc)
+        if not self._in_order:
+            if not any(view.row.id in self._round for view in found):
+                self._round = {view.row.id for view in found}
+            found.sort(key=lambda view: view.row.id not in self._round)
+        yield from found
+
+    def _look_at(self, views: list[View]) -> None:
+        """Make cursors for those that have none, and have it known how far they go: what each
+        takes to ask for is asked for all of them at once. Views of retired pipes go."""
+        new = [view for view in views if view.cursor is None]
+        if new:
+            cursors = self._ports.catalog.cursors_in(self._group.id, [v.row.id for v in new])
+            for view, cursor in zip(new, cursors, strict=True):
+                view.cursor = cursor
+                if cursor is None:
+                    self.forget(view)
+        growing = [v for v in views if v.row.end is None and v.cursor is not None]
+        unread = [view for view in growing if view.reader is None]
+        if len(unread) > 1:
+            readers = self._ports.store.readers([view.row.id for view in unread])
+            for view, reader in zip(unread, readers, strict=True):
+                if reader is not None:
+                    view.reader = reader
+                    self.readers.put(view.row.id, reader)
+        for view in growing:
+            if view.reader is not None:
+                view.reader.ask_published()
+
+    def waiting(self, view: View) -> bool:
+        """Whether the pipe may hold something the group has not claimed (in order: acked)."""
+        if view.cursor is None:
+            return False
+        done = view.cursor.ack.seq if self._in_order else view.cursor.chain.seq
+        return self.end_seq(view) > done
+
+    def end_seq(self, view: View) -> int:
+        """Everything below it is acknowledged and may be delivered."""
+        if view.row.end is not None:
+            return view.row.end.seq
+        return self._see(view).published().seq
+
+    def _see(self, view: View) -> ExtentReader:
+        if view.reader is None:
+            view.reader = self.readers.get(view.row.id)
+        return view.reader
+
+    def reader(self, view: View) -> ExtentReader:
+        """The pipe's reader, kept open while it is used."""
+        view.reader = self.readers.get(view.row.id)
+        return view.reader
+
+    def claimed(self, view: View) -> None:
+        """It had its turn in this round."""
+        self._round.discard(view.row.id)
+        self._away.pop(view.row.id, None)
+        if view.row.id in self.broken:
+            self.broken.pop(view.row.id)
+            self._again_ms.pop(view.row.id, None)
+
+    def forget(self, view: View) -> None:
+        """The pipe is gone, and what was known of it counts no more."""
+        view.cursor = None
+        self._views.pop(view.row.id, None)
+        self.readers.forget(view.row.id)
+
+    def set_aside(self, pipe_id: str, exc: CassqError) -> None:
+        """A pipe cannot be read: leave it alone, and have the user told, unless it was retired
+        in the meantime."""
+        row = live_pipe(self._ports.catalog, pipe_id)
+        self.readers.forget(pipe_id)
+        if row is None:
+            self._views.pop(pipe_id, None)
+            self.broken.pop(pipe_id, None)
+        else:
+            if pipe_id not in self.broken:
+                self.untold.append(exc)
+            self.broken[pipe_id] = exc
+            self._again_ms[pipe_id] = self._ports.clock.boot_ms() + BROKEN_AGAIN_MS
+
+    def leave(self, pipe_id: str, exc: ExtentUnavailableError) -> None:
+        """A pipe cannot be reached: leave it alone for a moment, for the others may be. Raises
+        what happened where none may pass it."""
+        if self._in_order:
+            raise exc
+        now_ms = self._ports.clock.boot_ms()
+        lately = {
+            left: (until_ms, left_ms)
+            for left, (until_ms, left_ms) in self._away.items()
+            if until_ms > now_ms - AWAY_MAX_MS
+        }
+        left_ms = min(2 * lately.get(pipe_id, (0, AWAY_MS // 2))[1], AWAY_MAX_MS)
+        self._away = {**lately, pipe_id: (now_ms + left_ms, left_ms)}
+        self.away = exc
+
+    def left_alone(self) -> set[str]:
+        """The pipes that could not be reached a moment ago, or not be read."""
+        now_ms = self._ports.clock.boot_ms()
+        away = (pipe_id for pipe_id, (until_ms, _) in self._away.items() if until_ms > now_ms)
+        broken = (pipe_id for pipe_id in self.broken if self._again_ms.get(pipe_id, 0) > now_ms)
+        return {*away, *broken}
+
+    def follows(self, view: View) -> bool:
+        """Whether the group has acked all of the pipe before this one (strict queues)."""
+        before = None if view.follows else self._before(view.row)
+        while before is not None and before.state < PipeState.CONSUMED:
+            if before.end is None:
+                return False
+            cursor = self._ports.catalog.cursor(self._group.id, before.id)
+            if cursor is not None and cursor.ack.seq < before.end.seq:
+                return False
+            if cursor is None or not self._was_passed_over(cursor, before.end.seq):
+                break  # it was delivered only after what came before it
+            before = self._before(before)
+        view.follows = True
+        return True
+
+    def _before(self, row: PipeRow) -> PipeRow | None:
+        """The pipe before this one; the first has none."""
+        return self._ports.catalog.pipe(row.predecessor) if row.predecessor else None
+
+    def _was_passed_over(self, cursor: Cursor, end_seq: int) -> bool:
+        """Whether nothing of an acked pipe need have been delivered: it is empty, or what was in
+        it was purged, expired, or dropped, while what came before it was, and may be, pending."""
+        catalog, key = self._ports.catalog, (cursor.group_id, cursor.pipe_id)
+        removed = sum(row.end - row.start for row in catalog.removed(*key))
+        moved = sum(move.settled for move in catalog.moves(*key))
+        return cursor.start + removed + moved >= end_seq
+
+    def close_dropped(self) -> None:
+        """Close what was retired since the last listing."""
+        for view in list(self._views.values()):
+            if view.reader is not None and view.reader.dropped():
+                view.reader = None  # the mapping would keep its page
+        self.readers.close_dropped()
+
+    def close(self) -> None:
+        """Give back file handles and mappings."""
+        self.readers.close()
+        self._views.clear()
+
+    def has_news(self) -> bool:
+        """Whether a known open pipe grew past what is known to be claimed. Memory reads only; on
+        networked stores one round of reads."""
+        known: list[tuple[ExtentReader, int]] = []
+        now_ms = self._ports.clock.boot_ms()
+        for view in list(self._views.values()):
+            reader, cursor = view.reader, view.cursor  # another thread may be at the view
+            if reader is None or cursor is None:
+                continue
+            if self._away.get(view.row.id, (0, 0))[0] > now_ms:
+                continue
+            if view.row.end is None:
+                known.append((reader, cursor.chain.seq))
+        for reader, _ in known:
+            reader.ask_published()
+        return any(reader.published().seq > claimed for reader, claimed in known)

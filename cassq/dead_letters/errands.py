@@ -1,0 +1,262 @@
+"""Errands: one run over the dead letters of a group, at its pace, with what it has done.
+
+It walks over the pipes that are there at the beginning, oldest first, and in each over what nobody
+holds. What a consumer has in its hands is left, and counted; what a mover left half done is
+finished first. A run that ends early, or crashes, is gone on with by running it again.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from cassq.base.clock import Clock
+from cassq.dead_letters.letters import Filter, Part, parts_of
+from cassq.errors import CassqError, CorruptionError
+from cassq.extents.port import ExtentMissingError, ExtentReader, Slice
+from cassq.lifecycle.moves import finish, slices_of
+from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.sealing import end_of, live_pipe
+from cassq.message.frames import Frame, Place
+from cassq.message.ranges import RangeSet
+from cassq.model import claims
+from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+BATCH_MESSAGES = 4096
+BATCH_BYTES = 4 * 1024 * 1024
+TRIES_MAX = 32
+WAIT_SECONDS = 0.25
+_NO_LIMIT = 1 << 62
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a merge or purge has done, or with a dry run would do.
+
+    messages: how many. pipes: how many pipes were re-pointed whole. held: letters that are meant
+    and were left, since a consumer of the dead letters, or another merge, has them. broken: pipes
+    that cannot be read, and why. complete: False when it ended before the last pipe.
+    """
+
+    messages: int = 0
+    pipes: int = 0
+    held: int = 0
+    broken: dict[str, str] = field(default_factory=dict)
+    complete: bool = False
+    dry_run: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+# Told after each step how far it is; True ends the work there.
+Watch = Callable[[Outcome], bool]
+
+
+class Brake:
+    """Holds work to a number of messages a second, and in all; and ends it when that is wished.
+
+    rate: messages a second; None: as fast as it goes. limit: messages in all.
+    """
+
+    def __init__(
+        self, clock: Clock, rate: float | None, limit: int | None, wants_end: Callable[[], bool]
+    ) -> None:
+        self._clock = clock
+        self._rate = rate
+        self._left = _NO_LIMIT if limit is None else limit
+        self._wants_end = wants_end
+        self._begun_ms = clock.boot_ms()
+        self._count = 0
+
+    @property
+    def is_off(self) -> bool:
+        """Whether there is neither a rate nor a limit."""
+        return self._rate is None and self._left >= _NO_LIMIT // 2
+
+    def room(self) -> int:
+        """How many messages may be worked on next, after a wait if need be; 0: no more."""
+        while not self._wants_end():
+            if self._rate is None:
+                return self._left
+            due_ms = self._begun_ms + self._count * 1000 / self._rate
+            wait_ms = due_ms - self._clock.boot_ms()
+            if wait_ms <= 0 or self._left <= 0:
+                return min(self._left, max(1, int(self._rate)))
+            self._clock.sleep(min(wait_ms / 1000, WAIT_SECONDS))
+        return 0
+
+    def used(self, count: int) -> None:
+        """So many messages were worked on."""
+        self._count += count
+        self._left -= count
+
+
+class Chosen(NamedTuple):
+    """Letters of a part that are worked on together. end: the place after the last of them.
+    stop: everything below it was looked at."""
+
+    seqs: RangeSet
+    end: Place
+    stop: int
+    slices: list[Slice]
+
+
+class Spot(NamedTuple):
+    """A pipe that is worked on, up to `end`."""
+
+    pipe: PipeRow
+    end: Place
+    reader: ExtentReader
+
+
+class Errand(abc.ABC):
+    """One run over the dead letters of a group. letters: the group of the dead-letter queue."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        letters: GroupRow,
+        where: Filter,
+        *,
+        limit: int | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+        watch: Watch | None = None,
+    ) -> None:
+        self._ports = ports
+        self._catalog = ports.catalog
+        self._version = ports.ids.version
+        self._letters = letters
+        self._where = where
+        self._dry_run = dry_run
+        self._watch = watch
+        self._cut_short = False
+        self.outcome: Outcome = Outcome(dry_run=dry_run)
+        # A dry run takes no longer for a rate.
+        rate = None if dry_run else rate
+        self._brake = Brake(ports.clock, rate, limit, self._wants_end)
+
+    def _wants_end(self) -> bool:
+        return self._watch is not None and self._watch(self.outcome)
+
+    def run(self) -> Outcome:
+        """Work on every pipe that is there now; what was done."""
+        for pipe in self._catalog.pipes(self._letters.queue_id):
+            if self._cut_short or self._brake.room() <= 0:
+                return self.outcome
+            if not pipe.is_for(self._letters.id):
+                continue
+            try:
+                end = end_of(self._catalog, self._ports.store, pipe)
+                if end.seq and not self._whole(pipe, end):
+                    self._part_by_part(pipe, end)
+            except (ExtentMissingError, CorruptionError) as exc:
+                self._set_aside(pipe, exc)
+        self.outcome.complete = not self._cut_short
+        return self.outcome
+
+    def _set_aside(self, pipe: PipeRow, exc: CassqError) -> None:
+        """A pipe cannot be read: note it, unless it was retired meanwhile."""
+        if live_pipe(self._catalog, pipe.id) is not None:
+            self.outcome.broken[pipe.id] = str(exc)
+
+    def _count(self, count: int) -> None:
+        self.outcome.messages += count
+        self._brake.used(count)
+
+    @abc.abstractmethod
+    def _whole(self, pipe: PipeRow, end: Place) -> bool:
+        """Work on a pipe as a whole, if that can be."""
+
+    @abc.abstractmethod
+    def _handle(self, spot: Spot, part: Part, chosen: Chosen) -> bool:
+        """Work on letters of a part; False when it was another's by then."""
+
+    def _part_by_part(self, pipe: PipeRow, end: Place) -> None:
+        spot = Spot(pipe, end, self._ports.store.reader(pipe.id))
+        try:
+            at, tries = 0, 0
+            while tries < TRIES_MAX:
+                room = self._brake.room()
+                self._cut_short = room <= 0
+                step = None if self._cut_short else self._step(spot, at, room)
+                if step is None:
+                    return
+                tries = tries + 1 if step == at else 0
+                at = step
+            logger.warning("pipe %s: others are faster all the time", pipe.id)
+        finally:
+            spot.reader.close()
+
+    def _step(self, spot: Spot, at: int, room: int) -> int | None:
+        """Work on the next letters from seq `at` on; below which seq all is done. The same seq
+        when others were faster; None when there are no more."""
+        for part in parts_of(self._ports, self._letters, spot.pipe, spot.end.seq):
+            left = part.left - RangeSet.run(0, at)
+            if not left:
+                continue
+            if part.row is not None and self._is_left_over(part.row):
+                finish(self._ports, part.row)
+                return at
+            if part.row is not None and (part.is_held or claims.is_leaving(part.row)):
+                self.outcome.held += self._count_meant(spot, part, left)
+                return left.ranges[-1][1]
+            chosen = self._choose(spot, part, left, room)
+            if chosen.seqs:
+                if not self._dry_run and not self._handle(spot, part, chosen):
+                    return at
+                self._count(len(chosen.seqs))
+            return chosen.stop
+        return None
+
+    def _is_left_over(self, row: Claim) -> bool:
+        """Whether a mover left these half done: his time is over."""
+        if self._dry_run or not claims.is_moving(row):
+            return False
+        return row.state is ClaimState.FREE or row.due_ms <= self._catalog.now_ms()
+
+    def _count_meant(self, spot: Spot, part: Part, left: RangeSet) -> int:
+        if self._where.is_empty:
+            return len(left)
+        return len(self._choose(spot, part, left, _NO_LIMIT, bytes_max=_NO_LIMIT).seqs)
+
+    def _choose(
+        self, spot: Spot, part: Part, left: RangeSet, room: int, bytes_max: int = BATCH_BYTES
+    ) -> Chosen:
+        """The first letters of a part that are meant, as many as are worked on together."""
+        now_ms, pipe_id = self._ports.clock.wall_ms(), spot.pipe.id
+        room = min(room, BATCH_MESSAGES) if bytes_max == BATCH_BYTES else room
+        slices: list[Slice] = []
+        kept: Frame | None = None
+        spans: list[tuple[int, int]] = []
+        end, stop, count, size = part.start, part.start.seq, 0, 0
+        for place, (frame, first, last) in slices_of(spot.reader, part.start, left):
+            picked = self._where.picked(frame, first, last, pipe_id, now_ms)
+            for a, b in picked.ranges:
+                b = min(b, a + room - count)
+                slices.append(Slice(frame, a, b))
+                spans.append((frame.base_seq + a, frame.base_seq + b))
+                end = Place(frame.base_seq + b, place.pos)
+                count += b - a
+                if count >= room:
+                    return Chosen(RangeSet(spans), end, end.seq, slices)
+            if picked and frame is not kept:
+                kept = frame
+                size += frame.size
+            stop = frame.base_seq + last
+            if size >= bytes_max:
+                break
+        return Chosen(RangeSet(spans), end, stop, slices)
+
+    def _unclaimed(self, spot: Spot, part: Part, end: Place) -> tuple[Cursor, Claim] | None:
+        """What nobody ever claimed up to `end`, as a row that is not there yet; and the cursor."""
+        cursor = self._catalog.cursor(self._letters.id, spot.pipe.id)
+        if cursor is None or cursor.chain.seq != part.start.seq:
+            return None
+        return cursor, claims.unclaimed(cursor, end, self._version)

@@ -1,0 +1,328 @@
+"""Letters: dead letters as they lie in their queue, which of them are meant, and as JSON lines."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from cassq.base.arguments import check_seconds
+from cassq.errors import CassqError, CorruptionError, UsageError
+from cassq.extents.port import ExtentMissingError
+from cassq.lifecycle.moves import slices_of
+from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.retries import DEATH_HEADER
+from cassq.lifecycle.sealing import end_of, live_pipe
+from cassq.message.batches import Batch
+from cassq.message.columns import encode_headers
+from cassq.message.decoding import text_or_base64
+from cassq.message.frames import Frame, Place
+from cassq.message.ranges import RangeSet
+from cassq.model.rows import Claim, ClaimState, GroupRow, PipeRow
+from cassq.producer.entries import check_key, check_payload
+
+AGE_MAX_SECONDS = 100 * 365 * 86400.0
+ID_LENGTH_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter. death: what is known of its death; empty when it did not die here.
+
+    state: "waiting", or "pending" while a consumer of the dead letters has it.
+    """
+
+    id: str
+    payload: bytes
+    headers: dict[str, str]
+    key: bytes | None
+    pushed_at: datetime
+    death: dict[str, Any] = field(default_factory=dict)
+    state: str = "waiting"
+
+    @property
+    def died_at(self) -> datetime:
+        """When it became a dead letter; when it was pushed, if it did not die here."""
+        at_ms = self.death.get("at_ms")
+        return self.pushed_at if at_ms is None else _moment(at_ms)
+
+    def to_json(self) -> str:
+        """The letter as one line of JSON, from which `from_json` makes the same again."""
+        told = {
+            "id": self.id,
+            "pushed_at": self.pushed_at.isoformat(timespec="milliseconds"),
+            "headers": self.headers,
+            "death": _with_times(self.death),
+            **text_or_base64("key", self.key),
+            **text_or_base64("payload", self.payload),
+        }
+        return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+
+
+def letter_from_json(line: str | bytes) -> Letter:
+    """The letter of a line that `Letter.to_json` wrote; UsageError says what is wrong with it."""
+    try:
+        told = json.loads(line)
+    except ValueError as exc:
+        raise UsageError(f"this is no JSON: {exc}") from exc
+    if not isinstance(told, dict):
+        raise UsageError("a letter is a JSON object")
+    letter_id, headers, death = told.get("id"), told.get("headers", {}), told.get("death", {})
+    if not isinstance(letter_id, str) or not 0 < len(letter_id) <= ID_LENGTH_MAX:
+        raise UsageError(f"a letter's id is a text of at most {ID_LENGTH_MAX} characters")
+    if not isinstance(headers, dict) or not isinstance(death, dict):
+        raise UsageError("a letter's headers, and its death, are JSON objects")
+    payload = _bytes_of(told, "payload")
+    if payload is None:
+        raise UsageError("a letter has a payload, or payload_base64")
+    deaths = _without_times(death)
+    encode_headers(_with_death(headers, deaths))
+    try:
+        pushed_at = datetime.fromisoformat(told["pushed_at"])
+    except (KeyError, TypeError, ValueError) as exc:
+        raise UsageError("a letter's pushed_at is a time in ISO 8601, with a zone") from exc
+    if pushed_at.tzinfo is None:
+        raise UsageError("a letter's pushed_at needs a zone, as +00:00")
+    key = check_key(_bytes_of(told, "key"))
+    return Letter(letter_id, check_payload(payload), headers, key, pushed_at, deaths)
+
+
+def _bytes_of(told: Mapping[str, Any], name: str) -> bytes | None:
+    text, encoded = told.get(name), told.get(f"{name}_base64")
+    if not isinstance(text, str | None) or not isinstance(encoded, str | None):
+        raise UsageError(f"a letter's {name} is a text")
+    try:
+        if encoded is not None:
+            return base64.b64decode(encoded, validate=True)
+        return None if text is None else text.encode()
+    except (binascii.Error, UnicodeEncodeError) as exc:
+        raise UsageError(f"a letter's {name} cannot be read: {exc}") from exc
+
+
+def batch_of(letters: Iterable[Letter]) -> Batch:
+    """Letters to be pushed again, with their ids, push times and deaths."""
+    found = list(letters)
+    return Batch(
+        [letter.payload for letter in found],
+        [round(letter.pushed_at.timestamp() * 1000) for letter in found],
+        [encode_headers(_with_death(letter.headers, letter.death)) for letter in found],
+        [letter.key for letter in found],
+        [letter.id.encode() for letter in found],
+    )
+
+
+def _with_death(headers: Mapping[str, str], death: Mapping[str, Any]) -> dict[str, str]:
+    if not death:
+        return dict(headers)
+    return {**headers, DEATH_HEADER: json.dumps(death, separators=(",", ":"))}
+
+
+# In a death record times are milliseconds, by the wall clock; in JSON they are in ISO 8601.
+_TIMES = {"at_ms": "at", "first_ms": "first_at", "last_ms": "last_at"}
+_MS = {name: stored for stored, name in _TIMES.items()}
+
+
+def _with_times(death: Mapping[str, Any]) -> dict[str, Any]:
+    """A death record as JSON has it, and those of earlier deaths in it."""
+    told: dict[str, Any] = {}
+    for name, value in death.items():
+        if name in _TIMES and isinstance(value, int):
+            told[_TIMES[name]] = _moment(value).isoformat(timespec="milliseconds")
+        elif name == "earlier" and isinstance(value, list):
+            told[name] = [_with_times(each) if isinstance(each, dict) else each for each in value]
+        else:
+            told[name] = value
+    return told
+
+
+def _without_times(told: Mapping[str, Any]) -> dict[str, Any]:
+    """The death record of a letter in JSON, also of one that an older cassq wrote."""
+    death: dict[str, Any] = {}
+    for name, value in told.items():
+        if name in _MS:
+            death[_MS[name]] = _ms_of(name, value)
+        elif name == "earlier" and isinstance(value, list):
+            death[name] = [_without_times(e) if isinstance(e, dict) else e for e in value]
+        else:
+            death[name] = value
+    return death
+
+
+def _ms_of(name: str, value: object) -> int:
+    try:
+        when = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        when = None
+    if when is None or when.tzinfo is None:
+        raise UsageError(f"{name!r} in a letter's death is a time in ISO 8601, with a zone")
+    return round(when.timestamp() * 1000)
+
+
+def _moment(wall_ms: int) -> datetime:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC)
+
+
+# --- which are meant --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which dead letters are meant: those of which everything said here holds.
+
+    reason: of the death, or of the failure that led to it: what a consumer rejected as often as is
+    allowed died of "delivery_limit", and is found as "rejected" too. older_than, newer_than:
+    seconds since the death. headers: exactly those.
+    text: in the payload, as UTF-8, or in the error it died of. ids: one of these; none of an
+    empty list.
+    """
+
+    reason: str | None = None
+    older_than: float | None = None
+    newer_than: float | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    text: str | None = None
+    ids: Collection[str] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("reason", "text"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise UsageError(f"{name} is a text that is not empty, not {value!r}")
+        for name in ("older_than", "newer_than"):
+            if getattr(self, name) is not None:
+                check_seconds(name, getattr(self, name), AGE_MAX_SECONDS)
+        if self.ids is not None:
+            if isinstance(self.ids, str) or not all(isinstance(i, str) and i for i in self.ids):
+                raise UsageError("ids is a list of message ids")
+            object.__setattr__(self, "ids", frozenset(self.ids))
+        object.__setattr__(self, "headers", dict(self.headers))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all letters are meant."""
+        unsaid = (self.reason, self.older_than, self.newer_than, self.text, self.ids)
+        return not self.headers and unsaid == (None,) * len(unsaid)
+
+    def picked(self, frame: Frame, first: int, last: int, pipe_id: str, now_ms: int) -> RangeSet:
+        """Which of the messages `first .. last` of a frame are meant. now_ms: wall time."""
+        if self.is_empty:
+            return RangeSet.run(first, last)
+        picked = (i for i in range(first, last) if self._matches(frame, i, pipe_id, now_ms))
+        return RangeSet.of(picked)
+
+    def _matches(self, frame: Frame, at: int, pipe_id: str, now_ms: int) -> bool:
+        if self.ids is not None and frame.id_at(at, pipe_id).decode() not in self.ids:
+            return False
+        headers, death = _headers_of(frame, at)
+        if self.reason is not None and self.reason not in (
+            death.get("reason"),
+            death.get("failure"),
+        ):
+            return False
+        age = (now_ms - death.get("at_ms", frame.time_ms(at))) / 1000
+        if self.older_than is not None and age < self.older_than:
+            return False
+        if self.newer_than is not None and age > self.newer_than:
+            return False
+        if any(headers.get(name) != value for name, value in self.headers.items()):
+            return False
+        if self.text is None or self.text in str(death.get("error", "")):
+            return True
+        return self.text.encode() in frame.payloads(at, at + 1)[0]
+
+
+def _headers_of(frame: Frame, at: int) -> tuple[dict[str, str], dict[str, Any]]:
+    """A message's headers without that of its death, and its death."""
+    headers = frame.headers_at(at)
+    try:
+        death = json.loads(headers.pop(DEATH_HEADER, "{}"))
+    except ValueError:
+        death = {}  # somebody pushed a header of that name
+    return headers, death if isinstance(death, dict) else {}
+
+
+# --- where they are -----------------------------------------------------------------------------
+
+
+class Part(NamedTuple):
+    """Messages of a pipe that stand alike for a group. row: their claim; None: never claimed.
+
+    start: at or before them. left: which of them are not done.
+    """
+
+    row: Claim | None
+    start: Place
+    left: RangeSet
+
+    @property
+    def is_held(self) -> bool:
+        return self.row is not None and self.row.state is ClaimState.HELD
+
+
+def parts_of(ports: Ports, group: GroupRow, pipe: PipeRow, end_seq: int) -> list[Part]:
+    """What a group has not finished of a pipe, in order. Cost: its open claims there.
+
+    What is delayed and was not scheduled yet is left out.
+    """
+    cursor = ports.catalog.cursor(group.id, pipe.id)
+    if cursor is None:
+        return []  # it was retired
+    parts = [
+        Part(row, Place(row.start, row.pos), row.left)
+        for row in ports.catalog.claims(group.id, pipe.id)
+        if row.state is not ClaimState.DONE
+    ]
+    if cursor.chain.seq < end_seq and pipe.timer_ms is None:
+        parts.append(Part(None, cursor.chain, RangeSet.run(cursor.chain.seq, end_seq)))
+    return parts
+
+
+def letters_of(
+    ports: Ports, group: GroupRow, where: Filter, broken: dict[str, CassqError]
+) -> Iterator[Letter]:
+    """What a group has not finished of its queue and that is meant, oldest pipe first.
+
+    A pipe that cannot be read is noted in `broken`, and left. Cost: every frame is read.
+    """
+    now_ms = ports.clock.wall_ms()
+    for pipe in ports.catalog.pipes(group.queue_id):
+        if not pipe.is_for(group.id):
+            continue
+        try:
+            yield from _letters_in(ports, group, pipe, where, now_ms)
+        except (ExtentMissingError, CorruptionError) as exc:
+            if live_pipe(ports.catalog, pipe.id) is not None:
+                broken[pipe.id] = exc
+
+
+def _letters_in(
+    ports: Ports, group: GroupRow, pipe: PipeRow, where: Filter, now_ms: int
+) -> Iterator[Letter]:
+    end_seq = end_of(ports.catalog, ports.store, pipe).seq
+    reader = ports.store.reader(pipe.id)
+    try:
+        for part in parts_of(ports, group, pipe, end_seq):
+            state = "pending" if part.is_held else "waiting"
+            for _, (frame, first, last) in slices_of(reader, part.start, part.left):
+                for at in where.picked(frame, first, last, pipe.id, now_ms):
+                    yield _letter(frame, at, pipe.id, state)
+    finally:
+        reader.close()
+
+
+def _letter(frame: Frame, at: int, pipe_id: str, state: str) -> Letter:
+    headers, death = _headers_of(frame, at)
+    (payload,) = frame.payloads(at, at + 1)
+    return Letter(
+        frame.id_at(at, pipe_id).decode(),
+        payload,
+        headers,
+        frame.keys[at] if frame.keys else None,
+        _moment(frame.time_ms(at)),
+        death,
+        state,
+    )

@@ -1,0 +1,163 @@
+"""Merging and purging: how dead letters go back to their group, or away.
+
+A merge of everything re-points each sealed pipe that nobody has claimed from: one compare-and-set,
+however many letters it holds. Others are copied in batches by the protocol of
+`cassq.lifecycle.moves`: four writes that are waited for, however many letters there are in the
+batch. A purge marks its letters done: one write for each run of letters that stand alike, or each
+batch if there is a filter.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from cassq.dead_letters.errands import BATCH_BYTES, Chosen, Errand, Spot
+from cassq.dead_letters.letters import Filter, Part
+from cassq.errors import CassqError, OwnershipError
+from cassq.extents.port import Slice
+from cassq.lifecycle.expiry import cut_out
+from cassq.lifecycle.moves import Intents, finish_own, held_by, removals, settle
+from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.sealing import seal_pipe
+from cassq.message.batches import Batch, Intend
+from cassq.message.frames import Place
+from cassq.message.ranges import RangeSet
+from cassq.model import claims
+from cassq.model.rows import Claim, GroupRow, PipeRow, Reason
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+# Pushes a batch, telling its places first.
+Append = Callable[[Batch, Intend], object]
+
+
+class Merging(Errand):
+    """Brings dead letters back to `group`, and only to it. ring: wakes its poppers."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        letters: GroupRow,
+        where: Filter,
+        *,
+        group: GroupRow,
+        append: Append,
+        ring: Callable[[], None],
+        **how: Any,
+    ) -> None:
+        super().__init__(ports, letters, where, **how)
+        self._group = group
+        self._append = append
+        self._ring = ring
+        self._owner = self._version()
+        # Other groups of the dead-letter queue keep theirs: then letters are copied.
+        readers = self._catalog.groups(letters.queue_id)
+        self._may_repoint = where.is_empty and len(readers) == 1
+
+    def _whole(self, pipe: PipeRow, end: Place) -> bool:
+        if not self._may_repoint or pipe.timer_ms is not None:
+            return False
+        if not self._brake.is_off and (pipe.end is None or end.seq > self._brake.room()):
+            return False
+        cursor = self._catalog.cursor(self._letters.id, pipe.id)
+        if cursor is None or cursor.chain.seq > 0:
+            return False
+        if not self._dry_run:
+            # Its pusher goes on in another pipe.
+            sealed = end if pipe.end else seal_pipe(self._catalog, self._ports.store, pipe.id)
+            if sealed is None:
+                return True  # it was retired, or merged by another
+            if not self._catalog.repoint(pipe.id, self._group.queue_id, self._group.id):
+                return False
+            end = sealed
+            self._ring()
+        self.outcome.pipes += 1
+        self._count(end.seq)
+        return True
+
+    def _handle(self, spot: Spot, part: Part, chosen: Chosen) -> bool:
+        held = self._take(spot, part, chosen.end)
+        if held is None:
+            return False
+        intents = Intents(self._catalog, held, list(chosen.seqs), Reason.MERGED)
+        try:
+            self._append(_batch(chosen.slices, spot.pipe.id), intents)
+        except OwnershipError:
+            return False  # we were taken for dead: who did that has finished it
+        except CassqError:
+            self._finish_own(held)
+            raise
+        # If it is not ours any more, who has it finds them all in their new place.
+        settle(self._ports, held, chosen.seqs, intents.moves.values())
+        return True
+
+    def _finish_own(self, held: Claim) -> None:
+        """The push failed: what arrived is done, the rest free again, at once if that can be."""
+        try:
+            finish_own(self._ports, held)
+        except CassqError as exc:
+            logger.warning("letters of pipe %s are left for others: %s", held.pipe_id, exc)
+
+    def _take(self, spot: Spot, part: Part, end: Place) -> Claim | None:
+        """Hold everything of a part below `end`, as a mover."""
+        now_ms = self._catalog.now_ms()
+        if part.row is None:
+            found = self._unclaimed(spot, part, end)
+            if found is None:
+                return None
+            cursor, free = found
+            held = held_by(free, self._owner, now_ms, self._version)
+            return held if self._catalog.claim(cursor, end, [held]) else None
+        mine, rows = claims.taken(part.row, end, self._owner, 0, self._version)
+        free = replace(part.row, end=mine.end, acked=mine.acked)
+        held = held_by(free, self._owner, now_ms, self._version)
+        return held if self._catalog.replace(part.row, [held, *rows[1:]]) else None
+
+
+class Purging(Errand):
+    """Throws dead letters away."""
+
+    def _whole(self, pipe: PipeRow, end: Place) -> bool:
+        return False  # its parts are done as wholes
+
+    def _choose(
+        self, spot: Spot, part: Part, left: RangeSet, room: int, bytes_max: int = BATCH_BYTES
+    ) -> Chosen:
+        if self._where.is_empty and self._brake.is_off:
+            end = spot.end if part.row is None else Place(part.row.end, part.row.pos)
+            return Chosen(left, end, end.seq, [])
+        return super()._choose(spot, part, left, room, bytes_max)
+
+    def _handle(self, spot: Spot, part: Part, chosen: Chosen) -> bool:
+        if part.row is not None:
+            return cut_out(self._ports, part.row, chosen.seqs, Reason.PURGED)
+        found = self._unclaimed(spot, part, chosen.end)
+        if found is None:
+            return False
+        cursor, free = found
+        rows = claims.resolved(free, chosen.seqs, [], self._version)
+        removed = removals(free, chosen.seqs, Reason.PURGED, self._catalog.now_ms())
+        return self._catalog.claim(cursor, chosen.end, rows, removed=removed, synced=True)
+
+
+def _batch(slices: list[Slice], pipe_id: str) -> Batch:
+    """Letters as they are, to be pushed again under their first ids."""
+    payloads: list[bytes] = []
+    times: list[int] = []
+    headers: list[bytes | None] = []
+    keys: list[bytes | None] = []
+    ids: list[bytes | None] = []
+    for frame, first, last in slices:
+        payloads += frame.payloads(first, last)
+        times += map(frame.time_ms, range(first, last))
+        headers += _column(frame.headers, first, last)
+        keys += _column(frame.keys, first, last)
+        ids += (frame.id_at(at, pipe_id) for at in range(first, last))
+    return Batch(payloads, times, headers, keys, ids)
+
+
+def _column(column: list[bytes | None] | None, first: int, last: int) -> list[bytes | None]:
+    return column[first:last] if column else [None] * (last - first)

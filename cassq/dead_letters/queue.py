@@ -1,0 +1,250 @@
+"""The dead letters of a group as its user holds them: looked at, merged back, thrown away, put
+into files and taken from them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol, TypedDict, Unpack
+
+from cassq.base.arguments import check_count
+from cassq.dead_letters.errands import Outcome, Watch
+from cassq.dead_letters.letters import Filter, Letter, batch_of, letter_from_json, letters_of
+from cassq.dead_letters.merging import Merging, Purging
+from cassq.errors import CassqError, UsageError
+from cassq.lifecycle.ports import Ports
+from cassq.model.rows import GroupRow
+from cassq.producer.pusher import Pusher
+
+LETTERS_MAX = 1 << 40
+RATE_MAX = 1e9
+IMPORTED_AT_ONCE = 4096
+
+
+class Where(TypedDict, total=False):
+    """Which dead letters are meant: the fields of `cassq.dead_letters.letters.Filter`."""
+
+    reason: str | None
+    older_than: float | None
+    newer_than: float | None
+    headers: Mapping[str, str]
+    text: str | None
+    ids: Collection[str] | None
+
+
+class Desk(Protocol):
+    """What the dead letters of a group ask of their queue."""
+
+    ports: Ports
+
+    def group_row(self) -> GroupRow:
+        """The group; GroupNotFoundError when it is gone."""
+
+    def letters_row(self) -> GroupRow | None:
+        """The group `default` of the dead-letter queue; None when there is no such queue."""
+
+    def pusher_to_group(self, group: GroupRow) -> Pusher:
+        """Pushes to the queue, for this group only."""
+
+    def pusher_to_letters(self) -> Pusher:
+        """Pushes to the dead-letter queue, made if it is not there."""
+
+    def ring(self) -> None:
+        """Wake the poppers of the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import has done. skipped: letters that were there already, by their ids."""
+
+    messages: int
+    skipped: int
+
+
+class DeadLetterQueue:
+    """The dead letters of one group; made by `Queue.dead_letters`.
+
+    name: of the queue that holds them, which can be popped from like any other. Which letters are
+    meant is said by the same words in every verb: reason="rejected", older_than=3600,
+    newer_than=60 (seconds since the death), headers={"kind": "invoice"}, text="no such customer"
+    (in the payload, or in the error it died of), ids=[...]. All of them must hold; without any all
+    letters are meant.
+    """
+
+    def __init__(self, desk: Desk, name: str) -> None:
+        self._desk = desk
+        self._ports = desk.ports
+        self.name = name
+
+    # --- looking --------------------------------------------------------------------------------
+
+    def peek(self, max_messages: int = 10, **where: Unpack[Where]) -> list[Letter]:
+        """The first dead letters that are meant, oldest pipe first, with no effect on them.
+
+        Cost: reads frames until it has found so many.
+        """
+        check_count("max_messages", max_messages, LETTERS_MAX)
+        return list(islice(self.export(**where), max_messages))
+
+    def export(
+        self, *, broken: dict[str, CassqError] | None = None, **where: Unpack[Where]
+    ) -> Iterator[Letter]:
+        """All dead letters that are meant, those in a consumer's hands as well, with no effect.
+
+        `Letter.to_json` makes each a line that `import_` takes. broken: is told which pipes cannot
+        be read, and why; without it the first one is raised. Cost: every frame is read.
+        """
+        chosen = Filter(**where)
+        row = self._desk.letters_row()
+        if row is None:
+            return
+        found: dict[str, CassqError] = {} if broken is None else broken
+        yield from letters_of(self._ports, row, chosen, found)
+        if broken is None and found:
+            raise next(iter(found.values()))
+
+    # --- moving ---------------------------------------------------------------------------------
+
+    def merge(
+        self,
+        *,
+        limit: int | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+        watch: Watch | None = None,
+        **where: Unpack[Where],
+    ) -> Outcome:
+        """Bring dead letters back to their group, and only to it, with their ids, death records
+        and push times, and with their attempts counted from the beginning.
+
+        limit: at most so many. rate: so many a second. dry_run: only count. watch: told after
+        each step how far it is; if it returns True the merge ends there. What consumers of the
+        dead letters hold is left, and counted in `held`. A merge that ended early, or crashed, is
+        gone on with by another: no letter is lost or doubled.
+
+        Cost: one synced catalog transaction a pipe when all are meant; otherwise three of them and
+        one durable push for every 4,096 letters. Raises GroupNotFoundError when the group is gone.
+        """
+        chosen = Filter(**where)
+        _check_pace(limit, rate)
+        group, row = self._desk.group_row(), self._desk.letters_row()
+        if row is None:
+            return Outcome(complete=True, dry_run=dry_run)
+        with self._desk.pusher_to_group(group) as pusher:
+            errand = Merging(
+                self._ports,
+                row,
+                chosen,
+                group=group,
+                append=pusher.push_intended,
+                ring=self._desk.ring,
+                limit=limit,
+                rate=rate,
+                dry_run=dry_run,
+                watch=watch,
+            )
+            return errand.run()
+
+    def purge(
+        self,
+        *,
+        everything: bool = False,
+        limit: int | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+        watch: Watch | None = None,
+        **where: Unpack[Where],
+    ) -> Outcome:
+        """Throw dead letters away, durably and for ever; what is given works as for `merge`.
+
+        Without a filter, everything=True has to be said. Cost: one synced transaction for each
+        run of letters that stand alike, however many, when all are meant; otherwise one for every
+        4,096 letters.
+        """
+        chosen = Filter(**where)
+        _check_pace(limit, rate)
+        if chosen.is_empty and not everything and not dry_run:
+            raise UsageError(
+                "a purge without a filter throws all dead letters away",
+                hint="say which ones, or everything=True",
+            )
+        if not chosen.is_empty and everything:
+            raise UsageError("a purge is of everything, or of what a filter says, not of both")
+        row = self._desk.letters_row()
+        if row is None:
+            return Outcome(complete=True, dry_run=dry_run)
+        errand = Purging(
+            self._ports, row, chosen, limit=limit, rate=rate, dry_run=dry_run, watch=watch
+        )
+        return errand.run()
+
+    # --- from files -----------------------------------------------------------------------------
+
+    def import_(self, lines: Iterable[str | bytes], *, to_queue: bool = False) -> Imported:
+        """Push letters that `export` gave, as lines of JSON, with their ids; empty lines are left.
+
+        to_queue: to the group that they died in, and only to it, instead of its dead letters.
+        A letter whose id the group (or, of dead letters, their group `default`) has not finished
+        is skipped, so an import that failed half-way can be repeated; one that was finished since
+        comes again, as one does that another imports at the same time.
+
+        Nothing is imported when a line is wrong: UsageError names it. Cost: holds all lines in
+        memory, reads every frame that is there, and one durable push for every 4,096 letters.
+        """
+        letters = _read(lines)
+        if to_queue:
+            group: GroupRow | None = self._desk.group_row()
+        else:
+            group = self._desk.letters_row()
+        there: set[str] = set()
+        if group is not None:
+            broken: dict[str, CassqError] = {}
+            there = {letter.id for letter in letters_of(self._ports, group, Filter(), broken)}
+            for exc in broken.values():
+                raise exc
+        new: dict[str, Letter] = {}
+        for letter in letters:
+            if letter.id not in there:
+                new.setdefault(letter.id, letter)
+        if new:
+            with self._pusher(to_queue) as pusher:
+                waiting = iter(new.values())
+                while batch := list(islice(waiting, IMPORTED_AT_ONCE)):
+                    pusher.push_intended(batch_of(batch), _unheeded)
+        return Imported(len(new), len(letters) - len(new))
+
+    def _pusher(self, to_queue: bool) -> Pusher:
+        if to_queue:
+            return self._desk.pusher_to_group(self._desk.group_row())
+        return self._desk.pusher_to_letters()
+
+    def __repr__(self) -> str:
+        return f"<DeadLetterQueue {self.name}>"
+
+
+def _unheeded(_pipe_id: str, _seq: int, _which: range) -> None:
+    """Nothing has to be known before an import's push."""
+
+
+def _read(lines: Iterable[str | bytes]) -> list[Letter]:
+    letters: list[Letter] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            letters.append(letter_from_json(line))
+        except UsageError as exc:
+            raise UsageError(
+                f"line {number}: {exc.message}", hint=exc.hint or "nothing was imported"
+            ) from exc
+    return letters
+
+
+def _check_pace(limit: int | None, rate: float | None) -> None:
+    if limit is not None:
+        check_count("limit", limit, LETTERS_MAX)
+    if rate is None:
+        return
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate <= RATE_MAX:
+        raise UsageError(f"rate is a number of messages a second above 0, not {rate!r}")

@@ -1,0 +1,1 @@
+"""Extents as files of one directory, mapped by who reads them."""

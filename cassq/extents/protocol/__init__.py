@@ -1,0 +1,1 @@
+"""What clients and sidecars say to one another, and how it is written on the wire."""

@@ -1,0 +1,74 @@
+"""Bytes as they come in over a connection, cut into messages of `cassq.extents.protocol.wire`.
+
+Small messages share one buffer; one that is larger than it gets a buffer of exactly its size, so
+that the bytes of a large frame are received where they stay until they are unpacked.
+"""
+
+from __future__ import annotations
+
+from cassq.extents.protocol.wire import MESSAGE_BYTES_MAX, body_length
+
+BUFFER_BYTES = 64 * 1024
+_PREFIX = 4
+
+
+class Inbox:
+    """What was received and not yet taken. limit: the longest message that is let in; may be
+    changed. Used by `room`, `filled` and `take`, in turns."""
+
+    __slots__ = ("_buffer", "_end", "_start", "limit")
+
+    def __init__(self, limit: int = MESSAGE_BYTES_MAX) -> None:
+        self.limit: int = limit
+        self._buffer = bytearray(BUFFER_BYTES)
+        self._start = 0
+        self._end = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many bytes were received and not taken."""
+        return self._end - self._start
+
+    def room(self) -> memoryview:
+        """Where the next bytes go; never empty. What was taken before is no longer valid."""
+        if self._start == self._end:
+            self._start = self._end = 0
+            if len(self._buffer) != BUFFER_BYTES:
+                self._buffer = bytearray(BUFFER_BYTES)
+        need = self._needed()
+        if need > len(self._buffer) - self._start or self._end == len(self._buffer):
+            self._move(max(need, BUFFER_BYTES))
+        return memoryview(self._buffer)[self._end :]
+
+    def filled(self, count: int) -> None:
+        """So many bytes were put into the room."""
+        self._end += count
+
+    def take(self) -> memoryview | None:
+        """The body of the next whole message, valid until `room` is called; None when there is
+        none. Raises ProtocolError for one that is too long."""
+        if self._end - self._start < _PREFIX:
+            return None
+        begin = self._start + _PREFIX
+        end = begin + body_length(self._buffer, self._start, limit=self.limit)
+        if end > self._end:
+            return None
+        self._start = end
+        return memoryview(self._buffer)[begin:end]
+
+    def _needed(self) -> int:
+        """How long the message is that has begun, as far as that is known; one that is too long
+        is refused by `take`."""
+        if self._end - self._start < _PREFIX:
+            return _PREFIX
+        length = int.from_bytes(self._buffer[self._start : self._start + _PREFIX], "little")
+        return _PREFIX + min(length, self.limit)
+
+    def _move(self, size: int) -> None:
+        """What is waiting, to the front of a buffer of at least this size with some room."""
+        waiting = self._end - self._start
+        if waiting >= size:
+            size = 2 * waiting  # whole messages wait, which nobody takes at the moment
+        buffer = bytearray(size)
+        buffer[:waiting] = memoryview(self._buffer)[self._start : self._end]
+        self._buffer, self._start, self._end = buffer, 0, waiting

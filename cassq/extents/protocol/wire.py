@@ -1,0 +1,176 @@
+"""Messages between sidecars and their clients as bytes.
+
+A message is a u32 (little-endian) with the length of what follows, and a msgpack array:
+`[op, id, *fields]` from the client, `[code, id, *fields]` from the sidecar, with the id of what it
+answers. A reply of code 0 has the fields of the request's reply; any other is a refusal with a
+message, and a map of what else is known. Requests on one connection are begun in their order, and
+answered in any. A request of id 0 is not answered. `docs/sidecar_protocol.md` specifies all of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgpack
+
+from cassq.errors import CorruptionError
+from cassq.extents.protocol.words import (
+    OPS,
+    REPLIES,
+    REQUESTS,
+    Append,
+    Code,
+    Frames,
+    RefusedError,
+    Reply,
+    Request,
+    Told,
+)
+from cassq.message.frames import BODY_BYTES_MAX, HEADER_SIZE
+
+# What may stand around the frames of a message.
+ENVELOPE_BYTES_MAX = 64 * 1024
+MESSAGE_BYTES_MAX = BODY_BYTES_MAX + HEADER_SIZE + ENVELOPE_BYTES_MAX
+HELLO_BYTES_MAX = 16 * 1024  # before it is known who is there
+
+_LENGTH = struct.Struct("<I")
+_BIN = struct.Struct(">BI")  # msgpack's `bin 32`: a byte and the length, big-endian
+_BIN_32 = 0xC6
+
+
+class ProtocolError(CorruptionError):
+    """What came over a connection is no message of the sidecar protocol."""
+
+    default_hint = "is it a sidecar that listens there, and a client of cassq that speaks to it?"
+
+
+def request_parts(request: Request, number: int) -> list[bytes]:
+    """A request as parts to be sent one after another; frames are not copied. number: its id."""
+    if isinstance(request, Append):
+        frame = request.frame
+        parts = [frame] if isinstance(frame, bytes) else list(frame)
+        return _with_bytes([OPS[type(request)], number, *request[:-1]], parts)
+    return _whole([OPS[type(request)], number, *request])
+
+
+def reply_parts(reply: Reply, number: int) -> list[bytes]:
+    """A reply as parts to be sent one after another. number: the id of what it answers."""
+    if isinstance(reply, Frames):
+        return _with_bytes([Code.OK, number, reply.end], [reply.frames])
+    return _whole([Code.OK, number, *reply])
+
+
+def refusal_parts(refusal: RefusedError, number: int) -> list[bytes]:
+    """A refusal, likewise."""
+    fields = {key: value for key, value in refusal.fields.items() if value is not None}
+    return _whole([refusal.code, number, refusal.message, fields])
+
+
+def _whole(array: Sequence[Any]) -> list[bytes]:
+    body: bytes = msgpack.packb(array)
+    return [_LENGTH.pack(len(body)) + body]
+
+
+def _with_bytes(array: Sequence[Any], parts: Sequence[bytes]) -> list[bytes]:
+    """An array whose last element is bytes, given in parts."""
+    size = sum(map(len, parts))
+    packer = msgpack.Packer(autoreset=False)
+    packer.pack_array_header(len(array) + 1)
+    for element in array:
+        packer.pack(element)
+    head = packer.bytes() + _BIN.pack(_BIN_32, size)
+    return [_LENGTH.pack(len(head) + size) + head, *parts]
+
+
+def body_length(prefix: bytes | bytearray, at: int = 0, *, limit: int = MESSAGE_BYTES_MAX) -> int:
+    """How many bytes of a message follow its first four. Raises ProtocolError over the limit."""
+    length: int = _LENGTH.unpack_from(prefix, at)[0]
+    if not 0 < length <= limit:
+        raise ProtocolError(f"a message claims {length} bytes, the limit is {limit}")
+    return length
+
+
+def read_request(body: bytes | memoryview) -> tuple[int, Request]:
+    """The id and the request of a message. Raises ProtocolError, with `number` in its fields when
+    that much could be read."""
+    array = _unpacked(body)
+    kind = REQUESTS.get(array[0])
+    if kind is None:
+        raise ProtocolError(f"there is no operation {array[0]!r}", number=array[1])
+    return array[1], _filled(kind, array)
+
+
+def read_reply(body: bytes | memoryview) -> tuple[int, list[Any] | RefusedError]:
+    """The id of what a message answers, and the reply's fields or the refusal; `reply_of` makes
+    the reply of the fields. Raises ProtocolError."""
+    array = _unpacked(body)
+    if array[0] == Code.OK:
+        return array[1], array[2:]
+    try:
+        code, message, fields = Code(array[0]), str(array[2]), dict(array[3])
+        refusal = RefusedError(code, message, **{str(key): fields[key] for key in fields})
+    except (ValueError, TypeError, IndexError) as exc:
+        raise ProtocolError(f"a refusal could not be read: {exc}") from exc
+    return array[1], refusal
+
+
+def reply_of(request: Request, fields: list[Any]) -> Any:
+    """The reply to a request. Raises ProtocolError."""
+    return _filled(REPLIES[type(request)], [0, 0, *fields])
+
+
+def _unpacked(body: bytes | memoryview) -> list[Any]:
+    try:
+        array = msgpack.unpackb(body, raw=False, strict_map_key=False)
+    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as exc:
+        raise ProtocolError(f"a message is not msgpack: {exc}") from exc
+    heads = isinstance(array, list) and len(array) >= 2
+    if not heads or not all(type(head) is int for head in array[:2]):
+        raise ProtocolError("a message is no array that begins with two numbers")
+    return list(array)
+
+
+# What stands in a field, by its annotation; what is not named is checked by who reads it.
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "int": (int,),
+    "str": (str,),
+    "bool": (bool,),
+    "bytes": (bytes,),
+    "bytes | Sequence[bytes]": (bytes,),
+    "Sequence[str]": (list,),
+    "Sequence[tuple[str, int]]": (list,),
+    "Sequence[tuple[int, int, bool, bool, int] | None]": (list,),
+    "Sequence[Told]": (list,),
+    "Mapping[str, Any]": (dict,),
+}
+
+
+def _filled(kind: type[Any], array: list[Any]) -> Any:
+    names, fields = kind._fields, array[2:]
+    if len(fields) != len(names):
+        raise ProtocolError(
+            f"{kind.__name__} has {len(names)} fields, not {len(fields)}", number=array[1]
+        )
+    for name, value in zip(names, fields, strict=True):
+        allowed = _KINDS[kind.__annotations__[name].__forward_arg__]
+        if type(value) not in allowed or (type(value) is int and value < -1):
+            raise ProtocolError(f"{name} of {kind.__name__} is {value!r}", number=array[1])
+    try:
+        return kind(*map(_element, names, fields))
+    except (TypeError, ValueError, OverflowError) as exc:
+        raise ProtocolError(f"{kind.__name__}: {exc}", number=array[1]) from exc
+
+
+def _element(name: str, value: Any) -> Any:
+    match name:
+        case "asked":
+            return [(str(pipe_id), int(known)) for pipe_id, known in value]
+        case "pipe_ids":
+            return [str(pipe_id) for pipe_id in value]
+        case "extents":
+            return [Told(*told) for told in value]
+        case "ends":
+            return [None if end is None else tuple(end) for end in value]
+    return value

@@ -1,0 +1,219 @@
+"""The fleet: all sidecars at one moment, and what is to be done about an extent's replicas. Pure.
+
+A replica stands in one of these ways, by what is known of its sidecar::
+
+    good      the sidecar lives, and tells of no damage
+    away      the sidecar shows no sign of life, and not for long yet: it is waited for
+    leaving   the sidecar drains: the replica is good, and is to be copied elsewhere
+    damaged   the sidecar lives, and tells that the replica is damaged: it is copied anew in place
+    missing   the sidecar lives, and does not have it: it is copied anew, there or elsewhere
+    lost      the sidecar was given up, forgotten, away for too long, or has another directory now
+
+Invariant: what is decided here never makes good replicas fewer. A copy comes before what it stands
+in for goes; what is good goes only where as many good ones as wanted stay.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarState
+
+
+class Standing(enum.Enum):
+    """How a replica stands; see above."""
+
+    GOOD = "good"
+    AWAY = "away"
+    LEAVING = "leaving"
+    DAMAGED = "damaged"
+    MISSING = "missing"
+    LOST = "lost"
+
+
+class Need(NamedTuple):
+    """What one placement needs: one replica more, one copied anew, or some that go.
+
+    good: how many are good now. sources: replicas to copy from, the best first. targets: sidecars
+    that may take the copy, all those there are; beside: those that have the others. instead: the
+    replica for which the copy is to stand, if there is one; missing: whether it is not there, so
+    that the copy may also come to its place. anew: the replica that is to be copied in its place.
+    gone: replicas that go without a copy.
+    """
+
+    placement: Placement
+    good: int
+    sources: Sequence[ReplicaAt] = ()
+    targets: Sequence[SidecarRow] = ()
+    beside: Sequence[SidecarRow] = ()
+    instead: ReplicaAt | None = None
+    missing: bool = False
+    anew: ReplicaAt | None = None
+    gone: Sequence[ReplicaAt] = ()
+
+    @property
+    def why(self) -> str:
+        """For people: what is wrong."""
+        if self.anew is not None:
+            return f"damaged on {self.anew.sidecar}"
+        if self.gone:
+            return f"not needed on {', '.join(each.sidecar for each in self.gone)}"
+        if self.instead is not None and self.missing:
+            return f"missing on {self.instead.sidecar}"
+        if self.instead is not None:
+            return f"to go from {self.instead.sidecar}"
+        return f"{self.good} of {self.placement.wanted} replicas"
+
+
+class State(NamedTuple):
+    """How the replicas of an extent stand. short: how many there should be beside those that are
+    good or only away. need: what can be done now; None for nothing."""
+
+    standings: Mapping[ReplicaAt, Standing]
+    short: int
+    need: Need | None
+
+    @property
+    def readable(self) -> bool:
+        """Whether any replica is known to be whole, or may come back."""
+        fine = (Standing.GOOD, Standing.LEAVING, Standing.AWAY)
+        return any(standing in fine for standing in self.standings.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All sidecars by name, as they last told. now_ms: catalog time. after_ms: who has shown no
+    sign of life for so long after its lease is thought to be lost."""
+
+    sidecars: Mapping[str, SidecarRow]
+    now_ms: int
+    after_ms: int
+
+    def is_lost(self, row: SidecarRow) -> bool:
+        """Whether all that a sidecar holds counts as lost."""
+        silent_ms = self.now_ms - row.seen_ms - row.lease_ms
+        return row.state is SidecarState.GONE or silent_ms >= self.after_ms
+
+    def standing(
+        self, replica: ReplicaAt, *, damaged: bool = False, missing: bool = False
+    ) -> Standing:
+        """How a replica stands. damaged, missing: whether its sidecar tells so."""
+        row = self.sidecars.get(replica.sidecar)
+        if row is None or row.generation != replica.generation or self.is_lost(row):
+            return Standing.LOST
+        if not row.alive(self.now_ms):
+            return Standing.AWAY
+        if missing and not damaged:
+            return Standing.MISSING
+        if row.state is SidecarState.DRAINING:
+            return Standing.LOST if damaged else Standing.LEAVING
+        return Standing.DAMAGED if damaged else Standing.GOOD
+
+    def is_there(self, replica: ReplicaAt) -> bool:
+        """Whether a replica's sidecar lives, and was not given up: what it says of it counts."""
+        return self.standing(replica) in (Standing.GOOD, Standing.LEAVING)
+
+    def is_draining(self) -> bool:
+        """Whether a sidecar drains that is there, and not empty."""
+        return any(
+            row.state is SidecarState.DRAINING and row.extents and row.alive(self.now_ms)
+            for row in self.sidecars.values()
+        )
+
+    def told(self) -> list[list[str]]:
+        """All that replicas stand by, as it can be noted: when it changes, all placements are to
+        be looked at again."""
+        rows = sorted(self.sidecars.values(), key=lambda row: row.name)
+        return [[r.name, r.generation, r.state.name, "lost" * self.is_lost(r)] for r in rows]
+
+    def takers(self) -> list[str]:
+        """The sidecars that take extents now."""
+        return sorted(row.name for row in self.sidecars.values() if self._takes(row))
+
+    def _takes(self, row: SidecarRow) -> bool:
+        return row.state is SidecarState.UP and row.alive(self.now_ms) and not row.read_only
+
+    def state_of(
+        self,
+        placement: Placement,
+        damaged: Collection[ReplicaAt] = (),
+        missing: Collection[ReplicaAt] = (),
+    ) -> State:
+        """How an extent is, and what it needs. damaged, missing: replicas that are told to be so.
+
+        An extent that is not sealed needs nothing that could be done: it is sealed first.
+        """
+        standings = {
+            each: self.standing(each, damaged=each in damaged, missing=each in missing)
+            for each in placement.replicas
+        }
+        fine = (Standing.GOOD, Standing.LEAVING, Standing.AWAY)
+        short = placement.wanted - sum(standing in fine for standing in standings.values())
+        need = None if placement.end is None else self._need(placement, standings)
+        return State(standings, max(0, short), need)
+
+    def _need(self, placement: Placement, standings: Mapping[ReplicaAt, Standing]) -> Need | None:
+        def those(*wanted: Standing) -> list[ReplicaAt]:
+            return [each for each, standing in standings.items() if standing in wanted]
+
+        good, staying = those(Standing.GOOD), those(Standing.GOOD, Standing.AWAY)
+        leaving, lost = those(Standing.LEAVING), those(Standing.LOST)
+        missing = those(Standing.MISSING)
+        need = Need(placement, len(good) + len(leaving))
+        gone = [*missing, *lost] if len(staying) >= placement.wanted else []
+        if len(good) >= placement.wanted:
+            gone = [*missing, *lost, *leaving, *those(Standing.DAMAGED)]
+        if gone:
+            return need._replace(gone=gone)
+        need = need._replace(sources=self._sources(good, leaving, lost))
+        if not need.sources:
+            return None
+        # What has no room for a copy in its place is as good as lost.
+        broken = [each for each in those(Standing.DAMAGED) if not self._row(each).read_only]
+        full = [each for each in those(Standing.DAMAGED) if each not in broken]
+        # Each that is missing has its turn, and may be copied to its place then.
+        taken = [self._row(each) for each in (*staying, *leaving, *broken, *full, *missing[1:])]
+        free = [row for row in self.sidecars.values() if row not in taken and self._takes(row)]
+        if free and len(staying) + len(broken) < placement.wanted:
+            return need._replace(
+                targets=free,
+                beside=[self._row(each) for each in (*staying, *broken)],
+                instead=next(iter((*missing, *lost, *full, *leaving)), None),
+                missing=bool(missing),
+            )
+        # Where there are enough with those that are away, others wait for these to come back.
+        return need._replace(anew=broken[0]) if broken else None
+
+    def _sources(
+        self, good: Sequence[ReplicaAt], leaving: Sequence[ReplicaAt], lost: Sequence[ReplicaAt]
+    ) -> list[ReplicaAt]:
+        """Whom to copy from: those that do least else first. One that was given up and lives is
+        better than none."""
+        found = sorted((*good, *leaving), key=lambda each: self._row(each).load)
+        return found or [each for each in lost if self._lives(each)]
+
+    def _lives(self, replica: ReplicaAt) -> bool:
+        row = self.sidecars.get(replica.sidecar)
+        return row is not None and row.generation == replica.generation and row.alive(self.now_ms)
+
+    def _row(self, replica: ReplicaAt) -> SidecarRow:
+        return self.sidecars[replica.sidecar]
+
+
+def fleet_of(rows: Sequence[SidecarRow], now_ms: int, after_ms: int) -> Fleet:
+    """The fleet of these sidecars."""
+    return Fleet({row.name: row for row in rows}, now_ms, after_ms)
+
+
+def mended(need: Need, version: str, copy: ReplicaAt | None = None) -> Placement:
+    """The placement after what it needs was done. copy: the replica that was made."""
+    kept = [each for each in need.placement.replicas if each not in need.gone]
+    if copy is not None and copy not in kept:
+        if need.instead in kept:
+            kept[kept.index(need.instead)] = copy
+        else:
+            kept.append(copy)
+    return replace(need.placement, replicas=tuple(kept), version=version)

@@ -1,0 +1,1 @@
+"""Connections to sidecars, and calls to several of them at once."""

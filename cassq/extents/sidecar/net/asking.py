@@ -1,0 +1,75 @@
+"""Asking one sidecar one thing, over a connection of its own: for tools, and between sidecars."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cassq.extents.protocol.words import Request
+from cassq.extents.sidecar.net.link import Access, Link
+from cassq.extents.sidecar.net.network import Call, Patience
+from cassq.extents.sidecar.net.talks import Talk, converse
+
+ASK_SECONDS = 10.0
+
+
+class Asking:
+    """A connection to one sidecar, for requests one after another; opened with the first. Not
+    thread-safe. To be used with `with`, or closed.
+
+    cluster: the catalog's identity, "" when not known.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        access: Access = Access(),  # noqa: B008 - it is immutable
+        *,
+        cluster: str = "",
+        seconds: float = ASK_SECONDS,
+    ) -> None:
+        self._address = address
+        self._access = access
+        self._cluster = cluster
+        self._patience = Patience(seconds, seconds, 1)
+        self._link: Link | None = None
+
+    def __call__(self, request: Request) -> Any:
+        """The reply. Raises RefusedError, BackendUnavailableError or BackendTimeoutError."""
+        link, self._link = self._link, None
+        if link is None:
+            link = Link(self._address, self._cluster, self._access)
+        talk = Talk(Call("", "", [request]), link)
+        converse([talk], self._patience)
+        answer = talk.answer()
+        if talk.link is not None and talk.link.clean:
+            self._link = talk.link
+        elif talk.link is not None:
+            talk.link.close()
+        if answer.error is not None:
+            raise answer.error
+        return answer.replies[0]
+
+    def close(self) -> None:
+        """Give the connection back."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    def __enter__(self) -> Asking:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def ask(
+    address: str,
+    request: Request,
+    access: Access = Access(),  # noqa: B008 - it is immutable
+    *,
+    cluster: str = "",
+    seconds: float = ASK_SECONDS,
+) -> Any:
+    """The reply to one request. Raises as `Asking`."""
+    with Asking(address, access, cluster=cluster, seconds=seconds) as asking:
+        return asking(request)

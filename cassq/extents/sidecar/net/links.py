@@ -1,0 +1,171 @@
+"""Links: the Network over TCP and TLS, by sockets that never block and no threads of its own.
+
+Each exchange borrows a connection per sidecar, and gives it back when all it asked is answered. A
+connection that owes an answer is closed: so one that is lent has no past.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from cassq.errors import BackendError, BackendUnavailableError
+from cassq.extents.protocol.words import Request
+from cassq.extents.sidecar.net.addresses import Addresses
+from cassq.extents.sidecar.net.link import Access, Link
+from cassq.extents.sidecar.net.network import Answer, Begun, Call, Network, Patience
+from cassq.extents.sidecar.net.talks import Talk, converse
+from cassq.model.sidecar_rows import SidecarRow
+
+IDLE_MAX = 8  # connections kept to each sidecar
+UNTOLD_MAX = 1000  # calls of `tell` that wait for a connection
+
+
+class Links(Network):
+    """Connections to the sidecars of one catalog. Thread-safe.
+
+    rows: its sidecars, see `SidecarPort.sidecars`; asked only before a connection is opened.
+    cluster: what that catalog is, see `SidecarPort.identity`.
+    """
+
+    def __init__(
+        self,
+        rows: Callable[[], list[SidecarRow]],
+        cluster: Callable[[], str],
+        access: Access = Access(),  # noqa: B008 - it is immutable
+    ) -> None:
+        self._addresses = Addresses(rows)
+        self._cluster = cluster
+        self._access = access
+        self._idle: dict[str, deque[Link]] = {}
+        self._untold: dict[str, deque[tuple[str, Sequence[Request]]]] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def exchange(self, calls: Sequence[Call], patience: Patience) -> list[Answer]:
+        begun = [self._begin(call) for call in calls]
+        talks = [talk for talk in begun if isinstance(talk, Talk)]
+        try:
+            converse(talks, patience)
+        finally:
+            for call, talk in zip(calls, begun, strict=True):
+                if isinstance(talk, Talk):
+                    self._give_back(call.sidecar, talk.link)
+        return [talk.answer() if isinstance(talk, Talk) else talk for talk in begun]
+
+    def begin(self, call: Call) -> Begun | None:
+        """Only over a connection that is idle: one that is opened takes steps, and has a time by
+        which they have to be done."""
+        link = self._idle_link(call.sidecar)
+        if link is None:
+            return None
+        talk = Talk(call, link)
+        talk.step()
+        return _Begun(talk, partial(self._give_back, call.sidecar))
+
+    def tell(self, sidecar: str, generation: str, requests: Sequence[Request]) -> None:
+        link = self._idle_link(sidecar)
+        if link is None:
+            # Whoever gives a connection back sends it: readers wait for what the last append
+            # before a pause was told to be.
+            with self._lock:
+                untold = self._untold.setdefault(sidecar, deque(maxlen=UNTOLD_MAX))
+                untold.append((generation, requests))
+        elif _tell(link, generation, requests):
+            self._give_back(sidecar, link)
+        else:
+            link.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle = [link for links in self._idle.values() for link in links]
+            self._idle.clear()
+        for link in idle:
+            link.close()
+
+    # --- borrowing ------------------------------------------------------------------------------
+
+    def _begin(self, call: Call) -> Talk | Answer:
+        try:
+            link = self._idle_link(call.sidecar)
+            if link is None:
+                link = self._open(self._addresses.of(call.sidecar))
+        except BackendError as exc:
+            return Answer(call.sidecar, [], exc)
+        return Talk(call, link, partial(self._anew, call.sidecar))
+
+    def _open(self, address: str) -> Link:
+        return Link(address, self._cluster(), self._access)
+
+    def _anew(self, sidecar: str, broken: Link, another: bool) -> Link:
+        """A link in the place of one that broke; whatever was idle has broken with it."""
+        with self._lock:
+            idle = self._idle.pop(sidecar, deque())
+        for link in idle:
+            link.close()
+        address = self._addresses.of(sidecar, anew=True)
+        if address == broken.address and (another or not broken.welcome.sidecar):
+            raise BackendUnavailableError(f"nothing else is known of sidecar {sidecar!r}")
+        return self._open(address)
+
+    def _idle_link(self, sidecar: str) -> Link | None:
+        """One that was given back and seems to live, the last one used first."""
+        while True:
+            with self._lock:
+                idle = self._idle.get(sidecar)
+                if not idle:
+                    return None
+                link = idle.pop()
+            if link.lives():
+                return link
+            link.close()
+
+    def _give_back(self, sidecar: str, link: Link | None) -> None:
+        if link is None:
+            return
+        while link.clean:
+            with self._lock:
+                untold = self._untold.pop(sidecar, None)
+                idle = self._idle.setdefault(sidecar, deque())
+                if not untold:
+                    if self._closed or len(idle) >= IDLE_MAX:
+                        break
+                    idle.append(link)
+                    return
+            if not all(_tell(link, generation, requests) for generation, requests in untold):
+                break
+        link.close()
+
+
+class _Begun(Begun):
+    """A talk that goes on whenever somebody looks. give_back: the link, once it is over."""
+
+    def __init__(self, talk: Talk, give_back: Callable[[Link | None], None]) -> None:
+        self._talk = talk
+        self._give_back = give_back
+
+    def go_on(self) -> None:
+        if not self._talk.done:
+            self._talk.step()
+
+    def end(self, patience: Patience) -> Answer:
+        try:
+            if not self._talk.done:
+                converse([self._talk], patience)
+        finally:
+            self._give_back(self._talk.link)
+        return self._talk.answer()
+
+    def drop(self) -> None:
+        # What is still to come would be taken for the answer to somebody else.
+        self._give_back(self._talk.link)
+
+
+def _tell(link: Link, generation: str, requests: Sequence[Request]) -> bool:
+    """Send what is not answered; False when the link is of no use any more."""
+    if generation and link.welcome.generation != generation:
+        return True  # it is for a data directory that is gone
+    return all(link.tell(request) for request in requests)

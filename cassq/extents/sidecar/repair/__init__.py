@@ -1,0 +1,1 @@
+"""Copies of extents made where a replica is missing."""

@@ -1,0 +1,268 @@
+"""Copying: one extent's way from a good replica to another sidecar, a step at a time.
+
+Steps follow one another, each a request or some side by side::
+
+    look ──> check ──> copy ──> verify ──> done
+               (in place only)
+
+The target goes on from what it has, so whoever repairs may be killed at any step, and the next
+one looks again. Before a damaged replica is copied in its place the source is verified as a whole:
+what the damaged one has is gone once it is begun anew. One that is missing has nothing to lose, and
+is copied to its place as to any other.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Collection, Mapping, Sequence
+
+from cassq.errors import BackendError, BackendTimeoutError
+from cassq.extents.protocol.words import List, Replicate, Request, Scrub, Settle, Told
+from cassq.extents.replicas.fleet import Need
+from cassq.extents.sidecar.net.network import Answer, Call
+from cassq.extents.sidecar.placing import chosen
+from cassq.model.sidecar_rows import ReplicaAt, SidecarRow
+
+TIMEOUTS_MAX = 3
+
+
+class Step(enum.Enum):
+    """What is to be done next."""
+
+    LOOK = "looked for"
+    CHECK = "source verified"
+    COPY = "copied"
+    VERIFY = "verified"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Copying:
+    """A copy of what a need is about. addresses: of sidecars, by name. avoid: sidecars that failed
+    as targets.
+
+    step, seq: how far it is. size_bytes: of the whole extent. copied_bytes: by the last step,
+    about. error: why it failed. target: where the copy is to be, once that is known.
+    """
+
+    def __init__(
+        self,
+        need: Need,
+        addresses: Mapping[str, str],
+        rng: random.Random,
+        avoid: Collection[str] = (),
+    ) -> None:
+        self.need = need
+        self.step: Step = Step.LOOK
+        self.seq: int = 0
+        self.size_bytes: int = 0
+        self.copied_bytes: float = 0.0
+        self.error: str = ""
+        self.target: ReplicaAt | None = need.anew
+        self._source = need.sources[0]
+        self._addresses = addresses
+        self._rng = rng
+        self._avoid = avoid
+        self._timeouts = 0
+        assert need.placement.end is not None
+        self._pipe_id = need.placement.pipe_id
+        self.end: int = need.placement.end
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there are no more steps."""
+        return self.step in (Step.DONE, Step.FAILED)
+
+    @property
+    def told(self) -> str:
+        """For people: from where to where it is going, and how far it is."""
+        if self.target is None or self.step is Step.LOOK:
+            return self.need.why
+        way = f"from {self._source.sidecar} to {self.target.sidecar}"
+        return f"{way}: {self.step.value} up to {self.seq:,} of {self.end:,} messages"
+
+    def fits(self, need: Need) -> bool:
+        """Whether it can be gone on with for what is needed now."""
+        return (
+            not self.is_over
+            and (self.need.placement.version, self.need.anew, self.need.instead)
+            == (need.placement.version, need.anew, need.instead)
+            and self._source in need.sources
+            and (need.anew is not None or self.target in [_replica_on(r) for r in need.targets])
+        )
+
+    # --- asking ---------------------------------------------------------------------------------
+
+    def calls(self, bytes_max: int) -> list[Call]:
+        """What to ask next. bytes_max: how much may be copied."""
+        match self.step:
+            case Step.LOOK:
+                # A page of one extent, from the name right before: names are hex digits.
+                look = List(self._pipe_id[:-1] + chr(ord(self._pipe_id[-1]) - 1), 1, "")
+                # Who was away when the end was recorded hears of it now.
+                settle = Settle(self._pipe_id, self.end)
+                sources = [_call(replica, settle, look) for replica in self.need.sources]
+                return sources + [_call(replica, look) for replica in self._candidates()]
+            case Step.CHECK:
+                return [_call(self._source, Scrub(self._pipe_id, self.seq))]
+            case Step.VERIFY:
+                scrub = Scrub(self._pipe_id, self.seq)
+                return [_call(self._source, scrub), _call(self._where(), scrub)]
+            case Step.COPY:
+                placement, source = (
+                    self.need.placement,
+                    self._addresses.get(self._source.sidecar, ""),
+                )
+                replicate = Replicate(
+                    self._pipe_id,
+                    placement.queue_name,
+                    placement.strict,
+                    source,
+                    self.end,
+                    bytes_max,
+                )
+                return [_call(self._where(), replicate)]
+        return []
+
+    def _candidates(self) -> list[ReplicaAt]:
+        if self.need.anew is not None:
+            return [self.need.anew]
+        return [_replica_on(row) for row in self.need.targets]
+
+    def _where(self) -> ReplicaAt:
+        assert self.target is not None
+        return self.target
+
+    # --- learning -------------------------------------------------------------------------------
+
+    def take(self, answers: Sequence[Answer]) -> None:
+        """Go on by what the calls were answered."""
+        self.copied_bytes = 0.0
+        if self.step is Step.LOOK:
+            self._looked(answers)
+            return
+        for answer in answers:
+            if answer.error is not None:
+                self._failed(answer.sidecar, answer.error)
+                return
+        self._timeouts = 0
+        replies = [answer.replies[0] for answer in answers]
+        match self.step:
+            case Step.COPY:
+                before, self.seq = self.seq, replies[0].seq
+                if self.end:
+                    share = max(0, self.seq - before) / self.end
+                    self.copied_bytes = self.size_bytes * share
+                if self.seq >= self.end:
+                    self.seq, self.step = 0, Step.VERIFY
+            case Step.CHECK | Step.VERIFY:
+                for answer, reply in zip(answers, replies, strict=True):
+                    if reply.damage:
+                        self._fail(f"{answer.sidecar} has it damaged: {reply.damage}")
+                        return
+                if len({(reply.seq, reply.digest) for reply in replies}) > 1:
+                    self._fail(
+                        f"what {answers[0].sidecar} and {answers[1].sidecar} have from seq"
+                        f" {self.seq} on is not the same"
+                    )
+                    return
+                self._verified(replies[0].seq)
+
+    def _verified(self, seq: int) -> None:
+        """What lies below `seq` is whole."""
+        if self.seq < self.end and seq <= self.seq:
+            self._fail(f"nothing could be verified from seq {self.seq} on")
+        elif seq < self.end:
+            self.seq = seq
+        elif self.step is Step.CHECK:
+            self.seq, self.step = 0, Step.COPY
+        else:
+            self.seq, self.step = self.end, Step.DONE
+
+    def _looked(self, answers: Sequence[Answer]) -> None:
+        """Choose whom to copy from, and where to."""
+        there = {answer.sidecar: self._extent(answer) for answer in answers if answer.error is None}
+        good = [each for each in self.need.sources if self._is_good(there.get(each.sidecar))]
+        if not good:
+            self._fail(f"nobody has it whole: {self._complaints(answers, there)}")
+            return
+        self._source = good[0]
+        source = there[self._source.sidecar]
+        assert source is not None
+        self.size_bytes = source.size_bytes
+        if self.need.anew is not None:
+            if self.need.anew.sidecar not in there:
+                self._fail(self._complaints(answers, there))
+            else:
+                self.step = Step.CHECK
+            return
+        row = self._chosen([row for row in self.need.targets if row.name in there], there)
+        if row is None:
+            self._fail(f"no sidecar takes it: {self._complaints(answers, there)}")
+            return
+        begun = there[row.name]
+        self.target = _replica_on(row)
+        if begun is not None and self.target in self.need.placement.replicas:
+            # It was missing, and is not: a copy was begun, or it is there and readers may use it.
+            self.step = Step.CHECK
+            return
+        self.seq = begun.end if begun is not None and not begun.damage else 0
+        self.step = Step.COPY
+
+    def _chosen(
+        self, rows: Sequence[SidecarRow], there: Mapping[str, Told | None]
+    ) -> SidecarRow | None:
+        """Who has begun a copy, the furthest; else as for a new extent."""
+
+        def begun(row: SidecarRow) -> int:
+            told = there[row.name]
+            return told.end + 1 if told is not None and not told.damage else 0
+
+        rows = [row for row in rows if row.name not in self._avoid] or rows
+        furthest = max(rows, key=begun, default=None)
+        if furthest is None or begun(furthest):
+            return furthest
+        return chosen(rows, 1, self._rng, beside=self.need.beside)[0]
+
+    def _extent(self, answer: Answer) -> Told | None:
+        listed = answer.replies[-1].extents
+        return listed[0] if listed and listed[0].pipe_id == self._pipe_id else None
+
+    def _is_good(self, told: Told | None) -> bool:
+        if told is None or told.damage or told.copying:
+            return False
+        return told.end == told.final == self.end
+
+    def _complaints(self, answers: Sequence[Answer], there: Mapping[str, Told | None]) -> str:
+        """What everybody said, for people."""
+        told = []
+        for answer in answers:
+            extent = there.get(answer.sidecar)
+            if answer.error is not None:
+                told.append(f"{answer.sidecar}: {answer.error.message}")
+            elif extent is None:
+                told.append(f"{answer.sidecar} has none of it")
+            elif not self._is_good(extent):
+                damage = extent.damage or f"it ends at {extent.end:,}, not {self.end:,}"
+                told.append(f"{answer.sidecar}: {damage}")
+        return "; ".join(told)
+
+    def _failed(self, sidecar: str, error: BackendError) -> None:
+        """A step failed: what does not answer in time is asked again."""
+        if isinstance(error, BackendTimeoutError):
+            self._timeouts += 1
+            if self._timeouts < TIMEOUTS_MAX:
+                return
+        self._fail(f"{sidecar}: {error.message}")
+
+    def _fail(self, error: str) -> None:
+        self.step, self.error = Step.FAILED, error
+
+
+def _replica_on(row: SidecarRow) -> ReplicaAt:
+    return ReplicaAt(row.name, row.generation)
+
+
+def _call(replica: ReplicaAt, *requests: Request) -> Call:
+    return Call(replica.sidecar, replica.generation, requests)

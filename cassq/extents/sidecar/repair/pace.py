@@ -1,0 +1,32 @@
+"""Pace: holds copying to a number of bytes a second."""
+
+from __future__ import annotations
+
+from cassq.base.clock import Clock
+
+# Copied in one round, by all copies of it, and so at once after a rest: a part of a second's.
+ROUND_BYTES_MIN, ROUND_BYTES_MAX = 64 * 1024, 4 * 1024 * 1024
+ROUNDS_PER_SECOND = 4
+
+
+class Pace:
+    """What was copied is paid for with time; nothing is saved up. rate: bytes a second.
+
+    round_bytes: how much to copy at once.
+    """
+
+    def __init__(self, clock: Clock, rate: int) -> None:
+        self._clock = clock
+        self._rate = rate
+        wished = max(ROUND_BYTES_MIN, rate // ROUNDS_PER_SECOND)
+        self.round_bytes: int = min(ROUND_BYTES_MAX, wished)
+        self._free_ms = 0.0  # boot time
+
+    def owed_ms(self) -> int:
+        """How long it is until more may be copied."""
+        return max(0, round(self._free_ms - self._clock.boot_ms()))
+
+    def spent(self, size_bytes: float) -> None:
+        """So much was copied."""
+        begin_ms = max(self._free_ms, self._clock.boot_ms())
+        self._free_ms = begin_ms + 1000 * size_bytes / self._rate

@@ -1,0 +1,324 @@
+"""Explaining a message: where it is for every group, what happened to it, and what will happen.
+
+A message begins at its first place, which its id names, and may be moved: to a group's dead
+letters, and back from there. For each group these steps are followed in the catalog.
+
+Cost: for each group and step the open claims, moves and removals of one pipe; the message itself is
+read, skipping over the frames before it. Only when a pipe it was in has been retired is it
+searched for, in at most `SEARCHED_MESSAGES` messages of the dead letters and of what came back
+from them: nothing else remembers where it went.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, TypeVar
+
+from cassq.errors import CorruptionError, MessageNotFoundError, UsageError
+from cassq.extents.port import ExtentMissingError, ExtentReader
+from cassq.inspect.peeking import to_wall
+from cassq.inspect.whereabouts import Content, Sight, Step, Times, said, step_of
+from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.sealing import live_pipe, seen_end
+from cassq.message.frames import Place
+from cassq.message.importance import importance_of
+from cassq.model.queues import dead_letter_name, is_dead_letter_name, origin_of
+from cassq.model.rows import (
+    Claim,
+    Cursor,
+    GroupRow,
+    PipeRow,
+    PipeState,
+    QueueRow,
+    Reason,
+    Retired,
+)
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+SEARCHED_MESSAGES = 200_000
+SEARCH_BYTES = 8 * 1024 * 1024
+STEPS_MAX = 32
+
+Spot = tuple[str, int]  # a pipe's id, and a seq
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What is known of a message. groups: name → its steps; the last one is where it is now.
+
+    pushed_at and size are None when the message is nowhere any more.
+    """
+
+    id: str
+    queue: str
+    pushed_at: datetime | None
+    size: int | None
+    importance: str
+    groups: dict[str, tuple[Step, ...]]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values; times as ISO 8601, in UTC."""
+        found: dict[str, Any] = _plain(asdict(self))
+        return found
+
+    def sentences(self) -> list[str]:
+        """The explanation in sentences; those of a group are indented under its name."""
+        told = f"Message {self.id} of queue {self.queue}"
+        if self.pushed_at is None:
+            lines = [f"{told} is not stored any more."]
+        else:
+            size = f"{self.size:,} byte{'' if self.size == 1 else 's'}"
+            about = f"{size}, importance {self.importance}"
+            lines = [f"{told} was pushed at {said(self.pushed_at)} ({about})."]
+        for group, steps in self.groups.items():
+            now = steps[-1]
+            where = "" if now.queue == self.queue else f", in {now.queue}"
+            lines.append(f"Group {group}: {now.state}{where}.")
+            for step in steps:
+                lines += (f"  {sentence}" for sentence in (*step.happened, *step.next))
+        return lines
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case datetime():
+            return value.isoformat(timespec="milliseconds")
+        case dict():
+            return {key: _plain(part) for key, part in value.items()}
+        case list() | tuple():
+            return [_plain(part) for part in value]
+        case _:
+            return value
+
+
+def explain(ports: Ports, message_id: str, queue: QueueRow | None = None) -> Explanation:
+    """Explain a message by its id, of any queue or of the one given.
+
+    Raises UsageError for what is no id, MessageNotFoundError when no queue knows the message.
+    """
+    spot = parse_id(message_id)
+    catalog = ports.catalog
+    now_ms = catalog.now_ms()
+    times = Times(now_ms, to_wall(ports, now_ms))
+    home = _home(ports, spot, queue)
+    wanted = {queue.name} if queue else set()
+    if queue and is_dead_letter_name(queue.name):
+        wanted.add(origin_of(queue.name)[0])  # it may be the queue that they come from
+    if home is None or (wanted and home.name not in wanted):
+        where = f"of queue {queue.name}" if queue else "of any queue"
+        raise MessageNotFoundError(f"{message_id} is no message {where}")
+    pipe = live_pipe(catalog, spot[0])
+    groups_of_home = catalog.groups(home.id)
+    cursors = [c for g in groups_of_home for c in catalog.cursors(g.id) if c.pipe_id == spot[0]]
+    content = _content(ports, pipe, spot, _near(spot, cursors)) if pipe else None
+    if content is not None and content.id != message_id:
+        return explain(ports, content.id)  # the place of a message that began elsewhere
+    tracer = _Tracer(ports, message_id, times)
+    groups: dict[str, tuple[Step, ...]] = {}
+    for group in groups_of_home:
+        if pipe is None or pipe.is_for(group.id):
+            groups[group.name] = tuple(tracer.steps(home, group, spot))
+    found = content or tracer.content
+    return Explanation(
+        id=message_id,
+        queue=home.name,
+        pushed_at=datetime.fromtimestamp(found.pushed_ms / 1000, UTC) if found else None,
+        size=found.size if found else None,
+        importance=importance_of(found.headers if found else {}),
+        groups=groups,
+    )
+
+
+def parse_id(message_id: str) -> Spot:
+    """The pipe and seq that a message id names; UsageError for what is none."""
+    if isinstance(message_id, str):
+        pipe_id, _, digits = message_id.rpartition(":")
+        if pipe_id and digits.isascii() and digits.isdigit() and len(digits) < 20:
+            return pipe_id, int(digits)
+    raise UsageError(
+        f"{message_id!r} is no message id", hint="an id is PIPE:NUMBER, as a push returns it"
+    )
+
+
+def _home(ports: Ports, spot: Spot, queue: QueueRow | None) -> QueueRow | None:
+    """The queue of a pipe, which may be retired. Cost: for a retired one, a read for each
+    queue."""
+    catalog = ports.catalog
+    pipe = catalog.pipe(spot[0])
+    if pipe is not None and pipe.state is not PipeState.STAGED:
+        found = catalog.queue_by_id(pipe.queue_id)
+        return None if found is None or found.deleted else found
+    for row in [queue] if queue else catalog.queues():
+        if any(spot[1] < total.pushed for total in catalog.retired(row.id, spot[0])):
+            return row
+    return None
+
+
+class _Tracer:
+    """Follows one message for one group after another."""
+
+    def __init__(self, ports: Ports, message_id: str, times: Times) -> None:
+        self._ports = ports
+        self._catalog = ports.catalog
+        self._id = message_id
+        self._times = times
+        self.content: Content | None = None  # of the last place where it was found
+
+    def steps(self, queue: QueueRow, group: GroupRow, spot: Spot) -> Iterator[Step]:
+        """Where it was for a group, one place after another."""
+        seen: set[Spot] = set()
+        while spot not in seen and len(seen) < STEPS_MAX:
+            seen.add(spot)
+            sight = self._look(queue, group, spot)
+            self.content = sight.content or self.content
+            step = step_of(sight, self._times)
+            onward = self._onward(sight, seen)
+            if onward is None:
+                yield step
+                return
+            if step.state == "gone":
+                step = replace(step, state="dead")
+            yield step
+            queue, group, spot = onward
+
+    def _look(self, queue: QueueRow, group: GroupRow, spot: Spot) -> Sight:
+        pipe_id, seq = spot
+        catalog = self._catalog
+        pipe = live_pipe(catalog, pipe_id)
+        if pipe is None:
+            totals = catalog.retired(queue.id, pipe_id)
+            mine: Retired | None = next((r for r in totals if r.group_id == group.id), None)
+            return Sight(queue, group, pipe_id, seq, retired=mine)
+        cursors = (c for c in catalog.cursors(group.id) if c.pipe_id == pipe_id)
+        cursor = next(cursors, None)
+        rows = catalog.claims(group.id, pipe_id, range(seq, seq + 1)) if cursor else []
+        claim = rows[0] if rows else None
+        moves = catalog.moves(group.id, pipe_id, range(seq, seq + 1))
+        removals = catalog.removed(group.id, pipe_id)
+        near = _near(spot, [cursor] if cursor else [], claim)
+        return Sight(
+            queue,
+            group,
+            pipe_id,
+            seq,
+            pipe=pipe,
+            end_seq=seen_end(self._ports.store, pipe),
+            cursor=cursor,
+            claim=claim,
+            move=moves[0] if moves else None,
+            removed=next((r for r in removals if r.start <= seq < r.end), None),
+            content=_content(self._ports, pipe, spot, near),
+            success_ms=catalog.success_ms(group.id),
+        )
+
+    def _onward(self, sight: Sight, seen: set[Spot]) -> tuple[QueueRow, GroupRow, Spot] | None:
+        """Where it went from there, if it did."""
+        move, totals, removed = sight.move, sight.retired, sight.removed
+        if move is not None and move.settled:
+            spot = (move.dest_pipe, move.dest_seq)
+            found = self._at(spot) if live_pipe(self._catalog, move.dest_pipe) else None
+            return found or self._search(sight, seen)
+        merged = removed is not None and removed.reason is Reason.MERGED
+        retired = totals is not None and (totals.dead or totals.merged)
+        return self._search(sight, seen) if merged or retired else None
+
+    def _at(self, spot: Spot) -> tuple[QueueRow, GroupRow, Spot] | None:
+        """A place with its queue, and the group that matters there."""
+        pipe = self._catalog.pipe(spot[0])
+        queue = self._catalog.queue_by_id(pipe.queue_id) if pipe else None
+        if pipe is None or queue is None or queue.deleted:
+            return None
+        groups = self._catalog.groups(queue.id)
+        for group in groups:
+            if group.id == pipe.group_id or (not pipe.group_id and group.name == "default"):
+                return queue, group, spot
+        return (queue, groups[0], spot) if groups and not pipe.group_id else None
+
+    def _search(self, sight: Sight, seen: set[Spot]) -> tuple[QueueRow, GroupRow, Spot] | None:
+        """Look for the message where it may have gone, in the newest pipes first."""
+        wanted = self._id.encode()
+        left = SEARCHED_MESSAGES
+
+        def find(pipe: PipeRow, reader: ExtentReader) -> Spot | None:
+            nonlocal left
+            place, end_seq = Place(0, 0), (pipe.end or reader.published()).seq
+            while place.seq < end_seq and left > 0:
+                slices = reader.read(place, end_seq, left, SEARCH_BYTES)
+                for frame, first, last in slices:
+                    left -= last - first
+                    if frame.ids and wanted in frame.ids[first:last]:
+                        spot = (pipe.id, frame.base_seq + frame.ids.index(wanted))
+                        if spot not in seen:
+                            return spot
+                place = reader.place_after(place, slices)
+            return None
+
+        found = (_use(self._ports, pipe, partial(find, pipe)) for pipe in self._candidates(sight))
+        spot = next(filter(None, found), None)
+        return self._at(spot) if spot else None
+
+    def _candidates(self, sight: Sight) -> list[PipeRow]:
+        """Pipes of the group's dead letters, and pipes for the group alone; newest first."""
+        queue, group = sight.queue, sight.group
+        pairs = [(queue.name, group.name)]
+        if is_dead_letter_name(queue.name):
+            pairs.append(origin_of(queue.name))
+        pipes: list[PipeRow] = []
+        for name, group_name in pairs:
+            letters = self._catalog.queue(dead_letter_name(name, group_name))
+            pipes += self._catalog.pipes(letters.id) if letters else []
+            own = self._catalog.queue(name)
+            pipes += [p for p in self._catalog.pipes(own.id) if p.group_id] if own else []
+        by_id = {pipe.id: pipe for pipe in pipes}
+        return sorted(by_id.values(), key=lambda pipe: pipe.ordinal, reverse=True)
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def _near(spot: Spot, cursors: Iterable[Cursor], claim: Claim | None = None) -> Place:
+    """The nearest place at or before a message that the catalog knows."""
+    places = [place for cursor in cursors for place in (cursor.ack, cursor.chain)]
+    places += [Place(claim.start, claim.pos)] if claim else []
+    return max((place for place in places if place.seq <= spot[1]), default=Place(0, 0))
+
+
+def _content(ports: Ports, pipe: PipeRow, spot: Spot, near: Place) -> Content | None:
+    """What the frame says of a message; None when it cannot be read.
+
+    near: a known place at or before it.
+    """
+    seq = spot[1]
+
+    def read(reader: ExtentReader) -> Content | None:
+        end = pipe.end or reader.published()
+        if seq >= end.seq:
+            return None
+        ((frame, first, last),) = reader.read(Place(seq, near.pos), seq + 1, 1, 0)
+        (payload,) = frame.payloads(first, last)
+        return Content(
+            frame.id_at(first, pipe.id).decode(),
+            frame.time_ms(first),
+            len(payload),
+            frame.headers_at(first),
+            frame.due_ms(first),
+        )
+
+    return _use(ports, pipe, read)
+
+
+def _use(ports: Ports, pipe: PipeRow, use: Callable[[ExtentReader], T]) -> T | None:
+    """What is made of a pipe's reader; None, which is logged, when the pipe cannot be read."""
+    try:
+        with closing(ports.store.reader(pipe.id)) as reader:
+            return use(reader)
+    except (ExtentMissingError, CorruptionError) as exc:
+        logger.warning("pipe %s is left out: %s", pipe.id, exc)
+        return None

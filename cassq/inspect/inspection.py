@@ -1,0 +1,196 @@
+"""Inspection: everything that is known of replicas, compared: placements, and what sidecars have.
+
+It tells what repairs have yet to do, and what they cannot do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from cassq.catalog.port import Catalog
+from cassq.errors import BackendError
+from cassq.extents.protocol.words import Told
+from cassq.extents.replicas.fleet import Fleet, Standing, State
+from cassq.extents.replicas.upkeep import Upkeep
+from cassq.model.sidecar_rows import Placement, ReplicaAt
+from cassq.plurals import counted
+
+# What may be found; all but the last two are to be mended.
+UNREADABLE, SHORT, DAMAGED = "unreadable", "under-replicated", "damaged"
+MISSING, BEGUN, ORPHANED = "missing", "begun", "orphaned"
+KINDS = (UNREADABLE, SHORT, DAMAGED, MISSING, BEGUN, ORPHANED)
+
+NO_ROW = "a pipe that was only begun, and holds nothing; `cassq reap` removes it after an hour"
+
+
+class Found(NamedTuple):
+    """Something about an extent. sidecar: where, if that is one."""
+
+    kind: str
+    pipe_id: str
+    queue: str
+    sidecar: str
+    detail: str
+
+
+@dataclass(slots=True)
+class Inspection:
+    """What was found. extents: how many placements there are. lost: sidecars whose replicas count
+    as lost, by name: how many of these placements name them. silent: sidecars that could not be
+    asked what they have, and why."""
+
+    extents: int = 0
+    found: list[Found] = field(default_factory=list)
+    lost: dict[str, int] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether there is nothing to be mended, as far as could be told."""
+        return not self.silent and not any(self.lost.values()) and not self.of(*KINDS[:-2])
+
+    def of(self, *kinds: str) -> list[Found]:
+        """What was found of these kinds."""
+        return [each for each in self.found if each.kind in kinds]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it is told to programs."""
+        return {
+            "well": self.is_well,
+            "extents": self.extents,
+            "counts": {kind: len(self.of(kind)) for kind in KINDS},
+            "lost": self.lost,
+            "silent": self.silent,
+            "found": [each._asdict() for each in self.found],
+        }
+
+
+def inspect(catalog: Catalog, upkeep: Upkeep) -> Inspection:
+    """Compare all there is. Cost: a read of all placements, which stay in memory, and a listing of
+    the extents of every sidecar that lives."""
+    fleet, made = upkeep.fleet(), Inspection()
+    placements = {each.pipe_id: each for each in catalog.placements()}
+    there: dict[ReplicaAt, dict[str, Told]] = {}
+    for row in fleet.sidecars.values():
+        if not row.alive(fleet.now_ms):
+            continue
+        try:
+            extents = {told.pipe_id: told for told in upkeep.extents(row)}
+        except BackendError as exc:
+            made.silent[row.name] = exc.message
+            continue
+        there[ReplicaAt(row.name, row.generation)] = extents
+    for name in fleet.sidecars:
+        if fleet.is_lost(fleet.sidecars[name]):
+            made.lost[name] = 0
+    for placement in _sorted(placements.values()):
+        made.extents += 1
+        damaged = {at for at in placement.replicas if _damage(there, at, placement.pipe_id)}
+        missing = _missing(catalog, placement, there)
+        state = fleet.state_of(placement, damaged, missing)
+        wrong = [*_judged(fleet, placement, state), *_compared(placement, there, missing)]
+        if wrong and _is_begun(catalog, placement, there):
+            about = (placement.pipe_id, placement.queue_name, "")
+            made.found.append(Found(BEGUN, *about, f"{NO_ROW} ({wrong[0].kind})"))
+            continue
+        made.found += wrong
+        for at, standing in state.standings.items():
+            if standing is Standing.LOST:
+                made.lost[at.sidecar] = made.lost.get(at.sidecar, 0) + 1
+    made.found += _orphans(catalog, placements, there)
+    made.found.sort(key=lambda each: (KINDS.index(each.kind), each.pipe_id, each.sidecar))
+    return made
+
+
+def _sorted(placements: Iterable[Placement]) -> list[Placement]:
+    return sorted(placements, key=lambda placement: placement.pipe_id)
+
+
+def _damage(there: Mapping[ReplicaAt, Mapping[str, Told]], at: ReplicaAt, pipe_id: str) -> str:
+    told = there.get(at, {}).get(pipe_id)
+    return told.damage if told is not None else ""
+
+
+def _missing(
+    catalog: Catalog, placement: Placement, there: Mapping[ReplicaAt, Mapping[str, Told]]
+) -> list[ReplicaAt]:
+    """The replicas that their sidecars do not have. One may have been dropped, or moved, since the
+    placements were read."""
+    pipe_id = placement.pipe_id
+    found = [at for at in placement.replicas if pipe_id not in there.get(at, {pipe_id: None})]
+    now = catalog.placements_of([pipe_id])[0] if found else None
+    return [at for at in found if _named(now, at)]
+
+
+def _is_begun(
+    catalog: Catalog, placement: Placement, there: Mapping[ReplicaAt, Mapping[str, Told]]
+) -> bool:
+    """Whether an extent was made for a pipe that has no row, and nothing was written to it: its
+    pusher died in between, or is about to write the row. What it lacks is not to be mended."""
+    if placement.end is not None or catalog.pipe(placement.pipe_id) is not None:
+        return False
+    held = [extents.get(placement.pipe_id) for extents in there.values()]
+    return not any(told.end for told in held if told is not None)
+
+
+def _judged(fleet: Fleet, placement: Placement, state: State) -> Iterator[Found]:
+    """Whether there are enough good replicas."""
+    standings = ", ".join(f"{at.sidecar} {how.value}" for at, how in state.standings.items())
+    about = (placement.pipe_id, placement.queue_name, "")
+    if not state.readable:
+        yield Found(UNREADABLE, *about, f"no good replica is known: {standings}")
+    elif state.short:
+        good = placement.wanted - state.short
+        if placement.end is None:
+            next_ = "it is sealed first"
+        else:
+            next_ = "to be copied" if state.need else "no sidecar can take a copy now"
+        yield Found(SHORT, *about, f"{good} of {placement.wanted} ({standings}); {next_}")
+
+
+def _compared(
+    placement: Placement,
+    there: Mapping[ReplicaAt, Mapping[str, Told]],
+    missing: Collection[ReplicaAt],
+) -> Iterator[Found]:
+    """Whether each replica is what it should be."""
+    for at in placement.replicas:
+        about = (placement.pipe_id, placement.queue_name, at.sidecar)
+        damage = _damage(there, at, placement.pipe_id)
+        if at in missing:
+            yield Found(MISSING, *about, "its sidecar lives, and does not have it")
+        elif damage:
+            yield Found(DAMAGED, *about, damage)
+
+
+def _orphans(
+    catalog: Catalog,
+    placements: Mapping[str, Placement],
+    there: Mapping[ReplicaAt, Mapping[str, Told]],
+) -> Iterator[Found]:
+    """Extents that no placement says are there: those of late may be about to get one."""
+    for at, extents in there.items():
+        left = [pipe_id for pipe_id in extents if not _named(placements.get(pipe_id), at)]
+        now = dict(zip(left, catalog.placements_of(left), strict=True)) if left else {}
+        for pipe_id in left:
+            if _named(now[pipe_id], at):
+                continue
+            told = extents[pipe_id]
+            detail = "a copy that was begun" if told.copying else counted(told.end, "message")
+            detail += "; its sidecar removes it after its --orphans-after, by default an hour"
+            yield Found(ORPHANED, pipe_id, told.queue_name, at.sidecar, detail)
+
+
+def _named(placement: Placement | None, at: ReplicaAt) -> bool:
+    return placement is not None and at in placement.replicas
+
+
+def left_on(catalog: Catalog, name: str) -> list[Placement]:
+    """The placements that name a sidecar. Cost: a read of all placements."""
+    return [
+        placement
+        for placement in catalog.placements()
+        if any(at.sidecar == name for at in placement.replicas)
+    ]

@@ -1,0 +1,244 @@
+"""Metrics: what a client tells a monitoring system, as plain data.
+
+Names are OpenTelemetry's for messaging where it has one, written as Prometheus writes them (dots
+become underscores, counters end in `_total`); the others begin with `cassq_`. The adapter that
+serves them is `cassq.inspect.prometheus`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from cassq.base.requests import Requests
+from cassq.base.tallies import Tallies, Tally
+from cassq.errors import CassqError
+from cassq.inspect.stats import QueueStats, queue_stats
+from cassq.lifecycle.ports import Ports
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+COUNTER, GAUGE = "counter", "gauge"
+
+# OpenTelemetry's names of attributes.
+SYSTEM = "messaging_system"
+OPERATION = "messaging_operation_name"
+QUEUE = "messaging_destination_name"
+GROUP = "messaging_consumer_group_name"
+ERROR = "error_type"
+
+Labels = Mapping[str, str]
+Values = Sequence[tuple[Labels, float]]
+# How many actions of the reaper there were, by (pass, outcome).
+Actions = Callable[[], Mapping[tuple[str, str], int]]
+
+
+class Metric(NamedTuple):
+    """One metric with its values; all have the same labels."""
+
+    name: str
+    kind: str
+    help: str
+    values: Values
+
+
+class MetricsServer(Protocol):
+    """What serves metrics, until it is closed."""
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+
+    def close(self) -> None:
+        """Stop listening."""
+
+    def abandon(self) -> None:
+        """In a forked child: let go of what is the parent's."""
+
+
+class Meter:
+    """Reads everything there is to tell of one client, and of the queues it can see.
+
+    queues: whether the depths of all queues are told; of several clients one is enough.
+    """
+
+    def __init__(self, ports: Ports, tallies: Tallies, actions: Actions, *, queues: bool) -> None:
+        self._ports = ports
+        self._tallies = tallies
+        self._actions = actions
+        self._queues = queues
+
+    def read(self) -> list[Metric]:
+        """The metrics now. Cost: that of `queue_stats` for each queue, if they are told."""
+        metrics = client_metrics(self._tallies.totals())
+        if self._ports.requests is not None:
+            metrics += request_metrics(self._ports.requests)
+        actions = [({"pass": p, "outcome": o}, n) for (p, o), n in self._actions().items()]
+        metrics.append(
+            Metric("cassq_reaper_actions_total", COUNTER, "What the reaper's passes did.", actions)
+        )
+        if self._queues:
+            readable = True
+            try:
+                self._ports.life.check()
+                rows = self._ports.catalog.queues()
+                metrics += queue_metrics([queue_stats(self._ports, row) for row in rows])
+            except CassqError as exc:
+                logger.warning("the depths of queues cannot be told: %s", exc)
+                readable = False
+            help_text = "Whether the catalog could be read."
+            metrics.append(
+                Metric("cassq_catalog_readable", GAUGE, help_text, [({}, float(readable))])
+            )
+        return metrics
+
+
+# --- what this client did ------------------------------------------------------------------------
+
+# The messages of pushers: attribute of a tally, which is in the metric's name, and help.
+_OF_PUSHERS = (
+    ("spilled", "Messages pushed into the local spool, as no quorum answered."),
+    ("forwarded", "Messages forwarded from the local spool."),
+    ("found", "Of those forwarded, the ones that had arrived before."),
+    ("carried_over", "Messages written to another pipe, as a write had failed."),
+    ("doubtful", "Of those carried over, the ones that may be there twice."),
+    ("refused", "Messages not pushed, as the storage did not answer."),
+)
+# The messages of poppers: attribute of a tally, metric, help.
+_OF_POPPERS = (
+    ("redelivered", "redelivered_messages", "Messages claimed that were delivered before."),
+    ("committed", "committed_messages", "Messages acked, durably."),
+    ("rolled_back", "rolled_back_messages", "Messages given back as failed."),
+    ("released", "released_messages", "Messages given back untried."),
+    ("dead", "dead_messages", "Messages given up by their consumer."),
+    ("lost", "lost_messages", "Messages whose claim became another's."),
+)
+
+
+def client_metrics(totals: Mapping[tuple[str, str], Tally]) -> list[Metric]:
+    """The counters of a client. totals: by (queue, group), the group empty for pushers."""
+    pushers = {queue: tally for (queue, group), tally in totals.items() if not group}
+    poppers = {key: tally for key, tally in totals.items() if key[1]}
+    sent: list[tuple[Labels, float]] = []
+    failed: list[tuple[Labels, float]] = []
+    for queue, tally in pushers.items():
+        labels = {SYSTEM: "cassq", OPERATION: "push", QUEUE: queue}
+        sent.append(({**labels, ERROR: ""}, tally.pushed))
+        sent += [({**labels, ERROR: e}, n) for e, n in dict(tally.push_failures).items()]
+    for (queue, group), tally in poppers.items():
+        labels = {SYSTEM: "cassq", QUEUE: queue, GROUP: group}
+        for (operation, error), count in dict(tally.failures).items():
+            failed.append(({**labels, OPERATION: operation, ERROR: error}, count))
+    consumed: Values = [
+        ({SYSTEM: "cassq", OPERATION: "pop", QUEUE: queue, GROUP: group}, tally.popped)
+        for (queue, group), tally in poppers.items()
+    ]
+    written: Values = [({QUEUE: q}, t.written_bytes) for q, t in pushers.items()]
+    metrics = [
+        Metric(
+            "messaging_client_sent_messages_total",
+            COUNTER,
+            "Messages pushed; with an error_type those that failed.",
+            sent,
+        ),
+        Metric(
+            "messaging_client_consumed_messages_total", COUNTER, "Messages handed out.", consumed
+        ),
+        Metric("cassq_client_written_bytes_total", COUNTER, "Bytes of messages written.", written),
+        Metric(
+            "cassq_client_failures_total", COUNTER, "Operations of poppers that failed.", failed
+        ),
+    ]
+    for name, help_text in _OF_PUSHERS:
+        counts: Values = [({QUEUE: q}, getattr(t, name)) for q, t in pushers.items()]
+        metrics.append(Metric(f"cassq_client_{name}_messages_total", COUNTER, help_text, counts))
+    for name, metric, help_text in _OF_POPPERS:
+        values: Values = [({QUEUE: q, GROUP: g}, getattr(t, name)) for (q, g), t in poppers.items()]
+        metrics.append(Metric(f"cassq_client_{metric}_total", COUNTER, help_text, values))
+    return metrics
+
+
+# What is counted of requests to servers, which is in the metric's name, and help.
+_OF_REQUESTS = (
+    ("repeated", "Requests sent again, as a try had failed."),
+    ("doubled", "Requests sent to a second server too, as the first was slow."),
+    ("overloaded", "Requests refused by a server that had too much to do."),
+    ("held_up", "Requests after which a server with too much to do read no more for a while."),
+    ("unanswered", "Requests without an answer in time."),
+    ("unknown", "Of those, conditional writes that may have been applied."),
+    ("changed_over", "Reads that went over to another replica: one was damaged or did not answer."),
+    ("under_replicated", "New pipes that have fewer replicas than they should."),
+)
+
+
+def request_metrics(requests: Requests) -> list[Metric]:
+    """The counters of a client's requests to its servers."""
+    metrics = []
+    for name, help_text in _OF_REQUESTS:
+        count: Values = [({}, getattr(requests, name))]
+        metrics.append(Metric(f"cassq_client_{name}_requests_total", COUNTER, help_text, count))
+    return metrics
+
+
+# --- what is in the queues -----------------------------------------------------------------------
+
+_DEPTHS = (
+    ("waiting", "Messages not claimed, delayed ones included."),
+    ("delayed", "Messages waiting that are not yet due."),
+    ("pending", "Messages claimed and not acked."),
+)
+_TOTALS = (
+    ("committed", "Messages acked."),
+    ("dead", "Messages moved to the group's dead letters."),
+    ("expired", "Messages that became too old."),
+    ("purged", "Messages thrown away or cancelled."),
+    ("merged", "Dead letters that are back in their queue."),
+    ("lost", "Damaged messages that were given up by a command."),
+)
+
+
+def queue_metrics(found: Iterable[QueueStats]) -> list[Metric]:
+    """The depths and totals of queues and their groups."""
+    found = list(found)
+    groups = [
+        ({QUEUE: stats.name, GROUP: name}, group)
+        for stats in found
+        for name, group in stats.groups.items()
+    ]
+    pushed: Values = [({QUEUE: s.name}, s.pushed) for s in found]
+    pipes: Values = [
+        ({QUEUE: stats.name, "state": state}, count)
+        for stats in found
+        for state, count in stats.pipes.items()
+        if state != "retired"
+    ]
+    ages: Values = [(labels, g.oldest_age or 0.0) for labels, g in groups]
+    open_by_deliveries: Values = [
+        ({**labels, "deliveries": str(times)}, count)
+        for labels, group in groups
+        for times, count in sorted(group.deliveries.items())
+    ]
+    metrics = [
+        Metric("cassq_queue_pushed_messages_total", COUNTER, "Messages pushed.", pushed),
+        Metric("cassq_queue_pipes", GAUGE, "Pipes by state, those retired not counted.", pipes),
+        Metric(
+            "cassq_group_oldest_message_age_seconds",
+            GAUGE,
+            "Age of the oldest message not committed; 0 if there is none.",
+            ages,
+        ),
+        Metric(
+            "cassq_group_open_messages",
+            GAUGE,
+            "Messages waiting or pending, by how often they were delivered.",
+            open_by_deliveries,
+        ),
+    ]
+    for name, help_text in _DEPTHS:
+        depths: Values = [(labels, getattr(g, name)) for labels, g in groups]
+        metrics.append(Metric(f"cassq_group_{name}_messages", GAUGE, help_text, depths))
+    for name, help_text in _TOTALS:
+        totals: Values = [(labels, getattr(g, name)) for labels, g in groups]
+        metrics.append(Metric(f"cassq_group_{name}_messages_total", COUNTER, help_text, totals))
+    return metrics

@@ -1,0 +1,224 @@
+"""Peeking: looking at what a group has before it, with no effect: nothing is written."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from cassq.errors import CorruptionError, UsageError
+from cassq.extents.port import ExtentMissingError, ExtentReader
+from cassq.lifecycle.ports import Ports
+from cassq.message.frames import Frame, Place
+from cassq.model.queues import dead_letter_name
+from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow, QueueRow
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+PEEK_BYTES = 8 * 1024 * 1024
+READ_MESSAGES = 4096
+
+WAITING, PENDING, DELAYED, DEAD = "waiting", "pending", "delayed", "dead"
+UNFINISHED = (WAITING, PENDING, DELAYED)
+STATES = (*UNFINISHED, DEAD)
+
+
+@dataclass(frozen=True, slots=True)
+class Peeked:
+    """A message as it lies in its queue.
+
+    state: "waiting", "pending", "delayed" or "dead". due_at: until when a pending message is
+    claimed, or before when a delayed one is not delivered. attempts: its deliveries so far.
+    """
+
+    id: str
+    payload: bytes
+    headers: dict[str, str]
+    key: bytes | None
+    pushed_at: datetime
+    pipe_id: str
+    seq: int
+    state: str
+    attempts: int
+    due_at: datetime | None = None
+
+
+class Stretch(NamedTuple):
+    """Messages `start .. end_seq` of a pipe that share a state. row: their claim; None where
+    nothing was claimed, nor scheduled, yet."""
+
+    start: Place
+    end_seq: int
+    state: str
+    row: Claim | None = None
+
+
+class Seen(NamedTuple):
+    """Messages `first .. last` (indexes, last excluded) of a frame, and what is known of them."""
+
+    pipe: PipeRow
+    frame: Frame
+    first: int
+    last: int
+    stretch: Stretch
+
+
+def check_state(state: str | None) -> None:
+    """UsageError unless it is None or a state that can be peeked at."""
+    if state is not None and state not in STATES:
+        raise UsageError(f"no message is {state!r}", hint=f"the states are {', '.join(STATES)}")
+
+
+def peek(
+    ports: Ports, queue: QueueRow, group: GroupRow, limit: int, state: str | None = None
+) -> list[Peeked]:
+    """The first messages in a state, pipe by pipe; without one, those not committed."""
+    if state != DEAD:
+        return peek_group(ports, group, limit, UNFINISHED if state is None else (state,))
+    letters = dead_letter_group(ports, queue, group)
+    found = peek_group(ports, letters, limit) if letters else []
+    return [replace(message, state=DEAD) for message in found]
+
+
+def dead_letter_group(ports: Ports, queue: QueueRow, group: GroupRow) -> GroupRow | None:
+    """The group of a group's dead-letter queue that says which dead letters are left."""
+    row = ports.catalog.queue(dead_letter_name(queue.name, group.name))
+    groups = ports.catalog.groups(row.id) if row else []
+    return next((group for group in groups if group.name == "default"), None)
+
+
+def peek_group(
+    ports: Ports, group: GroupRow, limit: int, states: Collection[str] = UNFINISHED
+) -> list[Peeked]:
+    """The first messages of a group that are in one of `states`."""
+    now_ms = ports.catalog.now_ms()
+    to_wall_ms = to_wall(ports, now_ms)
+    found: list[Peeked] = []
+    with closing(_walk(ports, group, now_ms, states, limit)) as walk:
+        for seen in walk:
+            payloads = seen.frame.payloads(seen.first, seen.last)
+            for index, payload in enumerate(payloads, seen.first):
+                message = _peeked(seen, index, payload, now_ms, to_wall_ms)
+                if message.state in states:
+                    found.append(message)
+                    if len(found) == limit:
+                        return found
+    return found
+
+
+def unfinished_headers(ports: Ports, group: GroupRow, limit: int) -> list[dict[str, str]]:
+    """The headers of the first messages that a group has not committed."""
+    found: list[dict[str, str]] = []
+    with closing(_walk(ports, group, ports.catalog.now_ms(), UNFINISHED, limit)) as walk:
+        for seen in walk:
+            found += (seen.frame.headers_at(index) for index in range(seen.first, seen.last))
+            if len(found) >= limit:
+                break
+    return found[:limit]
+
+
+# --- walking --------------------------------------------------------------------------------
+
+
+def _walk(
+    ports: Ports, group: GroupRow, now_ms: int, states: Collection[str], limit: int
+) -> Generator[Seen]:
+    """What a group has not committed and may be in one of the states, oldest pipe first. A pipe
+    that cannot be read is left out. Cost: the live pipes and the claims; frames as they are asked
+    for."""
+    cursors = {cursor.pipe_id: cursor for cursor in ports.catalog.cursors(group.id)}
+    for pipe in ports.catalog.pipes(group.queue_id):
+        if not pipe.is_for(group.id):
+            continue
+        cursor = cursors.get(pipe.id)
+        if pipe.end is not None and cursor is not None and cursor.ack.seq >= pipe.end.seq:
+            continue
+        try:
+            reader = ports.store.reader(pipe.id)
+            try:
+                end_seq = (pipe.end or reader.published()).seq
+                rows = ports.catalog.claims(group.id, pipe.id) if cursor else []
+                for stretch in stretches(pipe, cursor, rows, end_seq, now_ms):
+                    if stretch.state in states or _undecided(pipe, stretch):
+                        yield from _read(reader, pipe, stretch, limit)
+            finally:
+                reader.close()
+        except (ExtentMissingError, CorruptionError) as exc:
+            logger.warning("pipe %s is left out: %s", pipe.id, exc)
+
+
+def stretches(
+    pipe: PipeRow, cursor: Cursor | None, rows: Sequence[Claim], end_seq: int, now_ms: int
+) -> list[Stretch]:
+    """What a group has not committed in a pipe, by state. Pure."""
+    found: list[Stretch] = []
+    for row in rows:
+        if row.state is not ClaimState.DONE:
+            state = state_of(row, now_ms)
+            spans = row.left.ranges
+            found += [Stretch(Place(start, row.pos), end, state, row) for start, end in spans]
+    chain = cursor.chain if cursor else Place(0, 0)
+    if chain.seq < end_seq:
+        state = WAITING if pipe.timer_ms is None else DELAYED
+        found.append(Stretch(chain, end_seq, state))
+    return found
+
+
+def state_of(row: Claim, now_ms: int) -> str:
+    """The state of what is left of a claim that is not done."""
+    if row.state is ClaimState.HELD:
+        return PENDING
+    return DELAYED if row.due_ms > now_ms else WAITING
+
+
+def _undecided(pipe: PipeRow, stretch: Stretch) -> bool:
+    """Whether each message has a due time of its own, which only its frame tells."""
+    return pipe.timer_ms is not None and stretch.row is None
+
+
+def _read(reader: ExtentReader, pipe: PipeRow, stretch: Stretch, limit: int) -> Iterator[Seen]:
+    place = stretch.start
+    while place.seq < stretch.end_seq:
+        slices = reader.read(place, stretch.end_seq, min(limit, READ_MESSAGES), PEEK_BYTES)
+        for frame, first, last in slices:
+            yield Seen(pipe, frame, first, last, stretch)
+        place = reader.place_after(place, slices)
+
+
+# --- one message ----------------------------------------------------------------------------
+
+
+def _peeked(seen: Seen, index: int, payload: bytes, now_ms: int, to_wall_ms: int) -> Peeked:
+    pipe, frame, row = seen.pipe, seen.frame, seen.stretch.row
+    state, due_ms = seen.stretch.state, row.due_ms if row else None
+    if _undecided(pipe, seen.stretch):
+        due_ms = frame.due_ms(index) or 0
+        state = DELAYED if due_ms > now_ms else WAITING
+    if state == WAITING:
+        due_ms = None  # its place in line
+    return Peeked(
+        id=frame.id_at(index, pipe.id).decode(),
+        payload=payload,
+        headers=frame.headers_at(index),
+        key=frame.keys[index] if frame.keys else None,
+        pushed_at=datetime.fromtimestamp(frame.time_ms(index) / 1000, UTC),
+        pipe_id=pipe.id,
+        seq=frame.base_seq + index,
+        state=state,
+        attempts=row.deliveries if row else 0,
+        due_at=None if due_ms is None else moment(due_ms, to_wall_ms),
+    )
+
+
+def to_wall(ports: Ports, now_ms: int) -> int:
+    """What to add to catalog time for the wall's; in whole seconds, so that the two clocks' drift
+    and the moment between two looks do not show."""
+    return round((ports.clock.wall_ms() - now_ms) / 1000) * 1000
+
+
+def moment(at_ms: int, to_wall_ms: int) -> datetime:
+    """A catalog time by the wall clock. to_wall_ms: what to add to it."""
+    return datetime.fromtimestamp((at_ms + to_wall_ms) / 1000, UTC)

@@ -1,0 +1,255 @@
+"""Statistics of a queue: exact depths from ends, cursors and claim rows, never from messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from cassq.catalog.port import Catalog
+from cassq.errors import CorruptionError
+from cassq.extents.port import ExtentMissingError, Slice
+from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.sealing import seen_end
+from cassq.message.frames import Place
+from cassq.model.rows import (
+    Claim,
+    ClaimState,
+    Cursor,
+    Move,
+    PipeRow,
+    PipeState,
+    QueueRow,
+    Removed,
+    Retired,
+    RetiredSum,
+)
+
+# How often a queue is looked at anew because a pipe was retired under the look.
+LOOKS_MAX = 5
+
+
+@dataclass(slots=True)
+class GroupStats:
+    """How many messages of a queue are in which state for one group.
+
+    waiting: not claimed, or given back, delayed ones included; delayed: of those, not yet due;
+    pending: claimed and not acked; committed; dead: moved to the group's dead letters; expired:
+    too old; purged: thrown away or cancelled; merged: dead letters that are back in their queue;
+    lost: damaged, and given up by `Queue.skip_damage`;
+    skipped: pushed before the group's start. Without `delayed` they add up to `pushed`, what was
+    pushed for this group.
+    """
+
+    waiting: int = 0
+    delayed: int = 0
+    pending: int = 0
+    committed: int = 0
+    dead: int = 0
+    expired: int = 0
+    purged: int = 0
+    merged: int = 0
+    lost: int = 0
+    skipped: int = 0
+    pushed: int = 0
+    # Seconds since the oldest message that is not committed was pushed, or, a delayed one, came
+    # due; None when there is none.
+    oldest_age: float | None = None
+    # How many messages waiting or pending were delivered how often.
+    deliveries: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def popped(self) -> int:
+        """Messages that were delivered at least once; not those removed since."""
+        tried = sum(count for times, count in self.deliveries.items() if times)
+        return self.committed + self.dead + tried
+
+    def _open(self, count: int, deliveries: int) -> None:
+        if count:
+            self.deliveries[deliveries] = self.deliveries.get(deliveries, 0) + count
+
+
+@dataclass(slots=True)
+class QueueStats:
+    """A queue at a glance. pushed: since it was created; pipes: by state. troubles: how many
+    messages had which in the last two days, if they were asked for: see `cassq.inspect.troubles`.
+    requests: how many requests to servers had which, of all clients of all queues."""
+
+    name: str
+    consistency: str
+    pushed: int = 0
+    pipes: dict[str, int] = field(default_factory=dict)
+    groups: dict[str, GroupStats] = field(default_factory=dict)
+    troubles: dict[str, int] = field(default_factory=dict)
+    requests: dict[str, int] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        told = asdict(self)
+        for name, group in self.groups.items():
+            told["groups"][name]["popped"] = group.popped
+        return told
+
+
+def add_pipe(stats: GroupStats, pipe: PipeRow, end: int, view: GroupView, now_ms: int) -> None:
+    """Add what a pipe with `end` messages holds for a group."""
+    stats.pushed += end
+    cursor, timer = view.cursor, pipe.timer_ms is not None
+    if cursor is None:
+        stats.waiting += end
+        stats.delayed += end if timer else 0
+        stats._open(end, 0)
+        return
+    stats.skipped += cursor.start
+    unclaimed = max(0, end - cursor.chain.seq)
+    stats.waiting += unclaimed
+    stats._open(unclaimed, 0)
+    stats.delayed += unclaimed if timer else 0
+    stats.committed += cursor.ack.seq - cursor.start
+    for row in view.rows:
+        if row.state is ClaimState.DONE:
+            stats.committed += row.count
+            continue
+        left = row.left_count
+        stats.committed += row.count - left
+        stats._open(left, row.deliveries)
+        if row.state is ClaimState.HELD:
+            stats.pending += left
+        else:
+            stats.waiting += left
+            stats.delayed += left if row.due_ms > now_ms else 0
+    dead = sum(move.settled for move in view.moves)
+    stats.dead += dead
+    for removal in view.removed:
+        count = removal.end - removal.start
+        total = removal.reason.total
+        setattr(stats, total, getattr(stats, total) + count)
+        stats.committed -= count
+    stats.committed -= dead
+
+
+def add_retired(stats: GroupStats, row: Retired | RetiredSum) -> None:
+    """Add what a retired pipe, or all of them, held for a group."""
+    stats.pushed += row.pushed
+    stats.skipped += row.start
+    stats.dead += row.dead
+    stats.expired += row.expired
+    stats.purged += row.purged
+    stats.merged += row.merged
+    stats.lost += row.lost
+    gone = row.dead + row.expired + row.purged + row.merged + row.lost
+    stats.committed += row.pushed - row.start - gone
+
+
+class GroupView(NamedTuple):
+    """Where a group stands in a pipe."""
+
+    cursor: Cursor | None
+    rows: Sequence[Claim] = ()
+    moves: Sequence[Move] = ()
+    removed: Sequence[Removed] = ()
+
+
+def view_of(catalog: Catalog, group_id: str, pipe_id: str, cursor: Cursor | None) -> GroupView:
+    """What the catalog has of a group in a pipe. Cost: three ranges of keys."""
+    if cursor is None:
+        return GroupView(None)
+    rows = catalog.claims(group_id, pipe_id)
+    moves = catalog.moves(group_id, pipe_id)
+    return GroupView(cursor, rows, moves, catalog.removed(group_id, pipe_id))
+
+
+def queue_stats(ports: Ports, queue: QueueRow) -> QueueStats:
+    """The statistics of a queue. Cost: its live pipes, and the open claims of each group,
+    however many pipes were retired; up to five times that while pipes are being retired."""
+    before, stats = version_of(ports, queue), _look(ports, queue)
+    for _ in range(LOOKS_MAX - 1):
+        # A pipe that is retired between two reads of one look would count twice.
+        after = version_of(ports, queue)
+        if before == after:
+            break
+        before, stats = after, _look(ports, queue)
+    return stats
+
+
+def version_of(ports: Ports, queue: QueueRow) -> int | None:
+    """Another one whenever pipes were retired. Cost: one read."""
+    row = ports.catalog.queue_by_id(queue.id)
+    return None if row is None else row.groups_version
+
+
+def _look(ports: Ports, queue: QueueRow) -> QueueStats:
+    catalog = ports.catalog
+    stats = QueueStats(queue.name, queue.policy.consistency)
+    pipes = catalog.pipes(queue.id)
+    ends = {pipe.id: seen_end(ports.store, pipe) for pipe in pipes}
+    retired = {row.group_id: row for row in catalog.retired_sums(queue.id)}
+    whole = retired.get("", RetiredSum("", 0, 0, 0, 0))
+    now_ms = catalog.now_ms()
+    stats.pushed = sum(ends.values()) + whole.pushed
+    for state in (PipeState.READY, PipeState.OPEN, PipeState.SEALED):
+        stats.pipes[state.name.lower()] = sum(pipe.state is state for pipe in pipes)
+    stats.pipes["retired"] = whole.pipes
+    for group in catalog.groups(queue.id):
+        mine = stats.groups[group.name] = GroupStats()
+        cursors = {cursor.pipe_id: cursor for cursor in catalog.cursors(group.id)}
+        for_it = [pipe for pipe in pipes if pipe.is_for(group.id)]
+        ages: list[float] = []
+        for pipe in for_it:
+            view = view_of(catalog, group.id, pipe.id, cursors.get(pipe.id))
+            add_pipe(mine, pipe, ends[pipe.id], view, now_ms)
+            if pipe.timer_ms is not None and pipe.timer_ms <= now_ms:
+                ages += _ages_due(ports, pipe.id, ends[pipe.id], view, now_ms)
+        if group.id in retired:
+            add_retired(mine, retired[group.id])
+        at_once = [pipe for pipe in for_it if pipe.timer_ms is None]
+        ages += _ages_pushed(ports, at_once, cursors, ends)
+        mine.oldest_age = max(ages, default=None)
+    return stats
+
+
+def _ages_pushed(
+    ports: Ports, pipes: list[PipeRow], cursors: dict[str, Cursor], ends: dict[str, int]
+) -> list[float]:
+    """Seconds since the first unacked message of the oldest pipe that has one was pushed. Cost:
+    one frame."""
+    for pipe in pipes:
+        cursor = cursors.get(pipe.id)
+        place = cursor.ack if cursor else Place(0, 0)
+        found = _frame_at(ports, pipe.id, place) if place.seq < ends[pipe.id] else None
+        if found is not None:
+            frame, first, _ = found
+            return [max(0.0, (ports.clock.wall_ms() - frame.time_ms(first)) / 1000)]
+    return []
+
+
+def _ages_due(ports: Ports, pipe_id: str, end: int, view: GroupView, now_ms: int) -> list[float]:
+    """Seconds since messages of a timer pipe came due that are not committed, the oldest of those
+    that were never delivered among them. Cost: two frames at most."""
+    chain = view.cursor.chain if view.cursor else Place(0, 0)
+    unread = [chain] if chain.seq < end else []
+    dues: list[int] = []
+    for row in view.rows:
+        if row.state is ClaimState.FREE and not row.deliveries and row.due_ms:
+            dues.append(row.due_ms)
+        elif row.state is not ClaimState.DONE:
+            unread.append(Place(row.start, row.pos))  # its own due time is in its frame alone
+    for place in unread[:2]:
+        found = _frame_at(ports, pipe_id, place)
+        if found is not None:
+            frame, first, _ = found
+            dues.append(frame.due_ms(first) or now_ms)
+    return [(now_ms - due_ms) / 1000 for due_ms in dues if due_ms <= now_ms]
+
+
+def _frame_at(ports: Ports, pipe_id: str, place: Place) -> Slice | None:
+    """The message there in its frame; None when it cannot be read."""
+    try:
+        reader = ports.store.reader(pipe_id)
+    except (ExtentMissingError, CorruptionError):
+        return None
+    try:
+        return reader.read(place, place.seq + 1, 1, 0)[0]
+    except (ExtentMissingError, CorruptionError):
+        return None
+    finally:
+        reader.close()

@@ -1,0 +1,141 @@
+"""Troubles: how often the clients of a queue had to make do, counted, and noted for all to see.
+
+Each client adds what its pushers and poppers have counted since it noted last, as one sample, under
+a subject of its own. The sum is that of the last two days, as samples are kept so long. What became
+of clients' requests to servers is noted in the same way, for all queues together.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterable
+
+from cassq.base.requests import REQUESTS, Requests
+from cassq.base.tallies import Tally
+from cassq.catalog.port import Catalog
+from cassq.inspect.history import KEPT_MS, MINUTE_MS
+from cassq.inspect.stats import QueueStats, queue_stats
+from cassq.lifecycle.ports import Ports
+from cassq.model.rows import QueueRow, Sample
+
+NOTE_SECONDS = 5.0
+# Requests that are sent twice are nothing rare: what is noted of them all is read by `stats`.
+NOTE_REQUESTS_MS = 600_000
+TRIES_MAX = 50
+_OF_ALL = ""  # instead of a queue's id
+# What is counted, of tallies.
+TROUBLES = {
+    "carried_over": "carried over to another pipe, as a write had failed",
+    "doubtful": "of those, written twice perhaps, as nobody answered",
+    "spilled": "spilled to the disk of a client",
+    "forwarded": "forwarded from there",
+    "found": "of those, found to have arrived before",
+    "lost": "whose claim became another's while they were worked on",
+    "refused": "not pushed, as the storage did not answer",
+}
+
+
+class Notebook:
+    """Of one client: what is still to be noted. Thread-safe."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._mutex = threading.Lock()
+        self._tallies: list[tuple[str, Tally, Counter[str]]] = []
+        self._requests: Counter[str] = Counter()  # noted
+        self._requests_ms = ports.clock.boot_ms()
+
+    def add(self, queue_id: str, tally: Tally) -> None:
+        """Note from now on what this tally counts for a queue."""
+        with self._mutex:
+            self._tallies.append((queue_id, tally, Counter()))
+
+    def tend(self) -> float:
+        """Note what is new; seconds until the next time. By one thread at a time. Cost: none if
+        nothing is, else one write a queue."""
+        with self._mutex:
+            tallies = list(self._tallies)
+        over = {id(tally) for _, tally, _ in tallies if tally.over}
+        news: dict[str, list[tuple[Counter[str], Counter[str]]]] = {}
+        for queue_id, tally, noted in tallies:
+            new = _counted(tally) - noted
+            if new:
+                news.setdefault(queue_id, []).append((noted, new))
+        for queue_id, found in news.items():
+            total: Counter[str] = Counter()
+            for _, new in found:
+                total.update(new)
+            _note(self._ports.catalog, queue_id, self._ports.ids.client, total)
+            for noted, new in found:
+                noted.update(new)
+        with self._mutex:
+            self._tallies = [each for each in self._tallies if id(each[1]) not in over]
+        if self._ports.clock.boot_ms() - self._requests_ms >= NOTE_REQUESTS_MS:
+            self._note_requests()
+        return NOTE_SECONDS
+
+    def close(self) -> None:
+        """Note what is new for the last time."""
+        self.tend()
+        self._note_requests()
+
+    def _note_requests(self) -> None:
+        if self._ports.requests is None:
+            return
+        self._requests_ms = self._ports.clock.boot_ms()
+        new = _counted(self._ports.requests) - self._requests
+        if new:
+            _note(self._ports.catalog, _OF_ALL, self._ports.ids.client, new)
+            self._requests.update(new)
+
+
+def _counted(tally: Tally | Requests) -> Counter[str]:
+    names = REQUESTS if isinstance(tally, Requests) else TROUBLES
+    return Counter({name: count for name in names if (count := getattr(tally, name))})
+
+
+def _note(catalog: Catalog, queue_id: str, client: str, new: Counter[str]) -> None:
+    """Add a sample; at another millisecond if somebody has one there."""
+    data = json.dumps({**new, "client": client})
+    at_ms = catalog.now_ms()
+    for _ in range(TRIES_MAX):
+        sample = Sample(_subject(queue_id), MINUTE_MS, at_ms, data)
+        catalog.add_samples([sample])
+        if sample in catalog.samples(sample.subject, MINUTE_MS, at_ms):
+            return
+        at_ms += 1
+
+
+def troubles_of(catalog: Catalog, queue_id: str) -> dict[str, int]:
+    """How many messages had which trouble in the last two days, as far as it was noted. Cost: a
+    range of a key."""
+    return _sums(catalog, queue_id, TROUBLES)
+
+
+def requests_of(catalog: Catalog) -> dict[str, int]:
+    """How many requests of all clients had which, as with troubles. Cost: a range of a key."""
+    return _sums(catalog, _OF_ALL, REQUESTS)
+
+
+def _sums(catalog: Catalog, queue_id: str, names: Iterable[str]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    since_ms = catalog.now_ms() - KEPT_MS[MINUTE_MS]
+    for sample in catalog.samples(_subject(queue_id), MINUTE_MS, since_ms):
+        noted = json.loads(sample.data)
+        found.update({name: noted.get(name, 0) for name in names})
+    return {name: found[name] for name in names if found[name]}
+
+
+def stats_with_troubles(ports: Ports, queue: QueueRow) -> QueueStats:
+    """The statistics of a queue, with its troubles, and those of requests. Cost: that of all."""
+    stats = queue_stats(ports, queue)
+    stats.troubles = troubles_of(ports.catalog, queue.id)
+    if ports.requests is not None:
+        stats.requests = requests_of(ports.catalog)
+    return stats
+
+
+def _subject(queue_id: str) -> str:
+    return f"troubles:{queue_id}"

@@ -1,0 +1,416 @@
+"""Whereabouts: where one message is for one group, what happened to it, what happens next. Pure.
+
+A *sight* is what the catalog has of a message at one of its places; `step_of` puts it into words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from cassq.lifecycle.retries import DEATH_HEADER
+from cassq.model.claims import hold_ends_ms, is_doomed, is_moving, is_sick, is_spent
+from cassq.model.queues import is_dead_letter_name, rules_of
+from cassq.model.rows import (
+    Claim,
+    ClaimState,
+    Cursor,
+    GroupRow,
+    Move,
+    PipeRow,
+    QueueRow,
+    Reason,
+    Removed,
+    Retired,
+)
+from cassq.plurals import counted
+
+REASONS = {
+    "delivery_limit": "it was delivered as often as allowed",
+    "rejected": "a consumer gave it up",
+    "maxlen": "the queue was full",
+}
+REMOVALS = {
+    Reason.EXPIRED: "It expired",
+    Reason.PURGED: "It was purged",
+    Reason.CANCELLED: "It was cancelled",
+    Reason.MERGED: "It was merged back into its queue",
+    Reason.LOST: "It was damaged, and given up as lost by a command",
+}
+
+
+OPEN_STATES = ("waiting", "delayed", "pending")
+STAYS = "It stays among the dead letters until it is merged back, purged, or popped from there."
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where a message is, or was, for one group.
+
+    state: "waiting", "delayed", "pending", "committed", "dead" (moved to the dead letters, or
+    there, in whatever state), "merged" (moved back from there), "expired", "purged", "cancelled",
+    "lost" (damaged, and given up),
+    "skipped" (the group began behind it), "gone" (done, but nothing tells how) or "missing" (no
+    such message is there).
+    holder: who has it, until `due_at`; a delayed message comes due at `due_at`. happened, next:
+    sentences. failure: the last one's reason, error, consumer, first_at and last_at, if there was.
+    """
+
+    queue: str
+    group: str
+    pipe_id: str
+    seq: int
+    state: str
+    holder: str = ""
+    due_at: datetime | None = None
+    deliveries: int = 0
+    failure: Mapping[str, Any] = field(default_factory=dict)
+    happened: tuple[str, ...] = ()
+    next: tuple[str, ...] = ()
+
+
+class Content(NamedTuple):
+    """What a frame says of a message; times in wall milliseconds, `due_ms` in catalog time."""
+
+    id: str
+    pushed_ms: int
+    size: int
+    headers: Mapping[str, str]
+    due_ms: int | None = None
+
+
+class Times(NamedTuple):
+    """The moment of an explanation, in catalog time, and what to add to get the wall's."""
+
+    now_ms: int
+    to_wall_ms: int
+
+    def moment(self, at_ms: int) -> datetime:
+        return _moment(at_ms + self.to_wall_ms)
+
+    def said(self, at_ms: int) -> str:
+        return said(self.moment(at_ms))
+
+
+def said(when: datetime) -> str:
+    """A moment in a sentence."""
+    return when.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What there is of a message at one place, for a group. pipe: None when it was retired;
+    `retired` has its totals then. success_ms: when the group last succeeded, 0 for never."""
+
+    queue: QueueRow
+    group: GroupRow
+    pipe_id: str
+    seq: int
+    pipe: PipeRow | None = None
+    end_seq: int = 0
+    cursor: Cursor | None = None
+    claim: Claim | None = None  # the row that covers it
+    move: Move | None = None
+    removed: Removed | None = None
+    retired: Retired | None = None
+    content: Content | None = None
+    success_ms: int = 0
+
+    @property
+    def acked(self) -> bool:
+        """Whether it is done, in whatever way."""
+        if self.cursor is not None and self.seq < self.cursor.ack.seq:
+            return True
+        row = self.claim
+        return row is not None and (row.state is ClaimState.DONE or self.seq in row.acked)
+
+
+def step_of(sight: Sight, times: Times) -> Step:
+    """A sight in words."""
+    words = _words(sight, times)
+    if is_dead_letter_name(sight.queue.name) and words["state"] in OPEN_STATES:
+        words["state"] = "dead"
+    failure = words.pop("failure", None)
+    death = _death(sight)
+    return Step(
+        sight.queue.name,
+        sight.group.name,
+        sight.pipe_id,
+        sight.seq,
+        words.pop("state"),
+        happened=(*_of_death(death), *words.pop("happened", ())),
+        failure=failure or _record(death, 0),
+        **words,
+    )
+
+
+def _words(sight: Sight, times: Times) -> dict[str, Any]:
+    if sight.pipe is None:
+        return _retired(sight)
+    if sight.cursor is not None and sight.seq < sight.cursor.start:
+        return _skipped()
+    if sight.seq >= sight.end_seq:
+        told = "Nothing that was acknowledged is at this place."
+        return {"state": "missing", "happened": (told,)}
+    if sight.removed is not None:
+        reason = sight.removed.reason
+        told = f"{REMOVALS[reason]} at {times.said(sight.removed.at_ms)}."
+        return {"state": str(reason), "happened": (told,)}
+    if sight.move is not None and sight.move.settled:
+        return _moved(sight.move, times)
+    if sight.acked:
+        return {"state": "committed", "happened": ("It was committed.",)}
+    if sight.claim is None:
+        return _unclaimed(sight, times)
+    held = sight.claim.state is ClaimState.HELD
+    return _pending(sight, sight.claim, times) if held else _free(sight, sight.claim, times)
+
+
+def _retired(sight: Sight) -> dict[str, Any]:
+    totals = sight.retired
+    if totals is None or sight.seq < totals.start:
+        return _skipped()
+    parts = {
+        "dead": "to the dead letters",
+        "expired": "as expired",
+        "purged": "as purged or cancelled",
+        "merged": "back to their queue",
+        "lost": "as lost, for they were damaged",
+    }
+    went = [
+        f"{getattr(totals, name)} {how}" for name, how in parts.items() if getattr(totals, name)
+    ]
+    if not went:
+        told = "It was committed: so was all of its pipe, which is retired."
+        return {"state": "committed", "happened": (told,)}
+    pushed = counted(totals.pushed, "message")
+    told = f"Its pipe was retired. Of {pushed} in it went {', '.join(went)}."
+    return {"state": "gone", "happened": (told,)}
+
+
+def _skipped() -> dict[str, Any]:
+    told = "The group began behind it: it was never for this group."
+    return {"state": "skipped", "happened": (told,)}
+
+
+def _moved(move: Move, times: Times) -> dict[str, Any]:
+    at, place = times.said(move.at_ms), f"{move.dest_pipe}:{move.dest_seq}"
+    if move.reason == str(Reason.MERGED):
+        told = f"It was merged back into its queue at {at}, as {place}."
+        return {"state": "merged", "happened": (told,)}
+    why = REASONS.get(move.reason, move.reason)
+    told = f"It went to the dead letters at {at}, as {place}, because {why}."
+    return {"state": "dead", "happened": (told,)}
+
+
+# --- what is not done yet ---------------------------------------------------------------------
+
+
+def _unclaimed(sight: Sight, times: Times) -> dict[str, Any]:
+    due_ms = sight.content.due_ms if sight.content else None
+    if due_ms is not None and due_ms > times.now_ms:
+        told = [f"It is delivered from {times.said(due_ms)} on."]
+        due_at = times.moment(due_ms)
+        return {"state": "delayed", "due_at": due_at, "next": (*told, *_limits(sight, times))}
+    chain = sight.cursor.chain.seq if sight.cursor else 0
+    before = sight.seq - chain
+    if is_dead_letter_name(sight.queue.name):
+        told = [STAYS]
+    elif due_ms is not None:
+        told = ["It has come due, and is delivered in its turn."]
+    elif before:
+        noun = "message before it" if before == 1 else "messages before it"
+        told = [f"It is delivered after the {before:,} {noun} in its pipe."]
+    else:
+        told = ["It is the next of its pipe to be delivered."]
+    return {"state": "waiting", "next": (*told, *_limits(sight, times))}
+
+
+def _free(sight: Sight, claim: Claim, times: Times) -> dict[str, Any]:
+    rules = rules_of(sight.queue.policy, sight.group.policy)
+    again = "again " if claim.deliveries else ""
+    kept = _kept(sight, claim, times)
+    if is_moving(claim):
+        told = "It was being put elsewhere; whoever comes by finishes that."
+    elif is_doomed(claim) or (is_spent(claim, rules.max_deliveries) and not kept):
+        told = "It goes to the dead letters as soon as a popper or the reaper comes by."
+    elif claim.due_ms > times.now_ms:
+        told = f"It is delivered {again}from {times.said(claim.due_ms)} on."
+    else:
+        told = f"It is delivered {again}in its turn, behind what was waiting when it came back."
+        if claim.due_ms == 0:
+            told = f"It is delivered {again}to whoever pops next."
+    common = _of_claim(claim, times)
+    if claim.due_ms > times.now_ms:
+        common |= {"state": "delayed", "due_at": times.moment(claim.due_ms)}
+    else:
+        common |= {"state": "waiting"}
+    return {**common, "next": (told, *kept, *_intent(sight), *_limits(sight, times))}
+
+
+def _kept(sight: Sight, claim: Claim, times: Times) -> tuple[str, ...]:
+    """Why a message that failed comes more seldom, or is no dead letter yet, and until when; empty
+    unless its group seems to be sick."""
+    rules = rules_of(sight.queue.policy, sight.group.policy)
+    if not rules.sick_check or is_doomed(claim) or is_moving(claim):
+        return ()
+    if claim.deliveries < 2 or not is_sick(claim, sight.success_ms):
+        return ()
+    ends_ms = hold_ends_ms(claim, rules.sick_hold_ms, sight.success_ms)
+    spent = claim.deliveries >= rules.max_deliveries
+    if spent and ends_ms is not None and ends_ms <= times.now_ms:
+        return ()
+    why = f"nothing of group {sight.group.name} has succeeded since it first failed"
+    if not spent:
+        return (f"It comes ever more seldom, because {why} (sick_check).",)
+    kept = (
+        f"It was delivered as often as max_deliveries ({rules.max_deliveries}) allows, and is kept"
+        f" because {why}: its consumers may be at fault (sick_check)."
+    )
+    if ends_ms is None:
+        return (kept, "Its failures count again when something of the group succeeds.")
+    until = times.said(ends_ms)
+    return (kept, f"As nothing of the group ever has, that ends at {until} (sick_hold).")
+
+
+def _pending(sight: Sight, claim: Claim, times: Times) -> dict[str, Any]:
+    rules = rules_of(sight.queue.policy, sight.group.policy)
+    until = times.said(claim.due_ms)
+    if is_moving(claim):
+        moving = f"It is being put elsewhere, by {claim.holder}, until {until} at most."
+        return {**_of_claim(claim, times), "state": "pending", "next": (moving, *_intent(sight))}
+    now = f"Consumer {claim.holder} has it until {until}: delivery {claim.deliveries} of"
+    told = [f"{now} {rules.max_deliveries}."]
+    if claim.due_ms <= times.now_ms:
+        told = [f"Consumer {claim.holder} had it until {until}, and has not acked it."]
+    alone = claim.left_count == 1
+    if claim.deliveries < rules.max_deliveries:
+        wait_ms = rules.retry_ms(claim.deliveries, 0.0)
+        when = f"{wait_ms / 1000:g} seconds later" if wait_ms else "at once"
+        told.append(f"Unless it is acked it is then delivered again, {when}.")
+    elif alone:
+        told += _kept(sight, claim, times) or (
+            "Unless it is acked it then goes to the dead letters.",
+        )
+    else:
+        told.append("Unless it is acked it is then delivered once more, in a smaller piece.")
+    common = _of_claim(claim, times)
+    return {
+        **common,
+        "state": "pending",
+        "holder": claim.holder,
+        "due_at": times.moment(claim.due_ms),
+        "next": (*told, *_intent(sight)),
+    }
+
+
+def _intent(sight: Sight) -> tuple[str, ...]:
+    if sight.move is None:
+        return ()
+    where = f"{sight.move.dest_pipe}:{sight.move.dest_seq}"
+    return (f"It is being moved to {where}; whoever finds it so finishes that.",)
+
+
+def _limits(sight: Sight, times: Times) -> list[str]:
+    """What keeps it from being delivered."""
+    told, policy = [], sight.queue.policy
+    if policy.pop_paused:
+        told.append("The queue is paused: nothing is delivered until it is resumed.")
+    limit_ms = policy.age_limit_ms
+    if limit_ms is not None and sight.content is not None and sight.pipe is not None:
+        since_ms = sight.content.due_ms
+        if since_ms is None:
+            since_ms = max(sight.content.pushed_ms - times.to_wall_ms, sight.pipe.created_ms)
+        told.append(f"It expires at {times.said(since_ms + limit_ms)}.")
+    return told
+
+
+def _of_claim(claim: Claim, times: Times) -> dict[str, Any]:
+    """What a claim row tells of the past."""
+    failure: dict[str, Any] = json.loads(claim.failure) if claim.failure else {}
+    told = [f"It was delivered {_often(claim.deliveries)}."] if claim.deliveries else []
+    if failure:
+        at_ms, first_ms = failure.get("at_ms", 0), failure.get("first_ms", 0)
+        told.append(f"{_failed(failure)} at {times.said(at_ms)}{_error(failure)}.")
+        if first_ms and first_ms != at_ms:
+            told.append(f"It failed for the first time at {times.said(first_ms)}.")
+    return {
+        "deliveries": claim.deliveries,
+        "failure": _record(failure, times.to_wall_ms),
+        "happened": tuple(told),
+    }
+
+
+def _often(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
+
+
+def _record(failure: Mapping[str, Any], to_wall_ms: int) -> dict[str, Any]:
+    """What is told of failures; empty for none. to_wall_ms: what to add to their times."""
+    if not failure.get("reason"):
+        return {}
+    last_ms = failure.get("last_ms", failure.get("at_ms", 0))
+    return {
+        "reason": failure["reason"],
+        "error": failure.get("error", ""),
+        "consumer": failure.get("consumer", ""),
+        "first_at": _moment(failure.get("first_ms", last_ms) + to_wall_ms),
+        "last_at": _moment(last_ms + to_wall_ms),
+    }
+
+
+def _moment(wall_ms: int) -> datetime:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC)
+
+
+def _failed(failure: Mapping[str, Any]) -> str:
+    who = f"Consumer {failure.get('consumer')}" if failure.get("consumer") else "A consumer"
+    match failure.get("reason"):
+        case "expired":
+            return f"{who} let its claim expire"
+        case "maxlen":
+            return "It was given up, for the queue was full,"
+        case _ if failure.get("doomed"):
+            return f"{who} gave it up"
+        case _:
+            return f"{who} gave it back"
+
+
+def _error(failure: Mapping[str, Any]) -> str:
+    return f": {failure['error']!r}" if failure.get("error") else ""
+
+
+# --- dead letters -----------------------------------------------------------------------------
+
+
+def _death(sight: Sight) -> dict[str, Any]:
+    """The death record of a dead letter in its queue."""
+    if sight.content is None or not is_dead_letter_name(sight.queue.name):
+        return {}
+    try:
+        death = json.loads(sight.content.headers.get(DEATH_HEADER, "{}"))
+    except ValueError:
+        return {}  # a user's own header of that name
+    numbers = ("deliveries", "first_ms", "last_ms", "at_ms", "count")
+    if not isinstance(death, dict) or not all(_is_count(death.get(name, 0)) for name in numbers):
+        return {}
+    return death
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value < 1 << 45
+
+
+def _of_death(death: Mapping[str, Any]) -> list[str]:
+    if not death.get("deliveries"):
+        return []
+    at_ms = death.get("last_ms") or death.get("at_ms") or 0
+    when = said(_moment(at_ms))
+    often = _often(death["deliveries"])
+    told = [f"Before, it was delivered {often}; it failed last at {when}{_error(death)}."]
+    if death.get("count", 1) != 1:
+        told.append(f"It became a dead letter for that reason {_often(death['count'])}.")
+    return told

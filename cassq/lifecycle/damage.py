@@ -1,0 +1,323 @@
+"""Damage: what of a pipe cannot be read, and what that costs each group. Nothing is written here.
+
+Nothing steps over damage by itself: `cassq.lifecycle.skipping` does, for a person who has seen the
+cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from cassq.catalog.port import Catalog
+from cassq.errors import CorruptionError, UsageError
+from cassq.extents.port import ExtentMissingError, ExtentReader
+from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.sealing import live_pipe, sealed_end
+from cassq.message.frames import Place
+from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow, QueueRow, Reason
+
+READ_MESSAGES = 65_536
+READ_BYTES = 8 * 1024 * 1024
+# Under this step it is noted how many messages a group has lost, for the alert of that name.
+NOTED_MS = 300_000
+
+
+class Stretch(NamedTuple):
+    """Messages `[start, end)` of a pipe that cannot be read, and why. after: where the next whole
+    frame begins; None: there is none."""
+
+    start: int
+    end: int
+    why: str
+    after: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDamage:
+    """What damage in a pipe costs a group, in messages.
+
+    lost: that cannot be read, and that the group has not had. held: of those that cannot be read,
+    in the hands of consumers, who may yet commit them. readable: left to the group, and whole.
+    """
+
+    lost: int = 0
+    held: int = 0
+    readable: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PipeDamage:
+    """What was found in a pipe, or done about it.
+
+    messages: how many it holds. damaged: (first seq, end seq, why) of each stretch that cannot be
+    read. groups: by name. header: why it cannot be opened, where messages in it can be read all the
+    same: to skip it writes its header anew. skipped: whether it was put on record now.
+    """
+
+    pipe_id: str
+    queue: str
+    state: str
+    messages: int
+    damaged: tuple[tuple[int, int, str], ...] = ()
+    groups: dict[str, GroupDamage] = field(default_factory=dict)
+    header: str = ""
+    skipped: bool = False
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether anything of it cannot be read as it is."""
+        return bool(self.damaged or self.header)
+
+    @property
+    def unreadable(self) -> int:
+        """How many messages cannot be read."""
+        return sum(end - start for start, end, _ in self.damaged)
+
+    @property
+    def lost(self) -> int:
+        """What all groups lose, each of them counted."""
+        return sum(group.lost for group in self.groups.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "unreadable": self.unreadable, "lost": self.lost}
+
+
+@dataclass(frozen=True, slots=True)
+class PipeInfo:
+    """A pipe as the catalog has it. messages: None while that is known by its pusher alone.
+    left: group name → how many messages the group has not committed; lost: were given up."""
+
+    id: str
+    queue: str
+    state: str
+    opened_at: datetime
+    messages: int | None
+    delayed: bool
+    left: dict[str, int]
+    lost: dict[str, int]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "opened_at": self.opened_at.isoformat()}
+
+
+def pipes_of(ports: Ports, queue: QueueRow) -> list[PipeInfo]:
+    """The live pipes of a queue, oldest first. Cost: three ranges of keys for each pipe and group;
+    no message is read."""
+    catalog = ports.catalog
+    to_wall_ms = ports.clock.wall_ms() - catalog.now_ms()
+    groups = catalog.groups(queue.id)
+    cursors = {(c.group_id, c.pipe_id): c for group in groups for c in catalog.cursors(group.id)}
+    found = []
+    for pipe in catalog.pipes(queue.id):
+        mine = [group for group in groups if pipe.is_for(group.id)]
+        left: dict[str, int] = {}
+        lost: dict[str, int] = {}
+        for group in mine:
+            cursor = cursors.get((group.id, pipe.id))
+            done = _done(catalog, cursor) if cursor else EMPTY
+            if pipe.end is not None:
+                left[group.name] = pipe.end.seq - len(done.within(0, pipe.end.seq))
+            lost[group.name] = len(_lost(catalog, group.id, pipe.id))
+        found.append(
+            PipeInfo(
+                id=pipe.id,
+                queue=queue.name,
+                state=pipe.state.name.lower(),
+                opened_at=datetime.fromtimestamp((pipe.created_ms + to_wall_ms) / 1000, UTC),
+                messages=None if pipe.end is None else pipe.end.seq,
+                delayed=pipe.timer_ms is not None,
+                left=left,
+                lost={name: count for name, count in lost.items() if count},
+            )
+        )
+    return found
+
+
+def look_into(ports: Ports, queue: QueueRow, pipe_id: str) -> PipeDamage:
+    """What of a pipe cannot be read, and what `skip` would cost. Cost: the pipe is read whole;
+    see the store's reader for what it costs to find the end of damage."""
+    pipe = pipe_in(ports, queue, pipe_id)
+    end = _end(ports, queue, pipe)
+    stretches, header = survey(ports, pipe, end.seq)
+    return told(ports, queue, pipe, end.seq, stretches, header)
+
+
+def excused(ports: Ports, pipe_id: str) -> RangeSet:
+    """Messages of a pipe that nobody waits for any more, some of them since they were given up as
+    lost: that they cannot be read is known. Empty where nothing was. Cost: three ranges of keys
+    for each group."""
+    pipe = live_pipe(ports.catalog, pipe_id)
+    if pipe is None:
+        return EMPTY
+    catalog, found, given_up = ports.catalog, None, False
+    for group in catalog.groups(pipe.queue_id):
+        if not pipe.is_for(group.id):
+            continue
+        cursors = (each for each in catalog.cursors(group.id) if each.pipe_id == pipe_id)
+        cursor = next(cursors, None)
+        done = _done(catalog, cursor) if cursor else EMPTY
+        found = done if found is None else found & done
+        given_up |= bool(_lost(catalog, group.id, pipe_id))
+    return found if found is not None and given_up else EMPTY
+
+
+# --- what there is ------------------------------------------------------------------------------
+
+
+def pipe_in(ports: Ports, queue: QueueRow, pipe_id: str) -> PipeRow:
+    pipe = live_pipe(ports.catalog, pipe_id)
+    if pipe is None or pipe.queue_id != queue.id:
+        raise UsageError(
+            f"queue {queue.name!r} has no pipe {pipe_id!r}",
+            hint=f"`cassq pipe list {queue.name}` lists those that are not retired",
+        )
+    return pipe
+
+
+def groups_of(ports: Ports, queue: QueueRow, pipe: PipeRow) -> list[GroupRow]:
+    return [group for group in ports.catalog.groups(queue.id) if pipe.is_for(group.id)]
+
+
+def _end(ports: Ports, queue: QueueRow, pipe: PipeRow) -> Place:
+    """Where a pipe ends at the moment; where that cannot be read, as far as groups have claimed."""
+    try:
+        sealed = sealed_end(ports.catalog, ports.store, pipe)
+        if sealed is not None:
+            return sealed
+        reader = ports.store.reader(pipe.id)
+    except ExtentMissingError:
+        return missing_end(ports, queue, pipe)
+    except CorruptionError:
+        reader = ports.store.salvage_reader(pipe.id)
+    try:
+        return max(reader.published(), claimed(ports, queue, pipe))
+    finally:
+        reader.close()
+
+
+def missing_end(ports: Ports, queue: QueueRow, pipe: PipeRow, *, fence: bool = False) -> Place:
+    """Where a pipe ended whose extent is missing: as far as its store can tell, or groups have
+    claimed. fence: have its pusher go on in another."""
+    known = ports.store.missing_end(pipe.id, fence=fence) or Place(0, 0)
+    return max(known, claimed(ports, queue, pipe))
+
+
+def claimed(ports: Ports, queue: QueueRow, pipe: PipeRow) -> Place:
+    cursors = (
+        cursor
+        for group in groups_of(ports, queue, pipe)
+        for cursor in ports.catalog.cursors(group.id)
+        if cursor.pipe_id == pipe.id
+    )
+    return max((cursor.chain for cursor in cursors), default=Place(0, 0))
+
+
+def survey(ports: Ports, pipe: PipeRow, end_seq: int) -> tuple[list[Stretch], str]:
+    """What of a pipe cannot be read, and why it cannot be opened, if all else can be read."""
+    header = ""
+    try:
+        try:
+            reader = ports.store.reader(pipe.id)
+        except CorruptionError as exc:
+            header = exc.message
+            reader = ports.store.salvage_reader(pipe.id)
+    except (ExtentMissingError, CorruptionError) as exc:
+        return [Stretch(0, end_seq, exc.message, None)] if end_seq else [], ""
+    try:
+        found = list(_stretches(reader, end_seq))
+    finally:
+        reader.close()
+    if header and [each[:2] for each in found] == [(0, end_seq)]:
+        return [Stretch(0, end_seq, header, None)], ""
+    return found, header
+
+
+def _stretches(reader: ExtentReader, end_seq: int) -> Iterator[Stretch]:
+    place = Place(0, 0)
+    while place.seq < end_seq:
+        try:
+            slices = reader.read(place, end_seq, READ_MESSAGES, READ_BYTES)
+            place = reader.place_after(place, slices)
+            continue
+        except CorruptionError as exc:
+            why = exc.message
+        except ExtentMissingError as exc:
+            yield Stretch(place.seq, end_seq, exc.message, None)
+            return
+        after = reader.after_damage(place, end_seq)
+        yield Stretch(place.seq, after.seq if after else end_seq, why, after)
+        if after is None:
+            return
+        place = after
+
+
+def told(
+    ports: Ports,
+    queue: QueueRow,
+    pipe: PipeRow,
+    end_seq: int,
+    stretches: Sequence[Stretch],
+    header: str,
+) -> PipeDamage:
+    """What was found, in words and numbers."""
+    groups = {
+        group.name: _cost(ports, group, pipe, end_seq, unreadable(stretches))
+        for group in groups_of(ports, queue, pipe)
+    }
+    row = ports.catalog.pipe(pipe.id) or pipe
+    return PipeDamage(
+        pipe_id=pipe.id,
+        queue=queue.name,
+        state=row.state.name.lower(),
+        messages=end_seq,
+        damaged=tuple(each[:3] for each in stretches),
+        groups=groups,
+        header=header,
+    )
+
+
+def _cost(
+    ports: Ports, group: GroupRow, pipe: PipeRow, end_seq: int, damaged: RangeSet
+) -> GroupDamage:
+    catalog = ports.catalog
+    cursors = (each for each in catalog.cursors(group.id) if each.pipe_id == pipe.id)
+    cursor = next(cursors, None)
+    rows = catalog.claims(group.id, pipe.id) if cursor else []
+    left = RangeSet.run(0, end_seq) - (_done_of(cursor, rows) if cursor else EMPTY)
+    now_ms = catalog.now_ms()
+    held = RangeSet.joined([EMPTY, *(row.left for row in rows if is_held(row, now_ms))])
+    bad = left & damaged
+    return GroupDamage(
+        lost=len(bad - held), held=len(bad & held), readable=len(left - damaged - held)
+    )
+
+
+def unreadable(stretches: Iterable[Stretch]) -> RangeSet:
+    return RangeSet((each.start, each.end) for each in stretches)
+
+
+def is_held(row: Claim, now_ms: int) -> bool:
+    """Whether a consumer may be at work on it."""
+    return row.state is ClaimState.HELD and row.due_ms > now_ms
+
+
+def _done(catalog: Catalog, cursor: Cursor) -> RangeSet:
+    return _done_of(cursor, catalog.claims(cursor.group_id, cursor.pipe_id))
+
+
+def _done_of(cursor: Cursor, rows: Iterable[Claim]) -> RangeSet:
+    """What a group has done with of a pipe, or was never to get."""
+    spans = [(0, cursor.ack.seq)]
+    for row in rows:
+        spans += [(row.start, row.end)] if row.state is ClaimState.DONE else row.acked.ranges
+    return RangeSet(spans)
+
+
+def _lost(catalog: Catalog, group_id: str, pipe_id: str) -> RangeSet:
+    """What was given up of a pipe for a group."""
+    removed = catalog.removed(group_id, pipe_id)
+    return RangeSet((row.start, row.end) for row in removed if row.reason is Reason.LOST)

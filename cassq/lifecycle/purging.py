@@ -1,0 +1,113 @@
+"""Purging: throwing away what waits for a group.
+
+What poppers hold stays with them until their deadline. Each removal is one conditional write
+that marks messages as done and says why, so a purge may stop anywhere and be done again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from cassq.errors import CorruptionError
+from cassq.extents.port import ExtentMissingError
+from cassq.lifecycle.expiry import cut_out, skip
+from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.sealing import end_of
+from cassq.message.frames import Place
+from cassq.message.ranges import RangeSet
+from cassq.model import claims
+from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow, QueueRow, Reason
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+TRIES_MAX = 16
+
+
+class Waiting(NamedTuple):
+    """What waits in a pipe for a group: messages of claim rows, and those never claimed."""
+
+    rows: list[tuple[Claim, RangeSet]]
+    unclaimed: int
+
+    @property
+    def total(self) -> int:
+        return self.unclaimed + sum(len(seqs) for _, seqs in self.rows)
+
+
+def waiting(cursor: Cursor, rows: Iterable[Claim], end_seq: int, now_ms: int) -> Waiting:
+    """What of a pipe nobody holds: free claims, those past their deadline, and the rest."""
+    found = []
+    for row in rows:
+        if claims.is_leaving(row):
+            continue  # it is on its way elsewhere, and may have arrived
+        if row.state is ClaimState.FREE or (row.state is ClaimState.HELD and row.due_ms <= now_ms):
+            left = row.left
+            if left:
+                found.append((row, left))
+    return Waiting(found, max(0, end_seq - cursor.chain.seq))
+
+
+def count_waiting(ports: Ports, queue: QueueRow, groups: Iterable[GroupRow]) -> dict[str, int]:
+    """Group → how many messages a purge would remove now. Cost: as `purge`, without writing."""
+    return _each(ports, queue, groups, write=False)
+
+
+def purge(ports: Ports, queue: QueueRow, groups: Iterable[GroupRow]) -> dict[str, int]:
+    """Remove what waits for these groups, delayed messages too, as far as it was pushed before
+    now; group → how many messages.
+
+    Cost: for each pipe one synced transaction, however much is waiting, and one for each claim
+    that was given back or scheduled.
+    """
+    return _each(ports, queue, groups, write=True)
+
+
+def _each(
+    ports: Ports, queue: QueueRow, groups: Iterable[GroupRow], *, write: bool
+) -> dict[str, int]:
+    ends: list[tuple[PipeRow, Place]] = []
+    for pipe in ports.catalog.pipes(queue.id):
+        try:
+            ends.append((pipe, end_of(ports.catalog, ports.store, pipe)))
+        except (ExtentMissingError, CorruptionError) as exc:
+            logger.warning("pipe %s is left as it is: %s", pipe.id, exc)
+    counts: dict[str, int] = {}
+    for group in groups:
+        act = _purge_pipe if write else _count_pipe
+        mine = [(pipe, end) for pipe, end in ends if pipe.is_for(group.id)]
+        counts[group.name] = sum(act(ports, group.id, pipe.id, end) for pipe, end in mine)
+    return counts
+
+
+def _count_pipe(ports: Ports, group_id: str, pipe_id: str, end: Place) -> int:
+    catalog = ports.catalog
+    cursor = catalog.cursor(group_id, pipe_id)
+    if cursor is None:
+        return 0
+    rows = catalog.claims(group_id, pipe_id)
+    return waiting(cursor, rows, end.seq, catalog.now_ms()).total
+
+
+def _purge_pipe(ports: Ports, group_id: str, pipe_id: str, end: Place) -> int:
+    """Remove what waits of one pipe below `end`; how many messages."""
+    catalog = ports.catalog
+    count = 0
+    for _ in range(TRIES_MAX):
+        cursor = catalog.cursor(group_id, pipe_id)
+        if cursor is None:
+            break
+        rows = catalog.claims(group_id, pipe_id)
+        found = waiting(cursor, rows, end.seq, catalog.now_ms())
+        removed = 0
+        # In front first: what is skipped then merges with it, and the ack offset moves once.
+        for row, seqs in found.rows:
+            if cut_out(ports, row, seqs, Reason.PURGED):
+                removed += len(seqs)
+        if found.unclaimed and skip(ports, cursor, end, Reason.PURGED, synced=True):
+            removed += found.unclaimed
+        count += removed
+        if removed == found.total:
+            break  # else somebody has claimed some of it, or is done with it: look again
+    return count

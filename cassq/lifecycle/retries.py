@@ -1,0 +1,218 @@
+"""Retries and dead letters: what becomes of a message that was delivered too often.
+
+Every move writes the next place before it marks the last, and an intent before that, by the
+protocol of `cassq.lifecycle.moves`: a crash anywhere neither loses nor doubles.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cassq.errors import CassqError, CorruptionError, OwnershipError
+from cassq.extents.port import ExtentMissingError
+from cassq.lifecycle.moves import arrived, finish, held_by
+from cassq.lifecycle.ports import Ports
+from cassq.message.batches import Batch, Intend
+from cassq.message.columns import encode_headers
+from cassq.message.frames import Place
+from cassq.model import claims
+from cassq.model.queues import dead_letter_name
+from cassq.model.rows import Claim, GroupRow, Move, QueueRow
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+# The header of a dead letter that holds its death record, as JSON.
+DEATH_HEADER = "cassq-death"
+# What a death record takes at most, beside the headers a user may give.
+DEATH_BYTES_MAX = 128 * 1024
+DELIVERY_LIMIT = "delivery_limit"
+REJECTED = "rejected"
+MAXLEN = "maxlen"
+
+DEATHS_KEPT = 8  # kinds of deaths that a record tells of beside the last ...
+EARLIER_ERROR_MAX = 256  # ... and characters of their errors
+
+# Puts the message of a spent claim among the group's dead letters; False when another does.
+Bury = Callable[[QueueRow, GroupRow, Claim], bool]
+# Pushes a batch of one to the queue of that name, telling the place first.
+AppendTo = Callable[[str, Batch, Intend], None]
+
+
+def bury_or_leave(bury: Bury, queue: QueueRow, group: GroupRow, claim: Claim) -> bool:
+    """Bury in passing: what cannot be done now is left, and told, for the next one to do."""
+    try:
+        return bury(queue, group, claim)
+    except (ExtentMissingError, CorruptionError):
+        raise
+    except CassqError as exc:
+        where = f"{claim.pipe_id}:{claim.start}"
+        logger.warning("message %s is left for others to put away: %s", where, exc)
+        return False
+
+
+def after(before: str, death: Mapping[str, Any]) -> dict[str, Any]:
+    """The death record of a message that died once more: `count` says how often it died so, and
+    `first_ms` when first; its other deaths are in `earlier`, the newest first.
+
+    before: its record so far, as JSON; what is none, as a user's own header of that name, is
+    left out. Pure.
+    """
+    counted = {**death, "count": 1}
+    others = _records(before)
+    same = next((record for record in others if _kind(record) == _kind(death)), None)
+    if same is not None:
+        counted["count"] = same["count"] + 1
+        counted["first_ms"] = min(death["first_ms"], same["first_ms"])
+    earlier = [record for record in others if record is not same][:DEATHS_KEPT]
+    return {**counted, "earlier": earlier} if earlier else counted
+
+
+def _records(text: str) -> list[dict[str, Any]]:
+    """The deaths a record tells of, the newest first, with short errors."""
+    try:
+        newest = json.loads(text)
+    except ValueError:
+        return []
+    if not isinstance(newest, dict):
+        return []
+    found = newest.pop("earlier", [])
+    records = [newest, *found] if isinstance(found, list) else [newest]
+    return [
+        {**record, "error": str(record.get("error", ""))[:EARLIER_ERROR_MAX]}
+        for record in records
+        if isinstance(record, dict)
+        and isinstance(record.setdefault("count", 1), int)
+        and isinstance(record.get("first_ms"), int)
+    ]
+
+
+def _kind(death: Mapping[str, Any]) -> tuple[Any, ...]:
+    return death.get("queue"), death.get("group"), death.get("reason")
+
+
+class DeadLetters:
+    """Puts spent messages into their group's dead-letter queue.
+
+    append_to: makes the queue if it is not there.
+    """
+
+    def __init__(self, ports: Ports, append_to: AppendTo) -> None:
+        self._ports = ports
+        self._catalog = ports.catalog
+        self._append_to = append_to
+        self._owner = ports.ids.version()
+
+    def bury(self, queue: QueueRow, group: GroupRow, claim: Claim) -> bool:
+        """Move the one message left of `claim` to the dead letters; False when another does.
+
+        A claim that a merge has left half moved is finished instead. Cost: three synced catalog
+        transactions and one durable push.
+        """
+        if claims.is_moving(claim):
+            return finish(self._ports, claim)
+        now_ms = self._catalog.now_ms()
+        leaving = claims.marked_leaving(claim, _reason(claim))
+        version = self._ports.ids.version
+        held = held_by(claim, self._owner, now_ms, version, failure=leaving)
+        if not self._catalog.replace(claim, [held]):
+            return False
+        (seq,) = held.left
+        letter = self._dead_letter(queue, group, held, seq)
+        move = self._intent(held, seq)
+        if move is None or not self._arrived(move, letter):
+            try:
+                move = self._push(queue, group, held, seq, letter, move)
+            except OwnershipError:
+                return False  # its intent was faster than ours
+        rows = claims.buried(held, version)
+        return self._catalog.replace(held, rows, settle=[move])
+
+    def _intent(self, claim: Claim, seq: int) -> Move | None:
+        moves = self._catalog.moves(claim.group_id, claim.pipe_id, range(seq, seq + 1))
+        return moves[0] if moves else None
+
+    def _push(
+        self,
+        queue: QueueRow,
+        group: GroupRow,
+        claim: Claim,
+        seq: int,
+        letter: Batch,
+        before: Move | None,
+    ) -> Move:
+        intents = [before]
+
+        def intend(pipe_id: str, dest_seq: int, _which: range) -> None:
+            move = Move(
+                group_id=claim.group_id,
+                pipe_id=claim.pipe_id,
+                seq=seq,
+                reason=_reason(claim),
+                dest_pipe=pipe_id,
+                dest_seq=dest_seq,
+                at_ms=self._catalog.now_ms(),
+            )
+            if self._catalog.intend(move, intents[-1], held=claim) != move:
+                raise OwnershipError(f"message {claim.pipe_id}:{seq} is being moved by another")
+            intents.append(move)
+
+        self._append_to(dead_letter_name(queue.name, group.name), letter, intend)
+        move = intents[-1]
+        assert move is not None
+        logger.warning(
+            "message %s:%d of %s went to the dead letters of group %s after %d deliveries",
+            claim.pipe_id,
+            seq,
+            queue.name,
+            group.name,
+            claim.deliveries,
+        )
+        return move
+
+    def _dead_letter(self, queue: QueueRow, group: GroupRow, claim: Claim, seq: int) -> Batch:
+        """The message with its first id and its death record."""
+        reader = self._ports.store.reader(claim.pipe_id)
+        try:
+            ((frame, first, last),) = reader.read(Place(seq, claim.pos), seq + 1, 1, 0)
+        finally:
+            reader.close()
+        failure = json.loads(claim.failure or "{}")
+        to_wall_ms = self._ports.clock.wall_ms() - self._catalog.now_ms()
+        death = {
+            "queue": queue.name,
+            "group": group.name,
+            "reason": _reason(claim),
+            "deliveries": claim.deliveries,
+            "failure": failure.get("reason", ""),
+            "error": failure.get("error", ""),
+            "consumer": failure.get("consumer", ""),
+            "first_ms": failure.get("first_ms", self._catalog.now_ms()) + to_wall_ms,
+            "last_ms": failure.get("at_ms", self._catalog.now_ms()) + to_wall_ms,
+            "at_ms": self._ports.clock.wall_ms(),
+        }
+        headers = frame.headers_at(first)
+        death = after(headers.get(DEATH_HEADER, "{}"), death)
+        headers[DEATH_HEADER] = json.dumps(death, separators=(",", ":"))
+        return Batch(
+            payloads=frame.payloads(first, last),
+            times_ms=frame.time_ms(first),
+            headers=[encode_headers(headers, room=DEATH_BYTES_MAX)],
+            keys=[frame.keys[first]] if frame.keys else None,
+            ids=[frame.id_at(first, claim.pipe_id)],
+        )
+
+    def _arrived(self, move: Move, letter: Batch) -> bool:
+        (letter_id,) = letter.ids or ()
+        return bool(letter_id and arrived(self._ports, [move], {move.seq: letter_id}))
+
+
+def _reason(claim: Claim) -> str:
+    begun: str | None = json.loads(claim.failure or "{}").get("leaving")
+    if begun is not None:
+        return begun
+    if not claims.is_doomed(claim):
+        return DELIVERY_LIMIT
+    return MAXLEN if json.loads(claim.failure).get("reason") == MAXLEN else REJECTED

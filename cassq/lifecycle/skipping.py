@@ -1,0 +1,246 @@
+"""Skipping: going on behind damage, by an explicit command.
+
+What cannot be read is put on record as lost, once for each group that has not had it, and what can
+be read behind it is delivered. Claim rows alone are changed, by conditional writes, so it may stop
+anywhere and be done again; no frame is ever written.
+
+Invariant: behind damage the store looks for the next whole frame, and every claim row that lies
+there begins at it from then on, so that no reader has to pass the damage.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from cassq.errors import BackendTimeoutError, CorruptionError, UsageError
+from cassq.extents.port import ExtentMissingError
+from cassq.lifecycle.damage import (
+    NOTED_MS,
+    GroupDamage,
+    PipeDamage,
+    Stretch,
+    groups_of,
+    is_held,
+    look_into,
+    missing_end,
+    pipe_in,
+    survey,
+    told,
+    unreadable,
+)
+from cassq.lifecycle.moves import removals
+from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.sealing import seal_pipe
+from cassq.lifecycle.timers import runs_between
+from cassq.message.frames import Place
+from cassq.message.ranges import RangeSet
+from cassq.model import claims
+from cassq.model.rows import (
+    Claim,
+    ClaimState,
+    Cursor,
+    GroupRow,
+    Move,
+    PipeRow,
+    QueueRow,
+    Reason,
+    Sample,
+)
+
+logger = logging.getLogger("cassq")
+
+TRIES_MAX = 16
+
+
+class Run(NamedTuple):
+    """Messages `[start, end)` that can be read, from the frame at `pos` on."""
+
+    start: int
+    end: int
+    pos: int
+
+
+def skip(ports: Ports, queue: QueueRow, pipe_id: str, *, dry_run: bool = False) -> PipeDamage:
+    """Go on behind the damage in a pipe: what cannot be read is on record as lost for each group
+    that there is now and has not had it, and what can be read is delivered.
+
+    A pipe that somebody still writes is sealed first; its pusher goes on in another. What
+    consumers hold is left to them, and counted as `held`: skip it again when they are done.
+    Raises UsageError when there is no such pipe in the queue. Cost: as `look_into`; for each group
+    one synced write, and one for each claim row in or behind the damage.
+    """
+    if dry_run:
+        return look_into(ports, queue, pipe_id)
+    pipe = pipe_in(ports, queue, pipe_id)
+    restored = False
+    try:
+        restored = ports.store.restore_identity(pipe_id, queue.name)
+        if restored:
+            logger.warning("the header of pipe %s was written anew", pipe_id)
+    except ExtentMissingError:
+        logger.warning("pipe %s is missing: all of it is lost", pipe_id)
+    end = _sealed(ports, queue, pipe)
+    stretches, _ = survey(ports, pipe, end.seq)
+    found = told(ports, queue, pipe, end.seq, stretches, "")
+    groups: dict[str, GroupDamage] = {}
+    for group in groups_of(ports, queue, pipe) if stretches else ():
+        lost = _Skipping(ports, group, pipe, end, stretches).run()
+        groups[group.name] = replace(found.groups[group.name], lost=lost)
+        if lost:
+            now_ms = ports.catalog.now_ms()
+            data = f'{{"lost": {lost}}}'
+            ports.catalog.add_samples([Sample(f"lost:{group.id}", NOTED_MS, now_ms, data)])
+    skipped = restored or bool(stretches)
+    return replace(found, groups=groups or found.groups, skipped=skipped)
+
+
+def _sealed(ports: Ports, queue: QueueRow, pipe: PipeRow) -> Place:
+    """Where a pipe ends for ever; of one whose extent is missing, as far as can be told."""
+    try:
+        end = seal_pipe(ports.catalog, ports.store, pipe.id)
+    except (ExtentMissingError, CorruptionError):
+        known = missing_end(ports, queue, pipe, fence=True)
+        end = ports.catalog.record_end(pipe.id, known)
+    if end is None:
+        raise UsageError(f"pipe {pipe.id} was retired meanwhile: nothing is left in it")
+    return end
+
+
+class _Skipping:
+    """Puts damage on record for one group."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        group: GroupRow,
+        pipe: PipeRow,
+        end: Place,
+        stretches: Sequence[Stretch],
+    ) -> None:
+        self._ports = ports
+        self._catalog = ports.catalog
+        self._key = group.id, pipe.id
+        self._pipe = pipe
+        self._end = end
+        self._damaged = unreadable(stretches)
+        self._runs = list(_runs(stretches, end.seq))
+        self._last = stretches[-1]
+
+    def run(self) -> int:
+        """How many messages were given up."""
+        lost = 0
+        for _ in range(TRIES_MAX):
+            cursor = self._catalog.cursor(*self._key)
+            if cursor is None:
+                return lost  # it was retired
+            rows = self._catalog.claims(*self._key)
+            done = True
+            for row in rows:
+                if row.state is ClaimState.DONE or is_held(row, self._catalog.now_ms()):
+                    continue
+                if self._is_in_the_way(row):
+                    given_up = self._cut(row)
+                    done &= given_up is not None
+                    lost += given_up or 0
+            if cursor.chain.seq < self._last.end:
+                given_up = self._claim(cursor)
+                done &= given_up is not None
+                lost += given_up or 0
+            if done:
+                return lost
+        raise BackendTimeoutError(
+            f"others change the claims of pipe {self._pipe.id} all the time",
+            hint="try again: what was done so far stays",
+        )
+
+    def _is_in_the_way(self, row: Claim) -> bool:
+        """Whether a row has something that is damaged, or is read from before the damage on."""
+        return bool(self._damaged.within(row.start, row.end)) or any(
+            piece.pos > row.pos for piece in self._whole(row.start, row.end)[:1]
+        )
+
+    def _cut(self, row: Claim) -> int | None:
+        """Put rows in the place of one: what is damaged is done, what is whole begins where it can
+        be read. How many messages were given up; None when somebody was faster."""
+        version = self._ports.ids.version
+        bad = row.left & self._damaged
+        rows: list[Claim] = []
+        for start, end in self._damaged.within(row.start, row.end).ranges:
+            rows += claims.buried(replace(row, start=start, end=end), version)
+        for piece in self._whole(row.start, row.end):
+            acked = row.acked.within(piece.start, piece.end)
+            part = replace(row, start=piece.start, end=piece.end, acked=acked, version=version())
+            part = replace(part, pos=max(row.pos, piece.pos))
+            rows += [part] if part.left else claims.buried(part, version)
+        moves = self._unsettled(row, bad)
+        if claims.is_leaving(row) and not moves:
+            rows = [claims.unmarked(each) for each in rows]
+        facts = removals(row, bad, Reason.LOST, self._catalog.now_ms())
+        rows.sort(key=lambda each: each.start)
+        if not self._catalog.replace(row, rows, removed=facts, withdraw=moves):
+            return None
+        return len(bad)
+
+    def _unsettled(self, row: Claim, bad: RangeSet) -> list[Move]:
+        """Moves under way of what is given up: nobody can tell any more whether they arrived."""
+        if not bad or not claims.is_leaving(row):
+            return []
+        moves = self._catalog.moves(*self._key, range(row.start, row.end))
+        return [move for move in moves if not move.settled and move.seq in bad]
+
+    def _claim(self, cursor: Cursor) -> int | None:
+        """Move the chain over the damage: what is whole before it waits in rows of its own."""
+        version, start, end = self._ports.ids.version, cursor.chain.seq, self._last.end
+        place = self._last.after or self._end
+        pattern = claims.unclaimed(cursor, Place(end, place.pos), version)
+        rows: list[Claim] = []
+        bad = self._damaged.within(start, end)
+        for first, last in bad.ranges:
+            rows += claims.buried(replace(pattern, start=first, end=last), version)
+        for piece in self._whole(start, end):
+            pos = max(cursor.chain.pos, piece.pos)
+            rows += self._waiting(pattern, piece._replace(pos=pos))
+        rows.sort(key=lambda each: each.start)
+        facts = removals(pattern, bad, Reason.LOST, self._catalog.now_ms())
+        chain = Place(end, place.pos)
+        if not self._catalog.claim(cursor, chain, rows, removed=facts, synced=True):
+            return None
+        return len(bad)
+
+    def _waiting(self, pattern: Claim, piece: Run) -> list[Claim]:
+        """Free rows of what was never claimed; of a timer pipe each from its due time on."""
+        version = self._ports.ids.version
+        if self._pipe.timer_ms is None:
+            times = [(*piece, 0)]
+        else:
+            times = runs_between(
+                self._ports, self._pipe.id, Place(piece.start, piece.pos), piece.end
+            )
+        return [
+            replace(pattern, start=start, end=end, pos=pos, due_ms=due_ms, version=version())
+            for start, end, pos, due_ms in times
+        ]
+
+    def _whole(self, start: int, end: int) -> list[Run]:
+        """What can be read of `[start, end)`."""
+        return [
+            Run(max(start, run.start), min(end, run.end), run.pos)
+            for run in self._runs
+            if run.start < end and run.end > start
+        ]
+
+
+def _runs(stretches: Sequence[Stretch], end_seq: int) -> Iterator[Run]:
+    """What lies between damage, each from its first frame on."""
+    start = Place(0, 0)
+    for each in stretches:
+        if start.seq < each.start:
+            yield Run(start.seq, each.start, start.pos)
+        if each.after is None:
+            return
+        start = each.after
+    if start.seq < end_seq:
+        yield Run(start.seq, end_seq, start.pos)

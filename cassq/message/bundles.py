@@ -1,0 +1,98 @@
+"""Bundles: messages of a pipe as they lie in memory, with their columns: frames, and remnants."""
+
+from __future__ import annotations
+
+import abc
+import json
+from array import array
+from collections.abc import Iterable
+from typing import NamedTuple, TypeAlias
+
+from cassq.message.ranges import RangeSet
+
+Column: TypeAlias = "list[bytes | None] | dict[int, bytes | None]"
+Times: TypeAlias = "int | array[int] | dict[int, int]"
+
+
+class Bundle(abc.ABC):
+    """Messages that were pushed together, or some of them. An index counts from `base_seq`.
+
+    headers: as stored. keys, ids: bytes. A column that no message has is None.
+    """
+
+    __slots__ = ("_times", "base_seq", "headers", "ids", "keys", "size")
+
+    base_seq: int
+    size: int
+    headers: Column | None
+    keys: Column | None
+    ids: Column | None
+    _times: Times
+
+    @abc.abstractmethod
+    def payloads_of(self, seqs: RangeSet) -> list[bytes]:
+        """The payloads of these seqs, in order."""
+
+    def time_ms(self, index: int) -> int:
+        """When message `index` was pushed, in wall milliseconds."""
+        times = self._times
+        return times if isinstance(times, int) else times[index]
+
+    def headers_at(self, index: int) -> dict[str, str]:
+        """The headers of message `index`."""
+        stored = self.headers[index] if self.headers else None
+        headers: dict[str, str] = json.loads(stored) if stored else {}
+        return headers
+
+    def id_at(self, index: int, pipe_id: str) -> bytes:
+        """The id of message `index`: the place it was pushed to first. pipe_id: where it is."""
+        first = self.ids[index] if self.ids else None
+        return first or f"{pipe_id}:{self.base_seq + index}".encode()
+
+
+class Piece(NamedTuple):
+    """Some messages of a bundle."""
+
+    bundle: Bundle
+    seqs: RangeSet
+
+    def kept(self, seqs: RangeSet) -> Piece:
+        """These of its messages, without holding the bytes of the others in memory."""
+        if isinstance(self.bundle, Remnant) and len(seqs) == self.bundle.count:
+            return Piece(self.bundle, seqs)
+        return Piece(Remnant(self.bundle, seqs), seqs)
+
+
+class Remnant(Bundle):
+    """Copies of some messages of a bundle. size: bytes in memory, about."""
+
+    __slots__ = ("_payloads",)
+
+    def __init__(self, bundle: Bundle, seqs: RangeSet) -> None:
+        self.base_seq: int = bundle.base_seq
+        indexes = [seq - bundle.base_seq for seq in seqs]
+        self._payloads = dict(zip(seqs, bundle.payloads_of(seqs), strict=True))
+        times = bundle._times
+        self._times = times if isinstance(times, int) else {i: times[i] for i in indexes}
+        columns = [_some(column, indexes) for column in (bundle.headers, bundle.keys, bundle.ids)]
+        self.headers: Column | None = columns[0]
+        self.keys: Column | None = columns[1]
+        self.ids: Column | None = columns[2]
+        self.size: int = sum(map(len, self._payloads.values())) + _OVERHEAD * len(indexes)
+        for column in columns:
+            if column:
+                self.size += sum(len(entry) for entry in column.values() if entry)
+
+    @property
+    def count(self) -> int:
+        return len(self._payloads)
+
+    def payloads_of(self, seqs: RangeSet) -> list[bytes]:
+        return [self._payloads[seq] for seq in seqs]
+
+
+_OVERHEAD = 250  # bytes that Python takes for each message
+
+
+def _some(column: Column | None, indexes: Iterable[int]) -> dict[int, bytes | None] | None:
+    return {index: column[index] for index in indexes} if column else None

@@ -1,0 +1,371 @@
+"""Claims: what can become of one, as pure functions from rows to rows.
+
+A claim row is never edited: each move here gives the rows that take its place, which cover the
+same seqs, and `Catalog.replace` puts them there if nobody was faster. `Catalog.claim` makes the
+first row.
+
+Invariants:
+1. Whatever a move does, an acked seq stays acked or lies in a done row: acks only accumulate.
+2. `deliveries` of a held row counts its own delivery; it is written before the hand-over.
+3. Only a row of one message is given up for its number of deliveries.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from cassq.message.frames import Place
+from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model.rows import Claim, ClaimState, Cursor
+
+LOSSES_BEFORE_CUT = 2
+CUT_INTO = 16
+# The marks of a failure record, as they stand in it: with the colon, so that no text is taken
+# for one.
+DOOMED, MOVING, LEAVING = '"doomed":', '"moving":', '"leaving":'
+
+Version = Callable[[], str]
+
+
+class Give(NamedTuple):
+    """Seqs to be given back, and how: free from `due_ms`, with so many deliveries counted."""
+
+    seqs: RangeSet
+    due_ms: int
+    deliveries: int
+    failure: str = ""
+    cut: bool = False  # in small pieces
+
+
+def failure_record(
+    reason: str, error: str, consumer: str, now_ms: int, *, doomed: bool = False
+) -> str:
+    """What a claim row keeps of its messages' last failure, and of the time of the first.
+
+    reason: "rejected" or "expired". doomed: it is to be given up, however often it was delivered.
+    """
+    record: dict[str, Any] = {"reason": reason, "error": error, "consumer": consumer}
+    record |= {"first_ms": now_ms, "at_ms": now_ms}
+    return json.dumps({**record, "doomed": True} if doomed else record)
+
+
+def failed_again(before: str, now: str) -> str:
+    """The record `now`, with the time of the first failure taken from `before`."""
+    first_ms = json.loads(before).get("first_ms")
+    return now if first_ms is None else json.dumps({**json.loads(now), "first_ms": first_ms})
+
+
+def cut_up(give: Give, max_deliveries: int) -> Give:
+    """How to give back messages that failed together. When it was not the first time, or their
+    deliveries are spent, they come in pieces, and are delivered once more in those: a message is
+    given up only after it failed alone, so `deliveries` may stand still meanwhile.
+    """
+    if len(give.seqs) == 1:
+        return give
+    if give.deliveries < min(LOSSES_BEFORE_CUT, max_deliveries):
+        return give
+    return give._replace(cut=True, deliveries=min(give.deliveries, max_deliveries - 1))
+
+
+def first(
+    cursor: Cursor,
+    chain: Place,
+    holder: str,
+    due_ms: int,
+    version: Version,
+    *,
+    joint: bool = False,
+) -> Claim:
+    """The claim of everything between the cursor's chain end and a new one."""
+    return Claim(
+        cursor.group_id,
+        cursor.pipe_id,
+        cursor.chain.seq,
+        chain.seq,
+        cursor.chain.pos,
+        ClaimState.HELD,
+        due_ms,
+        deliveries=1,
+        joint=joint,
+        holder=holder,
+        version=version(),
+    )
+
+
+def unclaimed(cursor: Cursor, end: Place, version: Version) -> Claim:
+    """A free row, which is not there yet, of everything between the cursor's chain end and `end`:
+    it was never delivered."""
+    row = first(cursor, end, "", 0, version)
+    return replace(row, state=ClaimState.FREE, deliveries=0)
+
+
+def resolved(claim: Claim, acks: RangeSet, gives: Sequence[Give], version: Version) -> list[Claim]:
+    """A held claim after its holder acked `acks` and gave back `gives`.
+
+    What is neither stays held. Without gives the claim stays one row.
+    """
+    held = claim.left - acks
+    if not held:
+        return [_done(claim, claim.start, claim.end, version)]
+    if not gives:
+        acked = (claim.acked | acks).within(claim.start, claim.end)
+        return [replace(claim, acked=acked, version=version())]
+    parts: list[tuple[RangeSet, Claim]] = []
+    for give in gives:
+        given = held if give.seqs == held else give.seqs & held
+        held = held - given
+        free = replace(
+            claim,
+            state=ClaimState.FREE,
+            due_ms=give.due_ms,
+            deliveries=give.deliveries,
+            holder="",
+            losses=claim.losses + give.cut,
+            joint=False,
+            failure=give.failure or claim.failure,
+        )
+        parts += [(piece, free) for piece in (_cut(given) if give.cut else [given])]
+    parts.append((held, claim))
+    return _laid_out(claim, [part for part in parts if part[0]], version)
+
+
+def _laid_out(
+    claim: Claim, parts: Sequence[tuple[RangeSet, Claim]], version: Version
+) -> list[Claim]:
+    """Rows that cover `claim`: each part as few rows like its pattern as the others allow, with
+    what is acked between as their holes, and done rows where nothing is left."""
+    rows: list[Claim] = []
+    at = claim.start
+    for left, pattern in _in_order(parts):
+        start, end = left.ranges[0][0], left.ranges[-1][1]
+        if at < start:
+            rows.append(_done(claim, at, start, version))
+        acked = RangeSet.run(start, end) - left
+        rows.append(replace(pattern, start=start, end=end, acked=acked, version=version()))
+        at = end
+    if at < claim.end:
+        rows.append(_done(claim, at, claim.end, version))
+    return rows
+
+
+def _in_order(parts: Sequence[tuple[RangeSet, Claim]]) -> Iterable[tuple[RangeSet, Claim]]:
+    """The parts in pieces that do not enclose one another."""
+    if len(parts) == 1:
+        return parts
+    runs = sorted(
+        (start, end, number) for number, (seqs, _) in enumerate(parts) for start, end in seqs.ranges
+    )
+    return [
+        (RangeSet((start, end) for start, end, _ in group), parts[number][1])
+        for number, group in groupby(runs, key=itemgetter(2))
+    ]
+
+
+def extended(claim: Claim, due_ms: int, version: Version) -> list[Claim]:
+    """The claim with a later deadline."""
+    return [replace(claim, due_ms=due_ms, version=version())]
+
+
+def is_spent(claim: Claim, max_deliveries: int) -> bool:
+    """Whether the claim is down to one message that was delivered as often as allowed."""
+    return claim.left_count == 1 and claim.deliveries >= max_deliveries
+
+
+def is_suspect(claim: Claim) -> bool:
+    """Whether its messages are to be handed out by themselves: they failed together, or felled
+    their consumer, and it is not known which of them did."""
+    return claim.losses > 0
+
+
+def is_doomed(claim: Claim) -> bool:
+    """Whether its one message is to be given up, or a move of its messages is to be finished."""
+    if is_leaving(claim):
+        return True
+    return DOOMED in claim.failure and claim.left_count == 1
+
+
+def is_spared(claim: Claim) -> bool:
+    """Whether its last failure does not count, because nothing of its group succeeded then."""
+    return bool(claim.failure) and bool(json.loads(claim.failure).get("spared"))
+
+
+def is_sick(claim: Claim, success_ms: int) -> bool:
+    """Whether nothing of the group has succeeded since the messages of a claim first failed; of a
+    free one also, whether their last failure does not count because nothing had.
+
+    success_ms: when something last did, 0 for never. Whether the group is checked for that is for
+    the caller to ask.
+    """
+    if not claim.failure:
+        return False
+    if claim.state is ClaimState.FREE and is_spared(claim):
+        return True
+    return success_ms < first_failure_ms(claim)
+
+
+def first_failure_ms(claim: Claim) -> int:
+    """When the messages of a claim that failed did so first."""
+    return int(json.loads(claim.failure).get("first_ms", 0))
+
+
+def hold_ends_ms(claim: Claim, hold_ms: int, success_ms: int) -> int | None:
+    """Until when a sick group keeps messages of a claim that failed; None: until it succeeds.
+
+    hold_ms: how long, in a group of which nothing has ever succeeded.
+    """
+    return None if success_ms else first_failure_ms(claim) + hold_ms
+
+
+def is_moving(claim: Claim) -> bool:
+    """Whether its messages were being moved: before anybody gets them, it must be looked whether
+    they have arrived elsewhere."""
+    return MOVING in claim.failure
+
+
+def is_leaving(claim: Claim) -> bool:
+    """Whether its messages are on their way elsewhere, and may have arrived: nothing else may be
+    done with them before that was looked into."""
+    return is_moving(claim) or LEAVING in claim.failure
+
+
+def marked_leaving(claim: Claim, reason: str) -> str:
+    """The failure record of a claim whose one message becomes a dead letter, for that reason:
+    once that has begun it is finished, whatever the policy, or the group's health, says by then."""
+    return json.dumps({**json.loads(claim.failure or "{}"), "leaving": reason})
+
+
+def marked_moving(claim: Claim) -> str:
+    """The failure record of a claim while its messages are moved; with when it was due."""
+    record: dict[str, Any] = json.loads(claim.failure or "{}")
+    due_ms = claim.due_ms if claim.state is ClaimState.FREE else 0
+    return json.dumps({"moving": due_ms, **record})
+
+
+def unmarked(claim: Claim) -> Claim:
+    """What is left of a claim whose move has ended: it is due when it was before."""
+    if not is_moving(claim):
+        return claim
+    record: dict[str, Any] = json.loads(claim.failure)
+    due_ms = record.pop("moving")
+    failure = json.dumps(record) if record else ""
+    return replace(claim, failure=failure, due_ms=due_ms)
+
+
+def freed(
+    claim: Claim, now_ms: int, due_ms: int, max_deliveries: int, version: Version
+) -> list[Claim]:
+    """A claim taken away from its holder: what is left of it free from `due_ms` on, cut up when
+    it was lost twice or its deliveries are spent, so that a poisonous message ends up alone. What
+    is doomed, or being moved, stays so."""
+    if is_doomed(claim):
+        return [replace(claim, state=ClaimState.FREE, due_ms=0, holder="", version=version())]
+    failure = failure_record("expired", "", claim.holder, now_ms)
+    if claim.failure:
+        failure = failed_again(claim.failure, failure)
+    losses = claim.losses + 1
+    left = claim.left
+    deliveries = claim.deliveries
+    cut = losses >= LOSSES_BEFORE_CUT or deliveries >= max_deliveries
+    if claim.joint or (cut and len(left) > 1):
+        # Each is to be delivered alone before it is given up.
+        deliveries = min(deliveries, max_deliveries - 1)
+    free = replace(
+        claim,
+        state=ClaimState.FREE,
+        due_ms=due_ms,
+        deliveries=deliveries,
+        losses=losses,
+        joint=False,
+        holder="",
+        failure=failure,
+    )
+    pieces = _cut(left) if cut else [left]
+    return _laid_out(claim, [(piece, free) for piece in pieces], version)
+
+
+def scheduled(
+    cursor: Cursor, runs: Iterable[tuple[int, int, int, int]], version: Version
+) -> list[Claim]:
+    """Free rows for messages of a timer pipe, from the cursor's chain end on.
+
+    runs: (start, end, pos, due_ms) each, without a gap; not delivered yet.
+    """
+    return [
+        Claim(
+            cursor.group_id,
+            cursor.pipe_id,
+            start,
+            end,
+            pos,
+            ClaimState.FREE,
+            due_ms,
+            deliveries=0,
+            version=version(),
+        )
+        for start, end, pos, due_ms in runs
+    ]
+
+
+def taken(
+    free: Claim, until: Place, holder: str, due_ms: int, version: Version, *, joint: bool = False
+) -> tuple[Claim, list[Claim]]:
+    """What of a free row lies below `until`, held by `holder` and counted as delivered once
+    more; and all rows that result. joint: others are handed out with it."""
+    middle = min(until.seq, free.end)
+    mine = replace(
+        free,
+        end=middle,
+        state=ClaimState.HELD,
+        due_ms=due_ms,
+        deliveries=free.deliveries + 1,
+        holder=holder,
+        joint=joint,
+        acked=free.acked.within(free.start, middle),
+        version=version(),
+    )
+    if middle == free.end:
+        return mine, [mine]
+    acked = free.acked.within(middle, free.end)
+    if acked.covers(middle, free.end):
+        return mine, [mine, _done(free, middle, free.end, version)]
+    return mine, [mine, replace(free, start=middle, pos=until.pos, acked=acked, version=version())]
+
+
+def buried(claim: Claim, version: Version) -> list[Claim]:
+    """The claim after its last message was put elsewhere."""
+    return [_done(claim, claim.start, claim.end, version)]
+
+
+def _cut(seqs: RangeSet) -> list[RangeSet]:
+    """The set in at most `CUT_INTO` parts of nearly the same size, in order."""
+    size = -(-len(seqs) // CUT_INTO)
+    parts: list[list[tuple[int, int]]] = []
+    room = 0
+    for start, end in seqs.ranges:
+        while start < end:
+            if room == 0:
+                parts.append([])
+                room = size
+            last = min(end, start + room)
+            parts[-1].append((start, last))
+            room -= last - start
+            start = last
+    return [RangeSet(part) for part in parts]
+
+
+def _done(claim: Claim, start: int, end: int, version: Version) -> Claim:
+    return replace(
+        claim,
+        start=start,
+        end=end,
+        state=ClaimState.DONE,
+        holder="",
+        acked=EMPTY,
+        failure="",
+        version=version(),
+    )

@@ -1,0 +1,316 @@
+"""Deduplication: a push with the `dedup_id` of an earlier one is that one.
+
+The id has a row in the catalog, which names the place its message has or is about to get. It is
+written before the message, as an intent. Who finds an intent looks whether the message is there:
+it waits a moment for a pusher that is on its way, then seals the pipe, so that the answer is
+final; if the message is not there, it takes the row over by compare-and-set and pushes.
+
+Invariants:
+1. A place in a row that is not the message's own never counts: the message bears its id in the
+   header `cassq-dedup`, and of a pipe that was retired the end decides.
+2. Of any number of pushes of one id within the window, one is appended, and all get its id.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import takewhile
+
+from cassq.catalog.port import Catalog
+from cassq.errors import (
+    BackendError,
+    BackendTimeoutError,
+    CassqError,
+    ConfigError,
+    CorruptionError,
+    InvalidPayloadError,
+)
+from cassq.extents.port import ExtentMissingError
+from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.sealing import live_pipe, seal_pipe
+from cassq.message.batches import Batch, Intend, Receipt
+from cassq.message.frames import Frame, Place
+from cassq.model.rows import Dedup, PipeRow, PipeState, QueueRow
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+# The header that binds a message to its dedup id.
+DEDUP_HEADER = "cassq-dedup"
+DEDUP_LENGTH_MAX = 500
+# How long a pusher that is on its way with the same id is waited for.
+ON_ITS_WAY_MS = 250
+LOOK_SECONDS = 0.001
+TRIES_MAX = 64
+# Messages of one append, so that the catalog's transaction for their ids is short.
+AT_ONCE = 5_000
+
+Append = Callable[[Batch, Intend | None], list[Receipt]]
+
+
+class _TakenError(Exception):
+    """Ids have rows that are not ours; nothing was written for messages from `start` on."""
+
+    def __init__(self, rows: Sequence[Dedup], start: int) -> None:
+        super().__init__(*(row.dedup_id for row in rows))
+        self.rows = rows
+        self.start = start
+
+
+def check_dedup_id(dedup_id: str) -> str:
+    """`dedup_id` if it can be one; else InvalidPayloadError."""
+    if not isinstance(dedup_id, str) or not 0 < len(dedup_id) <= DEDUP_LENGTH_MAX:
+        raise InvalidPayloadError(
+            f"a dedup_id is a str of 1 to {DEDUP_LENGTH_MAX} characters, not {dedup_id!r:.200}"
+        )
+    return dedup_id
+
+
+class Once:
+    """The push of messages with dedup ids, as the `intend` of its appends.
+
+    dedup_ids: one a message; None for a message without. rows: the catalog with the ids' rows;
+    None: that of the queue. limited: whether the queue's limits hold for these pushes. Raises
+    ConfigError when the queue has no window, InvalidPayloadError for what is no id.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        queue: Callable[[], QueueRow],
+        dedup_ids: Sequence[str | None],
+        *,
+        rows: Catalog | None = None,
+        limited: bool = True,
+    ) -> None:
+        if queue().policy.dedup_window == 0:
+            raise ConfigError(
+                f"queue {queue().name!r} has no dedup_window",
+                hint="set how many seconds ids are remembered: queue.update(dedup_window=600)",
+            )
+        self._ports = ports
+        self._catalog = ports.catalog
+        self._rows = rows or ports.catalog
+        self._queue = queue
+        self.limited = limited
+        self.found: int = 0  # how many messages were there already
+        self._dedup_ids = [None if each is None else check_dedup_id(each) for each in dedup_ids]
+        self._before: dict[str, Dedup] = {}  # by id, what our next row takes the place of
+        self._pipe_id = ""  # where rows of ours name, or may name, places
+        self._sent: list[int] = []  # the messages of the present append
+        self._places: dict[int, tuple[str, int]] = {}  # where they are, or are about to be
+        self._done: dict[int, tuple[str, int]] = {}  # where messages are
+        self._looked_at: tuple[str, Frame | None] = "", None  # another's frame, by its pipe
+
+    def marked(
+        self, headers: Sequence[Mapping[str, str] | None] | None
+    ) -> Sequence[Mapping[str, str] | None]:
+        """The messages' headers with their ids among them."""
+        if headers is None:
+            headers = [None] * len(self._dedup_ids)
+        found: list[Mapping[str, str] | None] = []
+        for given, name in zip(headers, self._dedup_ids, strict=True):
+            # What are no headers is left to be refused like any other.
+            marked = name is not None and (given is None or isinstance(given, Mapping))
+            found.append({**(given or {}), DEDUP_HEADER: name or ""} if marked else given)
+        return found
+
+    def push(self, append: Append, batch: Batch) -> list[Receipt]:
+        """Append the messages, but those of whose ids one was pushed within the window, or stands
+        before in the batch; where all are.
+
+        Cost: for every append, of `AT_ONCE` messages at most, one synced catalog transaction; for
+        each duplicate a look at its pipe, and one read of each of their frames, or of the totals of
+        its pipe.
+        """
+        firsts: dict[str, int] = {}
+        for index, name in enumerate(self._dedup_ids):
+            if name is not None:
+                firsts.setdefault(name, index)
+        leading = [
+            index if name is None else firsts[name] for index, name in enumerate(self._dedup_ids)
+        ]
+        left = [index for index, first in enumerate(leading) if index == first]
+        try:
+            tries = 0
+            while left:
+                tries = 0 if self._push(append, batch, left[:AT_ONCE], firsts) else tries + 1
+                left = [index for index in left if index not in self._done]
+                if tries == TRIES_MAX:
+                    name = str(self._dedup_ids[left[0]])
+                    raise BackendTimeoutError(
+                        f"dedup id {name!r} is being pushed by others all the time"
+                    )
+        except BackendError as exc:
+            pushed = takewhile(self._done.__contains__, leading)
+            exc.fields["pushed"] = sum(1 for _ in pushed)
+            raise
+        return _receipts([self._done[first] for first in leading])
+
+    def _push(
+        self, append: Append, batch: Batch, sent: list[int], firsts: Mapping[str, int]
+    ) -> bool:
+        """Append these messages, or find where those with an id that is taken are; whether any
+        are done now."""
+        before = len(self._done)
+        self._sent, self._places, self._pipe_id = sent, {}, ""
+        try:
+            append(batch.only(sent), self)
+            self._done.update(self._places)
+        except _TakenError as exc:
+            self._settle(exc.start)
+            for row in exc.rows:
+                self._before[row.dedup_id] = row
+                if self._counts(row):
+                    self._done[firsts[row.dedup_id]] = row.pipe_id, row.seq
+                    self.found += 1
+        except BaseException as exc:
+            fields = exc.fields if isinstance(exc, BackendError) else {}
+            self._settle(fields.get("pushed", 0))
+            self._leave_place()
+            raise
+        return len(self._done) > before
+
+    def done(self, index: int) -> tuple[str, int] | None:
+        """The pipe and seq of a message that is durably pushed, also after an error."""
+        return self._done.get(index)
+
+    def _settle(self, count: int) -> None:
+        """The first so many messages of an append are durable."""
+        self._done.update({index: self._places[index] for index in self._sent[:count]})
+
+    def __call__(self, pipe_id: str, seq: int, messages: range) -> None:
+        """Write the ids' rows for the places that come; when carried over, instead of our last."""
+        queue_id, now_ms = self._queue().id, self._rows.now_ms()
+        indices = [self._sent[number] for number in messages]
+        self._places.update({n: (pipe_id, at) for at, n in enumerate(indices, seq)})
+        rows = [
+            Dedup(queue_id, name, pipe_id, at, now_ms)
+            for at, name in enumerate((self._dedup_ids[n] for n in indices), seq)
+            if name is not None
+        ]
+        self._pipe_id = pipe_id if rows else ""
+        taken = self._write(rows)
+        if taken:
+            raise _TakenError(taken, messages.start)
+        self._before.update({row.dedup_id: row for row in rows})
+
+    def _write(self, rows: Sequence[Dedup]) -> list[Dedup]:
+        if len(rows) != 1:
+            return self._rows.dedup_many(rows, self._before) if rows else []
+        found = self._rows.dedup(rows[0], self._before.get(rows[0].dedup_id))
+        return [] if found == rows[0] else [found]
+
+    def _leave_place(self) -> None:
+        """The append was broken off: nothing else may get a place that our rows name, for of a
+        retired pipe only the end is known."""
+        if self._pipe_id:
+            with suppress(CassqError):
+                seal_pipe(self._catalog, self._ports.store, self._pipe_id)
+
+    # --- looking at another's row ---------------------------------------------------------------
+
+    def _counts(self, row: Dedup) -> bool:
+        """Whether a row stands for a message that was pushed within the window. Final."""
+        window_ms = self._queue().policy.dedup_window * 1000
+        if row.at_ms + window_ms <= self._rows.now_ms():
+            return False
+        pipe = self._catalog.pipe(row.pipe_id)
+        if pipe is not None and pipe.end is None:
+            pipe = self._awaited(pipe, row)
+        if pipe is None or pipe.state is PipeState.CONSUMED:
+            return self._was_there(row)
+        if pipe.end is not None and pipe.end.seq <= row.seq:
+            return False
+        try:
+            return self._is_there(row)
+        except (ExtentMissingError, CorruptionError):
+            if live_pipe(self._catalog, row.pipe_id) is not None:
+                raise
+            return self._was_there(row)  # it was retired this moment
+
+    def _awaited(self, pipe: PipeRow, row: Dedup) -> PipeRow | None:
+        """The pipe once it is known whether the row's place in it was written."""
+        clock, store = self._ports.clock, self._ports.store
+        started_ms = clock.boot_ms()
+        try:
+            reader = store.reader(pipe.id)
+        except ExtentMissingError:
+            return self._catalog.pipe(pipe.id)
+        try:
+            while reader.published().seq <= row.seq:
+                late = clock.boot_ms() - started_ms >= ON_ITS_WAY_MS
+                if late or store.abandoned(pipe.id):
+                    logger.info("pipe %s is sealed to see what became of a push", pipe.id)
+                    seal_pipe(self._catalog, store, pipe.id)
+                    return self._catalog.pipe(pipe.id)
+                clock.sleep(LOOK_SECONDS)
+        finally:
+            reader.close()
+        return pipe
+
+    def _is_there(self, row: Dedup) -> bool:
+        frame = self._frame_of(row)
+        return self._bears(frame, row.seq - frame.base_seq, row)
+
+    def _bears(self, frame: Frame, index: int, row: Dedup) -> bool:
+        """Whether a message is the one that the row is about."""
+        return frame.headers_at(index).get(DEDUP_HEADER) == row.dedup_id
+
+    def _frame_of(self, row: Dedup) -> Frame:
+        """The frame with the row's place. It is kept: of many duplicates the next is in it, too."""
+        pipe_id, frame = self._looked_at
+        if (
+            frame is None
+            or pipe_id != row.pipe_id
+            or not (frame.base_seq <= row.seq < frame.end_seq)
+        ):
+            reader = self._ports.store.reader(row.pipe_id)
+            try:
+                ((frame, _, _),) = reader.read(Place(row.seq, 0), row.seq + 1, 1, 0)
+            finally:
+                reader.close()
+            self._looked_at = row.pipe_id, frame
+        return frame
+
+    def _target_id(self) -> str:
+        """The queue that the messages are pushed to."""
+        return self._queue().id
+
+    def _was_there(self, row: Dedup) -> bool:
+        """Whether a pipe that is gone had the row's place: then its message was delivered.
+
+        Of a pipe that left no totals nobody can tell: a duplicate is the lesser evil.
+        """
+        pipe = self._catalog.pipe(row.pipe_id)
+        if pipe is not None and pipe.end is not None:
+            return pipe.end.seq > row.seq
+        totals = self._catalog.retired(self._target_id(), row.pipe_id)
+        return any(total.pushed > row.seq for total in totals)
+
+
+def forget(ports: Ports, queue: QueueRow) -> int:
+    """Forget the ids of a queue that are older than its window; how many.
+
+    Cost: one range of an index.
+    """
+    window_ms = round(queue.policy.dedup_window * 1000)
+    return ports.catalog.forget_dedups(queue.id, ports.catalog.now_ms() - window_ms)
+
+
+def append_once(append: Append, batch: Batch, intend: Intend | None) -> list[Receipt]:
+    """Append a batch; with a `Once` only those of its messages that are not there yet."""
+    return intend.push(append, batch) if isinstance(intend, Once) else append(batch, intend)
+
+
+def _receipts(places: Iterable[tuple[str, int]]) -> list[Receipt]:
+    """Places as runs."""
+    found: list[Receipt] = []
+    for pipe_id, seq in places:
+        last = found[-1] if found else Receipt("", 0, 0)
+        if last.pipe_id == pipe_id and last.first_seq + last.length == seq:
+            found[-1] = last._replace(length=last.length + 1)
+        else:
+            found.append(Receipt(pipe_id, seq, 1))
+    return found

@@ -1,0 +1,332 @@
+"""Limits: how long a queue may become, whether it is paused, and how long what is consumed is kept.
+
+The length of a queue is the number of messages that its slowest group has not committed. Each
+pusher keeps an estimate of the room that is left, and looks again after `LOOK_MS`, or when it has
+used a tenth of it, so a single push pays nothing for the limit.
+
+The bound: one pusher alone never goes over the limit. n of them go over it by at most what n - 1
+put between two looks, each the larger of one append (a `push_many`, or the pushes that wait
+together) and a tenth of the room there was.
+
+In a full queue that drops its oldest, these are marked as doomed in one transaction; then they
+are put among the dead letters like any other message that was given up, by this pusher, or by
+whoever comes upon them if it dies.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Callable, Iterable
+
+from cassq.base.clock import Clock
+from cassq.errors import CorruptionError, QueueFullError, QueuePausedError, UsageError
+from cassq.extents.port import ExtentMissingError, ExtentReader
+from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.retries import MAXLEN, Bury, bury_or_leave
+from cassq.lifecycle.sealing import end_of, seen_end
+from cassq.message.frames import Place
+from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model import claims
+from cassq.model.claims import Give
+from cassq.model.queues import QueuePolicy
+from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow, PipeState, QueueRow
+from cassq.plurals import counted
+from cassq.settings import QueueSettings
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+LOOK_MS = 250
+DRAIN_LOOK_SECONDS = 0.05
+LOOK_FULL_MS = 10  # in a full queue every push would look otherwise
+DOOMED_AT_ONCE = 256
+
+
+# --- retention of what is consumed --------------------------------------------------------------
+
+
+def keeps(pipe: PipeRow, policy: QueuePolicy, now_ms: int) -> bool:
+    """Whether a pipe that every group has committed is to be kept for groups to come.
+
+    Never less than `retain_consumed` after its newest push, of which the row knows only that it
+    came within two `max_push_time_of_pipe`: one that the pipe was ready, one that it was open.
+    now_ms: catalog time.
+    """
+    if policy.retain_consumed == 0 or not pipe.end or pipe.end.seq == 0:
+        return False
+    newest_ms = pipe.created_ms + 2000 * policy.max_push_time_of_pipe
+    return pipe.state is PipeState.SEALED and now_ms < newest_ms + policy.retain_consumed * 1000
+
+
+# --- pausing and draining -----------------------------------------------------------------------
+
+
+def paused(value: bool, *, push: bool, pop: bool) -> QueueSettings:
+    """The settings that pause or resume what is named; UsageError when nothing is."""
+    if not push and not pop:
+        raise UsageError("neither pushing nor popping is named", hint="name one, or both")
+    changes = QueueSettings()
+    if push:
+        changes["push_paused"] = value
+    if pop:
+        changes["pop_paused"] = value
+    return changes
+
+
+def drained(clock: Clock, left_now: Callable[[], int], seconds: float, learnt_ms: int) -> int:
+    """Wait until every group has committed everything; how many messages the slowest has left.
+
+    left_now: how many that is at the moment. learnt_ms: how long from now on there may be pushes
+    still.
+    """
+    started_ms = clock.boot_ms()
+    while True:
+        passed_ms = clock.boot_ms() - started_ms
+        left = left_now()
+        over = left == 0 or passed_ms >= seconds * 1000
+        if over and passed_ms >= learnt_ms:
+            return left
+        clock.sleep(DRAIN_LOOK_SECONDS)
+
+
+# --- the length ---------------------------------------------------------------------------------
+
+
+def uncommitted(
+    end_seq: int, cursor: Cursor | None, rows: Iterable[Claim], *, doomed: bool = False
+) -> int:
+    """How many messages of a pipe a group has not committed; doomed: those too that it gave up
+    and that are not yet among the dead letters."""
+    if cursor is None:
+        return end_seq
+    left = max(0, end_seq - cursor.chain.seq)
+    for row in rows:
+        if row.state is not ClaimState.DONE and (doomed or not claims.is_doomed(row)):
+            left += row.left_count
+    return left
+
+
+def lengths(ports: Ports, queue: QueueRow, *, doomed: bool = False) -> dict[str, int]:
+    """Group id → how many messages it has not committed, as `uncommitted` counts.
+
+    Cost: a look at each live pipe, and the open claims of each group.
+    """
+    catalog = ports.catalog
+    pipes = catalog.pipes(queue.id)
+    ends = {pipe.id: seen_end(ports.store, pipe) for pipe in pipes}
+    found: dict[str, int] = {}
+    for group in catalog.groups(queue.id):
+        cursors = {cursor.pipe_id: cursor for cursor in catalog.cursors(group.id)}
+        found[group.id] = 0
+        for pipe in pipes:
+            cursor = cursors.get(pipe.id)
+            if pipe.is_for(group.id):
+                open_claims = cursor is not None and cursor.ack.seq < cursor.chain.seq
+                rows = catalog.claims(group.id, pipe.id) if open_claims else ()
+                found[group.id] += uncommitted(ends[pipe.id], cursor, rows, doomed=doomed)
+    if not found:
+        found[""] = sum(ends.values())  # without groups nothing is ever committed
+    return found
+
+
+class Gate:
+    """What a pusher passes before it appends. Not thread-safe: who appends asks.
+
+    bury: puts a message among the dead letters of its group.
+    """
+
+    def __init__(self, ports: Ports, queue: Callable[[], QueueRow], bury: Bury) -> None:
+        self._ports = ports
+        self._queue = queue
+        self._bury = bury
+        self._most = 0
+        self._looked_ms = 0
+        self._length = 0  # at the last look, and what was let through since
+        self._allowance = 0  # what may be let through before the next look
+
+    def admit(self, count: int, *, whole: bool) -> int:
+        """How many of `count` messages may be pushed now; with `whole` all of them or none.
+
+        Raises QueuePausedError, and QueueFullError when there is room for none. Cost: none
+        without a limit; a comparison with one, and now and then a look at the queue.
+        """
+        policy = self._queue().policy
+        if policy.push_paused:
+            raise QueuePausedError(f"pushing to queue {self._queue().name!r} is paused", pushed=0)
+        most = policy.max_length
+        if most is None:
+            return count
+        self._keep_up(count, most)
+        room = most - self._length
+        if policy.overflow == "drop-oldest":
+            if count > room:
+                trim(self._ports, self._queue(), self._bury, extra=count)
+                self._look()
+        elif room <= 0 or (whole and count > room):
+            raise self.full(count)
+        else:
+            count = min(count, room)
+        self._length += count
+        self._allowance -= count
+        return count
+
+    def _keep_up(self, count: int, most: int) -> None:
+        """Look again if it is time to."""
+        age_ms = self._ports.clock.boot_ms() - self._looked_ms
+        full = self._length + count > most
+        used_up = age_ms >= LOOK_FULL_MS if full else count > self._allowance
+        if self._most != most or age_ms >= LOOK_MS or used_up:
+            self._look()
+        self._most = most
+
+    def _look(self) -> None:
+        self._looked_ms = self._ports.clock.boot_ms()
+        self._length = max(lengths(self._ports, self._queue()).values())
+        most = self._queue().policy.max_length
+        self._allowance = 0 if most is None else max(0, most - self._length) // 10
+
+    def full(self, count: int = 1) -> QueueFullError:
+        """The error of who wants to push `count` messages, as things were at the last look."""
+        name, most = self._queue().name, self._most
+        length = counted(self._length, "message")
+        told = f"queue {name!r} holds {length} not committed, its limit is {most}"
+        hint = ""
+        if count > most:
+            told = f"{count} messages at once are more than queue {name!r} may hold: {most}"
+            hint = "push fewer at a time, or raise max_length"
+        error = QueueFullError(told, hint=hint, retryable=count <= most)
+        error.fields |= {"length": self._length, "limit": most, "pushed": 0}
+        return error
+
+
+# --- dropping the oldest ------------------------------------------------------------------------
+
+
+def trim(ports: Ports, queue: QueueRow, bury: Bury, *, extra: int = 0) -> int:
+    """Move what is too much in a queue that drops its oldest to the dead letters of each group;
+    how many messages. What poppers hold stays, and so does what is delayed.
+
+    extra: how many messages are about to be pushed. Cost: that of `lengths`, then for 256
+    messages one transaction, and for each that of becoming a dead letter.
+    """
+    most = queue.policy.max_length
+    if most is None or queue.policy.overflow != "drop-oldest":
+        return 0
+    length = lengths(ports, queue)
+    moved = 0
+    for group in ports.catalog.groups(queue.id):
+        excess = length.get(group.id, 0) + min(extra, most) - most
+        while excess > 0:
+            doomed = doom_oldest(ports, queue, group, min(excess, DOOMED_AT_ONCE))
+            if not doomed:
+                break
+            excess -= len(doomed)
+            moved += sum(_put_away(bury, queue, group, row) for row in doomed)
+    return moved
+
+
+def _put_away(bury: Bury, queue: QueueRow, group: GroupRow, row: Claim) -> bool:
+    try:
+        return bury_or_leave(bury, queue, group, row)
+    except (ExtentMissingError, CorruptionError) as exc:
+        logger.warning("pipe %s is left out of trimming: %s", row.pipe_id, exc)
+        return False
+
+
+def doom_oldest(ports: Ports, queue: QueueRow, group: GroupRow, count: int) -> list[Claim]:
+    """Mark the oldest waiting messages of a group as given up, a row for each; the rows."""
+    lines: list[_Line] = []
+    doomed: list[Claim] = []
+    try:
+        pipes = [p for p in ports.catalog.pipes(queue.id) if p.is_for(group.id)]
+        lines += [_Line(ports, group, pipe) for pipe in pipes]
+        heads = [(line.head_ms, number) for number, line in enumerate(lines) if line.look()]
+        heapq.heapify(heads)
+        while heads and len(doomed) < count:
+            _, number = heapq.heappop(heads)
+            line = lines[number]
+            doomed += line.doom(count - len(doomed))
+            if line.look():
+                heapq.heappush(heads, (line.head_ms, number))
+    finally:
+        for line in lines:
+            line.close()
+    return doomed
+
+
+class _Line:
+    """What waits in a pipe for a group, oldest first."""
+
+    def __init__(self, ports: Ports, group: GroupRow, pipe: PipeRow) -> None:
+        self._ports = ports
+        self._catalog = ports.catalog
+        self._group = group
+        self._pipe = pipe
+        self._reader: ExtentReader | None = None
+        self._free: Claim | None = None
+        self._cursor: Cursor | None = None
+        self._end_seq = 0
+        self.head_ms = 0  # when the first message was pushed, or came due
+
+    def look(self) -> bool:
+        """Find the first message; False when nothing waits."""
+        try:
+            return self._look()
+        except (ExtentMissingError, CorruptionError) as exc:
+            logger.warning("pipe %s is left as it is: %s", self._pipe.id, exc)
+            return False
+
+    def _look(self) -> bool:
+        self._cursor = self._catalog.cursor(self._group.id, self._pipe.id)
+        if self._cursor is None:
+            return False
+        self._end_seq = end_of(self._catalog, self._ports.store, self._pipe).seq
+        rows = self._catalog.claims(self._group.id, self._pipe.id)
+        self._free = next((row for row in rows if self._may_go(row)), None)
+        if self._free is not None:
+            place = Place(self._free.left.ranges[0][0], self._free.pos)
+        elif self._pipe.timer_ms is None and self._cursor.chain.seq < self._end_seq:
+            place = self._cursor.chain
+        else:
+            return False
+        if self._reader is None:
+            self._reader = self._ports.store.reader(self._pipe.id)
+        ((frame, first, _),) = self._reader.read(place, place.seq + 1, 1, 0)
+        self.head_ms = frame.due_ms(first) or frame.time_ms(first)
+        return True
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+
+    def _may_go(self, row: Claim) -> bool:
+        if row.state is not ClaimState.FREE or claims.is_doomed(row) or claims.is_moving(row):
+            return False
+        return self._pipe.timer_ms is None or row.due_ms <= self._catalog.now_ms()
+
+    def doom(self, count: int) -> list[Claim]:
+        """Mark the first messages, of one row or one frame, at most `count`."""
+        assert self._cursor is not None
+        assert self._reader is not None
+        if self._free is not None:
+            return self._doom_free(self._free, count)
+        cursor, limit = self._cursor, min(count, DOOMED_AT_ONCE)
+        slices = self._reader.read(cursor.chain, self._end_seq, limit, 0)[:1]
+        chain = self._reader.place_after(cursor.chain, slices)
+        waiting = claims.unclaimed(cursor, chain, self._ports.ids.version)
+        rows = self._doomed(waiting, count)
+        return rows if self._catalog.claim(cursor, chain, rows) else []
+
+    def _doom_free(self, row: Claim, count: int) -> list[Claim]:
+        rows = self._doomed(row, min(count, DOOMED_AT_ONCE))
+        if not self._catalog.replace(row, rows):
+            return []
+        return [new for new in rows if claims.is_doomed(new)]
+
+    def _doomed(self, row: Claim, count: int) -> list[Claim]:
+        """A free row with its first messages in rows of their own, to be given up."""
+        now_ms = self._catalog.now_ms()
+        failure = claims.failure_record(MAXLEN, "", "", now_ms, doomed=True)
+        chosen = [seq for seq, _ in zip(row.left, range(count), strict=False)]
+        gives = [Give(RangeSet.run(seq, seq + 1), 0, row.deliveries, failure) for seq in chosen]
+        return claims.resolved(row, EMPTY, gives, self._ports.ids.version)

@@ -1,0 +1,206 @@
+"""Staging: many pipes that are filled apart, and become a queue's at once, or never.
+
+A *write* has an id and one row, which alone decides. Whoever fills pipes for it opens it (`begin`,
+which all of them may do) and appends to pipes of its own that nobody sees (`Stage`). Who leads it,
+its *driver*, then publishes those that count, in one step; all others are removed. While it is at
+it the driver shows that it lives, for all its writes together; those of a driver that did not for
+its whole lease are aborted by the reaper. Pipes of a write hold no lease: they may take hours.
+
+An id makes a write happen once: what is published is not begun again, whoever tries. One after
+another under one id, as the batches of a stream, are told apart by growing numbers.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import NamedTuple
+
+from cassq.errors import (
+    BackendError,
+    CassqError,
+    ConfigError,
+    FencedError,
+    QueueFullError,
+    QueueNotFoundError,
+    QueuePausedError,
+)
+from cassq.extents.port import ExtentMissingError
+from cassq.lifecycle.ports import Ports
+from cassq.message.batches import Messages
+from cassq.model.rows import PipeRow, PipeState, QueueRow, WriteRow, WriteState
+from cassq.pipes import Appender, OpenPipe
+from cassq.plurals import counted
+from cassq.producer.limits import lengths
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+DRIVER_LEASE_MS = 60_000
+BEAT_SECONDS = 10.0
+
+
+class StagedPipe(NamedTuple):
+    """A pipe that is filled, and sealed. size: bytes of its frames."""
+
+    id: str
+    messages: int
+    size: int
+
+
+def check_queue(queue: QueueRow) -> None:
+    """Raises ConfigError for a queue whose pipes have an order, QueuePausedError for one that is
+    not to be pushed to."""
+    if queue.policy.strict:
+        raise ConfigError(
+            f"queue {queue.name!r} is cp: its messages have one order, and pipes that are filled"
+            " side by side have none",
+            hint="write to an ap queue, or push from one process with cassq's own pusher",
+        )
+    if queue.policy.push_paused:
+        raise QueuePausedError(f"pushing to queue {queue.name!r} is paused", pushed=0)
+
+
+def begin(ports: Ports, queue: QueueRow, write_id: str, number: int, driver: str) -> WriteRow:
+    """Open a write, or join it; its row, which `is_over` when there is nothing to do any more.
+
+    Raises FencedError when a younger driver leads it, and as `check_queue`. Cost: a read for one
+    that is open, and a conditional write for the first.
+    """
+    check_queue(queue)
+    now_ms = ports.catalog.now_ms()
+    wanted = WriteRow(queue.id, write_id, number, 0, WriteState.OPEN, driver, now_ms)
+    row = ports.catalog.begin_write(wanted)
+    if row is None:
+        raise QueueNotFoundError(f"queue {queue.name!r} was deleted")
+    if not is_over(row, number) and row.driver != driver:
+        raise FencedError(f"write {write_id!r} to queue {queue.name!r} was begun anew by another")
+    return row
+
+
+def is_over(row: WriteRow, number: int) -> bool:
+    """Whether a write of that number was published, by what its row says."""
+    return row.number > number or (row.number == number and row.state is WriteState.PUBLISHED)
+
+
+def publish(ports: Ports, queue: QueueRow, write: WriteRow, pipes: list[StagedPipe]) -> bool:
+    """Make these pipes the queue's, in one step, and remove all others of the write. False when it
+    was published before: it is as it was then, and these pipes are nobody's.
+
+    Raises FencedError when somebody has begun the write anew, or aborted it; QueueFullError when
+    the queue is to refuse what is too much, and there is not room for all. Cost: see
+    `Catalog.publish_write`.
+    """
+    check_queue(queue)
+    _check_room(ports, queue, sum(pipe.messages for pipe in pipes))
+    filled = [pipe.id for pipe in pipes if pipe.messages]
+    if ports.catalog.publish_write(write, filled):
+        return True
+    row = ports.catalog.write(write.queue_id, write.id)
+    if row is None:
+        raise QueueNotFoundError(f"queue {queue.name!r} was deleted")
+    if not is_over(row, write.number):
+        raise FencedError(
+            f"write {write.id!r} to queue {queue.name!r} was aborted or begun anew by another",
+            hint="nothing of it was published; start it again",
+        )
+    return False
+
+
+def _check_room(ports: Ports, queue: QueueRow, count: int) -> None:
+    most = queue.policy.max_length
+    if most is None or queue.policy.overflow == "drop-oldest" or not count:
+        return
+    length = max(lengths(ports, queue).values())
+    if length + count > most:
+        raise QueueFullError(
+            f"queue {queue.name!r} holds {counted(length, 'message')} not committed,"
+            f" its limit is {most}: there is no room for {count}",
+            retryable=count <= most,
+            pushed=0,
+        )
+
+
+def abort(ports: Ports, write: WriteRow) -> bool:
+    """Give a write up, and remove its pipes as far as that can be done now; False when it is over,
+    or was begun anew."""
+    if not ports.catalog.abort_write(write):
+        return False
+    try:
+        ports.catalog.finish_write(write)
+    except BackendError as exc:
+        logger.warning("pipes of write %s are left for the reaper: %s", write.id, exc)
+    return True
+
+
+class _StagedAppender(Appender):
+    """Appends to pipes that nobody sees."""
+
+    def __init__(self, ports: Ports, queue: QueueRow, stage: str) -> None:
+        # Not patient: a frame that may be in a pipe or not must not be in another as well.
+        super().__init__(ports, lambda: queue, patient=False)
+        self._name = queue.name
+        self._stage = stage
+
+    def _new_row(self, queue: QueueRow, predecessor: str, state: PipeState) -> PipeRow:
+        row = super()._new_row(queue, predecessor, state)
+        return replace(row, state=PipeState.STAGED, stage=self._stage)
+
+    def _create(self, predecessor: str, state: PipeState) -> OpenPipe:
+        opened = self._try_create(predecessor, state)
+        if opened is None:
+            raise self._over()
+        return opened
+
+    def seal(self) -> None:
+        """Seal the pipe that is open."""
+        pipe = self._pipe
+        if pipe is None:
+            return
+        try:
+            self._seal_own(pipe)
+        except ExtentMissingError as exc:
+            row = self._catalog.pipe(pipe.row.id)
+            if row is not None and row.state is PipeState.STAGED:
+                raise  # it is ours, and gone
+            raise self._over() from exc
+
+    def _over(self) -> FencedError:
+        return FencedError(
+            f"the write to queue {self._name!r} is over, or was begun anew",
+            hint="nothing of this attempt will be published",
+        )
+
+
+class Stage:
+    """One attempt at a part of a write: the pipes it fills. Not thread-safe.
+
+    After an error the attempt is to be given up: what it has filled is published by nobody.
+    """
+
+    def __init__(self, ports: Ports, queue: QueueRow, write: WriteRow) -> None:
+        self._appender = _StagedAppender(ports, queue, write.stage)
+        self._counts: dict[str, int] = {}
+        self._sizes: dict[str, int] = {}
+
+    def append(self, messages: Messages) -> None:
+        """Append messages; durable on return. Raises FencedError when the write is over."""
+        before = self._appender.written_bytes
+        receipts = self._appender.append(messages)
+        size = self._appender.written_bytes - before
+        for receipt in receipts:
+            pipe_id, _, count = receipt
+            self._counts[pipe_id] = self._counts.get(pipe_id, 0) + count
+            share = size * count // messages.count
+            self._sizes[pipe_id] = self._sizes.get(pipe_id, 0) + share
+
+    def finish(self) -> list[StagedPipe]:
+        """Seal what is open; the pipes that were filled, in order."""
+        self._appender.seal()
+        return [StagedPipe(each, count, self._sizes[each]) for each, count in self._counts.items()]
+
+    def close(self) -> None:
+        """Give the attempt up."""
+        try:
+            self._appender.close()
+        except CassqError as exc:
+            logger.info("a pipe is left to whoever ends its write: %s", exc)

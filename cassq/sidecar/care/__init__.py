@@ -1,0 +1,1 @@
+"""What a sidecar does unasked: scrubbing, copying, looking after what was left."""

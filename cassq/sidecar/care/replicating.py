@@ -1,0 +1,216 @@
+"""Replicating: a sealed extent is pulled from another sidecar, a bounded part of it at a time.
+
+A copy is fenced from its first moment, and says that it is a copy until it is whole: so it counts
+for nothing that is decided by a majority. A damaged extent is begun anew in its place, and goes on
+saying that it is damaged until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, NamedTuple
+
+from cassq.base.clock import Clock
+from cassq.errors import BackendError
+from cassq.extents.protocol.words import (
+    Code,
+    Frames,
+    Open,
+    Read,
+    RefusedError,
+    Replicate,
+    Replicated,
+    Settle,
+)
+from cassq.message.frames import FrameError, pipe_key, verify
+from cassq.sidecar.care.aside import Aside
+from cassq.sidecar.engine.checks import check_open
+from cassq.sidecar.engine.port import Engine, Replica
+from cassq.sidecar.load import Load
+from cassq.sidecar.sessions.desk import Desk
+
+EPOCH = 2  # of who seals: the writer's is 1
+ANEW = "it is being copied anew"
+_THREADS = 4
+
+# A way to the sidecar at an address, open as long as it is needed: answers requests, blocking;
+# raises RefusedError, or BackendError.
+Sources = Callable[[str], AbstractContextManager[Callable[[Read], Any]]]
+
+
+class Steps(NamedTuple):
+    """How a copy is made. seconds: after which a part is answered, however little of it is there.
+    size_bytes, frames: how much is asked for at once, at most."""
+
+    seconds: float = 0.5
+    size_bytes: int = 2 * 1024 * 1024
+    frames: int = 10_000
+
+
+class Replicating:
+    """Copies from other sidecars. sources: the way to them. load: is told what is written."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        desk: Desk,
+        sources: Sources,
+        clock: Clock,
+        load: Load,
+        *,
+        aside: Aside | None = None,
+        steps: Steps | None = None,
+    ) -> None:
+        # When an extent was last copied from, in boot milliseconds: it may have no row yet.
+        self.touched_ms: dict[str, int] = {}
+        self._engine = engine
+        self._desk = desk
+        self._sources = sources
+        self._clock = clock
+        self._load = load
+        self._busy: set[str] = set()
+        self._aside = aside or Aside(_THREADS, "cassq-copy")
+        self.steps = steps or Steps()
+
+    def close(self) -> None:
+        """Let go of what is under way."""
+        self._aside.close(wait=False)
+
+    async def __call__(self, request: Replicate) -> Replicated:
+        """Go on with a copy: `bytes_max` further, or for as long as `steps` say. Raises
+        RefusedError, and BackendError; what was copied before stays, and is gone on with."""
+        pipe_id = request.pipe_id
+        if pipe_id in self._busy:
+            raise RefusedError(Code.BUSY, f"{pipe_id} is being copied already")
+        self._busy.add(pipe_id)
+        try:
+            self.touched_ms[pipe_id] = self._clock.boot_ms()
+            if await self._is_whole(request):
+                return Replicated(request.end)
+            seq = await self._copy(request)
+            await self._desk.committer.synced()
+            return Replicated(seq)
+        finally:
+            self._busy.discard(pipe_id)
+            self._forget()
+
+    def _forget(self) -> None:
+        """Of extents that are gone nothing needs to be known."""
+        if len(self.touched_ms) > 2 * len(self._engine.replicas()) + 100:
+            there = self._engine.replicas()
+            self.touched_ms = {key: at for key, at in self.touched_ms.items() if key in there}
+
+    async def _is_whole(self, request: Replicate) -> bool:
+        """Whether it is here and good; if not, it is begun when this returns."""
+        check_open(Open(request.pipe_id, EPOCH, request.queue_name, request.strict))
+        pipe_id, end = request.pipe_id, request.end
+        replica = self._engine.replicas().get(pipe_id)
+        if replica is None:
+            self._create(request)
+            return False
+        if (replica.queue_name, replica.strict) != (request.queue_name, request.strict):
+            raise RefusedError(Code.CONFLICT, f"{pipe_id} is an extent of another queue")
+        if replica.copying:
+            if replica.end > end:
+                self._begin_anew(replica)
+            return False
+        if replica.damage or (replica.final is None and replica.end < end):
+            self._begin_anew(replica)
+            return False
+        await self._desk.done(Settle(pipe_id, end))  # refused if it has another end
+        return True
+
+    def _create(self, request: Replicate) -> None:
+        if self._engine.read_only:
+            raise RefusedError(Code.FULL, "this sidecar is read-only")
+        if self._desk.shelf.draining:
+            raise RefusedError(Code.DRAINING, "this sidecar takes no new extents")
+        self._engine.create(
+            Replica(
+                request.pipe_id,
+                request.queue_name,
+                request.strict,
+                self._clock.wall_ms(),
+                EPOCH,
+                fenced=True,
+                copying=True,
+            )
+        )
+
+    def _begin_anew(self, replica: Replica) -> None:
+        pipe_id, told = replica.pipe_id, ANEW
+        if replica.damage and not replica.damage.startswith(ANEW):
+            told = f"{ANEW}; it was damaged: {replica.damage}"
+        # In this order: what a crash cuts short is a copy that lacks what it had.
+        self._engine.note(
+            pipe_id,
+            epoch=max(EPOCH, replica.epoch),
+            fenced=True,
+            copying=True,
+            final=None,
+            damage=told,
+            acked=0,
+        )
+        self._engine.cut(pipe_id, 0)
+
+    async def _copy(self, request: Replicate) -> int:
+        began_ms, copied, steps = self._clock.boot_ms(), 0, self.steps
+        with self._sources(request.source) as asking:
+            while True:
+                replica = self._engine.replicas().get(request.pipe_id)
+                if replica is None or not replica.copying:
+                    told = f"{request.pipe_id} was dropped meanwhile"
+                    raise RefusedError(Code.BUSY, told)
+                seq = replica.end
+                if seq == request.end:
+                    self._finish(request)
+                    return seq
+                took = (self._clock.boot_ms() - began_ms) / 1000
+                if copied and (copied >= request.bytes_max or took >= steps.seconds):
+                    return seq
+                most = max(1, min(steps.size_bytes, request.bytes_max - copied))
+                read = Read(request.pipe_id, seq, request.end, most, steps.frames, 0)
+                copied += self._add(request, seq, await self._ask(asking, request.source, read))
+
+    async def _ask(self, asking: Callable[[Read], Any], source: str, read: Read) -> Frames:
+        try:
+            reply = await self._aside(partial(asking, read))
+        except RefusedError as exc:
+            raise RefusedError(exc.code, f"the source {source} refuses: {exc.message}") from exc
+        except BackendError as exc:
+            raise RefusedError(Code.FAILED, f"the source fails: {exc.message}") from exc
+        assert isinstance(reply, Frames)
+        if not reply.frames:
+            told = f"the source {source} has nothing at {read.seq}, it ends at {reply.end}"
+            raise RefusedError(Code.FAILED, told)
+        return reply
+
+    def _add(self, request: Replicate, seq: int, got: Frames) -> int:
+        """Append what came, once it is verified. Nothing else happens in between: it is one step
+        of the loop."""
+        pipe_id, data = request.pipe_id, got.frames
+        replica = self._engine.replicas().get(pipe_id)
+        if replica is None or replica.end != seq:
+            raise RefusedError(Code.BUSY, f"{pipe_id} was changed meanwhile")
+        key, at = pipe_key(pipe_id), 0
+        while at < len(data):
+            try:
+                span = verify(data, at, pipe_key=key)
+            except FrameError as exc:
+                told = f"the source {request.source} gave a damaged frame: {exc.message}"
+                raise RefusedError(Code.DAMAGED, told) from exc
+            if span.base_seq != seq or seq + span.messages > request.end:
+                told = f"the source {request.source} gave a frame at {span.base_seq}, not {seq}"
+                raise RefusedError(Code.FAILED, told)
+            frame = data[at : at + span.size]
+            self._engine.append(pipe_id, seq, span.messages, frame, 0)
+            at += span.size
+            seq += span.messages
+        self._load.bytes += at
+        return at
+
+    def _finish(self, request: Replicate) -> None:
+        self._engine.note(request.pipe_id, copying=False, fenced=True, final=request.end, damage="")
+        self._desk.grown(request.pipe_id)

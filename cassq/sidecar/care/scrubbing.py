@@ -1,0 +1,101 @@
+"""Scrubbing: frames are read only to see that they are whole, a bounded stretch at a time."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from xxhash import xxh3_128
+
+from cassq.extents.protocol.words import Code, RefusedError, Scrub, Scrubbed
+from cassq.message.frames import FrameError, frame_span
+from cassq.sidecar.care.aside import Aside
+from cassq.sidecar.engine.port import Engine
+from cassq.sidecar.engine.shelf import Shelf
+
+# A stretch ends with the first frame that makes it so long: every replica gives the same ones.
+STRETCH_BYTES = 32 * 1024 * 1024
+_STEP_BYTES = 1024 * 1024
+STEP_FRAMES = 1000
+
+
+class Scrubbing:
+    """Reads frames of an engine in a thread, beside the changes that the loop makes.
+
+    stretch_bytes: of all sidecars of a cluster alike. step_frames: how many are read at once.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        shelf: Shelf,
+        aside: Aside | None = None,
+        *,
+        stretch_bytes: int = STRETCH_BYTES,
+        step_frames: int = STEP_FRAMES,
+    ) -> None:
+        self.frames: int = 0
+        self.bytes: int = 0
+        self.stretch_bytes: int = stretch_bytes
+        self.step_frames: int = step_frames
+        self._engine = engine
+        self._shelf = shelf
+        self._aside = aside or Aside(1, "cassq-scrub")
+
+    def close(self) -> None:
+        """Wait for what is being read."""
+        self._aside.close(wait=True)
+
+    async def __call__(self, request: Scrub) -> Scrubbed:
+        """Verify a stretch. Damage that is found is noted. Raises RefusedError.
+
+        Cost: a read of `stretch_bytes`.
+        """
+        pipe_id, seq = request.pipe_id, request.seq
+        digest = xxh3_128()
+        left = self.stretch_bytes
+        while left > 0:
+            replica = self._engine.replicas().get(pipe_id)
+            if replica is None:
+                raise RefusedError(Code.UNKNOWN, f"there is no extent {pipe_id!r} here")
+            if seq >= replica.end:
+                break
+            try:
+                frames = await self._read(pipe_id, seq, replica.end)
+            except FrameError as exc:
+                return self._damaged(pipe_id, seq, exc.message, digest)
+            if not frames:
+                return self._damaged(pipe_id, seq, f"the frame at seq {seq} is missing", digest)
+            for frame in frames:
+                span = frame_span(frame)
+                if span.base_seq > seq:
+                    told = f"the frame at seq {seq} is missing"
+                    return self._damaged(pipe_id, seq, told, digest)
+                digest.update(frame)
+                seq = span.base_seq + span.messages
+                self.frames += 1
+                self.bytes += len(frame)
+                left -= len(frame)
+                if left <= 0:
+                    break
+        damage = self._damage(pipe_id)
+        return Scrubbed(seq, damage, digest.hexdigest())
+
+    async def _read(self, pipe_id: str, seq: int, end: int) -> list[bytes]:
+        read = partial(self._engine.read, pipe_id, seq, end, _STEP_BYTES, self.step_frames)
+        try:
+            return await self._aside(read)
+        except (KeyError, FrameError):
+            if pipe_id in self._engine.replicas():
+                raise
+            told = f"extent {pipe_id!r} was dropped meanwhile"
+            raise RefusedError(Code.UNKNOWN, told) from None
+
+    def _damaged(self, pipe_id: str, seq: int, damage: str, digest: Any) -> Scrubbed:
+        self._shelf.found(pipe_id, damage)
+        self._shelf.note_found()
+        return Scrubbed(seq, damage, digest.hexdigest())
+
+    def _damage(self, pipe_id: str) -> str:
+        replica = self._engine.replicas().get(pipe_id)
+        return replica.damage if replica is not None else ""

@@ -1,0 +1,152 @@
+"""The steward: walks the sidecar's own extents slowly, compares them with the catalog's rows, and
+reads their frames to see that they are whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+
+from cassq.base.clock import Clock, Stopwatch
+from cassq.errors import BackendError
+from cassq.extents.protocol.words import Drop, RefusedError, Scrub, Settle
+from cassq.model.sidecar_rows import Placement, ReplicaAt
+from cassq.sidecar.care.scrubbing import Scrubbing
+from cassq.sidecar.care.stewardship import Orphans, Step, Verb, plan
+from cassq.sidecar.catalog_thread import CatalogThread
+from cassq.sidecar.engine.port import Engine
+from cassq.sidecar.sessions.desk import Desk
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+SAFE_MS = 3_600_000
+BATCH = 100  # placements read at once
+BATCH_SECONDS = 0.5  # so long takes a batch at least
+WALK_SECONDS = 20.0  # and so long all of them
+SCRUB_BYTES = 4 * 1024 * 1024  # a second
+SCRUB_SECONDS = 24 * 3600.0  # a pass over all frames takes so long at least
+_SCRUB_FIRST_SECONDS = 60.0
+
+
+class Steward:
+    """Looks after the extents of one sidecar. touched_ms: see `Orphans.look`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        desk: Desk,
+        catalog: CatalogThread,
+        me: ReplicaAt,
+        clock: Clock,
+        touched_ms: Mapping[str, int],
+        safe_ms: int = SAFE_MS,
+    ) -> None:
+        self.orphans: Orphans = Orphans(safe_ms)
+        self._engine = engine
+        self._desk = desk
+        self._catalog = catalog
+        self._me = me
+        self._clock = clock
+        self._touched_ms = touched_ms
+
+    async def run(self) -> None:
+        """Walk again and again, until cancelled."""
+        while True:
+            watch = Stopwatch()
+            try:
+                await self.walk()
+            except BackendError as exc:
+                logger.debug("a walk ended early: %s", exc)
+            await asyncio.sleep(max(0.0, WALK_SECONDS - watch.seconds()))
+
+    async def walk(self) -> list[Step]:
+        """Look at each extent once; what was done. Raises BackendError without the catalog."""
+        done: list[Step] = []
+        ids = sorted(self._engine.replicas())
+        for at in range(0, len(ids), BATCH):
+            watch = Stopwatch()
+            batch = ids[at : at + BATCH]
+            found = await self._catalog.ask(lambda catalog, b=batch: catalog.placements_of(b))  # type: ignore[misc]
+            done += [step for step in self._steps(batch, found) if await self._act(step)]
+            if at + BATCH < len(ids):
+                await asyncio.sleep(max(0.0, BATCH_SECONDS - watch.seconds()))
+        return done
+
+    def _steps(self, batch: Sequence[str], found: Sequence[Placement | None]) -> Iterator[Step]:
+        """Each decided when it comes to it: extents change while those before are acted on."""
+        now_ms = self._clock.boot_ms()
+        for pipe_id, placement in zip(batch, found, strict=True):
+            replica = self._engine.replicas().get(pipe_id)
+            if replica is None:
+                self.orphans.forget(pipe_id)
+                continue
+            touched_ms = self._touched_ms.get(pipe_id, 0)
+            orphan = self.orphans.look(
+                pipe_id, placement, self._me, now_ms=now_ms, touched_ms=touched_ms
+            )
+            failed = self._engine.failure or self._engine.starved
+            for step in (orphan, plan(replica, placement, self._me)):
+                # An engine that failed changes nothing any more; but damage is still told.
+                if step is not None and (step.verb is Verb.DAMAGE or not failed):
+                    yield step
+
+    async def _act(self, step: Step) -> bool:
+        pipe_id = step.pipe_id
+        try:
+            match step.verb:
+                case Verb.SETTLE:
+                    await self._desk.done(Settle(pipe_id, step.end))
+                case Verb.DROP:
+                    logger.warning("extent %s is an orphan: it is removed", pipe_id)
+                    await self._desk.done(Drop([pipe_id]))
+                    self.orphans.forget(pipe_id)
+                case Verb.DAMAGE:
+                    logger.error("extent %s is damaged: %s", pipe_id, step.told)
+                    self._desk.shelf.found(pipe_id, step.told)
+                    self._desk.shelf.note_found()
+        except (RefusedError, BackendError) as exc:
+            logger.warning("extent %s: %s failed: %s", pipe_id, step.verb.value, exc)
+            return False
+        return True
+
+
+class ScrubPass:
+    """Reads all frames of settled extents, slowly, again and again."""
+
+    def __init__(self, engine: Engine, scrubbing: Scrubbing) -> None:
+        self._engine = engine
+        self._scrubbing = scrubbing
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await asyncio.sleep(_SCRUB_FIRST_SECONDS)
+        while True:
+            watch = Stopwatch()
+            await self.once()
+            await asyncio.sleep(max(1.0, SCRUB_SECONDS - watch.seconds()))
+
+    async def once(self, bytes_per_second: float = SCRUB_BYTES) -> int:
+        """One pass; how many extents were found to be damaged."""
+        damaged = 0
+        for pipe_id in sorted(self._engine.replicas()):
+            damaged += await self._extent(pipe_id, bytes_per_second)
+        return damaged
+
+    async def _extent(self, pipe_id: str, bytes_per_second: float) -> bool:
+        seq = 0
+        while True:
+            replica = self._engine.replicas().get(pipe_id)
+            if replica is None or replica.damage or replica.copying or seq >= replica.end:
+                return False
+            watch, before = Stopwatch(), self._scrubbing.bytes
+            try:
+                scrubbed = await self._scrubbing(Scrub(pipe_id, seq))
+            except RefusedError:
+                return False  # it was dropped
+            if scrubbed.damage:
+                logger.error("extent %s is damaged: %s", pipe_id, scrubbed.damage)
+                return True
+            seq = scrubbed.seq
+            read = self._scrubbing.bytes - before
+            await asyncio.sleep(max(0.0, read / bytes_per_second - watch.seconds()))

@@ -1,0 +1,87 @@
+"""Stewardship: what a sidecar has to do about its own extents, decided from the catalog's rows.
+
+Pure; `cassq.sidecar.care.steward` walks and acts. An extent without a row that names this replica
+is an *orphan*: it may be about to get one, so it goes only after a safe time.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from cassq.model.sidecar_rows import Placement, ReplicaAt
+from cassq.sidecar.engine.port import Replica
+
+
+class Verb(enum.Enum):
+    """What is to be done about an extent."""
+
+    SETTLE = "settle"  # its end is recorded, and not known here
+    DAMAGE = "damage"  # it cannot be what the row says
+    DROP = "drop"  # an orphan, for long enough
+
+
+class Step(NamedTuple):
+    """end: for SETTLE. told: what is wrong, for DAMAGE."""
+
+    verb: Verb
+    pipe_id: str
+    end: int = 0
+    told: str = ""
+
+
+def plan(replica: Replica, placement: Placement | None, me: ReplicaAt) -> Step | None:
+    """What to do about an extent that has its row; None for nothing."""
+    if placement is None or me not in placement.replicas:
+        return None
+    pipe_id, end = replica.pipe_id, placement.end
+    if end is None or replica.damage:
+        return None  # whoever seals or repairs sees to it
+    if replica.copying:
+        # No placement names a copy before it is whole: this one was begun since it was missing,
+        # and it would not be told again if whoever began it ends.
+        return Step(Verb.DAMAGE, pipe_id, told="it is a copy that is not whole")
+    if replica.final is None:
+        if replica.end < end or end < replica.acked:
+            told = f"it ends at {replica.end}, the catalog says {end}"
+            return Step(Verb.DAMAGE, pipe_id, told=told)
+        return Step(Verb.SETTLE, pipe_id, end)
+    if replica.final != end or replica.end != end:
+        told = f"it was settled at {replica.final}, the catalog says {end}"
+        return Step(Verb.DAMAGE, pipe_id, told=told)
+    return None
+
+
+class Orphans:
+    """Since when which extents have no row that names them here, in boot milliseconds. safe_ms:
+    for how long one has to be without."""
+
+    def __init__(self, safe_ms: int) -> None:
+        self._safe_ms = safe_ms
+        self._since_ms: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._since_ms)
+
+    def look(
+        self,
+        pipe_id: str,
+        placement: Placement | None,
+        me: ReplicaAt,
+        *,
+        now_ms: int,
+        touched_ms: int,
+    ) -> Step | None:
+        """Take note of whether it is an orphan now; DROP when it has been one for long enough.
+        touched_ms: when it was last copied to, which begins its time anew."""
+        if placement is not None and me in placement.replicas:
+            self._since_ms.pop(pipe_id, None)
+            return None
+        since_ms = max(self._since_ms.setdefault(pipe_id, now_ms), touched_ms)
+        if now_ms - since_ms < self._safe_ms:
+            return None
+        return Step(Verb.DROP, pipe_id)
+
+    def forget(self, pipe_id: str) -> None:
+        """It is gone."""
+        self._since_ms.pop(pipe_id, None)

@@ -1,0 +1,118 @@
+"""The data directory of a sidecar: whose it is, and that one process alone has it open.
+
+identity.json    catalog, name and generation; written once
+lock             held by who has it open
+marks            see `cassq.sidecar.engine.rocksdb.marks`
+rocksdb/         RocksDB's own
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import NamedTuple
+
+from cassq.base.os_errors import translated
+from cassq.errors import ConfigError, CorruptionError
+from cassq.extents.files.disk import Disk
+
+_FORMAT = 1
+_OWN = {"lock", "identity.new", "direct"}
+
+
+class Identity(NamedTuple):
+    """Whose a directory is. catalog: the identity of the catalog whose extents it holds; name: of
+    the sidecar; generation: made with the directory, and never given to another."""
+
+    catalog: str
+    name: str
+    generation: str
+
+
+class Directory:
+    """An open data directory. new: nothing was stored in it before, as far as it tells.
+
+    Raises ConfigError when another process, or this one, has it open already, or when it is of
+    another catalog or sidecar; CorruptionError when it cannot tell.
+    """
+
+    def __init__(self, path: Path, *, catalog: str, name: str) -> None:
+        self.path = path
+        self._disk = Disk()
+        with translated(f"opening {path}"):
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if not self._disk.lock(self._lock):
+                raise ConfigError(
+                    f"{path} is open in another sidecar",
+                    hint="each sidecar needs a directory of its own; end the other one first",
+                )
+            self.identity: Identity
+            self.new: bool
+            self.identity, self.new = self._identify(catalog, name)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def begun(self) -> None:
+        """Say durably that something may be stored here from now on."""
+        if self.new:
+            self.new = False
+            self._write(self.identity, new=False)
+
+    def close(self) -> None:
+        """Let another process have it."""
+        os.close(self._lock)
+
+    def _identify(self, catalog: str, name: str) -> tuple[Identity, bool]:
+        try:
+            text = (self.path / "identity.json").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            others = sorted(each.name for each in self.path.iterdir() if each.name not in _OWN)
+            if others:
+                raise ConfigError(
+                    f"{self.path} holds {others[0]} but no identity.json",
+                    hint="give the sidecar an empty directory",
+                ) from None
+            identity = Identity(catalog, name, secrets.token_hex(12))
+            self._write(identity, new=True)
+            return identity, True
+        try:
+            found = json.loads(text)
+            identity = Identity(*(str(found[field]) for field in Identity._fields))
+            layout, new = int(found["format"]), bool(found["new"])
+        except (ValueError, KeyError, TypeError) as exc:
+            raise CorruptionError(
+                f"{self.path / 'identity.json'} cannot be read: {exc}",
+                hint="start with an empty directory; the extents are repaired from other sidecars",
+            ) from exc
+        if layout != _FORMAT:
+            raise ConfigError(f"{self.path} has format {layout}, this cassq knows {_FORMAT}")
+        if identity.catalog != catalog:
+            raise ConfigError(
+                f"{self.path} holds extents of another catalog ({identity.catalog})",
+                hint="a sidecar serves one catalog: check --catalog and --data",
+            )
+        if identity.name != name:
+            raise ConfigError(
+                f"{self.path} is the directory of the sidecar {identity.name}, not {name}",
+                hint=f"placements name it: start it with --name {identity.name}",
+            )
+        return identity, new
+
+    def _write(self, identity: Identity, *, new: bool) -> None:
+        place = self.path / "identity.json"
+        temporary = self.path / "identity.new"
+        text = json.dumps({"format": _FORMAT, **identity._asdict(), "new": new}, indent=1)
+        with translated(f"writing {place}"):
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            try:
+                os.write(descriptor, text.encode() + b"\n")
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            temporary.replace(place)
+            self._disk.sync_directory(self.path)

@@ -1,0 +1,178 @@
+"""Opening a data directory: what RocksDB has is compared with what was synced.
+
+Of each replica the row that was found must be no older, and reach as far, as its mark says; a mark
+without a row is of a replica that is gone. What is missing makes a replica damaged, and is noted
+durably before any mark can be stored over the one that told it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from rocksdict import ColumnFamily, Options, Rdict, WriteBatch
+
+from cassq.errors import CorruptionError
+from cassq.sidecar.engine.port import Replica
+from cassq.sidecar.engine.rocksdb.directory import Directory
+from cassq.sidecar.engine.rocksdb.marks import HINT, Mark, Marks, UnreadableMarkError
+from cassq.sidecar.engine.rocksdb.options import Tuning, options, takes_direct_io
+from cassq.sidecar.engine.rocksdb.rows import ROWS, Kept, kept_of, pipe_id_of
+from cassq.sidecar.engine.rocksdb.trouble import explained
+
+
+@dataclass(slots=True)
+class Opened:
+    """What was found. options: of RocksDB. rows: the family they are in. free: slots of marks.
+    birth: the next."""
+
+    db: Rdict
+    options: Options
+    rows: ColumnFamily
+    marks: Marks
+    kept: dict[str, Kept]
+    free: list[int]
+    birth: int
+
+
+def opened(directory: Directory, tuning: Tuning) -> Opened:
+    """Open what is in a directory, or begin it.
+
+    Raises CorruptionError when RocksDB cannot. Cost: reads all rows, and all of the log.
+    """
+    place, new = directory.path / "rocksdb", directory.new
+    if new:
+        # Whoever began here came to no end; nothing was taken.
+        shutil.rmtree(place, ignore_errors=True)
+    chosen = options(tuning, create=new, direct=takes_direct_io(directory.path))
+    db = _database(place, chosen, new)
+    try:
+        marks = Marks(directory.path / "marks", directory.identity.generation, create=new)
+    except BaseException:
+        db.close()
+        raise
+    try:
+        directory.begun()
+        found = Opened(db, chosen, db.get_column_family_handle(ROWS), marks, {}, [], 1)
+        _compare(found, _rows(db))
+        return found
+    except BaseException:
+        marks.close()
+        db.close()
+        raise
+
+
+def _database(place: Path, chosen: Options, new: bool) -> Rdict:
+    if not new and not (place / "CURRENT").exists():
+        raise CorruptionError(f"the database in {place} is missing", hint=HINT)
+    try:
+        return Rdict(str(place), chosen, column_families={ROWS: chosen})
+    except Exception as exc:
+        error = explained(exc, f"opening the database in {place}")
+        if isinstance(error, CorruptionError) or "No such file" in error.message:
+            raise CorruptionError(error.message, hint=HINT) from exc
+        raise error from exc
+
+
+def _rows(db: Rdict) -> dict[str, Kept]:
+    rows = db.get_column_family(ROWS).iter()
+    kept: dict[str, Kept] = {}
+    try:
+        rows.seek_to_first()
+        while rows.valid():
+            each = kept_of(rows.key(), rows.value())
+            kept[each.replica.pipe_id] = each
+            rows.next()
+        rows.status()
+    except CorruptionError as exc:
+        raise CorruptionError(exc.message, hint=HINT) from exc
+    except Exception as exc:
+        error = explained(exc, "reading the rows of replicas")
+        if isinstance(error, CorruptionError):
+            raise CorruptionError(error.message, hint=HINT) from exc
+        raise error from exc
+    return kept
+
+
+def _compare(found: Opened, kept: dict[str, Kept]) -> None:
+    """See what is damaged, and note it."""
+    marks = found.marks
+    found.kept = kept
+    by_slot = {each.slot: each for each in kept.values()}
+    news: list[Kept] = []
+    found.birth = 1 + max((each.birth for each in kept.values()), default=0)
+    for slot in range(max([marks.slots, *(slot + 1 for slot in by_slot)])):
+        damage, mark = "", None
+        try:
+            mark = marks.read(slot)
+        except UnreadableMarkError as exc:
+            damage = exc.message
+        if mark is not None:
+            found.birth = max(found.birth, mark.birth + 1)
+        each = by_slot.get(slot)
+        if slot >= marks.slots:
+            damage = "its synced mark is missing"
+        if each is None:
+            lost = _lost(mark, slot, kept)
+            if lost is not None:
+                news.append(lost)
+            elif slot < marks.slots:
+                found.free.append(slot)
+            continue
+        damage = damage or _damage(each, mark)
+        if damage and not each.replica.damage:
+            each.replica.damage = damage
+            each.version += 1
+            news.append(each)
+    found.free.reverse()  # the first are taken first
+    for each in news:
+        if not each.birth:
+            each.birth, found.birth = found.birth, found.birth + 1
+        kept[each.replica.pipe_id] = each
+    _note(found, news)
+
+
+def _damage(kept: Kept, mark: Mark | None) -> str:
+    """What a replica lacks of what its mark says was synced."""
+    if mark is None or mark.birth < kept.birth:
+        return ""  # it was never synced
+    if mark.birth > kept.birth:
+        return "it was removed, and is here again"
+    end = mark.end
+    if kept.cut_version > mark.version:
+        end = min(end, kept.cut_end)  # it was cut since, and that may be all that is left of it
+    if kept.replica.end < end:
+        return f"it ends at {kept.replica.end}, {end} was synced"
+    if kept.version < mark.version:
+        return "changes of it that were synced are lost"
+    return ""
+
+
+def _lost(mark: Mark | None, slot: int, kept: dict[str, Kept]) -> Kept | None:
+    """The replica that a mark without a row is of, as something to be copied anew."""
+    if mark is None or mark.going or not mark.name:
+        return None
+    pipe_id = pipe_id_of(mark.name)
+    if pipe_id in kept:
+        return None
+    damage = f"all of it is lost, {mark.end} was synced"
+    return Kept(Replica(pipe_id, "", False, 0, 1, fenced=True, damage=damage), 0, slot)
+
+
+def _note(found: Opened, news: list[Kept]) -> None:
+    if not news:
+        return
+    batch = WriteBatch(raw_mode=True)
+    for each in news:
+        batch.put(each.name, each.row(), found.rows)
+    try:
+        found.db.write(batch)
+        found.db.flush_wal(True)
+    except Exception as exc:
+        raise explained(exc, "noting what is damaged") from exc
+    for each in news:
+        while each.slot >= found.marks.slots:
+            found.marks.grow()
+        replica = each.replica
+        found.marks.store(each.slot, Mark(each.birth, each.version, replica.end, each.name))

@@ -1,0 +1,107 @@
+"""Giving space back: ranges of dropped extents are compacted, one pass after another.
+
+A range delete only hides frames until a compaction meets them, which may be never. Extents of
+one age lie side by side and are mostly dropped together, so what was dropped since the last pass
+is compacted in runs that no living extent interrupts.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Collection
+
+from cassq.base.clock import Nudge, Stopwatch
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+PASS_BYTES = 32 << 20  # so much dropped begins a pass at once
+PASS_SECONDS = 10.0  # and after so long less will do
+PAUSE_MIN_SECONDS = 0.5
+
+
+def runs(dropped: Collection[bytes], living: Collection[bytes]) -> list[tuple[bytes, bytes]]:
+    """The first and the last of each run of dropped names that has no living one in it."""
+    ordered = sorted(living)
+    found: list[tuple[bytes, bytes]] = []
+    before = -1
+    for name in sorted(dropped):
+        at = bisect_left(ordered, name)
+        if at == before:
+            found[-1] = (found[-1][0], name)
+        else:
+            found.append((name, name))
+        before = at
+    return found
+
+
+class Reclaim:
+    """A thread that gives back the space of dropped extents.
+
+    It works at most half of the time: after a pass it waits for as long as that took.
+
+    compact: given the first and the last name of a run. living: the names that are there.
+    """
+
+    def __init__(
+        self, compact: Callable[[bytes, bytes], None], living: Callable[[], Collection[bytes]]
+    ) -> None:
+        self._compact = compact
+        self._living = living
+        self._lock = threading.Lock()
+        self._dropped: set[bytes] = set()
+        self._dropped_bytes = 0
+        self._pass = threading.Lock()
+        self._nudge = Nudge()
+        self._pause = Nudge()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Give back from now on what is dropped."""
+        self._thread = threading.Thread(target=self._run, name="cassq-reclaim", daemon=True)
+        self._thread.start()
+
+    def add(self, name: bytes, size_bytes: int) -> None:
+        """An extent was dropped."""
+        with self._lock:
+            self._dropped.add(name)
+            self._dropped_bytes += size_bytes
+            if self._dropped_bytes >= PASS_BYTES:
+                self._nudge.give()
+
+    def pass_now(self) -> int:
+        """Give back what was dropped so far; how many extents that was. Cost: compactions."""
+        with self._pass:
+            with self._lock:
+                dropped, self._dropped = self._dropped, set()
+                self._dropped_bytes = 0
+            for first, last in runs(dropped, self._living()):
+                if self._closed:
+                    break
+                self._compact(first, last)
+            return len(dropped)
+
+    def stop(self) -> None:
+        """Begin no more compactions."""
+        self._closed = True
+        self._nudge.give()
+        self._pause.give()
+
+    def join(self) -> None:
+        """Wait for the one that goes on."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._nudge.wait(PASS_SECONDS)
+            watch = Stopwatch()
+            try:
+                self.pass_now()
+            except Exception as exc:
+                # What was dropped stays hidden; the disk's trouble is told by who writes next.
+                logger.warning("space of dropped extents was not given back: %s", exc)
+            if not self._closed:
+                self._pause.wait(max(PAUSE_MIN_SECONDS, watch.seconds()))

@@ -1,0 +1,52 @@
+"""Scrubbing: every frame of an extent is read and verified, a bounded stretch at a time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from xxhash import xxh3_128
+
+from cassq.message.frames import FrameError, frame_span
+from cassq.sidecar.engine.port import Engine
+
+_STEP_BYTES = 4 << 20
+
+
+class Stretch(NamedTuple):
+    """What a scrub came to.
+
+    seq: where to go on; the end that was asked for when it came through. digest: xxh3-128 of the
+    frames that were read, one after another, in hex: the same on every replica for the same seqs.
+    damage: of the frame at `seq`; "" where all is well.
+    """
+
+    seq: int
+    digest: str
+    damage: str
+    size_bytes: int
+
+
+def scrub(engine: Engine, pipe_id: str, seq: int, end_seq: int, bytes_max: int) -> Stretch:
+    """Verify the frames of an extent that begin at `seq` or later and below `end_seq`, up to some
+    bytes but at least one frame. Cost: a read of them and a checksum or two; for any thread.
+
+    seq: where a frame begins.
+    """
+    digest, size_bytes, damage = xxh3_128(), 0, ""
+    while seq < end_seq and not damage and (size_bytes < bytes_max or not size_bytes):
+        room = min(_STEP_BYTES, bytes_max - size_bytes)
+        try:
+            frames = engine.read(pipe_id, seq, end_seq, room, 1 << 20)
+        except FrameError as exc:
+            damage = exc.message
+            break
+        if not frames:
+            break  # it ends here
+        for frame in frames:
+            base_seq, count, size = frame_span(frame)
+            if base_seq != seq:
+                damage = f"a frame begins at {base_seq}, not at {seq}"
+                break
+            digest.update(frame)
+            seq, size_bytes = base_seq + count, size_bytes + size
+    return Stretch(seq, digest.hexdigest(), damage, size_bytes)

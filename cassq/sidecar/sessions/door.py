@@ -1,0 +1,53 @@
+"""The door: who is let in, and what they are told."""
+
+from __future__ import annotations
+
+import hmac
+from typing import NamedTuple
+
+from cassq.extents.protocol.wire import MESSAGE_BYTES_MAX
+from cassq.extents.protocol.words import VERSION, Code, Hello, RefusedError, Welcome
+
+WINDOW_BYTES = 8 * 1024 * 1024
+
+
+class Door(NamedTuple):
+    """What a sidecar is, and what it asks of its clients. token: "" for none."""
+
+    sidecar: str
+    generation: str
+    zone: str
+    cluster: str
+    token: str = ""
+    window_bytes: int = WINDOW_BYTES
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+
+    def __repr__(self) -> str:
+        """Never shows the token."""
+        token = "set" if self.token else "none"
+        return f"Door({self.sidecar!r} of {self.cluster!r}, token {token})"
+
+    def admit(self, hello: Hello) -> Welcome:
+        """What a client is told that may come in. Raises RefusedError."""
+        if hello.version != VERSION:
+            raise RefusedError(
+                Code.VERSION,
+                f"this sidecar speaks version {VERSION} of the protocol, not {hello.version}",
+                version=VERSION,
+            )
+        if self.token and not hmac.compare_digest(hello.token.encode(), self.token.encode()):
+            told = "the token is wrong" if hello.token else "a token is needed"
+            raise RefusedError(Code.TOKEN, told)
+        if hello.cluster and hello.cluster != self.cluster:
+            raise RefusedError(
+                Code.CLUSTER,
+                f"this sidecar belongs to catalog {self.cluster}, not to {hello.cluster}",
+            )
+        return Welcome(
+            VERSION,
+            self.sidecar,
+            self.generation,
+            self.zone,
+            self.window_bytes,
+            self.message_bytes_max,
+        )

@@ -1,0 +1,125 @@
+"""HTTP for machines that watch: /health as JSON, /metrics as Prometheus scrapes them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from cassq.errors import CassqError, ConfigError, MissingExtraError
+from cassq.extents.sidecar.net.link import host_and_port
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+REQUEST_SECONDS = 5.0
+REQUEST_BYTES_MAX = 8 * 1024
+CONNECTIONS_MAX = 32
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    501: "Not Implemented",
+    503: "Service Unavailable",
+}
+
+
+class Page(NamedTuple):
+    """What is answered."""
+
+    status: int
+    kind: str
+    body: bytes
+
+
+class HttpServer:
+    """Answers GET and HEAD, one request a connection. facts: what the sidecar tells of itself.
+    healthy: whether it is well by them. metrics: in Prometheus' text format; raises
+    MissingExtraError without its package."""
+
+    def __init__(
+        self,
+        facts: Callable[[], Mapping[str, Any]],
+        healthy: Callable[[Mapping[str, Any]], bool],
+        metrics: Callable[[], bytes],
+    ) -> None:
+        self._facts = facts
+        self._healthy = healthy
+        self._metrics = metrics
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+
+    async def listen(self, address: str) -> str:
+        """Begin; host:port as it is. Raises ConfigError."""
+        try:
+            host, port = host_and_port(address)
+            self._server = await asyncio.start_server(
+                self._serve, host, port, limit=REQUEST_BYTES_MAX
+            )
+        except (OSError, CassqError) as exc:
+            told = exc.strerror if isinstance(exc, OSError) else str(exc)
+            raise ConfigError(
+                f"health and metrics cannot be served at {address}: {told}",
+                hint="name another port with --http, or 0 for any that is free",
+            ) from exc
+        return f"{address.rpartition(':')[0]}:{self._server.sockets[0].getsockname()[1]}"
+
+    async def close(self) -> None:
+        """Stop listening, and end what is open."""
+        if self._server is not None:
+            self._server.close()
+        for writer in list(self._open):
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) >= CONNECTIONS_MAX:
+            writer.close()
+            return
+        self._open.add(writer)
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._answer(head))
+                await writer.drain()
+        except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
+            logger.debug("no whole request came over HTTP, or its answer was not taken")
+        finally:
+            self._open.discard(writer)
+            writer.close()
+
+    def _answer(self, head: bytes) -> bytes:
+        words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        page = self._page(words)
+        lines = [
+            f"HTTP/1.1 {page.status} {_REASONS[page.status]}",
+            f"Content-Type: {page.kind}",
+            f"Content-Length: {len(page.body)}",
+            "Connection: close",
+        ]
+        body = b"" if words[0] == "HEAD" else page.body
+        return "\r\n".join([*lines, "", ""]).encode() + body
+
+    def _page(self, words: list[str]) -> Page:
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            return _text(400, "this is HTTP/1.1: GET /health or GET /metrics")
+        if words[0] not in ("GET", "HEAD"):
+            return _text(405, "only GET and HEAD")
+        match words[1].partition("?")[0]:
+            case "/health":
+                facts = self._facts()
+                well = self._healthy(facts)
+                told = json.dumps({"healthy": well, **facts}, indent=2) + "\n"
+                return Page(200 if well else 503, "application/json", told.encode())
+            case "/metrics":
+                try:
+                    body = self._metrics()
+                except MissingExtraError as exc:
+                    return _text(501, str(exc))
+                return Page(200, "text/plain; version=0.0.4; charset=utf-8", body)
+        return _text(404, "there are /health and /metrics")
+
+
+def _text(status: int, told: str) -> Page:
+    return Page(status, "text/plain; charset=utf-8", told.encode() + b"\n")

@@ -1,0 +1,73 @@
+"""The server: listens, lets connections in, and looks after them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ssl
+
+from cassq.errors import ConfigError
+from cassq.extents.sidecar.net.link import host_and_port
+from cassq.sidecar.sessions.desk import Desk
+from cassq.sidecar.sessions.door import Door
+from cassq.sidecar.sessions.session import HELLO_SECONDS, LINGER_SECONDS, Session
+
+SWEEP_SECONDS = 5.0
+BACKLOG = 512
+
+
+class Server:
+    """Connections to one address."""
+
+    def __init__(self, door: Door, desk: Desk) -> None:
+        self.sessions: set[Session] = set()
+        self._door = door
+        self._desk = desk
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def listen(self, address: str, tls: ssl.SSLContext | None) -> str:
+        """Begin to accept; host:port, with the port that was chosen where 0 was asked for.
+        Raises ConfigError when that cannot be done at this address."""
+        host, port = host_and_port(address)
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                lambda: Session(self._door, self._desk, self.sessions),
+                host,
+                port,
+                ssl=tls,
+                backlog=BACKLOG,
+                reuse_address=True,
+                ssl_handshake_timeout=HELLO_SECONDS if tls is not None else None,
+            )
+        except OSError as exc:
+            taken = exc.errno == errno.EADDRINUSE
+            raise ConfigError(
+                f"the sidecar cannot listen at {address}: {exc.strerror or exc}",
+                hint="is another one running there? name another port with --listen"
+                if taken
+                else "--listen takes an address of this machine, and a port that you may use",
+            ) from exc
+        self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
+        bound = self._server.sockets[0].getsockname()[1]
+        return f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
+
+    async def close(self) -> None:
+        """Accept no more, and end all connections."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._server is not None:
+            self._server.close()
+        for session in list(self.sessions):
+            session.close()
+        asyncio.get_running_loop().call_later(LINGER_SECONDS, self._abort)
+
+    def _abort(self) -> None:
+        for session in list(self.sessions):
+            session.abort()
+
+    def _sweep(self) -> None:
+        for session in list(self.sessions):
+            session.sweep()
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
