@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from cassq.base.push_pace import PushPace
-from cassq.base.tallies import Tally
+from cassq.base.counters import Tally
 from cassq.errors import (
     BackendError,
     BackendTimeoutError,
@@ -66,6 +65,24 @@ class Tended(NamedTuple):
 
     again: float
     chores: list[Chore]
+
+
+class PushPace:
+    """How fast an appender appends, in messages a second, measured now and then: it decides how
+    many pipes are open side by side."""
+
+    __slots__ = ("_since_ms", "count", "rate")
+
+    def __init__(self, now_ms: int) -> None:
+        self.count: int = 0  # messages since it was last measured
+        self.rate: int = 0  # messages a second, then
+        self._since_ms = now_ms
+
+    def measure(self, now_ms: int) -> int:
+        """Messages a second since the last time."""
+        self.rate = -(-self.count * 1000 // max(1, now_ms - self._since_ms))
+        self.count, self._since_ms = 0, now_ms
+        return self.rate
 
 
 class Appender:

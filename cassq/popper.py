@@ -31,7 +31,7 @@ from cassq.base.arguments import (
     milliseconds,
     refuse_pickling,
 )
-from cassq.base.tallies import Tally
+from cassq.base.counters import Tally
 from cassq.consumer.claimer import Claimer
 from cassq.consumer.holdings import Back, Holding, by_holding, holding_of
 from cassq.consumer.settling import Settler

@@ -22,7 +22,7 @@ from cassandra.cluster import Cluster, ResponseFuture, Session, _discard_cluster
 from cassandra.query import BatchStatement, BatchType, BoundStatement, PreparedStatement
 
 from cassq.base.clock import Clock
-from cassq.base.requests import Requests
+from cassq.base.counters import Requests
 from cassq.cassandra.cluster_time import ClusterTime, Learn
 from cassq.cassandra.contact import (
     CONSISTENCIES,

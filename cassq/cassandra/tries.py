@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cassq.base.clock import Clock, Stopwatch
-from cassq.base.requests import Requests
+from cassq.base.counters import Requests
 from cassq.cassandra.contact import HELD_UP
 from cassq.cassandra.errors import OverloadedError
 from cassq.errors import BackendError, BackendTimeoutError

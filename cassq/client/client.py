@@ -13,8 +13,8 @@ from typing import Any, NoReturn, Unpack
 from cassq.base import extras
 from cassq.base.arguments import refuse_pickling
 from cassq.base.clock import Clock
+from cassq.base.counters import Tallies, Tally
 from cassq.base.housekeeper import Housekeeper, Tend
-from cassq.base.tallies import Tallies, Tally
 from cassq.client.embedded import Embedded, default_group
 from cassq.client.queue import Queue
 from cassq.client.spool import Spool

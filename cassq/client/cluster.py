@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from urllib.parse import parse_qsl, unquote
 
 from cassq.base.clock import Clock
+from cassq.base.counters import Requests
 from cassq.base.ids import Ids
-from cassq.base.requests import Requests
 from cassq.base.sharing import Sharing
 from cassq.base.tls import tls_of
 from cassq.cassandra.contact import SERIALS, Contact

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cassq.base.clock import Clock, Stopwatch
+from cassq.base.counters import Requests
 from cassq.base.ids import Ids
 from cassq.base.os_errors import translated
-from cassq.base.requests import Requests
 from cassq.base.schema_files import latest_version
 from cassq.catalog.port import Catalog
 from cassq.catalog.sqlite import SqliteCatalog

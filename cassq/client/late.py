@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from cassq.base.clock import Clock
+from cassq.base.counters import Requests
 from cassq.base.ids import Ids
-from cassq.base.requests import Requests
 from cassq.client.embedded import Embedded
 from cassq.doorbell import PollingDoorbell
 from cassq.errors import BackendUnavailableError

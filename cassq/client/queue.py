@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any, NoReturn, Protocol, Unpack
 
 from cassq.base.arguments import check_count, check_seconds, refuse_pickling
+from cassq.base.counters import Tally
 from cassq.base.housekeeper import Tend
-from cassq.base.tallies import Tally
 from cassq.client.watched import Watched
 from cassq.dead_letters.queue import DeadLetterQueue
 from cassq.doorbell import Doorbell

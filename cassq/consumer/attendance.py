@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 
-from cassq.base.tallies import Tally
+from cassq.base.counters import Tally
 from cassq.lifecycle.ports import Ports
 from cassq.model.rows import Member
 

@@ -16,7 +16,7 @@ from itertools import groupby
 from operator import attrgetter
 from random import random
 
-from cassq.base.tallies import Tally
+from cassq.base.counters import Tally
 from cassq.consumer.claimer import Claimer
 from cassq.consumer.holdings import Back, Holding
 from cassq.consumer.pace import Pace

@@ -11,8 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from cassq.base.requests import Requests
-from cassq.base.tallies import Tallies, Tally
+from cassq.base.counters import Requests, Tallies, Tally
 from cassq.errors import CassqError
 from cassq.inspect.stats import QueueStats, queue_stats
 from cassq.lifecycle.ports import Ports

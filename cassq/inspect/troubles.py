@@ -12,8 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable
 
-from cassq.base.requests import REQUESTS, Requests
-from cassq.base.tallies import Tally
+from cassq.base.counters import REQUESTS, Requests, Tally
 from cassq.catalog.port import Catalog
 from cassq.inspect.history import KEPT_MS, MINUTE_MS
 from cassq.inspect.stats import QueueStats, queue_stats

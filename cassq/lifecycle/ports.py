@@ -8,8 +8,8 @@ from functools import wraps
 from typing import Any, NamedTuple, TypeVar, cast
 
 from cassq.base.clock import Clock
+from cassq.base.counters import Requests
 from cassq.base.ids import Ids
-from cassq.base.requests import Requests
 from cassq.base.sharing import Sharing
 from cassq.catalog.port import Catalog
 from cassq.errors import ClosedError, ForkedClientError, InterruptedCallError

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from cassq.base.arguments import DELAY_MAX_SECONDS, check_zone, milliseconds
-from cassq.base.tallies import Tally
+from cassq.base.counters import Tally
 from cassq.errors import UsageError
 from cassq.lifecycle.ports import Ports
 from cassq.model.lanes import lane_of

@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from typing import NoReturn
 
 from cassq.base.arguments import refuse_pickling
-from cassq.base.tallies import Tally
+from cassq.base.counters import Tally
 from cassq.doorbell import Doorbell
 from cassq.errors import BackendError, ClosedError, UsageError
 from cassq.lifecycle.ports import Ports, operation

@@ -1,15 +1,36 @@
-"""The mend pass: groups whose claim rows do not cover what they must get rows that do."""
+"""The mend pass: claim rows that do not cover what they must are put right; nothing is lost.
+
+What no row covers is delivered again, unless it is on record as removed or moved; what several
+rows cover stays with one of them. What any row, or the ack offset, says was acked stays acked.
+
+How a wedge is found: by a look at the cursors of live pipes and their open claims, as
+`Catalog.wedged` bounds it; retired pipes have neither. Who mends changes everything of a (group,
+pipe) by one compare-and-set that raises the cursor's epoch, so of several at once one does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from cassq.lifecycle.mending import faults, mend
+from cassq.catalog.cover import fault, fault_now
+from cassq.catalog.port import Catalog
 from cassq.lifecycle.ports import Ports
-from cassq.model.rows import Cursor
+from cassq.lifecycle.sealing import live_pipe, seen_end
+from cassq.lifecycle.timers import runs_between
+from cassq.message.frames import Place
+from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model import claims
+from cassq.model.queues import rules_of
+from cassq.model.rows import Claim, ClaimState, Cursor, PipeRow, Reason
+from cassq.plurals import counted
 from cassq.reaper.actions import Action, PlannedPass, Scope
 
+TRIES_MAX = 8
+
+# What was never claimed of [start, end), from a position on, as runs: start, end, pos, due time.
+Fill = Callable[[int, int, int], Sequence[tuple[int, int, int, int]]]
 # How often all queues are looked at by one reaper that goes on.
 EVERY_MS = 60_000
 
@@ -67,6 +88,212 @@ class Mend(PlannedPass[Sequence[Wedge]]):
         return plan(snapshot)
 
     def apply(self, action: Action) -> str | None:
-        """Cost: that of `mending.mend`."""
+        """Cost: that of `mend`."""
         wedge: Wedge = action.row
         return mend(self._ports, wedge.cursor.group_id, wedge.cursor.pipe_id)
+
+
+# --- one (group, pipe) ----------------------------------------------------------------------
+
+
+class Mended(NamedTuple):
+    """What is to stand in the place of claim rows. freed: messages that no row covered and that
+    are delivered again; doubled: those that more than one row covered."""
+
+    rows: Sequence[Claim]
+    chain: Place
+    freed: int
+    doubled: int
+
+
+def mend(ports: Ports, group_id: str, pipe_id: str) -> str | None:
+    """Mend the claim rows of a group in a pipe; what was done, or None when nothing is wrong (any
+    more). Raises CorruptionError or ExtentMissingError for a timer pipe that cannot be read. Cost:
+    the claims, moves and removals of that pipe, one synced conditional write."""
+    catalog = ports.catalog
+    for _ in range(TRIES_MAX):
+        pipe = live_pipe(catalog, pipe_id)
+        cursor = None if pipe is None else catalog.cursor(group_id, pipe_id)
+        if pipe is None or cursor is None:
+            return None
+        rows = catalog.claims(group_id, pipe_id)
+        why = fault(cursor, rows)
+        if not why:
+            return None
+
+        def fill(start: int, end: int, pos: int) -> Sequence[tuple[int, int, int, int]]:
+            return runs_between(ports, pipe_id, Place(start, pos), end)
+
+        planned = mended(
+            cursor,
+            rows,
+            _on_record(catalog, cursor),
+            _under_way(catalog, cursor),
+            fill if pipe.timer_ms is not None else _at_once,
+            ports.ids.version,
+            seen_end(ports.store, pipe),
+            _counted(catalog, pipe, group_id),
+        )
+        if catalog.mend(cursor, rows, planned.rows, planned.chain):
+            told = f"{why}: delivered again: {counted(planned.freed, 'message')}"
+            return f"{told}, {planned.doubled} had two claims" if planned.doubled else told
+    return None
+
+
+def mended(
+    cursor: Cursor,
+    rows: Sequence[Claim],
+    on_record: RangeSet,
+    under_way: Mapping[int, str],
+    fill: Fill,
+    version: claims.Version,
+    end_seq: int,
+    deliveries: int = 0,
+) -> Mended:
+    """Rows that cover what they must, most of them as they were. Pure, but for `fill`.
+
+    on_record: seqs that were removed or moved. under_way: seqs whose move is neither settled nor
+    withdrawn, and the failure record that has it finished. end_seq: the pipe holds so many
+    messages, as far as can be seen. deliveries: what no row covers was delivered so often.
+    """
+    ack = cursor.ack.seq
+    last = max([cursor.chain.seq, ack, *(row.end for row in rows)])
+    last = min(last, max(end_seq, cursor.chain.seq, ack))
+    done = on_record | _acked(rows)
+    covered, doubled = EMPTY, EMPTY
+    found: list[Claim] = []
+    for row in sorted(rows, key=_rank):
+        span = RangeSet.run(max(row.start, ack), min(row.end, last))
+        doubled |= span & covered
+        found += _kept(row, span - covered, done, rows, cursor, version)
+        covered |= span
+    freed = 0
+    for start, end in (RangeSet.run(ack, last) - covered).ranges:
+        new = [
+            replace(row, deliveries=deliveries) if row.state is ClaimState.FREE else row
+            for row in _uncovered(cursor, start, end, done, under_way, fill, rows, version)
+        ]
+        freed += sum(row.left_count for row in new if row.state is not ClaimState.DONE)
+        found += new
+    found.sort(key=lambda row: row.start)
+    chain = cursor.chain if last == cursor.chain.seq else Place(last, _pos(rows, cursor, last))
+    return Mended(found, chain, freed, len(doubled))
+
+
+def _counted(catalog: Catalog, pipe: PipeRow, group_id: str) -> int:
+    """How often messages that no row covers were delivered, as far as anything tells: they were
+    claimed, unless they were only scheduled. But nothing is given up that may not have been."""
+    queue = catalog.queue_by_id(pipe.queue_id)
+    group = next((row for row in catalog.groups(pipe.queue_id) if row.id == group_id), None)
+    if pipe.timer_ms is not None or queue is None or group is None:
+        return 0
+    return min(1, rules_of(queue.policy, group.policy).max_deliveries - 1)
+
+
+def _rank(row: Claim) -> tuple[object, ...]:
+    """Of rows that overlap the first keeps what both have: one that is held before a free one, so
+    that no second consumer gets it; then the one delivered more often, and due later."""
+    held = row.state is ClaimState.HELD
+    return (not held, row.state is ClaimState.DONE, -row.deliveries, -row.due_ms, row.start)
+
+
+def _acked(rows: Iterable[Claim]) -> RangeSet:
+    spans: list[tuple[int, int]] = []
+    for row in rows:
+        whole = row.state is ClaimState.DONE
+        spans += [(row.start, row.end)] if whole else row.acked.within(row.start, row.end).ranges
+    return RangeSet(spans)
+
+
+def _kept(
+    row: Claim,
+    span: RangeSet,
+    done: RangeSet,
+    rows: Sequence[Claim],
+    cursor: Cursor,
+    version: claims.Version,
+) -> list[Claim]:
+    """What a row keeps: itself, if that is all it has; else rows of their own, which its holder
+    finds to be another's."""
+    if row.state is ClaimState.DONE:
+        acked = EMPTY
+    else:
+        acked = (row.acked | (done & span)).within(row.start, row.end)
+    if span.ranges == ((row.start, row.end),) and acked == row.acked:
+        return [row]
+    found: list[Claim] = []
+    for start, end in span.ranges:
+        pos = _pos(rows, cursor, start)
+        part = replace(row, start=start, end=end, pos=pos, version=version())
+        part = replace(part, acked=acked.within(start, end))
+        is_open = row.state is not ClaimState.DONE and part.left
+        found += [part] if is_open else claims.buried(part, version)
+    return found
+
+
+def _uncovered(
+    cursor: Cursor,
+    start: int,
+    end: int,
+    done: RangeSet,
+    under_way: Mapping[int, str],
+    fill: Fill,
+    rows: Sequence[Claim],
+    version: claims.Version,
+) -> list[Claim]:
+    """Rows for what none covers: done what is on record, free the rest. What is on its way
+    elsewhere stands alone, for that to be finished first."""
+    whole = RangeSet.run(start, end)
+    pos = _pos(rows, cursor, start)
+    pattern = replace(claims.unclaimed(cursor, Place(end, pos), version), pos=pos)
+    found: list[Claim] = []
+    for first, last in (whole & done).ranges:
+        found += claims.buried(replace(pattern, start=first, end=last), version)
+    moving = RangeSet.of(sorted(seq for seq in under_way if start <= seq < end)) - done
+    for seq in moving:
+        part = replace(pattern, start=seq, end=seq + 1, failure=under_way[seq], version=version())
+        found.append(part)
+    for first, last in (whole - done - moving).ranges:
+        for at, until, where, due_ms in fill(first, last, pos):
+            part = replace(pattern, start=at, end=until, pos=where, due_ms=due_ms)
+            found.append(replace(part, version=version()))
+    return found
+
+
+def _pos(rows: Sequence[Claim], cursor: Cursor, seq: int) -> int:
+    """The nearest position at or before a seq that the catalog knows."""
+    places = [cursor.ack, cursor.chain, *(Place(row.start, row.pos) for row in rows)]
+    return max((place for place in places if place.seq <= seq), default=Place(0, 0)).pos
+
+
+def _at_once(start: int, end: int, pos: int) -> Sequence[tuple[int, int, int, int]]:
+    return [(start, end, pos, 0)]
+
+
+def _on_record(catalog: Catalog, cursor: Cursor) -> RangeSet:
+    """What was removed, or is in its new place."""
+    key = cursor.group_id, cursor.pipe_id
+    removed = RangeSet((each.start, each.end) for each in catalog.removed(*key))
+    moved = RangeSet.of(sorted(move.seq for move in catalog.moves(*key) if move.settled))
+    return removed | moved
+
+
+def _under_way(catalog: Catalog, cursor: Cursor) -> dict[int, str]:
+    """Seqs that may have arrived elsewhere, with the failure record by which that is looked into
+    before anybody gets them."""
+    found: dict[int, str] = {}
+    for move in catalog.moves(cursor.group_id, cursor.pipe_id):
+        if not move.settled:
+            row = claims.unclaimed(cursor, cursor.chain, str)
+            merged = move.reason == str(Reason.MERGED)
+            found[move.seq] = (
+                claims.marked_moving(row) if merged else claims.marked_leaving(row, move.reason)
+            )
+    return found
+
+
+def faults(catalog: Catalog, queue_ids: Collection[str] | None = None) -> list[tuple[Cursor, str]]:
+    """Wedged groups: the cursor and what is wrong. Cost: that of `Catalog.wedged`, and that of
+    `fault_now` for each that it names."""
+    looks = (fault_now(catalog, *key) for key in catalog.wedged(queue_ids))
+    return [found for found in looks if found is not None]

@@ -14,12 +14,12 @@ import pytest
 from cassq.base.clock import ManualClock
 from cassq.cassandra.session import Row
 from cassq.errors import BackendError, BackendTimeoutError, CorruptionError
-from cassq.lifecycle import mending
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
 from cassq.model.claims import Give
 from cassq.model.rows import Claim, ClaimState
+from cassq.reaper import mend
 
 pytest.importorskip("cassandra")
 
@@ -463,7 +463,7 @@ STRETCH = (
 def mended(desk: Desk) -> bool:
     """Mend what this process sees, as the reaper does."""
     cursor, rows = desk.cursor, desk.rows
-    planned = mending.plan(
+    planned = mend.mended(
         cursor, rows, EMPTY, {}, lambda start, end, pos: [(start, end, pos, 0)], version, 100
     )
     return desk.catalog.mend(cursor, rows, planned.rows, planned.chain)

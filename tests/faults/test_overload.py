@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import cassq
-from cassq.base.requests import REQUESTS
+from cassq.base.counters import REQUESTS
 from tests.contract.keyspaces import opened_keyspace
 from tests.integration.deadlines import joined
 from tests.servers import cassandra

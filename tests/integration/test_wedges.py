@@ -11,10 +11,10 @@ import pytest
 
 import cassq
 from cassq.errors import CassqError, CorruptionError
-from cassq.lifecycle.mending import mend
 from cassq.lifecycle.retries import DeadLetters
 from cassq.model.rows import ClaimState, Move
 from cassq.reaper import Reaper
+from cassq.reaper.mend import mend
 from tests.integration.stage import Connect, alone, numbers, payloads, push
 
 pytestmark = pytest.mark.embedded_only(reason="it writes rows past the catalog")

@@ -12,10 +12,11 @@ import pytest
 
 from cassq.catalog.cover import fault, fault_now, wedged
 from cassq.catalog.port import Catalog
-from cassq.lifecycle.mending import Mend, plan
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.rows import Claim, ClaimState, Cursor
+from cassq.reaper.mend import Mended
+from cassq.reaper.mend import mended as mended_rows
 
 HELD, FREE, DONE = ClaimState.HELD, ClaimState.FREE, ClaimState.DONE
 _numbers = count()
@@ -35,8 +36,10 @@ def row(
     return Claim("g", "p", start, end, start, state, 0, deliveries, acked=acked, version=version())
 
 
-def mended(where: Cursor, rows: Sequence[Claim], on_record: RangeSet = EMPTY) -> Mend:
-    return plan(where, rows, on_record, {}, lambda a, b, pos: [(a, b, pos, 0)], version, 1000)
+def mended(where: Cursor, rows: Sequence[Claim], on_record: RangeSet = EMPTY) -> Mended:
+    return mended_rows(
+        where, rows, on_record, {}, lambda a, b, pos: [(a, b, pos, 0)], version, 1000
+    )
 
 
 def done_in(where: Cursor, rows: Sequence[Claim]) -> RangeSet:
@@ -95,7 +98,7 @@ def test_what_any_row_says_was_acked_is_acked_in_all() -> None:
 
 
 def test_what_is_on_its_way_elsewhere_stands_alone() -> None:
-    found = plan(
+    found = mended_rows(
         *(cursor(0, 6), [row(4, 6)], RangeSet.run(0, 1), {2: "leaving"}),
         *(lambda a, b, pos: [(a, b, pos, 0)], version, 6, 1),
     )

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from cassq.base.tallies import COUNTS, Tallies, Tally
+from cassq.base.counters import COUNTS, Tallies, Tally
 from cassq.errors import BackendTimeoutError, ClaimLostError
 from cassq.inspect.metrics import COUNTER, Labels, Metric, client_metrics, queue_metrics
 from cassq.inspect.stats import GroupStats, QueueStats

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("cassandra")
 
 from cassq.base.clock import ManualClock
-from cassq.base.requests import REQUESTS, Requests
+from cassq.base.counters import REQUESTS, Requests
 from cassq.cassandra.contact import HELD_UP
 from cassq.cassandra.errors import OverloadedError
 from cassq.cassandra.tries import is_held_up, note_answer, note_error

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import click
 
 from cassq.base.clock import SystemClock
-from cassq.base.requests import REQUESTS
+from cassq.base.counters import REQUESTS
 from cassq.cli.ops import history as past
 from cassq.cli.stopping import Stop
 from cassq.cli.ui import output

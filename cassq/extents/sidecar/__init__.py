@@ -36,8 +36,8 @@ import random
 from collections.abc import Collection, Iterator, Sequence
 
 from cassq.base.clock import Clock
+from cassq.base.counters import Requests
 from cassq.base.ids import Ids
-from cassq.base.requests import Requests
 from cassq.catalog.port import Catalog
 from cassq.extents.kept import Kept
 from cassq.extents.port import ExtentInfo, ExtentReader, ExtentStore

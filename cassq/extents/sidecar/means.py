@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cassq.base.clock import Clock
+from cassq.base.counters import Requests
 from cassq.base.ids import Ids
-from cassq.base.requests import Requests
 from cassq.catalog.port import Catalog
 from cassq.errors import BackendError
 from cassq.extents.port import ExtentMissingError
