@@ -41,7 +41,8 @@ def elsewhere(*words: str) -> subprocess.CompletedProcess[str]:
 LOOK = """
 import fcntl, os, sys, time
 from pathlib import Path
-from cassq import clock, embedded
+from cassq.base import clock
+from cassq.client import embedded
 from cassq.extents.files.disk import Disk
 for module, name in ((os, "fdatasync"), (os, "posix_fallocate"), (time, "CLOCK_BOOTTIME")):
     assert not hasattr(module, name), name

@@ -1,0 +1,1 @@
+"""Places made by earlier versions, which every version opens."""

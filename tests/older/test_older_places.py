@@ -1,0 +1,55 @@
+"""Places that an earlier version made are opened as they are, and nothing of them is missing."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import tarfile
+from pathlib import Path
+
+import pytest
+
+import cassq
+from tests.older.content import check
+from tests.older.make import session_of
+from tests.servers import sidecar
+from tests.servers.cassandra import CassandraCluster
+from tests.servers.fixtures import running
+
+HERE = Path(__file__).parent
+
+
+def unpacked(name: str, home: Path) -> None:
+    with tarfile.open(HERE / f"{name}.tar.xz") as archive:
+        archive.extractall(home, filter="data")
+
+
+def test_a_directory_made_before_is_opened(tmp_path: Path) -> None:
+    unpacked("directory", tmp_path)
+    with cassq.connect(f"file:{tmp_path}/directory") as client:
+        check(client)
+
+
+@pytest.mark.servers
+def test_sidecars_made_before_are_started(tmp_path: Path) -> None:
+    unpacked("sidecars", tmp_path)
+    for sidecars in running(sidecar.cluster(nodes=3, home=tmp_path / "sidecars")):
+        with cassq.connect(sidecars.url()) as client:
+            check(client)
+
+
+def test_a_keyspace_made_before_is_opened(cassandra1: CassandraCluster) -> None:
+    with lzma.open(HERE / "keyspace.xz", "rt") as file:
+        lines = [json.loads(line) for line in file]
+    with session_of(cassandra1.url("")) as session:
+        session.execute(
+            "CREATE KEYSPACE older WITH replication ="
+            " {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}"
+        )
+        for statement in lines[0]:
+            session.execute(statement)
+        for table, row in lines[1:]:
+            there = {name: value for name, value in json.loads(row).items() if value is not None}
+            session.execute(f"INSERT INTO older.{table} JSON %s DEFAULT UNSET", [json.dumps(there)])
+    with cassq.connect(cassandra1.url("older")) as client:
+        check(client)
