@@ -23,7 +23,7 @@ from cassq.message.decoding import text_or_base64
 from cassq.message.frames import Frame, Place
 from cassq.message.ranges import RangeSet
 from cassq.model.rows import Claim, ClaimState, GroupRow, PipeRow
-from cassq.producer.entries import check_key, check_payload
+from cassq.producer.intake import check_key, check_payload
 
 AGE_MAX_SECONDS = 100 * 365 * 86400.0
 ID_LENGTH_MAX = 200

@@ -31,9 +31,8 @@ from cassq.message.batches import Batch, Intend
 from cassq.message.importance import with_importance
 from cassq.message.messages import MessageId, MessageIds
 from cassq.model.rows import QueueRow
-from cassq.producer.appenders import Appenders
-from cassq.producer.entries import Entry, settle_futures, tell, wake_in_turn
-from cassq.producer.intake import Intake
+from cassq.pipes import Appenders
+from cassq.producer.intake import Entry, Intake, settle_futures, tell, wake_in_turn
 from cassq.producer.spilling import Spool, spilled_count
 
 BUFFER_BYTES_MAX = 32 * 1024 * 1024

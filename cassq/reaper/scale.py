@@ -1,7 +1,7 @@
 """The scale pass: finds how many pipes of each queue are to be open side by side.
 
 The pushers follow the wish by themselves: up by opening their share, down by sealing without
-replacement. See `cassq.producer.scaling` for what is wished.
+replacement. See `cassq.model.scaling` for what is wished.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from cassq.consumer.attendance import GONE_MS
 from cassq.lifecycle.sealing import seen_end
 from cassq.model.rows import GroupRow, Member, PipeRow, QueueRow
-from cassq.producer.scaling import Load, next_wish, wished_pipes
+from cassq.model.scaling import Load, next_wish, wished_pipes
 from cassq.reaper.actions import Action, PlannedPass, Scope
 
 LOOKED_MAX = 64

@@ -24,8 +24,7 @@ from cassq.message.frames import Place
 from cassq.model import claims
 from cassq.model.rows import Claim, ClaimState, Cursor, PipeRow
 from cassq.pipes import Appender
-from cassq.producer.entries import Entry, gathered
-from cassq.producer.intake import Intake
+from cassq.producer.intake import Entry, Intake, gathered
 from cassq.producer.limits import Gate
 from cassq.reaper import retire
 from tests.simulation import actors

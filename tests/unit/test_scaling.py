@@ -8,7 +8,7 @@ import pytest
 
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import Member, PipeRow, PipeState, QueueRow
-from cassq.producer.scaling import (
+from cassq.model.scaling import (
     LEASES_KEPT,
     PIPE_MESSAGES_PER_SECOND,
     Load,
