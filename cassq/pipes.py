@@ -57,12 +57,21 @@ class OpenPipe:
     opened_ms: int  # boot time; of a ready pipe, when it was created
     used_ms: int  # when it was last seen to be used ...
     beaten_ms: int
+    strict: bool  # whether others may want the turn
+    key: int  # what its frames are keyed with, see `pipe_key`
     used: bool = False  # ... and whether it was since
     after: int = 0  # a ready pipe: how many its appender had opened at once when it was wanted
 
 
 # Something that takes the catalog, and may wait for it.
 Chore = Callable[[], object]
+
+
+class Present(NamedTuple):
+    """What an append goes by, looked at once: the queue's row, and the boot time."""
+
+    queue: QueueRow
+    now_ms: int
 
 
 class Tended(NamedTuple):
@@ -133,8 +142,10 @@ class Appender:
 
     # --- appending ----------------------------------------------------------------------------
 
-    def append(self, batch: Messages, intend: Intend | None = None) -> list[Receipt]:
-        """Push a batch; where its messages went, in order.
+    def append(
+        self, batch: Messages, intend: Intend | None = None, present: Present | None = None
+    ) -> list[Receipt]:
+        """Push a batch; where its messages went, in order. present: if it was just looked at.
 
         An error raised names in `.fields["pushed"]` how many messages, from the first, are
         durably pushed all the same; the others are not, unless its `outcome_unknown` is set.
@@ -146,11 +157,12 @@ class Appender:
         total = batch.count
         try:
             while at < total:
-                policy = self._queue().policy
-                pipe = self._current(policy)
+                queue, now_ms = present or (self._queue(), self._clock.boot_ms())
+                policy, present = queue.policy, None
+                pipe = self._current(policy, now_ms)
                 base = pipe.extent.end.seq
                 try:
-                    count = self._write(pipe, policy, batch, at, intend)
+                    count = self._write(pipe, policy, batch, range(at, total), base, intend)
                 except PipeSealedError:
                     count = self._adopt(pipe, base, total - at)
                     failures += 1
@@ -181,12 +193,18 @@ class Appender:
         return receipts
 
     def _write(
-        self, pipe: OpenPipe, policy: QueuePolicy, batch: Messages, at: int, intend: Intend | None
+        self,
+        pipe: OpenPipe,
+        policy: QueuePolicy,
+        batch: Messages,
+        left: range,
+        base: int,
+        intend: Intend | None,
     ) -> int:
-        """Encode from message `at` on, and append what one write takes; how many messages."""
-        base = seq = pipe.extent.end.seq
-        key = pipe_key(pipe.row.id)
-        stop = min(batch.count, at + policy.max_pushes_per_pipe - base)
+        """Encode those messages of a batch that are left, from seq `base` on, and append what one
+        write takes; how many."""
+        at, seq, key = left.start, base, pipe.key
+        stop = min(left.stop, at + policy.max_pushes_per_pipe - base)
         frames: list[tuple[bytes, bytes]] = []
         size = 0
         while at < stop and size < pipe.extent.append_bytes:
@@ -249,10 +267,10 @@ class Appender:
 
     # --- opening and rolling ------------------------------------------------------------------
 
-    def _current(self, policy: QueuePolicy) -> OpenPipe:
-        """The pipe to append to, opened or rolled if need be."""
+    def _current(self, policy: QueuePolicy, now_ms: int) -> OpenPipe:
+        """The pipe to append to, opened or rolled if need be. now_ms: boot time."""
         pipe = self._pipe
-        if pipe is not None and self._is_full(pipe, policy):
+        if pipe is not None and self._is_full(pipe, policy, now_ms):
             self.rolls += 1
             self._seal_own(pipe)
             pipe = None
@@ -264,18 +282,18 @@ class Appender:
     def _is_strict(self, policy: QueuePolicy) -> bool:
         return policy.strict and not self._group_id
 
-    def _is_full(self, pipe: OpenPipe, policy: QueuePolicy) -> bool:
-        end = pipe.extent.end
+    def _is_full(self, pipe: OpenPipe, policy: QueuePolicy, now_ms: int) -> bool:
+        age_ms = now_ms - pipe.opened_ms
+        end, size = pipe.extent.end, pipe.extent.size_bytes
         if pipe.extent.sealed():
             return True
         if end.seq == 0:
             return False
-        age_ms = self._clock.boot_ms() - pipe.opened_ms
-        if policy.strict and age_ms >= TURN_MS and pipe.extent.turn_wanted():
+        if pipe.strict and age_ms >= TURN_MS and pipe.extent.turn_wanted():
             return True
         return (
             end.seq >= policy.max_pushes_per_pipe
-            or pipe.extent.size_bytes >= policy.max_bytes_per_pipe
+            or size >= policy.max_bytes_per_pipe
             or age_ms >= policy.max_push_time_of_pipe * 1000
         )
 
@@ -318,7 +336,8 @@ class Appender:
         queue = self._queue()
         began_ms = self._clock.boot_ms()
         row = self._new_row(queue, predecessor, state)
-        extent = self._store.create(row.id, queue.name, strict=self._is_strict(queue.policy))
+        strict = self._is_strict(queue.policy)
+        extent = self._store.create(row.id, queue.name, strict=strict)
         try:
             added = self._catalog.add_pipe(row)
         except BackendError:
@@ -334,7 +353,7 @@ class Appender:
             extent.close()
             self._catalog.record_end(row.id, Place(0, 0))
             return self._try_create(predecessor, state)
-        return OpenPipe(row, extent, began_ms, boot_ms, boot_ms)
+        return OpenPipe(row, extent, began_ms, boot_ms, boot_ms, strict, pipe_key(row.id))
 
     def _new_row(self, queue: QueueRow, predecessor: str, state: PipeState) -> PipeRow:
         now_ms = self._catalog.now_ms()

@@ -63,12 +63,6 @@ class Tally:
         """A `with` block whose errors are counted, and raised."""
         return Watched(self, operation)
 
-    def appended(self, count: int, spilled: int, size: int) -> None:
-        """So many messages are durable, some of them in the spool, in so many bytes of frames."""
-        self.pushed += count
-        self.spilled += spilled
-        self.written_bytes += size
-
     def push_failed(self, count: int, exc: Exception) -> None:
         """A push of `count` messages failed; the first of them may be pushed all the same."""
         pushed = int(getattr(exc, "fields", {}).get("pushed", 0))

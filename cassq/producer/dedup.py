@@ -299,11 +299,6 @@ def forget(ports: Ports, queue: QueueRow) -> int:
     return ports.catalog.forget_dedups(queue.id, ports.catalog.now_ms() - window_ms)
 
 
-def append_once(append: Append, batch: Batch, intend: Intend | None) -> list[Receipt]:
-    """Append a batch; with a `Once` only those of its messages that are not there yet."""
-    return intend.push(append, batch) if isinstance(intend, Once) else append(batch, intend)
-
-
 def _receipts(places: Iterable[tuple[str, int]]) -> list[Receipt]:
     """Places as runs."""
     found: list[Receipt] = []

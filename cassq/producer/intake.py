@@ -23,10 +23,10 @@ from cassq.message.frames import MESSAGE_BYTES_MAX
 from cassq.message.importance import all_with_importance
 from cassq.message.messages import MessageId, MessageIds, ids_of_run
 from cassq.model.rows import QueueRow
-from cassq.pipes import Appender, Appenders, Chore, Tended
-from cassq.producer.dedup import Once, append_once
+from cassq.pipes import Appender, Appenders, Chore, Present, Tended
+from cassq.producer.dedup import Once
 from cassq.producer.limits import Gate
-from cassq.producer.spilling import Spool, spilled_rest
+from cassq.producer.spilling import Spool, spilled_count, spilled_rest
 
 OVERHEAD_BYTES = 200  # what a waiting message costs beside its payload
 
@@ -73,10 +73,6 @@ class Entry:
         if self.wake.locked():
             self.wake.release()
 
-    @property
-    def done(self) -> bool:
-        return bool(self.id) or self.ids is not None or self.error is not None
-
 
 class Appended(NamedTuple):
     """What became of pushes: those whose messages are durable, how many these are, and where."""
@@ -86,6 +82,7 @@ class Appended(NamedTuple):
     receipts: list[Receipt]
     written_bytes: int
     failed: BackendError | None = None  # the error of those behind them
+    spilled: int = 0  # of the messages, those that are in the spool
 
 
 class Intake:
@@ -119,7 +116,9 @@ class Intake:
     ) -> Entry:
         """A single push, checked; one with a dedup id is appended by itself."""
         once = None if dedup_id is None else Once(self._ports, self._queue, [dedup_id])
-        header = encode_headers(once.marked([headers])[0] if once else headers)
+        if once is not None:
+            (headers,) = once.marked([headers])
+        header = encode_headers(headers) if headers else None
         entry = Entry(check_payload(payload), header, check_key(key))
         if delay is not None or due is not None:
             entry.lane, entry.due_ms = self._appenders.place(delay, due)
@@ -157,32 +156,35 @@ class Intake:
         """Append pushes that wait together, or spill them while no quorum answers. Those that are
         refused get their error, and so do single ones behind those that could be appended."""
         first = entries[0]
-        now_ms = self._ports.clock.wall_ms()
-        spool = self._spool_for(first)
+        once = first.intend if isinstance(first.intend, Once) else None
+        clock = self._ports.clock
+        now_ms, boot_ms, queue = clock.wall_ms(), clock.boot_ms(), self._queue()
+        spool = self._spool if self._spool is not None and self._may_spill(first, queue) else None
         if spool is not None and spool.down:
             batch = first.batch or gathered(entries, now_ms)
-            receipts = spool.hold(self._queue(), batch, None)
-            return Appended(entries, len(batch.payloads), receipts, 0)
+            return _spilled(entries, batch, spool.hold(queue, batch, None))
         appender = None
         try:
-            entries = self.admitted(entries)
+            entries = self.admitted(entries, queue)
             batch = first.batch or gathered(entries, now_ms)
             appender = self._appenders.of(first.lane)
             before_bytes = appender.written_bytes
-            receipts = append_once(appender.append, batch, first.intend)
+            if once is not None:
+                receipts = once.push(appender.append, batch)
+            else:
+                receipts = appender.append(batch, first.intend, Present(queue, boot_ms))
             size = appender.written_bytes - before_bytes
             return Appended(entries, len(batch.payloads), receipts, size)
         except BackendError as exc:
             if spool is None or not is_outage(exc):
                 return _first_of(entries, appender, exc)
             spool.trouble(exc)
-            once = first.intend if isinstance(first.intend, Once) else None
             batch = first.batch or gathered(entries, now_ms)
             try:
-                receipts = spilled_rest(spool, self._queue(), batch, once, appender, exc)
+                receipts = spilled_rest(spool, queue, batch, once, appender, exc)
             except BackendError as unspilled:
                 return _first_of(entries, appender, unspilled)
-            return Appended(entries, len(batch.payloads), receipts, 0)
+            return _spilled(entries, batch, receipts)
 
     def tend(self) -> Tended:
         """Housekeeping of the appenders, as `Appender.tend`: for the thread that leads."""
@@ -206,17 +208,15 @@ class Intake:
                 self._spool.trouble(exc)
             raise
 
-    def _spool_for(self, first: Entry) -> Spool | None:
-        """The spool for a push, if it may be spilled: not a move, and not of a cp queue."""
-        if self._spool is None or not _is_new(first) or self._queue().policy.strict:
-            return None
-        return self._spool
+    def _may_spill(self, first: Entry, queue: QueueRow) -> bool:
+        """Whether a push may go into the spool: not a move, and not of a cp queue."""
+        return _is_new(first) and not queue.policy.strict
 
-    def admitted(self, entries: list[Entry]) -> list[Entry]:
+    def admitted(self, entries: list[Entry], queue: QueueRow) -> list[Entry]:
         """Those of the pushes that wait together that may be appended now; the others get their
         error. Moves always may: they are no new messages. Raises as `Gate.admit` does."""
-        first = entries[0]
-        if not _is_new(first):
+        first, policy = entries[0], queue.policy
+        if (policy.max_length is None and not policy.push_paused) or not _is_new(first):
             return entries
         if first.batch is not None:
             self._gate.admit(len(first.batch.payloads), whole=True)
@@ -230,6 +230,12 @@ class Intake:
 def _is_new(entry: Entry) -> bool:
     """Whether it is a user's push: neither a move nor on its way from a spool."""
     return entry.intend is None or (isinstance(entry.intend, Once) and entry.intend.limited)
+
+
+def _spilled(entries: list[Entry], batch: Batch, receipts: list[Receipt]) -> Appended:
+    """A batch of which some is in the spool; `receipts` tell which."""
+    count = spilled_count(receipts)
+    return Appended(entries, len(batch.payloads), receipts, 0, spilled=count)
 
 
 def _first_of(entries: list[Entry], appender: Appender | None, failed: BackendError) -> Appended:

@@ -33,7 +33,7 @@ from cassq.message.messages import MessageId, MessageIds
 from cassq.model.rows import QueueRow
 from cassq.pipes import Appenders
 from cassq.producer.intake import Entry, Intake, settle_futures, tell, wake_in_turn
-from cassq.producer.spilling import Spool, spilled_count
+from cassq.producer.spilling import Spool
 
 BUFFER_BYTES_MAX = 32 * 1024 * 1024
 BUFFER_MESSAGES_MAX = 100_000
@@ -99,7 +99,8 @@ class Pusher:
         The id's `spilled` tells whether it is in the spool, as no quorum answers (`spill=`).
         Cost: one append and one sync, shared with all pushes that wait meanwhile.
         """
-        headers = with_importance(headers, importance)
+        if importance is not None:
+            headers = with_importance(headers, importance)
         entry = self._intake.entry(payload, headers, key, delay, due, dedup_id)
         self._submit(entry)
         return entry.id
@@ -153,7 +154,8 @@ class Pusher:
         The arguments are those of `push`. Waits while more than `BUFFER_BYTES_MAX` bytes wait
         to be appended.
         """
-        headers = with_importance(headers, importance)
+        if importance is not None:
+            headers = with_importance(headers, importance)
         entry = self._intake.entry(payload, headers, key, delay, due, dedup_id)
         future = entry.future = Future()
         future.set_running_or_notify_cancel()
@@ -190,6 +192,7 @@ class Pusher:
         of messages with due times."""
         entry = Entry(b"", None, None, batch)
         entry.intend, entry.lane = intend, lane
+        self._life.check()
         self._submit(entry)
         assert entry.ids is not None
         return entry.ids
@@ -211,7 +214,6 @@ class Pusher:
 
     def _submit(self, entry: Entry) -> None:
         """Have an entry appended, by this thread or by another that leads."""
-        self._life.check()
         try:
             with self._mutex:
                 self._check_open()
@@ -226,7 +228,7 @@ class Pusher:
                 entry.wake.acquire()
                 if entry.after is not None:
                     entry.after.wake_up()
-            if not entry.done:
+            if not _is_done(entry):
                 self._lead(entry)
         except BaseException:  # a signal's, most likely: the lead must not go with this thread
             self._withdraw(entry)
@@ -263,7 +265,7 @@ class Pusher:
             if self._queue and self._queue[0] is leader:
                 self._queue.popleft()  # interrupted before: nobody waits for it, or may lead
             for entry in entries:
-                if not entry.done:
+                if not _is_done(entry):
                     entry.error = BackendError(
                         "the thread that was appending was interrupted", outcome_unknown=True
                     )
@@ -271,7 +273,8 @@ class Pusher:
             if futures and self._leader is leader:
                 self._forget_futures(entries, futures)
             self._hand_on(leader)
-            wake_in_turn([entry for entry in entries if entry is not leader])
+            if len(entries) > 1 or entries != [leader]:
+                wake_in_turn([entry for entry in entries if entry is not leader])
 
     def _forget_futures(self, entries: list[Entry], count: int) -> None:
         """Make room for others. The mutex is held."""
@@ -302,7 +305,9 @@ class Pusher:
             for entry in left:
                 entry.error = exc
             return
-        self.tally.appended(done.messages, spilled_count(done.receipts), done.written_bytes)
+        self.tally.pushed += done.messages
+        self.tally.spilled += done.spilled
+        self.tally.written_bytes += done.written_bytes
         if done.failed is not None:
             left = [entry for entry in entries if entry.error is done.failed]
             self.tally.push_failed(len(left), done.failed)
@@ -449,3 +454,8 @@ class Pusher:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("this pusher is closed")
+
+
+def _is_done(entry: Entry) -> bool:
+    """Whether an entry has its ids or its error."""
+    return bool(entry.id) or entry.ids is not None or entry.error is not None
