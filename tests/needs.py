@@ -104,6 +104,7 @@ def needs() -> Callable[[str], str]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*tools): programs or `module:name`s the test uses")
+    config.addinivalue_line("markers", "linux_only: it looks into /proc, or goes by locked FIFOs")
     config.addinivalue_line("markers", "may_skip(reason): the test may be skipped in CI as well")
     config.stash[_ALLOWED_SKIPS] = []
 

@@ -391,6 +391,7 @@ def test_a_page_that_the_power_took_is_made_anew(
 STEPS = ["create", "pwritev", "sync", "rename", "sync_directory"]
 
 
+@pytest.mark.linux_only
 @pytest.mark.parametrize("error", [io_error, no_space])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_creation_that_fails_leaves_nothing_that_is_in_the_way(
@@ -549,6 +550,7 @@ def test_a_gap_between_frames_is_damage(store: FilesStore, writer: ExtentWriter)
 # --- what is held -----------------------------------------------------------------------------
 
 
+@pytest.mark.linux_only
 def test_nothing_stays_open(store: FilesStore, sealer: FilesStore, tmp_path: Path) -> None:
     def use() -> None:
         writer = store.create(PIPE, "q")

@@ -326,6 +326,7 @@ def test_who_watches_may_end_a_merge_after_any_step(
     assert seen == sorted(seen)
 
 
+@pytest.mark.linux_only
 def test_a_whole_merge_rings_for_the_poppers_that_wait(
     jobs: cassq.Queue, client: cassq.Client
 ) -> None:

@@ -228,6 +228,7 @@ def test_metrics_can_be_closed_before_their_client(
     client.close()
 
 
+@pytest.mark.linux_only
 def test_only_this_machine_is_served_unless_told_otherwise(served: MetricsServer) -> None:
     with urlopen(f"http://localhost:{served.port}/metrics", timeout=30) as answer:
         assert answer.status == 200

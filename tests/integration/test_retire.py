@@ -138,6 +138,7 @@ def test_the_directory_stops_growing(client: cassq.Client, directory: Path) -> N
     assert queue.audit().groups["default"].committed == 70 * 1500
 
 
+@pytest.mark.linux_only
 @pytest.mark.embedded_only(reason="it is about files")
 def test_many_short_lived_clients_leave_no_files_behind(
     connect: Connect, client: cassq.Client, directory: Path

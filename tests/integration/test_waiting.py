@@ -7,6 +7,8 @@ import threading
 from pathlib import Path
 from statistics import median
 
+import pytest
+
 import cassq
 from cassq.base.clock import Stopwatch
 from cassq.doorbell import LOOK_AGAIN_SECONDS
@@ -125,6 +127,7 @@ def test_more_poppers_than_bells_are_all_served(queue: cassq.Queue) -> None:
     assert payloads(poppers[0].pop(1, wait=30)) == [b"b"]
 
 
+@pytest.mark.linux_only
 def test_a_waiting_popper_hardly_uses_the_processor(
     client: cassq.Client, queue: cassq.Queue
 ) -> None:
