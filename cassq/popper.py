@@ -32,6 +32,7 @@ from cassq.base.arguments import (
     refuse_pickling,
 )
 from cassq.base.counters import Tally
+from cassq.base.housekeeper import Tend
 from cassq.consumer.claimer import Claimer
 from cassq.consumer.holdings import Back, Holding, by_holding, holding_of
 from cassq.consumer.settling import Settler
@@ -64,7 +65,7 @@ class Popper:
         *,
         bury: Bury,
         doorbell: Doorbell,
-        hurry: Callable[[float], None],
+        hurry: Callable[[Tend, float], None],
         soon: Callable[[], None],
         keep_alive: float | None = KEEP_ALIVE_SECONDS,
     ) -> None:
@@ -110,8 +111,10 @@ class Popper:
         Cost: one unsynced catalog transaction and one read of the pipe, however many messages.
         Raises CorruptionError or ExtentMissingError once for a pipe that cannot be read.
         """
-        check_count("max_messages", max_messages, POP_MAX)
-        check_seconds("wait", wait, WAIT_MAX_SECONDS)
+        if type(max_messages) is not int or not 1 <= max_messages <= POP_MAX:
+            check_count("max_messages", max_messages, POP_MAX)
+        if wait != 0.0:
+            check_seconds("wait", wait, WAIT_MAX_SECONDS)
         if self._stopping and threading.get_ident() in self._heard:
             self._check_open()
             raise ClosedError(
@@ -134,13 +137,15 @@ class Popper:
 
     def _pop_within(self, max_messages: int, wait: float) -> Messages:
         life, clock = self._life, self._clock
-        began_ms = clock.boot_ms()
+        calling = life.mine.calling
+        began_ms = clock.boot_ms() if wait else 0
         while True:
-            with life.enter(), self._lock:
+            may = not (life.forked or life.closed or calling.locked())
+            with calling if may else life.enter(), self._lock:
                 messages = self._pop_now(max_messages)
                 if messages or self._stopping:
                     return messages
-                left = wait - (clock.boot_ms() - began_ms) / 1000
+                left = wait - (clock.boot_ms() - began_ms) / 1000 if wait else 0.0
                 if left <= 0:
                     return messages
                 self._flush()
@@ -174,31 +179,42 @@ class Popper:
         """Do what is due before anything is handed out; whether it may be."""
         if self._closed:
             self._check_open()
+        claimer = self._claimer
+        claimer.look()
         self._flush_old()
-        unfinished = self._settler.open_count > len(self._buffer)
-        if self._claimer.is_paused() or (self._claimer.exclusive and unfinished):
+        if claimer.paused:
             return False
-        self._forget_stale()
+        if claimer.exclusive and self._settler.open_count > len(self._buffer):
+            return False
+        if self._buffer:
+            self._forget_stale()
         return True
 
     def _claim(self, max_messages: int, welcome: int = 0) -> Messages:
         rules, pace = self._claimer.rules, self._pace
-        limits = [pace.allowed(n, rules.claim_timeout_ms) for n in (max_messages, welcome)]
-        begun_ms = self._catalog.now_ms()
-        with self.tally.watched("pop"):
-            found = self._claimer.claim(limits[0], self, limits[1])
+        if max_messages > 1 or welcome > 1:
+            max_messages = pace.allowed(max_messages, rules.claim_timeout_ms)
+            welcome = pace.allowed(welcome, rules.claim_timeout_ms)
+        began_ms, took_ms = self._clock.boot_ms(), 0
+        try:
+            found = self._claimer.claim(max_messages, self, welcome, began_ms)
+        except Exception as exc:
+            self.tally.failed("pop", exc)
+            raise
         if found:
-            pace.claimed(self._catalog.now_ms() - begun_ms)
+            took_ms = self._clock.boot_ms() - began_ms
+            pace.claimed.append(took_ms)
         if not found and self._claimer.window.untold:
             raise self._claimer.window.untold.pop(0)
         for holding, pieces in found:
-            self._settler.take(holding, pieces)
+            self._settler.take(holding, pieces, holding.claimed_ms + took_ms)
             holding.taken_by(threading.current_thread())
         if found and self._keep_alive_ms:
             look_ms = rules.claim_timeout_ms / 3
-            if begun_ms + look_ms < self._keep_at_ms:
-                self._keep_at_ms = begun_ms + look_ms
-                self._hurry(look_ms / 1000)
+            keep_at_ms = found[0][0].claimed_ms + look_ms
+            if keep_at_ms < self._keep_at_ms:
+                self._keep_at_ms = keep_at_ms
+                self._hurry(self.tend, look_ms / 1000)
         return Messages([Run(holding, *piece) for holding, pieces in found for piece in pieces])
 
     def __iter__(self) -> Iterator[Message]:
@@ -216,7 +232,8 @@ class Popper:
                 return  # by a handler, in that very moment: it was given back
             yield from messages
 
-    # This one and `ack_held` and `give_held` are `operation`s written out: they are the hottest.
+    # This one, `pop`, `ack_held` and `give_held` are `operation`s written out, some of them with
+    # `life.enter`: they are the hottest.
     def _next(self, thread: threading.Thread) -> Message | None:
         """The next message of an iteration, which that thread began, if there is one."""
         life = self._life
@@ -367,7 +384,7 @@ class Popper:
             raise self._settler.failure
 
     def _flush_old(self) -> None:
-        if self._settler.overdue:
+        if self._settler.said and self._settler.overdue:
             self._flush()
 
     def _give(self, holding: Holding, seqs: RangeSet, back: Back) -> None:
@@ -380,8 +397,10 @@ class Popper:
     # Written with the next group; at once on exclusive groups, and past the deadline.
     def ack_held(self, holding: Holding, seqs: range) -> None:
         life = self._life
+        calling = life.mine.calling
+        may = not (life.forked or life.closed or calling.locked())
         try:
-            with life.enter(), self._lock:
+            with calling if may else life.enter(), self._lock:
                 now_ms = self._about_to_say()
                 self._settler.note(holding, RangeSet.run(seqs.start, seqs.stop), now_ms)
                 self._said(holding, now_ms)
@@ -391,8 +410,10 @@ class Popper:
 
     def give_held(self, holding: Holding, seqs: range, back: Back) -> None:
         life = self._life
+        calling = life.mine.calling
+        may = not (life.forked or life.closed or calling.locked())
         try:
-            with life.enter(), self._lock:
+            with calling if may else life.enter(), self._lock:
                 now_ms = self._about_to_say()
                 if holding.epoch is not None:
                     self._give(holding, RangeSet.run(seqs.start, seqs.stop), back)
@@ -407,8 +428,9 @@ class Popper:
         if self._closed:
             self._check_open()
         now_ms = self._catalog.now_ms()
-        if not self._settler.dirty:
-            self._hurry(self._settler.until_flush_ms(now_ms) / 1000)
+        wait_ms = self._settler.begin(now_ms)
+        if wait_ms:
+            self._hurry(self.tend, wait_ms / 1000)
         return now_ms
 
     def _said(self, holding: Holding, now_ms: int) -> None:
@@ -444,6 +466,7 @@ class Popper:
         """Extend the claims that near their deadlines; seconds until they are to be looked at."""
         if not self._settler.holdings:
             self._keep_at_ms = math.inf
+        self._claimer.look()
         now_ms, timeout_ms = self._catalog.now_ms(), self._claimer.rules.claim_timeout_ms
         if now_ms >= self._keep_at_ms:
             # Should this fail, the housekeeper tries it again after a second.

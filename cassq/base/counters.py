@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from types import TracebackType
 
 from cassq.errors import is_outage
 
@@ -59,9 +58,9 @@ class Tally:
         self.failures: Counter[tuple[str, str]] = Counter()
         self.over: bool = False  # nothing will be added any more
 
-    def watched(self, operation: str) -> Watched:
-        """A `with` block whose errors are counted, and raised."""
-        return Watched(self, operation)
+    def failed(self, operation: str, exc: Exception) -> None:
+        """An operation ended with an error."""
+        self.failures[operation, type(exc).__name__] += 1
 
     def push_failed(self, count: int, exc: Exception) -> None:
         """A push of `count` messages failed; the first of them may be pushed all the same."""
@@ -85,28 +84,6 @@ class Tally:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.push_failures.update(other.push_failures.copy())
         self.failures.update(other.failures.copy())
-
-
-class Watched:
-    """Counts the error that ends its block."""
-
-    __slots__ = ("_operation", "_tally")
-
-    def __init__(self, tally: Tally, operation: str) -> None:
-        self._tally = tally
-        self._operation = operation
-
-    def __enter__(self) -> None:
-        """Nothing is counted yet."""
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is not None and issubclass(kind, Exception):
-            self._tally.failures[self._operation, kind.__name__] += 1
 
 
 class Tallies:

@@ -89,6 +89,8 @@ class Client:
         self._embedded = embedded
         self._doorbells: dict[str, Doorbell] = {}
         self._housekeeper = Housekeeper(clock)
+        # Has a task called in so many seconds at the latest.
+        self.hurry: Callable[[Tend, float], None] = self._housekeeper.hurry
         # Beside it: what the housekeeper does may wait for long, and so would a new setting.
         self._settings = Housekeeper(clock, "settings")
         self._open: dict[Pusher | Popper, Queue] = {}
@@ -266,10 +268,6 @@ class Client:
         """Note from now on that a popper of that group is there."""
         self._attendance.add(group_id, tally)
         self.look_after(self._attendance.tend, LOOK_SECONDS)
-
-    def hurry(self, tend: Tend, seconds: float) -> None:
-        """Have `tend` called in so many seconds at the latest."""
-        self._housekeeper.hurry(tend, seconds)
 
     def opened(self, thing: Pusher | Popper, queue: Queue) -> None:
         """Remember what to close; refuse it, closed, while the client is being closed: but poppers

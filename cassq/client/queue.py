@@ -212,7 +212,7 @@ class Queue:
             watched,
             bury=self._owner.bury(),
             doorbell=self._owner.doorbell(row.queue_id),
-            hurry=lambda seconds: self._owner.hurry(popper.tend, seconds),
+            hurry=self._owner.hurry,
             soon=lambda: self._owner.call_soon(popper.tend),
             keep_alive=keep_alive,
         )

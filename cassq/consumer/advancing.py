@@ -19,6 +19,7 @@ from cassq.lifecycle.ports import Ports
 from cassq.locks.port import Lock
 from cassq.message.bundles import Piece
 from cassq.message.frames import Place
+from cassq.message.ranges import RangeSet
 from cassq.model import claims
 from cassq.model.queues import Rules
 from cassq.model.rows import Cursor, GroupRow
@@ -31,12 +32,13 @@ SHARE = 16  # of what waits in a pipe, the part that a popper may claim unasked
 class Wish:
     """What one popper wants of a pipe: `limit` messages, or up to `welcome` where far more wait.
 
-    name: the popper's, as a holder of claims. joint: they are handed out with others. found: what
-    it got.
+    name: the popper's, as a holder of claims. rules: of its group, as they are now. joint: they are
+    handed out with others. found: what it got.
     """
 
     name: str
     holder: Holder
+    rules: Rules
     limit: int
     welcome: int = 0
     joint: bool = False
@@ -56,14 +58,12 @@ class Advancer:
         group: Callable[[], GroupRow],
         window: Window,
         expiry: Expiry,
-        rules: Callable[[], Rules],
     ) -> None:
         self._ports = ports
         self._catalog = ports.catalog
         self._group = group
         self._window = window
         self._expiry = expiry
-        self._rules = rules
 
     def claim(self, view: View, wish: Wish) -> list[Found]:
         """Claim a run from the chain's end on; nothing when there is nothing, or others are
@@ -83,21 +83,24 @@ class Advancer:
 
     def claim_for(self, wishes: Sequence[Wish], view: View, lock: Lock | None = None) -> None:
         """Claim one run after another, all in one step. lock: of an exclusive group."""
-        for _ in range(TRIES_MAX):
+        end_seq = view.end_seq  # as the window saw it a moment ago
+        for tried in range(TRIES_MAX):
             cursor = view.cursor or self._catalog.cursor(self._group().id, view.row.id)
             view.cursor = cursor
             if cursor is None:
                 self._window.forget(view)
                 return
-            end_seq = self._window.end_seq(view)
+            if tried or end_seq <= cursor.chain.seq:
+                end_seq = self._window.end_seq(view)
             waiting = end_seq - cursor.chain.seq
             if waiting <= 0:
                 return
             reader = self._window.reader(view)
             sizes = [wish.size(waiting) for wish in wishes]
             slices = reader.read(cursor.chain, end_seq, sum(sizes), CLAIM_BYTES_MAX)
-            cursor, slices = self._expiry.sift(view.row, cursor, reader, slices, end_seq)
-            view.cursor = cursor
+            if wishes[0].rules.age_limit_ms is not None:
+                cursor, slices = self._expiry.sift(view.row, cursor, reader, slices, end_seq)
+                view.cursor = cursor
             if cursor is None and lock is not None:
                 return  # fenced
             if cursor is None or not slices:
@@ -126,12 +129,16 @@ class Advancer:
     ) -> bool:
         """Write a claim for each part, and hand it to its wish; False when others were faster."""
         now_ms = self._catalog.now_ms()
-        due_ms = now_ms + self._rules().claim_timeout_ms
         version = self._ports.ids.version
         served = list(zip(wishes, parts, pairwise(places), strict=False))
         rows = [
             claims.first(
-                replace(cursor, chain=start), end, wish.name, due_ms, version, joint=wish.joint
+                replace(cursor, chain=start),
+                end,
+                wish.name,
+                now_ms + wish.rules.claim_timeout_ms,
+                version,
+                joint=wish.joint,
             )
             for wish, _, (start, end) in served
         ]
@@ -139,7 +146,10 @@ class Advancer:
             return False
         epoch = cursor.epoch if lock else None
         for (wish, part, _), row in zip(served, rows, strict=True):
-            pieces = [Piece(piece.frame, piece.seqs) for piece in part]
+            pieces = [
+                Piece(frame, RangeSet.run(frame.base_seq + first, frame.base_seq + last))
+                for frame, first, last in part
+            ]
             wish.found = (Holding(wish.holder, [row], now_ms, lock, epoch), pieces)
         return True
 

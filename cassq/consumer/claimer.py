@@ -59,7 +59,8 @@ class Claimer:
         self._looked_ms = -LOOK_MS
         self._welcome = 0
         self._policies = queue().policy, group().policy
-        self._rules = rules_of(*self._policies)
+        self.rules: Rules = rules_of(*self._policies)  # as they were at the last `look`
+        self.paused: bool = False  # whether nothing is to be handed out, then
         self.name: str = ports.ids.version()
         self.exclusive: bool = group().policy.exclusive or queue().policy.strict
         self.window: Window = Window(ports, queue, group(), in_order=self.exclusive)
@@ -67,65 +68,57 @@ class Claimer:
         self.health: Health = Health(ports, group().id, lambda: self.rules)
         self.retaker: Retaker = Retaker(ports.catalog, self.window, self.name, self._version)
         self._expiry = Expiry(ports, queue)
-        self._advancer = Advancer(ports, group, self.window, self._expiry, lambda: self.rules)
-        self._paused = False
+        self._advancer = Advancer(ports, group, self.window, self._expiry)
         self._told_sick = False  # since something last succeeded here
         self._owed: list[Claim] = []  # spent rows of an exclusive group, as they were given back
 
-    @property
-    def rules(self) -> Rules:
-        """How messages are delivered, as the policies are now."""
-        policies = self._queue().policy, self._group().policy
-        if policies[0] is not self._policies[0] or policies[1] is not self._policies[1]:
-            self._policies, self._rules = policies, rules_of(*policies)
-        return self._rules
+    def look(self) -> None:
+        """Take up the policies as they are now: once in an operation, which goes by them. Raises
+        as the queue and the group do once they were deleted. Cost: two memory reads."""
+        queue, group = self._queue().policy, self._group().policy
+        if queue is not self._policies[0] or group is not self._policies[1]:
+            self._policies, self.rules = (queue, group), rules_of(queue, group)
+        self.paused = queue.pop_paused
 
-    def is_paused(self) -> bool:
-        """Whether nothing is to be handed out."""
-        self._paused = self._queue().policy.pop_paused
-        return self._paused
-
-    def claim(self, limit: int, holder: Holder, welcome: int = 0) -> list[Found]:
+    def claim(self, limit: int, holder: Holder, welcome: int, began_ms: int) -> list[Found]:
         """New holdings, of at most `limit` messages together; none when nothing can be claimed.
+        Goes by the policies as they were at the last `look`.
 
-        welcome: so many may be of a pipe in which far more are waiting.
+        welcome: so many may be of a pipe in which far more are waiting. began_ms: boot time now.
         """
-        if self.is_paused():
-            return []
-        most = self._queue().policy.max_claim_messages
+        policy = self._policies[0]
+        most = policy.max_claim_messages
         limit, self._welcome = min(limit, most), min(welcome, most)
         self.window.away = None
-        fresh = self.window.is_stale() and self._refresh(old_ms=REFRESH_MS)
-        due = self._due_now(forced=self.timers.has_news())
-        begun_ms = self._ports.clock.boot_ms()
+        now_ms = began_ms
+        fresh = self.window.is_stale(now_ms) and self._refresh(old_ms=REFRESH_MS)
+        news = bool(self.timers.known) and self.timers.has_news()
+        due = self._due_now(now_ms) if news or now_ms - self._looked_ms >= LOOK_MS else None
         while True:
-            out = self.window.left_alone()
-            for view in self.window.candidates():
+            for view in self.window.candidates(policy.max_pop_width, now_ms):
                 line = self._in_line(due, view) if due else []
                 found = self._claim_both(line, view, limit, holder)
                 if found:
                     self.window.claimed(view)
                     return found
-                if self._queue().policy.strict and self._is_unacked(view):
+                if policy.strict and self._is_unacked(view):
                     break  # nothing passes it: not what was merged back, either
             else:
-                if not self.window.left_alone() <= out and self._has_patience(begun_ms):
+                now_ms = self._ports.clock.boot_ms()
+                if self.window.is_blocked() and now_ms - began_ms < PATIENCE_MS:
                     continue  # behind those that cannot be read there may be some that can
                 if not fresh:
                     fresh = self._refresh()
-                    due = self._due_now(forced=True)
+                    due = self._due_now(now_ms)
                     continue
                 if self.window.truncated:
                     self.window.look_further()
                     continue
-            due = self._due_now(forced=True) if due is None else due
+            due = self._due_now(self._ports.clock.boot_ms()) if due is None else due
             back = self._retake(due or [], limit, holder)
             if not back and self.window.away is not None:
                 raise self.window.away
             return back
-
-    def _has_patience(self, begun_ms: int) -> bool:
-        return self._ports.clock.boot_ms() - begun_ms < PATIENCE_MS
 
     def _refresh(self, *, old_ms: int = 0) -> bool:
         self.timers.refresh(old_ms=old_ms)
@@ -157,7 +150,7 @@ class Claimer:
         try:
             if self.exclusive:
                 return self._claim_exclusively(view, limit, holder)
-            wish = Wish(self.name, holder, limit, self._welcome, joint)
+            wish = Wish(self.name, holder, self.rules, limit, self._welcome, joint)
             return self._advancer.claim(view, wish)
         except (ExtentMissingError, CorruptionError) as exc:
             view.cursor = None  # when it is tried again, somebody may have gone on behind it
@@ -196,15 +189,12 @@ class Claimer:
 
     # --- what came back, or has come due ------------------------------------------------------
 
-    def _due_now(self, *, forced: bool) -> list[Claim] | None:
-        """The free rows whose time has come, in line; None when that is not known: it is not yet
-        time to look, or so much was to be done first that there may be more.
+    def _due_now(self, now_ms: int) -> list[Claim]:
+        """The free rows whose time has come, in line; not all of them when so much was to be done
+        first that there may be more. now_ms: boot time.
 
         Expired claims are freed, spent messages put away, delayed ones scheduled on the way.
         """
-        now_ms = self._ports.clock.boot_ms()
-        if not forced and now_ms - self._looked_ms < LOOK_MS:
-            return None
         self._looked_ms = now_ms
         left: list[Claim] = []
         self.timers.schedule()
@@ -383,7 +373,7 @@ class Claimer:
                 self._check_cover(cursor.pipe_id)  # or the ack offset has moved since
             row = next((row for row in rows if row.state is not ClaimState.DONE), None)
             if row is None:
-                wish = Wish(self.name, holder, limit, self._welcome)
+                wish = Wish(self.name, holder, self.rules, limit, self._welcome)
                 self._advancer.claim_for([wish], view, lock)
                 return [wish.found] if wish.found is not None else []
             if row.state is ClaimState.HELD:
@@ -420,13 +410,13 @@ class Claimer:
         """Seconds until the next free row comes due, or held one expires; at most `most`."""
         without = self.window.left_alone()
         due_ms = self._catalog.next_due_ms(self._group().id, without=tuple(without))
-        if due_ms is None or self.exclusive or self._paused:
+        if due_ms is None or self.exclusive or self.paused:
             return most
         return min(most, max(0.001, (due_ms - self._catalog.now_ms()) / 1000))
 
     def has_news(self) -> bool:
         """Whether something was pushed that a waiting popper has not seen. Memory reads only."""
-        if self.exclusive or self._paused:
+        if self.exclusive or self.paused:
             return False
         return self.window.has_news() or self.timers.has_news()
 

@@ -48,7 +48,8 @@ class Holding:
     rows: the claim rows that are still ours, disjoint, all with the same number of deliveries.
     taken_ms: when they were there to be worked on. settled: seqs acked, whether written or not.
     pending: those acked and not yet written. backs: what is being given back and not yet written,
-    by how. given, and given_singly: all that was given back. pieces: its messages, as they were
+    by how. given, and given_singly: all that was given back; given_any: whether anything was.
+    pieces: its messages, as they were
     handed out. consumers: the threads that were given some of them.
     """
 
@@ -61,6 +62,7 @@ class Holding:
         "due_ms",
         "epoch",
         "given",
+        "given_any",
         "given_singly",
         "holder",
         "left",
@@ -87,8 +89,13 @@ class Holding:
         self.deliveries: int = rows[0].deliveries
         self.rows: list[Claim] = list(rows)
         self.due_ms: int = rows[0].due_ms
-        self.settled: RangeSet = RangeSet(span for row in rows for span in row.acked.ranges)
-        self.count: int = sum(row.count for row in rows) - len(self.settled)
+        self.settled: RangeSet = EMPTY
+        self.count: int = 0
+        for row in rows:
+            self.count += row.end - row.start
+            if row.acked.ranges:
+                self.settled = self.settled | row.acked
+                self.count -= len(row.acked)
         self.left: int = self.count
         self.claimed_ms: int = claimed_ms
         self.taken_ms: int = claimed_ms
@@ -98,6 +105,7 @@ class Holding:
         self.backs: dict[Back, list[tuple[int, int]]] = {}
         self.given: RangeSet = EMPTY
         self.given_singly: set[int] = set()
+        self.given_any: bool = False
         self.lost: bool = False
         self.pieces: Sequence[Piece] = ()
         self.consumers: tuple[Thread, ...] = ()
@@ -117,14 +125,16 @@ class Holding:
 
     def settle(self, seqs: RangeSet) -> None:
         """Note acks. Raises ClaimLostError for messages that are not ours any more."""
-        self.check(seqs)
-        new = seqs - self.settled if self.settled else seqs
+        if self.lost or self.given_any:
+            self.check(seqs)
+        new = seqs - self.settled if self.settled is not EMPTY else seqs
         self.settled = self.settled | new
         self.pending = self.pending | new
         self.left -= len(new)
 
     def give(self, seqs: RangeSet, back: Back) -> None:
         """Note messages given back; they were checked, and are not settled."""
+        self.given_any = True
         self.backs.setdefault(back, []).extend(seqs.ranges)
         if seqs.single is not None:
             self.given_singly.add(seqs.single)
@@ -134,6 +144,7 @@ class Holding:
 
     def give_one(self, seq: int, back: Back) -> None:
         """`give` for one message."""
+        self.given_any = True
         spans = self.backs.get(back)
         if spans is None:
             spans = self.backs[back] = []
@@ -162,7 +173,7 @@ class Holding:
         return seq in self.given_singly or (bool(self.given) and seq in self.given)
 
     def _has_given(self, seqs: RangeSet) -> bool:
-        if not self.given and not self.given_singly:
+        if not self.given_any:
             return False
         if seqs.single is not None:
             return self.has_given(seqs.single)

@@ -19,7 +19,7 @@ from random import random
 from cassq.base.counters import Tally
 from cassq.consumer.claimer import Claimer
 from cassq.consumer.holdings import Back, Holding
-from cassq.consumer.pace import Pace
+from cassq.consumer.pace import ACK_INTERVAL_MS, Pace
 from cassq.errors import BackendError, ClaimLostError
 from cassq.lifecycle.ports import Ports
 from cassq.message.bundles import Piece
@@ -52,7 +52,7 @@ class Settler:
         self._version = ports.ids.version
         self._claimer = claimer
         self._finished = finished
-        self._dirty: dict[Holding, None] = {}
+        self.said: dict[Holding, None] = {}  # those of which something is to be written
         self._unsure: list[tuple[Holding, Claim, list[Claim]]] = []  # writes of unknown outcome
         self.flush_ms: int = 0  # when the acks not yet written are to be
         self.acks_written: bool = False  # by the last flush
@@ -61,19 +61,30 @@ class Settler:
         self.tally: Tally = Tally(group)
         self.pace: Pace = Pace(int(ports.ids.client, 16))
 
-    def take(self, holding: Holding, pieces: Sequence[Piece]) -> None:
+    def take(self, holding: Holding, pieces: Sequence[Piece], now_ms: int) -> None:
         """Keep a new holding. pieces: its messages."""
         holding.pieces = pieces
-        holding.taken_ms = self._catalog.now_ms()
+        holding.taken_ms = now_ms
         self.holdings[holding] = None
         if holding.deliveries > 1:
             self.tally.redelivered += holding.count
 
     def until_flush_ms(self, now_ms: int) -> int:
         """How long acks are, or would be, collected from now on."""
-        if self._dirty:
+        if self.said:
             return max(0, self.flush_ms - now_ms)
+        if self.pace.quick:
+            return ACK_INTERVAL_MS
         return self.pace.ack_wait_ms(self._claimer.rules.claim_timeout_ms, now_ms)
+
+    def begin(self, now_ms: int) -> int:
+        """Something is about to be said: for how many milliseconds it may be collected with more.
+        0 when it is collected with what was said before."""
+        if self.said:
+            return 0
+        wait_ms = self.until_flush_ms(now_ms)
+        self.flush_ms = now_ms + wait_ms
+        return wait_ms
 
     @property
     def overdue(self) -> bool:
@@ -83,12 +94,12 @@ class Settler:
     @property
     def dirty(self) -> bool:
         """Whether there are acks not yet written."""
-        return bool(self._dirty)
+        return bool(self.said)
 
     @property
     def giving(self) -> bool:
         """Whether anything given back is not yet written."""
-        return any(holding.backs for holding in self._dirty)
+        return any(holding.backs for holding in self.said)
 
     @property
     def open_count(self) -> int:
@@ -99,19 +110,25 @@ class Settler:
 
     def note(self, holding: Holding, seqs: RangeSet, now_ms: int) -> None:
         """Collect acks. Raises ClaimLostError for messages that are not ours any more."""
-        given = seqs & holding.given_seqs() if len(seqs) > 1 else EMPTY
-        holding.settle(seqs - given if given else seqs)
-        if not (holding.left or holding.given or holding.given_singly):
-            self.pace.finished(holding.count, now_ms - holding.taken_ms)
-        self._begin(holding, now_ms)
-        holding.check(given)
+        given = EMPTY
+        if holding.given_any:
+            given = seqs & holding.given_seqs() if seqs.single is None else EMPTY
+        holding.settle(seqs - given if given is not EMPTY else seqs)
+        if not (holding.left or holding.given_any):
+            self.pace.finished.append((holding.count, now_ms - holding.taken_ms))
+        self._note(holding, now_ms)
+        if given is not EMPTY:
+            holding.check(given)
 
     def flush(self) -> list[Claim]:
         """One synced transaction for everything collected; lost claims are marked. The rows that
         were given back, as they are free now. What could not be written is in `failure`."""
         begun_ms = self._catalog.now_ms()
-        with self.tally.watched("commit"):
+        try:
             free = self._flush()
+        except Exception as exc:
+            self.tally.failed("commit", exc)
+            raise
         self.pace.flushed(self._catalog.now_ms() - begun_ms)
         return free
 
@@ -119,7 +136,7 @@ class Settler:
         self._clear_up()
         self.acks_written, self.failure = False, None
         free: list[Claim] = []
-        for epoch, part in groupby(list(self._dirty), key=attrgetter("epoch")):
+        for epoch, part in groupby(list(self.said), key=attrgetter("epoch")):
             changes: list[Change] = []
             whole: dict[Holding, bool] = {}
             for holding in part:
@@ -149,7 +166,7 @@ class Settler:
         holding.pending = EMPTY
         if gives_too or holding.lost:
             holding.backs.clear()
-            del self._dirty[holding]
+            del self.said[holding]
             self._drop_if_over(holding)
 
     def _changes(self, holding: Holding, gives: list[Give]) -> list[Change]:
@@ -250,7 +267,7 @@ class Settler:
             seqs = seqs - holding.settled
         if not seqs:
             return
-        self._begin(holding, self._catalog.now_ms())
+        self._note(holding, self._catalog.now_ms())
         holding.give(seqs, back)
         self.tally.given(len(seqs), counted=back.counted, doomed=back.doomed)
         if holding.epoch is not None:
@@ -263,21 +280,22 @@ class Settler:
         if self._unsure or holding.lost or holding.has_given(seq):
             self.give(holding, RangeSet.run(seq, seq + 1), back)
         elif not holding.settled or seq not in holding.settled:
-            if holding not in self._dirty:
-                self._begin(holding, now_ms)
+            if holding not in self.said:
+                self._note(holding, now_ms)
             holding.give_one(seq, back)
             self.tally.given(1, counted=back.counted, doomed=back.doomed)
 
-    def _begin(self, holding: Holding, now_ms: int) -> None:
+    def _note(self, holding: Holding, now_ms: int) -> None:
         """Something is said of a holding, to be written."""
-        if not self._dirty:
-            self.flush_ms = now_ms + self.until_flush_ms(now_ms)
-        self._dirty[holding] = None
+        if not self.said and self.flush_ms <= now_ms:
+            self.begin(now_ms)
+        self.said[holding] = None
 
     def _gives(self, holding: Holding) -> list[Give]:
         """What is being given back, as the claim rows are to have it. Delays begin now."""
         if not holding.backs:
             return []
+        self._claimer.look()
         rules, now_ms = self._claimer.rules, self._catalog.now_ms()
         slow_ms = self._claimer.health.slow_ms(holding.rows[0]) if holding.rows else 0
         gives: list[Give] = []
@@ -333,7 +351,7 @@ class Settler:
             self._write(changes, holding.epoch)
             holding.due_ms = due_ms
         if holding.lost:
-            self._dirty.pop(holding, None)
+            self.said.pop(holding, None)
             self._drop_if_over(holding)
             raise ClaimLostError(pipe_id=holding.pipe_id)
 
@@ -366,7 +384,7 @@ class Settler:
             for holding in together:
                 holding.due_ms = now_ms + wanted[holding]
                 if holding.lost:
-                    self._dirty.pop(holding, None)
+                    self.said.pop(holding, None)
                     self._drop_if_over(holding)
         for holding, ms in wanted.items():
             if holding.epoch is not None:

@@ -14,7 +14,7 @@ it is empty.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from cassq.base.sharing import answered
 from cassq.errors import CassqError, CorruptionError
@@ -35,14 +35,16 @@ READERS_MAX = 64
 
 
 class View:
-    """A pipe as one group sees it. `cursor` may lag behind the catalog's, never lead."""
+    """A pipe as one group sees it. `cursor` may lag behind the catalog's, never lead. end_seq: as
+    it was when it was last looked at; everything below is acknowledged and may be delivered."""
 
-    __slots__ = ("cursor", "follows", "reader", "row")
+    __slots__ = ("cursor", "end_seq", "follows", "reader", "row")
 
     def __init__(self, row: PipeRow) -> None:
         self.row: PipeRow = row
         self.reader: ExtentReader | None = None
         self.cursor: Cursor | None = None
+        self.end_seq: int = 0
         self.follows: bool = not row.predecessor  # the predecessor is known to be done
 
 
@@ -115,6 +117,7 @@ class Window:
         # how long they are. away: the last of them that was found so.
         self._away: dict[str, tuple[int, int]] = {}
         self.away: ExtentUnavailableError | None = None
+        self._out: set[str] = set()  # what the candidates were chosen without
 
     def refresh(self, *, old_ms: int = 0) -> bool:
         """List the live pipes, with other poppers of this client where that takes round trips;
@@ -154,16 +157,16 @@ class Window:
         self._limit *= 2
         self.refresh()
 
-    def is_stale(self) -> bool:
-        """Whether it is time to list again even though there is something to claim."""
-        return self._ports.clock.boot_ms() - self._refreshed_ms >= REFRESH_MS
+    def is_stale(self, now_ms: int) -> bool:
+        """Whether it is time to list again even though there is something to claim. now_ms: boot
+        time."""
+        return now_ms - self._refreshed_ms >= REFRESH_MS
 
-    def candidates(self) -> Iterator[View]:
-        """The views to try: the oldest with something waiting, `max_pop_width` of them, those
-        first that were not yet claimed from in this round."""
-        width = self._queue().policy.max_pop_width
+    def candidates(self, width: int, now_ms: int) -> list[View]:
+        """The views to try: the oldest with something waiting, `width` of them, those first that
+        were not yet claimed from in this round. now_ms: boot time."""
         found: list[View] = []
-        out = self.left_alone()
+        out = self._out = self.left_alone(now_ms) if self._away or self.broken else set()
         left = [view for view in self._views.values() if view.row.id not in out]
         while left and len(found) < width:
             some, left = left[: width - len(found)], left[width - len(found) :]
@@ -177,8 +180,13 @@ class Window:
         if not self._in_order:
             if not any(view.row.id in self._round for view in found):
                 self._round = {view.row.id for view in found}
-            found.sort(key=lambda view: view.row.id not in self._round)
-        yield from found
+            if len(found) > 1:
+                found.sort(key=lambda view: view.row.id not in self._round)
+        return found
+
+    def is_blocked(self) -> bool:
+        """Whether some of the candidates could not be read, so that there are others now."""
+        return bool(self._away or self.broken) and not self.left_alone() <= self._out
 
     def _look_at(self, views: list[View]) -> None:
         """Make cursors for those that have none, and have it known how far they go: what each
@@ -199,7 +207,7 @@ class Window:
                     view.reader = reader
                     self.readers.put(view.row.id, reader)
         for view in growing:
-            if view.reader is not None:
+            if view.reader is not None and view.reader.asks:
                 view.reader.ask_published()
 
     def waiting(self, view: View) -> bool:
@@ -210,10 +218,10 @@ class Window:
         return self.end_seq(view) > done
 
     def end_seq(self, view: View) -> int:
-        """Everything below it is acknowledged and may be delivered."""
-        if view.row.end is not None:
-            return view.row.end.seq
-        return self._see(view).published().seq
+        """Look where the pipe ends."""
+        end = view.row.end
+        view.end_seq = self._see(view).published().seq if end is None else end.seq
+        return view.end_seq
 
     def _see(self, view: View) -> ExtentReader:
         if view.reader is None:
@@ -268,9 +276,10 @@ class Window:
         self._away = {**lately, pipe_id: (now_ms + left_ms, left_ms)}
         self.away = exc
 
-    def left_alone(self) -> set[str]:
-        """The pipes that could not be reached a moment ago, or not be read."""
-        now_ms = self._ports.clock.boot_ms()
+    def left_alone(self, now_ms: int | None = None) -> set[str]:
+        """The pipes that could not be reached a moment ago, or not be read. now_ms: boot time."""
+        if now_ms is None:
+            now_ms = self._ports.clock.boot_ms()
         away = (pipe_id for pipe_id, (until_ms, _) in self._away.items() if until_ms > now_ms)
         broken = (pipe_id for pipe_id in self.broken if self._again_ms.get(pipe_id, 0) > now_ms)
         return {*away, *broken}
@@ -328,5 +337,6 @@ class Window:
             if view.row.end is None:
                 known.append((reader, cursor.chain.seq))
         for reader, _ in known:
-            reader.ask_published()
+            if reader.asks:
+                reader.ask_published()
         return any(reader.published().seq > claimed for reader, claimed in known)

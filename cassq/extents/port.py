@@ -108,6 +108,9 @@ class ExtentReader(abc.ABC):
         behind other processes. Cost: a memory read; there, a read when it was not asked for of
         late."""
 
+    # Whether `ask_published` is of use: whether to learn the end is a round trip.
+    asks = False
+
     def ask_published(self) -> None:
         """Say that `published` will be asked for: on networked stores several pipes are then
         looked at in one round. Cost: a read that nobody waits for, at most."""

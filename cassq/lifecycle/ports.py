@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from cassq.base.clock import Clock
 from cassq.base.counters import Requests
@@ -36,7 +36,7 @@ class Life:
     by a thread that does not exist in the child.
     """
 
-    __slots__ = ("_in_catalog", "_mine", "closed", "forked", "later")
+    __slots__ = ("_in_catalog", "closed", "forked", "later", "mine")
 
     def __init__(self, in_catalog: Callable[[], bool] = lambda: False) -> None:
         """in_catalog: whether this thread is inside a step of the catalog that must not be entered
@@ -45,7 +45,7 @@ class Life:
         self.closed: bool = False
         self.forked: bool = False
         self.later: list[tuple[int, Callable[[], object]]] = []  # with the thread that shall do it
-        self._mine = _Mine()
+        self.mine: Final = _Mine()
 
     def check(self) -> None:
         if self.forked:
@@ -60,7 +60,7 @@ class Life:
         is inside another one."""
         if self.forked or self.closed:
             self.check()
-        calling = self._mine.calling
+        calling = self.mine.calling
         if calling.locked():
             raise InterruptedCallError()
         return calling
@@ -68,7 +68,7 @@ class Life:
     def wait(self) -> threading.Lock:
         """What a wait between two calls holds: other calls are possible meanwhile, `close` is put
         off until the wait ends."""
-        waiting = self._mine.waiting
+        waiting = self.mine.waiting
         if waiting.locked():
             raise InterruptedCallError()
         return waiting
@@ -82,7 +82,7 @@ class Life:
     @property
     def busy(self) -> bool:
         """Whether this thread is inside a call, or a wait."""
-        mine = self._mine
+        mine = self.mine
         return mine.calling.locked() or mine.waiting.locked() or self._in_catalog()
 
     def put_off(self, act: Callable[[], object]) -> None:

@@ -61,7 +61,7 @@ class Timers:
         self._ports = ports
         self._catalog = ports.catalog
         self._group = group
-        self._timers: dict[str, _Timer] = {}
+        self.known: dict[str, _Timer] = {}  # the timer pipes that were listed, by id
         self._limit = LISTED
         self._kinds: dict[str, bool] = {}
         self.broken: list[tuple[str, CassqError]] = []  # cannot be read; to be set aside
@@ -73,12 +73,12 @@ class Timers:
         while len(rows) == self._limit:  # open ones stay listed, though all of them is scheduled
             self._limit *= 2
             rows = self._listed(old_ms)
-        timers = {row.id: self._timers.get(row.id) or _Timer(row) for row in rows}
+        timers = {row.id: self.known.get(row.id) or _Timer(row) for row in rows}
         for row in rows:
             timers[row.id].row = row
-        for pipe_id in self._timers.keys() - timers.keys():
-            _close(self._timers[pipe_id])
-        self._timers = timers
+        for pipe_id in self.known.keys() - timers.keys():
+            _close(self.known[pipe_id])
+        self.known = timers
 
     def _listed(self, old_ms: int) -> list[PipeRow]:
         def ask() -> list[PipeRow]:
@@ -91,7 +91,7 @@ class Timers:
 
     def has_news(self) -> bool:
         """Whether a known timer pipe grew past what is scheduled. Memory reads only."""
-        for timer in list(self._timers.values()):
+        for timer in list(self.known.values()):
             reader, cursor = timer.reader, timer.cursor  # another thread may be scheduling
             if reader is None or cursor is None or timer.row.end is not None:
                 continue
@@ -113,7 +113,7 @@ class Timers:
     def schedule(self) -> None:
         """Schedule what is not scheduled yet. Cost: one unsynced transaction for up to 4,096
         runs."""
-        for timer in list(self._timers.values()):
+        for timer in list(self.known.values()):
             try:
                 self._schedule(timer)
             except (ExtentMissingError, CorruptionError) as exc:
@@ -122,7 +122,7 @@ class Timers:
             except ExtentUnavailableError as exc:
                 logger.warning("what is delayed in it waits: %s", exc)
         # Kept open for `has_news`; those beyond the limit are looked into at each look instead.
-        for timer in [timer for timer in self._timers.values() if timer.reader][:-READERS_MAX]:
+        for timer in [timer for timer in self.known.values() if timer.reader][:-READERS_MAX]:
             _close(timer)
 
     def _schedule(self, timer: _Timer) -> None:
@@ -144,19 +144,19 @@ class Timers:
             timer.cursor = schedule_next(self._ports, timer.reader, cursor, end_seq)
 
     def _forget(self, timer: _Timer) -> None:
-        self._timers.pop(timer.row.id, None)
+        self.known.pop(timer.row.id, None)
         _close(timer)
 
     def close_dropped(self) -> None:
         """Close what was retired since the last listing."""
-        for timer in list(self._timers.values()):
+        for timer in list(self.known.values()):
             if timer.reader is not None and timer.reader.dropped():
                 _close(timer)
 
     def close(self) -> None:
         """Give back file handles and mappings."""
-        while self._timers:
-            _close(self._timers.popitem()[1])
+        while self.known:
+            _close(self.known.popitem()[1])
 
 
 def _close(timer: _Timer) -> None:

@@ -238,6 +238,7 @@ class Rules:
     retry_jitter: float
     sick_check: bool
     sick_hold_ms: int
+    age_limit_ms: int | None = None  # what is older is not delivered
 
     def retry_ms(self, failures: int, chance: float) -> int:
         """How long a message waits after so many failures. chance: at random, from 0 to 1."""
@@ -261,6 +262,7 @@ def rules_of(queue: QueuePolicy, group: GroupPolicy) -> Rules:
         ruling("retry_jitter"),
         ruling("sick_check"),
         round(ruling("sick_hold") * 1000),
+        queue.age_limit_ms,
     )
 
 

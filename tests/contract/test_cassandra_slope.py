@@ -151,6 +151,7 @@ def use_heavily(place: Place, queue: Queue, pipes: int, *, seconds_a_pipe: float
                 settle(list(messages), fails=number == 0)
                 popper.flush()
             place.clock.leap(seconds_a_pipe)
+            place.client.reap()  # in passing it is done, too, but as often as the machine allows
         while messages := popper.pop(100):
             popper.commit(messages)
 

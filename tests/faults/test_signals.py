@@ -27,7 +27,16 @@ from cassq.inspect.history import HOUR_MS
 from tests.faults.actors import Act
 from tests.faults.test_interrupt import Interruption, is_lost_in
 from tests.integration.deadlines import eventually, joined
-from tests.integration.stage import Connect, LaterClock, client_on, drain, numbers, payloads, push
+from tests.integration.stage import (
+    Connect,
+    LaterClock,
+    alone,
+    client_on,
+    drain,
+    numbers,
+    payloads,
+    push,
+)
 
 SIGNALS = 500
 
@@ -267,7 +276,7 @@ def test_a_handler_may_push_while_the_main_thread_waits_for_messages(queue: cass
 # What takes no lock, or is long and made of steps, of which the catalog's are guarded.
 FREE = {
     "Client": {
-        "attend", "bury", "call_soon", "changed", "close", "doorbell", "hurry", "keep_fresh",
+        "attend", "bury", "call_soon", "changed", "close", "doorbell", "keep_fresh",
         "look_after", "opened", "own_queue",
     },
     "Queue": {
@@ -427,6 +436,7 @@ def test_signals_at_random_moments_leave_everything_in_order(
     broken = [record for record in caplog.records if record.exc_info]
     assert broken == []
     late = client_on(directory, clock=LaterClock(HOUR_MS))
+    alone(late)  # hundreds of pipes are ready to be retired, while the audit looks
     queue = late.queue("jobs")
     popper = queue.popper()
 

@@ -204,7 +204,7 @@ def test_what_failed_is_handed_out_with_what_waits(queue: cassq.Queue) -> None:
     with_errors = [first[7], first[30]]
     popper.commit([message for message in first if message not in with_errors])
     popper.rollback(with_errors, delay=0.001)
-    eventually("they come due", lambda: bool(popper._claimer._due_now(forced=True)))
+    eventually("they come due", lambda: bool(popper._claimer._due_now(popper._clock.boot_ms())))
     ticks(5)  # the two clocks that tell which came first have their grain
     push(queue, *numbers(100))
     again = popper.pop(60)

@@ -17,7 +17,7 @@ from cassq.errors import (
     UsageError,
 )
 from tests.integration.deadlines import eventually, joined
-from tests.integration.stage import Connect, drain, numbers, payloads, push, reap
+from tests.integration.stage import Connect, alone, drain, numbers, payloads, push, reap
 
 
 def test_every_group_sees_every_message_once(queue: cassq.Queue) -> None:
@@ -29,7 +29,10 @@ def test_every_group_sees_every_message_once(queue: cassq.Queue) -> None:
     assert all(stats.committed == 50 for stats in queue.stats().groups.values())
 
 
-def test_a_group_from_the_beginning_sees_what_is_not_retired(queue: cassq.Queue) -> None:
+def test_a_group_from_the_beginning_sees_what_is_not_retired(
+    client: cassq.Client, queue: cassq.Queue
+) -> None:
+    alone(client)  # what is consumed stays until it is reaped
     push(queue, *numbers(5))
     drain(queue.popper())
     queue.create_group("late")

@@ -79,7 +79,7 @@ class SimLife(Life):
     def __init__(self, process: Process) -> None:
         super().__init__()
         self._process = process
-        self._mine = _Mine()  # type: ignore[assignment]
+        self.mine = _Mine()  # type: ignore[assignment]
 
     def parked(self) -> Any:
         lock = SimLock(self._process)

@@ -12,9 +12,8 @@ from cassq import reaper
 from cassq.catalog.sqlite import SqliteCatalog, hint_tables, pipe_tables
 from cassq.catalog.sqlite.claim_tables import _KEY, ADD_CLAIM, _claim_values
 from cassq.errors import QueueFullError
-from cassq.extents.files.pipe_file import SEALED
+from cassq.extents.files.pipe_file import SEALED, FileWriter
 from cassq.extents.files.store import FilesStore
-from cassq.extents.files.writer import FileWriter
 from cassq.extents.port import Slice
 from cassq.lifecycle import timers
 from cassq.lifecycle.retries import DeadLetters

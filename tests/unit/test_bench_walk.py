@@ -10,6 +10,10 @@ from bench.walk import walked
 from cassq.message.ranges import RangeSet
 from cassq.plurals import counted
 
+# Files, and changes of file, that a call may run through at most: what gets longer is noticed.
+# On a slow disk an ack and a nack ask the pace how long to wait: a file more.
+SHORT = {"push": (12, 22), "pop(1)": (16, 42), "ack": (9, 15), "nack": (10, 16)}
+
 
 def test_a_walk_counts_what_runs_of_cassq_alone() -> None:
     def call() -> None:
@@ -37,3 +41,7 @@ def test_the_command_prints_each_operation_once() -> None:
         assert int(files) - 1 <= int(changes) < int(calls)
     assert lists.startswith("push:\n")
     assert "\n  producer/pusher.py\n" in lists
+    counts = {row[0].strip(): (int(row[1]), int(row[3])) for row in rows}
+    for name, (most_files, most_changes) in SHORT.items():
+        assert counts[name][0] <= most_files, name
+        assert counts[name][1] <= most_changes, name

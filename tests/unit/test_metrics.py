@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import threading
 
-import pytest
-
 from cassq.base.counters import COUNTS, Tallies, Tally
 from cassq.errors import BackendTimeoutError, ClaimLostError
 from cassq.inspect.metrics import COUNTER, Labels, Metric, client_metrics, queue_metrics
@@ -73,17 +71,12 @@ def test_what_is_given_back_is_told_apart() -> None:
     assert (one.rolled_back, one.released, one.dead) == (1, 2, 4)
 
 
-def test_a_watched_block_counts_its_error_and_raises_it() -> None:
+def test_errors_are_counted_by_operation_and_kind() -> None:
     one = Tally("g")
-    with one.watched("pop"):
-        assert one.failures == {}
-    with pytest.raises(ClaimLostError):
-        with one.watched("commit"):
-            raise ClaimLostError
-    with pytest.raises(KeyboardInterrupt):
-        with one.watched("commit"):
-            raise KeyboardInterrupt
-    assert one.failures == {("commit", "ClaimLostError"): 1}
+    for _ in range(2):
+        one.failed("commit", ClaimLostError())
+    one.failed("pop", OSError())
+    assert one.failures == {("commit", "ClaimLostError"): 2, ("pop", "OSError"): 1}
 
 
 def test_tallies_can_be_read_while_others_come_and_go() -> None:

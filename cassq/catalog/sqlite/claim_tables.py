@@ -140,7 +140,7 @@ def _claim_values(claim: Claim) -> Row:
         claim.losses,
         claim.holder,
         claim.version,
-        claim.acked.to_bytes(),
+        claim.acked.to_bytes() if claim.acked.ranges else b"",
         claim.failure,
         claim.joint,
     )

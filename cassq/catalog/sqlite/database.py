@@ -198,7 +198,7 @@ class Database:
     def _begin(self, *, synced: bool) -> None:
         """Begin as soon as no other process is in a transaction, until the limit. Between two
         tries the connection is left to other threads: who only reads has no reason to wait."""
-        waited, pause = Stopwatch(), _RETRY_MIN
+        waited, pause = None, _RETRY_MIN
         while True:
             try:
                 if synced:
@@ -206,6 +206,7 @@ class Database:
                 self._connection.execute("BEGIN IMMEDIATE")
                 return
             except sqlite3.OperationalError as exc:
+                waited = waited or Stopwatch()
                 if not _is_busy(exc) or waited.seconds() > self._lock_wait:
                     raise
             if synced:  # it is for this transaction alone

@@ -103,6 +103,8 @@ class CassandraReader(ExtentReader):
             return self._published.end
         return self._published.newest()
 
+    asks = True
+
     def ask_published(self) -> None:
         if self._local(self._pipe_id) is None:
             self._published.ask()

@@ -40,13 +40,13 @@ from cassq.extents.files.pipe_file import (
     LAST_APPEND_MS,
     SEALED,
     UNSYNCED,
+    FileReader,
+    FileWriter,
     identity_page,
     publish,
     published_end,
     read_identity,
 )
-from cassq.extents.files.reader import FileReader
-from cassq.extents.files.writer import FileWriter
 from cassq.extents.port import (
     ExtentInfo,
     ExtentMissingError,

@@ -84,6 +84,8 @@ class SidecarReader(ExtentReader):
         published.learn(self._placement.end or 0)
         return Place(published.end, published.end)
 
+    asks = True
+
     def ask_published(self) -> None:
         if self._placement.end is None and self._local(self._pipe_id) is None:
             self._ends.want(self._published)
