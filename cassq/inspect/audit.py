@@ -139,11 +139,11 @@ def _add_up(
 ) -> None:
     """What became of the messages of these pipes, and of retired ones, for each group."""
     catalog = ports.catalog
-    retired, sums = _retired(catalog, queue)
+    retired = catalog.retired(queue.id)
     retired_counts = {row.pipe_id: row.pushed for row in retired}
     audit.pipes, audit.retired_pipes = len(pipes), len(retired_counts)
     audit.pushed = sum(counts.values()) + sum(retired_counts.values())
-    check_sums(audit, retired, sums)
+    check_sums(audit, retired, catalog.retired_sums(queue.id))
     for group in catalog.groups(queue.id):
         stats = audit.groups[group.name] = GroupStats()
         cursors = {cursor.pipe_id: cursor for cursor in catalog.cursors(group.id)}
@@ -156,19 +156,6 @@ def _add_up(
             if row.group_id == group.id:
                 add_retired(stats, row)
         check_sum(audit, group, stats)
-
-
-def _retired(catalog: Catalog, queue: QueueRow) -> tuple[Sequence[Retired], Sequence[RetiredSum]]:
-    """The rows of retired pipes and their sums, of a moment when no pipe was being retired, if
-    there is one among a few looks."""
-    before: set[RetiredSum] | None = None
-    looks = 0
-    while True:
-        retired, sums = catalog.retired(queue.id), catalog.retired_sums(queue.id)
-        looks += 1
-        if set(sums) == before or looks == LOOKS_MAX:
-            return retired, sums
-        before = set(sums)
 
 
 def check_sums(audit: Audit, retired: Sequence[Retired], sums: Sequence[RetiredSum]) -> None:

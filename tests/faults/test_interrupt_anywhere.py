@@ -22,7 +22,7 @@ from cassq.errors import ClaimLostError
 from cassq.inspect.history import HOUR_MS
 from tests.faults.test_interrupt import Interruption, is_lost_in
 from tests.integration.deadlines import eventually, in_threads
-from tests.integration.stage import LaterClock, client_on, drain
+from tests.integration.stage import LaterClock, alone, client_on, drain
 
 Act = Callable[[], object]
 
@@ -133,6 +133,7 @@ class Scene:
         """Close; all that was pushed is there, be it when claims that nobody knows of are over."""
         in_threads(1, lambda _: self.client.close(), what="closing")
         client = client_on(self._directory, clock=LaterClock(HOUR_MS))
+        alone(client)  # hundreds of pipes are ready to be retired, while the audit looks
         try:
             queue = client.queue("jobs")
             popper = queue.popper()
