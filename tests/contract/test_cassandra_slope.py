@@ -58,7 +58,14 @@ SMALL = {
 
 # Tombstones in a read, at most, in a steady state of a pipe each five seconds: a few of the last
 # seconds, or one for each gap. Every other table: none; the histogram tells 0 and 1 alike.
-FEW = {"queue_pipes": 25, "group_pipes": 25, "consumed_pipes": 25, "claims": 25, "queue_names": 6}
+FEW = {
+    "queue_pipes": 25,
+    "group_pipes": 25,
+    "consumed_pipes": 25,
+    "claims": 25,
+    "queue_names": 6,
+    "members": 6,
+}
 NONE = 1
 # By how much a first use of an old queue may differ from that of a new one.
 FEW_READS, FEW_ROWS, FEW_TOMBSTONES = 10, 10, 10
@@ -150,10 +157,10 @@ def use_heavily(place: Place, queue: Queue, pipes: int, *, seconds_a_pipe: float
             for number, messages in enumerate(reversed(claims)):
                 settle(list(messages), fails=number == 0)
                 popper.flush()
+            while messages := popper.pop(100):  # what failed: what is left would be ever more
+                popper.commit(messages)
             place.clock.leap(seconds_a_pipe)
             place.client.reap()  # in passing it is done, too, but as often as the machine allows
-        while messages := popper.pop(100):
-            popper.commit(messages)
 
 
 def settle(messages: list[Message], *, fails: bool) -> None:
