@@ -137,11 +137,9 @@ class Popper:
 
     def _pop_within(self, max_messages: int, wait: float) -> Messages:
         life, clock = self._life, self._clock
-        calling = life.mine.calling
         began_ms = clock.boot_ms() if wait else 0
         while True:
-            may = not (life.forked or life.closed or calling.locked())
-            with calling if may else life.enter(), self._lock:
+            with self._entered(), self._lock:
                 messages = self._pop_now(max_messages)
                 if messages or self._stopping:
                     return messages
@@ -174,6 +172,12 @@ class Popper:
             return Messages()
         self.tally.popped += len(found)
         return found
+
+    def _entered(self) -> threading.Lock:
+        """`Life.enter`, which is asked only when it refuses: the hottest calls have no time."""
+        life = self._life
+        calling = life.mine.calling
+        return life.enter() if life.forked or life.closed or calling.locked() else calling
 
     def _may_hand_out(self) -> bool:
         """Do what is due before anything is handed out; whether it may be."""
@@ -232,13 +236,12 @@ class Popper:
                 return  # by a handler, in that very moment: it was given back
             yield from messages
 
-    # This one, `pop`, `ack_held` and `give_held` are `operation`s written out, some of them with
-    # `life.enter`: they are the hottest.
+    # This one, `pop`, `ack_held` and `give_held` are `operation`s written out: the hottest.
     def _next(self, thread: threading.Thread) -> Message | None:
         """The next message of an iteration, which that thread began, if there is one."""
         life = self._life
         try:
-            with life.enter(), self._lock:
+            with self._entered(), self._lock:
                 if self._stopping or not self._may_hand_out():
                     return None
                 if not self._buffer:
@@ -374,7 +377,7 @@ class Popper:
             self._flush()
 
     def _flush(self) -> None:
-        if not self._settler.dirty:
+        if not self._settler.said:
             return
         free = self._settler.flush()
         self._claimer.follow_up(free, succeeded=self._settler.acks_written)
@@ -397,10 +400,8 @@ class Popper:
     # Written with the next group; at once on exclusive groups, and past the deadline.
     def ack_held(self, holding: Holding, seqs: range) -> None:
         life = self._life
-        calling = life.mine.calling
-        may = not (life.forked or life.closed or calling.locked())
         try:
-            with calling if may else life.enter(), self._lock:
+            with self._entered(), self._lock:
                 now_ms = self._about_to_say()
                 self._settler.note(holding, RangeSet.run(seqs.start, seqs.stop), now_ms)
                 self._said(holding, now_ms)
@@ -410,10 +411,8 @@ class Popper:
 
     def give_held(self, holding: Holding, seqs: range, back: Back) -> None:
         life = self._life
-        calling = life.mine.calling
-        may = not (life.forked or life.closed or calling.locked())
         try:
-            with calling if may else life.enter(), self._lock:
+            with self._entered(), self._lock:
                 now_ms = self._about_to_say()
                 if holding.epoch is not None:
                     self._give(holding, RangeSet.run(seqs.start, seqs.stop), back)
@@ -459,7 +458,7 @@ class Popper:
             self._flush_old()
             self._claimer.close_dropped()
             left_ms = self._settler.until_flush_ms(self._catalog.now_ms())
-            again = left_ms / 1000 if self._settler.dirty else TEND_SECONDS
+            again = left_ms / 1000 if self._settler.said else TEND_SECONDS
             return min(again, self._keep_claims_alive())
 
     def _keep_claims_alive(self) -> float:

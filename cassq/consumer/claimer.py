@@ -115,7 +115,7 @@ class Claimer:
                     self.window.look_further()
                     continue
             due = self._due_now(self._ports.clock.boot_ms()) if due is None else due
-            back = self._retake(due or [], limit, holder)
+            back = self._retake(due, limit, holder)
             if not back and self.window.away is not None:
                 raise self.window.away
             return back

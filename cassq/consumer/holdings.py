@@ -48,8 +48,7 @@ class Holding:
     rows: the claim rows that are still ours, disjoint, all with the same number of deliveries.
     taken_ms: when they were there to be worked on. settled: seqs acked, whether written or not.
     pending: those acked and not yet written. backs: what is being given back and not yet written,
-    by how. given, and given_singly: all that was given back; given_any: whether anything was.
-    pieces: its messages, as they were
+    by how. given, and given_singly: all that was given back. pieces: its messages, as they were
     handed out. consumers: the threads that were given some of them.
     """
 
@@ -62,7 +61,6 @@ class Holding:
         "due_ms",
         "epoch",
         "given",
-        "given_any",
         "given_singly",
         "holder",
         "left",
@@ -105,7 +103,6 @@ class Holding:
         self.backs: dict[Back, list[tuple[int, int]]] = {}
         self.given: RangeSet = EMPTY
         self.given_singly: set[int] = set()
-        self.given_any: bool = False
         self.lost: bool = False
         self.pieces: Sequence[Piece] = ()
         self.consumers: tuple[Thread, ...] = ()
@@ -125,7 +122,7 @@ class Holding:
 
     def settle(self, seqs: RangeSet) -> None:
         """Note acks. Raises ClaimLostError for messages that are not ours any more."""
-        if self.lost or self.given_any:
+        if self.lost or self.gave:
             self.check(seqs)
         new = seqs - self.settled if self.settled is not EMPTY else seqs
         self.settled = self.settled | new
@@ -134,7 +131,6 @@ class Holding:
 
     def give(self, seqs: RangeSet, back: Back) -> None:
         """Note messages given back; they were checked, and are not settled."""
-        self.given_any = True
         self.backs.setdefault(back, []).extend(seqs.ranges)
         if seqs.single is not None:
             self.given_singly.add(seqs.single)
@@ -144,13 +140,17 @@ class Holding:
 
     def give_one(self, seq: int, back: Back) -> None:
         """`give` for one message."""
-        self.given_any = True
         spans = self.backs.get(back)
         if spans is None:
             spans = self.backs[back] = []
         spans.append((seq, seq + 1))
         self.given_singly.add(seq)
         self.left -= 1
+
+    @property
+    def gave(self) -> bool:
+        """Whether anything was given back."""
+        return bool(self.given_singly) or self.given is not EMPTY
 
     def given_seqs(self) -> RangeSet:
         """All that was given back."""
@@ -173,7 +173,7 @@ class Holding:
         return seq in self.given_singly or (bool(self.given) and seq in self.given)
 
     def _has_given(self, seqs: RangeSet) -> bool:
-        if not self.given_any:
+        if not self.gave:
             return False
         if seqs.single is not None:
             return self.has_given(seqs.single)

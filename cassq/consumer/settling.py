@@ -88,13 +88,8 @@ class Settler:
 
     @property
     def overdue(self) -> bool:
-        """Whether acks were collected for long enough."""
-        return self.dirty and self._catalog.now_ms() >= self.flush_ms
-
-    @property
-    def dirty(self) -> bool:
-        """Whether there are acks not yet written."""
-        return bool(self.said)
+        """Whether what was said was collected for long enough; asked while there is any."""
+        return self._catalog.now_ms() >= self.flush_ms
 
     @property
     def giving(self) -> bool:
@@ -110,14 +105,14 @@ class Settler:
 
     def note(self, holding: Holding, seqs: RangeSet, now_ms: int) -> None:
         """Collect acks. Raises ClaimLostError for messages that are not ours any more."""
-        given = EMPTY
-        if holding.given_any:
-            given = seqs & holding.given_seqs() if seqs.single is None else EMPTY
-        holding.settle(seqs - given if given is not EMPTY else seqs)
-        if not (holding.left or holding.given_any):
+        given, gave = EMPTY, holding.gave
+        if gave and seqs.single is None:
+            given = seqs & holding.given_seqs()
+        holding.settle(seqs - given if gave else seqs)
+        if not (holding.left or gave):
             self.pace.finished.append((holding.count, now_ms - holding.taken_ms))
         self._note(holding, now_ms)
-        if given is not EMPTY:
+        if gave:
             holding.check(given)
 
     def flush(self) -> list[Claim]:

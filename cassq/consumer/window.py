@@ -166,7 +166,7 @@ class Window:
         """The views to try: the oldest with something waiting, `width` of them, those first that
         were not yet claimed from in this round. now_ms: boot time."""
         found: list[View] = []
-        out = self._out = self.left_alone(now_ms) if self._away or self.broken else set()
+        out = self._out = self.left_alone(now_ms)
         left = [view for view in self._views.values() if view.row.id not in out]
         while left and len(found) < width:
             some, left = left[: width - len(found)], left[width - len(found) :]
@@ -186,7 +186,7 @@ class Window:
 
     def is_blocked(self) -> bool:
         """Whether some of the candidates could not be read, so that there are others now."""
-        return bool(self._away or self.broken) and not self.left_alone() <= self._out
+        return not self.left_alone() <= self._out
 
     def _look_at(self, views: list[View]) -> None:
         """Make cursors for those that have none, and have it known how far they go: what each
@@ -278,6 +278,8 @@ class Window:
 
     def left_alone(self, now_ms: int | None = None) -> set[str]:
         """The pipes that could not be reached a moment ago, or not be read. now_ms: boot time."""
+        if not (self._away or self.broken):
+            return set()
         if now_ms is None:
             now_ms = self._ports.clock.boot_ms()
         away = (pipe_id for pipe_id, (until_ms, _) in self._away.items() if until_ms > now_ms)

@@ -20,7 +20,7 @@ from cassq.lifecycle.retries import Bury
 from cassq.message.batches import Batch, Intend, Receipt
 from cassq.message.columns import COLUMN_BYTES_MAX, encode_headers
 from cassq.message.frames import MESSAGE_BYTES_MAX
-from cassq.message.importance import all_with_importance
+from cassq.message.importance import all_with_importance, with_importance
 from cassq.message.messages import MessageId, MessageIds, ids_of_run
 from cassq.model.rows import QueueRow
 from cassq.pipes import Appender, Appenders, Chore, Present, Tended
@@ -113,8 +113,11 @@ class Intake:
         delay: float | None,
         due: datetime | None,
         dedup_id: str | None,
+        importance: str | None,
     ) -> Entry:
         """A single push, checked; one with a dedup id is appended by itself."""
+        if importance is not None:
+            headers = with_importance(headers, importance)
         once = None if dedup_id is None else Once(self._ports, self._queue, [dedup_id])
         if once is not None:
             (headers,) = once.marked([headers])
@@ -159,7 +162,7 @@ class Intake:
         once = first.intend if isinstance(first.intend, Once) else None
         clock = self._ports.clock
         now_ms, boot_ms, queue = clock.wall_ms(), clock.boot_ms(), self._queue()
-        spool = self._spool if self._spool is not None and self._may_spill(first, queue) else None
+        spool = self._spool_for(first, queue)
         if spool is not None and spool.down:
             batch = first.batch or gathered(entries, now_ms)
             return _spilled(entries, batch, spool.hold(queue, batch, None))
@@ -208,9 +211,11 @@ class Intake:
                 self._spool.trouble(exc)
             raise
 
-    def _may_spill(self, first: Entry, queue: QueueRow) -> bool:
-        """Whether a push may go into the spool: not a move, and not of a cp queue."""
-        return _is_new(first) and not queue.policy.strict
+    def _spool_for(self, first: Entry, queue: QueueRow) -> Spool | None:
+        """The spool for a push, if it may be spilled: not a move, and not of a cp queue."""
+        if self._spool is None or not _is_new(first) or queue.policy.strict:
+            return None
+        return self._spool
 
     def admitted(self, entries: list[Entry], queue: QueueRow) -> list[Entry]:
         """Those of the pushes that wait together that may be appended now; the others get their

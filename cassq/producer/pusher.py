@@ -28,7 +28,6 @@ from cassq.errors import BackendError, ClosedError, UsageError
 from cassq.lifecycle.ports import Ports, operation
 from cassq.lifecycle.retries import Bury
 from cassq.message.batches import Batch, Intend
-from cassq.message.importance import with_importance
 from cassq.message.messages import MessageId, MessageIds
 from cassq.model.rows import QueueRow
 from cassq.pipes import Appenders
@@ -99,9 +98,7 @@ class Pusher:
         The id's `spilled` tells whether it is in the spool, as no quorum answers (`spill=`).
         Cost: one append and one sync, shared with all pushes that wait meanwhile.
         """
-        if importance is not None:
-            headers = with_importance(headers, importance)
-        entry = self._intake.entry(payload, headers, key, delay, due, dedup_id)
+        entry = self._intake.entry(payload, headers, key, delay, due, dedup_id, importance)
         self._submit(entry)
         return entry.id
 
@@ -154,9 +151,7 @@ class Pusher:
         The arguments are those of `push`. Waits while more than `BUFFER_BYTES_MAX` bytes wait
         to be appended.
         """
-        if importance is not None:
-            headers = with_importance(headers, importance)
-        entry = self._intake.entry(payload, headers, key, delay, due, dedup_id)
+        entry = self._intake.entry(payload, headers, key, delay, due, dedup_id, importance)
         future = entry.future = Future()
         future.set_running_or_notify_cancel()
         self._await(lambda: self._add_soon(entry))
@@ -273,7 +268,7 @@ class Pusher:
             if futures and self._leader is leader:
                 self._forget_futures(entries, futures)
             self._hand_on(leader)
-            if len(entries) > 1 or entries != [leader]:
+            if entries != [leader]:
                 wake_in_turn([entry for entry in entries if entry is not leader])
 
     def _forget_futures(self, entries: list[Entry], count: int) -> None:

@@ -64,7 +64,7 @@ FEW = {
     "consumed_pipes": 25,
     "claims": 25,
     "queue_names": 6,
-    "members": 6,
+    "members": 2,
 }
 NONE = 1
 # By how much a first use of an old queue may differ from that of a new one.

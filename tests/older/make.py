@@ -62,18 +62,8 @@ def main() -> None:
         pack(home, ["sidecars/catalog", *(f"sidecars/node{n}/data" for n in (1, 2, 3))], "sidecars")
     with cassandra.cluster(nodes=1) as node:
         url = node.url(KEYSPACE)
-        command = (
-            sys.executable,
-            "-m",
-            "cassq",
-            "schema",
-            "apply",
-            "--replication",
-            "1",
-            "--url",
-            url,
-        )
-        subprocess.run(command, check=True)
+        apply = ["schema", "apply", "--replication", "1", "--url", url]
+        subprocess.run([sys.executable, "-m", "cassq", *apply], check=True)
         make(url)
         with lzma.open(HERE / "keyspace.xz", "wt") as file:
             for line in lines(url):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.older.make import session_of
 from tests.servers import sidecar
 from tests.servers.cassandra import CassandraCluster
 from tests.servers.fixtures import running
+from tests.servers.sidecar import SidecarCluster
 
 HERE = Path(__file__).parent
 
@@ -30,12 +32,17 @@ def test_a_directory_made_before_is_opened(tmp_path: Path) -> None:
         check(client)
 
 
-@pytest.mark.servers
-def test_sidecars_made_before_are_started(tmp_path: Path) -> None:
+@pytest.fixture
+def sidecars(tmp_path: Path) -> Iterator[SidecarCluster]:
+    """Three, on the data that was kept."""
     unpacked("sidecars", tmp_path)
-    for sidecars in running(sidecar.cluster(nodes=3, home=tmp_path / "sidecars")):
-        with cassq.connect(sidecars.url()) as client:
-            check(client)
+    yield from running(sidecar.cluster(nodes=3, home=tmp_path / "sidecars"))
+
+
+@pytest.mark.servers
+def test_sidecars_made_before_are_started(sidecars: SidecarCluster) -> None:
+    with cassq.connect(sidecars.url()) as client:
+        check(client)
 
 
 def test_a_keyspace_made_before_is_opened(cassandra1: CassandraCluster) -> None:
