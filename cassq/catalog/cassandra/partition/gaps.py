@@ -1,9 +1,10 @@
 """Gaps in listings: what was removed there is covered by one tombstone, however much it was.
 
 An entry is removed by a tombstone of its own, which every later read of the listing passes, until
-the servers compact it away some day. So who lists again and again, and sees that entries went,
-removes a while later the whole gap between the neighbours that are left: one range tombstone,
-which covers those of all the entries, and that of the gap as it was before.
+the servers compact it away some day. So who lists again and again, and sees that entries went, or
+has removed one that came and went between two readings, removes a while later the whole gap
+between the neighbours that are left: one range tombstone, which covers those of all the entries,
+and that of the gap as it was before.
 
 What is removed so was written `SETTLED_US` before the listing was read, by the times of the writes
 themselves: it is in the listing, and is left, or it is gone. What comes later stays, wherever it
@@ -69,6 +70,14 @@ class Gaps:
             due = _due(listing, asked_us)
         if due:
             self._cover(drop, partition, _ranges(due, keys, _ENDS[kind]), asked_us - SETTLED_US)
+
+    def went(self, drop: str, partition: Any, key: Any) -> None:
+        """This process has removed an entry, which it may never have read there. Cost: none."""
+        now_us = self._cql.stamp()
+        with self._lock:
+            listing = self._listing((drop, partition), now_us)
+            listing.gone.append((now_us, key))
+            del listing.gone[:-GONE_MOST]
 
     def _listing(self, name: tuple[str, Any], asked_us: int) -> _Listing:
         listing = self._listings.get(name)

@@ -205,3 +205,9 @@ class PipeLists(Parts):
             pipe_ids = [pipe_id for (pipe_id,) in rows]
             self._gaps.read(COVER_CONSUMED, (slice_,), pipe_ids, asked_us)
         return [pipe_id for rows in found for (pipe_id,) in rows]
+
+    def _drop_consumed(self, pipe_id: str) -> None:
+        """Most come and go between two of the lists above."""
+        slice_, _ = key = consumed_key(pipe_id)
+        self._cql.write(DROP_CONSUMED, key)
+        self._gaps.went(COVER_CONSUMED, (slice_,), pipe_id)

@@ -10,7 +10,6 @@ from cassq.catalog.cassandra.partition import pipe_rows as cql
 from cassq.catalog.cassandra.partition.claim_rows import CURSOR, cursor_of
 from cassq.catalog.cassandra.partition.pipe_rows import Pipe
 from cassq.catalog.cassandra.pipes.pipe_lists import (
-    DROP_CONSUMED,
     DROP_ENTRIES,
     DROP_SLICES,
     NOTE_CONSUMED,
@@ -206,7 +205,7 @@ class PipeTables(WriteTables, Retiring):
         """Cost: some writes a pipe, and the reads of its queue's groups."""
         for pipe_id, pipe in zip(pipe_ids, self._pipe_records(pipe_ids), strict=True):
             if pipe is None:
-                self._cql.write(DROP_CONSUMED, consumed_key(pipe_id))
+                self._drop_consumed(pipe_id)
             elif pipe.row.state is PipeState.CONSUMED:
                 self._forget(pipe)
 
@@ -218,7 +217,7 @@ class PipeTables(WriteTables, Retiring):
             self._unstage_entry(row)
         self._cql.write(cql.DROP_BEATS, (row.id,))
         self._cql.apply_many([(cql.FORGET, (row.id,))])
-        self._cql.write(DROP_CONSUMED, consumed_key(row.id))
+        self._drop_consumed(row.id)
 
     def _consume_pipes(self, queue_id: str) -> list[str]:
         # Staged ones first: what is listed meanwhile is seen in the listing.
