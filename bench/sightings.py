@@ -24,7 +24,7 @@ class Sightings:
         return self._catalog.now_ms()
 
     def sidecars(self) -> list[SidecarRow]:
-        return self._catalog.sidecars()
+        return self._catalog.sidecars.listed()
 
     def sidecar(self, name: str) -> SidecarRow:
         """The row of one. LookupError if there is none of that name."""
@@ -36,7 +36,9 @@ class Sightings:
     def _open(self, queue: str) -> Placement | None:
         """Where the newest pipe of a queue is that has no end yet."""
         found = [
-            one for one in self._catalog.placements() if one.queue_name == queue and one.end is None
+            one
+            for one in self._catalog.sidecars.placements()
+            if one.queue_name == queue and one.end is None
         ]
         return max(found, key=lambda one: one.created_ms, default=None)
 

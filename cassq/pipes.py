@@ -307,7 +307,9 @@ class Appender:
             self._ready = None
             # Unsynced is enough: readers look into ready pipes too.
             rate, sealed = self._pace.rate, ready.extent.sealed()
-            if not sealed and self._catalog.beat(ready.row.id, self._owner, PipeState.OPEN, rate):
+            if not sealed and self._catalog.pipes.beat(
+                ready.row.id, self._owner, PipeState.OPEN, rate
+            ):
                 ready.opened_ms = ready.used_ms = ready.beaten_ms = now_ms
                 return ready
             ready.extent.close()
@@ -339,7 +341,7 @@ class Appender:
         strict = self._is_strict(queue.policy)
         extent = self._store.create(row.id, queue.name, strict=strict)
         try:
-            added = self._catalog.add_pipe(row)
+            added = self._catalog.pipes.add(row)
         except BackendError:
             # The row may be there or not: as an empty pipe it does no harm, the reaper takes it.
             extent.close()
@@ -351,7 +353,7 @@ class Appender:
         boot_ms = self._clock.boot_ms()
         if boot_ms - began_ms >= STRAY_MS // 2:
             extent.close()
-            self._catalog.record_end(row.id, Place(0, 0))
+            self._catalog.pipes.record_end(row.id, Place(0, 0))
             return self._try_create(predecessor, state)
         return OpenPipe(row, extent, began_ms, boot_ms, boot_ms, strict, pipe_key(row.id))
 
@@ -374,10 +376,10 @@ class Appender:
         """Succeed the queue's newest pipe once its end is recorded; wait for the turn."""
         started_ms = self._clock.boot_ms()
         while True:
-            queue = self._catalog.queue_by_id(self._queue().id)
+            queue = self._catalog.queues.by_id(self._queue().id)
             if queue is None or queue.deleted:
                 raise QueueNotFoundError(f"queue {self._queue().name!r} was deleted")
-            tail = self._catalog.pipe(queue.tail) if queue.tail else None
+            tail = self._catalog.pipes.by_id(queue.tail) if queue.tail else None
             if tail is None or tail.state >= PipeState.SEALED or self._pass_turn(tail, started_ms):
                 opened = self._try_create(queue.tail, PipeState.OPEN)
                 if opened is not None:
@@ -392,7 +394,7 @@ class Appender:
             reader = self._store.reader(tail.id)
         except ExtentMissingError:
             # Its end can never be found: strict order cannot be kept past it without a person.
-            if self._catalog.pipe(tail.id) is None:
+            if self._catalog.pipes.by_id(tail.id) is None:
                 return False  # retired a moment ago: look again
             raise
         try:
@@ -452,10 +454,10 @@ class Appender:
         """Show that its owner lives. An append may open a ready pipe meanwhile."""
         ready = self._ready is pipe
         if ready:
-            self._catalog.beat(pipe.row.id, self._owner, PipeState.READY)
+            self._catalog.pipes.beat(pipe.row.id, self._owner, PipeState.READY)
             ready = self._ready is pipe
         if not ready:
-            self._catalog.beat(pipe.row.id, self._owner, PipeState.OPEN, rate)
+            self._catalog.pipes.beat(pipe.row.id, self._owner, PipeState.OPEN, rate)
         pipe.beaten_ms = self._clock.boot_ms()
 
     def _prepare(self, after: int) -> None:
@@ -588,7 +590,7 @@ class Appenders:
         queue = self._queue()
         pipes: list[PipeRow] = []
         if not self._group_id and max(queue.wished_pipes, queue.policy.min_open_pipes) > 1:
-            pipes = self._ports.catalog.unsealed_pipes([queue.id])
+            pipes = self._ports.catalog.pipes.unsealed([queue.id])
         self._share = 1 if self._group_id else share_of(queue, pipes, self._owner)
         chores: list[Chore] = []
         while len(self._side_by_side) > self._share:

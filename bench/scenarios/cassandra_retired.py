@@ -15,13 +15,8 @@ from bench.peers.cassq import as_cassq
 from bench.plan import Plan
 from bench.scenarios.cassandra import OWN
 from bench.scenarios.scenario import Case, Column, Scenario
-from cassq.catalog.cassandra.pipes.pipe_lists import (
-    DAY_US,
-    DROP_ENTRY,
-    NOTE_ENTRY,
-    NOTE_SLICE,
-    PipeLists,
-)
+from cassq.catalog.cassandra import CassandraCatalog
+from cassq.catalog.cassandra.pipes.listing import DAY_US, DROP_ENTRY, NOTE_ENTRY, NOTE_SLICE
 
 SECONDS_MAX = 3_600.0
 # So many pipes are filled, emptied and retired for good; of the others, what a popper's listing
@@ -73,20 +68,20 @@ def list_and_unlist(client: cassq.Client, queue: cassq.Queue, count: int) -> Non
     """Let so many more pipes be listed and unlisted, as those that were retired have been, while
     somebody lists what is there, as poppers do once a second."""
     catalog = client.ports.catalog
-    assert isinstance(catalog, PipeLists)
-    row = catalog.queue(queue.name)
+    assert isinstance(catalog, CassandraCatalog)
+    row = catalog.queues.named(queue.name)
     assert row is not None
     for first in range(0, count, ROUND_PIPES):
         slices: set[tuple[str, int]] = set()
         entries = []
         for _ in range(first, min(first + ROUND_PIPES, count)):
-            position = catalog._cql.stamp()
+            position = catalog._keyspace.cql.stamp()
             slices.add((row.id, position // DAY_US))
             entries.append((row.id, position // DAY_US, position, client.ports.ids.new(0)))
-        catalog._cql.write_many([(NOTE_SLICE, values) for values in slices])
-        catalog._cql.write_many([(NOTE_ENTRY, values) for values in entries])
-        catalog._cql.write_many([(DROP_ENTRY, values) for values in entries])
-        catalog.unsealed_pipes([row.id])
+        catalog._keyspace.cql.write_many([(NOTE_SLICE, values) for values in slices])
+        catalog._keyspace.cql.write_many([(NOTE_ENTRY, values) for values in entries])
+        catalog._keyspace.cql.write_many([(DROP_ENTRY, values) for values in entries])
+        catalog.pipes.unsealed([row.id])
 
 
 def pop_one_by_one(queue: cassq.Queue, count: int, payload: bytes) -> list[float]:

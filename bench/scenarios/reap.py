@@ -40,8 +40,8 @@ def connect(seat: Seat, durability: Durability = "disk") -> cassq.Client:
 def keep_from_passing(client: cassq.Client) -> None:
     """Let no client reap in passing: somebody else is said to be at it."""
     catalog = client.ports.catalog
-    catalog.drop_lease(PASSING_LEASE, client.ports.ids.client)
-    catalog.take_lease(PASSING_LEASE, BYSTANDER, LEASE_MS)
+    catalog.leases.drop(PASSING_LEASE, client.ports.ids.client)
+    catalog.leases.take(PASSING_LEASE, BYSTANDER, LEASE_MS)
 
 
 def fill(_gate: Gate, seat: Seat, kind: str, count: int) -> Figures:
@@ -65,8 +65,8 @@ def reap_alone(_gate: Gate, seat: Seat, count: int) -> Figures:
     """Whole passes, one after another, beside nobody, as the daemon runs them."""
     client = connect(seat)
     client.reaper.patience = PATIENCE_SECONDS
-    waiting = client.ports.catalog.live_queues()
-    live = sum(len(client.ports.catalog.pipes(queue_id)) for queue_id in waiting)
+    waiting = client.ports.catalog.queues.live()
+    live = sum(len(client.ports.catalog.pipes.live(queue_id)) for queue_id in waiting)
     if live != count:
         raise LostMessagesError(f"{live} pipes are live, not {count}")
     walls: list[float] = []
@@ -145,7 +145,7 @@ def push_beside(gate: Gate, seat: Seat, rounds: list[list[Phase]]) -> Figures:
         rates.append({})
         for mode, seconds in turns:
             if mode == PASSING:
-                client.ports.catalog.drop_lease(PASSING_LEASE, BYSTANDER)
+                client.ports.catalog.leases.drop(PASSING_LEASE, BYSTANDER)
             push(payload)
             gate.meet()
             pushed, started = 0, perf_counter()

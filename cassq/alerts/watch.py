@@ -89,7 +89,7 @@ def look(ports: Ports, queues: Iterable[QueueRow], *, sidecars: bool = False) ->
     failures: list[Told] = []
     marks: list[Sample] = []
     snapshots = _snapshots(ports, queues, now_ms, failures, marks)
-    incidents = ports.catalog.incidents()
+    incidents = ports.catalog.records.incidents()
     looked_at = {snapshot.group_id for snapshot in snapshots}
     gone = _gone(ports, incidents, looked_at)
     view = View(snapshots, gone, _of_sidecars(ports) if sidecars else None)
@@ -119,9 +119,9 @@ def tell(
     """Write the rows, tell the notices of those written, write what became of them."""
     catalog = ports.catalog
     if marks:
-        catalog.add_samples(marks)
-        catalog.forget_samples(MARK_MS, catalog.now_ms() - 2 * GROWTH_SECONDS * 1000)
-    mine = [step for step in steps if catalog.put_incident(step.row)]
+        catalog.records.add_samples(marks)
+        catalog.records.forget_samples(MARK_MS, catalog.now_ms() - 2 * GROWTH_SECONDS * 1000)
+    mine = [step for step in steps if catalog.records.put_incident(step.row)]
     for step in mine:
         for line in step.lost:
             logger.error("an alert is given up: %s", line)
@@ -136,9 +136,9 @@ def tell(
         state = settled(step.state, of_step, catalog.now_ms())
         row = replace(step.row, version=step.row.version + 1, data=dump(state))
         if not state.episodes:
-            catalog.drop_incident(row)
+            catalog.records.drop_incident(row)
         elif state != step.state:
-            catalog.put_incident(row)
+            catalog.records.put_incident(row)
     return [_told(notice, outcome) for notice, outcome in outcomes]
 
 
@@ -169,7 +169,7 @@ def _snapshots(
     for queue in queues:
         try:
             stats = queue_stats(ports, queue)
-            for group in ports.catalog.groups(queue.id):
+            for group in ports.catalog.queues.groups(queue.id):
                 if group.name in stats.groups:
                     of_group = stats.groups[group.name]
                     snapshots.append(_snapshot(ports, queue, group, of_group, now_ms, marks))
@@ -189,7 +189,7 @@ def _snapshot(
 ) -> Snapshot:
     catalog, policy = ports.catalog, queue.policy
     if is_dead_letter_name(queue.name) and not policy.owner:
-        parent = catalog.queue(origin_of(queue.name)[0])
+        parent = catalog.queues.named(origin_of(queue.name)[0])
         policy = replace(policy, owner=parent.policy.owner if parent else "")
     since_ms = now_ms - round((policy.alert_no_consumer or MEMBER_SECONDS) * 1000)
     grown = 0
@@ -204,8 +204,8 @@ def _snapshot(
         policy=policy,
         stats=stats,
         created_ms=group.created_ms,
-        members=len(catalog.members(group.id, since_ms)),
-        success_ms=catalog.success_ms(group.id),
+        members=len(catalog.records.members(group.id, since_ms)),
+        success_ms=catalog.records.success_ms(group.id),
         grown=grown,
         lost=_lost(ports, group, now_ms) if stats.lost else 0,
         letters=letters,
@@ -216,7 +216,7 @@ def _snapshot(
 def _grown(ports: Ports, group: GroupRow, dead: int, now_ms: int, marks: list[Sample]) -> int:
     """How many dead letters came within the last hour, as far as marks tell. Cost: 13 rows."""
     subject = f"dead:{group.id}"
-    found = ports.catalog.samples(subject, MARK_MS, now_ms - GROWTH_SECONDS * 1000)
+    found = ports.catalog.records.samples(subject, MARK_MS, now_ms - GROWTH_SECONDS * 1000)
     mark_ms = now_ms // MARK_MS * MARK_MS
     if not any(sample.at_ms == mark_ms for sample in found):
         marks.append(Sample(subject, MARK_MS, mark_ms, json.dumps({"dead": dead})))
@@ -227,18 +227,18 @@ def _grown(ports: Ports, group: GroupRow, dead: int, now_ms: int, marks: list[Sa
 def _lost(ports: Ports, group: GroupRow, now_ms: int) -> int:
     """How many messages were given up within the last hour. Cost: a row for each time."""
     since_ms = now_ms - GROWTH_SECONDS * 1000
-    found = ports.catalog.samples(f"lost:{group.id}", NOTED_MS, since_ms)
+    found = ports.catalog.records.samples(f"lost:{group.id}", NOTED_MS, since_ms)
     return sum(int(json.loads(sample.data)["lost"]) for sample in found)
 
 
 def _letters(ports: Ports, queue: QueueRow, group: GroupRow) -> tuple[dict[str, int], int]:
     """The importance of a group's dead letters: of the oldest 1,000, and how many there are."""
-    row = ports.catalog.queue(dead_letter_name(queue.name, group.name))
+    row = ports.catalog.queues.named(dead_letter_name(queue.name, group.name))
     if row is None:
         return {}, 0
     stats = queue_stats(ports, row).groups.get("default", GroupStats())
     depth = stats.waiting + stats.pending
-    letters = next((g for g in ports.catalog.groups(row.id) if g.name == "default"), None)
+    letters = next((g for g in ports.catalog.queues.groups(row.id) if g.name == "default"), None)
     if not depth or letters is None:
         return {}, 0
     found: Counter[str] = Counter()
@@ -262,8 +262,8 @@ def _gone(ports: Ports, incidents: Iterable[Incident], looked_at: set[str]) -> s
         finding = load(row.data).finding
         if not finding.queue_id or finding.group_id in looked_at or finding.group_id in gone:
             continue
-        queue = ports.catalog.queue_by_id(finding.queue_id)
-        ids = {g.id for g in ports.catalog.groups(finding.queue_id)}
+        queue = ports.catalog.queues.by_id(finding.queue_id)
+        ids = {g.id for g in ports.catalog.queues.groups(finding.queue_id)}
         if queue is None or queue.deleted or finding.group_id not in ids:
             gone.add(finding.group_id)
     return gone

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cassq.catalog.port import Catalog
+from cassq.catalog.port import Claims
 from cassq.errors import CorruptionError
 from cassq.model.rows import Claim, Cursor
 
@@ -38,19 +38,19 @@ def fault(cursor: Cursor, rows: Iterable[Claim]) -> str:
     return ""
 
 
-def fault_now(catalog: Catalog, group_id: str, pipe_id: str) -> tuple[Cursor, str] | None:
+def fault_now(claims: Claims, group_id: str, pipe_id: str) -> tuple[Cursor, str] | None:
     """The cursor of a group in a pipe and what is wrong with its claim rows; None when nothing is,
     or others change the cursor all the time. Cost: two reads, and for a fault a third."""
-    cursor = catalog.cursor(group_id, pipe_id)
+    cursor = claims.cursor(group_id, pipe_id)
     for _ in range(LOOKS_MAX):
         if cursor is None:
             return None
-        why = fault(cursor, catalog.claims(group_id, pipe_id))
+        why = fault(cursor, claims.rows(group_id, pipe_id))
         if not why:
             return None
         # Acks between the two reads take rows away, and look like a gap. A cursor never comes back
         # to where it was: if it is the same behind the rows, they are of its moment.
-        before, cursor = cursor, catalog.cursor(group_id, pipe_id)
+        before, cursor = cursor, claims.cursor(group_id, pipe_id)
         if cursor == before:
             return before, why
     return None

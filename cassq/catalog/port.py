@@ -1,5 +1,6 @@
 """The Catalog port: where everything but payloads lives. `cassq.model.rows` has its rows.
 
+It is made of roles: queues and groups, pipes, claims, leases, staged writes, sidecars, and records.
 Every verb is one conditional write or one bounded read. A conditional write answers whether it
 took effect; one whose outcome the backend cannot tell raises BackendError with
 `outcome_unknown`, and is read back, never guessed. Times are milliseconds of catalog time
@@ -11,17 +12,15 @@ from __future__ import annotations
 import abc
 from collections.abc import Collection, Mapping, Sequence
 
-from cassq.catalog.sidecar_port import SidecarPort
-from cassq.catalog.write_port import WritePort
+from cassq.catalog.record_port import Records
+from cassq.catalog.sidecar_port import Sidecars
+from cassq.catalog.write_port import Writes
 from cassq.message.frames import Place
 from cassq.model.queues import GroupPolicy, QueuePolicy
 from cassq.model.rows import (
     Claim,
     Cursor,
-    Dedup,
     GroupRow,
-    Incident,
-    Member,
     Move,
     PipeRow,
     PipeState,
@@ -29,55 +28,46 @@ from cassq.model.rows import (
     Removed,
     Retired,
     RetiredSum,
-    Sample,
 )
 
 
-class Catalog(WritePort, SidecarPort):
-    """Queues, groups, pipes, cursors, claims, moves and leases; writes are in `write_port`, and
-    sidecars in `sidecar_port`."""
+class Queues(abc.ABC):
+    """Queues, and their consumer groups."""
 
     @abc.abstractmethod
-    def now_ms(self) -> int:
-        """Catalog time. Cost: none that blocks."""
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Give back what is held."""
-
-    # --- queues and groups ------------------------------------------------------------------
-
-    @abc.abstractmethod
-    def create_queue(self, row: QueueRow, default: GroupRow) -> bool:
+    def create(self, row: QueueRow, default: GroupRow) -> bool:
         """Insert a queue and its first group; False when the name is taken."""
 
     @abc.abstractmethod
-    def queue(self, name: str) -> QueueRow | None:
+    def named(self, name: str) -> QueueRow | None:
         """The queue of that name, deleted ones excluded."""
 
     @abc.abstractmethod
-    def queue_by_id(self, queue_id: str) -> QueueRow | None:
-        """The queue of that id, also while it is being deleted."""
+    def by_ids(self, queue_ids: Sequence[str]) -> list[QueueRow | None]:
+        """The queues of these ids, also while they are being deleted. Cost: on networked catalogs
+        one waits once."""
 
-    def queues_by_id(self, queue_ids: Sequence[str]) -> list[QueueRow | None]:
-        """`queue_by_id` of several. Cost: on networked catalogs one waits once."""
-        return [self.queue_by_id(queue_id) for queue_id in queue_ids]
+    def by_id(self, queue_id: str) -> QueueRow | None:
+        """One of them."""
+        return self.by_ids([queue_id])[0]
 
     @abc.abstractmethod
-    def queues(self, prefix: str = "", *, deleted: bool = False) -> list[QueueRow]:
+    def listed(self, prefix: str = "", *, deleted: bool = False) -> list[QueueRow]:
         """Queues by name."""
 
     @abc.abstractmethod
-    def update_queue(self, queue_id: str, version: int, policy: QueuePolicy) -> bool:
+    def update(self, queue_id: str, version: int, policy: QueuePolicy) -> bool:
         """Replace the policy if `version` is still the row's."""
 
     @abc.abstractmethod
-    def delete_queue(self, queue_id: str) -> list[str]:
+    def delete(self, queue_id: str) -> list[str]:
         """Mark a queue deleted and its pipes consumed, durably; the ids of its pipes."""
 
     @abc.abstractmethod
-    def forget_queue(self, queue_id: str) -> None:
+    def forget(self, queue_id: str) -> None:
         """Remove every row of a deleted queue whose pipes are gone."""
+
+    # --- groups -------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def create_group(self, row: GroupRow, starts: Mapping[str, Place], groups_version: int) -> bool:
@@ -98,10 +88,33 @@ class Catalog(WritePort, SidecarPort):
     def delete_group(self, group_id: str) -> bool:
         """Remove a group with its cursors and claims; False when it was gone."""
 
-    # --- pipes ------------------------------------------------------------------------------
+    # --- candidates for the reaper, whose conditional writes decide ---------------------------
 
     @abc.abstractmethod
-    def add_pipe(self, row: PipeRow) -> bool:
+    def limited(self, queue_ids: Collection[str] | None = None) -> list[QueueRow]:
+        """Those of these queues (None: of all) whose messages expire, are limited in number, or
+        are deduplicated."""
+
+    @abc.abstractmethod
+    def busy(self, queue_ids: Collection[str] | None = None) -> list[str]:
+        """The ids of those of these queues (None: of all) that are pushed to, or for which more
+        than one open pipe is wished."""
+
+    @abc.abstractmethod
+    def wish_pipes(self, queue: QueueRow, pipes: int, at_ms: int) -> bool:
+        """Say how many pipes are wished for, if `queue.wished_pipes` and `wished_ms` are still
+        the row's. Unsynced."""
+
+    @abc.abstractmethod
+    def live(self) -> list[str]:
+        """The ids of queues that have live pipes."""
+
+
+class Pipes(abc.ABC):
+    """Pipes from their first row to their totals."""
+
+    @abc.abstractmethod
+    def add(self, row: PipeRow) -> bool:
         """Insert a pipe durably. With a strict queue only if `row.predecessor` is the queue's
         tail and is sealed or gone; the pipe becomes the tail. False when that, the queue or the
         pipe's group is no more, or the pipe is there already; for a staged one, when its write
@@ -109,31 +122,29 @@ class Catalog(WritePort, SidecarPort):
         """
 
     @abc.abstractmethod
-    def pipe(self, pipe_id: str) -> PipeRow | None:
+    def by_id(self, pipe_id: str) -> PipeRow | None:
         """One pipe."""
 
     @abc.abstractmethod
-    def pipes(self, queue_id: str) -> list[PipeRow]:
+    def live(self, queue_id: str) -> list[PipeRow]:
         """The live (ready, open, sealed) pipes of a queue, oldest first."""
 
     @abc.abstractmethod
-    def unclaimed_pipes(
-        self, group: GroupRow, limit: int, *, unacked: bool = False
-    ) -> list[PipeRow]:
+    def unclaimed(self, group: GroupRow, limit: int, *, unacked: bool = False) -> list[PipeRow]:
         """Live pipes in which the group may have something left to claim (unacked: to ack),
         oldest first, without timer pipes. A group is always asked about in the same way."""
 
     @abc.abstractmethod
-    def timer_pipes(self, group: GroupRow, until_ms: int, limit: int) -> list[PipeRow]:
+    def timers(self, group: GroupRow, until_ms: int, limit: int) -> list[PipeRow]:
         """Live timer pipes with something in them that the group has not scheduled, and that may
         be due before `until_ms`, earliest first."""
 
     @abc.abstractmethod
-    def consumed_pipes(self) -> list[PipeRow]:
+    def consumed(self) -> list[PipeRow]:
         """Pipes whose frames are to be removed."""
 
     @abc.abstractmethod
-    def pipe_ids(self) -> set[str]:
+    def ids(self) -> set[str]:
         """The ids of all pipe rows there are."""
 
     @abc.abstractmethod
@@ -163,19 +174,43 @@ class Catalog(WritePort, SidecarPort):
         """
 
     @abc.abstractmethod
-    def forget_pipes(self, pipe_ids: Sequence[str]) -> None:
+    def forget(self, pipe_ids: Sequence[str]) -> None:
         """Remove the rows of consumed pipes whose frames are gone."""
 
-    # --- claims -----------------------------------------------------------------------------
+    # --- candidates for the reaper, whose conditional writes decide ---------------------------
 
     @abc.abstractmethod
-    def cursor(self, group_id: str, pipe_id: str) -> Cursor | None:
-        """The group's cursor in a pipe, created at 0 when absent; None when the pipe is gone."""
+    def unsealed(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
+        """The pipes of these queues (None: of all) that somebody may be writing, oldest first."""
 
+    @abc.abstractmethod
+    def finished(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
+        """The sealed pipes of these queues (None: of all) that every group seems to have acked to
+        the end, oldest first."""
+
+    # --- totals of retired pipes --------------------------------------------------------------
+
+    @abc.abstractmethod
+    def retired(self, queue_id: str, pipe_id: str = "") -> list[Retired]:
+        """The totals of a queue's retired pipes, or of one of them."""
+
+    @abc.abstractmethod
+    def retired_sums(self, queue_id: str) -> list[RetiredSum]:
+        """The totals of a queue's retired pipes added up, for each group and for the queue as a
+        whole (group_id ""). Cost: a row for each, however many pipes were retired."""
+
+
+class Claims(abc.ABC):
+    """Cursors, claims and moves: what each group has of each pipe."""
+
+    @abc.abstractmethod
     def cursors_in(self, group_id: str, pipe_ids: Sequence[str]) -> list[Cursor | None]:
-        """`cursor` for each of these pipes. Cost: on networked catalogs as often one waits as for
-        a single one."""
-        return [self.cursor(group_id, pipe_id) for pipe_id in pipe_ids]
+        """The group's cursors in these pipes, created at 0 where absent; None where the pipe is
+        gone. Cost: on networked catalogs as often one waits as for a single one."""
+
+    def cursor(self, group_id: str, pipe_id: str) -> Cursor | None:
+        """One of them."""
+        return self.cursors_in(group_id, [pipe_id])[0]
 
     @abc.abstractmethod
     def cursors(self, group_id: str) -> list[Cursor]:
@@ -201,7 +236,7 @@ class Catalog(WritePort, SidecarPort):
         """Raise the epoch if it is still `cursor.epoch`; the new cursor, or None."""
 
     @abc.abstractmethod
-    def claims(self, group_id: str, pipe_id: str, seqs: range | None = None) -> list[Claim]:
+    def rows(self, group_id: str, pipe_id: str, seqs: range | None = None) -> list[Claim]:
         """The claim rows of a (group, pipe) by start: all, or those with some of `seqs`. Cost:
         those rows, from the ack offset on."""
 
@@ -250,7 +285,7 @@ class Catalog(WritePort, SidecarPort):
     ) -> list[bool]:
         """`replace` for several claims with one sync; each answers for itself."""
 
-    # --- moves ------------------------------------------------------------------------------
+    # --- moves --------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def intend(
@@ -274,87 +309,7 @@ class Catalog(WritePort, SidecarPort):
     def removed(self, group_id: str, pipe_id: str) -> list[Removed]:
         """What was removed from a pipe for a group, by start."""
 
-    @abc.abstractmethod
-    def retired(self, queue_id: str, pipe_id: str = "") -> list[Retired]:
-        """The totals of a queue's retired pipes, or of one of them."""
-
-    @abc.abstractmethod
-    def retired_sums(self, queue_id: str) -> list[RetiredSum]:
-        """The totals of a queue's retired pipes added up, for each group and for the queue as a
-        whole (group_id ""). Cost: a row for each, however many pipes were retired."""
-
-    # --- deduplication ----------------------------------------------------------------------
-
-    @abc.abstractmethod
-    def dedup(self, row: Dedup, instead_of: Dedup | None = None) -> Dedup:
-        """Write an intent durably if none is there for its id (or it equals `instead_of`); the
-        one that is there now."""
-
-    @abc.abstractmethod
-    def dedup_many(self, rows: Sequence[Dedup], instead_of: Mapping[str, Dedup]) -> list[Dedup]:
-        """Write the intents of a queue durably if for each id none is there, or only the one of
-        that id in `instead_of`; those that are in the way, and then nothing is written."""
-
-    @abc.abstractmethod
-    def forget_dedups(self, queue_id: str, before_ms: int) -> int:
-        """Remove rows older than that; how many."""
-
-    # --- who is there, how it went, what is wrong ---------------------------------------------
-
-    @abc.abstractmethod
-    def attend(self, member: Member) -> None:
-        """Note that a popper is there. Unsynced."""
-
-    @abc.abstractmethod
-    def leave(self, group_id: str, name: str) -> None:
-        """A popper has closed."""
-
-    @abc.abstractmethod
-    def members(self, group_id: str, since_ms: int) -> list[Member]:
-        """The poppers seen since then; older rows are removed in passing."""
-
-    @abc.abstractmethod
-    def note_success(self, group_id: str, at_ms: int) -> None:
-        """Something of the group was committed. Unsynced."""
-
-    @abc.abstractmethod
-    def success_ms(self, group_id: str) -> int:
-        """When something of the group was last committed, as far as it was noted; 0: never."""
-
-    @abc.abstractmethod
-    def add_samples(self, samples: Sequence[Sample]) -> None:
-        """Insert samples; those that are there (subject, step, time) stay. Unsynced."""
-
-    @abc.abstractmethod
-    def samples(self, subject: str, step_ms: int, since_ms: int) -> list[Sample]:
-        """The samples of a subject from then on, oldest first."""
-
-    @abc.abstractmethod
-    def forget_samples(self, step_ms: int, before_ms: int) -> None:
-        """Remove samples of a step that are older."""
-
-    @abc.abstractmethod
-    def incidents(self) -> list[Incident]:
-        """What alerts have told of and not yet told the end of."""
-
-    @abc.abstractmethod
-    def put_incident(self, incident: Incident) -> bool:
-        """Insert (version 0) or change an incident if its version is still the row's."""
-
-    @abc.abstractmethod
-    def drop_incident(self, incident: Incident) -> bool:
-        """Remove an incident if its version is still the row's."""
-
-    # --- where something may be to do: hints for the reaper, whose conditional writes decide ------
-
-    @abc.abstractmethod
-    def unsealed_pipes(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
-        """The pipes of these queues (None: of all) that somebody may be writing, oldest first."""
-
-    @abc.abstractmethod
-    def finished_pipes(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
-        """The sealed pipes of these queues (None: of all) that every group seems to have acked to
-        the end, oldest first."""
+    # --- candidates for the reaper, whose conditional writes decide ---------------------------
 
     @abc.abstractmethod
     def due_groups(self, now_ms: int, queue_ids: Collection[str] | None = None) -> list[GroupRow]:
@@ -367,43 +322,46 @@ class Catalog(WritePort, SidecarPort):
         claims; nothing of retired pipes."""
 
     @abc.abstractmethod
-    def overdue(self, group_id: str, now_ms: int, deliveries: int, limit: int) -> list[Claim]:
-        """Of what is `due`: claims held past their deadline, then free ones that were delivered
-        so many times, are doomed or are being moved."""
-
     def all_overdue(
         self, deliveries: Mapping[str, int], now_ms: int, limit: int
     ) -> dict[str, list[Claim]]:
-        """`overdue` of several groups, each with its number of deliveries. Cost: on networked
-        catalogs one waits once."""
-        return {each: self.overdue(each, now_ms, n, limit) for each, n in deliveries.items()}
+        """For each group of what is `due`: claims held past their deadline, then free ones that
+        were delivered that many times, are doomed or are being moved. Cost: on networked catalogs
+        one waits once."""
+
+    def overdue(self, group_id: str, now_ms: int, deliveries: int, limit: int) -> list[Claim]:
+        """The same of one group."""
+        return self.all_overdue({group_id: deliveries}, now_ms, limit)[group_id]
+
+
+class Leases(abc.ABC):
+    """Leases, for the `lease` locker and the reaper's passes."""
 
     @abc.abstractmethod
-    def limited_queues(self, queue_ids: Collection[str] | None = None) -> list[QueueRow]:
-        """Those of these queues (None: of all) whose messages expire, are limited in number, or
-        are deduplicated."""
-
-    @abc.abstractmethod
-    def busy_queues(self, queue_ids: Collection[str] | None = None) -> list[str]:
-        """The ids of those of these queues (None: of all) that are pushed to, or for which more
-        than one open pipe is wished."""
-
-    @abc.abstractmethod
-    def wish_pipes(self, queue: QueueRow, pipes: int, at_ms: int) -> bool:
-        """Say how many pipes are wished for, if `queue.wished_pipes` and `wished_ms` are still
-        the row's. Unsynced."""
-
-    @abc.abstractmethod
-    def live_queues(self) -> list[str]:
-        """The ids of queues that have live pipes."""
-
-    # --- leases (for the `lease` locker and the reaper's passes) ------------------------------
-
-    @abc.abstractmethod
-    def take_lease(self, name: str, owner: str, ttl_ms: int) -> int | None:
+    def take(self, name: str, owner: str, ttl_ms: int) -> int | None:
         """The epoch of a lease now held by `owner`; None while another holds it. Taking one's
         own again extends it and keeps the epoch."""
 
     @abc.abstractmethod
-    def drop_lease(self, name: str, owner: str) -> None:
+    def drop(self, name: str, owner: str) -> None:
         """Give a lease back if `owner` holds it."""
+
+
+class Catalog(abc.ABC):
+    """One catalog: its roles, on one connection."""
+
+    queues: Queues
+    pipes: Pipes
+    claims: Claims
+    leases: Leases
+    writes: Writes
+    sidecars: Sidecars
+    records: Records
+
+    @abc.abstractmethod
+    def now_ms(self) -> int:
+        """Catalog time. Cost: none that blocks."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Give back what is held."""

@@ -1,4 +1,4 @@
-"""The part of the Catalog port that is about sidecars: who there is, and where extents are.
+"""The role of the catalog that is about sidecars: who there is, and where extents are.
 
 Sidecars are few; each shows that it lives by writing its own row again within its lease. An extent
 on sidecars has one row, its *placement*: which replicas it has, and, once it is sealed, its end.
@@ -14,40 +14,28 @@ from collections.abc import Iterator, Sequence
 from cassq.model.sidecar_rows import Placement, SidecarRow, SidecarState
 
 
-class SidecarPort(abc.ABC):
+class Sidecars(abc.ABC):
     """Sidecars, and the placements of extents on them."""
 
     @abc.abstractmethod
-    def identity(self) -> str:
-        """What this catalog is: a name given to it when it was made, and to no other. A sidecar
-        holds extents of one catalog. Cost: a read, the first time."""
-
-    @abc.abstractmethod
-    def note(self, key: str, value: str) -> str:
-        """What all clients of this catalog have in common under a key: `value` if nothing was
-        noted yet, and then durably noted; what is noted. Cost: a read; once a conditional write."""
-
-    # --- sidecars -------------------------------------------------------------------------------
-
-    @abc.abstractmethod
-    def beat_sidecar(self, row: SidecarRow) -> SidecarRow:
+    def beat(self, row: SidecarRow) -> SidecarRow:
         """Show that a sidecar lives: write its row again, all but `state`, which stays as it is;
         `seen_ms` becomes now. A row of another generation is begun anew as `UP`: what the former
         one held is lost. The row that is there now. Unsynced."""
 
     @abc.abstractmethod
-    def sidecars(self) -> list[SidecarRow]:
+    def listed(self) -> list[SidecarRow]:
         """All sidecars, by name. Cost: one bounded read."""
 
     @abc.abstractmethod
-    def set_sidecar_state(self, name: str, state: SidecarState) -> bool:
+    def set_state(self, name: str, state: SidecarState) -> bool:
         """Say durably what a sidecar is to be; False when there is none of that name."""
 
     @abc.abstractmethod
-    def forget_sidecar(self, name: str) -> bool:
+    def forget(self, name: str) -> bool:
         """Remove a sidecar's row; False when there is none. It comes back if it beats again."""
 
-    # --- placements -----------------------------------------------------------------------------
+    # --- placements ---------------------------------------------------------------------------
 
     @abc.abstractmethod
     def add_placement(self, placement: Placement) -> bool:

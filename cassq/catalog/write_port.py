@@ -1,4 +1,4 @@
-"""The part of the Catalog port that is about writes: many pipes that become a queue's at once.
+"""The role of the catalog that is about writes: many pipes that become a queue's at once.
 
 A pipe that is added with a `stage` is staged: in no listing, whoever asks, until the row of its
 write says that it is published. That row is one compare-and-set; what follows from it, that each
@@ -13,20 +13,20 @@ from collections.abc import Collection, Sequence
 from cassq.model.rows import Driver, WriteRow
 
 
-class WritePort(abc.ABC):
+class Writes(abc.ABC):
     """Writes of staged pipes, and the drivers that lead them."""
 
     @abc.abstractmethod
-    def begin_write(self, wanted: WriteRow) -> WriteRow | None:
+    def begin(self, wanted: WriteRow) -> WriteRow | None:
         """Open a write durably, or join it, as `cassq.model.rows.begun` says; the row that is
         there now. None when the queue is no more. epoch and state of `wanted` mean nothing."""
 
     @abc.abstractmethod
-    def write(self, queue_id: str, write_id: str) -> WriteRow | None:
+    def by_id(self, queue_id: str, write_id: str) -> WriteRow | None:
         """The row of a write."""
 
     @abc.abstractmethod
-    def publish_write(self, write: WriteRow, pipe_ids: Sequence[str]) -> bool:
+    def publish(self, write: WriteRow, pipe_ids: Sequence[str]) -> bool:
         """Make these pipes of a write the queue's, durably, in this order behind all others, and
         the write published, if it is open and of this epoch; False when it is not, or the queue is
         no more. They are staged in it, and have their ends: else it is BrokenInvariantError.
@@ -35,18 +35,18 @@ class WritePort(abc.ABC):
         """
 
     @abc.abstractmethod
-    def abort_write(self, write: WriteRow) -> bool:
+    def abort(self, write: WriteRow) -> bool:
         """Make a write aborted, durably, if it is open and of this epoch. Its pipes may stay until
-        `finish_write`."""
+        `finish`."""
 
     @abc.abstractmethod
-    def finish_write(self, write: WriteRow) -> int:
+    def finish(self, write: WriteRow) -> int:
         """Bring to an end what a publish or an abort began, and make what older epochs of the
         write have left consumed; how many pipes were changed. Safe to do again."""
 
     @abc.abstractmethod
-    def writes(self, queue_ids: Collection[str] | None = None) -> list[WriteRow]:
-        """The writes of these queues (None: of all) that are open, or for which `finish_write`
+    def unfinished(self, queue_ids: Collection[str] | None = None) -> list[WriteRow]:
+        """The writes of these queues (None: of all) that are open, or for which `finish`
         has something to do."""
 
     @abc.abstractmethod

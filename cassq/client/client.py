@@ -123,9 +123,9 @@ class Client:
         check_compression(new.compression)
         now_ms = catalog.now_ms()
         row = QueueRow(ids.new(now_ms), name, new, version=1, groups_version=1)
-        if catalog.create_queue(row, default_group(row.id, ids, now_ms)):
+        if catalog.queues.create(row, default_group(row.id, ids, now_ms)):
             return Queue(self, row)
-        existing = catalog.queue(name)
+        existing = catalog.queues.named(name)
         if existing is None:
             return self._create(name, policy)  # deleted this moment
         found = differences(existing.policy, new)
@@ -142,7 +142,7 @@ class Client:
     def _named(self, name: str) -> Queue:
         if not isinstance(name, str) or "~" not in name:  # dead letters have longer names
             check_queue_name(name)
-        load = self.ports.catalog.queue
+        load = self.ports.catalog.queues.named
         row = self.spool.named(name, load) if self.spool else load(name)
         if row is None:
             check_queue_name(name.replace("~", "."))
@@ -152,14 +152,14 @@ class Client:
     @operation
     def queues(self, prefix: str = "") -> list[Queue]:
         """The queues whose name begins with `prefix`, by name; dead letters among them."""
-        return [Queue(self, row) for row in self.ports.catalog.queues(prefix)]
+        return [Queue(self, row) for row in self.ports.catalog.queues.listed(prefix)]
 
     @operation
     def queue_of_pipe(self, pipe_id: str) -> Queue:
         """The queue that a pipe belongs to; UsageError when there is no such pipe, or it is
         retired. Cost: two reads."""
         pipe = live_pipe(self.ports.catalog, pipe_id)
-        row = None if pipe is None else self.ports.catalog.queue_by_id(pipe.queue_id)
+        row = None if pipe is None else self.ports.catalog.queues.by_id(pipe.queue_id)
         if row is None or row.deleted:
             raise UsageError(
                 f"there is no pipe {pipe_id!r}",
@@ -182,7 +182,7 @@ class Client:
         row = self._named(name).row
         doomed = [row]
         if not is_dead_letter_name(name):
-            doomed += self.ports.catalog.queues(f"{name}~")
+            doomed += self.ports.catalog.queues.listed(f"{name}~")
         watching: set[Queue] = set()
         for queue in doomed:
             self._letter_pushers.pop(queue.name, None)
@@ -191,7 +191,7 @@ class Client:
                     self._open.pop(thing)
                     self._housekeeper.remove(thing.tend)
                     watching.add(owner)
-            self.ports.store.drop(self.ports.catalog.delete_queue(queue.id))
+            self.ports.store.drop(self.ports.catalog.queues.delete(queue.id))
         for owner in watching:
             owner.refresh()  # their users learn of it at the next call
             self._settings.remove(owner.refresh)
@@ -288,7 +288,7 @@ class Client:
 
     def own_queue(self, name: str, **policy: Unpack[QueueSettings]) -> Queue:
         """A queue of cassq's own, as of dead letters, made when it is first needed."""
-        row = self.ports.catalog.queue(name)
+        row = self.ports.catalog.queues.named(name)
         return Queue(self, row) if row else self._create(name, policy)
 
     def _append_to(self, name: str, batch: Batch, intend: Intend) -> None:
@@ -307,14 +307,14 @@ class Client:
         """Every pass, by one client at a time; the longer it took, the later the next."""
         lease_ms = round(REAP_SECONDS * 1000)
         catalog, owner, clock = self.ports.catalog, self.ports.ids.client, self.ports.clock
-        if not self._open or catalog.take_lease(PASSING_LEASE, owner, lease_ms) is None:
+        if not self._open or catalog.leases.take(PASSING_LEASE, owner, lease_ms) is None:
             return REAP_SECONDS
         began_ms = clock.boot_ms()
         self.reaper.reap()
         took = (clock.boot_ms() - began_ms) / 1000
         rest = min(max(REAP_SECONDS, REAP_REST * took), REAP_REST_SECONDS_MAX)
         if rest > REAP_SECONDS:
-            catalog.take_lease(PASSING_LEASE, owner, round(rest * 1000))
+            catalog.leases.take(PASSING_LEASE, owner, round(rest * 1000))
         return rest
 
     # --- life -----------------------------------------------------------------------------------

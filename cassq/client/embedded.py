@@ -267,12 +267,12 @@ def adopt(catalog: Catalog, store: ExtentStore, ids: Ids) -> Adopted:
     """
     messages: dict[str, int] = {}
     in_use = 0
-    known = catalog.pipe_ids()
+    known = catalog.pipes.ids()
     for info in store.extents(known):
         if not info.abandoned:
             in_use += 1
             continue
-        if catalog.pipe(info.pipe_id) is not None:
+        if catalog.pipes.by_id(info.pipe_id) is not None:
             continue  # the row came between the two looks
         try:
             end = store.seal(info.pipe_id) if info.queue_name else None
@@ -296,7 +296,7 @@ def adopt(catalog: Catalog, store: ExtentStore, ids: Ids) -> Adopted:
             predecessor=queue.tail,
             timer_ms=_timer_ms(store, info.pipe_id),
         )
-        if catalog.add_pipe(row):
+        if catalog.pipes.add(row):
             messages[queue.name] = messages.get(queue.name, 0) + end.seq
     return Adopted(messages, in_use)
 
@@ -335,12 +335,12 @@ def _timer_ms(store: ExtentStore, pipe_id: str) -> int | None:
 
 
 def _queue_for(catalog: Catalog, name: str, ids: Ids) -> QueueRow:
-    queue = catalog.queue(name)
+    queue = catalog.queues.named(name)
     if queue is None:
         now_ms = catalog.now_ms()
         row = QueueRow(ids.new(now_ms), name, QueuePolicy(), 1, 1)
-        catalog.create_queue(row, default_group(row.id, ids, now_ms))
-        queue = catalog.queue(name)
+        catalog.queues.create(row, default_group(row.id, ids, now_ms))
+        queue = catalog.queues.named(name)
         if queue is None:
             raise ConfigError(f"queue {name!r} was deleted while its pipes were adopted")
     return queue

@@ -126,7 +126,7 @@ class Forwarder:
         Raises BackendError when the cluster does not answer.
         """
         done = Forwarded()
-        live = set(self._spool.catalog.live_queues())
+        live = set(self._spool.catalog.queues.live())
         for queue in self._queues():
             target = target_of(queue.name)
             if target is None or queue.row.id not in live:
@@ -137,16 +137,16 @@ class Forwarder:
             try:
                 self._forward_queue(queue, target, lease, done, went)
             finally:
-                self._spool.catalog.drop_lease(lease, self._owner)
+                self._spool.catalog.leases.drop(lease, self._owner)
         return done
 
     def _take(self, lease: str) -> bool:
-        return self._spool.catalog.take_lease(lease, self._owner, LEASE_MS) is not None
+        return self._spool.catalog.leases.take(lease, self._owner, LEASE_MS) is not None
 
     def _forward_queue(
         self, queue: Queue, target: Target, lease: str, done: Forwarded, went: Went
     ) -> None:
-        row = self._ports.catalog.queue_by_id(target.id)
+        row = self._ports.catalog.queues.by_id(target.id)
         if row is None or row.deleted:
             done.stuck[queue.name] = f"queue {target.name!r} was deleted"
             return
@@ -276,6 +276,6 @@ def notes(spool: Ports, queue_id: str, pipe_id: str, seq: int) -> Intend:
             Dedup(queue_id, f"{spool_pipe}:{spool_seq + at}", pipe_id, seq + which, now_ms)
             for at, which in enumerate(messages)
         ]
-        spool.catalog.dedup_many(rows, {})
+        spool.catalog.records.dedup_many(rows, {})
 
     return note

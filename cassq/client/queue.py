@@ -119,7 +119,7 @@ class Queue:
 
     def _load(self) -> QueueRow:
         self._ports.life.check()
-        row = self._ports.catalog.queue_by_id(self._row.id)
+        row = self._ports.catalog.queues.by_id(self._row.id)
         if row is None or row.deleted:
             raise QueueNotFoundError(f"queue {self._row.name!r} was deleted")
         return row
@@ -243,7 +243,7 @@ class Queue:
             check_compression(new.compression)
             if new == row.policy:
                 return new
-            if self._ports.catalog.update_queue(row.id, row.version, new):
+            if self._ports.catalog.queues.update(row.id, row.version, new):
                 self._owner.changed(replace(row, policy=new, version=row.version + 1))
                 return new
         raise BackendTimeoutError(f"queue {self.name!r} is being changed by others all the time")
@@ -268,13 +268,15 @@ class Queue:
         ports = self._ports
         for _ in range(CHANGE_TRIES):
             row = self._load()
-            existing = next((g for g in ports.catalog.groups(row.id) if g.name == name), None)
+            existing = next(
+                (g for g in ports.catalog.queues.groups(row.id) if g.name == name), None
+            )
             if existing is not None:
                 return self._same_group(existing, new)
             starts = group_starts(ports, row, start)
             now_ms = ports.catalog.now_ms()
             group = GroupRow(ports.ids.new(now_ms), row.id, name, new, now_ms)
-            if ports.catalog.create_group(group, starts, row.groups_version):
+            if ports.catalog.queues.create_group(group, starts, row.groups_version):
                 return Group(name, new)
         raise BackendTimeoutError(f"the groups of {self.name!r} are changing all the time")
 
@@ -295,7 +297,7 @@ class Queue:
         new = changed(row.policy, policy)
         if new.exclusive != row.policy.exclusive:
             raise ConfigError("exclusive cannot be changed", hint="create another group")
-        if not self._ports.catalog.update_group(row.id, new):
+        if not self._ports.catalog.queues.update_group(row.id, new):
             raise GroupNotFoundError(f"group {name!r} of {self.name!r} was deleted")
         self._owner.changed(replace(row, policy=new))
         return Group(name, new)
@@ -303,12 +305,12 @@ class Queue:
     @operation
     def groups(self) -> list[Group]:
         """The consumer groups by name."""
-        return [Group(g.name, g.policy) for g in self._ports.catalog.groups(self._load().id)]
+        return [Group(g.name, g.policy) for g in self._ports.catalog.queues.groups(self._load().id)]
 
     @operation
     def delete_group(self, name: str) -> None:
         """Remove a group and its claims; its dead letters stay, as a queue of their own."""
-        if not self._ports.catalog.delete_group(self._group(name).id):
+        if not self._ports.catalog.queues.delete_group(self._group(name).id):
             raise GroupNotFoundError(f"group {name!r} of {self.name!r} was deleted")
         self.refresh()
 
@@ -318,14 +320,14 @@ class Queue:
 
     def _group_in(self, queue: QueueRow, name: str) -> GroupRow:
         check_group_name(name)
-        for row in self._ports.catalog.groups(queue.id):
+        for row in self._ports.catalog.queues.groups(queue.id):
             if row.name == name:
                 return row
         raise GroupNotFoundError(f"queue {self.name!r} has no group {name!r}")
 
     def _same(self, row: GroupRow) -> GroupRow:
         """The row as it is now, unless the group was deleted, if only to be made anew."""
-        for now in self._ports.catalog.groups(row.queue_id):
+        for now in self._ports.catalog.queues.groups(row.queue_id):
             if now.id == row.id:
                 return now
         raise GroupNotFoundError(f"group {row.name!r} of {self.name!r} was deleted")
@@ -391,7 +393,7 @@ class Queue:
     def _purged_groups(self, group: str | None) -> list[GroupRow]:
         if group is not None:
             return [self._group(group)]
-        return self._ports.catalog.groups(self._load().id)
+        return self._ports.catalog.queues.groups(self._load().id)
 
     # --- looking --------------------------------------------------------------------------------
 
@@ -513,7 +515,7 @@ class _Desk:
 
     def letters_row(self) -> GroupRow | None:
         self.ports.life.check()
-        row = self.ports.catalog.queue(dead_letter_name(self._queue.name, self._group))
+        row = self.ports.catalog.queues.named(dead_letter_name(self._queue.name, self._group))
         return None if row is None else Queue(self._owner, row)._group("default")
 
     def pusher_to_group(self, group: GroupRow) -> Pusher:

@@ -182,7 +182,7 @@ class Spool:
         BackendError while they cannot be used."""
         self._ready = ready
         self._forwarder = Forwarder(self._place.ports, self._place.queues, ports, open_pusher)
-        self._probe = lambda: ports.catalog.queue_by_id("none")
+        self._probe = lambda: ports.catalog.queues.by_id("none")
         self._thread = threading.Thread(target=self._work, name="cassq-spool", daemon=True)
         self._thread.start()
 

@@ -55,7 +55,7 @@ def agree_on_store(
     store any more. Raises ConfigError where it is another. Cost: a read; the first time a
     conditional write.
     """
-    noted = catalog.note("store", own if store == own or used() else store)
+    noted = catalog.records.note("store", own if store == own or used() else store)
     if noted != store:
         raise ConfigError(
             f"{place} keeps its messages with store={noted}, not store={store}",

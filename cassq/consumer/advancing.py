@@ -85,7 +85,7 @@ class Advancer:
         """Claim one run after another, all in one step. lock: of an exclusive group."""
         end_seq = view.end_seq  # as the window saw it a moment ago
         for tried in range(TRIES_MAX):
-            cursor = view.cursor or self._catalog.cursor(self._group().id, view.row.id)
+            cursor = view.cursor or self._catalog.claims.cursor(self._group().id, view.row.id)
             view.cursor = cursor
             if cursor is None:
                 self._window.forget(view)
@@ -142,7 +142,7 @@ class Advancer:
             )
             for wish, _, (start, end) in served
         ]
-        if not self._catalog.claim(cursor, places[-1], rows, synced=synced):
+        if not self._catalog.claims.claim(cursor, places[-1], rows, synced=synced):
             return False
         epoch = cursor.epoch if lock else None
         for (wish, part, _), row in zip(served, rows, strict=True):

@@ -67,11 +67,11 @@ class Attendance:
         waiting = tally.popped <= settled and tally.popped == guest.popped
         guest.popped = tally.popped
         if waiting != guest.waiting or now_ms - guest.noted_ms >= ATTEND_MS:
-            self._ports.catalog.attend(Member(guest.group_id, guest.name, now_ms, waiting))
+            self._ports.catalog.records.attend(Member(guest.group_id, guest.name, now_ms, waiting))
             guest.waiting, guest.noted_ms = waiting, now_ms
 
     def _bid_farewell(self, guest: _Guest) -> None:
         if guest.noted_ms:
-            self._ports.catalog.leave(guest.group_id, guest.name)
+            self._ports.catalog.records.leave(guest.group_id, guest.name)
         with self._mutex:
             self._guests.remove(guest)

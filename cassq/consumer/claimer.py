@@ -220,7 +220,9 @@ class Claimer:
         for who has its lock, and must not hide the others."""
         without = self.window.left_alone()
         while True:
-            due = self._catalog.due(self._group().id, now_ms, DUE_LISTED, without=tuple(without))
+            due = self._catalog.claims.due(
+                self._group().id, now_ms, DUE_LISTED, without=tuple(without)
+            )
             if not self.exclusive:
                 return due
             locked = {row.pipe_id for row in due if not self.timers.owns(row.pipe_id)}
@@ -306,7 +308,7 @@ class Claimer:
         """Free claims whose holders let their deadlines pass."""
         for row in expired:
             logger.info("taking over an expired claim of pipe %s from %s", row.pipe_id, row.holder)
-        self._catalog.replace_many([(row, self._freed(row)) for row in expired])
+        self._catalog.claims.replace_many([(row, self._freed(row)) for row in expired])
 
     def _freed(self, row: Claim) -> list[Claim]:
         return freed(row, self._catalog.now_ms(), self.rules, self.health, self._version)
@@ -331,7 +333,7 @@ class Claimer:
             return []
         group, timeout_ms = self._group(), self.rules.claim_timeout_ms
         # Read anew: a lock on a pipe that was retired meanwhile would be left behind.
-        before = self._catalog.cursor(group.id, view.row.id)
+        before = self._catalog.claims.cursor(group.id, view.row.id)
         if before is None:
             self.window.forget(view)
             return []
@@ -343,10 +345,10 @@ class Claimer:
             return []
         found: list[Found] = []
         try:
-            cursor = self._catalog.cursor(group.id, view.row.id)
+            cursor = self._catalog.claims.cursor(group.id, view.row.id)
             # Asked after the cursor was read: whoever took the lock since has fenced before, and
             # then it is not ours, or will after, and then the compare-and-set fails.
-            fenced = cursor and lock.held() and self._catalog.fence(cursor, self.name)
+            fenced = cursor and lock.held() and self._catalog.claims.fence(cursor, self.name)
             if fenced:
                 view.cursor = fenced
                 found = self._claim_in_order(view, fenced, limit, holder, lock)
@@ -360,7 +362,7 @@ class Claimer:
 
     def _is_unacked(self, view: View) -> bool:
         """Whether anything of a pipe is unacked at this moment: what was may have expired."""
-        view.cursor = view.cursor or self._catalog.cursor(self._group().id, view.row.id)
+        view.cursor = view.cursor or self._catalog.claims.cursor(self._group().id, view.row.id)
         return self.window.waiting(view)
 
     def _claim_in_order(
@@ -368,7 +370,7 @@ class Claimer:
     ) -> list[Found]:
         for _ in range(TRIES_MAX):
             all_acked = cursor.ack.seq == cursor.chain.seq
-            rows = [] if all_acked else self._catalog.claims(cursor.group_id, cursor.pipe_id)
+            rows = [] if all_acked else self._catalog.claims.rows(cursor.group_id, cursor.pipe_id)
             if fault(cursor, rows):
                 self._check_cover(cursor.pipe_id)  # or the ack offset has moved since
             row = next((row for row in rows if row.state is not ClaimState.DONE), None)
@@ -378,7 +380,7 @@ class Claimer:
                 return [wish.found] if wish.found is not None else []
             if row.state is ClaimState.HELD:
                 # Its holder's lock is ours now, so the claim is, whatever its deadline.
-                if not self._catalog.replace(row, self._freed(row), epoch=cursor.epoch):
+                if not self._catalog.claims.replace(row, self._freed(row), epoch=cursor.epoch):
                     return []
             elif row.due_ms > self._catalog.now_ms():
                 return []  # the head is held back: nothing may pass it
@@ -392,7 +394,7 @@ class Claimer:
     def _check_cover(self, pipe_id: str) -> None:
         """Nothing passes what no claim row covers: raises CorruptionError if that is so. Cost: that
         of `fault_now`."""
-        found = fault_now(self._catalog, self._group().id, pipe_id)
+        found = fault_now(self._catalog.claims, self._group().id, pipe_id)
         if found is not None:
             raise wedged(pipe_id, found[1])
 
@@ -402,14 +404,14 @@ class Claimer:
         now_ms = self._catalog.now_ms()
         due_ms = now_ms + self.rules.claim_timeout_ms
         mine, rows = claims.taken(row, until, self.name, due_ms, self._version)
-        if not self._catalog.replace(row, rows, epoch=epoch):
+        if not self._catalog.claims.replace(row, rows, epoch=epoch):
             return []
         return [(Holding(holder, [mine], now_ms, lock, epoch), pieces)]
 
     def until_due(self, most: float) -> float:
         """Seconds until the next free row comes due, or held one expires; at most `most`."""
         without = self.window.left_alone()
-        due_ms = self._catalog.next_due_ms(self._group().id, without=tuple(without))
+        due_ms = self._catalog.claims.next_due_ms(self._group().id, without=tuple(without))
         if due_ms is None or self.exclusive or self.paused:
             return most
         return min(most, max(0.001, (due_ms - self._catalog.now_ms()) / 1000))

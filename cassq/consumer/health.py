@@ -69,7 +69,7 @@ class Health:
 
     def _note(self) -> None:
         self._noted_ms = self._own_ms
-        self._catalog.note_success(self._group_id, self._own_ms)
+        self._catalog.records.note_success(self._group_id, self._own_ms)
 
     def sick(self, claim: Claim) -> bool:
         """Whether the group is sick, as far as a claim's messages tell: see `claims.is_sick`."""
@@ -93,7 +93,9 @@ class Health:
         now_ms = self._clock.boot_ms()
         if now_ms - self._looked_ms >= LOOK_MS:
             self._looked_ms = now_ms
-            self._success_ms = max(self._success_ms, self._catalog.success_ms(self._group_id))
+            self._success_ms = max(
+                self._success_ms, self._catalog.records.success_ms(self._group_id)
+            )
 
     def recorded(self, claim: Claim, failure: str) -> str:
         """The record `failure` of what a held claim's messages failed just now, with what is to be

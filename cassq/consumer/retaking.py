@@ -92,7 +92,7 @@ class Retaker:
             )
             changes.append((row, rows))
             mine.append((held, pieces))
-        done = self._catalog.replace_many(changes)
+        done = self._catalog.claims.replace_many(changes)
         got = [claim for claim, ok in zip(mine, done, strict=True) if ok]
         self._note_refused([row for (row, _), ok in zip(changes, done, strict=True) if not ok])
         more = len(chosen) < len(due) or chosen[-1].until.seq < chosen[-1].row.end
@@ -104,7 +104,7 @@ class Retaker:
         for row in rows:
             if row.version not in self._refused:
                 continue
-            found = fault_now(self._catalog, row.group_id, row.pipe_id)
+            found = fault_now(self._catalog.claims, row.group_id, row.pipe_id)
             if found is not None:
                 self._window.set_aside(row.pipe_id, wedged(row.pipe_id, found[1]))
         self._refused = {row.version for row in rows}

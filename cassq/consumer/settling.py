@@ -188,7 +188,7 @@ class Settler:
         # Also when a signal's handler raises in the middle of this, it is not known how it ended.
         self._unsure += changes
         try:
-            results = self._catalog.replace_many(pairs, epoch=epoch)
+            results = self._catalog.claims.replace_many(pairs, epoch=epoch)
         except BackendError as exc:
             if not exc.outcome_unknown:
                 del self._unsure[len(self._unsure) - len(changes) :]
@@ -213,7 +213,7 @@ class Settler:
         while self._unsure:
             holding, old, new = self._unsure[-1]
             seqs = range(old.start, old.end)
-            rows = self._catalog.claims(old.group_id, old.pipe_id, seqs)
+            rows = self._catalog.claims.rows(old.group_id, old.pipe_id, seqs)
             versions = {row.version for row in rows}
             if old.version not in versions and old in holding.rows:
                 if any(row.version in versions for row in new) or self._is_done(old, holding, rows):
@@ -224,7 +224,7 @@ class Settler:
 
     def _is_done(self, old: Claim, holding: Holding, rows: list[Claim]) -> bool:
         """Whether all of `old` is done, in rows merged or an ack offset that moved on."""
-        cursor = self._catalog.cursor(old.group_id, old.pipe_id)
+        cursor = self._catalog.claims.cursor(old.group_id, old.pipe_id)
         if holding.epoch is not None and (cursor is None or cursor.epoch != holding.epoch):
             return False  # another was, or may have been, given the pipe since
         done = RangeSet((row.start, row.end) for row in rows if row.state is ClaimState.DONE)

@@ -129,7 +129,7 @@ class Window:
         listed = answered(
             self._ports.sharing,
             ("pipes", self._group.id, self._in_order, self._limit),
-            lambda: self._ports.catalog.unclaimed_pipes(
+            lambda: self._ports.catalog.pipes.unclaimed(
                 self._group, self._limit, unacked=self._in_order
             ),
             self._ports.clock.boot_ms,
@@ -193,7 +193,7 @@ class Window:
         takes to ask for is asked for all of them at once. Views of retired pipes go."""
         new = [view for view in views if view.cursor is None]
         if new:
-            cursors = self._ports.catalog.cursors_in(self._group.id, [v.row.id for v in new])
+            cursors = self._ports.catalog.claims.cursors_in(self._group.id, [v.row.id for v in new])
             for view, cursor in zip(new, cursors, strict=True):
                 view.cursor = cursor
                 if cursor is None:
@@ -292,7 +292,7 @@ class Window:
         while before is not None and before.state < PipeState.CONSUMED:
             if before.end is None:
                 return False
-            cursor = self._ports.catalog.cursor(self._group.id, before.id)
+            cursor = self._ports.catalog.claims.cursor(self._group.id, before.id)
             if cursor is not None and cursor.ack.seq < before.end.seq:
                 return False
             if cursor is None or not self._was_passed_over(cursor, before.end.seq):
@@ -303,14 +303,14 @@ class Window:
 
     def _before(self, row: PipeRow) -> PipeRow | None:
         """The pipe before this one; the first has none."""
-        return self._ports.catalog.pipe(row.predecessor) if row.predecessor else None
+        return self._ports.catalog.pipes.by_id(row.predecessor) if row.predecessor else None
 
     def _was_passed_over(self, cursor: Cursor, end_seq: int) -> bool:
         """Whether nothing of an acked pipe need have been delivered: it is empty, or what was in
         it was purged, expired, or dropped, while what came before it was, and may be, pending."""
         catalog, key = self._ports.catalog, (cursor.group_id, cursor.pipe_id)
-        removed = sum(row.end - row.start for row in catalog.removed(*key))
-        moved = sum(move.settled for move in catalog.moves(*key))
+        removed = sum(row.end - row.start for row in catalog.claims.removed(*key))
+        moved = sum(move.settled for move in catalog.claims.moves(*key))
         return cursor.start + removed + moved >= end_seq
 
     def close_dropped(self) -> None:

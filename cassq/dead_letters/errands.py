@@ -147,7 +147,7 @@ class Errand(abc.ABC):
 
     def run(self) -> Outcome:
         """Work on every pipe that is there now; what was done."""
-        for pipe in self._catalog.pipes(self._letters.queue_id):
+        for pipe in self._catalog.pipes.live(self._letters.queue_id):
             if self._cut_short or self._brake.room() <= 0:
                 return self.outcome
             if not pipe.is_for(self._letters.id):
@@ -256,7 +256,7 @@ class Errand(abc.ABC):
 
     def _unclaimed(self, spot: Spot, part: Part, end: Place) -> tuple[Cursor, Claim] | None:
         """What nobody ever claimed up to `end`, as a row that is not there yet; and the cursor."""
-        cursor = self._catalog.cursor(self._letters.id, spot.pipe.id)
+        cursor = self._catalog.claims.cursor(self._letters.id, spot.pipe.id)
         if cursor is None or cursor.chain.seq != part.start.seq:
             return None
         return cursor, claims.unclaimed(cursor, end, self._version)

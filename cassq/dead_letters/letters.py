@@ -268,12 +268,12 @@ def parts_of(ports: Ports, group: GroupRow, pipe: PipeRow, end_seq: int) -> list
 
     What is delayed and was not scheduled yet is left out.
     """
-    cursor = ports.catalog.cursor(group.id, pipe.id)
+    cursor = ports.catalog.claims.cursor(group.id, pipe.id)
     if cursor is None:
         return []  # it was retired
     parts = [
         Part(row, Place(row.start, row.pos), row.left)
-        for row in ports.catalog.claims(group.id, pipe.id)
+        for row in ports.catalog.claims.rows(group.id, pipe.id)
         if row.state is not ClaimState.DONE
     ]
     if cursor.chain.seq < end_seq and pipe.timer_ms is None:
@@ -289,7 +289,7 @@ def letters_of(
     A pipe that cannot be read is noted in `broken`, and left. Cost: every frame is read.
     """
     now_ms = ports.clock.wall_ms()
-    for pipe in ports.catalog.pipes(group.queue_id):
+    for pipe in ports.catalog.pipes.live(group.queue_id):
         if not pipe.is_for(group.id):
             continue
         try:

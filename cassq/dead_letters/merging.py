@@ -54,7 +54,7 @@ class Merging(Errand):
         self._ring = ring
         self._owner = self._version()
         # Other groups of the dead-letter queue keep theirs: then letters are copied.
-        readers = self._catalog.groups(letters.queue_id)
+        readers = self._catalog.queues.groups(letters.queue_id)
         self._may_repoint = where.is_empty and len(readers) == 1
 
     def _whole(self, pipe: PipeRow, end: Place) -> bool:
@@ -62,7 +62,7 @@ class Merging(Errand):
             return False
         if not self._brake.is_off and (pipe.end is None or end.seq > self._brake.room()):
             return False
-        cursor = self._catalog.cursor(self._letters.id, pipe.id)
+        cursor = self._catalog.claims.cursor(self._letters.id, pipe.id)
         if cursor is None or cursor.chain.seq > 0:
             return False
         if not self._dry_run:
@@ -70,7 +70,7 @@ class Merging(Errand):
             sealed = end if pipe.end else seal_pipe(self._catalog, self._ports.store, pipe.id)
             if sealed is None:
                 return True  # it was retired, or merged by another
-            if not self._catalog.repoint(pipe.id, self._group.queue_id, self._group.id):
+            if not self._catalog.pipes.repoint(pipe.id, self._group.queue_id, self._group.id):
                 return False
             end = sealed
             self._ring()
@@ -110,11 +110,11 @@ class Merging(Errand):
                 return None
             cursor, free = found
             held = held_by(free, self._owner, now_ms, self._version)
-            return held if self._catalog.claim(cursor, end, [held]) else None
+            return held if self._catalog.claims.claim(cursor, end, [held]) else None
         mine, rows = claims.taken(part.row, end, self._owner, 0, self._version)
         free = replace(part.row, end=mine.end, acked=mine.acked)
         held = held_by(free, self._owner, now_ms, self._version)
-        return held if self._catalog.replace(part.row, [held, *rows[1:]]) else None
+        return held if self._catalog.claims.replace(part.row, [held, *rows[1:]]) else None
 
 
 class Purging(Errand):
@@ -140,7 +140,7 @@ class Purging(Errand):
         cursor, free = found
         rows = claims.resolved(free, chosen.seqs, [], self._version)
         removed = removals(free, chosen.seqs, Reason.PURGED, self._catalog.now_ms())
-        return self._catalog.claim(cursor, chosen.end, rows, removed=removed, synced=True)
+        return self._catalog.claims.claim(cursor, chosen.end, rows, removed=removed, synced=True)
 
 
 def _batch(slices: list[Slice], pipe_id: str) -> Batch:

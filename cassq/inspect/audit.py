@@ -107,11 +107,14 @@ def audit_queue(ports: Ports, queue: QueueRow) -> Audit:
 
 def _standing(catalog: Catalog, queue: QueueRow) -> object:
     """What moves when somebody pushes, pops, or retires; equal at two moments: nobody did."""
-    groups = catalog.groups(queue.id)
+    groups = catalog.queues.groups(queue.id)
     return (
-        catalog.pipes(queue.id),
-        set(catalog.retired_sums(queue.id)),
-        [sorted(catalog.cursors(group.id), key=lambda each: each.pipe_id) for group in groups],
+        catalog.pipes.live(queue.id),
+        set(catalog.pipes.retired_sums(queue.id)),
+        [
+            sorted(catalog.claims.cursors(group.id), key=lambda each: each.pipe_id)
+            for group in groups
+        ],
     )
 
 
@@ -119,7 +122,7 @@ def _look(ports: Ports, queue: QueueRow, walks: dict[str, Walked]) -> Audit:
     """One look. walks: of pipes that need not be read again, by id."""
     audit = Audit(queue.name)
     _seal_abandoned(ports, audit, queue)
-    pipes = ports.catalog.pipes(queue.id)
+    pipes = ports.catalog.pipes.live(queue.id)
     claimed = _claimed(ports.catalog, queue) if any(pipe.end is None for pipe in pipes) else {}
     counts: dict[str, int] = {}
     for pipe in pipes:
@@ -139,14 +142,14 @@ def _add_up(
 ) -> None:
     """What became of the messages of these pipes, and of retired ones, for each group."""
     catalog = ports.catalog
-    retired = catalog.retired(queue.id)
+    retired = catalog.pipes.retired(queue.id)
     retired_counts = {row.pipe_id: row.pushed for row in retired}
     audit.pipes, audit.retired_pipes = len(pipes), len(retired_counts)
     audit.pushed = sum(counts.values()) + sum(retired_counts.values())
-    check_sums(audit, retired, catalog.retired_sums(queue.id))
-    for group in catalog.groups(queue.id):
+    check_sums(audit, retired, catalog.pipes.retired_sums(queue.id))
+    for group in catalog.queues.groups(queue.id):
         stats = audit.groups[group.name] = GroupStats()
-        cursors = {cursor.pipe_id: cursor for cursor in catalog.cursors(group.id)}
+        cursors = {cursor.pipe_id: cursor for cursor in catalog.claims.cursors(group.id)}
         for pipe in pipes:
             if pipe.is_for(group.id):
                 view = view_of(catalog, group.id, pipe.id, cursors.get(pipe.id))
@@ -194,7 +197,7 @@ def _check_group(
 
 def _seal_abandoned(ports: Ports, audit: Audit, queue: QueueRow) -> None:
     """Seal pipes whose pusher is gone: after a power cut only that finds their end."""
-    for pipe in ports.catalog.pipes(queue.id):
+    for pipe in ports.catalog.pipes.live(queue.id):
         try:
             end_of(ports.catalog, ports.store, pipe)
         except (ExtentMissingError, CorruptionError) as exc:
@@ -204,8 +207,8 @@ def _seal_abandoned(ports: Ports, audit: Audit, queue: QueueRow) -> None:
 def _claimed(catalog: Catalog, queue: QueueRow) -> dict[str, int]:
     """How far groups have claimed, by pipe."""
     found: dict[str, int] = {}
-    for group in catalog.groups(queue.id):
-        for cursor in catalog.cursors(group.id):
+    for group in catalog.queues.groups(queue.id):
+        for cursor in catalog.claims.cursors(group.id):
             found[cursor.pipe_id] = max(cursor.chain.seq, found.get(cursor.pipe_id, 0))
     return found
 
@@ -315,13 +318,13 @@ def misplaced(ports: Ports, pipe: PipeRow, moves: Sequence[Move]) -> list[str]:
 def _not_in(
     ports: Ports, dest_id: str, moves: Sequence[Move], ids: Mapping[int, bytes]
 ) -> list[str]:
-    row = ports.catalog.pipe(dest_id)
+    row = ports.catalog.pipes.by_id(dest_id)
     if row is None or row.state is PipeState.CONSUMED:
         return []
     try:
         found = _ids(ports, row, [move.dest_seq for move in moves])
     except (ExtentMissingError, CorruptionError) as exc:
-        row = ports.catalog.pipe(dest_id)
+        row = ports.catalog.pipes.by_id(dest_id)
         gone = row is None or row.state is PipeState.CONSUMED
         return [] if gone else [f"dead letters in pipe {dest_id} cannot be read: {exc.message}"]
     return [

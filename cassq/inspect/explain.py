@@ -115,8 +115,10 @@ def explain(ports: Ports, message_id: str, queue: QueueRow | None = None) -> Exp
         where = f"of queue {queue.name}" if queue else "of any queue"
         raise MessageNotFoundError(f"{message_id} is no message {where}")
     pipe = live_pipe(catalog, spot[0])
-    groups_of_home = catalog.groups(home.id)
-    cursors = [c for g in groups_of_home for c in catalog.cursors(g.id) if c.pipe_id == spot[0]]
+    groups_of_home = catalog.queues.groups(home.id)
+    cursors = [
+        c for g in groups_of_home for c in catalog.claims.cursors(g.id) if c.pipe_id == spot[0]
+    ]
     content = _content(ports, pipe, spot, _near(spot, cursors)) if pipe else None
     if content is not None and content.id != message_id:
         return explain(ports, content.id)  # the place of a message that began elsewhere
@@ -151,12 +153,12 @@ def _home(ports: Ports, spot: Spot, queue: QueueRow | None) -> QueueRow | None:
     """The queue of a pipe, which may be retired. Cost: for a retired one, a read for each
     queue."""
     catalog = ports.catalog
-    pipe = catalog.pipe(spot[0])
+    pipe = catalog.pipes.by_id(spot[0])
     if pipe is not None and pipe.state is not PipeState.STAGED:
-        found = catalog.queue_by_id(pipe.queue_id)
+        found = catalog.queues.by_id(pipe.queue_id)
         return None if found is None or found.deleted else found
-    for row in [queue] if queue else catalog.queues():
-        if any(spot[1] < total.pushed for total in catalog.retired(row.id, spot[0])):
+    for row in [queue] if queue else catalog.queues.listed():
+        if any(spot[1] < total.pushed for total in catalog.pipes.retired(row.id, spot[0])):
             return row
     return None
 
@@ -193,15 +195,15 @@ class _Tracer:
         catalog = self._catalog
         pipe = live_pipe(catalog, pipe_id)
         if pipe is None:
-            totals = catalog.retired(queue.id, pipe_id)
+            totals = catalog.pipes.retired(queue.id, pipe_id)
             mine: Retired | None = next((r for r in totals if r.group_id == group.id), None)
             return Sight(queue, group, pipe_id, seq, retired=mine)
-        cursors = (c for c in catalog.cursors(group.id) if c.pipe_id == pipe_id)
+        cursors = (c for c in catalog.claims.cursors(group.id) if c.pipe_id == pipe_id)
         cursor = next(cursors, None)
-        rows = catalog.claims(group.id, pipe_id, range(seq, seq + 1)) if cursor else []
+        rows = catalog.claims.rows(group.id, pipe_id, range(seq, seq + 1)) if cursor else []
         claim = rows[0] if rows else None
-        moves = catalog.moves(group.id, pipe_id, range(seq, seq + 1))
-        removals = catalog.removed(group.id, pipe_id)
+        moves = catalog.claims.moves(group.id, pipe_id, range(seq, seq + 1))
+        removals = catalog.claims.removed(group.id, pipe_id)
         near = _near(spot, [cursor] if cursor else [], claim)
         return Sight(
             queue,
@@ -215,7 +217,7 @@ class _Tracer:
             move=moves[0] if moves else None,
             removed=next((r for r in removals if r.start <= seq < r.end), None),
             content=_content(self._ports, pipe, spot, near),
-            success_ms=catalog.success_ms(group.id),
+            success_ms=catalog.records.success_ms(group.id),
         )
 
     def _onward(self, sight: Sight, seen: set[Spot]) -> tuple[QueueRow, GroupRow, Spot] | None:
@@ -231,11 +233,11 @@ class _Tracer:
 
     def _at(self, spot: Spot) -> tuple[QueueRow, GroupRow, Spot] | None:
         """A place with its queue, and the group that matters there."""
-        pipe = self._catalog.pipe(spot[0])
-        queue = self._catalog.queue_by_id(pipe.queue_id) if pipe else None
+        pipe = self._catalog.pipes.by_id(spot[0])
+        queue = self._catalog.queues.by_id(pipe.queue_id) if pipe else None
         if pipe is None or queue is None or queue.deleted:
             return None
-        groups = self._catalog.groups(queue.id)
+        groups = self._catalog.queues.groups(queue.id)
         for group in groups:
             if group.id == pipe.group_id or (not pipe.group_id and group.name == "default"):
                 return queue, group, spot
@@ -272,10 +274,10 @@ class _Tracer:
             pairs.append(origin_of(queue.name))
         pipes: list[PipeRow] = []
         for name, group_name in pairs:
-            letters = self._catalog.queue(dead_letter_name(name, group_name))
-            pipes += self._catalog.pipes(letters.id) if letters else []
-            own = self._catalog.queue(name)
-            pipes += [p for p in self._catalog.pipes(own.id) if p.group_id] if own else []
+            letters = self._catalog.queues.named(dead_letter_name(name, group_name))
+            pipes += self._catalog.pipes.live(letters.id) if letters else []
+            own = self._catalog.queues.named(name)
+            pipes += [p for p in self._catalog.pipes.live(own.id) if p.group_id] if own else []
         by_id = {pipe.id: pipe for pipe in pipes}
         return sorted(by_id.values(), key=lambda pipe: pipe.ordinal, reverse=True)
 

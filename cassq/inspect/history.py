@@ -218,19 +218,22 @@ def plan(ports: Ports, queues: Sequence[QueueRow] | None, now_ms: int) -> list[N
     catalog, minute_ms = ports.catalog, now_ms - now_ms % MINUTE_MS
     if queues is not None:
         return _of_queues(ports, queues, now_ms)
-    if catalog.samples(EVERYTHING, MINUTE_MS, minute_ms):
+    if catalog.records.samples(EVERYTHING, MINUTE_MS, minute_ms):
         return []
     mark = Sample(EVERYTHING, MINUTE_MS, minute_ms, "{}")
-    return [*_of_queues(ports, catalog.queues(), now_ms), Noted(EVERYTHING, "minute", [mark])]
+    return [
+        *_of_queues(ports, catalog.queues.listed(), now_ms),
+        Noted(EVERYTHING, "minute", [mark]),
+    ]
 
 
 def _of_queues(ports: Ports, queues: Sequence[QueueRow], now_ms: int) -> list[Noted]:
     catalog, minute_ms = ports.catalog, now_ms - now_ms % MINUTE_MS
     noted: list[Noted] = []
     for queue in queues:
-        if catalog.samples(queue.id, MINUTE_MS, minute_ms):
+        if catalog.records.samples(queue.id, MINUTE_MS, minute_ms):
             continue
-        ids = {group.name: group.id for group in catalog.groups(queue.id)}
+        ids = {group.name: group.id for group in catalog.queues.groups(queue.id)}
         fresh = sampled(queue_stats(ports, queue), ids, queue.id, now_ms)
         noted.append(Noted(queue.name, "minute", fresh))
         hours: list[Sample] = []
@@ -249,23 +252,25 @@ def _ended(
 ) -> list[Sample]:
     """Samples of the hours or days that are over and have none. fresh: finer ones not written."""
     present_ms = now_ms - now_ms % step_ms
-    if catalog.samples(subject, step_ms, present_ms - step_ms):
+    if catalog.records.samples(subject, step_ms, present_ms - step_ms):
         return []
     finer_ms = FINER[step_ms]
     since_ms = present_ms - KEPT_MS[finer_ms]
-    known = catalog.samples(subject, step_ms, since_ms)
+    known = catalog.records.samples(subject, step_ms, since_ms)
     if known:
         since_ms = known[-1].at_ms + step_ms
-    return coarser([*catalog.samples(subject, finer_ms, since_ms), *fresh], step_ms, present_ms)
+    return coarser(
+        [*catalog.records.samples(subject, finer_ms, since_ms), *fresh], step_ms, present_ms
+    )
 
 
 def apply(ports: Ports, noted: Sequence[Noted], now_ms: int) -> None:
     """Add the samples, in one write; with an hour's, forget those that are too old."""
     catalog = ports.catalog
-    catalog.add_samples([sample for one in noted for sample in one.samples])
+    catalog.records.add_samples([sample for one in noted for sample in one.samples])
     if any(one.step == "hour" for one in noted):
         for step_ms, kept_ms in KEPT_MS.items():
-            catalog.forget_samples(step_ms, now_ms - kept_ms)
+            catalog.records.forget_samples(step_ms, now_ms - kept_ms)
 
 
 # --- looking back ------------------------------------------------------------------------------
@@ -310,7 +315,7 @@ def _since_ms(since: datetime | float | None, step_ms: int, now_ms: int) -> int:
 def all_samples(catalog: Catalog, subject: str, step_ms: int, since_ms: int) -> list[Sample]:
     """The samples of a subject from then on, oldest first: those that are stored, and after the
     last of them what finer ones tell. Cost: a range of samples for each step."""
-    stored = catalog.samples(subject, step_ms, since_ms)
+    stored = catalog.records.samples(subject, step_ms, since_ms)
     if step_ms not in FINER:
         return stored
     if stored:
@@ -327,11 +332,13 @@ def queue_rates(ports: Ports, queue: QueueRow, stats: QueueStats) -> Rates:
     catalog = ports.catalog
     now_ms = catalog.now_ms()
     since_ms = now_ms - 2 * max(WINDOWS_MS.values()) - MINUTE_MS
-    ids = {group.name: group.id for group in catalog.groups(queue.id)}
+    ids = {group.name: group.id for group in catalog.queues.groups(queue.id)}
     groups = {
-        name: rates_of(totals_of(group), now_ms, catalog.samples(ids[name], MINUTE_MS, since_ms))
+        name: rates_of(
+            totals_of(group), now_ms, catalog.records.samples(ids[name], MINUTE_MS, since_ms)
+        )
         for name, group in stats.groups.items()
         if name in ids
     }
-    samples = catalog.samples(queue.id, MINUTE_MS, since_ms)
+    samples = catalog.records.samples(queue.id, MINUTE_MS, since_ms)
     return Rates(rates_of({"pushed": stats.pushed}, now_ms, samples)["pushed"], groups)

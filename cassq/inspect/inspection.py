@@ -71,7 +71,7 @@ def inspect(catalog: Catalog, upkeep: Upkeep) -> Inspection:
     """Compare all there is. Cost: a read of all placements, which stay in memory, and a listing of
     the extents of every sidecar that lives."""
     fleet, made = upkeep.fleet(), Inspection()
-    placements = {each.pipe_id: each for each in catalog.placements()}
+    placements = {each.pipe_id: each for each in catalog.sidecars.placements()}
     there: dict[ReplicaAt, dict[str, Told]] = {}
     for row in fleet.sidecars.values():
         if not row.alive(fleet.now_ms):
@@ -120,7 +120,7 @@ def _missing(
     placements were read."""
     pipe_id = placement.pipe_id
     found = [at for at in placement.replicas if pipe_id not in there.get(at, {pipe_id: None})]
-    now = catalog.placements_of([pipe_id])[0] if found else None
+    now = catalog.sidecars.placements_of([pipe_id])[0] if found else None
     return [at for at in found if _named(now, at)]
 
 
@@ -129,7 +129,7 @@ def _is_begun(
 ) -> bool:
     """Whether an extent was made for a pipe that has no row, and nothing was written to it: its
     pusher died in between, or is about to write the row. What it lacks is not to be mended."""
-    if placement.end is not None or catalog.pipe(placement.pipe_id) is not None:
+    if placement.end is not None or catalog.pipes.by_id(placement.pipe_id) is not None:
         return False
     held = [extents.get(placement.pipe_id) for extents in there.values()]
     return not any(told.end for told in held if told is not None)
@@ -173,7 +173,7 @@ def _orphans(
     """Extents that no placement says are there: those of late may be about to get one."""
     for at, extents in there.items():
         left = [pipe_id for pipe_id in extents if not _named(placements.get(pipe_id), at)]
-        now = dict(zip(left, catalog.placements_of(left), strict=True)) if left else {}
+        now = dict(zip(left, catalog.sidecars.placements_of(left), strict=True)) if left else {}
         for pipe_id in left:
             if _named(now[pipe_id], at):
                 continue
@@ -191,6 +191,6 @@ def left_on(catalog: Catalog, name: str) -> list[Placement]:
     """The placements that name a sidecar. Cost: a read of all placements."""
     return [
         placement
-        for placement in catalog.placements()
+        for placement in catalog.sidecars.placements()
         if any(at.sidecar == name for at in placement.replicas)
     ]

@@ -81,7 +81,7 @@ class Meter:
             readable = True
             try:
                 self._ports.life.check()
-                rows = self._ports.catalog.queues()
+                rows = self._ports.catalog.queues.listed()
                 metrics += queue_metrics([queue_stats(self._ports, row) for row in rows])
             except CassqError as exc:
                 logger.warning("the depths of queues cannot be told: %s", exc)

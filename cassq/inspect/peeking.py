@@ -85,8 +85,8 @@ def peek(
 
 def dead_letter_group(ports: Ports, queue: QueueRow, group: GroupRow) -> GroupRow | None:
     """The group of a group's dead-letter queue that says which dead letters are left."""
-    row = ports.catalog.queue(dead_letter_name(queue.name, group.name))
-    groups = ports.catalog.groups(row.id) if row else []
+    row = ports.catalog.queues.named(dead_letter_name(queue.name, group.name))
+    groups = ports.catalog.queues.groups(row.id) if row else []
     return next((group for group in groups if group.name == "default"), None)
 
 
@@ -129,8 +129,8 @@ def _walk(
     """What a group has not committed and may be in one of the states, oldest pipe first. A pipe
     that cannot be read is left out. Cost: the live pipes and the claims; frames as they are asked
     for."""
-    cursors = {cursor.pipe_id: cursor for cursor in ports.catalog.cursors(group.id)}
-    for pipe in ports.catalog.pipes(group.queue_id):
+    cursors = {cursor.pipe_id: cursor for cursor in ports.catalog.claims.cursors(group.id)}
+    for pipe in ports.catalog.pipes.live(group.queue_id):
         if not pipe.is_for(group.id):
             continue
         cursor = cursors.get(pipe.id)
@@ -140,7 +140,7 @@ def _walk(
             reader = ports.store.reader(pipe.id)
             try:
                 end_seq = (pipe.end or reader.published()).seq
-                rows = ports.catalog.claims(group.id, pipe.id) if cursor else []
+                rows = ports.catalog.claims.rows(group.id, pipe.id) if cursor else []
                 for stretch in stretches(pipe, cursor, rows, end_seq, now_ms):
                     if stretch.state in states or _undecided(pipe, stretch):
                         yield from _read(reader, pipe, stretch, limit)

@@ -46,10 +46,10 @@ class Round(NamedTuple):
 def note(catalog: Catalog, made: Round) -> None:
     """Tell all others. Cost: a write."""
     data = json.dumps(made._asdict(), separators=(",", ":"))
-    catalog.add_samples([Sample(SUBJECT, MINUTE_MS, made.at_ms, data)])
+    catalog.records.add_samples([Sample(SUBJECT, MINUTE_MS, made.at_ms, data)])
 
 
 def last_round(catalog: Catalog) -> Round | None:
     """The last one; None when it is too long ago. Cost: a read."""
-    found = catalog.samples(SUBJECT, MINUTE_MS, catalog.now_ms() - AGAIN_MS)
+    found = catalog.records.samples(SUBJECT, MINUTE_MS, catalog.now_ms() - AGAIN_MS)
     return Round(**json.loads(found[-1].data)) if found else None

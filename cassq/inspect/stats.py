@@ -153,9 +153,9 @@ def view_of(catalog: Catalog, group_id: str, pipe_id: str, cursor: Cursor | None
     """What the catalog has of a group in a pipe. Cost: three ranges of keys."""
     if cursor is None:
         return GroupView(None)
-    rows = catalog.claims(group_id, pipe_id)
-    moves = catalog.moves(group_id, pipe_id)
-    return GroupView(cursor, rows, moves, catalog.removed(group_id, pipe_id))
+    rows = catalog.claims.rows(group_id, pipe_id)
+    moves = catalog.claims.moves(group_id, pipe_id)
+    return GroupView(cursor, rows, moves, catalog.claims.removed(group_id, pipe_id))
 
 
 def queue_stats(ports: Ports, queue: QueueRow) -> QueueStats:
@@ -173,25 +173,25 @@ def queue_stats(ports: Ports, queue: QueueRow) -> QueueStats:
 
 def version_of(ports: Ports, queue: QueueRow) -> int | None:
     """Another one whenever pipes were retired. Cost: one read."""
-    row = ports.catalog.queue_by_id(queue.id)
+    row = ports.catalog.queues.by_id(queue.id)
     return None if row is None else row.groups_version
 
 
 def _look(ports: Ports, queue: QueueRow) -> QueueStats:
     catalog = ports.catalog
     stats = QueueStats(queue.name, queue.policy.consistency)
-    pipes = catalog.pipes(queue.id)
+    pipes = catalog.pipes.live(queue.id)
     ends = {pipe.id: seen_end(ports.store, pipe) for pipe in pipes}
-    retired = {row.group_id: row for row in catalog.retired_sums(queue.id)}
+    retired = {row.group_id: row for row in catalog.pipes.retired_sums(queue.id)}
     whole = retired.get("", RetiredSum("", 0, 0, 0, 0))
     now_ms = catalog.now_ms()
     stats.pushed = sum(ends.values()) + whole.pushed
     for state in (PipeState.READY, PipeState.OPEN, PipeState.SEALED):
         stats.pipes[state.name.lower()] = sum(pipe.state is state for pipe in pipes)
     stats.pipes["retired"] = whole.pipes
-    for group in catalog.groups(queue.id):
+    for group in catalog.queues.groups(queue.id):
         mine = stats.groups[group.name] = GroupStats()
-        cursors = {cursor.pipe_id: cursor for cursor in catalog.cursors(group.id)}
+        cursors = {cursor.pipe_id: cursor for cursor in catalog.claims.cursors(group.id)}
         for_it = [pipe for pipe in pipes if pipe.is_for(group.id)]
         ages: list[float] = []
         for pipe in for_it:

@@ -101,8 +101,8 @@ def _note(catalog: Catalog, queue_id: str, client: str, new: Counter[str]) -> No
     at_ms = catalog.now_ms()
     for _ in range(TRIES_MAX):
         sample = Sample(_subject(queue_id), MINUTE_MS, at_ms, data)
-        catalog.add_samples([sample])
-        if sample in catalog.samples(sample.subject, MINUTE_MS, at_ms):
+        catalog.records.add_samples([sample])
+        if sample in catalog.records.samples(sample.subject, MINUTE_MS, at_ms):
             return
         at_ms += 1
 
@@ -121,7 +121,7 @@ def requests_of(catalog: Catalog) -> dict[str, int]:
 def _sums(catalog: Catalog, queue_id: str, names: Iterable[str]) -> dict[str, int]:
     found: Counter[str] = Counter()
     since_ms = catalog.now_ms() - KEPT_MS[MINUTE_MS]
-    for sample in catalog.samples(_subject(queue_id), MINUTE_MS, since_ms):
+    for sample in catalog.records.samples(_subject(queue_id), MINUTE_MS, since_ms):
         noted = json.loads(sample.data)
         found.update({name: noted.get(name, 0) for name in names})
     return {name: found[name] for name in names if found[name]}

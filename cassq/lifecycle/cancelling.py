@@ -52,14 +52,14 @@ def _is_there(ports: Ports, pipe: PipeRow, seq: int) -> bool:
 
 
 def _groups(ports: Ports, pipe: PipeRow) -> list[GroupRow]:
-    groups = ports.catalog.groups(pipe.queue_id)
+    groups = ports.catalog.queues.groups(pipe.queue_id)
     return [group for group in groups if pipe.is_for(group.id)]
 
 
 def _cancel_for(ports: Ports, group: GroupRow, pipe: PipeRow, seq: int) -> bool:
     """Whether the group does not get the message."""
     for _ in range(TRIES_MAX):
-        cursor = ports.catalog.cursor(group.id, pipe.id)
+        cursor = ports.catalog.claims.cursor(group.id, pipe.id)
         if cursor is None:
             return False
         if seq < cursor.start:
@@ -69,7 +69,7 @@ def _cancel_for(ports: Ports, group: GroupRow, pipe: PipeRow, seq: int) -> bool:
         if seq >= cursor.chain.seq:
             schedule_pipe(ports, group, pipe)
             continue
-        rows = ports.catalog.claims(group.id, pipe.id, range(seq, seq + 1))
+        rows = ports.catalog.claims.rows(group.id, pipe.id, range(seq, seq + 1))
         if not rows:
             continue  # it changed between the two reads
         row = rows[0]
@@ -84,6 +84,6 @@ def _cancel_for(ports: Ports, group: GroupRow, pipe: PipeRow, seq: int) -> bool:
 
 def _was_purged(ports: Ports, group: GroupRow, pipe: PipeRow, seq: int) -> bool:
     """Whether it is done because it was taken back before."""
-    removed = ports.catalog.removed(group.id, pipe.id)
+    removed = ports.catalog.claims.removed(group.id, pipe.id)
     taken_back = (Reason.PURGED, Reason.CANCELLED)
     return any(row.start <= seq < row.end and row.reason in taken_back for row in removed)

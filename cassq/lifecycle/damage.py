@@ -109,10 +109,12 @@ def pipes_of(ports: Ports, queue: QueueRow) -> list[PipeInfo]:
     no message is read."""
     catalog = ports.catalog
     to_wall_ms = ports.clock.wall_ms() - catalog.now_ms()
-    groups = catalog.groups(queue.id)
-    cursors = {(c.group_id, c.pipe_id): c for group in groups for c in catalog.cursors(group.id)}
+    groups = catalog.queues.groups(queue.id)
+    cursors = {
+        (c.group_id, c.pipe_id): c for group in groups for c in catalog.claims.cursors(group.id)
+    }
     found = []
-    for pipe in catalog.pipes(queue.id):
+    for pipe in catalog.pipes.live(queue.id):
         mine = [group for group in groups if pipe.is_for(group.id)]
         left: dict[str, int] = {}
         lost: dict[str, int] = {}
@@ -154,10 +156,10 @@ def excused(ports: Ports, pipe_id: str) -> RangeSet:
     if pipe is None:
         return EMPTY
     catalog, found, given_up = ports.catalog, None, False
-    for group in catalog.groups(pipe.queue_id):
+    for group in catalog.queues.groups(pipe.queue_id):
         if not pipe.is_for(group.id):
             continue
-        cursors = (each for each in catalog.cursors(group.id) if each.pipe_id == pipe_id)
+        cursors = (each for each in catalog.claims.cursors(group.id) if each.pipe_id == pipe_id)
         cursor = next(cursors, None)
         done = _done(catalog, cursor) if cursor else EMPTY
         found = done if found is None else found & done
@@ -179,7 +181,7 @@ def pipe_in(ports: Ports, queue: QueueRow, pipe_id: str) -> PipeRow:
 
 
 def groups_of(ports: Ports, queue: QueueRow, pipe: PipeRow) -> list[GroupRow]:
-    return [group for group in ports.catalog.groups(queue.id) if pipe.is_for(group.id)]
+    return [group for group in ports.catalog.queues.groups(queue.id) if pipe.is_for(group.id)]
 
 
 def _end(ports: Ports, queue: QueueRow, pipe: PipeRow) -> Place:
@@ -210,7 +212,7 @@ def claimed(ports: Ports, queue: QueueRow, pipe: PipeRow) -> Place:
     cursors = (
         cursor
         for group in groups_of(ports, queue, pipe)
-        for cursor in ports.catalog.cursors(group.id)
+        for cursor in ports.catalog.claims.cursors(group.id)
         if cursor.pipe_id == pipe.id
     )
     return max((cursor.chain for cursor in cursors), default=Place(0, 0))
@@ -268,7 +270,7 @@ def told(
         group.name: _cost(ports, group, pipe, end_seq, unreadable(stretches))
         for group in groups_of(ports, queue, pipe)
     }
-    row = ports.catalog.pipe(pipe.id) or pipe
+    row = ports.catalog.pipes.by_id(pipe.id) or pipe
     return PipeDamage(
         pipe_id=pipe.id,
         queue=queue.name,
@@ -284,9 +286,9 @@ def _cost(
     ports: Ports, group: GroupRow, pipe: PipeRow, end_seq: int, damaged: RangeSet
 ) -> GroupDamage:
     catalog = ports.catalog
-    cursors = (each for each in catalog.cursors(group.id) if each.pipe_id == pipe.id)
+    cursors = (each for each in catalog.claims.cursors(group.id) if each.pipe_id == pipe.id)
     cursor = next(cursors, None)
-    rows = catalog.claims(group.id, pipe.id) if cursor else []
+    rows = catalog.claims.rows(group.id, pipe.id) if cursor else []
     left = RangeSet.run(0, end_seq) - (_done_of(cursor, rows) if cursor else EMPTY)
     now_ms = catalog.now_ms()
     held = RangeSet.joined([EMPTY, *(row.left for row in rows if is_held(row, now_ms))])
@@ -306,7 +308,7 @@ def is_held(row: Claim, now_ms: int) -> bool:
 
 
 def _done(catalog: Catalog, cursor: Cursor) -> RangeSet:
-    return _done_of(cursor, catalog.claims(cursor.group_id, cursor.pipe_id))
+    return _done_of(cursor, catalog.claims.rows(cursor.group_id, cursor.pipe_id))
 
 
 def _done_of(cursor: Cursor, rows: Iterable[Claim]) -> RangeSet:
@@ -319,5 +321,5 @@ def _done_of(cursor: Cursor, rows: Iterable[Claim]) -> RangeSet:
 
 def _lost(catalog: Catalog, group_id: str, pipe_id: str) -> RangeSet:
     """What was given up of a pipe for a group."""
-    removed = catalog.removed(group_id, pipe_id)
+    removed = catalog.claims.removed(group_id, pipe_id)
     return RangeSet((row.start, row.end) for row in removed if row.reason is Reason.LOST)

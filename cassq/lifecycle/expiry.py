@@ -192,7 +192,7 @@ class Expiry:
     def _opened(self, pipe_id: str) -> int | None:
         """When a pipe was opened; None when it is gone. Cost: one read a pipe, remembered."""
         if pipe_id not in self._opened_ms:
-            pipe = self._catalog.pipe(pipe_id)
+            pipe = self._catalog.pipes.by_id(pipe_id)
             if pipe is None:
                 return None
             if len(self._opened_ms) >= PIPES_KEPT:
@@ -205,7 +205,7 @@ class Expiry:
 
     def remove_from(self, group_id: str, pipe: PipeRow, before_ms: int) -> int:
         """Remove what has expired of a pipe for a group; how many messages."""
-        cursor = self._catalog.cursor(group_id, pipe.id)
+        cursor = self._catalog.claims.cursor(group_id, pipe.id)
         if cursor is None:
             return 0
         reader = self._ports.store.reader(pipe.id)
@@ -219,7 +219,7 @@ class Expiry:
                 after = self.remove_head(pipe, cursor, reader, end_seq, before_ms)
                 count += after.chain.seq - cursor.chain.seq if after else 0
             pipe_ms = pipe.created_ms if pipe.timer_ms is None else 0
-            for row in self._catalog.claims(group_id, pipe.id):
+            for row in self._catalog.claims.rows(group_id, pipe.id):
                 if row.state is not ClaimState.FREE or claims.is_leaving(row):
                     continue
                 if _not_yet(pipe, row, before_ms):
@@ -245,7 +245,7 @@ def skip(
     row = claims.unclaimed(cursor, chain, ports.ids.version)
     facts = removals(row, row.left, reason, ports.catalog.now_ms())
     done = claims.buried(row, ports.ids.version)
-    if not ports.catalog.claim(cursor, chain, done, removed=facts, synced=synced):
+    if not ports.catalog.claims.claim(cursor, chain, done, removed=facts, synced=synced):
         return None
     return replace(cursor, chain=chain)
 
@@ -256,7 +256,7 @@ def cut_out(
     """Remove messages of a claim row; whether the row was still as it was read."""
     facts = removals(row, seqs, reason, ports.catalog.now_ms())
     rows = claims.resolved(row, seqs, (), ports.ids.version)
-    return ports.catalog.replace(row, rows, epoch=epoch, removed=facts)
+    return ports.catalog.claims.replace(row, rows, epoch=epoch, removed=facts)
 
 
 def expire(ports: Ports, queue: QueueRow) -> int:
@@ -269,9 +269,9 @@ def expire(ports: Ports, queue: QueueRow) -> int:
     before_ms = expiry.before_ms()
     if before_ms is None:
         return 0
-    group_ids = [group.id for group in ports.catalog.groups(queue.id)]
+    group_ids = [group.id for group in ports.catalog.queues.groups(queue.id)]
     count = 0
-    for group_id, pipe in plan_expiry(ports.catalog.pipes(queue.id), group_ids, before_ms):
+    for group_id, pipe in plan_expiry(ports.catalog.pipes.live(queue.id), group_ids, before_ms):
         try:
             count += expiry.remove_from(group_id, pipe, before_ms)
         except (ExtentMissingError, CorruptionError) as exc:

@@ -34,7 +34,7 @@ def group_starts(ports: Ports, queue: QueueRow, start: str | datetime) -> dict[s
 
 def _in_each(ports: Ports, queue: QueueRow, look: Callable[[PipeRow], Place]) -> dict[str, Place]:
     starts: dict[str, Place] = {}
-    for pipe in ports.catalog.pipes(queue.id):
+    for pipe in ports.catalog.pipes.live(queue.id):
         try:
             starts[pipe.id] = look(pipe)
         except (ExtentMissingError, CorruptionError):

@@ -53,7 +53,7 @@ class Intents:
             seq: Move(held.group_id, held.pipe_id, seq, self._reason, pipe_id, dest, now_ms)
             for dest, seq in enumerate(self._seqs[which.start : which.stop], dest_seq)
         }
-        if not self._catalog.intend_many(list(moves.values()), held):
+        if not self._catalog.claims.intend_many(list(moves.values()), held):
             raise OwnershipError(f"messages of pipe {held.pipe_id} are being moved by another")
         self.moves |= moves
 
@@ -102,7 +102,7 @@ def arrived(ports: Ports, moves: Iterable[Move], ids: Mapping[int, bytes]) -> li
 def _arrived_in(
     ports: Ports, pipe_id: str, moves: Sequence[Move], ids: Mapping[int, bytes]
 ) -> list[Move]:
-    row = ports.catalog.pipe(pipe_id)
+    row = ports.catalog.pipes.by_id(pipe_id)
     if row is None:
         return []
     reader = ports.store.reader(pipe_id)
@@ -159,7 +159,7 @@ def settle(ports: Ports, held: Claim, done: RangeSet, intents: Collection[Move])
     left = held.left - done
     gives = [Give(left, held.due_ms, held.deliveries)] if left else []
     rows = claims.resolved(held, done, gives, ports.ids.version)
-    return ports.catalog.replace(
+    return ports.catalog.claims.replace(
         held,
         [claims.unmarked(row) for row in rows],
         withdraw=list(intents),
@@ -181,7 +181,7 @@ def finish(ports: Ports, row: Claim) -> bool:
     """
     owner, version = ports.ids.version(), ports.ids.version
     held = held_by(row, owner, ports.catalog.now_ms(), version)
-    return ports.catalog.replace(row, [held]) and finish_own(ports, held)
+    return ports.catalog.claims.replace(row, [held]) and finish_own(ports, held)
 
 
 def finish_own(ports: Ports, held: Claim) -> bool:
@@ -189,7 +189,7 @@ def finish_own(ports: Ports, held: Claim) -> bool:
     seqs = range(held.start, held.end)
     moves = {
         move.seq: move
-        for move in ports.catalog.moves(held.group_id, held.pipe_id, seqs)
+        for move in ports.catalog.claims.moves(held.group_id, held.pipe_id, seqs)
         if not move.settled
     }
     ids = ids_of(ports, held, RangeSet.of(sorted(moves)))

@@ -68,7 +68,7 @@ def _each(
     ports: Ports, queue: QueueRow, groups: Iterable[GroupRow], *, write: bool
 ) -> dict[str, int]:
     ends: list[tuple[PipeRow, Place]] = []
-    for pipe in ports.catalog.pipes(queue.id):
+    for pipe in ports.catalog.pipes.live(queue.id):
         try:
             ends.append((pipe, end_of(ports.catalog, ports.store, pipe)))
         except (ExtentMissingError, CorruptionError) as exc:
@@ -83,10 +83,10 @@ def _each(
 
 def _count_pipe(ports: Ports, group_id: str, pipe_id: str, end: Place) -> int:
     catalog = ports.catalog
-    cursor = catalog.cursor(group_id, pipe_id)
+    cursor = catalog.claims.cursor(group_id, pipe_id)
     if cursor is None:
         return 0
-    rows = catalog.claims(group_id, pipe_id)
+    rows = catalog.claims.rows(group_id, pipe_id)
     return waiting(cursor, rows, end.seq, catalog.now_ms()).total
 
 
@@ -95,10 +95,10 @@ def _purge_pipe(ports: Ports, group_id: str, pipe_id: str, end: Place) -> int:
     catalog = ports.catalog
     count = 0
     for _ in range(TRIES_MAX):
-        cursor = catalog.cursor(group_id, pipe_id)
+        cursor = catalog.claims.cursor(group_id, pipe_id)
         if cursor is None:
             break
-        rows = catalog.claims(group_id, pipe_id)
+        rows = catalog.claims.rows(group_id, pipe_id)
         found = waiting(cursor, rows, end.seq, catalog.now_ms())
         removed = 0
         # In front first: what is skipped then merges with it, and the ack offset moves once.

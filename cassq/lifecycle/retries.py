@@ -117,7 +117,7 @@ class DeadLetters:
         leaving = claims.marked_leaving(claim, _reason(claim))
         version = self._ports.ids.version
         held = held_by(claim, self._owner, now_ms, version, failure=leaving)
-        if not self._catalog.replace(claim, [held]):
+        if not self._catalog.claims.replace(claim, [held]):
             return False
         (seq,) = held.left
         letter = self._dead_letter(queue, group, held, seq)
@@ -128,10 +128,10 @@ class DeadLetters:
             except OwnershipError:
                 return False  # its intent was faster than ours
         rows = claims.buried(held, version)
-        return self._catalog.replace(held, rows, settle=[move])
+        return self._catalog.claims.replace(held, rows, settle=[move])
 
     def _intent(self, claim: Claim, seq: int) -> Move | None:
-        moves = self._catalog.moves(claim.group_id, claim.pipe_id, range(seq, seq + 1))
+        moves = self._catalog.claims.moves(claim.group_id, claim.pipe_id, range(seq, seq + 1))
         return moves[0] if moves else None
 
     def _push(
@@ -155,7 +155,7 @@ class DeadLetters:
                 dest_seq=dest_seq,
                 at_ms=self._catalog.now_ms(),
             )
-            if self._catalog.intend(move, intents[-1], held=claim) != move:
+            if self._catalog.claims.intend(move, intents[-1], held=claim) != move:
                 raise OwnershipError(f"message {claim.pipe_id}:{seq} is being moved by another")
             intents.append(move)
 

@@ -22,18 +22,18 @@ def seal_pipe(catalog: Catalog, store: ExtentStore, pipe_id: str) -> Place | Non
 
     Safe for anyone to call on any pipe, any number of times, side by side.
     """
-    row = catalog.pipe(pipe_id)
+    row = catalog.pipes.by_id(pipe_id)
     if row is None or row.state is PipeState.CONSUMED:
         return row.end if row else None
     if row.end is not None:
         return row.end
-    return catalog.record_end(pipe_id, store.seal(pipe_id))
+    return catalog.pipes.record_end(pipe_id, store.seal(pipe_id))
 
 
 def live_pipe(catalog: Catalog, pipe_id: str) -> PipeRow | None:
     """A pipe as it is now; None when it was retired, so that its frames may be gone, and while it
     is staged, so that it is nobody's yet."""
-    row = catalog.pipe(pipe_id)
+    row = catalog.pipes.by_id(pipe_id)
     return None if row is None or row.state >= PipeState.CONSUMED else row
 
 

@@ -92,7 +92,7 @@ def skip(ports: Ports, queue: QueueRow, pipe_id: str, *, dry_run: bool = False) 
         if lost:
             now_ms = ports.catalog.now_ms()
             data = f'{{"lost": {lost}}}'
-            ports.catalog.add_samples([Sample(f"lost:{group.id}", NOTED_MS, now_ms, data)])
+            ports.catalog.records.add_samples([Sample(f"lost:{group.id}", NOTED_MS, now_ms, data)])
     skipped = restored or bool(stretches)
     return replace(found, groups=groups or found.groups, skipped=skipped)
 
@@ -103,7 +103,7 @@ def _sealed(ports: Ports, queue: QueueRow, pipe: PipeRow) -> Place:
         end = seal_pipe(ports.catalog, ports.store, pipe.id)
     except (ExtentMissingError, CorruptionError):
         known = missing_end(ports, queue, pipe, fence=True)
-        end = ports.catalog.record_end(pipe.id, known)
+        end = ports.catalog.pipes.record_end(pipe.id, known)
     if end is None:
         raise UsageError(f"pipe {pipe.id} was retired meanwhile: nothing is left in it")
     return end
@@ -133,10 +133,10 @@ class _Skipping:
         """How many messages were given up."""
         lost = 0
         for _ in range(TRIES_MAX):
-            cursor = self._catalog.cursor(*self._key)
+            cursor = self._catalog.claims.cursor(*self._key)
             if cursor is None:
                 return lost  # it was retired
-            rows = self._catalog.claims(*self._key)
+            rows = self._catalog.claims.rows(*self._key)
             done = True
             for row in rows:
                 if row.state is ClaimState.DONE or is_held(row, self._catalog.now_ms()):
@@ -180,7 +180,7 @@ class _Skipping:
             rows = [claims.unmarked(each) for each in rows]
         facts = removals(row, bad, Reason.LOST, self._catalog.now_ms())
         rows.sort(key=lambda each: each.start)
-        if not self._catalog.replace(row, rows, removed=facts, withdraw=moves):
+        if not self._catalog.claims.replace(row, rows, removed=facts, withdraw=moves):
             return None
         return len(bad)
 
@@ -188,7 +188,7 @@ class _Skipping:
         """Moves under way of what is given up: nobody can tell any more whether they arrived."""
         if not bad or not claims.is_leaving(row):
             return []
-        moves = self._catalog.moves(*self._key, range(row.start, row.end))
+        moves = self._catalog.claims.moves(*self._key, range(row.start, row.end))
         return [move for move in moves if not move.settled and move.seq in bad]
 
     def _claim(self, cursor: Cursor) -> int | None:
@@ -206,7 +206,7 @@ class _Skipping:
         rows.sort(key=lambda each: each.start)
         facts = removals(pattern, bad, Reason.LOST, self._catalog.now_ms())
         chain = Place(end, place.pos)
-        if not self._catalog.claim(cursor, chain, rows, removed=facts, synced=True):
+        if not self._catalog.claims.claim(cursor, chain, rows, removed=facts, synced=True):
             return None
         return len(bad)
 

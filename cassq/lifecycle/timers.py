@@ -83,7 +83,7 @@ class Timers:
     def _listed(self, old_ms: int) -> list[PipeRow]:
         def ask() -> list[PipeRow]:
             until_ms = self._catalog.now_ms() + HORIZON_MS
-            return self._catalog.timer_pipes(self._group, until_ms, self._limit)
+            return self._catalog.pipes.timers(self._group, until_ms, self._limit)
 
         key = "timers", self._group.id, self._limit
         boot_ms = self._ports.clock.boot_ms
@@ -103,7 +103,7 @@ class Timers:
         """Whether a pipe is a timer pipe. Cost: one read for each pipe, remembered."""
         known = self._kinds.get(pipe_id)
         if known is None:
-            row = self._catalog.pipe(pipe_id)
+            row = self._catalog.pipes.by_id(pipe_id)
             known = row is not None and row.timer_ms is not None
             if len(self._kinds) >= KINDS_KEPT:
                 self._kinds.clear()
@@ -127,7 +127,7 @@ class Timers:
 
     def _schedule(self, timer: _Timer) -> None:
         while True:
-            cursor = timer.cursor or self._catalog.cursor(self._group.id, timer.row.id)
+            cursor = timer.cursor or self._catalog.claims.cursor(self._group.id, timer.row.id)
             if cursor is None:
                 self._forget(timer)  # it was retired
                 return
@@ -169,7 +169,7 @@ def schedule_pipe(ports: Ports, group: GroupRow, pipe: PipeRow) -> None:
     """Schedule the next messages of a timer pipe for a group. Raises as `reader` and `read` do."""
     reader = ports.store.reader(pipe.id)
     try:
-        cursor = ports.catalog.cursor(group.id, pipe.id)
+        cursor = ports.catalog.claims.cursor(group.id, pipe.id)
         end_seq = (pipe.end or reader.published()).seq
         if cursor is not None and cursor.chain.seq < end_seq:
             schedule_next(ports, reader, cursor, end_seq)
@@ -183,7 +183,7 @@ def schedule_next(
     """Schedule what follows the chain's end; the new cursor, or None when somebody was faster."""
     runs, chain = _next_runs(reader, cursor.chain, end_seq)
     rows = claims.scheduled(cursor, runs, ports.ids.version)
-    return replace(cursor, chain=chain) if ports.catalog.claim(cursor, chain, rows) else None
+    return replace(cursor, chain=chain) if ports.catalog.claims.claim(cursor, chain, rows) else None
 
 
 def runs_between(ports: Ports, pipe_id: str, start: Place, end_seq: int) -> list[Run]:

@@ -13,4 +13,4 @@ class LeaseLocker(TimedLocker):
     """
 
     def __init__(self, catalog: Catalog, owner: str) -> None:
-        super().__init__(owner, catalog.take_lease, catalog.drop_lease, catalog.now_ms)
+        super().__init__(owner, catalog.leases.take, catalog.leases.drop, catalog.now_ms)

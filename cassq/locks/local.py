@@ -16,7 +16,7 @@ class LockTable:
         self._rows: dict[str, tuple[str, int, int]] = {}  # name → owner, token, due_ms
 
     def take(self, name: str, owner: str, ttl_ms: int, now_ms: int) -> int | None:
-        """As `Catalog.take_lease`."""
+        """As `Leases.take`."""
         with self._mutex:
             holder, token, due_ms = self._rows.get(name, ("", 0, 0))
             if due_ms > now_ms and holder != owner:
@@ -27,7 +27,7 @@ class LockTable:
             return token
 
     def drop(self, name: str, owner: str) -> None:
-        """As `Catalog.drop_lease`."""
+        """As `Leases.drop`."""
         with self._mutex:
             holder, token, _ = self._rows.get(name, ("", 0, 0))
             if holder == owner:

@@ -23,9 +23,9 @@ def lease_tokens(catalog: Catalog, owner: str) -> NextToken:
 
     def next_token(name: str) -> int | None:
         one_time = f"{owner}.token.{next(numbers)}"
-        epoch = catalog.take_lease(f"token:{name}", one_time, _TTL_MS)
+        epoch = catalog.leases.take(f"token:{name}", one_time, _TTL_MS)
         if epoch is not None:
-            catalog.drop_lease(f"token:{name}", one_time)
+            catalog.leases.drop(f"token:{name}", one_time)
         return epoch
 
     return next_token

@@ -198,8 +198,8 @@ class Once:
 
     def _write(self, rows: Sequence[Dedup]) -> list[Dedup]:
         if len(rows) != 1:
-            return self._rows.dedup_many(rows, self._before) if rows else []
-        found = self._rows.dedup(rows[0], self._before.get(rows[0].dedup_id))
+            return self._rows.records.dedup_many(rows, self._before) if rows else []
+        found = self._rows.records.dedup(rows[0], self._before.get(rows[0].dedup_id))
         return [] if found == rows[0] else [found]
 
     def _leave_place(self) -> None:
@@ -216,7 +216,7 @@ class Once:
         window_ms = self._queue().policy.dedup_window * 1000
         if row.at_ms + window_ms <= self._rows.now_ms():
             return False
-        pipe = self._catalog.pipe(row.pipe_id)
+        pipe = self._catalog.pipes.by_id(row.pipe_id)
         if pipe is not None and pipe.end is None:
             pipe = self._awaited(pipe, row)
         if pipe is None or pipe.state is PipeState.CONSUMED:
@@ -237,14 +237,14 @@ class Once:
         try:
             reader = store.reader(pipe.id)
         except ExtentMissingError:
-            return self._catalog.pipe(pipe.id)
+            return self._catalog.pipes.by_id(pipe.id)
         try:
             while reader.published().seq <= row.seq:
                 late = clock.boot_ms() - started_ms >= ON_ITS_WAY_MS
                 if late or store.abandoned(pipe.id):
                     logger.info("pipe %s is sealed to see what became of a push", pipe.id)
                     seal_pipe(self._catalog, store, pipe.id)
-                    return self._catalog.pipe(pipe.id)
+                    return self._catalog.pipes.by_id(pipe.id)
                 clock.sleep(LOOK_SECONDS)
         finally:
             reader.close()
@@ -283,10 +283,10 @@ class Once:
 
         Of a pipe that left no totals nobody can tell: a duplicate is the lesser evil.
         """
-        pipe = self._catalog.pipe(row.pipe_id)
+        pipe = self._catalog.pipes.by_id(row.pipe_id)
         if pipe is not None and pipe.end is not None:
             return pipe.end.seq > row.seq
-        totals = self._catalog.retired(self._target_id(), row.pipe_id)
+        totals = self._catalog.pipes.retired(self._target_id(), row.pipe_id)
         return any(total.pushed > row.seq for total in totals)
 
 
@@ -296,7 +296,7 @@ def forget(ports: Ports, queue: QueueRow) -> int:
     Cost: one range of an index.
     """
     window_ms = round(queue.policy.dedup_window * 1000)
-    return ports.catalog.forget_dedups(queue.id, ports.catalog.now_ms() - window_ms)
+    return ports.catalog.records.forget_dedups(queue.id, ports.catalog.now_ms() - window_ms)
 
 
 def _receipts(places: Iterable[tuple[str, int]]) -> list[Receipt]:

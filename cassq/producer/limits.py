@@ -112,17 +112,17 @@ def lengths(ports: Ports, queue: QueueRow, *, doomed: bool = False) -> dict[str,
     Cost: a look at each live pipe, and the open claims of each group.
     """
     catalog = ports.catalog
-    pipes = catalog.pipes(queue.id)
+    pipes = catalog.pipes.live(queue.id)
     ends = {pipe.id: seen_end(ports.store, pipe) for pipe in pipes}
     found: dict[str, int] = {}
-    for group in catalog.groups(queue.id):
-        cursors = {cursor.pipe_id: cursor for cursor in catalog.cursors(group.id)}
+    for group in catalog.queues.groups(queue.id):
+        cursors = {cursor.pipe_id: cursor for cursor in catalog.claims.cursors(group.id)}
         found[group.id] = 0
         for pipe in pipes:
             cursor = cursors.get(pipe.id)
             if pipe.is_for(group.id):
                 open_claims = cursor is not None and cursor.ack.seq < cursor.chain.seq
-                rows = catalog.claims(group.id, pipe.id) if open_claims else ()
+                rows = catalog.claims.rows(group.id, pipe.id) if open_claims else ()
                 found[group.id] += uncommitted(ends[pipe.id], cursor, rows, doomed=doomed)
     if not found:
         found[""] = sum(ends.values())  # without groups nothing is ever committed
@@ -214,7 +214,7 @@ def trim(ports: Ports, queue: QueueRow, bury: Bury, *, extra: int = 0) -> int:
         return 0
     length = lengths(ports, queue)
     moved = 0
-    for group in ports.catalog.groups(queue.id):
+    for group in ports.catalog.queues.groups(queue.id):
         excess = length.get(group.id, 0) + min(extra, most) - most
         while excess > 0:
             doomed = doom_oldest(ports, queue, group, min(excess, DOOMED_AT_ONCE))
@@ -238,7 +238,7 @@ def doom_oldest(ports: Ports, queue: QueueRow, group: GroupRow, count: int) -> l
     lines: list[_Line] = []
     doomed: list[Claim] = []
     try:
-        pipes = [p for p in ports.catalog.pipes(queue.id) if p.is_for(group.id)]
+        pipes = [p for p in ports.catalog.pipes.live(queue.id) if p.is_for(group.id)]
         lines += [_Line(ports, group, pipe) for pipe in pipes]
         heads = [(line.head_ms, number) for number, line in enumerate(lines) if line.look()]
         heapq.heapify(heads)
@@ -277,11 +277,11 @@ class _Line:
             return False
 
     def _look(self) -> bool:
-        self._cursor = self._catalog.cursor(self._group.id, self._pipe.id)
+        self._cursor = self._catalog.claims.cursor(self._group.id, self._pipe.id)
         if self._cursor is None:
             return False
         self._end_seq = end_of(self._catalog, self._ports.store, self._pipe).seq
-        rows = self._catalog.claims(self._group.id, self._pipe.id)
+        rows = self._catalog.claims.rows(self._group.id, self._pipe.id)
         self._free = next((row for row in rows if self._may_go(row)), None)
         if self._free is not None:
             place = Place(self._free.left.ranges[0][0], self._free.pos)
@@ -315,11 +315,11 @@ class _Line:
         chain = self._reader.place_after(cursor.chain, slices)
         waiting = claims.unclaimed(cursor, chain, self._ports.ids.version)
         rows = self._doomed(waiting, count)
-        return rows if self._catalog.claim(cursor, chain, rows) else []
+        return rows if self._catalog.claims.claim(cursor, chain, rows) else []
 
     def _doom_free(self, row: Claim, count: int) -> list[Claim]:
         rows = self._doomed(row, min(count, DOOMED_AT_ONCE))
-        if not self._catalog.replace(row, rows):
+        if not self._catalog.claims.replace(row, rows):
             return []
         return [new for new in rows if claims.is_doomed(new)]
 

@@ -69,7 +69,7 @@ def begin(ports: Ports, queue: QueueRow, write_id: str, number: int, driver: str
     check_queue(queue)
     now_ms = ports.catalog.now_ms()
     wanted = WriteRow(queue.id, write_id, number, 0, WriteState.OPEN, driver, now_ms)
-    row = ports.catalog.begin_write(wanted)
+    row = ports.catalog.writes.begin(wanted)
     if row is None:
         raise QueueNotFoundError(f"queue {queue.name!r} was deleted")
     if not is_over(row, number) and row.driver != driver:
@@ -88,14 +88,14 @@ def publish(ports: Ports, queue: QueueRow, write: WriteRow, pipes: list[StagedPi
 
     Raises FencedError when somebody has begun the write anew, or aborted it; QueueFullError when
     the queue is to refuse what is too much, and there is not room for all. Cost: see
-    `Catalog.publish_write`.
+    `Writes.publish`.
     """
     check_queue(queue)
     _check_room(ports, queue, sum(pipe.messages for pipe in pipes))
     filled = [pipe.id for pipe in pipes if pipe.messages]
-    if ports.catalog.publish_write(write, filled):
+    if ports.catalog.writes.publish(write, filled):
         return True
-    row = ports.catalog.write(write.queue_id, write.id)
+    row = ports.catalog.writes.by_id(write.queue_id, write.id)
     if row is None:
         raise QueueNotFoundError(f"queue {queue.name!r} was deleted")
     if not is_over(row, write.number):
@@ -123,10 +123,10 @@ def _check_room(ports: Ports, queue: QueueRow, count: int) -> None:
 def abort(ports: Ports, write: WriteRow) -> bool:
     """Give a write up, and remove its pipes as far as that can be done now; False when it is over,
     or was begun anew."""
-    if not ports.catalog.abort_write(write):
+    if not ports.catalog.writes.abort(write):
         return False
     try:
-        ports.catalog.finish_write(write)
+        ports.catalog.writes.finish(write)
     except BackendError as exc:
         logger.warning("pipes of write %s are left for the reaper: %s", write.id, exc)
     return True
@@ -159,7 +159,7 @@ class _StagedAppender(Appender):
         try:
             self._seal_own(pipe)
         except ExtentMissingError as exc:
-            row = self._catalog.pipe(pipe.row.id)
+            row = self._catalog.pipes.by_id(pipe.row.id)
             if row is not None and row.state is PipeState.STAGED:
                 raise  # it is ours, and gone
             raise self._over() from exc

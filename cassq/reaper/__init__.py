@@ -127,12 +127,12 @@ class Reaper:
             if scope.ids is not None:
                 return self._run(found, scope)
             lease, owner = f"reaper:{name}", self.ports.ids.client
-            if self.ports.catalog.take_lease(lease, owner, LEASE_MS) is None:
+            if self.ports.catalog.leases.take(lease, owner, LEASE_MS) is None:
                 return None
             try:
                 return self._run(found, scope)
             finally:
-                self.ports.catalog.drop_lease(lease, owner)
+                self.ports.catalog.leases.drop(lease, owner)
 
     def _run(self, found: Pass, scope: Scope) -> list[Action]:
         told = found.run(scope, dry_run=False)
@@ -152,8 +152,8 @@ class Reaper:
         """Unsealed pipes, and open writes; after a first look at them a lease length has to
         pass."""
         ids, catalog = Scope(self.ports, queues).ids, self.ports.catalog
-        found = [Candidate(p.id, p.beat, p.lease_ms) for p in catalog.unsealed_pipes(ids)]
-        writes = [row for row in catalog.writes(ids) if row.state is WriteState.OPEN]
+        found = [Candidate(p.id, p.beat, p.lease_ms) for p in catalog.pipes.unsealed(ids)]
+        writes = [row for row in catalog.writes.unfinished(ids) if row.state is WriteState.OPEN]
         drivers = known_drivers(self.ports, {row.driver for row in writes})
         for row in writes:
             driver = drivers[row.driver]

@@ -55,7 +55,7 @@ class Scope:
         """A queue's name, or its id when it is gone. Cost: one read for each, remembered."""
         name = self._names.get(queue_id)
         if name is None:
-            row = self._ports.catalog.queue_by_id(queue_id)
+            row = self._ports.catalog.queues.by_id(queue_id)
             name = self._names[queue_id] = row.name if row else queue_id
         return name
 

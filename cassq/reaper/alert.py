@@ -62,16 +62,18 @@ class Alert(Pass):
         return told
 
     def _rows(self, queue_ids: Sequence[str]) -> list[QueueRow]:
-        rows = self._ports.catalog.queues_by_id(queue_ids)
+        rows = self._ports.catalog.queues.by_ids(queue_ids)
         found = {row.id: row for row in rows if row is not None and not row.deleted}
         for row in list(found.values()):
             if is_dead_letter_name(row.name):
-                parent = self._ports.catalog.queue(origin_of(row.name)[0])
+                parent = self._ports.catalog.queues.named(origin_of(row.name)[0])
                 if parent is not None:
                     found[parent.id] = parent
         return list(found.values())
 
     def _concerned(self) -> list[str]:
-        findings = [load(incident.data).finding for incident in self._ports.catalog.incidents()]
+        findings = [
+            load(incident.data).finding for incident in self._ports.catalog.records.incidents()
+        ]
         told = [finding.queue_id for finding in findings if finding.queue_id]
-        return list(dict.fromkeys([*told, *self._ports.catalog.live_queues()]))
+        return list(dict.fromkeys([*told, *self._ports.catalog.queues.live()]))

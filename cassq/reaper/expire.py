@@ -59,12 +59,12 @@ class Expire(PlannedPass[Sequence[Limited]]):
         """Cost: one query of a partial index; the pipes of queues whose messages can expire."""
         catalog = self._ports.catalog
         found: list[Limited] = []
-        for queue in catalog.limited_queues(scope.ids):
+        for queue in catalog.queues.limited(scope.ids):
             if queue.policy.age_limit_ms is None:
                 found.append(Limited(queue))
             else:
-                group_ids = [group.id for group in catalog.groups(queue.id)]
-                found.append(Limited(queue, catalog.pipes(queue.id), group_ids))
+                group_ids = [group.id for group in catalog.queues.groups(queue.id)]
+                found.append(Limited(queue, catalog.pipes.live(queue.id), group_ids))
         return found
 
     def plan(self, snapshot: Sequence[Limited], now_ms: int) -> list[Action]:

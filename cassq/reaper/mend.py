@@ -79,7 +79,7 @@ class Mend(PlannedPass[Sequence[Wedge]]):
         """Cost: that of `Catalog.wedged`; four reads for each that is found."""
         catalog, found = self._ports.catalog, []
         for cursor, why in faults(catalog, scope.ids):
-            pipe = catalog.pipe(cursor.pipe_id)
+            pipe = catalog.pipes.by_id(cursor.pipe_id)
             if pipe is not None:
                 found.append(Wedge(scope.name(pipe.queue_id), cursor, why))
         return found
@@ -113,10 +113,10 @@ def mend(ports: Ports, group_id: str, pipe_id: str) -> str | None:
     catalog = ports.catalog
     for _ in range(TRIES_MAX):
         pipe = live_pipe(catalog, pipe_id)
-        cursor = None if pipe is None else catalog.cursor(group_id, pipe_id)
+        cursor = None if pipe is None else catalog.claims.cursor(group_id, pipe_id)
         if pipe is None or cursor is None:
             return None
-        rows = catalog.claims(group_id, pipe_id)
+        rows = catalog.claims.rows(group_id, pipe_id)
         why = fault(cursor, rows)
         if not why:
             return None
@@ -134,7 +134,7 @@ def mend(ports: Ports, group_id: str, pipe_id: str) -> str | None:
             seen_end(ports.store, pipe),
             _counted(catalog, pipe, group_id),
         )
-        if catalog.mend(cursor, rows, planned.rows, planned.chain):
+        if catalog.claims.mend(cursor, rows, planned.rows, planned.chain):
             told = f"{why}: delivered again: {counted(planned.freed, 'message')}"
             return f"{told}, {planned.doubled} had two claims" if planned.doubled else told
     return None
@@ -183,8 +183,8 @@ def mended(
 def _counted(catalog: Catalog, pipe: PipeRow, group_id: str) -> int:
     """How often messages that no row covers were delivered, as far as anything tells: they were
     claimed, unless they were only scheduled. But nothing is given up that may not have been."""
-    queue = catalog.queue_by_id(pipe.queue_id)
-    group = next((row for row in catalog.groups(pipe.queue_id) if row.id == group_id), None)
+    queue = catalog.queues.by_id(pipe.queue_id)
+    group = next((row for row in catalog.queues.groups(pipe.queue_id) if row.id == group_id), None)
     if pipe.timer_ms is not None or queue is None or group is None:
         return 0
     return min(1, rules_of(queue.policy, group.policy).max_deliveries - 1)
@@ -273,8 +273,8 @@ def _at_once(start: int, end: int, pos: int) -> Sequence[tuple[int, int, int, in
 def _on_record(catalog: Catalog, cursor: Cursor) -> RangeSet:
     """What was removed, or is in its new place."""
     key = cursor.group_id, cursor.pipe_id
-    removed = RangeSet((each.start, each.end) for each in catalog.removed(*key))
-    moved = RangeSet.of(sorted(move.seq for move in catalog.moves(*key) if move.settled))
+    removed = RangeSet((each.start, each.end) for each in catalog.claims.removed(*key))
+    moved = RangeSet.of(sorted(move.seq for move in catalog.claims.moves(*key) if move.settled))
     return removed | moved
 
 
@@ -282,7 +282,7 @@ def _under_way(catalog: Catalog, cursor: Cursor) -> dict[int, str]:
     """Seqs that may have arrived elsewhere, with the failure record by which that is looked into
     before anybody gets them."""
     found: dict[int, str] = {}
-    for move in catalog.moves(cursor.group_id, cursor.pipe_id):
+    for move in catalog.claims.moves(cursor.group_id, cursor.pipe_id):
         if not move.settled:
             row = claims.unclaimed(cursor, cursor.chain, str)
             merged = move.reason == str(Reason.MERGED)
@@ -295,5 +295,5 @@ def _under_way(catalog: Catalog, cursor: Cursor) -> dict[int, str]:
 def faults(catalog: Catalog, queue_ids: Collection[str] | None = None) -> list[tuple[Cursor, str]]:
     """Wedged groups: the cursor and what is wrong. Cost: that of `Catalog.wedged`, and that of
     `fault_now` for each that it names."""
-    looks = (fault_now(catalog, *key) for key in catalog.wedged(queue_ids))
+    looks = (fault_now(catalog.claims, *key) for key in catalog.claims.wedged(queue_ids))
     return [found for found in looks if found is not None]

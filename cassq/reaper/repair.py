@@ -89,7 +89,7 @@ class Repair(Pass):
     def _kept(self, upkeep: Upkeep, fleet: Fleet) -> Kept:
         """All there is, for a dry run."""
         kept, missing = list[Placement](), dict[str, Sequence[ReplicaAt]]()
-        pages = self._ports.catalog.placements()
+        pages = self._ports.catalog.sidecars.placements()
         while page := list(islice(pages, PAGE)):
             kept += page
             missing |= upkeep.missing(fleet, page)

@@ -47,9 +47,9 @@ class Retire(PlannedPass[Finished]):
     def look(self, scope: Scope) -> Finished:
         """Cost: one query, and one read for each queue it names."""
         catalog = self._ports.catalog
-        pipes = catalog.finished_pipes(scope.ids)
+        pipes = catalog.pipes.finished(scope.ids)
         queue_ids = sorted({pipe.queue_id for pipe in pipes})
-        queues = catalog.queues_by_id(queue_ids)
+        queues = catalog.queues.by_ids(queue_ids)
         return Finished(pipes, dict(zip(queue_ids, queues, strict=True)))
 
     def plan(self, snapshot: Finished, now_ms: int) -> list[Action]:
@@ -58,8 +58,8 @@ class Retire(PlannedPass[Finished]):
     def apply(self, action: Action) -> str | None:
         """Cost: one read, one synced catalog transaction."""
         pipe: PipeRow = action.row
-        current = self._ports.catalog.queue_by_id(pipe.queue_id)
-        if current is None or not self._ports.catalog.retire(pipe.id, current.groups_version):
+        current = self._ports.catalog.queues.by_id(pipe.queue_id)
+        if current is None or not self._ports.catalog.pipes.retire(pipe.id, current.groups_version):
             return None
         return counted(pipe.end.seq if pipe.end else 0, "message")
 
@@ -69,5 +69,5 @@ class Retire(PlannedPass[Finished]):
         gone = [action.subject for action in told if action.outcome == DONE]
         if gone:
             self._ports.store.drop(gone)
-            self._ports.catalog.forget_pipes(gone)
+            self._ports.catalog.pipes.forget(gone)
         return told

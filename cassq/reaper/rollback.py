@@ -69,16 +69,16 @@ class Rollback(PlannedPass[Sequence[Overdue]]):
         """Cost: one query for all groups, one more for each that has something due; on networked
         catalogs for all of them together."""
         catalog = self._ports.catalog
-        groups = catalog.due_groups(catalog.now_ms(), scope.ids)
+        groups = catalog.claims.due_groups(catalog.now_ms(), scope.ids)
         queue_ids = sorted({group.queue_id for group in groups})
-        queues = dict(zip(queue_ids, catalog.queues_by_id(queue_ids), strict=True))
+        queues = dict(zip(queue_ids, catalog.queues.by_ids(queue_ids), strict=True))
         due: list[tuple[QueueRow, GroupRow, Rules]] = []
         for group in groups:
             queue = queues[group.queue_id]
             if queue is not None and not queue.deleted:
                 due.append((queue, group, rules_of(queue.policy, group.policy)))
         deliveries = {group.id: rules.max_deliveries for _, group, rules in due}
-        rows = catalog.all_overdue(deliveries, catalog.now_ms(), LISTED_MAX)
+        rows = catalog.claims.all_overdue(deliveries, catalog.now_ms(), LISTED_MAX)
         return [self._overdue(*each, rows[each[1].id]) for each in due if rows[each[1].id]]
 
     def _overdue(
@@ -101,6 +101,6 @@ class Rollback(PlannedPass[Sequence[Overdue]]):
         now_ms = self._ports.catalog.now_ms()
         version = self._ports.ids.version
         pieces = freed(claim, now_ms, overdue.rules, overdue.health, version)
-        if not self._ports.catalog.replace(claim, pieces):
+        if not self._ports.catalog.claims.replace(claim, pieces):
             return None
         return f"freed, in {sum(p.state is ClaimState.FREE for p in pieces)} parts"

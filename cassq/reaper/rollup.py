@@ -41,11 +41,11 @@ class Rollup(Pass):
         if scope.ids is not None:
             return scope.ids
         minute_ms = catalog.now_ms() // MINUTE_MS * MINUTE_MS
-        if catalog.samples(EVERYTHING, MINUTE_MS, minute_ms):
+        if catalog.records.samples(EVERYTHING, MINUTE_MS, minute_ms):
             return ()
         if self._minute_ms != minute_ms:
             self._minute_ms = minute_ms
-            queues = [queue.id for queue in catalog.queues()]
+            queues = [queue.id for queue in catalog.queues.listed()]
             # Another part of them first in each minute, should none of them see the end.
             first = minute_ms // MINUTE_MS * 997 % len(queues) if queues else 0
             self._left = [*queues[first:], *queues[:first]]
@@ -79,11 +79,11 @@ class Rollup(Pass):
             self._left = list(left)
             if not self._left:
                 mark = Sample(EVERYTHING, MINUTE_MS, self._minute_ms, "{}")
-                self._ports.catalog.add_samples([mark])
+                self._ports.catalog.records.add_samples([mark])
         return told
 
     def _sample(self, queue_id: str, *, dry_run: bool) -> list[Action]:
-        queue = self._ports.catalog.queue_by_id(queue_id)
+        queue = self._ports.catalog.queues.by_id(queue_id)
         if queue is None or queue.deleted:
             return []
         now_ms = self._ports.catalog.now_ms()

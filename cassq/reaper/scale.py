@@ -71,21 +71,21 @@ class Scale(PlannedPass[Sequence[Busy]]):
         pipes and its poppers; where poppers of an exclusive group are idle, a look into a pipe
         with something in it."""
         catalog = self._ports.catalog
-        rows = catalog.queues_by_id(catalog.busy_queues(scope.ids))
+        rows = catalog.queues.by_ids(catalog.queues.busy(scope.ids))
         queues = {row.id: row for row in rows if row and not row.deleted and not row.policy.strict}
         pipes: dict[str, list[PipeRow]] = {queue_id: [] for queue_id in queues}
-        for pipe in catalog.unsealed_pipes(queues) if queues else ():
+        for pipe in catalog.pipes.unsealed(queues) if queues else ():
             if pipe.queue_id in pipes and pipe.timer_ms is None and not pipe.group_id:
                 pipes[pipe.queue_id].append(pipe)
         found: list[Busy] = []
         for queue_id, queue in queues.items():
-            crowds = [self._crowd(group) for group in catalog.groups(queue_id)]
+            crowds = [self._crowd(group) for group in catalog.queues.groups(queue_id)]
             found.append(Busy(queue, pipes[queue_id], crowds))
         return found
 
     def _crowd(self, group: GroupRow) -> Crowd:
         catalog = self._ports.catalog
-        members = catalog.members(group.id, catalog.now_ms() - GONE_MS)
+        members = catalog.records.members(group.id, catalog.now_ms() - GONE_MS)
         exclusive = group.policy.exclusive
         idle = exclusive and any(member.waiting for member in members)
         return Crowd(exclusive, members, idle and self._waits(group))
@@ -93,10 +93,10 @@ class Scale(PlannedPass[Sequence[Busy]]):
     def _waits(self, group: GroupRow) -> bool:
         """Whether there is something in a pipe that the group has not claimed."""
         catalog = self._ports.catalog
-        chains = {cursor.pipe_id: cursor.chain.seq for cursor in catalog.cursors(group.id)}
+        chains = {cursor.pipe_id: cursor.chain.seq for cursor in catalog.claims.cursors(group.id)}
         return any(
             seen_end(self._ports.store, pipe) > chains.get(pipe.id, 0)
-            for pipe in catalog.unclaimed_pipes(group, LOOKED_MAX, unacked=True)
+            for pipe in catalog.pipes.unclaimed(group, LOOKED_MAX, unacked=True)
         )
 
     def plan(self, snapshot: Sequence[Busy], now_ms: int) -> list[Action]:
@@ -105,7 +105,7 @@ class Scale(PlannedPass[Sequence[Busy]]):
     def apply(self, action: Action) -> str | None:
         """Cost: one unsynced write."""
         queue, wish = action.row
-        if not self._ports.catalog.wish_pipes(queue, wish, self._ports.catalog.now_ms()):
+        if not self._ports.catalog.queues.wish_pipes(queue, wish, self._ports.catalog.now_ms()):
             return None
         return f"{queue.wished_pipes} before" if wish != queue.wished_pipes else "still"
 

@@ -102,7 +102,7 @@ class Seal(PlannedPass[Unsealed]):
     def look(self, scope: Scope) -> Unsealed:
         """Cost: one query; a look into the files of those not seen before, and of at most
         `ASKED_MAX` whose lease has not moved since the last look."""
-        pipes = self._ports.catalog.unsealed_pipes(scope.ids)
+        pipes = self._ports.catalog.pipes.unsealed(scope.ids)
         seen = self._sightings.seen
         scoped = {
             pipe_id

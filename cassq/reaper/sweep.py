@@ -62,7 +62,7 @@ class Sweep(PlannedPass[Leftovers]):
     def look(self, scope: Scope) -> Leftovers:
         """Cost: one query of a partial index; on networked stores, once in `LOOK_MS`, the ids of
         all extents and pipes."""
-        consumed = self._ports.catalog.consumed_pipes()
+        consumed = self._ports.catalog.pipes.consumed()
         names = {pipe.queue_id: scope.name(pipe.queue_id) for pipe in consumed}
         return Leftovers(consumed, names, self._rowless())
 
@@ -72,17 +72,17 @@ class Sweep(PlannedPass[Leftovers]):
         if not self._ports.store.leaves_strays or boot_ms < self._look_at_ms:
             return ()
         self._look_at_ms = boot_ms + LOOK_MS
-        if catalog.samples(LOOKED, MINUTE_MS, catalog.now_ms() - LOOK_MS):
+        if catalog.records.samples(LOOKED, MINUTE_MS, catalog.now_ms() - LOOK_MS):
             return ()
         self._looked = True
-        return list(self._ports.store.extents(catalog.pipe_ids()))
+        return list(self._ports.store.extents(catalog.pipes.ids()))
 
     def plan(self, snapshot: Leftovers, now_ms: int) -> list[Action]:
         return plan(snapshot, now_ms)
 
     def apply(self, action: Action) -> str | None:
         """Remove a stray. Cost: a read, that of sealing it, and that of dropping it."""
-        if self._ports.catalog.pipe(action.subject) is not None:
+        if self._ports.catalog.pipes.by_id(action.subject) is not None:
             return None  # the row came after all
         with suppress(ExtentMissingError):  # that of one whose removal was interrupted
             end = self._ports.store.seal(action.subject)
@@ -105,12 +105,12 @@ class Sweep(PlannedPass[Leftovers]):
         if self._looked:
             self._looked = False
             now_ms = self._ports.catalog.now_ms()
-            self._ports.catalog.add_samples([Sample(LOOKED, MINUTE_MS, now_ms, "{}")])
-        for deleted in self._ports.catalog.queues(deleted=True):
-            self._ports.catalog.forget_queue(deleted.id)
+            self._ports.catalog.records.add_samples([Sample(LOOKED, MINUTE_MS, now_ms, "{}")])
+        for deleted in self._ports.catalog.queues.listed(deleted=True):
+            self._ports.catalog.queues.forget(deleted.id)
         return told
 
     def _remove(self, pipe_ids: list[str]) -> None:
         if pipe_ids:
             self._ports.store.drop(pipe_ids)
-            self._ports.catalog.forget_pipes(pipe_ids)
+            self._ports.catalog.pipes.forget(pipe_ids)

@@ -63,7 +63,7 @@ class Unstage(PlannedPass[Writes]):
 
     def look(self, scope: Scope) -> Writes:
         """Cost: one query, and one for the drivers of what is open."""
-        rows = self._ports.catalog.writes(scope.ids)
+        rows = self._ports.catalog.writes.unfinished(scope.ids)
         open_rows = [row for row in rows if row.state is WriteState.OPEN]
         drivers = known_drivers(self._ports, {row.driver for row in open_rows})
         now_ms = self.now_ms()
@@ -85,7 +85,7 @@ class Unstage(PlannedPass[Writes]):
         row: WriteRow = action.row
         if row.state is WriteState.OPEN:
             return "aborted: its driver is gone" if abort(self._ports, row) else None
-        count = self._ports.catalog.finish_write(row)
+        count = self._ports.catalog.writes.finish(row)
         return counted(count, "pipe") if count else None
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
@@ -97,5 +97,5 @@ class Unstage(PlannedPass[Writes]):
 def known_drivers(ports: Ports, driver_ids: Collection[str]) -> dict[str, Driver]:
     """Drivers by id; one that has never shown life counts as one that did once."""
     unknown = {each: Driver(each, 0, DRIVER_LEASE_MS) for each in driver_ids}
-    found: Iterable[Driver] = ports.catalog.drivers(driver_ids) if driver_ids else ()
+    found: Iterable[Driver] = ports.catalog.writes.drivers(driver_ids) if driver_ids else ()
     return unknown | {driver.id: driver for driver in found}

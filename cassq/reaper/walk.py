@@ -100,7 +100,7 @@ class Walk:
 
     def _begin(self) -> None:
         self._began_ms = self._catalog.now_ms()
-        self._pages = self._catalog.placements()
+        self._pages = self._catalog.sidecars.placements()
         self._counts.clear()
         self._left.clear()
 
@@ -113,7 +113,7 @@ class Walk:
         self.damaged = damaged
         known = self.found.keys() | self.failed.keys()
         ids = [pipe_id for pipe_id in damaged if pipe_id not in known]
-        for placement in self._catalog.placements_of(ids) if ids else ():
+        for placement in self._catalog.sidecars.placements_of(ids) if ids else ():
             if placement is None:
                 continue
             if fleet.state_of(placement, damaged[placement.pipe_id]).need is not None:
@@ -165,7 +165,7 @@ class Walk:
         a read, of what is not sealed and will need something."""
         if not sealed.short and sealed.need is None:
             return False
-        return self._catalog.pipe(placement.pipe_id) is None
+        return self._catalog.pipes.by_id(placement.pipe_id) is None
 
     def _learn(self, pipe_id: str, missing: Sequence[ReplicaAt]) -> None:
         self.missing.pop(pipe_id, None)
@@ -211,7 +211,7 @@ class Walk:
         if anew is not None and pipe_id in self.damaged:
             left = [each for each in self.damaged[pipe_id] if each != anew]
             self.damaged = {**self.damaged, pipe_id: left}
-        placement = self._catalog.placements_of([pipe_id])[0]
+        placement = self._catalog.sidecars.placements_of([pipe_id])[0]
         if placement is None:
             self._forget(pipe_id)
         else:

@@ -63,7 +63,7 @@ class CatalogThread:
                 opened = self._open()
             except ConfigError as exc:
                 raise BackendUnavailableError(f"it cannot be opened: {exc.message}") from exc
-            found = opened.identity()
+            found = opened.records.identity()
             if found != self._cluster:
                 opened.close()
                 raise BackendUnavailableError(

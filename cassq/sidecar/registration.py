@@ -80,7 +80,7 @@ class Registration:
         """Say that it does not live any more, if the catalog can be told. No beat may follow."""
         row = replace(self._row(), lease_ms=0)
         try:
-            await self._catalog.ask(lambda catalog: catalog.beat_sidecar(row))
+            await self._catalog.ask(lambda catalog: catalog.sidecars.beat(row))
         except BackendError:
             logger.warning("the catalog was not told that the sidecar stops: its lease will lapse")
 
@@ -104,8 +104,8 @@ class Registration:
 def _beaten(catalog: Catalog, row: SidecarRow, *, failed: bool) -> SidecarRow:
     """Beat; the row that is there then. failed: one that is up is to drain. Who gives it up (GONE)
     between the two steps has to say so again."""
-    there = catalog.beat_sidecar(row)
+    there = catalog.sidecars.beat(row)
     if failed and there.state is SidecarState.UP:
-        catalog.set_sidecar_state(row.name, SidecarState.DRAINING)
+        catalog.sidecars.set_state(row.name, SidecarState.DRAINING)
         there = replace(there, state=SidecarState.DRAINING)
     return there

@@ -150,7 +150,7 @@ def _identify(options: Options, opener: Opener, clock: Clock) -> tuple[Catalog |
     catalog: Catalog | None = None
     try:
         catalog = open_catalog(options.catalog, clock)
-        cluster = catalog.identity()
+        cluster = catalog.records.identity()
     except BackendError as exc:
         if catalog is not None:
             catalog.close()
@@ -166,7 +166,7 @@ def _wait_for_name(catalog: Catalog, me: ReplicaAt, clock: Clock) -> None:
     name to this one with a new directory, seems to for as long as its lease."""
     first: SidecarRow | None = None
     while True:
-        rows = [row for row in catalog.sidecars() if row.name == me.sidecar]
+        rows = [row for row in catalog.sidecars.listed() if row.name == me.sidecar]
         if not rows or rows[0].generation == me.generation:
             return
         if not rows[0].alive(catalog.now_ms()):

@@ -120,7 +120,7 @@ class Follower:
 
     def _renew(self) -> bool:
         """Whether the lease is ours now, for its whole length."""
-        return self._catalog.take_lease(self._lease, self._owner, LEASE_MS) is not None
+        return self._catalog.leases.take(self._lease, self._owner, LEASE_MS) is not None
 
     def keep_on(self) -> None:
         """Renew the lease, as a thread does every few seconds."""
@@ -146,7 +146,7 @@ class Follower:
             return
         self._ended.set()
         self._thread.join(timeout=RENEW_SECONDS)
-        self._catalog.drop_lease(self._lease, self._owner)
+        self._catalog.leases.drop(self._lease, self._owner)
 
     # --- offsets --------------------------------------------------------------------------------
 
@@ -177,12 +177,12 @@ class Follower:
     def _pipes(self) -> list[PipeRow]:
         """The pipes that are not acked to their end, timer pipes last."""
         now_ms = self._catalog.now_ms()
-        plain = self._catalog.unclaimed_pipes(self._group, LISTED_MAX, unacked=True)
-        return plain + self._catalog.timer_pipes(self._group, now_ms, LISTED_MAX)
+        plain = self._catalog.pipes.unclaimed(self._group, LISTED_MAX, unacked=True)
+        return plain + self._catalog.pipes.timers(self._group, now_ms, LISTED_MAX)
 
     def _first(self, pipe: PipeRow) -> Span | None:
         """Where a pipe begins that the stream has not read of: at what the group has acked."""
-        cursor = self._catalog.cursor(self._group.id, pipe.id)
+        cursor = self._catalog.claims.cursor(self._group.id, pipe.id)
         if cursor is None:
             return None
         self._check_alone(cursor)
@@ -244,19 +244,19 @@ class Follower:
                 self._acked[pipe_id] = span.done
                 moved = True
         if moved:
-            self._catalog.note_success(self._group.id, self._catalog.now_ms())
+            self._catalog.records.note_success(self._group.id, self._catalog.now_ms())
         self._acked = {p: n for p, n in self._acked.items() if p in offset.get("pipes", {})}
 
     def _ack(self, pipe_id: str, span: Span) -> None:
         for _ in range(_TRIES):
-            cursor = self._catalog.cursor(self._group.id, pipe_id)
+            cursor = self._catalog.claims.cursor(self._group.id, pipe_id)
             if cursor is None or cursor.ack.seq >= span.done:
                 return
             self._check_alone(cursor)
             chain = Place(span.done, max(span.pos, cursor.chain.pos))
             version = self._ports.ids.version
             done = claims.buried(claims.unclaimed(cursor, chain, version), version)
-            if self._catalog.claim(cursor, chain, done, synced=True):
+            if self._catalog.claims.claim(cursor, chain, done, synced=True):
                 return
         raise BackendError(f"others move group {self._group.name!r} in pipe {pipe_id} all the time")
 
@@ -264,7 +264,7 @@ class Follower:
 
     def _unlost(self, pipe: PipeRow, span: Span) -> Span:
         """The span, moved past what somebody has removed since, as by a purge or for its age."""
-        cursor = self._catalog.cursor(self._group.id, pipe.id)
+        cursor = self._catalog.claims.cursor(self._group.id, pipe.id)
         if cursor is None or cursor.ack.seq <= span.done:
             return span
         self._lose(pipe.id, span.done, cursor.ack.seq)
@@ -272,8 +272,8 @@ class Follower:
 
     def _check_gone(self, pipe_id: str, span: Span) -> None:
         """A pipe left the listing: everything in it is acked. Was it all read?"""
-        row = self._catalog.pipe(pipe_id)
-        totals = self._catalog.retired(self._queue.id, pipe_id)
+        row = self._catalog.pipes.by_id(pipe_id)
+        totals = self._catalog.pipes.retired(self._queue.id, pipe_id)
         end = row.end.seq if row is not None and row.end is not None else None
         if end is None:
             end = max((total.pushed for total in totals), default=span.done)

@@ -56,7 +56,7 @@ class Keeper:
             client = self._clients.get(told["url"])
             if client is None:
                 client = self._clients[told["url"]] = connect(told["url"], create=False)
-            client.ports.catalog.beat_driver(told["driver"], DRIVER_LEASE_MS)
+            client.ports.catalog.writes.beat_driver(told["driver"], DRIVER_LEASE_MS)
         except (CassqError, OSError, ValueError) as exc:
             logger.warning("a Spark driver could not show that it lives: %s", exc)
             return False
@@ -113,7 +113,7 @@ def _ask(path: Path, url: str) -> None:
         )
     ports = client_of(url).ports
     driver = ports.ids.new(ports.catalog.now_ms())
-    ports.catalog.beat_driver(driver, DRIVER_LEASE_MS)
+    ports.catalog.writes.beat_driver(driver, DRIVER_LEASE_MS)
     handle, draft = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(handle, "w") as file:
         json.dump({"url": url, "driver": driver}, file)

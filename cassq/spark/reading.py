@@ -89,7 +89,7 @@ def snapshot(client: Client, options: ReadOptions) -> list[Piece]:
     GroupNotFoundError. Cost: a look at each live pipe; of a group, its cursors and open claims."""
     ports, row = client.ports, client.queue(options.queue).row
     if options.state == STORED:
-        pipes = ports.catalog.pipes(row.id)
+        pipes = ports.catalog.pipes.live(row.id)
         return [Piece(pipe.id, Place(0, 0), seen_end(ports.store, pipe)) for pipe in pipes]
     group = group_of(ports, row.id, options.queue, options.group)
     states: Iterable[str] = STATES_LEFT
@@ -105,23 +105,23 @@ def snapshot(client: Client, options: ReadOptions) -> list[Piece]:
 
 def group_of(ports: Ports, queue_id: str, queue: str, name: str) -> GroupRow:
     """A group by its name; GroupNotFoundError when there is none."""
-    for group in ports.catalog.groups(queue_id):
+    for group in ports.catalog.queues.groups(queue_id):
         if group.name == name:
             return group
     raise GroupNotFoundError(f"queue {queue!r} has no group {name!r}")
 
 
 def _for(ports: Ports, group: GroupRow) -> list[PipeRow]:
-    return [pipe for pipe in ports.catalog.pipes(group.queue_id) if pipe.is_for(group.id)]
+    return [pipe for pipe in ports.catalog.pipes.live(group.queue_id) if pipe.is_for(group.id)]
 
 
 def _left(ports: Ports, group: GroupRow, pipe: PipeRow, states: Iterable[str]) -> list[Piece]:
     """What a group has not committed of a pipe, in these states. Messages with due times of their
     own count as delayed until a popper of the group has looked at them."""
     catalog = ports.catalog
-    cursors = {cursor.pipe_id: cursor for cursor in catalog.cursors(group.id)}
+    cursors = {cursor.pipe_id: cursor for cursor in catalog.claims.cursors(group.id)}
     cursor = cursors.get(pipe.id)
-    rows = catalog.claims(group.id, pipe.id) if cursor else []
+    rows = catalog.claims.rows(group.id, pipe.id) if cursor else []
     end_seq = seen_end(ports.store, pipe)
     found = stretches(pipe, cursor, rows, end_seq, catalog.now_ms())
     return [

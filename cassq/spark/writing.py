@@ -104,7 +104,7 @@ def publish(
 def give_up(target: Target, write_id: str, number: int) -> None:
     """The abort, on the driver."""
     client = client_of(target.url)
-    row = client.ports.catalog.write(client.queue(target.queue).id, write_id)
+    row = client.ports.catalog.writes.by_id(client.queue(target.queue).id, write_id)
     if row is not None and is_ours(row, target, number):
         staging.abort(client.ports, row)
 

@@ -41,7 +41,7 @@ def worked(client: cassq.Client) -> tuple[str, str]:
     popper.commit(found[:1])
     popper.dead(found[1:])
     popper.flush()
-    (letters,) = client.ports.catalog.pipes(client.queue("q~default~dead").row.id)
+    (letters,) = client.ports.catalog.pipes.live(client.queue("q~default~dead").row.id)
     return pipe_id, letters.id
 
 

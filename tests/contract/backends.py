@@ -170,7 +170,7 @@ class SidecarPlace(ExtentPlace):
         """All sidecars that are there tell of themselves."""
         for sidecar in self.sidecars:
             if not sidecar.down:
-                self.catalog.beat_sidecar(sidecar.row())
+                self.catalog.sidecars.beat(sidecar.row())
 
     def open(self, clock: Clock) -> SidecarStore:
         for sidecar in self.sidecars:

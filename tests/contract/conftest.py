@@ -9,7 +9,7 @@ import pytest
 
 from cassq.base.clock import Clock, ManualClock, SystemClock
 from cassq.cassandra.session import Cql
-from cassq.catalog.cassandra.pipes import pipe_lists
+from cassq.catalog.cassandra.pipes import listing, pipe_lists
 from cassq.catalog.port import Catalog
 from tests.contract.backends import (
     CASSANDRA_EXTENTS,
@@ -69,8 +69,9 @@ def midday(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the hour is, pipes are listed as in the middle of a day: in its first minutes a list
     has no lower bound yet, which takes a write less, and leaves some tombstones."""
     now_us = SystemClock().wall_ms() * 1000
-    days = now_us // pipe_lists.DAY_US
-    monkeypatch.setattr(pipe_lists, "DAY_US", 2 * now_us // (2 * days + 1))
+    days = now_us // listing.DAY_US
+    for module in (listing, pipe_lists):
+        monkeypatch.setattr(module, "DAY_US", 2 * now_us // (2 * days + 1))
 
 
 @pytest.fixture(params=[*CATALOGS, *on_servers(["cassandra"])])

@@ -39,7 +39,7 @@ def append(writer: SidecarWriter, *counts: int) -> Place:
 
 
 def placement_of(place: SidecarPlace, pipe_id: str = PIPE) -> Placement:
-    found = place.catalog.placements_of([pipe_id])[0]
+    found = place.catalog.sidecars.placements_of([pipe_id])[0]
     assert found is not None
     return found
 

@@ -10,6 +10,7 @@ from typing import Any
 from cassq.base.clock import ManualClock
 from cassq.base.ids import Ids
 from cassq.catalog.sqlite import SqliteCatalog
+from cassq.catalog.sqlite.sidecar_tables import SqliteSidecars
 from cassq.extents.protocol.words import Code, RefusedError, Replicate, Request, Scrub
 from cassq.extents.replicas.fleet import Fleet, Standing
 from cassq.extents.sidecar import SidecarStore
@@ -23,6 +24,7 @@ from cassq.reaper.actions import Action, Scope
 from cassq.reaper.repair import Repair
 from cassq.sidecar.care.stewardship import Verb, plan
 from cassq.sidecar.engine.port import Replica
+from tests.catalog_parts import put_part
 from tests.contract.backends import closed_later
 from tests.contract.copies import replicated, scrubbed
 from tests.contract.memory_sidecars import MemoryNetwork, MemorySidecar
@@ -67,7 +69,7 @@ class KeptSidecar(MemorySidecar):
     def look_after(self, catalog: SqliteCatalog) -> None:
         """As its steward: tell of what cannot be what the catalog says."""
         me, ids = ReplicaAt(self.name, self.engine.generation), list(self.engine.replicas())
-        for pipe_id, placement in zip(ids, catalog.placements_of(ids), strict=True):
+        for pipe_id, placement in zip(ids, catalog.sidecars.placements_of(ids), strict=True):
             step = plan(self.engine.replicas()[pipe_id], placement, me)
             if step is not None and step.verb is Verb.DAMAGE:
                 self.shelf.found(pipe_id, step.told)
@@ -86,7 +88,7 @@ class KeptSidecar(MemorySidecar):
         return replicated(self.engine, request, lambda read: source.serve([read])[0])
 
 
-class WatchedCatalog(SqliteCatalog):
+class WatchedSidecars(SqliteSidecars):
     """Calls `step` before and after what changes something. looked: how often all placements were
     looked at."""
 
@@ -109,7 +111,8 @@ class Reaper:
 
     def __init__(self, place: RepairPlace, rate: int) -> None:
         self.place = place
-        self.catalog = closed_later(WatchedCatalog(place.path, place.clock, durable=False))
+        self.catalog = closed_later(SqliteCatalog(place.path, place.clock, durable=False))
+        self.watched = put_part(self.catalog, WatchedSidecars)
         self.network = MemoryNetwork(place.sidecars, place.clock)
         settings = Settings(repair_after=AFTER_SECONDS, repair_rate=rate)
         ids = Ids()
@@ -127,7 +130,7 @@ class Reaper:
             step()
 
         self.network.before_exchange = before
-        self.catalog.step = step
+        self.watched.step = step
 
     def run(self, *, dry_run: bool = False) -> list[tuple[str, str, str]]:
         """One pass: of each action its subject, outcome and detail."""
@@ -169,7 +172,7 @@ class RepairPlace:
     def beat(self) -> None:
         for sidecar in self.sidecars:
             if not sidecar.down:
-                self.catalog.beat_sidecar(sidecar.row())
+                self.catalog.sidecars.beat(sidecar.row())
 
     def pass_time(self, seconds: float) -> None:
         """Time passes, and who is there tells so."""
@@ -206,28 +209,30 @@ class RepairPlace:
         """An extent on these sidecars, see `stored`; its pipe has a row, unless it is sealed, where
         nobody looks for one, or `begun` and no more."""
         end = 3 * frames
-        assert sealed or begun or self.catalog.add_pipe(pipe_row(pipe_id, QUEUE))
+        assert sealed or begun or self.catalog.pipes.add(pipe_row(pipe_id, QUEUE))
         replicas = tuple(self.stored(pipe_id, name, frames=frames, sealed=sealed) for name in names)
         placed = end if sealed else None
         placement = Placement(pipe_id, QUEUE, False, replicas, 3, f"made-{pipe_id}", 0, placed)
-        assert self.catalog.add_placement(placement)
+        assert self.catalog.sidecars.add_placement(placement)
         return placement
 
     def seal(self, pipe_id: str) -> None:
         """Seal an extent at what is there."""
-        placement = self.catalog.placements_of([pipe_id])[0]
+        placement = self.catalog.sidecars.placements_of([pipe_id])[0]
         assert placement is not None
         end = max(each.end for name in self.where(pipe_id) if (each := self[name].replica(pipe_id)))
-        assert self.catalog.change_placement(placement, replace(placement, end=end, version="end"))
+        assert self.catalog.sidecars.change_placement(
+            placement, replace(placement, end=end, version="end")
+        )
 
     def where(self, pipe_id: str) -> list[str]:
         """The sidecars where an extent is, as its placement says."""
-        placement = self.catalog.placements_of([pipe_id])[0]
+        placement = self.catalog.sidecars.placements_of([pipe_id])[0]
         return [] if placement is None else sorted(each.sidecar for each in placement.replicas)
 
     def whole(self, pipe_id: str) -> list[str]:
         """The sidecars that are named by the placement, live, and have every frame of it."""
-        placement = self.catalog.placements_of([pipe_id])[0]
+        placement = self.catalog.sidecars.placements_of([pipe_id])[0]
         assert placement is not None
         assert placement.end is not None
         return sorted(each.sidecar for each in placement.replicas if self._has_all(each, placement))
@@ -249,7 +254,7 @@ class RepairPlace:
     def read(self, pipe_id: str) -> int:
         """How many messages a new client reads of a sealed extent."""
         store = self.reaper().store
-        placement = self.catalog.placements_of([pipe_id])[0]
+        placement = self.catalog.sidecars.placements_of([pipe_id])[0]
         assert placement is not None
         assert placement.end is not None
         reader, at, count = store.reader(pipe_id), Place(0, 0), 0

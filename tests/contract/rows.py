@@ -53,18 +53,18 @@ def place(seq: int) -> Place:
 
 def make_queue(catalog: Catalog, name: str = "q", **policy: Any) -> QueueRow:
     row = queue_row(name, **policy)
-    assert catalog.create_queue(row, group_row("default", name))
+    assert catalog.queues.create(row, group_row("default", name))
     return row
 
 
 def make_group(catalog: Catalog, name: str, queue: str = "q", **starts: Place) -> GroupRow:
     row = group_row(name, queue)
-    assert catalog.create_group(row, starts, groups_version(catalog, queue))
+    assert catalog.queues.create_group(row, starts, groups_version(catalog, queue))
     return row
 
 
 def groups_version(catalog: Catalog, queue: str = "q") -> int:
-    row = catalog.queue_by_id(f"id of {queue}")
+    row = catalog.queues.by_id(f"id of {queue}")
     assert row is not None
     return row.groups_version
 
@@ -84,13 +84,13 @@ class Desk:
 
     @property
     def cursor(self) -> Cursor:
-        cursor = self.catalog.cursor(self.group, self.pipe_id)
+        cursor = self.catalog.claims.cursor(self.group, self.pipe_id)
         assert cursor is not None
         return cursor
 
     @property
     def rows(self) -> list[Claim]:
-        return self.catalog.claims(self.group, self.pipe_id)
+        return self.catalog.claims.rows(self.group, self.pipe_id)
 
     @property
     def states(self) -> list[tuple[int, int, ClaimState]]:
@@ -101,12 +101,12 @@ class Desk:
         cursor = self.cursor
         chain = place(cursor.chain.seq + count)
         row = claims.first(cursor, chain, holder, due_ms, version)
-        assert self.catalog.claim(cursor, chain, [row])
+        assert self.catalog.claims.claim(cursor, chain, [row])
         return row
 
     def finish(self, row: Claim, *, epoch: int | None = None) -> bool:
         """Ack all of a claim."""
-        return self.catalog.replace(row, self.acked(row, row.start, row.end), epoch=epoch)
+        return self.catalog.claims.replace(row, self.acked(row, row.start, row.end), epoch=epoch)
 
     def acked(self, row: Claim, start: int, end: int) -> list[Claim]:
         """The rows that take a claim's place when `[start, end)` is acked."""

@@ -12,7 +12,8 @@ from cassq.base.ids import Ids
 from cassq.cassandra.session import Cql
 from cassq.catalog.cassandra import CassandraCatalog
 from cassq.catalog.cassandra.claims.cursor_tables import LIST_PIPES, NOTE_PIPE
-from cassq.catalog.cassandra.queue_tables import MARK_DELETED, NOTE_NAME, ORPHAN_MS, name_slice
+from cassq.catalog.cassandra.partition.queue_rows import name_slice
+from cassq.catalog.cassandra.queue_tables import MARK_DELETED, NOTE_NAME, ORPHAN_MS
 from cassq.model.queues import GroupPolicy, QueuePolicy, to_json
 from cassq.model.rows import Dedup, Incident
 from tests.contract.backends import CatalogPlace
@@ -37,19 +38,19 @@ def shaky(keyspace: Cql, cassandra_place: CatalogPlace) -> Iterator[CassandraCat
 
 
 def session(catalog: CassandraCatalog) -> ShakyCql:
-    assert isinstance(catalog._cql, ShakyCql)
-    return catalog._cql
+    assert isinstance(catalog._keyspace.cql, ShakyCql)
+    return catalog._keyspace.cql
 
 
 # Each is one conditional write; all of them take effect the first time.
 WRITES: dict[str, Write] = {
-    "a queue": lambda c: c.create_queue(queue_row("r"), group_row("default", "r")),
-    "a policy": lambda c: c.update_queue("id of q", 1, QueuePolicy(claim_timeout=5)),
-    "a group's policy": lambda c: c.update_group("q/default", GroupPolicy(claim_timeout=5)),
-    "a lease": lambda c: c.take_lease("l", "me", 60_000) == 1,
-    "a dedup id": lambda c: c.dedup(ROW) == ROW,
-    "an incident": lambda c: c.put_incident(INCIDENT),
-    "a pipe": lambda c: c.add_pipe(pipe_row("p")),
+    "a queue": lambda c: c.queues.create(queue_row("r"), group_row("default", "r")),
+    "a policy": lambda c: c.queues.update("id of q", 1, QueuePolicy(claim_timeout=5)),
+    "a group's policy": lambda c: c.queues.update_group("q/default", GroupPolicy(claim_timeout=5)),
+    "a lease": lambda c: c.leases.take("l", "me", 60_000) == 1,
+    "a dedup id": lambda c: c.records.dedup(ROW) == ROW,
+    "an incident": lambda c: c.records.put_incident(INCIDENT),
+    "a pipe": lambda c: c.pipes.add(pipe_row("p")),
 }
 
 
@@ -72,8 +73,8 @@ def test_what_did_not_arrive_is_written_again(
     assert WRITES[what](shaky)
     assert session(shaky).unsent == 0
     if what == "a queue":
-        assert shaky.queue("r") == queue_row("r")
-        assert shaky.groups("id of r") == [group_row("default", "r")]
+        assert shaky.queues.named("r") == queue_row("r")
+        assert shaky.queues.groups("id of r") == [group_row("default", "r")]
 
 
 @pytest.mark.parametrize("what", ["a policy", "a group's policy", "an incident"])
@@ -88,18 +89,18 @@ def test_a_queue_is_deleted_whatever_answer_is_lost(
     shaky: CassandraCatalog, lost: int, unsent: int
 ) -> None:
     session(shaky).lost, session(shaky).unsent = lost, unsent
-    assert shaky.delete_queue("id of q") == []
-    assert shaky.queue("q") is None
-    assert [row.id for row in shaky.queues(deleted=True)] == ["id of q"]
+    assert shaky.queues.delete("id of q") == []
+    assert shaky.queues.named("q") is None
+    assert [row.id for row in shaky.queues.listed(deleted=True)] == ["id of q"]
 
 
 def test_a_lease_of_another_is_not_mistaken_for_ours(
     shaky: CassandraCatalog, cassandra_place: CatalogPlace
 ) -> None:
     other = cassandra_place.open(SystemClock())
-    session(shaky).before_apply = lambda: other.take_lease("l", "you", 60_000)
+    session(shaky).before_apply = lambda: other.leases.take("l", "you", 60_000)
     session(shaky).unsent = 1
-    assert shaky.take_lease("l", "me", 60_000) is None
+    assert shaky.leases.take("l", "me", 60_000) is None
     other.close()
 
 
@@ -107,8 +108,8 @@ def test_a_name_that_points_at_a_deleted_queue_may_be_taken(shaky: CassandraCata
     """As it is when whoever deleted it crashed in the middle."""
     assert session(shaky).apply(MARK_DELETED, ("id of q",))[0]
     again = queue_row("q", "another id")
-    assert shaky.create_queue(again, replace(group_row(), id="g", queue_id="another id"))
-    assert shaky.queue("q") == again
+    assert shaky.queues.create(again, replace(group_row(), id="g", queue_id="another id"))
+    assert shaky.queues.named("q") == again
 
 
 def test_a_queue_whose_maker_ended_without_its_name_is_swept_when_it_is_old(
@@ -117,22 +118,22 @@ def test_a_queue_whose_maker_ended_without_its_name_is_swept_when_it_is_old(
     now_ms = shaky.now_ms()
     ids = {Ids().new(now_ms - age_ms): age_ms for age_ms in (2 * ORPHAN_MS, ORPHAN_MS // 2)}
     for queue_id in ids:
-        assert not shaky.create_queue(queue_row("q", queue_id), group_row("default", "q"))
+        assert not shaky.queues.create(queue_row("q", queue_id), group_row("default", "q"))
         # As it was before its maker took it back.
         values = (queue_id, "q", to_json(QueuePolicy()))
-        shaky._cql.apply(
+        shaky._keyspace.cql.apply(
             "INSERT INTO queues (queue_id, name, policy, version, groups_version, tail, deleted,"
             " wished_pipes, wished_ms, group_name) VALUES (?, ?, ?, 1, 1, '', false, 1, 0, 'd')"
             " IF NOT EXISTS",
             values,
         )
-        shaky._cql.write(NOTE_NAME, (name_slice("q"), "q", queue_id))
-    assert [row.id for row in shaky.queues()] == ["id of q"]
-    deleted = [row.id for row in shaky.queues(deleted=True)]
+        shaky._keyspace.cql.write(NOTE_NAME, (name_slice("q"), "q", queue_id))
+    assert [row.id for row in shaky.queues.listed()] == ["id of q"]
+    deleted = [row.id for row in shaky.queues.listed(deleted=True)]
     assert [ids[queue_id] for queue_id in deleted] == [2 * ORPHAN_MS]
-    shaky.forget_queue(deleted[0])
-    assert shaky.queues(deleted=True) == []
-    assert shaky.queue("q") is not None
+    shaky.queues.forget(deleted[0])
+    assert shaky.queues.listed(deleted=True) == []
+    assert shaky.queues.named("q") is not None
 
 
 def test_a_partition_of_many_rows_is_read_page_by_page(shaky: CassandraCatalog) -> None:
@@ -140,8 +141,8 @@ def test_a_partition_of_many_rows_is_read_page_by_page(shaky: CassandraCatalog) 
     count = 11_000
     note = [(NOTE_PIPE, ("g", f"p{number:05}")) for number in range(count)]
     for first in range(0, count, 1000):
-        shaky._cql.write_batch(note[first : first + 1000])
-    rows, other = shaky._cql.read_many([(LIST_PIPES, ("g",)), (LIST_PIPES, ("other",))])
+        shaky._keyspace.cql.write_batch(note[first : first + 1000])
+    rows, other = shaky._keyspace.cql.read_many([(LIST_PIPES, ("g",)), (LIST_PIPES, ("other",))])
     assert [pipe_id for (pipe_id,) in rows] == [f"p{number:05}" for number in range(count)]
     assert other == []
 
@@ -152,19 +153,19 @@ def test_of_many_dedup_ids_those_written_are_put_back_when_one_was_taken_meanwhi
     other = cassandra_place.open(SystemClock())
     rows = [replace(ROW, dedup_id=name) for name in "abc"]
     old = replace(rows[0], pipe_id="old")
-    assert shaky.dedup(old) == old
+    assert shaky.records.dedup(old) == old
     theirs = replace(rows[2], pipe_id="theirs")
     cql = session(shaky)
     apply_many = cql.apply_many
 
     def after_another(statements: object) -> list[bool | None]:
-        other.dedup(theirs)
+        other.records.dedup(theirs)
         return apply_many(statements)  # type: ignore[arg-type]
 
     monkeypatch.setattr(cql, "apply_many", after_another)
-    assert shaky.dedup_many(rows, {"a": old}) == [theirs]
+    assert shaky.records.dedup_many(rows, {"a": old}) == [theirs]
     anew = [replace(row, pipe_id="anew") for row in rows]
-    assert other.dedup(anew[0]) == old, "it stands as it stood"
-    assert other.dedup(anew[1]) == anew[1], "nothing stands there"
-    assert other.dedup(anew[2]) == theirs
+    assert other.records.dedup(anew[0]) == old, "it stands as it stood"
+    assert other.records.dedup(anew[1]) == anew[1], "nothing stands there"
+    assert other.records.dedup(anew[2]) == theirs
     other.close()

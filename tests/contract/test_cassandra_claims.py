@@ -43,7 +43,7 @@ def open_desk(cassandra_place: CassandraPlace) -> Iterator[Open]:
             if not opened:
                 make_queue(catalog)
                 for pipe_id in ("p", "p2"):
-                    assert catalog.add_pipe(pipe_row(pipe_id))
+                    assert catalog.pipes.add(pipe_row(pipe_id))
             opened.append(Desk(catalog))
             return opened[-1], cql
 
@@ -60,7 +60,7 @@ def test_one_popper_pays_one_conditional_batch_a_claim_and_one_an_ack(open_desk:
     for number in range(20):
         chain = place(cursor.chain.seq + 5)
         row = claims.first(cursor, chain, "me", DUE_MS, version)
-        assert desk.catalog.claim(cursor, chain, [row])
+        assert desk.catalog.claims.claim(cursor, chain, [row])
         cursor = replace(cursor, chain=chain)
         assert cql.rounds == {"conditional": 2 * number + 1}
         assert desk.finish(row)
@@ -73,15 +73,15 @@ def test_whatever_is_done_with_a_claim_costs_one_conditional_batch(open_desk: Op
     desk, cql = open_desk()
     rows = [desk.claim(5) for _ in range(4)]
     cql.rounds.clear()
-    assert desk.catalog.replace(rows[1], desk.acked(rows[1], 5, 10))
-    assert desk.catalog.replace(rows[2], desk.freed(rows[2]))
+    assert desk.catalog.claims.replace(rows[1], desk.acked(rows[1], 5, 10))
+    assert desk.catalog.claims.replace(rows[2], desk.freed(rows[2]))
     (later,) = claims.extended(rows[3], 99_999, version)
-    assert desk.catalog.replace(rows[3], [later])
+    assert desk.catalog.claims.replace(rows[3], [later])
     assert desk.finish(rows[0])
     assert cql.rounds == {"conditional": 4}
     cursor = desk.cursor
     cql.rounds.clear()
-    assert desk.catalog.fence(cursor, "me") is not None
+    assert desk.catalog.claims.fence(cursor, "me") is not None
     assert cql.rounds == {"conditional": 1}
     assert desk.states == [(10, 15, FREE), (15, 20, HELD)]
 
@@ -92,7 +92,7 @@ def test_many_replacements_cost_one_conditional_batch_a_pipe(open_desk: Open) ->
     rows = [desk.claim(5), elsewhere.claim(5), desk.claim(5), elsewhere.claim(5)]
     cql.rounds.clear()
     changes = [(row, desk.acked(row, row.start, row.end)) for row in rows]
-    assert desk.catalog.replace_many(changes) == [True] * 4
+    assert desk.catalog.claims.replace_many(changes) == [True] * 4
     assert cql.rounds == {"conditional": 2}
 
 
@@ -102,7 +102,7 @@ def test_a_lost_race_for_the_chain_costs_nothing_more(open_desk: Open) -> None:
     theirs.claim(3)
     row = claims.first(cursor, place(5), "me", DUE_MS, version)
     cql.rounds.clear()
-    assert not desk.catalog.claim(cursor, place(5), [row])
+    assert not desk.catalog.claims.claim(cursor, place(5), [row])
     assert cql.rounds == {"conditional": 1}
 
 
@@ -128,11 +128,11 @@ def test_two_poppers_on_one_pipe_ack_without_reading(open_desk: Open) -> None:
 def test_what_is_due_costs_one_round_of_reads_or_none(open_desk: Open) -> None:
     desk, cql = open_desk()
     rows = [desk.claim(1, due_ms=100), Desk(desk.catalog, pipe_id="p2").claim(1, due_ms=200)]
-    assert desk.catalog.due("q/default", 200, 9) == rows
+    assert desk.catalog.claims.due("q/default", 200, 9) == rows
     cql.rounds.clear()
     for now_ms, found in ((200, rows), (100, rows[:1]), (99, [])):
-        assert desk.catalog.due("q/default", now_ms, 9) == found
-        assert desk.catalog.next_due_ms("q/default") == 100
+        assert desk.catalog.claims.due("q/default", now_ms, 9) == found
+        assert desk.catalog.claims.next_due_ms("q/default") == 100
         assert cql.rounds.total() <= 1
         cql.rounds.clear()
 
@@ -140,12 +140,12 @@ def test_what_is_due_costs_one_round_of_reads_or_none(open_desk: Open) -> None:
 def test_what_others_free_is_seen_after_a_while(open_desk: Open) -> None:
     (desk, _), (theirs, _) = open_desk(), open_desk()
     row = theirs.claim(1, due_ms=9_000)
-    assert desk.catalog.due("q/default", 500, 9) == []
+    assert desk.catalog.claims.due("q/default", 500, 9) == []
     (free,) = theirs.freed(row, 500)
-    assert theirs.catalog.replace(row, [free])
-    clock = desk.catalog._clock  # type: ignore[attr-defined]
+    assert theirs.catalog.claims.replace(row, [free])
+    clock = desk.catalog._keyspace.clock  # type: ignore[attr-defined]
     clock.advance(0.1)
-    assert desk.catalog.due("q/default", 500, 9) == [free]
+    assert desk.catalog.claims.due("q/default", 500, 9) == [free]
 
 
 def test_thousands_of_rows_are_claimed_at_once(open_desk: Open) -> None:
@@ -155,12 +155,12 @@ def test_thousands_of_rows_are_claimed_at_once(open_desk: Open) -> None:
     runs = [(n, n + 1, place(n).pos, 1000 + n) for n in range(4096)]
     rows = claims.scheduled(cursor, runs, version)
     cql.rounds.clear()
-    assert desk.catalog.claim(cursor, place(4096), rows)
+    assert desk.catalog.claims.claim(cursor, place(4096), rows)
     assert cql.rounds == {"conditional": 1}
     assert desk.rows == rows
     cql.rounds.clear()
     changes = [(row, claims.buried(row, version)) for row in rows[:1000]]
-    assert desk.catalog.replace_many(changes) == [True] * 1000
+    assert desk.catalog.claims.replace_many(changes) == [True] * 1000
     assert cql.rounds == {"conditional": 2}
     assert desk.cursor.ack == place(1000)
 
@@ -191,7 +191,7 @@ def test_a_claim_without_an_answer_is_made_once(open_desk: Open, trouble: str) -
     cursor = desk.cursor
     row = claims.first(cursor, place(5), "me", DUE_MS, version)
     cql.trouble = in_turn(trouble)
-    assert desk.catalog.claim(cursor, place(5), [row])
+    assert desk.catalog.claims.claim(cursor, place(5), [row])
     assert desk.rows == [row]
     assert desk.cursor.chain == place(5)
 
@@ -206,7 +206,7 @@ def test_an_ack_without_an_answer_counts(open_desk: Open, trouble: tuple[str, ..
     assert desk.finish(row)
     assert desk.cursor.ack == place(5)
     cql.trouble = in_turn(*trouble)
-    assert desk.catalog.replace_many([(other_row, desk.acked(other_row, 6, 7))]) == [True]
+    assert desk.catalog.claims.replace_many([(other_row, desk.acked(other_row, 6, 7))]) == [True]
     assert desk.rows[0].acked == RangeSet([(6, 7)])
 
 
@@ -215,7 +215,11 @@ def test_a_fence_without_an_answer_is_raised_once(open_desk: Open, trouble: str)
     desk, cql = open_desk()
     before = desk.cursor
     cql.trouble = in_turn(trouble)
-    assert desk.catalog.fence(before, "me") == replace(before, epoch=1, owner="me") == desk.cursor
+    assert (
+        desk.catalog.claims.fence(before, "me")
+        == replace(before, epoch=1, owner="me")
+        == desk.cursor
+    )
 
 
 @pytest.mark.parametrize("trouble", ["applied", "lost"])
@@ -223,13 +227,13 @@ def test_an_intent_without_an_answer_stands(open_desk: Open, trouble: str) -> No
     desk, cql = open_desk()
     held = desk.claim(3)
     cql.trouble = in_turn(trouble)
-    assert desk.catalog.intend(move_row(0, 10), held=held) == move_row(0, 10)
+    assert desk.catalog.claims.intend(move_row(0, 10), held=held) == move_row(0, 10)
     cql.trouble = in_turn(trouble)
     again = move_row(0, 11)
-    assert desk.catalog.intend(again, move_row(0, 10), held=held) == again
+    assert desk.catalog.claims.intend(again, move_row(0, 10), held=held) == again
     cql.trouble = in_turn(trouble)
-    assert desk.catalog.intend_many([move_row(1, 12)], held)
-    assert desk.catalog.moves("q/default", "p") == [again, move_row(1, 12)]
+    assert desk.catalog.claims.intend_many([move_row(1, 12)], held)
+    assert desk.catalog.claims.moves("q/default", "p") == [again, move_row(1, 12)]
 
 
 def test_an_ack_is_known_although_others_have_left_no_trace_of_it(open_desk: Open) -> None:
@@ -300,7 +304,7 @@ def test_after_an_unknown_outcome_claims_are_read_with_what_was_begun(
 
     monkeypatch.setattr(cql, "read", noted)
     for _ in range(2):
-        assert desk.catalog.claims(row.group_id, row.pipe_id, seqs) == [row]
+        assert desk.catalog.claims.rows(row.group_id, row.pipe_id, seqs) == [row]
     assert linearized == [True, False]
 
 
@@ -337,7 +341,7 @@ def test_who_claims_what_is_done_moves_the_ack_offset_over_it(open_desk: Open) -
     cursor = desk.cursor
     assert theirs.finish(front)
     row = claims.first(cursor, place(8), "me", DUE_MS, version)
-    assert desk.catalog.claim(cursor, place(8), claims.buried(row, version))
+    assert desk.catalog.claims.claim(cursor, place(8), claims.buried(row, version))
     assert theirs.cursor.ack == theirs.cursor.chain == place(8)
     assert theirs.rows == []
 
@@ -379,7 +383,7 @@ class Popper(threading.Thread):
         cursor = self._desk.cursor
         chain = place(cursor.chain.seq + self._chance.randint(1, 12))
         row = claims.first(cursor, chain, self._name, DUE_MS, version)
-        if self._desk.catalog.claim(cursor, chain, [row]):
+        if self._desk.catalog.claims.claim(cursor, chain, [row]):
             self._held.append(row)
             self.claimed.append((row.start, row.end))
 
@@ -389,7 +393,7 @@ class Popper(threading.Thread):
             row = self._chance.choice(free)
             until = Place(row.start + self._chance.randint(1, 5), row.pos)
             mine, rows = claims.taken(row, until, self._name, DUE_MS, version)
-            if self._desk.catalog.replace(row, rows):
+            if self._desk.catalog.claims.replace(row, rows):
                 self._held.append(mine)
 
     def _change(self, row: Claim) -> None:
@@ -406,7 +410,7 @@ class Popper(threading.Thread):
             acks = part if draw < 0.6 else row.left
             new = claims.resolved(row, acks, [], version)
         # Nobody takes a held claim here, so it is ours until we say otherwise.
-        (done,) = self._desk.catalog.replace_many([(row, new)])
+        (done,) = self._desk.catalog.claims.replace_many([(row, new)])
         assert done
         self.acked |= acks
         self._held += [each for each in new if each.state is HELD]
@@ -445,7 +449,7 @@ def test_whatever_poppers_do_side_by_side_no_ack_is_lost(
     assert done == acked
     for row in desk.rows:
         if row.state is not DONE:
-            assert desk.catalog.replace(row, claims.buried(row, version))
+            assert desk.catalog.claims.replace(row, claims.buried(row, version))
     assert desk.rows == []
     assert desk.cursor.ack == desk.cursor.chain
 
@@ -466,7 +470,7 @@ def mended(desk: Desk) -> bool:
     planned = mend.mended(
         cursor, rows, EMPTY, {}, lambda start, end, pos: [(start, end, pos, 0)], version, 100
     )
-    return desk.catalog.mend(cursor, rows, planned.rows, planned.chain)
+    return desk.catalog.claims.mend(cursor, rows, planned.rows, planned.chain)
 
 
 def test_gaps_and_overlaps_are_seen_and_mended_once(open_desk: Open) -> None:
@@ -478,16 +482,16 @@ def test_gaps_and_overlaps_are_seen_and_mended_once(open_desk: Open) -> None:
     cql.write(STRETCH, (23, 15))
     other, _ = open_desk()
     queue_id = "id of q"
-    assert other.catalog.wedged([queue_id]) == [("q/default", "p")]
-    assert other.catalog.wedged() == [("q/default", "p")]
+    assert other.catalog.claims.wedged([queue_id]) == [("q/default", "p")]
+    assert other.catalog.claims.wedged() == [("q/default", "p")]
     cursor, before = desk.cursor, desk.rows
     assert mended(other)
-    assert not desk.catalog.mend(cursor, before, before, cursor.chain)  # another was faster
+    assert not desk.catalog.claims.mend(cursor, before, before, cursor.chain)  # another was faster
     assert other.assert_covered() == RangeSet([(10, 15), (23, 25)])
     assert other.cursor.epoch == 1
     states = [(start, end, state) for start, end, state in desk.states if state is not DONE]
     assert states == [(0, 5, HELD), (5, 10, FREE), (15, 23, HELD), (25, 30, HELD)]
-    assert other.catalog.wedged([queue_id]) == []
+    assert other.catalog.claims.wedged([queue_id]) == []
     assert desk.finish(rows[5])  # what was whole stays as it was
     assert desk.finish(rows[0])
     for row in desk.rows:
@@ -503,12 +507,15 @@ def test_an_ack_in_front_of_a_gap_ends_in_an_error_that_says_what_to_do(open_des
     other, _ = open_desk()
     (front, back) = other.rows
     with pytest.raises(CorruptionError, match="no claim row covers seq 5") as caught:
-        other.catalog.replace(front, other.acked(front, 0, 5))
+        other.catalog.claims.replace(front, other.acked(front, 0, 5))
     assert "cassq reap" in caught.value.hint
     fine = Desk(other.catalog, pipe_id="p2")
     second = fine.claim(5)
     changes = [(row, claims.resolved(row, row.left, [], version)) for row in (front, second)]
-    assert other.catalog.replace_many(changes) == [False, True]  # it costs no other pipe its ack
+    assert other.catalog.claims.replace_many(changes) == [
+        False,
+        True,
+    ]  # it costs no other pipe its ack
     assert mended(other)
     assert other.finish(front)
     assert other.finish(other.rows[0])

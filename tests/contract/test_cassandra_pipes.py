@@ -16,8 +16,8 @@ from cassq.model.rows import PipeState, Retired
 pytest.importorskip("cassandra")
 
 from cassq.catalog.cassandra import CassandraCatalog
-from cassq.catalog.cassandra.pipes.pipe_lists import NOTE_CONSUMED
-from cassq.catalog.cassandra.pipes.retiring import MARK_MS
+from cassq.catalog.cassandra.partition.consumed import NOTE_CONSUMED
+from cassq.catalog.cassandra.partition.pipe_records import MARK_MS
 from tests.contract.cassandra_place import CassandraPlace, processes
 from tests.contract.rows import (
     DUE_MS,
@@ -77,11 +77,11 @@ def test_a_pipe_that_is_gone_leaves_its_totals_and_nothing_else(
 ) -> None:
     catalog, cql = open_one()
     make_queue(catalog)
-    assert catalog.add_pipe(pipe_row("p"))
+    assert catalog.pipes.add(pipe_row("p"))
     finish(catalog, "p", 3)
-    assert catalog.record_end("p", place(3)) == place(3)
-    assert catalog.retire("p", groups_version(catalog))
-    catalog.forget_pipes(["p"])
+    assert catalog.pipes.record_end("p", place(3)) == place(3)
+    assert catalog.pipes.retire("p", groups_version(catalog))
+    catalog.pipes.forget(["p"])
     tables = cql.cluster.metadata.keyspaces[cql.contact.keyspace].tables
     mine = sorted(name for name, table in tables.items() if "pipe_id" in table.columns)
     left = [name for name in mine if cql.read(f"SELECT * FROM {name}")]
@@ -94,23 +94,23 @@ def test_who_ends_while_retiring_leaves_a_pipe_or_its_totals(open_one: Open) -> 
     outcomes = set()
     for step in range(STEPS_MAX):
         pipe_id = f"p{step}"
-        assert catalog.add_pipe(pipe_row(pipe_id))
+        assert catalog.pipes.add(pipe_row(pipe_id))
         finish(catalog, pipe_id, 3)
-        assert catalog.record_end(pipe_id, place(3)) == place(3)
+        assert catalog.pipes.record_end(pipe_id, place(3)) == place(3)
         theirs, cql = open_one()
         seen = groups_version(theirs)
-        killed = killed_at(cql, step, partial(theirs.retire, pipe_id, seen))
-        live = pipe_id in {row.id for row in catalog.pipes(Q)}
-        assert catalog.retired(Q, pipe_id) == ([] if live else [totals("q", pipe_id, 3)])
+        killed = killed_at(cql, step, partial(theirs.pipes.retire, pipe_id, seen))
+        live = pipe_id in {row.id for row in catalog.pipes.live(Q)}
+        assert catalog.pipes.retired(Q, pipe_id) == ([] if live else [totals("q", pipe_id, 3)])
         outcomes.add((live, killed))
         if live:
-            assert catalog.retire(pipe_id, groups_version(catalog))
-        assert pipe_id in {row.id for row in catalog.consumed_pipes()}
-        catalog.forget_pipes([pipe_id])
-        assert catalog.retired(Q, pipe_id) == [totals("q", pipe_id, 3)]
-        assert catalog.cursors("q/default") == []
-        assert catalog.pipe(pipe_id) is None
-        assert catalog.consumed_pipes() == []
+            assert catalog.pipes.retire(pipe_id, groups_version(catalog))
+        assert pipe_id in {row.id for row in catalog.pipes.consumed()}
+        catalog.pipes.forget([pipe_id])
+        assert catalog.pipes.retired(Q, pipe_id) == [totals("q", pipe_id, 3)]
+        assert catalog.claims.cursors("q/default") == []
+        assert catalog.pipes.by_id(pipe_id) is None
+        assert catalog.pipes.consumed() == []
         if not killed:
             break
     assert outcomes == {(True, True), (False, True), (False, False)}
@@ -121,16 +121,16 @@ def test_who_ends_while_forgetting_a_pipe_leaves_its_totals(open_one: Open) -> N
     make_queue(catalog)
     for step in range(STEPS_MAX):
         pipe_id = f"p{step}"
-        assert catalog.add_pipe(pipe_row(pipe_id))
-        assert catalog.record_end(pipe_id, place(0)) == place(0)
-        assert catalog.retire(pipe_id, groups_version(catalog))
+        assert catalog.pipes.add(pipe_row(pipe_id))
+        assert catalog.pipes.record_end(pipe_id, place(0)) == place(0)
+        assert catalog.pipes.retire(pipe_id, groups_version(catalog))
         theirs, cql = open_one()
-        killed = killed_at(cql, step, partial(theirs.forget_pipes, [pipe_id]))
-        assert catalog.retired(Q, pipe_id) == [totals("q", pipe_id, 0)]
-        catalog.forget_pipes([pipe_id])
-        assert catalog.pipe(pipe_id) is None
-        assert catalog.pipes(Q) == catalog.consumed_pipes() == []
-        assert not catalog._has_pipes(Q)
+        killed = killed_at(cql, step, partial(theirs.pipes.forget, [pipe_id]))
+        assert catalog.pipes.retired(Q, pipe_id) == [totals("q", pipe_id, 0)]
+        catalog.pipes.forget([pipe_id])
+        assert catalog.pipes.by_id(pipe_id) is None
+        assert catalog.pipes.live(Q) == catalog.pipes.consumed() == []
+        assert not catalog.pipes.has_any(Q)
         if not killed:
             return
     raise AssertionError("it never came to an end")
@@ -143,9 +143,9 @@ def test_a_group_that_comes_while_a_pipe_is_retired_has_all_of_it_or_none(
     """It comes between two steps of who retires; what it sees of the pipe then it gets."""
     catalog, cql = open_one()
     make_queue(catalog)
-    assert catalog.add_pipe(pipe_row("p"))
+    assert catalog.pipes.add(pipe_row("p"))
     finish(catalog, "p", 3)
-    assert catalog.record_end("p", place(3)) == place(3)
+    assert catalog.pipes.record_end("p", place(3)) == place(3)
     theirs, _ = open_one()
     seen = groups_version(catalog)
     saw: list[bool] = []
@@ -154,27 +154,27 @@ def test_a_group_that_comes_while_a_pipe_is_retired_has_all_of_it_or_none(
         if cql.rounds.total() == step and not saw:
             saw.append(False)
             late = make_group(theirs, "late")
-            cursor = theirs.cursor(late.id, "p")
+            cursor = theirs.claims.cursor(late.id, "p")
             if cursor is not None:
                 saw[0] = True
                 row = claims.first(cursor, place(3), "late", DUE_MS, version)
-                assert theirs.claim(cursor, place(3), [row])
+                assert theirs.claims.claim(cursor, place(3), [row])
 
     cql.before_round = come
     cql.rounds.clear()
-    retired = catalog.retire("p", seen)
+    retired = catalog.pipes.retire("p", seen)
     cql.before_round = lambda: None
     if not saw:
         assert retired
         return
     assert retired is not saw[0], "it has it, or it is gone"
-    live = "p" in {row.id for row in theirs.pipes(Q)}
+    live = "p" in {row.id for row in theirs.pipes.live(Q)}
     assert live is saw[0]
     if live:
-        (row,) = theirs.claims("q/late", "p")
+        (row,) = theirs.claims.rows("q/late", "p")
         assert Desk(theirs, "q/late", "p").finish(row)
-        assert theirs.retire("p", groups_version(theirs))
-    pushed = {row.group_id: row.pushed for row in theirs.retired(Q)}
+        assert theirs.pipes.retire("p", groups_version(theirs))
+    pushed = {row.group_id: row.pushed for row in theirs.pipes.retired(Q)}
     assert pushed == {"q/default": 3} | ({"q/late": 3} if live else {})
 
 
@@ -185,14 +185,14 @@ def test_a_step_of_retiring_without_an_answer_is_not_guessed(
 ) -> None:
     catalog, cql = open_one()
     make_queue(catalog)
-    assert catalog.add_pipe(pipe_row("p"))
-    assert catalog.record_end("p", place(0)) == place(0)
+    assert catalog.pipes.add(pipe_row("p"))
+    assert catalog.pipes.record_end("p", place(0)) == place(0)
     cql.trouble = in_turn(*[""] * at, trouble)
-    retired = catalog.retire("p", groups_version(catalog))
-    assert (catalog.pipes(Q) == []) is retired
+    retired = catalog.pipes.retire("p", groups_version(catalog))
+    assert (catalog.pipes.live(Q) == []) is retired
     if not retired:
-        assert catalog.retire("p", groups_version(catalog))
-    assert catalog.retired(Q) == [totals("q", "p", 0)]
+        assert catalog.pipes.retire("p", groups_version(catalog))
+    assert catalog.pipes.retired(Q) == [totals("q", "p", 0)]
 
 
 # --- going to another queue ---------------------------------------------------------------------
@@ -209,28 +209,28 @@ def test_who_ends_while_giving_a_pipe_away_leaves_it_in_one_queue(
     for step in range(STEPS_MAX):
         pipe_id = f"dead{step}"
         row = pipe_row(pipe_id, LETTERS, state=PipeState.SEALED, end=place(10))
-        assert catalog.add_pipe(row)
-        assert catalog.cursor(group, pipe_id) is not None
+        assert catalog.pipes.add(row)
+        assert catalog.claims.cursor(group, pipe_id) is not None
         theirs, cql = open_one()
-        killed = killed_at(cql, step, partial(theirs.repoint, pipe_id, Q, "q/default"))
-        queues = [queue for queue in (Q, letters_id) if catalog.pipes(queue)]
+        killed = killed_at(cql, step, partial(theirs.pipes.repoint, pipe_id, Q, "q/default"))
+        queues = [queue for queue in (Q, letters_id) if catalog.pipes.live(queue)]
         assert len(queues) == 1
         left = queues == [letters_id]
         outcomes.add((left, killed))
         merged = totals(LETTERS, pipe_id, 10, merged=10)
-        assert catalog.retired(letters_id, pipe_id) == ([] if left else [merged])
+        assert catalog.pipes.retired(letters_id, pipe_id) == ([] if left else [merged])
         clock.advance(MARK_MS / 1000)
         mine = group if left else "q/default"
         yours = "q/default" if left else group
-        assert catalog.cursor(yours, pipe_id) is None
+        assert catalog.claims.cursor(yours, pipe_id) is None
         finish(catalog, pipe_id, 10, mine)
         name = LETTERS if left else "q"
-        assert catalog.retire(pipe_id, groups_version(catalog, name))
-        catalog.forget_pipes([pipe_id])
-        assert catalog.pipes(Q) == catalog.pipes(letters_id) == []
+        assert catalog.pipes.retire(pipe_id, groups_version(catalog, name))
+        catalog.pipes.forget([pipe_id])
+        assert catalog.pipes.live(Q) == catalog.pipes.live(letters_id) == []
         gone = [totals(LETTERS, pipe_id, 10)] if left else [merged]
-        assert catalog.retired(letters_id, pipe_id) == gone
-        assert catalog.retired(Q, pipe_id) == ([] if left else [totals("q", pipe_id, 10)])
+        assert catalog.pipes.retired(letters_id, pipe_id) == gone
+        assert catalog.pipes.retired(Q, pipe_id) == ([] if left else [totals("q", pipe_id, 10)])
         if not killed:
             break
     assert outcomes == {(True, True), (False, True), (False, False)}
@@ -243,11 +243,11 @@ def test_a_pipe_that_stays_after_all_can_be_claimed_from(open_one: Open) -> None
     make_queue(catalog, LETTERS)
     second = make_group(catalog, "second", LETTERS)
     row = pipe_row("dead", LETTERS, state=PipeState.SEALED, end=place(10))
-    assert catalog.add_pipe(row)
+    assert catalog.pipes.add(row)
     first = Desk(catalog, f"{LETTERS}/default", "dead")
     before = first.cursor
     Desk(catalog, second.id, "dead").claim(1)
-    assert not catalog.repoint("dead", Q, "q/default")
+    assert not catalog.pipes.repoint("dead", Q, "q/default")
     assert first.cursor == before
     assert first.finish(first.claim(10))
 
@@ -260,28 +260,28 @@ def test_who_claims_while_a_pipe_is_given_away_keeps_it_or_gets_nothing(
     make_queue(catalog)
     make_queue(catalog, LETTERS)
     row = pipe_row("dead", LETTERS, state=PipeState.SEALED, end=place(10))
-    assert catalog.add_pipe(row)
+    assert catalog.pipes.add(row)
     theirs, _ = open_one()
     group = f"{LETTERS}/default"
-    early = theirs.cursor(group, "dead") if step % 4 else None
+    early = theirs.claims.cursor(group, "dead") if step % 4 else None
     claimed: list[bool] = []
 
     def come() -> None:
         if cql.rounds.total() == step and not claimed:
             claimed.append(False)
-            cursor = early or theirs.cursor(group, "dead")
+            cursor = early or theirs.claims.cursor(group, "dead")
             if cursor is not None:
                 claim = claims.first(cursor, place(10), "late", DUE_MS, version)
-                claimed[0] = theirs.claim(cursor, place(10), [claim])
+                claimed[0] = theirs.claims.claim(cursor, place(10), [claim])
 
     cql.before_round = come
     cql.rounds.clear()
-    given = catalog.repoint("dead", Q, "q/default")
+    given = catalog.pipes.repoint("dead", Q, "q/default")
     cql.before_round = lambda: None
     assert given is not (claimed == [True])
-    assert [row.id for row in theirs.pipes(Q)] == ["dead"] * given
+    assert [row.id for row in theirs.pipes.live(Q)] == ["dead"] * given
     if not given:
-        (held,) = theirs.claims(group, "dead")
+        (held,) = theirs.claims.rows(group, "dead")
         assert Desk(theirs, group, "dead").finish(held)
 
 
@@ -297,13 +297,13 @@ def test_who_ends_while_adding_a_pipe_leaves_none_or_one(open_one: Open, consist
         pipe_id = f"p{step}"
         row = pipe_row(pipe_id, predecessor=tail)
         theirs, cql = open_one()
-        killed = killed_at(cql, step, partial(theirs.add_pipe, row))
-        there = [each.id for each in catalog.pipes(Q) if each.id == pipe_id]
-        assert (catalog.pipe(pipe_id) is not None) is bool(there)
-        queue = catalog.queue_by_id(Q)
+        killed = killed_at(cql, step, partial(theirs.pipes.add, row))
+        there = [each.id for each in catalog.pipes.live(Q) if each.id == pipe_id]
+        assert (catalog.pipes.by_id(pipe_id) is not None) is bool(there)
+        queue = catalog.queues.by_id(Q)
         assert queue is not None
         if there:
-            assert catalog.record_end(pipe_id, place(0)) == place(0)
+            assert catalog.pipes.record_end(pipe_id, place(0)) == place(0)
         if consistency == "cp":
             assert queue.tail in (tail, pipe_id)
             tail = queue.tail
@@ -318,18 +318,18 @@ def test_a_pipe_added_without_an_answer_is_there(open_one: Open, trouble: str) -
     catalog, cql = open_one()
     make_queue(catalog)
     cql.trouble = in_turn(trouble)
-    assert catalog.add_pipe(pipe_row("p"))
-    assert [row.id for row in catalog.pipes(Q)] == ["p"]
+    assert catalog.pipes.add(pipe_row("p"))
+    assert [row.id for row in catalog.pipes.live(Q)] == ["p"]
 
 
 @pytest.mark.parametrize("trouble", ["applied", "lost"])
 def test_an_end_recorded_without_an_answer_is_the_end(open_one: Open, trouble: str) -> None:
     catalog, cql = open_one()
     make_queue(catalog)
-    assert catalog.add_pipe(pipe_row("p"))
+    assert catalog.pipes.add(pipe_row("p"))
     cql.trouble = in_turn(trouble, trouble)
-    assert catalog.record_end("p", place(4)) == place(4)
-    assert catalog.record_end("p", place(5)) == place(4)
+    assert catalog.pipes.record_end("p", place(4)) == place(4)
+    assert catalog.pipes.record_end("p", place(5)) == place(4)
 
 
 def test_a_pipe_added_to_a_queue_that_is_just_deleted_is_gone(open_one: Open) -> None:
@@ -341,15 +341,15 @@ def test_a_pipe_added_to_a_queue_that_is_just_deleted_is_gone(open_one: Open) ->
     def delete() -> None:
         if cql.rounds["conditional"] == 0 and cql.rounds["write"] == 2 and not deleted:
             deleted.append(True)
-            theirs.delete_queue(Q)
+            theirs.queues.delete(Q)
 
     cql.before_round = delete
     cql.rounds.clear()
-    assert not catalog.add_pipe(pipe_row("p"))
+    assert not catalog.pipes.add(pipe_row("p"))
     assert deleted
-    assert catalog.pipe("p") is None
-    theirs.forget_queue(Q)
-    assert theirs.queue_by_id(Q) is None
+    assert catalog.pipes.by_id("p") is None
+    theirs.queues.forget(Q)
+    assert theirs.queues.by_id(Q) is None
 
 
 def test_who_ends_while_making_a_cursor_leaves_what_the_next_can_use(open_one: Open) -> None:
@@ -357,9 +357,9 @@ def test_who_ends_while_making_a_cursor_leaves_what_the_next_can_use(open_one: O
     make_queue(catalog)
     for step in range(STEPS_MAX):
         pipe_id = f"p{step}"
-        assert catalog.add_pipe(pipe_row(pipe_id))
+        assert catalog.pipes.add(pipe_row(pipe_id))
         theirs, cql = open_one()
-        killed = killed_at(cql, step, partial(theirs.cursor, "q/default", pipe_id))
+        killed = killed_at(cql, step, partial(theirs.claims.cursor, "q/default", pipe_id))
         finish(catalog, pipe_id, 2)
         if not killed:
             return
@@ -369,21 +369,21 @@ def test_who_ends_while_making_a_cursor_leaves_what_the_next_can_use(open_one: O
 def test_a_cursor_made_in_a_pipe_that_just_went_is_taken_back(open_one: Open) -> None:
     catalog, cql = open_one()
     make_queue(catalog)
-    assert catalog.add_pipe(pipe_row("p"))
-    assert catalog.record_end("p", place(0)) == place(0)
+    assert catalog.pipes.add(pipe_row("p"))
+    assert catalog.pipes.record_end("p", place(0)) == place(0)
     theirs, _ = open_one()
     gone: list[bool] = []
 
     def retire() -> None:
         if cql.rounds["write"] == 1 and not gone:
             gone.append(True)
-            assert theirs.retire("p", groups_version(theirs))
+            assert theirs.pipes.retire("p", groups_version(theirs))
 
     cql.before_round = retire
     cql.rounds.clear()
-    assert catalog.cursor("q/default", "p") is None
+    assert catalog.claims.cursor("q/default", "p") is None
     assert gone
-    assert catalog.cursors("q/default") == []
+    assert catalog.claims.cursors("q/default") == []
 
 
 # --- what arrives -----------------------------------------------------------------------------
@@ -396,55 +396,55 @@ def test_a_pipe_waits_for_what_was_announced_until_that_is_old(
     catalog, cql = open_one()
     make_queue(catalog)
     for pipe_id in ("p", "dead"):
-        assert catalog.add_pipe(pipe_row(pipe_id))
-    assert catalog.record_end("dead", place(0)) == place(0)
+        assert catalog.pipes.add(pipe_row(pipe_id))
+    assert catalog.pipes.record_end("dead", place(0)) == place(0)
     held = Desk(catalog).claim(1)
-    assert killed_at(cql, 1, lambda: catalog.intend_many([move_row(0, 9)], held))
+    assert killed_at(cql, 1, lambda: catalog.claims.intend_many([move_row(0, 9)], held))
     cql.kill_at = None
-    assert not catalog.retire("dead", groups_version(catalog))
+    assert not catalog.pipes.retire("dead", groups_version(catalog))
     clock.advance(61)
-    assert catalog.retire("dead", groups_version(catalog))
+    assert catalog.pipes.retire("dead", groups_version(catalog))
 
 
 def test_a_withdrawn_move_keeps_no_pipe(open_one: Open) -> None:
     catalog, _ = open_one()
     make_queue(catalog)
     for pipe_id in ("p", "dead"):
-        assert catalog.add_pipe(pipe_row(pipe_id))
-    assert catalog.record_end("dead", place(0)) == place(0)
+        assert catalog.pipes.add(pipe_row(pipe_id))
+    assert catalog.pipes.record_end("dead", place(0)) == place(0)
     desk = Desk(catalog)
     held = desk.claim(1)
-    assert catalog.intend_many([move_row(0, 9)], held)
-    assert not catalog.retire("dead", groups_version(catalog))
-    assert catalog.replace(held, desk.acked(held, 0, 1), withdraw=[move_row(0, 9)])
-    assert catalog.retire("dead", groups_version(catalog))
+    assert catalog.claims.intend_many([move_row(0, 9)], held)
+    assert not catalog.pipes.retire("dead", groups_version(catalog))
+    assert catalog.claims.replace(held, desk.acked(held, 0, 1), withdraw=[move_row(0, 9)])
+    assert catalog.pipes.retire("dead", groups_version(catalog))
 
 
 def test_the_hint_of_a_pipe_that_is_not_consumed_is_harmless(open_one: Open) -> None:
     catalog, cql = open_one()
     make_queue(catalog)
-    assert catalog.add_pipe(pipe_row("p"))
+    assert catalog.pipes.add(pipe_row("p"))
     for n in range(16):
         cql.write(NOTE_CONSUMED, (n, "p"))
         cql.write(NOTE_CONSUMED, (n, "unknown"))
-    assert catalog.consumed_pipes() == []
-    assert catalog.retired(Q) == []
-    catalog.forget_pipes(["p", "unknown"])
-    assert [row.id for row in catalog.pipes(Q)] == ["p"]
+    assert catalog.pipes.consumed() == []
+    assert catalog.pipes.retired(Q) == []
+    catalog.pipes.forget(["p", "unknown"])
+    assert [row.id for row in catalog.pipes.live(Q)] == ["p"]
 
 
 def test_a_retirer_that_nobody_answers_tells(open_one: Open) -> None:
     catalog, cql = open_one()
     make_queue(catalog)
-    assert catalog.add_pipe(pipe_row("p"))
-    assert catalog.record_end("p", place(0)) == place(0)
+    assert catalog.pipes.add(pipe_row("p"))
+    assert catalog.pipes.record_end("p", place(0)) == place(0)
 
     def fail() -> None:
         raise BackendError("no answer came")
 
     cql.trouble, cql.before_reading = in_turn("", "", "applied"), fail
     with pytest.raises(BackendError):
-        catalog.retire("p", groups_version(catalog))
+        catalog.pipes.retire("p", groups_version(catalog))
     cql.before_reading = lambda: None
-    assert catalog.pipes(Q) == []
-    assert catalog.retired(Q) == [totals("q", "p", 0)]
+    assert catalog.pipes.live(Q) == []
+    assert catalog.pipes.retired(Q) == [totals("q", "p", 0)]

@@ -31,21 +31,24 @@ def shaky(keyspace: Cql, cassandra_place: CatalogPlace) -> Iterator[CassandraCat
     """A catalog whose session loses what it is told to lose; a placement is there."""
     clock = SystemClock()
     catalog = CassandraCatalog(ShakyCql(keyspace.contact, clock, keyspace.contact.keyspace), clock)
-    assert catalog.add_placement(OLD)
+    assert catalog.sidecars.add_placement(OLD)
     yield catalog
     catalog.close()
 
 
 def session(catalog: CassandraCatalog) -> ShakyCql:
-    assert isinstance(catalog._cql, ShakyCql)
-    return catalog._cql
+    assert isinstance(catalog._keyspace.cql, ShakyCql)
+    return catalog._keyspace.cql
 
 
 # Each is one conditional write, and what it is to have done.
 WRITES: dict[str, tuple[Write, Callable[[CassandraCatalog], bool]]] = {
-    "a note": (lambda c: c.note("store", "sidecar") == "sidecar", lambda c: True),
-    "a new placement": (lambda c: c.add_placement(FRESH), lambda c: found(c, "fresh") == FRESH),
-    "an end": (lambda c: c.change_placement(OLD, NEW), lambda c: found(c, "old") == NEW),
+    "a note": (lambda c: c.records.note("store", "sidecar") == "sidecar", lambda c: True),
+    "a new placement": (
+        lambda c: c.sidecars.add_placement(FRESH),
+        lambda c: found(c, "fresh") == FRESH,
+    ),
+    "an end": (lambda c: c.sidecars.change_placement(OLD, NEW), lambda c: found(c, "old") == NEW),
 }
 
 
@@ -79,56 +82,56 @@ def test_another_s_write_is_not_mistaken_for_one_without_an_answer(
 
     def come_first() -> None:
         session(shaky).before_apply = lambda: None
-        assert other.note("store", "cassandra") == "cassandra"
-        assert other.add_placement(theirs[0])
-        assert other.change_placement(OLD, theirs[1])
+        assert other.records.note("store", "cassandra") == "cassandra"
+        assert other.sidecars.add_placement(theirs[0])
+        assert other.sidecars.change_placement(OLD, theirs[1])
 
     session(shaky).before_apply = come_first
     session(shaky).unsent = 1
-    assert shaky.note("store", "sidecar") == "cassandra"
+    assert shaky.records.note("store", "sidecar") == "cassandra"
     session(shaky).unsent = 1
-    assert not shaky.add_placement(FRESH)
+    assert not shaky.sidecars.add_placement(FRESH)
     session(shaky).unsent = 1
-    assert not shaky.change_placement(OLD, NEW)
-    assert shaky.placements_of(["fresh", "old"]) == list(theirs)
+    assert not shaky.sidecars.change_placement(OLD, NEW)
+    assert shaky.sidecars.placements_of(["fresh", "old"]) == list(theirs)
     other.close()
 
 
 def test_a_state_that_came_too_late_brings_no_sidecar_back(shaky: CassandraCatalog) -> None:
     """As when it is forgotten while somebody is about to say what it is to be."""
-    shaky.beat_sidecar(sidecar())
-    assert shaky.forget_sidecar("a:1")
+    shaky.sidecars.beat(sidecar())
+    assert shaky.sidecars.forget("a:1")
     session(shaky).write(SET_STATE, (int(SidecarState.GONE), "g1", "a:1"))
-    assert shaky.sidecars() == []
-    assert not shaky.set_sidecar_state("a:1", SidecarState.DRAINING)
-    assert not shaky.forget_sidecar("a:1")
-    assert shaky.beat_sidecar(sidecar()).state is SidecarState.UP
-    assert [row.state for row in shaky.sidecars()] == [SidecarState.UP]
+    assert shaky.sidecars.listed() == []
+    assert not shaky.sidecars.set_state("a:1", SidecarState.DRAINING)
+    assert not shaky.sidecars.forget("a:1")
+    assert shaky.sidecars.beat(sidecar()).state is SidecarState.UP
+    assert [row.state for row in shaky.sidecars.listed()] == [SidecarState.UP]
 
 
 def test_a_state_of_a_former_generation_says_nothing_of_the_next(shaky: CassandraCatalog) -> None:
     """As when the sidecar comes back while somebody is about to give it up."""
-    shaky.beat_sidecar(sidecar())
-    shaky.beat_sidecar(sidecar(generation="g2"))
+    shaky.sidecars.beat(sidecar())
+    shaky.sidecars.beat(sidecar(generation="g2"))
     session(shaky).write(SET_STATE, (int(SidecarState.GONE), "g1", "a:1"))
-    assert [row.state for row in shaky.sidecars()] == [SidecarState.UP]
-    assert shaky.beat_sidecar(sidecar(generation="g2")).state is SidecarState.UP
+    assert [row.state for row in shaky.sidecars.listed()] == [SidecarState.UP]
+    assert shaky.sidecars.beat(sidecar(generation="g2")).state is SidecarState.UP
 
 
 def test_a_state_said_in_the_middle_of_a_beat_stands(
     shaky: CassandraCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shaky.beat_sidecar(sidecar())
+    shaky.sidecars.beat(sidecar())
     cql = session(shaky)
     write = cql.write
 
     def after_a_state(text: str, values: Sequence[object] = ()) -> None:
         if text == BEAT:
             monkeypatch.undo()
-            assert shaky.set_sidecar_state("a:1", SidecarState.DRAINING)
+            assert shaky.sidecars.set_state("a:1", SidecarState.DRAINING)
         write(text, values)
 
     monkeypatch.setattr(cql, "write", after_a_state)
-    shaky.beat_sidecar(sidecar(extents=99))
-    (row,) = shaky.sidecars()
+    shaky.sidecars.beat(sidecar(extents=99))
+    (row,) = shaky.sidecars.listed()
     assert (row.state, row.extents) == (SidecarState.DRAINING, 99)

@@ -234,11 +234,11 @@ def test_claims_behind_one_that_is_stuck_leave_no_tombstones(open_place: Open) -
                 message.ack()
                 popper.flush()
             popper.commit(messages[19:])
-        (pipe,) = place.client.ports.catalog.pipes(queue.row.id)
-        (group,) = place.client.ports.catalog.groups(queue.row.id)
+        (pipe,) = place.client.ports.catalog.pipes.live(queue.row.id)
+        (group,) = place.client.ports.catalog.queues.groups(queue.row.id)
         with place.cql.traced() as reads:
-            (held, done) = open_place().client.ports.catalog.claims(group.id, pipe.id)
-            place.client.ports.catalog.claims(group.id, pipe.id)
+            (held, done) = open_place().client.ports.catalog.claims.rows(group.id, pipe.id)
+            place.client.ports.catalog.claims.rows(group.id, pipe.id)
     assert (held.end, done.end) == (1, 2 * CLAIMS)
     (read,) = reads
     assert read.rows <= 4

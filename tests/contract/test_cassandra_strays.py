@@ -84,7 +84,7 @@ def test_whoever_ends_while_a_pipe_begins_leaves_nothing_for_ever(
             push(theirs, queue)
         except Killed:
             killed = True
-        rows = ports.catalog.pipe_ids()
+        rows = ports.catalog.pipes.ids()
         left = extents(ports) - rows
         strays += len(left)
         clock.advance(LOOK_MS / 1000 + 1)
@@ -95,7 +95,7 @@ def test_whoever_ends_while_a_pipe_begins_leaves_nothing_for_ever(
         assert extents(ports) == rows, "those with a row stay"
         if consistency == "cp":
             for pipe_id in rows:
-                ports.catalog.record_end(pipe_id, ports.store.seal(pipe_id))
+                ports.catalog.pipes.record_end(pipe_id, ports.store.seal(pipe_id))
         if not killed:
             assert strays > 0
             return
@@ -112,7 +112,7 @@ def test_who_stands_still_while_a_pipe_begins_pushes_to_another(
     swept: list[tuple[str, str]] = []
 
     def stand_still() -> None:
-        if not swept and extents(other) - other.catalog.pipe_ids():
+        if not swept and extents(other) - other.catalog.pipes.ids():
             clock.advance(STRAY_MS / 1000)
             swept.extend(sweep(other))
 
@@ -125,7 +125,7 @@ def test_who_stands_still_while_a_pipe_begins_pushes_to_another(
     assert outcome == DONE
     assert stray != pipe_id
     assert other.store.seal(pipe_id).seq == 1
-    row = other.catalog.pipe(stray)
+    row = other.catalog.pipes.by_id(stray)
     assert row is not None
     assert row.end is not None, "nobody waits for more in it"
     assert row.end.seq == 0

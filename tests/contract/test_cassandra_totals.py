@@ -52,13 +52,13 @@ def copy_many(catalog: CassandraCatalog, pipes: int, first: int = 0) -> None:
     """Copy what pipes held, as if they had been retired."""
     for number in range(first, first + pipes):
         row = Retired(f"old {number:06}", GROUP, Q, 1, 10 + number, 2, 3, 4, 5)
-        total = Total(row, catalog._likely_block(Q))
-        catalog._copy_totals(Pipe(pipe_row(row.pipe_id), "", (total,)))
+        total = Total(row, catalog.pipes._totals.likely_block(Q))
+        catalog.pipes._totals.copy(Pipe(pipe_row(row.pipe_id), "", (total,)))
 
 
 def assert_balanced(catalog: CassandraCatalog, pipes: int) -> None:
-    sums = catalog.retired_sums(Q)
-    assert set(sums) == set(summed(catalog.retired(Q)))
+    sums = catalog.pipes.retired_sums(Q)
+    assert set(sums) == set(summed(catalog.pipes.retired(Q)))
     assert {row.pipes for row in sums} == {pipes}
 
 
@@ -71,13 +71,13 @@ def test_sums_cost_the_same_however_many_pipes_were_retired(open_one: Open) -> N
         other, cql = open_one()
         cql.rows = 0
         cql.rounds.clear()
-        other.retired_sums(Q)
+        other.pipes.retired_sums(Q)
         rounds.append(cql.rounds.total())
         rows.append(cql.rows)
     assert_balanced(catalog, 4 * BLOCK_PIPES)
     assert max(rounds) <= 5
     assert max(rows) <= 3 * BLOCK_PIPES
-    assert catalog._open_rows(Q)[0] >= 2, "blocks were closed"
+    assert catalog.pipes._totals._open_rows(Q)[0] >= 2, "blocks were closed"
 
 
 def test_the_totals_of_one_pipe_are_found_without_reading_the_others(open_one: Open) -> None:
@@ -86,11 +86,11 @@ def test_the_totals_of_one_pipe_are_found_without_reading_the_others(open_one: O
     copy_many(catalog, ENOUGH)
     other, cql = open_one()
     cql.rows = 0
-    (found,) = other.retired(Q, "old 000007")
+    (found,) = other.pipes.retired(Q, "old 000007")
     assert found.pushed == 17
     assert cql.rows <= 2
     cql.rows = 0
-    assert other.retired(Q, "never") == []
+    assert other.pipes.retired(Q, "never") == []
     assert cql.rows == 0
 
 
@@ -101,26 +101,28 @@ def test_who_comes_too_late_for_a_block_goes_into_the_next_once(open_one: Open) 
     done = 0
     for step in range(STEPS_MAX):
         pipe_id = f"p{step}"
-        assert catalog.add_pipe(pipe_row(pipe_id))
-        assert catalog.record_end(pipe_id, place(0)) == place(0)
+        assert catalog.pipes.add(pipe_row(pipe_id))
+        assert catalog.pipes.record_end(pipe_id, place(0)) == place(0)
         theirs, cql = open_one()
         seen = groups_version(theirs)
         cql.rounds.clear()
         cql.kill_at = step
         try:
-            theirs.retire(pipe_id, seen)
+            theirs.pipes.retire(pipe_id, seen)
             killed = False
         except Killed:
             killed = True
-        if pipe_id in {row.id for row in catalog.pipes(Q)}:
-            assert catalog.retire(pipe_id, groups_version(catalog))
+        if pipe_id in {row.id for row in catalog.pipes.live(Q)}:
+            assert catalog.pipes.retire(pipe_id, groups_version(catalog))
         elif killed and not done:
             copy_many(catalog, ENOUGH)
             done = ENOUGH
-            assert catalog._open_rows(Q)[0] > 0, "the block it was to come into is closed"
+            assert catalog.pipes._totals._open_rows(Q)[0] > 0, (
+                "the block it was to come into is closed"
+            )
         late, _ = open_one()
         assert_balanced(late, done + step + 1)
-        late.forget_pipes([pipe_id])
+        late.pipes.forget([pipe_id])
         assert_balanced(late, done + step + 1)
         if not killed:
             break
@@ -133,14 +135,14 @@ def test_a_copy_without_an_answer_counts_once(open_one: Open, trouble: str) -> N
     make_queue(catalog)
     for number in range(3):
         pipe_id = f"p{number}"
-        assert catalog.add_pipe(pipe_row(pipe_id))
-        assert catalog.record_end(pipe_id, place(0)) == place(0)
+        assert catalog.pipes.add(pipe_row(pipe_id))
+        assert catalog.pipes.record_end(pipe_id, place(0)) == place(0)
         # The mark, the groups' version and the end of the pipe come before the copy.
         cql.trouble = in_turn("", "", "", trouble)
-        assert catalog.retire(pipe_id, groups_version(catalog))
+        assert catalog.pipes.retire(pipe_id, groups_version(catalog))
         cql.trouble = never
         assert_balanced(catalog, number + 1)
-        catalog.forget_pipes([pipe_id])
+        catalog.pipes.forget([pipe_id])
     assert_balanced(catalog, 3)
 
 
@@ -148,14 +150,14 @@ def test_two_who_copy_the_same_count_it_once(open_one: Open) -> None:
     """One of them with the block it was to come into before that was closed."""
     (catalog, _), (slow, _) = open_one(), open_one()
     make_queue(catalog)
-    assert catalog.add_pipe(pipe_row("p"))
-    assert catalog.record_end("p", place(0)) == place(0)
-    assert catalog.retire("p", groups_version(catalog))
-    pipe = slow._pipe_record("p")
+    assert catalog.pipes.add(pipe_row("p"))
+    assert catalog.pipes.record_end("p", place(0)) == place(0)
+    assert catalog.pipes.retire("p", groups_version(catalog))
+    pipe = slow.pipes._records.by_id("p")
     assert pipe is not None
     copy_many(catalog, ENOUGH)
-    slow._copy_totals(pipe)
+    slow.pipes._totals.copy(pipe)
     assert_balanced(slow, ENOUGH + 1)
-    catalog.forget_pipes(["p"])
-    slow._copy_totals(pipe)
+    catalog.pipes.forget(["p"])
+    slow.pipes._totals.copy(pipe)
     assert_balanced(slow, ENOUGH + 1)

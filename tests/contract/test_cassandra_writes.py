@@ -67,23 +67,23 @@ def test_who_ends_while_publishing_has_published_all_or_nothing(
         for name in [*names, f"loser{step}"]:
             stage(catalog, row, name)
         theirs, cql = open_one()
-        killed = killed_at(cql, step, partial(theirs.publish_write, row, names))
-        found = catalog.write(QUEUE_ID, row.id)
+        killed = killed_at(cql, step, partial(theirs.writes.publish, row, names))
+        found = catalog.writes.by_id(QUEUE_ID, row.id)
         assert found is not None
         outcomes.add((found.state, killed))
         clock.advance(HELP_MS / 1000 + 1)
         if found.state is OPEN:
             assert listed(catalog) == before
-            assert catalog.abort_write(row)
-            catalog.finish_write(row)
+            assert catalog.writes.abort(row)
+            catalog.writes.finish(row)
         elif by == "the reaper":
-            catalog.finish_write(row)
+            catalog.writes.finish(row)
         if found.state is PUBLISHED:
             before += names
         assert listed(catalog) == before
-        catalog.finish_write(row)
+        catalog.writes.finish(row)
         assert state_of(catalog, f"loser{step}") is PipeState.CONSUMED
-        assert catalog.writes() == []
+        assert catalog.writes.unfinished() == []
         if not killed:
             break
     assert outcomes == {(OPEN, True), (PUBLISHED, True), (PUBLISHED, False)}
@@ -103,10 +103,10 @@ def test_who_ends_while_beginning_or_staging_leaves_what_can_be_aborted(
 
         killed = killed_at(cql, step, act)
         row = begin(catalog, driver=f"younger{step:02}")
-        assert catalog.abort_write(row)
-        catalog.finish_write(row)
+        assert catalog.writes.abort(row)
+        catalog.writes.finish(row)
         ends.add(state_of(catalog, f"p{step}"))
-        catalog.forget_pipes([f"p{step}"])
+        catalog.pipes.forget([f"p{step}"])
         assert listed(catalog) == []
         assert own.read("SELECT * FROM staged_pipes") == []
         assert own.read("SELECT * FROM pipes") == []
@@ -114,7 +114,7 @@ def test_who_ends_while_beginning_or_staging_leaves_what_can_be_aborted(
             break
     assert ends == {None, PipeState.CONSUMED}
     clock.advance(NOTE_MS / 1000 + 1)
-    assert catalog.writes() == []
+    assert catalog.writes.unfinished() == []
 
 
 def test_a_step_without_an_answer_is_looked_up(open_one: Open) -> None:
@@ -122,16 +122,16 @@ def test_a_step_without_an_answer_is_looked_up(open_one: Open) -> None:
     make_queue(catalog)
     for number, trouble in enumerate(["applied", "lost"]):
         cql.trouble = in_turn(trouble)
-        row = catalog.begin_write(wanted(number=number))
+        row = catalog.writes.begin(wanted(number=number))
         if trouble == "lost":
-            row = catalog.begin_write(wanted(number=number))
+            row = catalog.writes.begin(wanted(number=number))
         assert row is not None
         name = f"p{number}"
         stage(catalog, row, name)
         cql.trouble = in_turn(trouble)
-        published = catalog.publish_write(row, [name])
+        published = catalog.writes.publish(row, [name])
         assert published == (trouble == "applied")
-        assert published or catalog.publish_write(row, [name])
+        assert published or catalog.writes.publish(row, [name])
     assert listed(catalog) == ["p0", "p1"]
 
 
@@ -143,7 +143,7 @@ def test_winners_whose_listing_had_no_answer_are_listed_once(open_one: Open) -> 
     for name in names:
         stage(catalog, row, name)
     cql.trouble = in_turn("", "applied", "lost", "", "lost")
-    assert catalog.publish_write(row, names)
+    assert catalog.writes.publish(row, names)
     assert sorted(listed(catalog)) == names
     assert len(cql.read("SELECT * FROM queue_pipes")) == len(names)
 
@@ -156,8 +156,8 @@ def test_two_who_list_winners_at_once_list_each_once(open_one: Open) -> None:
     for name in names:
         stage(catalog, row, name, 1)
     theirs, cql = open_one()
-    assert killed_at(cql, 5, partial(theirs.publish_write, row, names))
-    found = catalog.write(QUEUE_ID, row.id)
+    assert killed_at(cql, 5, partial(theirs.writes.publish, row, names))
+    found = catalog.writes.by_id(QUEUE_ID, row.id)
     assert found is not None
     assert found.state is PUBLISHED
     other, others = open_one()
@@ -165,11 +165,11 @@ def test_two_who_list_winners_at_once_list_each_once(open_one: Open) -> None:
 
     def help_out() -> None:
         others.before_round = lambda: None
-        helped.append(catalog.finish_write(row))
+        helped.append(catalog.writes.finish(row))
 
     met = iter(range(1000))
     others.before_round = lambda: help_out() if next(met) == 5 else None
-    other.finish_write(row)
+    other.writes.finish(row)
     assert helped
     assert listed(catalog) == names
     assert len(others.read("SELECT * FROM queue_pipes")) == len(names)
@@ -183,13 +183,13 @@ def test_who_lists_a_queue_takes_on_a_bounded_part(open_one: Open, clock: Manual
     for name in names:
         stage(catalog, row, name, 1)
     theirs, cql = open_one()
-    assert killed_at(cql, 5, partial(theirs.publish_write, row, names))
+    assert killed_at(cql, 5, partial(theirs.writes.publish, row, names))
     assert listed(catalog) == [], "who published is still at it, for all that is known"
     clock.advance(HELP_MS / 1000 + 1)
     assert listed(catalog) == names[:HELP_MOST]
     assert listed(catalog) == names
     default = group_row()
-    assert [pipe.id for pipe in catalog.unclaimed_pipes(default, 999)] == names
+    assert [pipe.id for pipe in catalog.pipes.unclaimed(default, 999)] == names
 
 
 def test_a_pipe_that_is_added_while_its_write_ends_is_removed(open_one: Open) -> None:
@@ -204,13 +204,13 @@ def test_a_pipe_that_is_added_while_its_write_ends_is_removed(open_one: Open) ->
 
         def end(row=row, met=met, step=step) -> None:  # type: ignore[no-untyped-def]
             if next(met) == step:
-                assert catalog.publish_write(row, [])
+                assert catalog.writes.publish(row, [])
 
         cql.rounds.clear()
         cql.before_round = end
-        added.append(theirs.add_pipe(late))
+        added.append(theirs.pipes.add(late))
         cql.before_round = lambda: None
-        catalog.finish_write(row)
+        catalog.writes.finish(row)
         gone = state_of(catalog, f"p{step}") in (None, PipeState.CONSUMED)
         if cql.rounds.total() <= step:
             break
@@ -230,10 +230,10 @@ def test_of_a_write_that_is_over_nothing_is_left_but_its_row(
         row = begin(catalog, id="over", number=number)
         stage(catalog, row, f"p{number}")
         stage(catalog, row, f"loser{number}", None)
-        assert catalog.publish_write(row, [f"p{number}"])
-    catalog.forget_pipes([f"loser{number}" for number in range(3)])
+        assert catalog.writes.publish(row, [f"p{number}"])
+    catalog.pipes.forget([f"loser{number}" for number in range(3)])
     later(cql, clock)
-    assert catalog.writes() == []
+    assert catalog.writes.unfinished() == []
     assert noted(cql) == []
     ((winners, settled),) = cql.read("SELECT winners, settled FROM writes")
     assert (winners, settled) == (None, True)
@@ -245,7 +245,7 @@ def test_a_note_that_is_renewed_while_it_is_removed_stays(
 ) -> None:
     catalog, _ = open_one()
     make_queue(catalog)
-    assert catalog.publish_write(begin(catalog, number=0), [])
+    assert catalog.writes.publish(begin(catalog, number=0), [])
     clock.advance(NOTE_MS / 1000 + 1)
     theirs, cql = open_one()
     rows = []
@@ -256,8 +256,8 @@ def test_a_note_that_is_renewed_while_it_is_removed_stays(
 
     cql.rounds.clear()
     cql.before_round = begin_the_next
-    assert theirs.writes([QUEUE_ID]) == []
+    assert theirs.writes.unfinished([QUEUE_ID]) == []
     cql.before_round = lambda: None
     assert cql.rounds["write"] == 1
-    assert theirs.writes() == rows
+    assert theirs.writes.unfinished() == rows
     assert len(rows) == 1

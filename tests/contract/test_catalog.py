@@ -80,7 +80,7 @@ def test_time_does_not_go_back_over_a_restart_of_the_machine(
     make_queue(catalog)
     clock.advance(100)
     reached = catalog.now_ms()
-    assert catalog.add_pipe(pipe_row("p", created_ms=reached))
+    assert catalog.pipes.add(pipe_row("p", created_ms=reached))
     catalog.close()
     clock.jump_wall(jump)
     clock.reboot()
@@ -93,7 +93,7 @@ def test_time_does_not_go_back_over_a_restart_of_the_machine(
 def test_time_begins_ahead_by_no_more_than_a_lease_after_a_power_cut(
     catalog: Catalog, open_catalog: OpenCatalog, clock: ManualClock
 ) -> None:
-    assert catalog.take_lease("reaper:passing", "me", 5000) is not None
+    assert catalog.leases.take("reaper:passing", "me", 5000) is not None
     before = catalog.now_ms()
     catalog.close()
     clock.reboot()
@@ -108,7 +108,7 @@ def test_what_was_written_is_there_after_opening_again(
 ) -> None:
     make_queue(catalog, claim_timeout=7)
     catalog.close()
-    row = open_catalog().queue("q")
+    row = open_catalog().queues.named("q")
     assert row is not None
     assert row.policy == QueuePolicy(claim_timeout=7)
 
@@ -117,9 +117,9 @@ def test_a_closed_catalog_says_so_and_may_be_closed_again(catalog: Catalog) -> N
     catalog.close()
     catalog.close()
     for call in (
-        catalog.queues,
+        catalog.queues.listed,
         lambda: make_queue(catalog),
-        lambda: catalog.take_lease("l", "me", 5),
+        lambda: catalog.leases.take("l", "me", 5),
     ):
         with pytest.raises(ClosedError):
             call()
@@ -132,7 +132,7 @@ def test_many_may_open_a_new_catalog_at_once(catalog_place: CatalogPlace) -> Non
         at_once([lambda: opened.append(catalog_place.open(clock)) for _ in range(8)])
         assert len(opened) == 8
         make_queue(opened[0])
-        assert all(catalog.queue("q") for catalog in opened)
+        assert all(catalog.queues.named("q") for catalog in opened)
         assert len({catalog.now_ms() // 60_000 for catalog in opened}) <= 2
     finally:
         for catalog in opened:
@@ -154,7 +154,7 @@ def test_a_catalog_of_a_newer_cassq_is_refused_and_left_as_it_is(
     assert "newer cassq" in caught.value.hint
     assert catalog_place.schema_version() == known + ahead
     catalog_place.set_schema_version(known)
-    assert open_catalog().queue("q") is not None
+    assert open_catalog().queues.named("q") is not None
 
 
 def test_another_program_s_data_is_refused_and_left_as_it_is(
@@ -179,13 +179,13 @@ def test_a_conditional_write_is_won_by_one_of_many(open_catalog: OpenCatalog) ->
 
     def change(catalog: Catalog) -> None:
         for turn in range(1, 11):
-            while (row := catalog.queue("q")) is None or row.version < turn:
+            while (row := catalog.queues.named("q")) is None or row.version < turn:
                 continue  # until the others are here too
-            won.append(catalog.update_queue(row.id, turn, QueuePolicy(max_pop_width=turn)))
+            won.append(catalog.queues.update(row.id, turn, QueuePolicy(max_pop_width=turn)))
 
     at_once([lambda catalog=catalog: change(catalog) for catalog in catalogs])
     assert won.count(True) == 10
-    row = catalogs[0].queue("q")
+    row = catalogs[0].queues.named("q")
     assert row is not None
     assert (row.version, row.policy.max_pop_width) == (11, 10)
 
@@ -196,7 +196,7 @@ def test_the_chains_of_many_poppers_never_overlap_and_leave_no_gap(
     clock = SystemClock()
     catalogs = [open_catalog(clock) for _ in range(4)]
     make_queue(catalogs[0])
-    assert catalogs[0].add_pipe(pipe_row("p"))
+    assert catalogs[0].pipes.add(pipe_row("p"))
     claimed: list[tuple[int, int]] = []
 
     def pop(number: int, catalog: Catalog) -> None:
@@ -204,7 +204,7 @@ def test_the_chains_of_many_poppers_never_overlap_and_leave_no_gap(
         while (cursor := desk.cursor).chain.seq < 300:
             chain = place(cursor.chain.seq + 1 + number)
             row = claims.first(cursor, chain, f"popper {number}", 10**15, version)
-            if catalog.claim(cursor, chain, [row]):
+            if catalog.claims.claim(cursor, chain, [row]):
                 claimed.append((row.start, row.end))
                 if row.start % 3:
                     assert desk.finish(row)

@@ -18,7 +18,7 @@ ROW = Dedup("id of q", "a", "p", 5, at_ms=100)
 @pytest.fixture
 def desk(catalog: Catalog) -> Desk:
     make_queue(catalog)
-    assert catalog.add_pipe(pipe_row("p"))
+    assert catalog.pipes.add(pipe_row("p"))
     return Desk(catalog)
 
 
@@ -26,48 +26,48 @@ def desk(catalog: Catalog) -> Desk:
 
 
 def test_the_first_intent_of_an_id_stays(catalog: Catalog, other: Catalog) -> None:
-    assert catalog.dedup(ROW) == ROW
-    assert other.dedup(replace(ROW, seq=9)) == ROW
-    assert catalog.dedup(ROW, replace(ROW, seq=9)) == ROW
+    assert catalog.records.dedup(ROW) == ROW
+    assert other.records.dedup(replace(ROW, seq=9)) == ROW
+    assert catalog.records.dedup(ROW, replace(ROW, seq=9)) == ROW
 
 
 def test_an_intent_is_replaced_only_by_who_names_it(catalog: Catalog, other: Catalog) -> None:
-    catalog.dedup(ROW)
+    catalog.records.dedup(ROW)
     mine, theirs = replace(ROW, pipe_id="mine"), replace(ROW, pipe_id="theirs")
-    assert catalog.dedup(mine, ROW) == mine
-    assert other.dedup(theirs, ROW) == mine
-    assert other.dedup(theirs, mine) == theirs
+    assert catalog.records.dedup(mine, ROW) == mine
+    assert other.records.dedup(theirs, ROW) == mine
+    assert other.records.dedup(theirs, mine) == theirs
 
 
 def test_many_intents_are_written_all_or_none(catalog: Catalog, other: Catalog) -> None:
     rows = [replace(ROW, dedup_id=name, seq=seq) for seq, name in enumerate("abc")]
-    assert catalog.dedup_many(rows[:2], {}) == []
-    assert catalog.dedup_many(rows[:2], {}) == [], "it is there already, and ours"
+    assert catalog.records.dedup_many(rows[:2], {}) == []
+    assert catalog.records.dedup_many(rows[:2], {}) == [], "it is there already, and ours"
     anew = [replace(row, pipe_id="new") for row in rows]
-    assert other.dedup_many(anew, {"a": rows[0]}) == [rows[1]]
-    assert other.dedup_many(anew, {"a": rows[1], "b": rows[0]}) == rows[:2]
-    assert catalog.dedup(rows[2]) == rows[2], "none of them was written"
-    assert [catalog.dedup(row) for row in anew] == rows
-    assert other.dedup_many(anew, {row.dedup_id: row for row in rows}) == []
-    assert [catalog.dedup(row) for row in rows] == anew
+    assert other.records.dedup_many(anew, {"a": rows[0]}) == [rows[1]]
+    assert other.records.dedup_many(anew, {"a": rows[1], "b": rows[0]}) == rows[:2]
+    assert catalog.records.dedup(rows[2]) == rows[2], "none of them was written"
+    assert [catalog.records.dedup(row) for row in anew] == rows
+    assert other.records.dedup_many(anew, {row.dedup_id: row for row in rows}) == []
+    assert [catalog.records.dedup(row) for row in rows] == anew
 
 
 def test_ids_are_of_their_queue(catalog: Catalog) -> None:
-    catalog.dedup(ROW)
+    catalog.records.dedup(ROW)
     elsewhere = replace(ROW, queue_id="id of r", seq=7)
-    assert catalog.dedup(elsewhere) == elsewhere
+    assert catalog.records.dedup(elsewhere) == elsewhere
 
 
 def test_what_is_older_is_forgotten_and_nothing_else(catalog: Catalog) -> None:
     for name, at_ms in (("old", 99), ("new", 100)):
-        catalog.dedup(replace(ROW, dedup_id=name, at_ms=at_ms))
-    catalog.dedup(replace(ROW, queue_id="id of r", at_ms=1))
-    assert catalog.forget_dedups("id of q", 100) == 1
-    assert catalog.forget_dedups("id of q", 100) == 0
+        catalog.records.dedup(replace(ROW, dedup_id=name, at_ms=at_ms))
+    catalog.records.dedup(replace(ROW, queue_id="id of r", at_ms=1))
+    assert catalog.records.forget_dedups("id of q", 100) == 1
+    assert catalog.records.forget_dedups("id of q", 100) == 0
     anew = replace(ROW, seq=9)
-    assert catalog.dedup(replace(anew, dedup_id="old")).seq == 9
-    assert catalog.dedup(replace(anew, dedup_id="new")).seq == 5
-    assert catalog.dedup(replace(anew, queue_id="id of r")).seq == 5
+    assert catalog.records.dedup(replace(anew, dedup_id="old")).seq == 9
+    assert catalog.records.dedup(replace(anew, dedup_id="new")).seq == 5
+    assert catalog.records.dedup(replace(anew, queue_id="id of r")).seq == 5
 
 
 # --- removals -----------------------------------------------------------------------------------
@@ -81,17 +81,17 @@ def test_what_is_removed_at_the_chain_s_end_is_done_at_once(desk: Desk, other: C
     cursor = desk.cursor
     row = claims.first(cursor, place(10), "", 0, version)
     done = replace(row, state=ClaimState.DONE)
-    assert desk.catalog.claim(cursor, place(10), [done], removed=[a_removal(0, 10)])
+    assert desk.catalog.claims.claim(cursor, place(10), [done], removed=[a_removal(0, 10)])
     assert (desk.cursor.ack, desk.cursor.chain) == (place(10), place(10))
     assert desk.rows == []
-    assert other.removed("q/default", "p") == [a_removal(0, 10)]
+    assert other.claims.removed("q/default", "p") == [a_removal(0, 10)]
 
 
 def test_a_removal_behind_what_is_held_waits_for_it(desk: Desk) -> None:
     held = desk.claim(5)
     cursor = desk.cursor
     row = replace(claims.first(cursor, place(9), "", 0, version), state=ClaimState.DONE)
-    assert desk.catalog.claim(cursor, place(9), [row], removed=[a_removal(5, 9)])
+    assert desk.catalog.claims.claim(cursor, place(9), [row], removed=[a_removal(5, 9)])
     assert desk.cursor.ack.seq == 0
     desk.assert_covered()
     assert desk.finish(held)
@@ -102,20 +102,20 @@ def test_a_claim_that_was_too_late_removes_nothing(desk: Desk) -> None:
     cursor = desk.cursor
     desk.claim(5)
     row = replace(claims.first(cursor, place(5), "", 0, version), state=ClaimState.DONE)
-    assert not desk.catalog.claim(cursor, place(5), [row], removed=[a_removal(0, 5)])
-    assert desk.catalog.removed("q/default", "p") == []
+    assert not desk.catalog.claims.claim(cursor, place(5), [row], removed=[a_removal(0, 5)])
+    assert desk.catalog.claims.removed("q/default", "p") == []
 
 
 def test_messages_are_removed_out_of_the_middle_of_a_row(desk: Desk) -> None:
     held = desk.claim(10)
     (free,) = desk.freed(held)
-    assert desk.catalog.replace(held, [free])
+    assert desk.catalog.claims.replace(held, [free])
     gone = RangeSet([(2, 4), (6, 7)])
     rows = claims.resolved(free, gone, (), version)
     facts = [a_removal(2, 4, Reason.PURGED), a_removal(6, 7, Reason.PURGED)]
-    assert desk.catalog.replace(free, rows, removed=facts)
+    assert desk.catalog.claims.replace(free, rows, removed=facts)
     (left,) = desk.rows
     assert (left.state, left.acked) == (ClaimState.FREE, gone)
-    assert desk.catalog.removed("q/default", "p") == facts
-    assert not desk.catalog.replace(free, rows, removed=[a_removal(8, 9)])
-    assert desk.catalog.removed("q/default", "p") == facts
+    assert desk.catalog.claims.removed("q/default", "p") == facts
+    assert not desk.catalog.claims.replace(free, rows, removed=[a_removal(8, 9)])
+    assert desk.catalog.claims.removed("q/default", "p") == facts

@@ -29,7 +29,7 @@ LETTERS = "q~default~dead"
 @pytest.fixture
 def desk(catalog: Catalog) -> Desk:
     make_queue(catalog)
-    assert catalog.add_pipe(pipe_row("p"))
+    assert catalog.pipes.add(pipe_row("p"))
     return Desk(catalog)
 
 
@@ -38,7 +38,7 @@ def letters(desk: Desk) -> Desk:
     """The dead letters of `q`: a sealed pipe of ten."""
     make_queue(desk.catalog, LETTERS)
     row = pipe_row("dead", LETTERS, state=PipeState.SEALED, end=place(10))
-    assert desk.catalog.add_pipe(row)
+    assert desk.catalog.pipes.add(row)
     return Desk(desk.catalog, f"{LETTERS}/default", "dead")
 
 
@@ -48,23 +48,23 @@ def letters(desk: Desk) -> Desk:
 def test_many_intents_are_written_by_who_holds_their_messages(desk: Desk, other: Catalog) -> None:
     held = desk.claim(5)
     moves = [move_row(1, 10), move_row(3, 11)]
-    assert desk.catalog.intend_many(moves, held)
-    assert other.moves("q/default", "p") == moves
+    assert desk.catalog.claims.intend_many(moves, held)
+    assert other.claims.moves("q/default", "p") == moves
 
 
 def test_an_intent_takes_the_place_of_an_earlier_one(desk: Desk) -> None:
     held = desk.claim(5)
-    assert desk.catalog.intend_many([move_row(1, 10), move_row(3, 11)], held)
+    assert desk.catalog.claims.intend_many([move_row(1, 10), move_row(3, 11)], held)
     again = move_row(3, 0, dest_pipe="another")
-    assert desk.catalog.intend_many([again], held)
-    assert desk.catalog.moves("q/default", "p") == [move_row(1, 10), again]
+    assert desk.catalog.claims.intend_many([again], held)
+    assert desk.catalog.claims.moves("q/default", "p") == [move_row(1, 10), again]
 
 
 def test_a_mover_whose_claim_was_lost_writes_no_intent(desk: Desk, other: Catalog) -> None:
     held = desk.claim(5)
-    assert other.replace(held, desk.freed(held))
-    assert not desk.catalog.intend_many([move_row(1, 10)], held)
-    assert desk.catalog.moves("q/default", "p") == []
+    assert other.claims.replace(held, desk.freed(held))
+    assert not desk.catalog.claims.intend_many([move_row(1, 10)], held)
+    assert desk.catalog.claims.moves("q/default", "p") == []
 
 
 def test_a_mover_that_was_taken_for_dead_is_stopped_before_it_pushes(
@@ -73,33 +73,33 @@ def test_a_mover_that_was_taken_for_dead_is_stopped_before_it_pushes(
     held = desk.claim(5)
     intents = Intents(desk.catalog, held, [1, 3], Reason.MERGED)
     intents("dead", 10, range(1))
-    assert other.replace(held, desk.freed(held))
+    assert other.claims.replace(held, desk.freed(held))
     with pytest.raises(OwnershipError):
         intents("dead", 11, range(1, 2))
-    assert [move.seq for move in desk.catalog.moves("q/default", "p")] == [1]
+    assert [move.seq for move in desk.catalog.claims.moves("q/default", "p")] == [1]
 
 
 def test_intents_are_withdrawn_by_the_write_that_ends_the_claim(desk: Desk) -> None:
     held = desk.claim(5)
     moves = [move_row(1, 10), move_row(3, 11)]
-    assert desk.catalog.intend_many(moves, held)
-    assert not desk.catalog.replace(replace(held, version="x"), [held], withdraw=moves)
-    assert desk.catalog.moves("q/default", "p") == moves
+    assert desk.catalog.claims.intend_many(moves, held)
+    assert not desk.catalog.claims.replace(replace(held, version="x"), [held], withdraw=moves)
+    assert desk.catalog.claims.moves("q/default", "p") == moves
     removed = [Removed("q/default", "p", 1, 2, Reason.MERGED, 7)]
     rows = desk.acked(held, 1, 2)
-    assert desk.catalog.replace(held, rows, withdraw=moves, removed=removed)
-    assert desk.catalog.moves("q/default", "p") == []
-    assert desk.catalog.removed("q/default", "p") == removed
+    assert desk.catalog.claims.replace(held, rows, withdraw=moves, removed=removed)
+    assert desk.catalog.claims.moves("q/default", "p") == []
+    assert desk.catalog.claims.removed("q/default", "p") == removed
 
 
 def test_what_is_settled_is_not_withdrawn(desk: Desk) -> None:
     held = desk.claim(1)
     move = move_row(0, 10)
-    assert desk.catalog.intend_many([move], held)
+    assert desk.catalog.claims.intend_many([move], held)
     settled = replace(move, settled=True)
     done = claims.buried(held, version)
-    assert desk.catalog.replace(held, done, settle=[move], withdraw=[move])
-    assert desk.catalog.moves("q/default", "p") == [settled]
+    assert desk.catalog.claims.replace(held, done, settle=[move], withdraw=[move])
+    assert desk.catalog.claims.moves("q/default", "p") == [settled]
 
 
 # --- pipes that change their queue --------------------------------------------------------------
@@ -109,23 +109,23 @@ def test_a_sealed_pipe_goes_to_one_group_of_another_queue(
     desk: Desk, letters: Desk, other: Catalog
 ) -> None:
     make_group(desk.catalog, "archive")
-    assert letters.catalog.repoint("dead", "id of q", "q/default")
-    assert other.pipes(f"id of {LETTERS}") == []
-    row = other.pipe("dead")
+    assert letters.catalog.pipes.repoint("dead", "id of q", "q/default")
+    assert other.pipes.live(f"id of {LETTERS}") == []
+    row = other.pipes.by_id("dead")
     assert row is not None
     assert (row.queue_id, row.group_id, row.end) == ("id of q", "q/default", place(10))
-    assert other.retired(f"id of {LETTERS}") == [
+    assert other.pipes.retired(f"id of {LETTERS}") == [
         Retired("dead", f"{LETTERS}/default", f"id of {LETTERS}", 0, 10, 0, merged=10)
     ]
-    assert set(other.retired_sums(f"id of {LETTERS}")) == {
+    assert set(other.pipes.retired_sums(f"id of {LETTERS}")) == {
         RetiredSum("", 1, 0, 10, 0),
         RetiredSum(f"{LETTERS}/default", 1, 0, 10, 0, merged=10),
     }
-    group, archive = {g.name: g for g in other.groups("id of q")}.values()
+    group, archive = {g.name: g for g in other.queues.groups("id of q")}.values()
     if group.name != "default":
         group, archive = archive, group
-    assert [p.id for p in other.unclaimed_pipes(group, 9)] == ["p", "dead"]
-    assert [p.id for p in other.unclaimed_pipes(archive, 9)] == ["p"]
+    assert [p.id for p in other.pipes.unclaimed(group, 9)] == ["p", "dead"]
+    assert [p.id for p in other.pipes.unclaimed(archive, 9)] == ["p"]
 
 
 def test_a_pipe_that_goes_is_found_behind_all_that_the_group_has_done(
@@ -134,58 +134,58 @@ def test_a_pipe_that_goes_is_found_behind_all_that_the_group_has_done(
     catalog = desk.catalog
     for number in range(100):
         done = pipe_row(f"done{number}", state=PipeState.SEALED, end=place(0))
-        assert catalog.add_pipe(done)
-    assert catalog.add_pipe(pipe_row("last"))
-    (group,) = catalog.groups("id of q")
-    assert catalog.record_end("p", place(0))
-    assert [p.id for p in catalog.unclaimed_pipes(group, 9)] == ["last"]
-    assert catalog.repoint("dead", "id of q", group.id)
-    assert [p.id for p in catalog.unclaimed_pipes(group, 9)] == ["last", "dead"]
+        assert catalog.pipes.add(done)
+    assert catalog.pipes.add(pipe_row("last"))
+    (group,) = catalog.queues.groups("id of q")
+    assert catalog.pipes.record_end("p", place(0))
+    assert [p.id for p in catalog.pipes.unclaimed(group, 9)] == ["last"]
+    assert catalog.pipes.repoint("dead", "id of q", group.id)
+    assert [p.id for p in catalog.pipes.unclaimed(group, 9)] == ["last", "dead"]
 
 
 def test_a_pipe_that_goes_is_as_young_as_if_it_were_made_now(
     desk: Desk, letters: Desk, other: Catalog
 ) -> None:
-    before = other.pipe("dead")
+    before = other.pipes.by_id("dead")
     assert before is not None
     now_ms = desk.catalog.now_ms()
     assert before.created_ms < now_ms
-    assert letters.catalog.repoint("dead", "id of q", "q/default")
-    after = other.pipe("dead")
+    assert letters.catalog.pipes.repoint("dead", "id of q", "q/default")
+    after = other.pipes.by_id("dead")
     assert after is not None
     assert now_ms <= after.created_ms <= desk.catalog.now_ms()
 
 
 def test_both_queues_see_that_their_pipes_changed(desk: Desk, letters: Desk) -> None:
     before = [groups_version(desk.catalog, name) for name in ("q", LETTERS)]
-    assert desk.catalog.repoint("dead", "id of q", "q/default")
+    assert desk.catalog.pipes.repoint("dead", "id of q", "q/default")
     after = [groups_version(desk.catalog, name) for name in ("q", LETTERS)]
     assert all(new > old for new, old in zip(after, before, strict=True))
 
 
 def test_a_pipe_that_anybody_claimed_from_stays(desk: Desk, letters: Desk) -> None:
     letters.claim(1)
-    assert not desk.catalog.repoint("dead", "id of q", "q/default")
-    assert [p.id for p in desk.catalog.pipes(f"id of {LETTERS}")] == ["dead"]
+    assert not desk.catalog.pipes.repoint("dead", "id of q", "q/default")
+    assert [p.id for p in desk.catalog.pipes.live(f"id of {LETTERS}")] == ["dead"]
 
 
 def test_who_claims_and_who_takes_the_pipe_cannot_both(
     desk: Desk, letters: Desk, other: Catalog
 ) -> None:
     cursor = letters.cursor
-    assert other.repoint("dead", "id of q", "q/default")
+    assert other.pipes.repoint("dead", "id of q", "q/default")
     row = claims.first(cursor, place(5), "me", DUE_MS, version)
-    assert not letters.catalog.claim(cursor, place(5), [row])
-    assert letters.catalog.cursor(letters.group, "dead") is None
+    assert not letters.catalog.claims.claim(cursor, place(5), [row])
+    assert letters.catalog.claims.cursor(letters.group, "dead") is None
 
 
 def test_a_pipe_that_a_message_may_be_moving_into_stays(desk: Desk, letters: Desk) -> None:
     held = desk.claim(1)
-    assert desk.catalog.intend_many([move_row(0, 9)], held)
-    assert not desk.catalog.repoint("dead", "id of q", "q/default")
+    assert desk.catalog.claims.intend_many([move_row(0, 9)], held)
+    assert not desk.catalog.pipes.repoint("dead", "id of q", "q/default")
     done = claims.buried(held, version)
-    assert desk.catalog.replace(held, done, settle=[move_row(0, 9)])
-    assert desk.catalog.repoint("dead", "id of q", "q/default")
+    assert desk.catalog.claims.replace(held, done, settle=[move_row(0, 9)])
+    assert desk.catalog.pipes.repoint("dead", "id of q", "q/default")
 
 
 @pytest.mark.parametrize(
@@ -201,18 +201,18 @@ def test_a_pipe_that_a_message_may_be_moving_into_stays(desk: Desk, letters: Des
 def test_what_cannot_be_given_stays(
     desk: Desk, letters: Desk, pipe_id: str, queue_id: str, group_id: str
 ) -> None:
-    assert not desk.catalog.repoint(pipe_id, queue_id, group_id)
-    assert [p.id for p in desk.catalog.pipes("id of q")] == ["p"]
-    assert [p.id for p in desk.catalog.pipes(f"id of {LETTERS}")] == ["dead"]
+    assert not desk.catalog.pipes.repoint(pipe_id, queue_id, group_id)
+    assert [p.id for p in desk.catalog.pipes.live("id of q")] == ["p"]
+    assert [p.id for p in desk.catalog.pipes.live(f"id of {LETTERS}")] == ["dead"]
 
 
 def test_a_pipe_given_away_is_read_by_its_new_group_and_retired(
     desk: Desk, letters: Desk, other: Catalog
 ) -> None:
-    assert letters.catalog.repoint("dead", "id of q", "q/default")
+    assert letters.catalog.pipes.repoint("dead", "id of q", "q/default")
     theirs = Desk(other, "q/default", "dead")
     row = theirs.claim(10)
     assert theirs.finish(row)
     assert theirs.states == []
     assert ClaimState.DONE not in [r.state for r in theirs.rows]
-    assert other.retire("dead", groups_version(other))
+    assert other.pipes.retire("dead", groups_version(other))

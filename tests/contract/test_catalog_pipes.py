@@ -26,11 +26,11 @@ DEFAULT = group_row()
 
 def add(catalog: Catalog, *pipe_ids: str, **changes: object) -> None:
     for pipe_id in pipe_ids:
-        assert catalog.add_pipe(pipe_row(pipe_id, **changes))
+        assert catalog.pipes.add(pipe_row(pipe_id, **changes))
 
 
 def seal(catalog: Catalog, pipe_id: str, count: int) -> None:
-    assert catalog.record_end(pipe_id, place(count)) == place(count)
+    assert catalog.pipes.record_end(pipe_id, place(count)) == place(count)
 
 
 def finish(catalog: Catalog, pipe_id: str, count: int, group: str = "q/default") -> None:
@@ -40,11 +40,11 @@ def finish(catalog: Catalog, pipe_id: str, count: int, group: str = "q/default")
 
 
 def unclaimed(catalog: Catalog, group: GroupRow = DEFAULT, limit: int = 1000) -> list[str]:
-    return [pipe.id for pipe in catalog.unclaimed_pipes(group, limit)]
+    return [pipe.id for pipe in catalog.pipes.unclaimed(group, limit)]
 
 
 def unacked(catalog: Catalog, group: GroupRow = DEFAULT, limit: int = 1000) -> list[str]:
-    return [pipe.id for pipe in catalog.unclaimed_pipes(group, limit, unacked=True)]
+    return [pipe.id for pipe in catalog.pipes.unclaimed(group, limit, unacked=True)]
 
 
 # --- coming -----------------------------------------------------------------------------------
@@ -56,33 +56,33 @@ def test_a_pipe_is_there_for_all_once_it_is_added(
 ) -> None:
     make_queue(catalog)
     row = pipe_row("p", state=state, owner="me", created_ms=123, lease_ms=456)
-    assert catalog.add_pipe(row)
-    found = other.pipe("p")
+    assert catalog.pipes.add(row)
+    found = other.pipes.by_id("p")
     assert found is not None
     assert replace(found, ordinal=0) == row
-    assert other.pipes(QUEUE_ID) == [found]
-    assert other.pipe_ids() == {"p"}
+    assert other.pipes.live(QUEUE_ID) == [found]
+    assert other.pipes.ids() == {"p"}
 
 
 def test_a_pipe_can_be_added_with_its_end(catalog: Catalog) -> None:
     make_queue(catalog)
     add(catalog, "p", state=PipeState.SEALED, end=place(9))
-    (found,) = catalog.pipes(QUEUE_ID)
+    (found,) = catalog.pipes.live(QUEUE_ID)
     assert (found.state, found.end) == (PipeState.SEALED, place(9))
 
 
 def test_a_pipe_needs_a_queue(catalog: Catalog) -> None:
-    assert not catalog.add_pipe(pipe_row("p"))
-    assert catalog.pipe("p") is None
-    assert catalog.pipe_ids() == set()
+    assert not catalog.pipes.add(pipe_row("p"))
+    assert catalog.pipes.by_id("p") is None
+    assert catalog.pipes.ids() == set()
 
 
 def test_a_pipe_that_is_there_is_not_added_again(catalog: Catalog, other: Catalog) -> None:
     """As when two find the same file without a row."""
     make_queue(catalog)
     add(catalog, "p", owner="me")
-    assert not other.add_pipe(pipe_row("p", owner="you"))
-    found = catalog.pipe("p")
+    assert not other.pipes.add(pipe_row("p", owner="you"))
+    found = catalog.pipes.by_id("p")
     assert found is not None
     assert found.owner == "me"
 
@@ -92,22 +92,22 @@ def test_pipes_are_listed_in_the_order_they_came(catalog: Catalog, other: Catalo
     make_queue(catalog, "r")
     for number, pipe_id in enumerate(("c", "a", "b")):
         add(other if number % 2 else catalog, pipe_id, created_ms=100 - number)
-    assert catalog.add_pipe(pipe_row("x", "r"))
-    assert [pipe.id for pipe in catalog.pipes(QUEUE_ID)] == ["c", "a", "b"]
-    ordinals = [pipe.ordinal for pipe in catalog.pipes(QUEUE_ID)]
+    assert catalog.pipes.add(pipe_row("x", "r"))
+    assert [pipe.id for pipe in catalog.pipes.live(QUEUE_ID)] == ["c", "a", "b"]
+    ordinals = [pipe.ordinal for pipe in catalog.pipes.live(QUEUE_ID)]
     assert ordinals == sorted(set(ordinals))
-    assert catalog.pipe_ids() == {"a", "b", "c", "x"}
+    assert catalog.pipes.ids() == {"a", "b", "c", "x"}
 
 
 def test_an_ordinal_is_not_given_again(catalog: Catalog) -> None:
     row = make_queue(catalog)
     add(catalog, "p1")
-    first = catalog.pipes(QUEUE_ID)[0].ordinal
+    first = catalog.pipes.live(QUEUE_ID)[0].ordinal
     seal(catalog, "p1", 0)
-    assert catalog.retire("p1", groups_version(catalog))
-    catalog.forget_pipes(["p1"])
+    assert catalog.pipes.retire("p1", groups_version(catalog))
+    catalog.pipes.forget(["p1"])
     add(catalog, "p2")
-    assert catalog.pipes(row.id)[0].ordinal > first
+    assert catalog.pipes.live(row.id)[0].ordinal > first
 
 
 # --- the life of an owner ---------------------------------------------------------------------
@@ -117,8 +117,8 @@ def test_a_beat_shows_that_the_owner_lives(catalog: Catalog, other: Catalog) -> 
     make_queue(catalog)
     add(catalog, "p", state=PipeState.READY, owner="me")
     for beats, state in enumerate((PipeState.READY, PipeState.OPEN, PipeState.OPEN), 1):
-        assert catalog.beat("p", "me", state)
-        found = other.pipe("p")
+        assert catalog.pipes.beat("p", "me", state)
+        found = other.pipes.by_id("p")
         assert found is not None
         assert (found.beat, found.state) == (beats, state)
 
@@ -126,9 +126,9 @@ def test_a_beat_shows_that_the_owner_lives(catalog: Catalog, other: Catalog) -> 
 def test_nobody_beats_for_another(catalog: Catalog) -> None:
     make_queue(catalog)
     add(catalog, "p", owner="me")
-    assert not catalog.beat("p", "you", PipeState.OPEN)
-    assert not catalog.beat("unknown", "me", PipeState.OPEN)
-    found = catalog.pipe("p")
+    assert not catalog.pipes.beat("p", "you", PipeState.OPEN)
+    assert not catalog.pipes.beat("unknown", "me", PipeState.OPEN)
+    found = catalog.pipes.by_id("p")
     assert found is not None
     assert found.beat == 0
 
@@ -137,8 +137,8 @@ def test_the_beat_of_a_sealed_pipe_tells_its_owner(catalog: Catalog, other: Cata
     make_queue(catalog)
     add(catalog, "p", owner="me")
     seal(other, "p", 5)
-    assert not catalog.beat("p", "me", PipeState.OPEN)
-    found = catalog.pipe("p")
+    assert not catalog.pipes.beat("p", "me", PipeState.OPEN)
+    found = catalog.pipes.by_id("p")
     assert found is not None
     assert found.state is PipeState.SEALED
 
@@ -152,24 +152,24 @@ def test_an_end_is_recorded_once_and_for_all(
 ) -> None:
     make_queue(catalog)
     add(catalog, "p", state=state)
-    assert catalog.record_end("p", place(5)) == place(5)
+    assert catalog.pipes.record_end("p", place(5)) == place(5)
     for late in (place(4), place(6)):
-        assert other.record_end("p", late) == place(5)
-    found = other.pipe("p")
+        assert other.pipes.record_end("p", late) == place(5)
+    found = other.pipes.by_id("p")
     assert found is not None
     assert (found.end, found.state) == (place(5), PipeState.SEALED)
 
 
 def test_the_end_of_a_pipe_that_is_gone_is_none(catalog: Catalog) -> None:
-    assert catalog.record_end("p", place(5)) is None
+    assert catalog.pipes.record_end("p", place(5)) is None
 
 
 def test_the_end_of_a_pipe_of_a_deleted_queue_is_none(catalog: Catalog) -> None:
     row = make_queue(catalog)
     add(catalog, "p")
-    catalog.delete_queue(row.id)
-    assert catalog.record_end("p", place(5)) is None
-    assert [pipe.state for pipe in catalog.consumed_pipes()] == [PipeState.CONSUMED]
+    catalog.queues.delete(row.id)
+    assert catalog.pipes.record_end("p", place(5)) is None
+    assert [pipe.state for pipe in catalog.pipes.consumed()] == [PipeState.CONSUMED]
 
 
 # --- what is left to do -----------------------------------------------------------------------
@@ -261,16 +261,16 @@ def test_a_pipe_is_retired_when_every_group_has_acked_it_all(
     seal(catalog, "p", 5)
     finish(catalog, "p", 5, "q/default")
     finish(catalog, "p", 4, "q/second")
-    assert not other.retire("p", groups_version(other))
+    assert not other.pipes.retire("p", groups_version(other))
     finish(catalog, "p", 1, "q/second")
     version = groups_version(catalog)
-    assert other.retire("p", version)
+    assert other.pipes.retire("p", version)
     assert groups_version(catalog) == version + 1
-    assert catalog.pipes(QUEUE_ID) == []
-    assert [pipe.id for pipe in catalog.consumed_pipes()] == ["p"]
-    assert catalog.cursors("q/default") == catalog.cursors("q/second") == []
-    assert catalog.cursor("q/default", "p") is None
-    assert not other.retire("p", groups_version(other)), "it is retired once"
+    assert catalog.pipes.live(QUEUE_ID) == []
+    assert [pipe.id for pipe in catalog.pipes.consumed()] == ["p"]
+    assert catalog.claims.cursors("q/default") == catalog.claims.cursors("q/second") == []
+    assert catalog.claims.cursor("q/default", "p") is None
+    assert not other.pipes.retire("p", groups_version(other)), "it is retired once"
 
 
 def test_what_is_claimed_and_not_acked_keeps_a_pipe(catalog: Catalog) -> None:
@@ -280,24 +280,24 @@ def test_what_is_claimed_and_not_acked_keeps_a_pipe(catalog: Catalog) -> None:
     desk = Desk(catalog)
     first, second = desk.claim(2), desk.claim(3)
     assert desk.finish(second)
-    assert not catalog.retire("p", groups_version(catalog))
+    assert not catalog.pipes.retire("p", groups_version(catalog))
     assert desk.finish(first)
-    assert catalog.retire("p", groups_version(catalog))
+    assert catalog.pipes.retire("p", groups_version(catalog))
 
 
 def test_an_unsealed_pipe_is_not_retired(catalog: Catalog) -> None:
     make_queue(catalog)
     add(catalog, "p")
     finish(catalog, "p", 5)
-    assert not catalog.retire("p", groups_version(catalog))
-    assert not catalog.retire("unknown", groups_version(catalog))
+    assert not catalog.pipes.retire("p", groups_version(catalog))
+    assert not catalog.pipes.retire("unknown", groups_version(catalog))
 
 
 def test_an_empty_pipe_is_retired_though_no_group_ever_looked_at_it(catalog: Catalog) -> None:
     make_queue(catalog)
     add(catalog, "p")
     seal(catalog, "p", 0)
-    assert catalog.retire("p", groups_version(catalog))
+    assert catalog.pipes.retire("p", groups_version(catalog))
 
 
 def test_a_group_that_never_looked_at_a_pipe_keeps_it(catalog: Catalog) -> None:
@@ -306,15 +306,15 @@ def test_a_group_that_never_looked_at_a_pipe_keeps_it(catalog: Catalog) -> None:
     add(catalog, "p")
     seal(catalog, "p", 1)
     finish(catalog, "p", 1)
-    assert not catalog.retire("p", groups_version(catalog))
+    assert not catalog.pipes.retire("p", groups_version(catalog))
 
 
 def test_a_queue_without_groups_retires_nothing(catalog: Catalog) -> None:
     make_queue(catalog)
     add(catalog, "p")
     seal(catalog, "p", 0)
-    assert catalog.delete_group("q/default")
-    assert not catalog.retire("p", groups_version(catalog))
+    assert catalog.queues.delete_group("q/default")
+    assert not catalog.pipes.retire("p", groups_version(catalog))
 
 
 def test_a_retirer_who_does_not_know_of_a_change_among_groups_is_refused(
@@ -326,8 +326,8 @@ def test_a_retirer_who_does_not_know_of_a_change_among_groups_is_refused(
     finish(catalog, "p", 5)
     seen = groups_version(catalog)
     make_group(other, "new", p=place(5))
-    assert not catalog.retire("p", seen)
-    assert catalog.retire("p", groups_version(catalog))
+    assert not catalog.pipes.retire("p", seen)
+    assert catalog.pipes.retire("p", groups_version(catalog))
 
 
 def test_a_pipe_that_a_message_may_be_moving_into_is_kept(catalog: Catalog) -> None:
@@ -337,10 +337,10 @@ def test_a_pipe_that_a_message_may_be_moving_into_is_kept(catalog: Catalog) -> N
     seal(catalog, "dead", 3)
     finish(catalog, "dead", 3)
     row = Desk(catalog).claim(1)
-    move = catalog.intend(move_row(0, 2))
-    assert not catalog.retire("dead", groups_version(catalog))
-    assert catalog.replace(row, Desk(catalog).acked(row, 0, 1), settle=[move])
-    assert catalog.retire("dead", groups_version(catalog))
+    move = catalog.claims.intend(move_row(0, 2))
+    assert not catalog.pipes.retire("dead", groups_version(catalog))
+    assert catalog.claims.replace(row, Desk(catalog).acked(row, 0, 1), settle=[move])
+    assert catalog.pipes.retire("dead", groups_version(catalog))
 
 
 def test_the_totals_of_a_retired_pipe_are_written_once_a_group(
@@ -352,23 +352,23 @@ def test_the_totals_of_a_retired_pipe_are_written_once_a_group(
     make_group(catalog, "late", p=place(4))
     desk = Desk(catalog)
     row = desk.claim(6)
-    move = catalog.intend(move_row(2, 0))
-    assert catalog.replace(row, desk.acked(row, 0, 6), settle=[move])
+    move = catalog.claims.intend(move_row(2, 0))
+    assert catalog.claims.replace(row, desk.acked(row, 0, 6), settle=[move])
     finish(catalog, "p", 2, "q/late")
     seal(catalog, "p", 6)
-    assert catalog.retired(QUEUE_ID) == []
-    assert catalog.retire("p", groups_version(catalog))
+    assert catalog.pipes.retired(QUEUE_ID) == []
+    assert catalog.pipes.retire("p", groups_version(catalog))
     expected = [
         Retired("p", "q/default", QUEUE_ID, start=0, pushed=6, dead=1),
         Retired("p", "q/late", QUEUE_ID, start=4, pushed=6, dead=0),
     ]
-    assert sorted(other.retired(QUEUE_ID), key=lambda row: row.group_id) == expected
-    assert catalog.moves("q/default", "p") == []
-    assert catalog.retired("id of r") == catalog.retired("id of r", "p") == []
-    assert catalog.retired(QUEUE_ID, "p") == catalog.retired(QUEUE_ID)
-    assert catalog.retired(QUEUE_ID, "dead") == []
-    catalog.forget_pipes(["p"])
-    assert len(catalog.retired(QUEUE_ID)) == 2, "they stay when the pipe is forgotten"
+    assert sorted(other.pipes.retired(QUEUE_ID), key=lambda row: row.group_id) == expected
+    assert catalog.claims.moves("q/default", "p") == []
+    assert catalog.pipes.retired("id of r") == catalog.pipes.retired("id of r", "p") == []
+    assert catalog.pipes.retired(QUEUE_ID, "p") == catalog.pipes.retired(QUEUE_ID)
+    assert catalog.pipes.retired(QUEUE_ID, "dead") == []
+    catalog.pipes.forget(["p"])
+    assert len(catalog.pipes.retired(QUEUE_ID)) == 2, "they stay when the pipe is forgotten"
 
 
 def test_the_totals_of_retired_pipes_are_added_up_a_group_and_for_the_queue(
@@ -378,39 +378,39 @@ def test_the_totals_of_retired_pipes_are_added_up_a_group_and_for_the_queue(
     make_queue(catalog, "r")
     add(catalog, "p", "s", "live")
     make_group(catalog, "late", p=place(4))
-    assert catalog.retired_sums(QUEUE_ID) == []
+    assert catalog.pipes.retired_sums(QUEUE_ID) == []
     desk = Desk(catalog)
     row = desk.claim(6)
     gone = [Removed("q/default", "p", 1, 4, Reason.EXPIRED, 0)]
-    assert catalog.replace(row, desk.acked(row, 0, 6), removed=gone)
+    assert catalog.claims.replace(row, desk.acked(row, 0, 6), removed=gone)
     finish(catalog, "p", 2, "q/late")
     finish(catalog, "s", 3, "q/default")
     finish(catalog, "s", 3, "q/late")
     for pipe_id, end in {"s": 3, "p": 6}.items():
         seal(catalog, pipe_id, end)
-        assert catalog.retire(pipe_id, groups_version(catalog))
+        assert catalog.pipes.retire(pipe_id, groups_version(catalog))
     expected = {
         RetiredSum("", pipes=2, start=0, pushed=9, dead=0),
         RetiredSum("q/default", pipes=2, start=0, pushed=9, dead=0, expired=3),
         RetiredSum("q/late", pipes=2, start=4, pushed=9, dead=0),
     }
-    assert set(other.retired_sums(QUEUE_ID)) == expected
-    assert set(summed(other.retired(QUEUE_ID))) == expected
-    assert not catalog.retire("p", groups_version(catalog))
-    catalog.forget_pipes(["p", "s"])
-    assert set(catalog.retired_sums(QUEUE_ID)) == expected, "once, and for good"
-    assert catalog.retired_sums("id of r") == []
+    assert set(other.pipes.retired_sums(QUEUE_ID)) == expected
+    assert set(summed(other.pipes.retired(QUEUE_ID))) == expected
+    assert not catalog.pipes.retire("p", groups_version(catalog))
+    catalog.pipes.forget(["p", "s"])
+    assert set(catalog.pipes.retired_sums(QUEUE_ID)) == expected, "once, and for good"
+    assert catalog.pipes.retired_sums("id of r") == []
 
 
 def test_the_sums_of_a_deleted_queue_are_forgotten_with_it(catalog: Catalog) -> None:
     make_queue(catalog)
     add(catalog, "p")
     seal(catalog, "p", 0)
-    assert catalog.retire("p", groups_version(catalog))
-    assert catalog.retired_sums(QUEUE_ID) != []
-    catalog.forget_pipes(catalog.delete_queue(QUEUE_ID))
-    catalog.forget_queue(QUEUE_ID)
-    assert catalog.retired_sums(QUEUE_ID) == []
+    assert catalog.pipes.retire("p", groups_version(catalog))
+    assert catalog.pipes.retired_sums(QUEUE_ID) != []
+    catalog.pipes.forget(catalog.queues.delete(QUEUE_ID))
+    catalog.queues.forget(QUEUE_ID)
+    assert catalog.pipes.retired_sums(QUEUE_ID) == []
 
 
 def test_only_a_consumed_pipe_is_forgotten(catalog: Catalog) -> None:
@@ -420,12 +420,12 @@ def test_only_a_consumed_pipe_is_forgotten(catalog: Catalog) -> None:
         seal(catalog, pipe_id, count)
     Desk(catalog, pipe_id="open").claim(2)
     Desk(catalog, pipe_id="sealed").claim(2)
-    assert catalog.retire("gone", groups_version(catalog))
+    assert catalog.pipes.retire("gone", groups_version(catalog))
     for _ in range(2):
-        catalog.forget_pipes(["gone", "open", "sealed", "unknown"])
-        assert catalog.pipe_ids() == {"open", "sealed"}
-        assert catalog.consumed_pipes() == []
-        assert catalog.record_end("gone", place(1)) is None
+        catalog.pipes.forget(["gone", "open", "sealed", "unknown"])
+        assert catalog.pipes.ids() == {"open", "sealed"}
+        assert catalog.pipes.consumed() == []
+        assert catalog.pipes.record_end("gone", place(1)) is None
     assert [Desk(catalog, pipe_id=p).cursor.chain.seq for p in ("open", "sealed")] == [2, 2]
 
 
@@ -433,7 +433,7 @@ def test_only_a_consumed_pipe_is_forgotten(catalog: Catalog) -> None:
 
 
 def tail(catalog: Catalog) -> str:
-    row = catalog.queue("q")
+    row = catalog.queues.named("q")
     assert row is not None
     return row.tail
 
@@ -443,22 +443,22 @@ def test_the_pipes_of_a_strict_queue_follow_one_another(catalog: Catalog, other:
     add(catalog, "p1", predecessor="")
     assert tail(other) == "p1"
     second = pipe_row("p2", predecessor="p1")
-    assert not other.add_pipe(second), "the one before it is open"
+    assert not other.pipes.add(second), "the one before it is open"
     seal(catalog, "p1", 5)
-    assert not other.add_pipe(pipe_row("p2", predecessor="")), "it is not the first"
-    assert not other.add_pipe(pipe_row("p2", predecessor="p0")), "it does not follow the last"
-    assert other.add_pipe(second)
+    assert not other.pipes.add(pipe_row("p2", predecessor="")), "it is not the first"
+    assert not other.pipes.add(pipe_row("p2", predecessor="p0")), "it does not follow the last"
+    assert other.pipes.add(second)
     assert tail(catalog) == "p2"
-    assert [pipe.predecessor for pipe in catalog.pipes(QUEUE_ID)] == ["", "p1"]
+    assert [pipe.predecessor for pipe in catalog.pipes.live(QUEUE_ID)] == ["", "p1"]
 
 
 def test_of_two_who_would_follow_the_same_pipe_one_does(catalog: Catalog, other: Catalog) -> None:
     make_queue(catalog, consistency="cp")
     add(catalog, "p1")
     seal(catalog, "p1", 5)
-    assert catalog.add_pipe(pipe_row("mine", predecessor="p1"))
-    assert not other.add_pipe(pipe_row("theirs", predecessor="p1"))
-    assert other.pipe("theirs") is None
+    assert catalog.pipes.add(pipe_row("mine", predecessor="p1"))
+    assert not other.pipes.add(pipe_row("theirs", predecessor="p1"))
+    assert other.pipes.by_id("theirs") is None
     assert tail(other) == "mine"
 
 
@@ -466,13 +466,13 @@ def test_a_strict_queue_goes_on_after_a_pipe_that_is_gone(catalog: Catalog) -> N
     make_queue(catalog, consistency="cp")
     add(catalog, "p1")
     seal(catalog, "p1", 0)
-    assert catalog.retire("p1", groups_version(catalog))
-    assert catalog.add_pipe(pipe_row("p2", predecessor="p1")), "consumed is sealed"
+    assert catalog.pipes.retire("p1", groups_version(catalog))
+    assert catalog.pipes.add(pipe_row("p2", predecessor="p1")), "consumed is sealed"
     seal(catalog, "p2", 0)
-    assert catalog.retire("p2", groups_version(catalog))
-    catalog.forget_pipes(["p1", "p2"])
-    assert not catalog.add_pipe(pipe_row("p3", predecessor=""))
-    assert catalog.add_pipe(pipe_row("p3", predecessor="p2"))
+    assert catalog.pipes.retire("p2", groups_version(catalog))
+    catalog.pipes.forget(["p1", "p2"])
+    assert not catalog.pipes.add(pipe_row("p3", predecessor=""))
+    assert catalog.pipes.add(pipe_row("p3", predecessor="p2"))
 
 
 def test_the_pipes_of_a_strict_queue_are_retired_in_their_order(
@@ -488,13 +488,13 @@ def test_the_pipes_of_a_strict_queue_are_retired_in_their_order(
     finish(catalog, "p2", 1)
     finish(catalog, "p3", 1)
     for pipe_id in ("p3", "p2", "p1"):
-        assert not other.retire(pipe_id, groups_version(other))
+        assert not other.pipes.retire(pipe_id, groups_version(other))
     finish(catalog, "p1", 1)
-    assert not other.retire("p2", groups_version(other)), "the one before it is still there"
-    assert other.retire("p1", groups_version(other))
-    assert other.retire("p2", groups_version(other)), "the one before it is consumed"
-    other.forget_pipes(["p1", "p2"])
-    assert other.retire("p3", groups_version(other)), "the one before it is gone"
+    assert not other.pipes.retire("p2", groups_version(other)), "the one before it is still there"
+    assert other.pipes.retire("p1", groups_version(other))
+    assert other.pipes.retire("p2", groups_version(other)), "the one before it is consumed"
+    other.pipes.forget(["p1", "p2"])
+    assert other.pipes.retire("p3", groups_version(other)), "the one before it is gone"
 
 
 def test_a_pipe_of_an_unordered_queue_follows_none(catalog: Catalog) -> None:
@@ -507,8 +507,8 @@ def test_an_end_is_a_place_with_a_position(catalog: Catalog) -> None:
     make_queue(catalog)
     add(catalog, "p")
     far = Place((1 << 62) + 1, (1 << 62) + 3)
-    assert catalog.record_end("p", far) == far
-    found = catalog.pipe("p")
+    assert catalog.pipes.record_end("p", far) == far
+    found = catalog.pipes.by_id("p")
     assert found is not None
     assert found.end == far
 
@@ -523,12 +523,14 @@ def test_the_sums_of_many_retired_pipes_are_what_their_rows_say(
     for number in range(11):
         pipe_id = f"p{number}"
         add(catalog, pipe_id)
-        for group in catalog.groups(QUEUE_ID):
+        for group in catalog.queues.groups(QUEUE_ID):
             finish(catalog, pipe_id, number, group.id)
         seal(catalog, pipe_id, number)
         if number == 6:
-            assert catalog.delete_group("q/late")
-        assert catalog.retire(pipe_id, groups_version(catalog))
-        assert set(catalog.retired_sums(QUEUE_ID)) == set(summed(catalog.retired(QUEUE_ID)))
-    (whole,) = [row for row in catalog.retired_sums(QUEUE_ID) if not row.group_id]
+            assert catalog.queues.delete_group("q/late")
+        assert catalog.pipes.retire(pipe_id, groups_version(catalog))
+        assert set(catalog.pipes.retired_sums(QUEUE_ID)) == set(
+            summed(catalog.pipes.retired(QUEUE_ID))
+        )
+    (whole,) = [row for row in catalog.pipes.retired_sums(QUEUE_ID) if not row.group_id]
     assert (whole.pipes, whole.pushed) == (11, sum(range(11)))

@@ -27,24 +27,24 @@ from tests.contract.rows import (
 
 def test_a_queue_is_there_for_all_once_it_is_created(catalog: Catalog, other: Catalog) -> None:
     row = make_queue(catalog, "/team/q", consistency="cp", claim_timeout=1.5, compression="zstd")
-    assert other.queue("/team/q") == other.queue_by_id(row.id) == row
+    assert other.queues.named("/team/q") == other.queues.by_id(row.id) == row
     assert (row.version, row.groups_version, row.tail, row.deleted) == (1, 1, "", False)
-    assert other.groups(row.id) == [group_row("default", "/team/q")]
+    assert other.queues.groups(row.id) == [group_row("default", "/team/q")]
 
 
 def test_an_unknown_queue_is_none(catalog: Catalog) -> None:
-    assert catalog.queue("q") is None
-    assert catalog.queue_by_id("q") is None
-    assert catalog.groups("q") == []
+    assert catalog.queues.named("q") is None
+    assert catalog.queues.by_id("q") is None
+    assert catalog.queues.groups("q") == []
 
 
 def test_of_two_who_create_a_queue_one_does(catalog: Catalog, other: Catalog) -> None:
     first = make_queue(catalog, max_pop_width=3)
     late = queue_row("q", "another id", max_pop_width=4)
-    assert not other.create_queue(late, replace(group_row(), queue_id="another id", id="late"))
-    assert catalog.queue("q") == first
-    assert catalog.queue_by_id("another id") is None
-    assert catalog.groups("another id") == []
+    assert not other.queues.create(late, replace(group_row(), queue_id="another id", id="late"))
+    assert catalog.queues.named("q") == first
+    assert catalog.queues.by_id("another id") is None
+    assert catalog.queues.groups("another id") == []
 
 
 def test_queues_are_listed_by_name_and_prefix(catalog: Catalog) -> None:
@@ -52,7 +52,7 @@ def test_queues_are_listed_by_name_and_prefix(catalog: Catalog) -> None:
         make_queue(catalog, name)
 
     def names(prefix: str = "") -> list[str]:
-        return [row.name for row in catalog.queues(prefix)]
+        return [row.name for row in catalog.queues.listed(prefix)]
 
     assert names() == ["/t/1", "/t/2", "/tt", "a", "a%", "a_b", "ab", "b", "é~dead"]
     assert names("/t/") == ["/t/1", "/t/2"]
@@ -68,74 +68,74 @@ def test_a_policy_is_replaced_by_whoever_names_its_version(
 ) -> None:
     row = make_queue(catalog)
     mine, theirs = QueuePolicy(claim_timeout=1), QueuePolicy(claim_timeout=2)
-    assert catalog.update_queue(row.id, row.version, mine)
-    assert not other.update_queue(row.id, row.version, theirs), "a race that was lost"
-    found = other.queue("q")
+    assert catalog.queues.update(row.id, row.version, mine)
+    assert not other.queues.update(row.id, row.version, theirs), "a race that was lost"
+    found = other.queues.named("q")
     assert found is not None
     assert (found.policy, found.version) == (mine, row.version + 1)
-    assert other.update_queue(row.id, found.version, theirs)
-    assert not catalog.update_queue("unknown", 1, mine)
+    assert other.queues.update(row.id, found.version, theirs)
+    assert not catalog.queues.update("unknown", 1, mine)
 
 
 def test_a_deleted_queue_is_gone_for_all_but_those_who_know_its_id(
     catalog: Catalog, other: Catalog
 ) -> None:
     row = make_queue(catalog)
-    assert catalog.add_pipe(pipe_row("p1"))
-    assert catalog.add_pipe(pipe_row("p2"))
-    assert sorted(catalog.delete_queue(row.id)) == ["p1", "p2"]
-    assert other.queue("q") is None
-    assert other.queues() == []
-    assert other.queues(deleted=True) == [replace(row, deleted=True)]
-    found = other.queue_by_id(row.id)
+    assert catalog.pipes.add(pipe_row("p1"))
+    assert catalog.pipes.add(pipe_row("p2"))
+    assert sorted(catalog.queues.delete(row.id)) == ["p1", "p2"]
+    assert other.queues.named("q") is None
+    assert other.queues.listed() == []
+    assert other.queues.listed(deleted=True) == [replace(row, deleted=True)]
+    found = other.queues.by_id(row.id)
     assert found is not None
     assert found.deleted
-    assert other.pipes(row.id) == []
-    assert {pipe.id for pipe in other.consumed_pipes()} == {"p1", "p2"}
-    assert sorted(other.delete_queue(row.id)) == ["p1", "p2"], "done twice it does the same"
+    assert other.pipes.live(row.id) == []
+    assert {pipe.id for pipe in other.pipes.consumed()} == {"p1", "p2"}
+    assert sorted(other.queues.delete(row.id)) == ["p1", "p2"], "done twice it does the same"
 
 
 def test_nothing_is_added_to_a_deleted_queue(catalog: Catalog, other: Catalog) -> None:
     row = make_queue(catalog)
     version = groups_version(catalog)
-    catalog.delete_queue(row.id)
-    assert not other.add_pipe(pipe_row("late"))
-    assert not other.create_group(group_row("late"), {}, version)
-    assert not other.update_queue(row.id, row.version, QueuePolicy(claim_timeout=1))
+    catalog.queues.delete(row.id)
+    assert not other.pipes.add(pipe_row("late"))
+    assert not other.queues.create_group(group_row("late"), {}, version)
+    assert not other.queues.update(row.id, row.version, QueuePolicy(claim_timeout=1))
 
 
 def test_the_name_of_a_deleted_queue_is_free(catalog: Catalog) -> None:
-    catalog.delete_queue(make_queue(catalog).id)
+    catalog.queues.delete(make_queue(catalog).id)
     again = queue_row("q", "new id")
-    assert catalog.create_queue(again, replace(group_row(), id="new", queue_id="new id"))
-    assert catalog.queue("q") == again
-    assert [row.deleted for row in catalog.queues(deleted=True)] == [True]
+    assert catalog.queues.create(again, replace(group_row(), id="new", queue_id="new id"))
+    assert catalog.queues.named("q") == again
+    assert [row.deleted for row in catalog.queues.listed(deleted=True)] == [True]
 
 
 def test_a_deleted_queue_is_forgotten_when_its_pipes_are(catalog: Catalog) -> None:
     row = make_queue(catalog)
-    assert catalog.add_pipe(pipe_row("p"))
+    assert catalog.pipes.add(pipe_row("p"))
     Desk(catalog).claim(5)
-    catalog.intend(move_row(1, 1))
-    catalog.delete_queue(row.id)
-    catalog.forget_queue(row.id)
-    assert catalog.queue_by_id(row.id) is not None, "a pipe is left"
-    catalog.forget_pipes(["p"])
+    catalog.claims.intend(move_row(1, 1))
+    catalog.queues.delete(row.id)
+    catalog.queues.forget(row.id)
+    assert catalog.queues.by_id(row.id) is not None, "a pipe is left"
+    catalog.pipes.forget(["p"])
     for _ in range(2):
-        catalog.forget_queue(row.id)
-        assert catalog.queue_by_id(row.id) is None
-        assert catalog.groups(row.id) == []
-        assert catalog.cursors("q/default") == []
-        assert catalog.claims("q/default", "p") == []
-        assert catalog.moves("q/default", "p") == []
-        assert catalog.retired(row.id) == []
+        catalog.queues.forget(row.id)
+        assert catalog.queues.by_id(row.id) is None
+        assert catalog.queues.groups(row.id) == []
+        assert catalog.claims.cursors("q/default") == []
+        assert catalog.claims.rows("q/default", "p") == []
+        assert catalog.claims.moves("q/default", "p") == []
+        assert catalog.pipes.retired(row.id) == []
 
 
 def test_a_queue_that_is_not_deleted_is_not_forgotten(catalog: Catalog) -> None:
     row = make_queue(catalog)
-    catalog.forget_queue(row.id)
-    assert catalog.queue("q") == row
-    assert catalog.groups(row.id) == [group_row()]
+    catalog.queues.forget(row.id)
+    assert catalog.queues.named("q") == row
+    assert catalog.queues.groups(row.id) == [group_row()]
 
 
 # --- groups -----------------------------------------------------------------------------------
@@ -146,10 +146,10 @@ def test_a_group_is_created_by_whoever_names_the_groups_version(
 ) -> None:
     row = make_queue(catalog)
     version = groups_version(catalog)
-    assert catalog.create_group(group_row("a"), {}, version)
+    assert catalog.queues.create_group(group_row("a"), {}, version)
     assert groups_version(other) == version + 1
-    assert not other.create_group(group_row("b"), {}, version), "a race that was lost"
-    assert [group.name for group in other.groups(row.id)] == ["a", "default"]
+    assert not other.queues.create_group(group_row("b"), {}, version), "a race that was lost"
+    assert [group.name for group in other.queues.groups(row.id)] == ["a", "default"]
     assert groups_version(other) == version + 1
 
 
@@ -159,21 +159,21 @@ def test_a_group_s_name_is_given_once_a_queue(catalog: Catalog) -> None:
     make_group(catalog, "a")
     version = groups_version(catalog)
     taken = replace(group_row("a"), id="another id")
-    assert not catalog.create_group(taken, {}, version)
+    assert not catalog.queues.create_group(taken, {}, version)
     assert groups_version(catalog) == version
     make_group(catalog, "a", "r")
 
 
 def test_a_group_needs_a_queue(catalog: Catalog) -> None:
-    assert not catalog.create_group(group_row("a"), {}, 1)
+    assert not catalog.queues.create_group(group_row("a"), {}, 1)
 
 
 def test_a_new_group_starts_where_it_is_told_to_and_at_0_elsewhere(catalog: Catalog) -> None:
     make_queue(catalog)
     for pipe_id in ("p1", "p2"):
-        assert catalog.add_pipe(pipe_row(pipe_id))
+        assert catalog.pipes.add(pipe_row(pipe_id))
     make_group(catalog, "late", p1=place(7))
-    assert catalog.add_pipe(pipe_row("p3"))
+    assert catalog.pipes.add(pipe_row("p3"))
     at_7 = Desk(catalog, "q/late", "p1").cursor
     assert (at_7.ack, at_7.chain, at_7.start) == (place(7), place(7), 7)
     for pipe_id in ("p2", "p3"):
@@ -186,40 +186,42 @@ def test_groups_are_listed_by_name_with_their_policies(catalog: Catalog) -> None
     row = make_queue(catalog)
     policy = GroupPolicy(exclusive=True, claim_timeout=2.5, max_deliveries=3)
     late = replace(group_row("b"), policy=policy)
-    assert catalog.create_group(late, {}, groups_version(catalog))
+    assert catalog.queues.create_group(late, {}, groups_version(catalog))
     make_group(catalog, "a")
-    assert catalog.groups(row.id) == [group_row("a"), late, group_row("default")]
+    assert catalog.queues.groups(row.id) == [group_row("a"), late, group_row("default")]
 
 
 def test_a_group_s_policy_is_replaced_while_it_is_there(catalog: Catalog, other: Catalog) -> None:
     row = make_queue(catalog)
     policy = GroupPolicy(claim_timeout=2)
-    assert other.update_group("q/default", policy)
-    assert [group.policy for group in catalog.groups(row.id)] == [policy]
-    assert not other.update_group("unknown", policy)
-    assert catalog.delete_group("q/default")
-    assert not other.update_group("q/default", policy)
+    assert other.queues.update_group("q/default", policy)
+    assert [group.policy for group in catalog.queues.groups(row.id)] == [policy]
+    assert not other.queues.update_group("unknown", policy)
+    assert catalog.queues.delete_group("q/default")
+    assert not other.queues.update_group("q/default", policy)
 
 
 def test_a_deleted_group_takes_its_cursors_claims_and_moves_along(
     catalog: Catalog, other: Catalog
 ) -> None:
     row = make_queue(catalog)
-    assert catalog.add_pipe(pipe_row("p"))
+    assert catalog.pipes.add(pipe_row("p"))
     make_group(catalog, "a")
     for group in ("q/a", "q/default"):
         Desk(catalog, group).claim(5)
-        catalog.intend(move_row(1, 1, group_id=group))
+        catalog.claims.intend(move_row(1, 1, group_id=group))
     version = groups_version(catalog)
-    assert catalog.delete_group("q/a")
+    assert catalog.queues.delete_group("q/a")
     assert groups_version(catalog) == version + 1
-    assert not other.delete_group("q/a")
-    assert [group.name for group in other.groups(row.id)] == ["default"]
-    assert other.cursors("q/a") == []
-    assert other.claims("q/a", "p") == []
-    assert other.moves("q/a", "p") == []
-    assert other.cursor("q/a", "p") is None
-    assert len(other.claims("q/default", "p")) == len(other.moves("q/default", "p")) == 1
+    assert not other.queues.delete_group("q/a")
+    assert [group.name for group in other.queues.groups(row.id)] == ["default"]
+    assert other.claims.cursors("q/a") == []
+    assert other.claims.rows("q/a", "p") == []
+    assert other.claims.moves("q/a", "p") == []
+    assert other.claims.cursor("q/a", "p") is None
+    assert (
+        len(other.claims.rows("q/default", "p")) == len(other.claims.moves("q/default", "p")) == 1
+    )
 
 
 def test_creating_a_group_and_retiring_a_pipe_cannot_miss_each_other(
@@ -228,19 +230,19 @@ def test_creating_a_group_and_retiring_a_pipe_cannot_miss_each_other(
     """A pipe retired between the listing and the creation would be missing from the new group."""
     make_queue(catalog)
     for pipe_id in ("p1", "p2"):
-        assert catalog.add_pipe(pipe_row(pipe_id))
-        assert catalog.record_end(pipe_id, place(5)) == place(5)
+        assert catalog.pipes.add(pipe_row(pipe_id))
+        assert catalog.pipes.record_end(pipe_id, place(5)) == place(5)
         desk = Desk(catalog, "q/default", pipe_id)
         assert desk.finish(desk.claim(5))
     seen = groups_version(catalog)
-    assert other.retire("p1", seen)
-    assert not catalog.create_group(group_row("a"), {"p1": place(0)}, seen)
+    assert other.pipes.retire("p1", seen)
+    assert not catalog.queues.create_group(group_row("a"), {"p1": place(0)}, seen)
     seen = groups_version(catalog)
-    assert catalog.create_group(group_row("a"), {"p1": place(3), "p2": place(0)}, seen)
-    assert not other.retire("p2", seen), "the retirer did not know of the new group"
-    assert not other.retire("p2", groups_version(other)), "and the new group has it all to do"
-    assert [cursor.pipe_id for cursor in catalog.cursors("q/a")] == ["p2"]
-    pipe = catalog.pipe("p1")
+    assert catalog.queues.create_group(group_row("a"), {"p1": place(3), "p2": place(0)}, seen)
+    assert not other.pipes.retire("p2", seen), "the retirer did not know of the new group"
+    assert not other.pipes.retire("p2", groups_version(other)), "and the new group has it all to do"
+    assert [cursor.pipe_id for cursor in catalog.claims.cursors("q/a")] == ["p2"]
+    pipe = catalog.pipes.by_id("p1")
     assert pipe is not None
     assert pipe.state is PipeState.CONSUMED
 
@@ -251,63 +253,63 @@ def test_creating_a_group_and_retiring_a_pipe_cannot_miss_each_other(
 def test_a_lease_has_one_owner_until_it_runs_out(
     catalog: Catalog, other: Catalog, clock: ManualClock
 ) -> None:
-    assert catalog.take_lease("l", "me", 1000) == 1
-    assert other.take_lease("l", "you", 1000) is None
+    assert catalog.leases.take("l", "me", 1000) == 1
+    assert other.leases.take("l", "you", 1000) is None
     clock.advance(0.999)
-    assert other.take_lease("l", "you", 1000) is None
+    assert other.leases.take("l", "you", 1000) is None
     clock.advance(0.001)
-    assert other.take_lease("l", "you", 1000) == 2
-    assert catalog.take_lease("l", "me", 1000) is None
+    assert other.leases.take("l", "you", 1000) == 2
+    assert catalog.leases.take("l", "me", 1000) is None
 
 
 def test_taking_one_s_own_again_extends_it_and_keeps_the_epoch(
     catalog: Catalog, other: Catalog, clock: ManualClock
 ) -> None:
     for _ in range(5):
-        assert catalog.take_lease("l", "me", 1000) == 1
+        assert catalog.leases.take("l", "me", 1000) == 1
         clock.advance(0.9)
-    assert other.take_lease("l", "you", 1000) is None
+    assert other.leases.take("l", "you", 1000) is None
 
 
 def test_one_s_own_that_ran_out_is_a_new_lease(catalog: Catalog, clock: ManualClock) -> None:
-    assert catalog.take_lease("l", "me", 1000) == 1
+    assert catalog.leases.take("l", "me", 1000) == 1
     clock.advance(1)
-    assert catalog.take_lease("l", "me", 1000) == 2
+    assert catalog.leases.take("l", "me", 1000) == 2
 
 
 def test_epochs_only_grow_also_over_a_lease_given_back(catalog: Catalog, other: Catalog) -> None:
     for epoch in range(1, 6):
         holder, name = (catalog, "me") if epoch % 2 else (other, "you")
-        assert holder.take_lease("l", name, 1000) == epoch
-        holder.drop_lease("l", name)
+        assert holder.leases.take("l", name, 1000) == epoch
+        holder.leases.drop("l", name)
 
 
 def test_a_lease_is_given_back_by_its_owner_alone(catalog: Catalog, other: Catalog) -> None:
-    assert catalog.take_lease("l", "me", 1000) == 1
-    other.drop_lease("l", "you")
-    other.drop_lease("unknown", "you")
-    assert other.take_lease("l", "you", 1000) is None
-    catalog.drop_lease("l", "me")
-    assert other.take_lease("l", "you", 1000) == 2
+    assert catalog.leases.take("l", "me", 1000) == 1
+    other.leases.drop("l", "you")
+    other.leases.drop("unknown", "you")
+    assert other.leases.take("l", "you", 1000) is None
+    catalog.leases.drop("l", "me")
+    assert other.leases.take("l", "you", 1000) == 2
 
 
 def test_the_lock_of_a_pipe_that_is_gone_is_forgotten(catalog: Catalog) -> None:
     for _ in range(3):
-        assert catalog.take_lease("pop:g:gone", "me", 1000) == 1, "it began anew"
-        catalog.drop_lease("pop:g:gone", "me")
+        assert catalog.leases.take("pop:g:gone", "me", 1000) == 1, "it began anew"
+        catalog.leases.drop("pop:g:gone", "me")
 
 
 def test_leases_of_different_names_are_apart(catalog: Catalog, other: Catalog) -> None:
-    assert catalog.take_lease("a", "me", 1000) == 1
-    assert other.take_lease("b", "you", 1000) == 1
+    assert catalog.leases.take("a", "me", 1000) == 1
+    assert other.leases.take("b", "you", 1000) == 1
 
 
 @pytest.mark.parametrize("jump", [-86400.0, 86400.0])
 def test_a_jump_of_the_wall_clock_ends_no_lease_and_keeps_none(
     catalog: Catalog, other: Catalog, clock: ManualClock, jump: float
 ) -> None:
-    assert catalog.take_lease("l", "me", 1000) == 1
+    assert catalog.leases.take("l", "me", 1000) == 1
     clock.jump_wall(jump)
-    assert other.take_lease("l", "you", 1000) is None
+    assert other.leases.take("l", "you", 1000) is None
     clock.advance(1)
-    assert other.take_lease("l", "you", 1000) == 2
+    assert other.leases.take("l", "you", 1000) == 2

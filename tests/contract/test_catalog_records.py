@@ -27,50 +27,50 @@ def member(name: str, seen_ms: int, *, waiting: bool = False, group: str = GROUP
 
 
 def test_the_first_intent_of_a_dedup_id_stands(catalog: Catalog, other: Catalog) -> None:
-    assert catalog.dedup(INTENT) == INTENT
-    assert other.dedup(replace(INTENT, pipe_id="later", seq=9, at_ms=200)) == INTENT
-    assert catalog.dedup(INTENT) == INTENT
+    assert catalog.records.dedup(INTENT) == INTENT
+    assert other.records.dedup(replace(INTENT, pipe_id="later", seq=9, at_ms=200)) == INTENT
+    assert catalog.records.dedup(INTENT) == INTENT
 
 
 def test_an_intent_is_replaced_by_whoever_has_seen_it(catalog: Catalog, other: Catalog) -> None:
-    catalog.dedup(INTENT)
+    catalog.records.dedup(INTENT)
     mine, late = replace(INTENT, pipe_id="mine"), replace(INTENT, pipe_id="late")
-    assert catalog.dedup(mine, instead_of=INTENT) == mine
-    assert other.dedup(late, instead_of=INTENT) == mine, "it is not that one any more"
-    assert other.dedup(late) == mine
+    assert catalog.records.dedup(mine, instead_of=INTENT) == mine
+    assert other.records.dedup(late, instead_of=INTENT) == mine, "it is not that one any more"
+    assert other.records.dedup(late) == mine
 
 
 @pytest.mark.parametrize("column", ["pipe_id", "seq", "at_ms"])
 def test_every_column_of_the_intent_seen_must_agree(catalog: Catalog, column: str) -> None:
-    catalog.dedup(INTENT)
+    catalog.records.dedup(INTENT)
     seen = replace(INTENT, **{column: "x" if column == "pipe_id" else 1})
-    assert catalog.dedup(replace(INTENT, pipe_id="mine"), instead_of=seen) == INTENT
+    assert catalog.records.dedup(replace(INTENT, pipe_id="mine"), instead_of=seen) == INTENT
 
 
 def test_an_intent_may_stand_in_place_of_one_that_is_forgotten(catalog: Catalog) -> None:
     mine = replace(INTENT, pipe_id="mine")
-    assert catalog.dedup(mine, instead_of=INTENT) == mine
+    assert catalog.records.dedup(mine, instead_of=INTENT) == mine
 
 
 def test_dedup_ids_are_of_one_queue(catalog: Catalog) -> None:
-    catalog.dedup(INTENT)
+    catalog.records.dedup(INTENT)
     elsewhere = replace(INTENT, queue_id="id of r", pipe_id="r")
-    assert catalog.dedup(elsewhere) == elsewhere
+    assert catalog.records.dedup(elsewhere) == elsewhere
     another = replace(INTENT, dedup_id="order-8", pipe_id="8")
-    assert catalog.dedup(another) == another
+    assert catalog.records.dedup(another) == another
 
 
 def test_dedup_ids_are_forgotten_by_age_and_queue(catalog: Catalog) -> None:
     for number, at_ms in enumerate((99, 100, 101)):
-        catalog.dedup(Dedup("id of q", str(number), "p", number, at_ms))
+        catalog.records.dedup(Dedup("id of q", str(number), "p", number, at_ms))
     elsewhere = Dedup("id of r", "0", "p", 0, 99)
-    catalog.dedup(elsewhere)
-    assert catalog.forget_dedups("id of q", 100) == 1
-    assert catalog.forget_dedups("id of q", 100) == 0
+    catalog.records.dedup(elsewhere)
+    assert catalog.records.forget_dedups("id of q", 100) == 1
+    assert catalog.records.forget_dedups("id of q", 100) == 0
     fresh = Dedup("id of q", "0", "new", 0, 200)
-    assert catalog.dedup(fresh) == fresh
-    assert catalog.dedup(Dedup("id of q", "1", "new", 0, 200)).pipe_id == "p"
-    assert catalog.dedup(replace(elsewhere, pipe_id="new")) == elsewhere
+    assert catalog.records.dedup(fresh) == fresh
+    assert catalog.records.dedup(Dedup("id of q", "1", "new", 0, 200)).pipe_id == "p"
+    assert catalog.records.dedup(replace(elsewhere, pipe_id="new")) == elsewhere
 
 
 # --- members ----------------------------------------------------------------------------------
@@ -88,46 +88,49 @@ in_groups = pytest.mark.usefixtures("groups")
 
 @in_groups
 def test_members_are_those_seen_since(catalog: Catalog, other: Catalog) -> None:
-    catalog.attend(member("b", 999))
-    catalog.attend(member("c", 1000, waiting=True))
-    other.attend(member("a", 1001))
-    assert catalog.members(GROUP, 1000) == [member("a", 1001), member("c", 1000, waiting=True)]
-    assert catalog.members(GROUP, 1002) == []
-    assert catalog.members("q/other", 0) == []
+    catalog.records.attend(member("b", 999))
+    catalog.records.attend(member("c", 1000, waiting=True))
+    other.records.attend(member("a", 1001))
+    assert catalog.records.members(GROUP, 1000) == [
+        member("a", 1001),
+        member("c", 1000, waiting=True),
+    ]
+    assert catalog.records.members(GROUP, 1002) == []
+    assert catalog.records.members("q/other", 0) == []
 
 
 @in_groups
 def test_a_member_is_one_however_often_it_shows_itself(catalog: Catalog) -> None:
-    catalog.attend(member("a", 1, waiting=True))
-    catalog.attend(member("a", 2))
-    assert catalog.members(GROUP, 0) == [member("a", 2)]
+    catalog.records.attend(member("a", 1, waiting=True))
+    catalog.records.attend(member("a", 2))
+    assert catalog.records.members(GROUP, 0) == [member("a", 2)]
 
 
 @in_groups
 def test_a_member_that_left_is_gone_from_its_group_alone(catalog: Catalog, other: Catalog) -> None:
-    catalog.attend(member("a", 1))
-    catalog.attend(member("b", 1))
-    catalog.attend(member("a", 1, group="q/other"))
-    other.leave(GROUP, "a")
-    other.leave(GROUP, "nobody")
-    assert catalog.members(GROUP, 0) == [member("b", 1)]
-    assert catalog.members("q/other", 0) == [member("a", 1, group="q/other")]
+    catalog.records.attend(member("a", 1))
+    catalog.records.attend(member("b", 1))
+    catalog.records.attend(member("a", 1, group="q/other"))
+    other.records.leave(GROUP, "a")
+    other.records.leave(GROUP, "nobody")
+    assert catalog.records.members(GROUP, 0) == [member("b", 1)]
+    assert catalog.records.members("q/other", 0) == [member("a", 1, group="q/other")]
 
 
 @in_groups
 def test_members_not_seen_for_long_are_removed_in_passing(catalog: Catalog) -> None:
-    catalog.attend(member("old", 0))
-    catalog.attend(member("present", 30 * 24 * HOUR_MS))
-    assert len(catalog.members(GROUP, 30 * 24 * HOUR_MS)) == 1
-    assert [found.name for found in catalog.members(GROUP, 0)] == ["present"]
+    catalog.records.attend(member("old", 0))
+    catalog.records.attend(member("present", 30 * 24 * HOUR_MS))
+    assert len(catalog.records.members(GROUP, 30 * 24 * HOUR_MS)) == 1
+    assert [found.name for found in catalog.records.members(GROUP, 0)] == ["present"]
 
 
 def test_a_group_that_is_gone_has_no_members(catalog: Catalog, other: Catalog) -> None:
     make_queue(catalog)
     make_group(catalog, "other")
-    assert catalog.delete_group("q/other")
-    other.attend(member("late", 1, group="q/other"))
-    assert catalog.members("q/other", 0) == []
+    assert catalog.queues.delete_group("q/other")
+    other.records.attend(member("late", 1, group="q/other"))
+    assert catalog.records.members("q/other", 0) == []
 
 
 # --- successes --------------------------------------------------------------------------------
@@ -138,13 +141,13 @@ def test_the_last_success_of_a_group_is_noted_and_never_goes_back(
 ) -> None:
     make_queue(catalog)
     make_group(catalog, "other")
-    assert catalog.success_ms(GROUP) == 0
-    catalog.note_success(GROUP, 500)
-    other.note_success(GROUP, 400)
-    assert other.success_ms(GROUP) == 500
-    assert catalog.success_ms("q/other") == 0
-    catalog.note_success("q/gone", 500)
-    assert catalog.success_ms("q/gone") == 0
+    assert catalog.records.success_ms(GROUP) == 0
+    catalog.records.note_success(GROUP, 500)
+    other.records.note_success(GROUP, 400)
+    assert other.records.success_ms(GROUP) == 500
+    assert catalog.records.success_ms("q/other") == 0
+    catalog.records.note_success("q/gone", 500)
+    assert catalog.records.success_ms("q/gone") == 0
 
 
 # --- samples ----------------------------------------------------------------------------------
@@ -152,39 +155,41 @@ def test_the_last_success_of_a_group_is_noted_and_never_goes_back(
 
 def test_samples_come_back_as_they_were_oldest_first(catalog: Catalog, other: Catalog) -> None:
     added = [sample(120_000, '{"new": "ü"}'), sample(0), sample(60_000)]
-    catalog.add_samples(added)
-    assert other.samples(GROUP, 60_000, 0) == [added[1], added[2], added[0]]
+    catalog.records.add_samples(added)
+    assert other.records.samples(GROUP, 60_000, 0) == [added[1], added[2], added[0]]
 
 
 def test_samples_are_asked_for_by_subject_step_and_time(catalog: Catalog) -> None:
-    catalog.add_samples([sample(60_000 * n) for n in range(4)])
-    catalog.add_samples([sample(0, subject="q/other"), sample(0, step_ms=HOUR_MS)])
-    found = catalog.samples(GROUP, 60_000, 120_000)
+    catalog.records.add_samples([sample(60_000 * n) for n in range(4)])
+    catalog.records.add_samples([sample(0, subject="q/other"), sample(0, step_ms=HOUR_MS)])
+    found = catalog.records.samples(GROUP, 60_000, 120_000)
     assert [each.at_ms for each in found] == [120_000, 180_000]
-    assert [each.at_ms for each in catalog.samples(GROUP, 60_000, 120_001)] == [180_000]
-    assert catalog.samples(GROUP, HOUR_MS, 0) == [sample(0, step_ms=HOUR_MS)]
-    assert catalog.samples("q/other", 60_000, 0) == [sample(0, subject="q/other")]
-    assert catalog.samples("q/gone", 60_000, 0) == []
+    assert [each.at_ms for each in catalog.records.samples(GROUP, 60_000, 120_001)] == [180_000]
+    assert catalog.records.samples(GROUP, HOUR_MS, 0) == [sample(0, step_ms=HOUR_MS)]
+    assert catalog.records.samples("q/other", 60_000, 0) == [sample(0, subject="q/other")]
+    assert catalog.records.samples("q/gone", 60_000, 0) == []
 
 
 def test_a_sample_that_is_there_stays_and_the_others_are_added(
     catalog: Catalog, other: Catalog
 ) -> None:
-    catalog.add_samples([sample(0, "first")])
-    other.add_samples([sample(0, "second"), sample(60_000, "second")])
-    other.add_samples([])
-    assert [each.data for each in catalog.samples(GROUP, 60_000, 0)] == ["first", "second"]
+    catalog.records.add_samples([sample(0, "first")])
+    other.records.add_samples([sample(0, "second"), sample(60_000, "second")])
+    other.records.add_samples([])
+    assert [each.data for each in catalog.records.samples(GROUP, 60_000, 0)] == ["first", "second"]
 
 
 def test_samples_are_forgotten_by_step_and_age_of_all_subjects(catalog: Catalog) -> None:
     for subject in (GROUP, "q/other"):
-        catalog.add_samples([sample(at_ms, subject=subject) for at_ms in (0, 60_000, 120_000)])
-    catalog.add_samples([sample(0, step_ms=HOUR_MS)])
-    catalog.forget_samples(60_000, 60_000)
+        catalog.records.add_samples(
+            [sample(at_ms, subject=subject) for at_ms in (0, 60_000, 120_000)]
+        )
+    catalog.records.add_samples([sample(0, step_ms=HOUR_MS)])
+    catalog.records.forget_samples(60_000, 60_000)
     for subject in (GROUP, "q/other"):
-        left = [each.at_ms for each in catalog.samples(subject, 60_000, 0)]
+        left = [each.at_ms for each in catalog.records.samples(subject, 60_000, 0)]
         assert left == [60_000, 120_000]
-    assert len(catalog.samples(GROUP, HOUR_MS, 0)) == 1
+    assert len(catalog.records.samples(GROUP, HOUR_MS, 0)) == 1
 
 
 # --- incidents --------------------------------------------------------------------------------
@@ -192,9 +197,9 @@ def test_samples_are_forgotten_by_step_and_age_of_all_subjects(catalog: Catalog)
 
 def test_an_incident_is_begun_by_one(catalog: Catalog, other: Catalog) -> None:
     mine = Incident("stalled:q", 10, 20, '{"by": "me"}')
-    assert catalog.put_incident(mine)
-    assert not other.put_incident(replace(mine, data="{}"))
-    (found,) = other.incidents()
+    assert catalog.records.put_incident(mine)
+    assert not other.records.put_incident(replace(mine, data="{}"))
+    (found,) = other.records.incidents()
     assert found.version > 0
     assert replace(found, version=0) == mine
 
@@ -202,30 +207,30 @@ def test_an_incident_is_begun_by_one(catalog: Catalog, other: Catalog) -> None:
 def test_an_incident_is_changed_by_whoever_has_seen_it_as_it_is(
     catalog: Catalog, other: Catalog
 ) -> None:
-    catalog.put_incident(Incident("stalled:q", 10, 20, "{}"))
-    (seen,) = catalog.incidents()
-    assert other.put_incident(replace(seen, told_ms=30, data="other"))
-    assert not catalog.put_incident(replace(seen, told_ms=40, data="mine"))
-    (now,) = catalog.incidents()
+    catalog.records.put_incident(Incident("stalled:q", 10, 20, "{}"))
+    (seen,) = catalog.records.incidents()
+    assert other.records.put_incident(replace(seen, told_ms=30, data="other"))
+    assert not catalog.records.put_incident(replace(seen, told_ms=40, data="mine"))
+    (now,) = catalog.records.incidents()
     assert (now.since_ms, now.told_ms, now.data) == (10, 30, "other")
     assert now.version != seen.version
-    assert not catalog.put_incident(replace(now, key="never begun"))
-    assert len(catalog.incidents()) == 1
+    assert not catalog.records.put_incident(replace(now, key="never begun"))
+    assert len(catalog.records.incidents()) == 1
 
 
 def test_an_incident_is_ended_by_whoever_has_seen_it_as_it_is(
     catalog: Catalog, other: Catalog
 ) -> None:
-    catalog.put_incident(Incident("stalled:q", 10, 20, "{}"))
-    catalog.put_incident(Incident("stalled:r", 10, 20, "{}"))
-    seen = next(found for found in catalog.incidents() if found.key == "stalled:q")
-    other.put_incident(replace(seen, told_ms=30))
-    assert not catalog.drop_incident(seen)
-    now = next(found for found in catalog.incidents() if found.key == "stalled:q")
-    assert catalog.drop_incident(now)
-    assert not other.drop_incident(now)
-    assert [found.key for found in other.incidents()] == ["stalled:r"]
-    assert catalog.put_incident(Incident("stalled:q", 50, 50, "{}")), "it may come again"
+    catalog.records.put_incident(Incident("stalled:q", 10, 20, "{}"))
+    catalog.records.put_incident(Incident("stalled:r", 10, 20, "{}"))
+    seen = next(found for found in catalog.records.incidents() if found.key == "stalled:q")
+    other.records.put_incident(replace(seen, told_ms=30))
+    assert not catalog.records.drop_incident(seen)
+    now = next(found for found in catalog.records.incidents() if found.key == "stalled:q")
+    assert catalog.records.drop_incident(now)
+    assert not other.records.drop_incident(now)
+    assert [found.key for found in other.records.incidents()] == ["stalled:r"]
+    assert catalog.records.put_incident(Incident("stalled:q", 50, 50, "{}")), "it may come again"
 
 
 # --- what goes with its queue or group ----------------------------------------------------------
@@ -235,28 +240,42 @@ def test_what_is_known_of_a_group_goes_with_it(catalog: Catalog) -> None:
     make_queue(catalog)
     make_group(catalog, "other")
     for group in (GROUP, "q/other"):
-        catalog.attend(member("a", 1, group=group))
-        catalog.add_samples([sample(0, subject=group), sample(0, subject=group, step_ms=HOUR_MS)])
-    assert catalog.delete_group("q/other")
-    assert catalog.members("q/other", 0) == []
-    assert catalog.samples("q/other", 60_000, 0) == catalog.samples("q/other", HOUR_MS, 0) == []
-    assert len(catalog.members(GROUP, 0)) == len(catalog.samples(GROUP, 60_000, 0)) == 1
+        catalog.records.attend(member("a", 1, group=group))
+        catalog.records.add_samples(
+            [sample(0, subject=group), sample(0, subject=group, step_ms=HOUR_MS)]
+        )
+    assert catalog.queues.delete_group("q/other")
+    assert catalog.records.members("q/other", 0) == []
+    assert (
+        catalog.records.samples("q/other", 60_000, 0)
+        == catalog.records.samples("q/other", HOUR_MS, 0)
+        == []
+    )
+    assert (
+        len(catalog.records.members(GROUP, 0))
+        == len(catalog.records.samples(GROUP, 60_000, 0))
+        == 1
+    )
     assert groups_version(catalog) > 1
 
 
 def test_what_is_known_of_a_queue_goes_with_it(catalog: Catalog) -> None:
     for name in ("q", "r"):
         make_queue(catalog, name)
-        catalog.dedup(replace(INTENT, queue_id=f"id of {name}"))
-        catalog.attend(member("a", 1, group=f"{name}/default"))
+        catalog.records.dedup(replace(INTENT, queue_id=f"id of {name}"))
+        catalog.records.attend(member("a", 1, group=f"{name}/default"))
         for subject in (f"id of {name}", f"{name}/default"):
-            catalog.add_samples([sample(0, subject=subject)])
-    catalog.delete_queue("id of q")
-    catalog.forget_queue("id of q")
+            catalog.records.add_samples([sample(0, subject=subject)])
+    catalog.queues.delete("id of q")
+    catalog.queues.forget("id of q")
     fresh = replace(INTENT, pipe_id="fresh")
-    assert catalog.dedup(fresh) == fresh
-    assert catalog.members(GROUP, 0) == []
-    assert catalog.samples(GROUP, 60_000, 0) == catalog.samples("id of q", 60_000, 0) == []
-    assert catalog.dedup(replace(fresh, queue_id="id of r")).pipe_id == "p"
-    assert len(catalog.members("r/default", 0)) == 1
-    assert len(catalog.samples("id of r", 60_000, 0)) == 1
+    assert catalog.records.dedup(fresh) == fresh
+    assert catalog.records.members(GROUP, 0) == []
+    assert (
+        catalog.records.samples(GROUP, 60_000, 0)
+        == catalog.records.samples("id of q", 60_000, 0)
+        == []
+    )
+    assert catalog.records.dedup(replace(fresh, queue_id="id of r")).pipe_id == "p"
+    assert len(catalog.records.members("r/default", 0)) == 1
+    assert len(catalog.records.samples("id of r", 60_000, 0)) == 1

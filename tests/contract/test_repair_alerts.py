@@ -40,6 +40,6 @@ def test_people_are_told_of_a_lost_sidecar_and_of_what_cannot_be_copied(tmp_path
         ("sidecar_unreachable recovered", "done"),
         ("under_replicated recovered", "done"),
     ]
-    assert reaper.catalog.incidents() == []
+    assert reaper.catalog.records.incidents() == []
     targets.clear()
     assert told() == []

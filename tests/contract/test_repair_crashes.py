@@ -24,7 +24,7 @@ def lose(place: RepairPlace) -> None:
 
 
 def drain(place: RepairPlace) -> None:
-    place.catalog.set_sidecar_state("s3", DRAINING)
+    place.catalog.sidecars.set_state("s3", DRAINING)
 
 
 def damage(place: RepairPlace) -> None:
@@ -218,7 +218,7 @@ def test_an_extent_that_is_dropped_while_it_is_copied_stays_dropped(tmp_path: Pa
         reaper = place.reaper()
         came = at_step(reaper, number, lambda: place.reaper().store.drop([ONE]))
         reaper.until_done()
-        assert place.catalog.placements_of([ONE]) == [None] or not came()
+        assert place.catalog.sidecars.placements_of([ONE]) == [None] or not came()
         return came()
 
     each_step(tmp_path, lose, run)

@@ -30,7 +30,7 @@ def moved(place: RepairPlace, pipe_id: str) -> bool:
 
 
 def test_all_it_has_is_copied_elsewhere_and_stays_there_as_nobody_s(place: RepairPlace) -> None:
-    assert place.catalog.set_sidecar_state("s2", DRAINING)
+    assert place.catalog.sidecars.set_state("s2", DRAINING)
     told = place.reaper().until_done()
     assert [each[:2] for each in told] == [(ONE, DONE), (TWO, DONE), ("s2", DONE)]
     assert moved(place, ONE)
@@ -41,7 +41,7 @@ def test_all_it_has_is_copied_elsewhere_and_stays_there_as_nobody_s(place: Repai
 def test_where_it_has_the_only_good_replicas_they_are_read_and_copied(place: RepairPlace) -> None:
     for name in ("s1", "s3"):
         place[name].lose_directory()
-    assert place.catalog.set_sidecar_state("s2", DRAINING)
+    assert place.catalog.sidecars.set_state("s2", DRAINING)
     place.pass_time(1)
     assert place.read(ONE) == place.read(TWO) == 15
     place.reaper().until_done()
@@ -57,8 +57,8 @@ def test_damage_that_it_tells_of_for_ever_hides_nothing_else(place: RepairPlace)
     assert (ONE, DONE) in [each[:2] for each in reaper.until_done()]
     assert moved(place, ONE)
     assert not moved(place, TWO), "nobody knows yet that it failed"
-    assert place.catalog.set_sidecar_state("s2", DRAINING)
+    assert place.catalog.sidecars.set_state("s2", DRAINING)
     place.pass_time(1)
-    assert place.catalog.sidecars()[1].damaged == 1
+    assert place.catalog.sidecars.listed()[1].damaged == 1
     reaper.until_done()
     assert moved(place, TWO)

@@ -59,11 +59,11 @@ def once(reaper: Reaper, kind: type[Any], do: Callable[[], object]) -> None:
 
 def test_it_is_copied_anew_to_its_place_and_its_placement_is_changed(place: RepairPlace) -> None:
     place["s2"].remove(ONE)
-    before = place.catalog.placements_of([ONE])[0]
+    before = place.catalog.sidecars.placements_of([ONE])[0]
     told = place.reaper().until_done()
     assert told == [(ONE, DONE, "copied anew to s2: 15 messages, 368 bytes")]
     assert place.whole(ONE) == ["s1", "s2", "s3"]
-    after = place.catalog.placements_of([ONE])[0]
+    after = place.catalog.sidecars.placements_of([ONE])[0]
     assert before is not None
     assert after is not None
     assert after == replace(before, version=after.version)
@@ -92,7 +92,7 @@ def test_where_all_are_missing_nothing_is_tried(place: RepairPlace) -> None:
     for _ in range(10):
         assert reaper.until_done() == []
         place.pass_time(11)
-    assert reaper.catalog.looked == 1
+    assert reaper.watched.looked == 1
     assert place.where(ONE) == ["s1", "s2", "s3"]
 
 
@@ -101,7 +101,7 @@ def full(place: RepairPlace) -> None:
 
 
 def draining(place: RepairPlace) -> None:
-    assert place.catalog.set_sidecar_state("s2", DRAINING)
+    assert place.catalog.sidecars.set_state("s2", DRAINING)
 
 
 @pytest.mark.parametrize("trouble", [full, draining])
@@ -130,10 +130,10 @@ def test_what_was_moved_since_its_placement_was_read_is_not_missing(tmp_path: Pa
 
     def move() -> None:
         there = place.stored(ONE, "s4")
-        old = place.catalog.placements_of([ONE])[0]
+        old = place.catalog.sidecars.placements_of([ONE])[0]
         assert old is not None
         new = replace(old, replicas=(old.replicas[0], there, old.replicas[2]), version="moved")
-        assert place.catalog.change_placement(old, new)
+        assert place.catalog.sidecars.change_placement(old, new)
         place["s2"].remove(ONE)
 
     once(reaper, Ends, move)
@@ -148,7 +148,7 @@ def test_what_was_dropped_since_its_placement_was_read_is_not_missing(place: Rep
     def drop() -> None:
         for sidecar in place.sidecars[:2]:
             sidecar.remove(ONE)
-        place.catalog.forget_placements([ONE])
+        place.catalog.sidecars.forget_placements([ONE])
 
     once(reaper, Ends, drop)
     assert reaper.until_done() == []

@@ -48,7 +48,7 @@ def test_what_fails_each_time_does_not_keep_a_lost_sidecar_from_being_noticed(
     told = passes(place, 60, reaper)
     assert {each[:2] for each in told} == {(ONE, FAILED)}
     assert len(told) == 2, "it is left for half a minute at a time"
-    assert place.catalog.set_sidecar_state("s4", GONE)
+    assert place.catalog.sidecars.set_state("s4", GONE)
     told = passes(place, 60, reaper)
     assert (TWO, DONE) in [each[:2] for each in told]
     assert len(place.whole(TWO)) == 3
@@ -73,7 +73,7 @@ def test_while_something_fails_each_time_all_is_looked_at_once_a_minute_at_most(
     beyond_repair(place)
     those = [place.reaper() for _ in range(reapers)]
     passes(place, 600, *those)
-    looked = sum(reaper.catalog.looked for reaper in those)
+    looked = sum(reaper.watched.looked for reaper in those)
     assert 5 <= looked <= 10 + reapers
 
 
@@ -86,7 +86,7 @@ def test_while_what_a_reaper_found_is_being_copied_it_does_not_look_again(
     reaper = place.reaper(1)
     passes(place, 120, reaper)
     assert "s3" in place.where(TWO)
-    assert reaper.catalog.looked == 1
+    assert reaper.watched.looked == 1
 
 
 def test_many_that_fail_do_not_keep_others_from_being_found(place: RepairPlace) -> None:
@@ -96,7 +96,7 @@ def test_many_that_fail_do_not_keep_others_from_being_found(place: RepairPlace) 
         place.pushed(pipe_id, "s1", "s2", "s3", frames=0)
     place.pushed(pipes[-1], "s3", "s4", "s5", frames=0)
     place["s4"].refuses_copies = place["s5"].refuses_copies = True
-    place.catalog.set_sidecar_state("s3", GONE)
+    place.catalog.sidecars.set_state("s3", GONE)
     place.pass_time(1)
     reaper = place.reaper()
     reaper.patience = 3600.0

@@ -83,7 +83,7 @@ def test_one_that_was_given_up_is_replaced_at_once_and_read_if_nobody_else_has_i
     place.pushed(ONE, "s1", "s2", "s3")
     place["s1"].lose_directory()
     place["s2"].lose_directory()
-    assert place.catalog.set_sidecar_state("s3", GONE)
+    assert place.catalog.sidecars.set_state("s3", GONE)
     place.pass_time(1.0)
     place.reaper().until_done()
     assert len(place.whole(ONE)) == 3
@@ -141,7 +141,7 @@ def test_what_was_not_sealed_when_a_reaper_ended_is_looked_at_by_the_next(
     place: RepairPlace,
 ) -> None:
     place.pushed(ONE, "s1", "s2", "s3", sealed=False)
-    place.catalog.set_sidecar_state("s3", DRAINING)
+    place.catalog.sidecars.set_state("s3", DRAINING)
     assert place.reaper().until_done() == []
     place.seal(ONE)
     other = place.reaper()
@@ -157,10 +157,10 @@ def test_a_pipe_that_was_only_begun_is_no_reason_to_look_again(place: RepairPlac
     last = last_round(place.catalog)
     assert last is not None
     assert (last.extents, last.short, last.unsealed, last.unreadable) == (1, 0, 0, 0)
-    looked = reaper.catalog.looked
+    looked = reaper.watched.looked
     place.pass_time(61)
     assert reaper.until_done() == []
-    assert reaper.catalog.looked == looked
+    assert reaper.watched.looked == looked
 
 
 def test_a_pipe_that_is_short_and_written_to_is_looked_at_again(place: RepairPlace) -> None:
@@ -170,10 +170,10 @@ def test_a_pipe_that_is_short_and_written_to_is_looked_at_again(place: RepairPla
     last = last_round(place.catalog)
     assert last is not None
     assert (last.extents, last.short, last.unsealed) == (1, 1, 1)
-    looked = reaper.catalog.looked
+    looked = reaper.watched.looked
     place.pass_time(61)
     assert reaper.until_done() == []
-    assert reaper.catalog.looked > looked
+    assert reaper.watched.looked > looked
 
 
 def test_an_extent_without_a_good_replica_stays_as_it_is(place: RepairPlace) -> None:
@@ -280,7 +280,7 @@ def test_a_sidecar_that_drains_gives_up_what_it_has_once_there_are_copies(
 ) -> None:
     for pipe_id in (ONE, TWO):
         place.pushed(pipe_id, "s1", "s2", "s3")
-    assert place.catalog.set_sidecar_state("s2", DRAINING)
+    assert place.catalog.sidecars.set_state("s2", DRAINING)
     told = place.reaper().until_done()
     assert outcomes(told) == [(ONE, DONE), (TWO, DONE), ("s2", DONE)]
     assert len(place.whole(ONE)) == len(place.whole(TWO)) == 3
@@ -291,25 +291,25 @@ def test_a_sidecar_that_drains_gives_up_what_it_has_once_there_are_copies(
 def test_a_sidecar_drains_only_as_far_as_there_is_room_elsewhere(tmp_path: Path) -> None:
     place = RepairPlace(tmp_path, sidecars=3)
     place.pushed(ONE, "s1", "s2", "s3")
-    assert place.catalog.set_sidecar_state("s2", DRAINING)
+    assert place.catalog.sidecars.set_state("s2", DRAINING)
     assert place.reaper().until_done() == []
     assert place.whole(ONE) == ["s1", "s2", "s3"]
 
 
 def test_what_is_not_sealed_keeps_a_sidecar_from_being_empty(place: RepairPlace) -> None:
     place.pushed(ONE, "s1", "s2", "s3", sealed=False)
-    assert place.catalog.set_sidecar_state("s2", DRAINING)
+    assert place.catalog.sidecars.set_state("s2", DRAINING)
     assert place.reaper().until_done() == []
 
 
 def test_draining_that_is_called_off_keeps_what_is_there(place: RepairPlace) -> None:
     place.pushed(ONE, "s1", "s2", "s3")
-    assert place.catalog.set_sidecar_state("s2", DRAINING)
+    assert place.catalog.sidecars.set_state("s2", DRAINING)
     reaper = place.reaper()
 
     def call_off() -> None:
         if place.where(ONE) != ["s1", "s2", "s3"]:  # the copy counts
-            place.catalog.set_sidecar_state("s2", UP)
+            place.catalog.sidecars.set_state("s2", UP)
 
     reaper.each_step(call_off)
     reaper.until_done()
@@ -335,13 +335,13 @@ def test_a_sidecar_that_is_back_when_its_copy_counts_is_left_to_itself(place: Re
 
 def test_a_replica_that_counts_again_is_not_dropped(place: RepairPlace) -> None:
     placement = place.pushed(ONE, "s1", "s2", "s3")
-    assert place.catalog.set_sidecar_state("s2", DRAINING)
+    assert place.catalog.sidecars.set_state("s2", DRAINING)
     reaper = place.reaper()
 
     def put_back() -> None:
-        now = place.catalog.placements_of([ONE])[0]
+        now = place.catalog.sidecars.placements_of([ONE])[0]
         if now is not None and "s2" not in place.where(ONE):
-            place.catalog.change_placement(now, replace(placement, version="again"))
+            place.catalog.sidecars.change_placement(now, replace(placement, version="again"))
             reaper.each_step(lambda: None)
 
     reaper.each_step(put_back)
@@ -361,7 +361,7 @@ def test_looking_begins_anew_when_a_sidecar_goes_meanwhile(place: RepairPlace) -
     reaper.patience = 0.0
     assert reaper.run() == []  # the first page
     assert reaper.repair.unfinished
-    place.catalog.set_sidecar_state("s3", GONE)
+    place.catalog.sidecars.set_state("s3", GONE)
     reaper.until_done(passes=2000)
     assert not any("s3" in place.where(pipe_id) for pipe_id in pipes)
 
@@ -372,12 +372,12 @@ def test_what_one_reaper_has_looked_at_another_need_not(place: RepairPlace) -> N
     place.reaper().until_done()
     other = place.reaper()
     assert other.until_done() == []
-    assert other.catalog.looked == 0
+    assert other.watched.looked == 0
     place["s3"].down = False
     place.pass_time(1)
     place.pass_time(11)
     other.run()
-    assert other.catalog.looked == 1
+    assert other.watched.looked == 1
 
 
 # --- pace -----------------------------------------------------------------------------------------

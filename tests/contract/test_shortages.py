@@ -30,7 +30,7 @@ def made_with_two(place: RepairPlace) -> None:
 
 def drained(place: RepairPlace) -> None:
     place.pushed(ONE, "s1", "s2", "s3", sealed=False)
-    assert place.catalog.set_sidecar_state("s3", DRAINING)
+    assert place.catalog.sidecars.set_state("s3", DRAINING)
 
 
 def removed(place: RepairPlace) -> None:
@@ -58,28 +58,28 @@ def test_what_is_short_when_it_is_sealed_is_repaired_soon(
     assert reaper.until_done()
     assert len(place.whole(ONE)) == 3
     assert place.read(ONE) == 15
-    looked = reaper.catalog.looked
+    looked = reaper.watched.looked
     place.pass_time(LOOK_SECONDS)
     assert reaper.until_done() == []
-    assert reaper.catalog.looked == looked, "it is done with"
+    assert reaper.watched.looked == looked, "it is done with"
 
 
 def test_what_is_sealed_well_is_no_reason_to_look_at_all(place: RepairPlace) -> None:
     place.pushed(ONE, "s1", "s2", "s3", sealed=False)
     reaper = place.reaper()
     reaper.until_done()
-    looked = reaper.catalog.looked
+    looked = reaper.watched.looked
     assert looked == 1
     place.reaper().store.seal(ONE)
     place.pass_time(LOOK_SECONDS)
     assert reaper.until_done() == []
-    assert reaper.catalog.looked == looked
+    assert reaper.watched.looked == looked
 
 
 def test_what_is_sealed_while_all_are_looked_at_is_not_passed_by(place: RepairPlace) -> None:
     made_with_two(place)
     reaper = place.reaper()
-    placements = reaper.catalog.placements
+    placements = reaper.catalog.sidecars.placements
 
     def seal_behind() -> object:
         found = list(placements())
@@ -87,9 +87,9 @@ def test_what_is_sealed_while_all_are_looked_at_is_not_passed_by(place: RepairPl
         place.pass_time(SKEW_MS / 1000 + 1)
         return iter(found)
 
-    reaper.catalog.placements = seal_behind
+    reaper.catalog.sidecars.placements = seal_behind
     assert reaper.run() == []
-    del reaper.catalog.placements
+    del reaper.catalog.sidecars.placements
     place.pass_time(LOOK_SECONDS)
     reaper.until_done()
     assert len(place.whole(ONE)) == 3

@@ -23,7 +23,9 @@ def test_what_was_claimed_and_moved_is_there_though_nobody_was_told(scene: Scene
     assert audit.findings == []
     mine = audit.groups["default"]
     assert (audit.pushed, mine.committed, mine.dead, mine.waiting) == (2, 1, 1, 0)
-    scene.auditor.ports.catalog.record_end(scene.pipe, scene.auditor.ports.store.seal(scene.pipe))
+    scene.auditor.ports.catalog.pipes.record_end(
+        scene.pipe, scene.auditor.ports.store.seal(scene.pipe)
+    )
     audit = scene.queue.audit()
     assert (audit.findings, audit.pushed) == ([], 5)
 
@@ -37,7 +39,7 @@ def test_what_was_claimed_and_cannot_be_read_is_told_of_a_pipe_that_is_open(scen
 
 def test_what_was_claimed_past_its_end_is_told_of_a_sealed_pipe(scene: Scene) -> None:
     """Its frames are there, but count no more."""
-    assert scene.auditor.ports.catalog.record_end(scene.pipe, Place(0, 0)) == Place(0, 0)
+    assert scene.auditor.ports.catalog.pipes.record_end(scene.pipe, Place(0, 0)) == Place(0, 0)
     findings = scene.queue.audit().findings
     assert f"group default has claimed 2 messages of pipe {scene.pipe}, which holds 0" in findings
 
@@ -45,7 +47,9 @@ def test_what_was_claimed_past_its_end_is_told_of_a_sealed_pipe(scene: Scene) ->
 @pytest.mark.parametrize("sealed", [False, True], ids=["open", "sealed"])
 def test_dead_letters_that_are_not_there_are_told(scene: Scene, sealed: bool) -> None:
     if sealed:
-        assert scene.auditor.ports.catalog.record_end(scene.letters, Place(0, 0)) == Place(0, 0)
+        assert scene.auditor.ports.catalog.pipes.record_end(scene.letters, Place(0, 0)) == Place(
+            0, 0
+        )
     else:
         scene.lose(scene.letters)
     assert scene.queue.audit().findings == [

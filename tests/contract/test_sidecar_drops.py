@@ -34,7 +34,7 @@ def test_a_drop_leaves_to_the_sidecars_what_it_does_not_reach(
     away = sidecars_of(place)[0]
     away.down = True
     store.drop([PIPE])
-    assert place.catalog.placements_of([PIPE]) == [None]
+    assert place.catalog.sidecars.placements_of([PIPE]) == [None]
     assert [sidecar.name for sidecar in place.sidecars if sidecar.replica(PIPE)] == [away.name]
 
 
@@ -46,7 +46,7 @@ def test_what_is_sealed_is_dropped_though_nobody_answers(
     for sidecar in place.sidecars:
         sidecar.down = True
     store.drop([PIPE])
-    assert place.catalog.placements_of([PIPE]) == [None]
+    assert place.catalog.sidecars.placements_of([PIPE]) == [None]
 
 
 def test_what_is_not_sealed_stays_until_its_writer_can_be_stopped(
@@ -61,13 +61,13 @@ def test_what_is_not_sealed_stays_until_its_writer_can_be_stopped(
         place.network.cut.add(sidecar.name)
     with pytest.raises(BackendUnavailableError, match=PIPE):
         other.drop([PIPE, OTHER])
-    assert place.catalog.placements_of([OTHER]) == [None]
+    assert place.catalog.sidecars.placements_of([OTHER]) == [None]
     assert append(writer, 1).seq == 5
     assert place.open(clock).seal(PIPE).seq == 5
     for sidecar in sidecars_of(place):
         sidecar.lose_directory()
     other.drop([PIPE])
-    assert place.catalog.placements_of([PIPE]) == [None]
+    assert place.catalog.sidecars.placements_of([PIPE]) == [None]
 
 
 def test_what_was_lost_for_good_can_be_dropped_unsealed(
@@ -78,7 +78,7 @@ def test_what_was_lost_for_good_can_be_dropped_unsealed(
         sidecar.lose_directory()
     place.beat()
     store.drop([PIPE])
-    assert place.catalog.placements_of([PIPE]) == [None]
+    assert place.catalog.sidecars.placements_of([PIPE]) == [None]
 
 
 def test_a_drop_that_was_interrupted_is_finished_by_the_sweep(
@@ -92,7 +92,7 @@ def test_a_drop_that_was_interrupted_is_finished_by_the_sweep(
     catalog = place.catalog
     ports = Ports(catalog, store, LeaseLocker(catalog, "sweeper"), clock, Ids(), Life())
     assert Sweep(ports).apply(Action("sweep", PIPE, "q", row=stray))
-    assert catalog.placements_of([PIPE]) == [None]
+    assert catalog.sidecars.placements_of([PIPE]) == [None]
 
 
 # --- strays -----------------------------------------------------------------------------------

@@ -11,19 +11,20 @@ from pathlib import Path
 import pytest
 
 from cassq.base.clock import ManualClock
-from cassq.catalog.sqlite import SqliteCatalog
+from cassq.catalog.sqlite.sidecar_tables import SqliteSidecars
 from cassq.errors import BackendUnavailableError, CorruptionError, PipeSealedError
 from cassq.extents.port import ExtentMissingError
 from cassq.extents.protocol.words import Append, Code, RefusedError
 from cassq.model.sidecar_rows import Placement, SidecarState
-from tests.contract.backends import SidecarPlace, closed_later
+from tests.catalog_parts import put_part
+from tests.contract.backends import SidecarPlace
 from tests.contract.on_sidecars import append, placement_of, sidecars_of
 from tests.contract.sealed_sidecars import ACKED, TAIL, pushed, read_from, tail
 from tests.contract.test_extents import OTHER, PIPE, expected, frame, read_all
 
 
-class LeavingCatalog(SqliteCatalog):
-    """A catalog that cannot be reached for a while."""
+class LeavingPlacements(SqliteSidecars):
+    """Of a catalog that cannot be reached for a while."""
 
     away = False
 
@@ -96,7 +97,7 @@ def test_when_those_that_are_away_are_given_up_one_replica_seals(
     pushed(place, clock)
     for sidecar in place.sidecars[1:]:
         sidecar.down = True
-        place.catalog.set_sidecar_state(sidecar.name, SidecarState.GONE)
+        place.catalog.sidecars.set_state(sidecar.name, SidecarState.GONE)
     assert place.open(clock).seal(PIPE).seq == ACKED
     assert read_from(place, clock, ACKED) == expected(0, ACKED)
 
@@ -154,18 +155,16 @@ def test_an_open_pipe_is_written_and_read_while_the_catalog_is_away(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     place = SidecarPlace(tmp_path, sidecars=3)
-    place.catalog = catalog = closed_later(
-        LeavingCatalog(tmp_path / "catalog.sqlite", place.clock, durable=False)
-    )
+    placements = put_part(place.catalog, LeavingPlacements)
     store = place.open(clock)
     writer = store.create(PIPE, "q")
     append(writer, 2)
     reader = place.open(clock).reader(PIPE)
-    catalog.away = True
+    placements.away = True
     assert append(writer, 4).seq == ACKED
     assert read_all(reader, ACKED) == expected(0, ACKED)
     for refused in (lambda: store.create(OTHER, "q"), lambda: store.seal(PIPE)):
         with pytest.raises(BackendUnavailableError, match="the catalog does not answer"):
             refused()
-    catalog.away = False
+    placements.away = False
     assert store.seal(PIPE).seq == ACKED

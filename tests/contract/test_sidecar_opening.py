@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cassq.base.clock import ManualClock
-from cassq.catalog.sqlite import SqliteCatalog
+from cassq.catalog.sqlite.sidecar_tables import SqliteSidecars
 from cassq.errors import (
     BackendTimeoutError,
     BackendUnavailableError,
@@ -19,7 +19,8 @@ from cassq.extents.protocol.words import Open
 from cassq.extents.sidecar import SidecarStore
 from cassq.extents.sidecar.opening import OPEN_LAG, OPEN_MS_MAX
 from cassq.model.sidecar_rows import Placement, SidecarState
-from tests.contract.backends import SidecarPlace, closed_later
+from tests.catalog_parts import put_part
+from tests.contract.backends import SidecarPlace
 from tests.contract.memory_sidecars import MemorySidecar
 from tests.contract.on_sidecars import (
     append,
@@ -56,12 +57,12 @@ def test_the_placement_is_recorded_when_the_replicas_are_there(
 ) -> None:
     there: list[int] = []
 
-    class Looks(SqliteCatalog):
+    class Looks(SqliteSidecars):
         def add_placement(self, placement: Placement) -> bool:
             there.append(sum(s.replica(PIPE) is not None for s in place.sidecars))
             return super().add_placement(placement)
 
-    place.catalog = closed_later(Looks(tmp_path / "catalog.sqlite", place.clock, durable=False))
+    put_part(place.catalog, Looks)
     place.open(clock).create(PIPE, "q")
     assert there == [3]
 
@@ -126,7 +127,7 @@ def test_those_that_take_no_new_extents_get_none(
         spoil(sidecar)
         sidecar.shelf.draining = sidecar.state is not SidecarState.UP
         if told:
-            place.catalog.set_sidecar_state(sidecar.name, sidecar.state)
+            place.catalog.sidecars.set_state(sidecar.name, sidecar.state)
     if told:
         place.beat()
     for number in range(6):
@@ -154,7 +155,7 @@ def test_with_too_few_sidecars_an_extent_has_a_majority_of_its_replicas_at_least
         store.create(OTHER, "q")
     assert caught.value.retryable
     assert caught.value.hint
-    assert place.catalog.placements_of([OTHER]) == [None]
+    assert place.catalog.sidecars.placements_of([OTHER]) == [None]
 
 
 def test_full_sidecars_say_so(place: SidecarPlace, store: SidecarStore) -> None:
@@ -181,10 +182,10 @@ def test_it_is_told_of_each_sidecar_why_it_did_not_take_an_extent(
     place.clock.advance(LEASE_MS / 1000 + 7)
     away, full, leaving, killed, _ = place.sidecars
     leaving.state = SidecarState.DRAINING
-    place.catalog.set_sidecar_state(leaving.name, leaving.state)
+    place.catalog.sidecars.set_state(leaving.name, leaving.state)
     full.engine.free_min = 1 << 50
     for sidecar in (full, leaving, killed):
-        place.catalog.beat_sidecar(sidecar.row())
+        place.catalog.sidecars.beat(sidecar.row())
     killed.down = True
     with pytest.raises(BackendUnavailableError) as caught:
         store.create(PIPE, "q")
@@ -211,7 +212,7 @@ def test_what_took_too_long_to_make_is_not_used(
     place.network.before_exchange = lambda calls: clock.advance(OPEN_MS_MAX / 1000)
     with pytest.raises(BackendTimeoutError):
         store.create(PIPE, "q")
-    assert place.catalog.placements_of([PIPE]) == [None]
+    assert place.catalog.sidecars.placements_of([PIPE]) == [None]
 
 
 def test_a_sidecar_with_a_new_directory_is_used_under_its_new_name(

@@ -42,7 +42,7 @@ def pipes_on_both(queue: cassq.Queue, place: SidecarPlace) -> dict[str, list[byt
         payload = b"message %03d" % sum(map(len, found.values()))
         with queue.pusher() as pusher:
             pipe_id = pusher.push(payload).partition(":")[0]
-        (placement,) = place.catalog.placements_of([pipe_id])
+        (placement,) = place.catalog.sidecars.placements_of([pipe_id])
         assert placement is not None
         found.setdefault(placement.replicas[0].sidecar, []).append(payload)
     return found

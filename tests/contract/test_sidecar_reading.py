@@ -175,7 +175,9 @@ def test_a_reader_finds_an_extent_that_was_repaired_meanwhile(
     target.engine._live[PIPE] = copy
     target.engine._replicas[PIPE] = copy.replica
     moved = (ReplicaAt(target.name, target.engine.generation),)
-    place.catalog.change_placement(before, replace(before, replicas=moved, version="repaired"))
+    place.catalog.sidecars.change_placement(
+        before, replace(before, replicas=moved, version="repaired")
+    )
     for sidecar in place.sidecars:
         sidecar.down = sidecar is not target
     assert said(reader.read(START, 4, 100, MUCH)) == expected(0, 4)

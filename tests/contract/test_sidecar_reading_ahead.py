@@ -250,7 +250,9 @@ def test_a_repair_that_moves_the_extent_meanwhile_is_no_trouble(
     target.engine._live[PIPE] = copy
     target.engine._replicas[PIPE] = copy.replica
     moved = (ReplicaAt(target.name, target.engine.generation),)
-    place.catalog.change_placement(before, replace(before, replicas=moved, version="repaired"))
+    place.catalog.sidecars.change_placement(
+        before, replace(before, replicas=moved, version="repaired")
+    )
     for sidecar in place.sidecars:
         sidecar.down = sidecar is not target
     assert rest(reader) == expected(8, COUNT)

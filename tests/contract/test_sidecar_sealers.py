@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from cassq.base.clock import ManualClock
-from cassq.catalog.sqlite import SqliteCatalog
+from cassq.catalog.sqlite.sidecar_tables import SqliteSidecars
 from cassq.errors import BackendError, BackendUnavailableError, PipeSealedError
 from cassq.extents.protocol.words import Append, Fence, RefusedError, Settle
 from cassq.extents.sidecar.net.network import Call
 from cassq.extents.sidecar.sealing import FENCE_LAG, FENCE_PATIENCE
 from cassq.model.sidecar_rows import Placement, ReplicaAt
-from tests.contract.backends import SidecarPlace, closed_later
+from tests.catalog_parts import put_part
+from tests.contract.backends import SidecarPlace
 from tests.contract.on_sidecars import append, placement_of
 from tests.contract.sealed_sidecars import ACKED, TAIL, kind, pushed, read_from, tail
 from tests.contract.test_extents import PIPE, expected
@@ -104,7 +105,7 @@ class CrashError(Exception):
     """The sealer dies here."""
 
 
-class WatchedCatalog(SqliteCatalog):
+class WatchedPlacements(SqliteSidecars):
     """Something happens before or after a placement is changed, once."""
 
     before: Callable[[], object] | None = None
@@ -122,11 +123,9 @@ class WatchedCatalog(SqliteCatalog):
 
 
 @pytest.fixture
-def watched(place: SidecarPlace, tmp_path: Path) -> WatchedCatalog:
+def watched(place: SidecarPlace) -> WatchedPlacements:
     """The catalog of stores that are opened from now on."""
-    catalog = closed_later(WatchedCatalog(tmp_path / "catalog.sqlite", place.clock, durable=False))
-    place.catalog = catalog
-    return catalog
+    return put_part(place.catalog, WatchedPlacements)
 
 
 def dies() -> None:
@@ -154,7 +153,7 @@ def test_a_sealer_that_dies_while_it_fences_leaves_it_to_the_next(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_sealer_that_dies_while_it_records_leaves_it_to_the_next(
-    place: SidecarPlace, watched: WatchedCatalog, clock: ManualClock, when: str
+    place: SidecarPlace, watched: WatchedPlacements, clock: ManualClock, when: str
 ) -> None:
     pushed(place, clock)
     setattr(watched, when, dies)
@@ -167,7 +166,7 @@ def test_a_sealer_that_dies_while_it_records_leaves_it_to_the_next(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_sealer_without_an_answer_looks_what_has_become_of_it(
-    place: SidecarPlace, watched: WatchedCatalog, clock: ManualClock, when: str
+    place: SidecarPlace, watched: WatchedPlacements, clock: ManualClock, when: str
 ) -> None:
     pushed(place, clock)
     setattr(watched, when, is_not_answered)
@@ -177,7 +176,7 @@ def test_a_sealer_without_an_answer_looks_what_has_become_of_it(
 
 @pytest.mark.parametrize("unreached", range(3))
 def test_of_two_sealers_the_second_adopts_the_first_one_s_end(
-    place: SidecarPlace, watched: WatchedCatalog, clock: ManualClock, unreached: int
+    place: SidecarPlace, watched: WatchedPlacements, clock: ManualClock, unreached: int
 ) -> None:
     """They reach different replicas, so that each finds an end of its own."""
     pushed(place, clock)

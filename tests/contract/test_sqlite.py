@@ -44,7 +44,7 @@ try:
 except CassqError as exc:
     print(type(exc).__name__, exc)
 else:
-    print("opened", [queue.name for queue in catalog.queues()])
+    print("opened", [queue.name for queue in catalog.queues.listed()])
     catalog.close()
 """
 
@@ -163,7 +163,7 @@ def test_an_upgrade_that_fails_changes_nothing(made: Path, newer: NewerCassq) ->
     assert version_of(made) == version
     assert columns_of(made, "notes") == []
     catalog = SqliteCatalog(made, ManualClock())
-    assert catalog.queue("before") is not None
+    assert catalog.queues.named("before") is not None
     catalog.close()
 
 
@@ -195,7 +195,7 @@ def test_a_catalog_with_a_damaged_page_is_told_of_by_the_call_that_meets_it(made
     def look() -> None:
         catalog = SqliteCatalog(made, ManualClock())
         try:
-            catalog.queues()
+            catalog.queues.listed()
         finally:
             catalog.close()
 
@@ -316,14 +316,19 @@ def test_what_is_durable_of_sidecars_is_synced_and_a_beat_is_not(path: Path) -> 
     catalog = SqliteCatalog(path, ManualClock(), committed=told.append)
     made = placement("p")
     verbs: list[tuple[Callable[[], object], bool]] = [
-        (lambda: catalog.note("store", "sidecar"), True),
-        (catalog.identity, True),
-        (lambda: catalog.beat_sidecar(sidecar("a:1")), False),
-        (lambda: catalog.set_sidecar_state("a:1", SidecarState.DRAINING), True),
-        (lambda: catalog.add_placement(made), True),
-        (lambda: catalog.change_placement(made, replace(made, end=1, version=version())), True),
-        (lambda: catalog.forget_placements(["p"]), True),
-        (lambda: catalog.forget_sidecar("a:1"), True),
+        (lambda: catalog.records.note("store", "sidecar"), True),
+        (catalog.records.identity, True),
+        (lambda: catalog.sidecars.beat(sidecar("a:1")), False),
+        (lambda: catalog.sidecars.set_state("a:1", SidecarState.DRAINING), True),
+        (lambda: catalog.sidecars.add_placement(made), True),
+        (
+            lambda: catalog.sidecars.change_placement(
+                made, replace(made, end=1, version=version())
+            ),
+            True,
+        ),
+        (lambda: catalog.sidecars.forget_placements(["p"]), True),
+        (lambda: catalog.sidecars.forget("a:1"), True),
     ]
     for verb, synced in verbs:
         told.clear()
@@ -345,7 +350,7 @@ def test_time_does_not_begin_behind_a_boot_that_left_nothing(tmp_path: Path) -> 
     clock = ManualClock()
     path = tmp_path / "catalog.sqlite"
     with closing(SqliteCatalog(path, clock)) as before:
-        before.take_lease("reaper:seal", "somebody", 5000)
+        before.leases.take("reaper:seal", "somebody", 5000)
     reached = []
     for _ in range(2):
         clock.jump_wall(-3600)
@@ -366,13 +371,13 @@ def test_a_wait_for_others_is_bounded_and_ends_in_a_clear_error(
     waiting = open_catalog(SystemClock(), lock_wait=0.02)
     with place.held_by_another():
         with pytest.raises(BackendTimeoutError) as caught:
-            waiting.take_lease("l", "me", 1000)
+            waiting.leases.take("l", "me", 1000)
         assert isinstance(caught.value, BackendError)
         assert caught.value.retryable
         assert not caught.value.outcome_unknown, "nothing was done"
         assert "another process" in caught.value.hint
-        assert waiting.queue("q") is not None, "reading does not wait"
-    assert waiting.take_lease("l", "me", 1000) == 1
+        assert waiting.queues.named("q") is not None, "reading does not wait"
+    assert waiting.leases.take("l", "me", 1000) == 1
 
 
 def test_a_wait_that_is_short_enough_is_no_error(
@@ -399,7 +404,7 @@ def test_a_wait_that_is_short_enough_is_no_error(
     holder = threading.Thread(target=hold)
     holder.start()
     assert held.wait(DEADLINE_SECONDS)
-    assert waiting.take_lease("l", "me", 1000) == 1
+    assert waiting.leases.take("l", "me", 1000) == 1
     holder.join(DEADLINE_SECONDS)
     assert let_go.is_set()
 
@@ -423,8 +428,8 @@ def test_a_catalog_of_version_1_counts_what_is_lost_from_then_on(tmp_path: Path)
     connection.commit()
     connection.close()
     after = SqliteCatalog(path, ManualClock(), durable=False)
-    (row,) = after.retired("id of q")
+    (row,) = after.pipes.retired("id of q")
     assert (row.pushed, row.merged, row.lost) == (9, 1, 0)
-    sums = {each.group_id: (each.pushed, each.lost) for each in after.retired_sums("id of q")}
+    sums = {each.group_id: (each.pushed, each.lost) for each in after.pipes.retired_sums("id of q")}
     assert sums == {"": (9, 0), "q/default": (9, 0)}
     after.close()

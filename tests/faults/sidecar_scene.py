@@ -93,7 +93,9 @@ class Scene:
 
     def placements(self, queue: cassq.Queue) -> list[Placement]:
         """Where the pipes of a queue are, oldest first."""
-        found = [p for p in self.client.ports.catalog.placements() if p.queue_name == queue.name]
+        found = [
+            p for p in self.client.ports.catalog.sidecars.placements() if p.queue_name == queue.name
+        ]
         return sorted(found, key=lambda each: each.pipe_id)
 
     def open_pipe(self, queue: cassq.Queue) -> Placement:
@@ -116,7 +118,7 @@ class Scene:
 
     def placement(self, pipe_id: str) -> Placement:
         """Where a pipe is now."""
-        (found,) = self.client.ports.catalog.placements_of([pipe_id])
+        (found,) = self.client.ports.catalog.sidecars.placements_of([pipe_id])
         assert found is not None
         return found
 
@@ -135,7 +137,7 @@ class Scene:
 
     def row(self, node: SidecarNode) -> SidecarRow:
         """What the catalog knows of a sidecar."""
-        rows = self.client.ports.catalog.sidecars()
+        rows = self.client.ports.catalog.sidecars.listed()
         return next(row for row in rows if row.name == node.told_name)
 
     def is_alive(self, node: SidecarNode) -> bool:

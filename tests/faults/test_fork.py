@@ -37,7 +37,7 @@ def sidecars() -> Iterator[tuple[str, list[SidecarRow]]]:
     """Two processes; the identity of their catalog, and their rows."""
     for cluster in running(sidecar.cluster(nodes=2)):
         with closing(open_catalog(cluster.catalog, SystemClock())) as catalog:
-            yield catalog.identity(), catalog.sidecars()
+            yield catalog.records.identity(), catalog.sidecars.listed()
 
 
 @pytest.fixture(params=[EMBEDDED, ON_SIDECARS])

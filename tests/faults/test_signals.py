@@ -320,9 +320,9 @@ def test_no_thread_enters_the_catalog_twice(client: cassq.Client, queue: cassq.Q
     with catalog._db.lock:  # type: ignore[attr-defined]
         assert client.ports.life.busy
         with pytest.raises(InterruptedCallError):
-            catalog.queues()
+            catalog.queues.listed()
     assert not client.ports.life.busy
-    assert [row.name for row in catalog.queues()] == ["jobs"]
+    assert [row.name for row in catalog.queues.listed()] == ["jobs"]
 
 
 # --- at random moments --------------------------------------------------------------------------

@@ -72,5 +72,5 @@ def test_of_a_write_that_died_anywhere_nothing_is_left_after_the_lease(
             clock.later_ms += DRIVER_LEASE_MS
             reap(client)
             reap(client)
-            assert client.ports.catalog.writes() == []
+            assert client.ports.catalog.writes.unfinished() == []
             assert extents(client) == [], directory

@@ -151,15 +151,15 @@ def test_a_sidecar_goes_on_by_itself_and_is_what_it_was_asked_to_be(
     all_is_there(served, fenced)
     with pytest.raises(RefusedError, match="all replicas had 5"):
         ask(served.address, Mark(name_of(HURT), 1, 5, False))
-    catalog.set_sidecar_state("a", asked)
-    eventually("it beats", lambda: catalog.sidecars()[0].read_only)
+    catalog.sidecars.set_state("a", asked)
+    eventually("it beats", lambda: catalog.sidecars.listed()[0].read_only)
     eventually("it learns", lambda: facts(served)["state"] == asked.name.lower())
     small_disk.free()
     went_on(served)
     all_is_there(served, fenced, name_of(HURT))
     assert (facts(served)["starved"], facts(served)["state"]) == ("", asked.name.lower())
-    eventually("it beats", lambda: not catalog.sidecars()[0].read_only)
-    assert catalog.sidecars()[0].state is asked
+    eventually("it beats", lambda: not catalog.sidecars.listed()[0].read_only)
+    assert catalog.sidecars.listed()[0].state is asked
     last = EXTENTS - 1
     end = ask(served.address, append(name_of(last), 1, [b"more"])).end
     if asked is SidecarState.DRAINING:

@@ -9,6 +9,7 @@ import cassq
 from cassq.base.clock import SystemClock
 from cassq.extents.port import ExtentStore, ExtentWriter
 from cassq.message.frames import Place as At
+from tests.catalog_parts import ROLES, WithRoles
 from tests.integration.places import Place
 
 Append = Callable[[], At]
@@ -57,21 +58,30 @@ class FrontStore:
         return FrontWriter(self._store.create(pipe_id, queue_name, strict=strict), self._around)
 
 
-class FrontCatalog:
-    """after: is told the name of each verb that was done."""
+def front_catalog(catalog: Any, after: Callable[[str], None]) -> WithRoles:
+    """A catalog in front of another. after: is told the role and name of each verb that was done,
+    as "claims.rows"."""
+    return WithRoles(
+        catalog, **{role: FrontRole(role, getattr(catalog, role), after) for role in ROLES}
+    )
 
-    def __init__(self, catalog: Any, after: Callable[[str], None]) -> None:
-        self._catalog = catalog
+
+class FrontRole:
+    """One role of such a catalog."""
+
+    def __init__(self, role: str, real: Any, after: Callable[[str], None]) -> None:
+        self._role = role
+        self._real = real
         self._after = after
 
     def __getattr__(self, name: str) -> Any:
-        verb = getattr(self._catalog, name)
+        verb = getattr(self._real, name)
         if not callable(verb):
             return verb
 
         def passed_through(*args: Any, **named: Any) -> Any:
             found = verb(*args, **named)
-            self._after(name)
+            self._after(f"{self._role}.{name}")
             return found
 
         return passed_through

@@ -96,9 +96,9 @@ def on_sidecars(directory: Path, identity: str, rows: Sequence[SidecarRow]) -> s
     clients of any directory send them whose identity is that of their own catalog."""
     directory.mkdir()
     with closing(SqliteCatalog(directory / CATALOG, SystemClock())) as catalog:
-        assert catalog.note("identity", identity) == identity
+        assert catalog.records.note("identity", identity) == identity
         for row in rows:
-            catalog.beat_sidecar(replace(row, lease_ms=_FOR_EVER))
+            catalog.sidecars.beat(replace(row, lease_ms=_FOR_EVER))
     return f"file://{directory}?store=sidecar&replicas={len(rows)}"
 
 
@@ -117,7 +117,7 @@ class SidecarsPlace(Place):
 
     def damage(self, payload: bytes) -> str:
         with closing(SqliteCatalog(self._directory / CATALOG, SystemClock())) as catalog:
-            pipe_ids = sorted(found.pipe_id for found in catalog.placements())
+            pipe_ids = sorted(found.pipe_id for found in catalog.sidecars.placements())
         for pipe_id in pipe_ids:
             hit = [
                 each.run(partial(damage_replica, each, pipe_id, payload)) for each in self._sidecars

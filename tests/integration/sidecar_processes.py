@@ -126,7 +126,7 @@ class SidecarProcesses:
         """The sidecars of every extent, by pipe."""
         return {
             placement.pipe_id: sorted(at.sidecar for at in placement.replicas)
-            for placement in self.client.ports.catalog.placements()
+            for placement in self.client.ports.catalog.sidecars.placements()
         }
 
     def repaired(self, count: int) -> list[Action]:

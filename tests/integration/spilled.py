@@ -14,6 +14,7 @@ from cassq.client.spool import Spool
 from cassq.errors import BackendTimeoutError, BackendUnavailableError
 from cassq.extents.port import ExtentStore, ExtentWriter
 from cassq.message.frames import Place as At
+from tests.catalog_parts import ROLES
 from tests.integration.fronts import Append, FrontWriter
 
 _NEEDS_NO_SERVER = {"now_ms", "close", "abandon", "seals_exactly"}
@@ -88,6 +89,8 @@ class Wire:
 
     def __getattr__(self, name: str) -> Any:
         verb = getattr(self._port, name)
+        if name in ROLES:
+            return Wire(self._cluster, verb)
         if name in _NEEDS_NO_SERVER or not callable(verb):
             return verb
 

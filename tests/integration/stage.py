@@ -126,12 +126,12 @@ def drain(popper: cassq.Popper, batch: int = 1000) -> list[Message]:
 
 def reap(client: cassq.Client) -> list[Action]:
     """One round of the reaper over every queue."""
-    return client.reaper.reap(client.ports.catalog.queues())
+    return client.reaper.reap(client.ports.catalog.queues.listed())
 
 
 def alone(client: cassq.Client) -> None:
     """From now on only the test reaps: another client seems to be at the passes in passing."""
-    take = client.ports.catalog.take_lease
+    take = client.ports.catalog.leases.take
     eventually("its lease is over", lambda: take(PASSING_LEASE, "another", HOUR_MS) is not None)
     # A pass may outlive its lease, as on a disk that stands still. One thread does all in passing.
     done = threading.Event()

@@ -43,7 +43,7 @@ class Later:
         self.clock.advance((SystemClock().wall_ms() - self.clock.wall_ms()) / 1000)
 
     def run(self, *targets: Target) -> list[Told]:
-        return run(self.ports, self.ports.catalog.queues(), targets)
+        return run(self.ports, self.ports.catalog.queues.listed(), targets)
 
     def told(self, *targets: Target) -> list[str]:
         return [f"{told.subject} {told.outcome}" for told in self.run(*targets)]
@@ -87,7 +87,7 @@ def test_messages_that_failed_for_good_are_told_once_by_importance(
     assert later.told(LOG) == []
     drain(client.queue(DEAD).popper())
     assert later.told(LOG) == ["failed recovered done"] * 2
-    assert later.ports.catalog.incidents() == []
+    assert later.ports.catalog.records.incidents() == []
 
 
 def test_importance_can_be_given_with_every_kind_of_push(queue: cassq.Queue) -> None:
@@ -116,9 +116,9 @@ def test_nobody_comes_for_a_quarter_of_an_hour(
     later.clock.advance(11)
     assert later.told(LOG) == ["no_consumer raised done"]
     assert later.told(LOG) == []
-    (group,) = later.ports.catalog.groups(queue.row.id)
+    (group,) = later.ports.catalog.queues.groups(queue.row.id)
     seen_ms = later.ports.catalog.now_ms()
-    later.ports.catalog.attend(Member(group.id, "popper", seen_ms, waiting=False))
+    later.ports.catalog.records.attend(Member(group.id, "popper", seen_ms, waiting=False))
     assert later.told(LOG) == ["no_consumer recovered done"]
 
 
@@ -171,7 +171,7 @@ def test_of_reapers_at_the_same_time_exactly_one_tells(
 
     def reap(number: int) -> None:
         ports = reapers[number].ports
-        found.extend(run(ports, ports.catalog.queues(), [target]))
+        found.extend(run(ports, ports.catalog.queues.listed(), [target]))
 
     in_threads(6, reap)
     assert [told.outcome for told in found] == ["done"]
@@ -197,7 +197,7 @@ def test_what_a_broken_target_was_not_told_is_told_later_and_nothing_is_lost(
     assert later.told(LOG, pager) == ["failed raised done", "failed recovered done"]
     types = [json.loads(line)["type"] for line in out.read_text().splitlines()]
     assert types == ["cassq.alert.failed.raised", "cassq.alert.failed.recovered"]
-    assert later.ports.catalog.incidents() == []
+    assert later.ports.catalog.records.incidents() == []
 
 
 def test_alerts_are_routed_by_the_owner_of_the_queue(client: cassq.Client, later: Later) -> None:
@@ -214,7 +214,7 @@ def test_the_end_of_a_queue_is_the_end_of_its_incidents(
     assert later.told(LOG) == ["failed raised done"]
     client.delete_queue("jobs")
     assert later.told(LOG) == ["failed recovered done"]
-    assert later.ports.catalog.incidents() == []
+    assert later.ports.catalog.records.incidents() == []
 
 
 def test_a_pass_over_some_queues_ends_no_incident_of_others(
@@ -229,9 +229,9 @@ def test_a_pass_over_some_queues_ends_no_incident_of_others(
 def test_a_dry_run_tells_nothing_and_remembers_nothing(queue: cassq.Queue, later: Later) -> None:
     fail(queue, b"1")
     for _ in range(2):
-        (told,) = run(later.ports, later.ports.catalog.queues(), [LOG], dry_run=True)
+        (told,) = run(later.ports, later.ports.catalog.queues.listed(), [LOG], dry_run=True)
         assert (told.verb, told.subject, told.outcome) == ("alert", "failed raised", "planned")
-    assert later.ports.catalog.incidents() == []
+    assert later.ports.catalog.records.incidents() == []
 
 
 # --- the reaper and the command ---------------------------------------------------------------
@@ -241,7 +241,7 @@ def test_the_reaper_alerts_only_if_there_are_targets(
     queue: cassq.Queue, client: cassq.Client
 ) -> None:
     fail(queue, b"1")
-    queues = client.ports.catalog.queues()
+    queues = client.ports.catalog.queues.listed()
     assert client.reaper.reap(queues, only=["alert"]) == []
     client.reaper.targets = [LOG]
     (action,) = client.reaper.reap(queues, only=["alert"])

@@ -26,9 +26,9 @@ class Sums:
         self.looks = 0
         self.wrong = 0
         self.disturb: Callable[[], object] = lambda: None
-        self._read = client.ports.catalog.retired_sums
+        self._read = client.ports.catalog.pipes.retired_sums
         self._disturbing = False
-        patch.setattr(client.ports.catalog, "retired_sums", self)
+        patch.setattr(client.ports.catalog.pipes, "retired_sums", self)
 
     def __call__(self, queue_id: str) -> list[RetiredSum]:
         if self._disturbing:  # the reaper reads them too
@@ -94,7 +94,7 @@ def test_what_is_retired_while_its_rows_are_read_is_counted_as_what_became_of_it
     popper.commit(popper.pop(6))
     popper.close()
     catalog, verbs = client.ports.catalog, list[str]()
-    read = catalog.claims
+    read = catalog.claims.rows
 
     def claims(group_id: str, pipe_id: str) -> list[Claim]:
         rows = read(group_id, pipe_id)
@@ -103,7 +103,7 @@ def test_what_is_retired_while_its_rows_are_read_is_counted_as_what_became_of_it
             verbs.extend(action.verb for action in reap(client))
         return rows
 
-    monkeypatch.setattr(catalog, "claims", claims)
+    monkeypatch.setattr(catalog.claims, "rows", claims)
     group = queue.audit().groups["default"]
     assert "retire" in verbs
     assert (group.dead, group.committed, group.pushed) == (4, 6, 10)

@@ -83,5 +83,5 @@ def test_an_append_that_nobody_can_tell_of_comes_once_more_on_an_ap_queue(
         pusher.push(b"0")
         lose(client, seals=1)
         pusher.push(b"1")
-    client.reaper.reap(client.ports.catalog.queues())
+    client.reaper.reap(client.ports.catalog.queues.listed())
     assert payloads(drain(queue.popper())) == [b"0", b"1", b"1"]

@@ -503,7 +503,7 @@ def test_a_wedged_group_is_found_and_mended(url: str, name: str, tables: Cql) ->
         queue = client.create_queue(name)
         with queue.pusher() as pusher:
             ids = pusher.push_many([b"%d" % number for number in range(9)])
-        (group,) = client.ports.catalog.groups(queue.id)
+        (group,) = client.ports.catalog.queues.groups(queue.id)
         popper = queue.popper()
         batches = [popper.pop(3) for _ in range(3)]
         key = (group.id, ids[0].partition(":")[0])

@@ -73,7 +73,7 @@ def kept(client: cassq.Client, row: SidecarRow) -> set[str]:
 
 def holders(client: cassq.Client, pipe_id: str) -> set[str]:
     """Where a pipe is, as its placement tells."""
-    (placement,) = client.ports.catalog.placements_of([pipe_id])
+    (placement,) = client.ports.catalog.sidecars.placements_of([pipe_id])
     return {replica.sidecar for replica in placement.replicas} if placement else set()
 
 
@@ -84,7 +84,7 @@ def test_messages_are_delayed_retried_and_become_dead_letters(connect: Connect, 
     with queue.pusher() as pusher:
         pusher.push_many(numbers(9))
         pusher.push(b"9", delay=0.3, headers={"late": "1"})
-    assert client.ports.catalog.pipe_ids()
+    assert client.ports.catalog.pipes.ids()
     found: Counter[bytes] = Counter()
     letters = f"{name}~default~dead"
 
@@ -148,9 +148,9 @@ def test_what_was_consumed_leaves_nothing_on_sidecars(connect: Connect, name: st
     for first in (0, 100):
         push(queue, *numbers(100, first))
     catalog = client.ports.catalog
-    pipe_ids = {pipe.id for pipe in catalog.pipes(queue.id)}
+    pipe_ids = {pipe.id for pipe in catalog.pipes.live(queue.id)}
     assert len(pipe_ids) == 2
-    rows = catalog.sidecars()
+    rows = catalog.sidecars.listed()
     assert len(rows) == 3
     for pipe_id in pipe_ids:
         on = {row.name for row in rows if pipe_id in kept(client, row)}
@@ -178,14 +178,14 @@ def test_what_never_had_a_pipe_is_swept(connect: Connect, name: str) -> None:
         ports.store.create(pipe_id, name).close()
     assert len(holders(client, stray)) == 2
     # Whoever looked for strays in the last minutes has noted so.
-    ports.catalog.forget_samples(MINUTE_MS, ports.catalog.now_ms())
+    ports.catalog.records.forget_samples(MINUTE_MS, ports.catalog.now_ms())
 
     def gone() -> bool:
         reap(connect())
         return not holders(client, stray)
 
     eventually("it is swept", gone)
-    rows = ports.catalog.sidecars()
+    rows = ports.catalog.sidecars.listed()
     assert not any(stray in kept(client, row) for row in rows)
     assert len(holders(client, young)) == 2, "its row may yet come"
     ports.store.drop([young])
@@ -199,7 +199,7 @@ def test_what_a_sidecar_had_that_is_gone_is_copied(
     queue = client.create_queue(name)
     for first in range(0, 600, 100):
         push(queue, *numbers(100, first))
-    pipe_ids = [pipe.id for pipe in client.ports.catalog.pipes(queue.id)]
+    pipe_ids = [pipe.id for pipe in client.ports.catalog.pipes.live(queue.id)]
     lost = next(node for node in sidecars.nodes if node.told_name in holders(client, pipe_ids[0]))
     lost.stop()
     others = {node.told_name for node in sidecars.nodes if node is not lost}
@@ -209,7 +209,7 @@ def test_what_a_sidecar_had_that_is_gone_is_copied(
         return all(holders(client, pipe_id) == others for pipe_id in pipe_ids)
 
     eventually("all have two replicas again", repaired)
-    rows = [row for row in client.ports.catalog.sidecars() if row.name in others]
+    rows = [row for row in client.ports.catalog.sidecars.listed() if row.name in others]
     assert all(set(pipe_ids) <= kept(client, row) for row in rows)
     assert queue.audit().findings == []
     messages = drain(connect().queue(name).popper())

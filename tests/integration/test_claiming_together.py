@@ -14,6 +14,7 @@ from cassq.base.sharing import Sharing
 from cassq.lifecycle.ports import Ports
 from cassq.message.frames import Place
 from cassq.model.rows import Claim, Cursor
+from tests.catalog_parts import WithRoles
 from tests.integration.deadlines import eventually, joined
 from tests.integration.stage import client_on, numbers, payloads, push
 
@@ -21,22 +22,22 @@ POPPERS = 5
 
 
 class Slow:
-    """A catalog whose first claim waits until it is let go."""
+    """A catalog's claims, of which the first waits until it is let go."""
 
-    def __init__(self, catalog: Any) -> None:
-        self._catalog = catalog
+    def __init__(self, claims: Any) -> None:
+        self._claims = claims
         self.sizes: list[int] = []
         self.at_it, self.go_on = threading.Event(), threading.Event()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._catalog, name)
+        return getattr(self._claims, name)
 
     def claim(self, cursor: Cursor, chain: Place, rows: Sequence[Claim], **more: Any) -> bool:
         self.sizes.append(len(rows))
         if len(self.sizes) == 1:
             self.at_it.set()
             assert self.go_on.wait(30)
-        return bool(self._catalog.claim(cursor, chain, rows, **more))
+        return bool(self._claims.claim(cursor, chain, rows, **more))
 
 
 @pytest.fixture
@@ -49,8 +50,9 @@ def test_who_waits_for_a_claim_of_its_client_gets_its_own_in_the_next_one(
 ) -> None:
     with client_on(tmp_path) as client:
         push(client.create_queue("jobs"), *numbers(40))
-        slow = Slow(client.ports.catalog)
-        ports: Ports = client.ports._replace(catalog=slow, sharing=sharing)  # type: ignore[arg-type]
+        slow = Slow(client.ports.catalog.claims)
+        catalog: Any = WithRoles(client.ports.catalog, claims=slow)
+        ports: Ports = client.ports._replace(catalog=catalog, sharing=sharing)
         client.ports = ports
         queue = client.queue("jobs")
         popped: dict[int, cassq.Messages] = {}
@@ -85,8 +87,9 @@ def test_each_gets_what_is_left_in_turn_and_the_last_get_nothing(
 ) -> None:
     with client_on(tmp_path) as client:
         push(client.create_queue("jobs"), *numbers(3))
-        slow = Slow(client.ports.catalog)
-        client.ports = client.ports._replace(catalog=slow, sharing=sharing)  # type: ignore[arg-type]
+        slow = Slow(client.ports.catalog.claims)
+        catalog: Any = WithRoles(client.ports.catalog, claims=slow)
+        client.ports = client.ports._replace(catalog=catalog, sharing=sharing)
         queue = client.queue("jobs")
         poppers = [queue.popper() for _ in range(4)]
         counts: dict[int, int] = {}

@@ -322,9 +322,9 @@ def test_a_retired_pipes_lost_messages_stay_in_the_sums(
     queue.skip_damage(bad)
     drain(queue.popper())
     reap(client)
-    (retired,) = client.ports.catalog.retired(queue.id)
+    (retired,) = client.ports.catalog.pipes.retired(queue.id)
     assert (retired.pushed, retired.lost) == (10, 5)
-    sums = {row.group_id: row.lost for row in client.ports.catalog.retired_sums(queue.id)}
+    sums = {row.group_id: row.lost for row in client.ports.catalog.pipes.retired_sums(queue.id)}
     assert sums == {"": 0, retired.group_id: 5}
 
 

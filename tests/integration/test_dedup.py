@@ -15,7 +15,7 @@ from cassq.message.frames import Place as At
 from cassq.model.rows import Dedup
 from cassq.producer.dedup import AT_ONCE, DEDUP_LENGTH_MAX, forget
 from tests.integration.deadlines import in_threads
-from tests.integration.fronts import Append, FrontCatalog, FrontStore, client_with
+from tests.integration.fronts import Append, FrontStore, client_with, front_catalog
 from tests.integration.places import Place
 from tests.integration.stage import Connect, drain, payloads, reap
 from tests.integration.timed import clock, timed
@@ -78,7 +78,7 @@ def test_an_intent_of_a_retired_pipe_that_was_never_written_is_no_message(
     with once.pusher() as pusher:
         pipe_id = pusher.push(b"before").partition(":")[0]
     row = Dedup(once.row.id, "a", pipe_id, 1, timed.ports.catalog.now_ms())
-    assert timed.ports.catalog.dedup(row) == row
+    assert timed.ports.catalog.records.dedup(row) == row
     drain(once.popper())
     reap(timed)
     with once.pusher() as pusher:
@@ -92,7 +92,7 @@ def test_a_place_that_another_message_has_does_not_count(
     with once.pusher() as pusher:
         pipe_id, _, seq = pusher.push(b"another", headers={"a": "b"}).partition(":")
         row = Dedup(once.row.id, "a", pipe_id, int(seq), timed.ports.catalog.now_ms())
-        timed.ports.catalog.dedup(row)
+        timed.ports.catalog.records.dedup(row)
         pusher.push(b"1", dedup_id="a")
     assert payloads(drain(once.popper())) == [b"another", b"1"]
 
@@ -103,7 +103,9 @@ def test_a_pusher_on_its_way_is_waited_for_then_passed(
     """Its intent names a place in a pipe that it holds open, and where nothing comes."""
     slow, quick = once.pusher(), once.pusher()
     pipe_id = slow.push(b"before").partition(":")[0]
-    timed.ports.catalog.dedup(Dedup(once.row.id, "a", pipe_id, 1, timed.ports.catalog.now_ms()))
+    timed.ports.catalog.records.dedup(
+        Dedup(once.row.id, "a", pipe_id, 1, timed.ports.catalog.now_ms())
+    )
     mine = quick.push(b"1", dedup_id="a")
     assert slow.push(b"2", dedup_id="a") == mine
     slow.push(b"after")
@@ -237,11 +239,11 @@ def test_a_push_that_was_broken_off_before_its_append_loses_nothing(
 
     def interrupt(verb: str) -> None:
         nonlocal armed
-        if armed and verb == "dedup":
+        if armed and verb == "records.dedup":
             armed = False
             raise KeyboardInterrupt
 
-    with client_with(place, catalog=lambda real: FrontCatalog(real, interrupt)) as client:
+    with client_with(place, catalog=lambda real: front_catalog(real, interrupt)) as client:
         queue = client.create_queue("jobs", dedup_window=WINDOW)
         pusher = queue.pusher()
         pusher.push(b"before")
@@ -312,7 +314,7 @@ def test_a_row_that_names_another_s_message_does_not_count(
     other = pusher.push(b"1", dedup_id="other")
     pipe_id, _, seq = other.partition(":")
     catalog = timed.ports.catalog
-    catalog.dedup(Dedup(once.id, "mine", pipe_id, int(seq), catalog.now_ms()))
+    catalog.records.dedup(Dedup(once.id, "mine", pipe_id, int(seq), catalog.now_ms()))
     mine = pusher.push(b"2", dedup_id="mine")
     assert mine != other
     pusher.close()

@@ -119,7 +119,7 @@ def test_a_committed_message_is_told_before_and_after_its_pipe_is_retired(
     drain(popper)
     popper.close()
     reap(client)
-    assert client.ports.catalog.pipe(ids[0].partition(":")[0]) is None
+    assert client.ports.catalog.pipes.by_id(ids[0].partition(":")[0]) is None
     explanation = client.explain(ids[0])
     assert (now(explanation).state, explanation.size) == ("committed", None)
     assert "is not stored any more" in told(explanation)
@@ -168,7 +168,7 @@ def test_a_dead_letter_is_found_when_its_first_pipe_was_retired(
     for popper in list(client._open):
         popper.close()
     reap(client)
-    assert client.ports.catalog.pipe(ids[0].partition(":")[0]) is None
+    assert client.ports.catalog.pipes.by_id(ids[0].partition(":")[0]) is None
     explanation = client.explain(ids[1])
     assert [step.state for step in explanation.groups["default"]] == ["dead", "dead"]
     assert explanation.size == 1
@@ -223,7 +223,7 @@ def test_what_was_cancelled_says_so_and_counts_as_purged(
 
     def retired() -> bool:
         reap(client)
-        return client.ports.catalog.pipe(message_id.partition(":")[0]) is None
+        return client.ports.catalog.pipes.by_id(message_id.partition(":")[0]) is None
 
     assert balanced()
     eventually("its pipe is retired", retired)

@@ -90,7 +90,7 @@ def test_redelivery_slows_down_while_nothing_succeeds(frail: cassq.Queue) -> Non
     messages = popper.pop(wait=30)
     failed_ms = frail._ports.catalog.now_ms()
     popper.rollback(messages)
-    due_ms = frail._ports.catalog.next_due_ms(popper._group().id)
+    due_ms = frail._ports.catalog.claims.next_due_ms(popper._group().id)
     assert due_ms is not None
     assert due_ms - failed_ms > 200, "50 ms, doubled with each failure"
 

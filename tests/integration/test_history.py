@@ -29,7 +29,7 @@ def begun(client: cassq.Client, step_ms: int, ago: int = 0) -> int:
 
 
 def rows(client: cassq.Client) -> list[QueueRow]:
-    return client.ports.catalog.queues()
+    return client.ports.catalog.queues.listed()
 
 
 def steps(noted: list[Noted]) -> list[str]:
@@ -37,7 +37,7 @@ def steps(noted: list[Noted]) -> list[str]:
 
 
 def subject(client: cassq.Client, queue: cassq.Queue, group: str = "default") -> str:
-    found = client.ports.catalog.groups(queue.row.id)
+    found = client.ports.catalog.queues.groups(queue.row.id)
     return next(row.id for row in found if row.name == group)
 
 
@@ -74,7 +74,7 @@ def test_for_all_queues_one_mark_says_that_the_minute_is_done(
 ) -> None:
     at_ms = begun(client, MINUTE_MS)
     assert [one.queue for one in roll_up(client.ports, None, at_ms)] == ["jobs"]
-    assert len(client.ports.catalog.samples(EVERYTHING, MINUTE_MS, at_ms)) == 1
+    assert len(client.ports.catalog.records.samples(EVERYTHING, MINUTE_MS, at_ms)) == 1
     late = client.create_queue("late")
     assert roll_up(client.ports, None, at_ms + 1) == []
     assert [one.queue for one in roll_up(client.ports, [late.row], at_ms + 2)] == ["late"]
@@ -97,7 +97,7 @@ def test_passes_side_by_side_add_each_sample_once(
     planned = roll_up(other.ports, None, at_ms, dry_run=True)
     push(queue, b"2")
     roll_up(client.ports, None, at_ms)
-    other.ports.catalog.add_samples([each for one in planned for each in one.samples])
+    other.ports.catalog.records.add_samples([each for one in planned for each in one.samples])
     assert [point.totals["pushed"] for point in queue.history()] == [2], "the first stays"
 
 
@@ -117,8 +117,8 @@ def test_hours_and_days_are_made_when_they_are_over_and_once(
     assert told[3] == ["minute"]
     assert told[48] == ["minute", "hour", "day"]
     catalog, group = client.ports.catalog, subject(client, queue)
-    assert len(catalog.samples(group, HOUR_MS, start_ms)) == 24
-    (day,) = catalog.samples(group, DAY_MS, start_ms)
+    assert len(catalog.records.samples(group, HOUR_MS, start_ms)) == 24
+    (day,) = catalog.records.samples(group, DAY_MS, start_ms)
     assert day.at_ms == start_ms
     assert json.loads(day.data)["totals"]["pushed"] == 48
     days = queue.history(step="day")
@@ -135,7 +135,7 @@ def test_hours_that_nobody_made_in_time_are_made_later(
     assert "hour" in steps(roll_up(client.ports, None, start_ms + 5 * HOUR_MS))
     assert steps(roll_up(client.ports, None, start_ms + 5 * HOUR_MS + MINUTE_MS)) == ["minute"]
     roll_up(client.ports, None, start_ms + 6 * HOUR_MS)
-    found = client.ports.catalog.samples(subject(client, queue), HOUR_MS, 0)
+    found = client.ports.catalog.records.samples(subject(client, queue), HOUR_MS, 0)
     assert [each.at_ms - start_ms for each in found] == [0, 5 * HOUR_MS]
 
 
@@ -145,11 +145,11 @@ def test_what_is_too_old_is_forgotten(client: cassq.Client, queue: cassq.Queue) 
     for step_ms, kept_ms in KEPT_MS.items():
         for at_ms in (now_ms - kept_ms - 1, now_ms - kept_ms):
             data = '{"taken_ms": 0, "totals": {}, "depths": {}, "most": {}}'
-            catalog.add_samples([Sample(group, step_ms, at_ms, data)])
+            catalog.records.add_samples([Sample(group, step_ms, at_ms, data)])
     roll_up(client.ports, None, now_ms - HOUR_MS)
     roll_up(client.ports, None, now_ms)
     for step_ms, kept_ms in KEPT_MS.items():
-        oldest = catalog.samples(group, step_ms, 0)[0]
+        oldest = catalog.records.samples(group, step_ms, 0)[0]
         assert oldest.at_ms == now_ms - kept_ms
 
 

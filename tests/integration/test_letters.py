@@ -139,7 +139,7 @@ def test_an_export_tells_of_a_pipe_that_cannot_be_read_after_all_others(
     jobs: cassq.Queue, client: cassq.Client, place: Place
 ) -> None:
     letters_of_jobs(client, 3)
-    (broken,) = client.ports.catalog.pipes(client.queue(DEAD).row.id)
+    (broken,) = client.ports.catalog.pipes.live(client.queue(DEAD).row.id)
     die(jobs, b"good")
     assert place.damage(b"customer") == broken.id
     found: list[Letter] = []

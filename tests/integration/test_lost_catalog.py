@@ -245,7 +245,7 @@ def test_who_comes_while_it_is_rebuilt_waits_and_finds_it_whole(
 
     def come() -> None:
         opened = open_directory(directory, clock, "os", create=False)
-        found.append([row.name for row in opened.ports.catalog.queues("")])
+        found.append([row.name for row in opened.ports.catalog.queues.listed("")])
         clock.waits.set()  # at once, if it did not wait
         opened.ports.catalog.close()
 

@@ -129,10 +129,10 @@ def test_a_whole_merge_moves_pipes_and_copies_only_what_was_claimed_from(
     consumer.commit(consumer.pop(10))
     letters_of_jobs(client, 100, first=100)
     letters_of_jobs(client, 100, first=200)
-    before = {pipe.id for pipe in client.ports.catalog.pipes(client.queue(DEAD).row.id)}
+    before = {pipe.id for pipe in client.ports.catalog.pipes.live(client.queue(DEAD).row.id)}
     outcome = jobs.dead_letters().merge()
     assert (outcome.messages, outcome.pipes) == (290, 2)
-    after = {pipe.id for pipe in client.ports.catalog.pipes(jobs.row.id)}
+    after = {pipe.id for pipe in client.ports.catalog.pipes.live(jobs.row.id)}
     assert (len(after), len(after & before)) == (3, 2)
     found = drain(jobs.popper())
     assert sorted(payloads(found)) == sorted(numbers(290, 10))
@@ -357,7 +357,7 @@ def test_a_broken_pipe_is_told_and_the_others_are_merged(
     jobs: cassq.Queue, client: cassq.Client, place: Place
 ) -> None:
     letters_of_jobs(client, 3)
-    (broken,) = client.ports.catalog.pipes(client.queue(DEAD).row.id)
+    (broken,) = client.ports.catalog.pipes.live(client.queue(DEAD).row.id)
     die(jobs, b"good")
     assert place.damage(b"customer") == broken.id
     outcome = jobs.dead_letters().merge(text="o")

@@ -17,7 +17,7 @@ from cassq.errors import (
     UsageError,
 )
 from tests.integration.deadlines import eventually, joined
-from tests.integration.fronts import FrontCatalog, client_with
+from tests.integration.fronts import client_with, front_catalog
 from tests.integration.places import Place
 from tests.integration.stage import Connect, drain, numbers, payloads, push
 from tests.integration.timed import clock, timed
@@ -208,7 +208,7 @@ def test_a_purge_removes_what_waits_and_leaves_what_is_held(
     assert queue.audit().findings == []
     assert len(drain(queue.popper("second"))) == 16
     assert queue.purge() == {"default": 0, "second": 3}
-    client.reaper.reap(client.ports.catalog.queues())
+    client.reaper.reap(client.ports.catalog.queues.listed())
     assert queue.audit().findings == []
     assert queue.stats().groups["default"].purged == 16
 
@@ -249,10 +249,10 @@ def test_a_purge_looks_again_when_somebody_claims_meanwhile(place: Place, connec
     meddle: list[cassq.Popper] = []
 
     def claim_one(verb: str) -> None:
-        if meddle and verb == "claims":
+        if meddle and verb == "claims.rows":
             assert len(meddle.pop().pop(1)) == 1
 
-    with client_with(place, catalog=lambda real: FrontCatalog(real, claim_one)) as client:
+    with client_with(place, catalog=lambda real: front_catalog(real, claim_one)) as client:
         queue = client.create_queue("jobs", claim_timeout=1000)
         push(queue, *numbers(10))
         theirs, mine = connect().queue("jobs").popper(), queue.popper()

@@ -82,8 +82,8 @@ def test_a_hole_in_a_claim_does_not_use_up_the_limit(queue: cassq.Queue) -> None
 
 def _claims(queue: cassq.Queue) -> list[Any]:
     catalog = queue._ports.catalog
-    groups, pipes = catalog.groups(queue.row.id), catalog.pipes(queue.row.id)
-    return [r for g in groups for p in pipes for r in catalog.claims(g.id, p.id)]
+    groups, pipes = catalog.queues.groups(queue.row.id), catalog.pipes.live(queue.row.id)
+    return [r for g in groups for p in pipes for r in catalog.claims.rows(g.id, p.id)]
 
 
 def test_a_message_of_a_timer_pipe_that_has_come_due_is_waiting(queue: cassq.Queue) -> None:
@@ -98,8 +98,8 @@ def test_a_message_of_a_timer_pipe_that_has_come_due_is_waiting(queue: cassq.Que
 def test_peeking_writes_nothing(mixed: cassq.Queue, client: cassq.Client) -> None:
     def rows() -> list[Any]:
         catalog = client.ports.catalog
-        groups = catalog.groups(mixed.row.id)
-        return [*_claims(mixed), *(catalog.cursors(group.id) for group in groups)]
+        groups = catalog.queues.groups(mixed.row.id)
+        return [*_claims(mixed), *(catalog.claims.cursors(group.id) for group in groups)]
 
     mixed.create_group("later")
     before = rows()

@@ -205,8 +205,8 @@ def test_a_sweep_after_deletion_leaves_no_row(queue: cassq.Queue, client: cassq.
     queue.popper().pop()
     client.delete_queue("jobs")
     reap(client)
-    assert client.ports.catalog.pipe_ids() == set()
-    assert client.ports.catalog.queues(deleted=True) == []
+    assert client.ports.catalog.pipes.ids() == set()
+    assert client.ports.catalog.queues.listed(deleted=True) == []
 
 
 def test_a_queue_cannot_be_iterated(queue: cassq.Queue) -> None:

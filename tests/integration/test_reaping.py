@@ -58,7 +58,7 @@ def test_a_pass_that_another_is_in_the_middle_of_is_left_to_it(
     push(queue, *numbers(3))
     drain(queue.popper())
     catalog = client.ports.catalog
-    assert catalog.take_lease("reaper:retire", "another", LEASE_MS) is not None
+    assert catalog.leases.take("reaper:retire", "another", LEASE_MS) is not None
     assert [a for a in client.reaper.reap() if a.verb == "retire"] == []
     assert len(extents(client)) == 1
     # Some queues, that somebody asked for, are not.
@@ -70,7 +70,7 @@ def test_the_lease_of_a_reaper_that_died_lapses(client: cassq.Client) -> None:
     queue = client.create_queue("jobs")
     push(queue, *numbers(3))
     drain(queue.popper())
-    assert client.ports.catalog.take_lease("reaper:retire", "a dead one", 50) is not None
+    assert client.ports.catalog.leases.take("reaper:retire", "a dead one", 50) is not None
     eventually("others go on", lambda: (client.reaper.reap(), not extents(client))[1])
 
 
@@ -80,7 +80,7 @@ def test_a_lease_is_given_back_after_the_pass_also_when_it_fails(client: cassq.C
     alone(client)
     client.reaper.reap()
     for name in client.reaper.names:
-        assert catalog.take_lease(f"reaper:{name}", "another", 1) is not None
+        assert catalog.leases.take(f"reaper:{name}", "another", 1) is not None
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -96,7 +96,7 @@ def test_several_reapers_at_once_do_each_thing_once(
 
     def reap_for_long(number: int) -> None:
         reaper = reapers[number].reaper
-        rows = None if whole else reapers[number].ports.catalog.queues()
+        rows = None if whole else reapers[number].ports.catalog.queues.listed()
         for _ in range(20):
             actions.extend(reaper.reap(rows))
 
@@ -123,12 +123,12 @@ def test_what_is_free_does_not_hide_what_is_held_too_long(
     messages = [message for _ in range(310) for message in popper.pop(1)]
     popper.release(messages[:300])
     clock.advance(60)
-    (group,) = timed.ports.catalog.groups(queue.row.id)
+    (group,) = timed.ports.catalog.queues.groups(queue.row.id)
 
     def held() -> int:
         timed.reap(["jobs"])
         pipe_id = messages[0].id.partition(":")[0]
-        rows = timed.ports.catalog.claims(group.id, pipe_id)
+        rows = timed.ports.catalog.claims.rows(group.id, pipe_id)
         return sum(row.state is ClaimState.HELD for row in rows)
 
     eventually("what is held is freed", lambda: held() == 0)
@@ -140,20 +140,20 @@ def test_a_pass_tells_what_failed_and_does_the_rest(client: cassq.Client) -> Non
     for n in range(3):
         push(queue, b"%d" % n)
     catalog = client.ports.catalog
-    pipes = catalog.pipes(queue.row.id)
+    pipes = catalog.pipes.live(queue.row.id)
     drain(queue.popper())
-    retire, failing = catalog.retire, pipes[1].id
+    retire, failing = catalog.pipes.retire, pipes[1].id
 
     def retire_but_one(pipe_id: str, groups_version: int) -> bool:
         if pipe_id == failing:
             raise BackendError("no luck")
         return retire(pipe_id, groups_version)
 
-    catalog.retire = retire_but_one  # type: ignore[method-assign]
+    catalog.pipes.retire = retire_but_one  # type: ignore[method-assign]
     try:
         actions = [a for a in client.reap(["jobs"]) if a.verb == "retire"]
     finally:
-        catalog.retire = retire  # type: ignore[method-assign]
+        catalog.pipes.retire = retire  # type: ignore[method-assign]
     assert {a.subject: a.outcome for a in actions}[failing] == "failed"
     assert len(extents(client)) == 1
 

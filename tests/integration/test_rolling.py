@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import cassq
 from cassq.base.clock import ManualClock
 from cassq.message.batches import Batch
 from cassq.model.rows import PipeRow, PipeState
 from cassq.pipes import Appender
+from tests.catalog_parts import WithRoles
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.stage import drain, numbers, payloads, reap
 from tests.integration.timed import clock, timed
@@ -24,9 +25,9 @@ def pipe_of(message_id: str) -> str:
 def live_pipes(queue: cassq.Queue, client: cassq.Client) -> dict[str, PipeState]:
     """State by pipe id, oldest first."""
     catalog = client.ports.catalog
-    row = catalog.queue(queue.name)
+    row = catalog.queues.named(queue.name)
     assert row is not None
-    return {pipe.id: pipe.state for pipe in catalog.pipes(row.id)}
+    return {pipe.id: pipe.state for pipe in catalog.pipes.live(row.id)}
 
 
 def test_a_pipe_takes_no_more_than_its_number_of_pushes(client: cassq.Client) -> None:
@@ -146,18 +147,18 @@ def test_a_changed_width_and_timeout_are_taken_up_by_a_running_popper(
 
 
 class AppendsAtAReadyPipe:
-    """A catalog, in front of another, that has an append begin when a ready pipe was added to it,
-    and nobody has heard of that yet."""
+    """A catalog's pipes, in front of others: an append begins when a ready pipe was added, and
+    nobody has heard of that yet."""
 
-    def __init__(self, catalog: Any) -> None:
-        self._catalog = catalog
+    def __init__(self, pipes: Any) -> None:
+        self._pipes = pipes
         self.append: Callable[[], object] = lambda: None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._catalog, name)
+        return getattr(self._pipes, name)
 
-    def add_pipe(self, row: PipeRow) -> bool:
-        added: bool = self._catalog.add_pipe(row)
+    def add(self, row: PipeRow) -> bool:
+        added: bool = self._pipes.add(row)
         if row.state is PipeState.READY:
             self.append()
         return added
@@ -167,17 +168,18 @@ def test_what_is_pushed_while_a_pipe_is_made_ready_comes_before_what_it_takes(
     client: cassq.Client,
 ) -> None:
     queue = client.create_queue("jobs", max_pop_width=1, max_pushes_per_pipe=4)
-    catalog = AppendsAtAReadyPipe(client.ports.catalog)
-    ports = client.ports._replace(catalog=cast("Any", catalog))
+    pipes = AppendsAtAReadyPipe(client.ports.catalog.pipes)
+    catalog: Any = WithRoles(client.ports.catalog, pipes=pipes)
+    ports = client.ports._replace(catalog=catalog)
     appender = Appender(ports, lambda: queue.row)
     appender.append(Batch(numbers(3), 0))
-    catalog.append = lambda: appender.append(Batch(numbers(5, first=3), 0))
+    pipes.append = lambda: appender.append(Batch(numbers(5, first=3), 0))
     for chore in appender.tend().chores:
         chore()
     assert appender.rolls == 1  # it went on in a pipe of its own, younger than the ready one
     appender.append(Batch(numbers(4, first=8), 0))
     assert [message.payload for message in drain(queue.popper())] == numbers(12)
-    catalog.append = lambda: None
+    pipes.append = lambda: None
     for chore in appender.tend().chores:
         chore()
     states = list(live_pipes(queue, client).values())

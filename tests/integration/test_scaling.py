@@ -16,7 +16,7 @@ AHEAD_MAX = 1000
 
 
 def open_pipes(client: cassq.Client, queue: cassq.Queue) -> int:
-    pipes = client.ports.catalog.unsealed_pipes([queue.row.id])
+    pipes = client.ports.catalog.pipes.unsealed([queue.row.id])
     return sum(pipe.state is PipeState.OPEN for pipe in pipes)
 
 
@@ -124,7 +124,7 @@ def test_several_pushers_share_what_is_wished(client: cassq.Client, connect: Con
     def shares() -> list[int]:
         for pusher in pushers:
             pusher.push(b"x")
-        owners = [p.owner for p in client.ports.catalog.unsealed_pipes([queue.row.id])]
+        owners = [p.owner for p in client.ports.catalog.pipes.unsealed([queue.row.id])]
         return sorted(owners.count(owner) for owner in set(owners))
 
     # One that is alone at first may open all four, and give two up to the one that came later.
@@ -164,11 +164,11 @@ def test_one_pusher_and_one_popper_keep_their_order(client: cassq.Client) -> Non
 @pytest.mark.parametrize("ending", ["closes", "is forgotten"])
 def test_poppers_that_are_there_are_known(client: cassq.Client, ending: str) -> None:
     queue = client.create_queue("jobs")
-    (group,) = client.ports.catalog.groups(queue.row.id)
+    (group,) = client.ports.catalog.queues.groups(queue.row.id)
     popper = queue.popper()
 
     def waiting() -> list[bool]:
-        return [member.waiting for member in client.ports.catalog.members(group.id, 0)]
+        return [member.waiting for member in client.ports.catalog.records.members(group.id, 0)]
 
     eventually("it is noted", lambda: waiting() == [True])
     with queue.pusher() as pusher:

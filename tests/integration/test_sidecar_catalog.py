@@ -64,7 +64,7 @@ def place(tmp_path: Path, clock: ManualClock) -> Place:
 @pytest.fixture
 def cluster(place: Place) -> str:
     with closing(place.open()) as catalog:
-        return catalog.identity()
+        return catalog.records.identity()
 
 
 @pytest.fixture
@@ -90,21 +90,21 @@ def test_a_beat_writes_the_row_and_brings_its_state(
     registration = Registration(catalog, shelf, row, learned.append, lambda: "")
     assert run(registration.beat())
     with closing(place.open()) as other:
-        (there,) = other.sidecars()
+        (there,) = other.sidecars.listed()
         assert there == replace(ROW, seen_ms=there.seen_ms)
         assert there.alive(other.now_ms())
         for state in (SidecarState.DRAINING, SidecarState.GONE, SidecarState.UP):
-            other.set_sidecar_state("a", state)
+            other.sidecars.set_state("a", state)
             load += 1
             clock.advance(1)
             assert run(registration.beat())
             assert shelf.draining == (state is not SidecarState.UP)
-            assert other.sidecars()[0].load == load
+            assert other.sidecars.listed()[0].load == load
         registration.stopping()
         assert run(registration.beat())
         assert shelf.draining, "whatever its row says, it stops"
         run(registration.leave())
-        assert not other.sidecars()[0].alive(other.now_ms())
+        assert not other.sidecars.listed()[0].alive(other.now_ms())
     assert learned[:4] == [
         *(SidecarState.UP, SidecarState.DRAINING, SidecarState.GONE, SidecarState.UP)
     ]
@@ -156,13 +156,13 @@ def test_one_whose_engine_failed_drains_as_soon_as_the_catalog_can_be_told(
     with closing(place.open()) as other:
 
         def state() -> SidecarState:
-            return other.sidecars()[0].state
+            return other.sidecars.listed()[0].state
 
         assert (state(), shelf.draining) == (SidecarState.UP, False)
         catalog.close()
         place.away = True
         failures.append("the disk failed")
-        with closing(CatalogThread(other.identity(), place.open)) as away:
+        with closing(CatalogThread(other.records.identity(), place.open)) as away:
             registration = Registration(
                 away, shelf, lambda: ROW, learned.append, lambda: failures[-1]
             )
@@ -174,10 +174,10 @@ def test_one_whose_engine_failed_drains_as_soon_as_the_catalog_can_be_told(
             assert (state(), shelf.draining) == (SidecarState.DRAINING, True)
             assert learned == [SidecarState.UP, SidecarState.DRAINING]
             # Who calls it off does not make it well; who gave it up has said more than that.
-            other.set_sidecar_state("a", SidecarState.UP)
+            other.sidecars.set_state("a", SidecarState.UP)
             assert run(registration.beat())
             assert state() is SidecarState.DRAINING
-            other.set_sidecar_state("a", SidecarState.GONE)
+            other.sidecars.set_state("a", SidecarState.GONE)
             assert run(registration.beat())
             assert state() is SidecarState.GONE
     assert caplog.text.count("takes nothing any more: the disk failed") == 1
@@ -199,7 +199,7 @@ def test_another_catalog_in_its_place_is_not_used(place: Place, cluster: str) ->
     with closing(CatalogThread("another", place.open)) as catalog:
         for _ in range(2):
             with pytest.raises(BackendUnavailableError, match=f"{cluster}, not another"):
-                run(catalog.ask(lambda each: each.sidecars()))
+                run(catalog.ask(lambda each: each.sidecars.listed()))
 
 
 def test_a_place_that_cannot_be_right_is_away(tmp_path: Path, cluster: str) -> None:
@@ -210,16 +210,16 @@ def test_a_place_that_cannot_be_right_is_away(tmp_path: Path, cluster: str) -> N
 
     with closing(CatalogThread(cluster, wrong)) as catalog:
         with pytest.raises(BackendUnavailableError, match="cannot be opened.*is a file"):
-            run(catalog.ask(lambda each: each.sidecars()))
+            run(catalog.ask(lambda each: each.sidecars.listed()))
 
 
 def test_a_catalog_is_opened_by_the_url_that_clients_have(tmp_path: Path) -> None:
     clock = ManualClock()
     url = f"file:{tmp_path / 'queues'}?store=sidecar&replicas=2&zone=a&sidecar_token=t"
     with closing(open_catalog(url, clock)) as catalog:
-        identity = catalog.identity()
+        identity = catalog.records.identity()
     with closing(open_catalog(f"file:{tmp_path / 'queues'}", clock)) as catalog:
-        assert catalog.identity() == identity
+        assert catalog.records.identity() == identity
     for url, told in (
         ("http://there", "no URL of queues"),
         (f"file:{tmp_path / 'queues'}?colour=red", "unknown option 'colour'"),

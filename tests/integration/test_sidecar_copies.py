@@ -275,9 +275,10 @@ def test_a_scrub_pass_reads_all_and_finds_what_is_damaged(a: Running, links: Lin
 
 
 class Rows:
-    """Placements, as far as a steward asks for them."""
+    """Placements, as far as a steward asks for them. It is its own roles."""
 
     def __init__(self) -> None:
+        self.sidecars = self.records = self
         self.placements: dict[str, Placement] = {}
         self.away = False
 

@@ -31,13 +31,13 @@ def start(directory: Path) -> Iterator[Start]:
     running: list[Running] = []
     directory.mkdir()
     catalog = SqliteCatalog(directory / CATALOG, SystemClock())
-    assert catalog.note("identity", CLUSTER) == CLUSTER
+    assert catalog.records.note("identity", CLUSTER) == CLUSTER
 
     def begin(count: int, **options: Any) -> list[Running]:
         made = [Running(f"s{number}", **options) for number in range(count)]
         running.extend(made)
         for each in made:
-            catalog.beat_sidecar(each.row(lease_ms=1 << 40))
+            catalog.sidecars.beat(each.row(lease_ms=1 << 40))
         return made
 
     yield begin
@@ -53,8 +53,8 @@ def test_what_is_pushed_is_on_the_sidecars_and_is_popped_from_there(
     url = f"file://{directory}?store=sidecar&replicas=3"
     with cassq.connect(url) as client, client.create_queue("jobs").pusher() as pusher:
         pusher.push_many([b"%d" % number for number in range(100)])
-        (pipe_id,) = client.ports.catalog.pipe_ids()
-        (placement,) = client.ports.catalog.placements()
+        (pipe_id,) = client.ports.catalog.pipes.ids()
+        (placement,) = client.ports.catalog.sidecars.placements()
     assert placement.pipe_id == pipe_id
     assert len({replica.sidecar for replica in placement.replicas}) == 3
     holders = {each.door.sidecar for each in sidecars if pipe_id in each.engine.replicas()}
@@ -75,12 +75,12 @@ def test_what_was_consumed_is_given_back_by_the_sidecars(directory: Path, start:
         queue = client.create_queue("jobs")
         with queue.pusher() as pusher, queue.popper() as popper:
             pusher.push_many([b"a"] * 10)
-            (placement,) = client.ports.catalog.placements()
+            (placement,) = client.ports.catalog.sidecars.placements()
             pusher.close()
             popper.commit(popper.pop(10))
         client.reap()
-        assert list(client.ports.catalog.placements()) == []
-        assert client.ports.catalog.pipe_ids() == set()
+        assert list(client.ports.catalog.sidecars.placements()) == []
+        assert client.ports.catalog.pipes.ids() == set()
         # One that took it too late for its placement keeps it until it looks after itself.
         placed = {replica.sidecar for replica in placement.replicas}
         engines = [each.engine for each in sidecars if each.door.sidecar in placed]

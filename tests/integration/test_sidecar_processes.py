@@ -50,7 +50,7 @@ def start(tmp_path: Path, catalog: SqliteCatalog) -> Iterator[Start]:
 
 
 def row(catalog: SqliteCatalog, name: str = "a") -> SidecarRow:
-    (found,) = [row for row in catalog.sidecars() if row.name == name]
+    (found,) = [row for row in catalog.sidecars.listed() if row.name == name]
     return found
 
 
@@ -71,9 +71,9 @@ def test_it_registers_serves_and_ends_with_sigterm(catalog: SqliteCatalog, start
     assert (there.address, there.zone, there.http) == (served.address, "z", served.http)
     assert there.alive(catalog.now_ms())
     assert there.total_bytes > there.free_bytes > 0
-    facts = ask(served.address, Info(), cluster=catalog.identity()).facts
+    facts = ask(served.address, Info(), cluster=catalog.records.identity()).facts
     assert facts["generation"] == there.generation
-    assert facts["cluster"] == catalog.identity()
+    assert facts["cluster"] == catalog.records.identity()
     status, health = served.health()
     assert (status, health["healthy"]) == (200, True)
     status, metrics = served.get("/metrics")
@@ -110,7 +110,7 @@ def test_what_was_acknowledged_survives_a_kill(catalog: SqliteCatalog, start: St
 
 def test_a_stopped_sidecar_is_not_waited_for(catalog: SqliteCatalog, start: Start) -> None:
     a, b = start(), start(name="b")
-    with closing(Links(catalog.sidecars, catalog.identity)) as links:
+    with closing(Links(catalog.sidecars.listed, catalog.records.identity)) as links:
         calls = [Call(name, "", [Info()]) for name in ("a", "b")]
         assert all(answer.done for answer in links.exchange(calls, Patience(20, 20, 2)))
         a.signal(signal.SIGSTOP)
@@ -205,12 +205,12 @@ def test_a_second_signal_and_the_end_of_patience_end_it_at_once(
 def test_it_drains_when_its_row_says_so(start: Start, catalog: SqliteCatalog) -> None:
     served = start()
     assert not draining(served)
-    assert catalog.set_sidecar_state("a", SidecarState.DRAINING)
+    assert catalog.sidecars.set_state("a", SidecarState.DRAINING)
     eventually("it hears of it", lambda: draining(served))
     with pytest.raises(RefusedError, match="no new extents"):
         ask(served.address, Open("p", 1, "q", False))
     assert row(catalog).state is SidecarState.DRAINING, "no beat changes that"
-    assert catalog.set_sidecar_state("a", SidecarState.UP)
+    assert catalog.sidecars.set_state("a", SidecarState.UP)
     eventually("it hears of it", lambda: not draining(served))
     ask(served.address, Open("p", 1, "q", False))
     served.signal(signal.SIGTERM)

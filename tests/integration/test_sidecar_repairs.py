@@ -49,7 +49,7 @@ def pushed(sidecars: SidecarProcesses, pipes: int = 1) -> list[str]:
                 for at in range(0, len(PAYLOADS), 500):
                     pusher.push_many(PAYLOADS[at : at + 500])
     sidecars.client.reaper.reap(only=("seal",))
-    found = [p for p in sidecars.client.ports.catalog.placements() if p.end]
+    found = [p for p in sidecars.client.ports.catalog.sidecars.placements() if p.end]
     found = [p for p in found if p.pipe_id not in before]
     assert [p.end for p in found] == pipes * [len(PAYLOADS)]
     return [p.pipe_id for p in found]
@@ -216,7 +216,7 @@ def test_a_sidecar_that_was_away_while_an_extent_was_sealed_is_brought_in_line(
         copied."""
         sidecars.client.reaper.reap(only=("repair",))
         told = next(each for each in extents_of(sidecars, away) if each.pipe_id == pipe)
-        placement = sidecars.client.ports.catalog.placements_of([pipe])[0]
+        placement = sidecars.client.ports.catalog.sidecars.placements_of([pipe])[0]
         assert placement is not None
         return not told.damage and told.final == told.end == placement.end
 

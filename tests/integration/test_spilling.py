@@ -351,7 +351,7 @@ def test_what_was_spilled_for_a_queue_that_was_deleted_stays_and_is_told(
     assert client.spool is not None
     client.spool.stop()
     cluster.down = False
-    client.ports.catalog.delete_queue(queue._row.id)
+    client.ports.catalog.queues.delete(queue._row.id)
     done = client.spool.forward()
     assert list(done.stuck.values()) == ["queue 'jobs' was deleted"]
     assert "not forwarded: queue 'jobs' was deleted" in caplog.text

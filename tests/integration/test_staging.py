@@ -180,7 +180,7 @@ def test_a_deleted_queue_takes_what_is_staged_along(
         staging.publish(client.ports, row, write, pipes)
     with pytest.raises(QueueNotFoundError):
         staging.begin(client.ports, row, "w", 0, "d9")
-    assert client.ports.catalog.writes() == []
+    assert client.ports.catalog.writes.unfinished() == []
 
 
 def test_a_group_made_meanwhile_gets_what_is_published_later(
@@ -260,7 +260,7 @@ def test_a_stage_that_takes_hours_is_left_while_its_driver_lives(
     write = begin(timed, queue)
     pipes = fill(timed, queue, write, numbers(5))
     for _ in range(200):
-        timed.ports.catalog.beat_driver("d1", DRIVER_LEASE_MS)
+        timed.ports.catalog.writes.beat_driver("d1", DRIVER_LEASE_MS)
         assert unstaged(timed) == []
         clock.advance(DRIVER_LEASE_MS / 1000 - 1)
         assert unstaged(timed) == []
@@ -277,7 +277,7 @@ def test_writes_of_a_driver_that_is_gone_are_aborted_after_its_lease(
     write = begin(timed, queue)
     pipes = fill(timed, queue, write, numbers(5))
     for _ in range(beats):
-        timed.ports.catalog.beat_driver("d1", DRIVER_LEASE_MS)
+        timed.ports.catalog.writes.beat_driver("d1", DRIVER_LEASE_MS)
     clock.advance(3600)
     assert unstaged(timed) == [], "however long ago it was, a watcher sees it for the first time"
     clock.advance(DRIVER_LEASE_MS / 1000 - 0.001)

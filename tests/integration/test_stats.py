@@ -9,6 +9,7 @@ import cassq
 from cassq.base.clock import ManualClock
 from cassq.extents.port import ExtentReader, ExtentStore
 from cassq.inspect.stats import LOOKS_MAX, GroupStats, queue_stats
+from tests.catalog_parts import WithRoles
 from tests.integration.fronts import FrontStore, client_with
 from tests.integration.places import Place
 from tests.integration.stage import drain, numbers, push, reap
@@ -103,18 +104,18 @@ def test_a_delayed_message_that_failed_is_as_old_as_it_was(
 
 
 class Between:
-    """A catalog in which something happens right after the pipes were listed."""
+    """A catalog's pipes: something happens right after the pipes were listed."""
 
-    def __init__(self, catalog: Any, happens: Callable[[], None]) -> None:
-        self._catalog = catalog
+    def __init__(self, pipes: Any, happens: Callable[[], None]) -> None:
+        self._pipes = pipes
         self._happens = happens
         self.looks = 0
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._catalog, name)
+        return getattr(self._pipes, name)
 
-    def pipes(self, queue_id: str) -> Any:
-        found = self._catalog.pipes(queue_id)
+    def live(self, queue_id: str) -> Any:
+        found = self._pipes.live(queue_id)
         self.looks += 1
         self._happens()
         return found
@@ -124,8 +125,9 @@ def test_a_pipe_retired_during_a_look_counts_once(client: cassq.Client) -> None:
     queue = client.create_queue("jobs")
     push(queue, *numbers(10))
     drain(queue.popper())
-    between = Between(client.ports.catalog, lambda: reap(client))
-    stats = queue_stats(client.ports._replace(catalog=between), queue.row)
+    between = Between(client.ports.catalog.pipes, lambda: reap(client))
+    catalog: Any = WithRoles(client.ports.catalog, pipes=between)
+    stats = queue_stats(client.ports._replace(catalog=catalog), queue.row)
     assert stats.pipes["retired"] == 1
     group = stats.groups["default"]
     assert (stats.pushed, group.pushed, group.waiting, group.committed) == (10, 10, 0, 10)
@@ -136,9 +138,10 @@ def test_a_queue_that_never_stands_still_is_told_all_the_same(client: cassq.Clie
     push(queue, *numbers(10))
     names = iter(numbers(100))
     between = Between(
-        client.ports.catalog, lambda: queue.create_group(next(names).decode()) and None
+        client.ports.catalog.pipes, lambda: queue.create_group(next(names).decode()) and None
     )
-    stats = queue_stats(client.ports._replace(catalog=between), queue.row)
+    catalog: Any = WithRoles(client.ports.catalog, pipes=between)
+    stats = queue_stats(client.ports._replace(catalog=catalog), queue.row)
     assert stats.groups["default"].waiting == 10
     assert between.looks == LOOKS_MAX
 

@@ -42,7 +42,9 @@ class Scene(NamedTuple):
 
     def bury(self, burier: DeadLetters) -> bool:
         queue = self.mine.queue("jobs")
-        group = next(g for g in self.mine.ports.catalog.groups(queue.id) if g.name == "default")
+        group = next(
+            g for g in self.mine.ports.catalog.queues.groups(queue.id) if g.name == "default"
+        )
         return burier.bury(queue.row, group, self.claim)
 
     def push_letter(self, name: str, batch: Batch, intend: Intend) -> None:
@@ -76,8 +78,8 @@ def scene(place: Place, clock: ManualClock) -> Iterator[Scene]:
             (message,) = popper.pop()
             message.nack(error="planned")
             popper.flush()
-        (group,) = mine.ports.catalog.groups(queue.id)
-        (claim,) = mine.ports.catalog.claims(group.id, message.id.split(":")[0])
+        (group,) = mine.ports.catalog.queues.groups(queue.id)
+        (claim,) = mine.ports.catalog.claims.rows(group.id, message.id.split(":")[0])
         yield Scene(mine, other, clock, claim)
 
 
@@ -90,7 +92,7 @@ def test_a_burier_that_stood_still_while_another_buried_writes_nothing_more(
     def stood_still(name: str, batch: Batch, intend: Intend) -> None:
         scene.taken_over()
         if retired:
-            assert scene.other.ports.catalog.pipe(scene.claim.pipe_id) is None
+            assert scene.other.ports.catalog.pipes.by_id(scene.claim.pipe_id) is None
         scene.push_letter(name, batch, intend)
 
     if not retired:

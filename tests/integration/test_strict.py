@@ -297,12 +297,12 @@ def test_what_was_claimed_ahead_waits_while_a_message_is_unacked(timed: cassq.Cl
 def add_empty_pipe(queue: cassq.Queue, client: cassq.Client) -> None:
     """A pipe behind all others of a strict queue, sealed before anything was written."""
     ports = client.ports
-    row = ports.catalog.queue_by_id(queue.id)
+    row = ports.catalog.queues.by_id(queue.id)
     assert row is not None
     pipe_id = ports.ids.new(ports.catalog.now_ms())
     ports.store.create(pipe_id, queue.name, strict=True).close()
     empty = PipeRow(pipe_id, queue.id, PipeState.OPEN, "me", 5, 9, predecessor=row.tail)
-    assert ports.catalog.add_pipe(empty)
+    assert ports.catalog.pipes.add(empty)
     assert seal_pipe(ports.catalog, ports.store, pipe_id) is not None
 
 
@@ -359,12 +359,12 @@ def test_each_popper_that_gets_a_pipe_s_lock_raises_its_epoch(
     policy = {"claim_timeout": 10, "sick_check": False}
     queue = timed.create_queue("jobs", consistency="cp", **policy)
     push(queue, *numbers(3))
-    (group,) = timed.ports.catalog.groups(queue.id)
-    (pipe,) = timed.ports.catalog.pipes(queue.id)
+    (group,) = timed.ports.catalog.queues.groups(queue.id)
+    (pipe,) = timed.ports.catalog.pipes.live(queue.id)
     epochs: list[int] = []
     for _ in range(3):
         assert len(queue.popper().pop(1)) == 1
-        cursor = timed.ports.catalog.cursor(group.id, pipe.id)
+        cursor = timed.ports.catalog.claims.cursor(group.id, pipe.id)
         assert cursor is not None
         epochs.append(cursor.epoch)
         clock.advance(20)

@@ -182,11 +182,11 @@ def test_far_timers_cost_no_claim_rows_until_they_are_near(
     popper = queue.popper()
     push(queue, b"now")
     assert payloads(drain(popper)) == [b"now"]
-    (timer,) = (p for p in client.ports.catalog.pipes(queue.row.id) if p.timer_ms is not None)
+    (timer,) = (p for p in client.ports.catalog.pipes.live(queue.row.id) if p.timer_ms is not None)
     assert timer.timer_ms is not None
     assert timer.timer_ms > client.ports.catalog.now_ms() + HORIZON_MS
-    (group,) = client.ports.catalog.groups(queue.row.id)
-    assert client.ports.catalog.claims(group.id, timer.id) == []
+    (group,) = client.ports.catalog.queues.groups(queue.row.id)
+    assert client.ports.catalog.claims.rows(group.id, timer.id) == []
     assert queue.stats().groups["default"].delayed == 1000
     audit = queue.audit()
     assert (audit.findings, audit.groups["default"].waiting) == ([], 1000)
@@ -198,7 +198,7 @@ def test_messages_far_apart_lie_in_pipes_of_their_own(
     with queue.pusher() as pusher:
         for delay in (1, 60, 3600, 86400, 86400 * 365):
             pusher.push(b"x", delay=delay)
-    timers = [p for p in client.ports.catalog.pipes(queue.row.id) if p.timer_ms is not None]
+    timers = [p for p in client.ports.catalog.pipes.live(queue.row.id) if p.timer_ms is not None]
     assert len(timers) == 4  # the first two share one
     assert len({timer.timer_ms for timer in timers}) == 4
 
@@ -208,9 +208,9 @@ def test_a_scheduled_run_of_one_time_is_one_row(client: cassq.Client, queue: cas
         for _ in range(3):
             pusher.push_many(numbers(100), delay=30)
     queue.popper().pop()
-    (timer,) = (p for p in client.ports.catalog.pipes(queue.row.id) if p.timer_ms is not None)
-    (group,) = client.ports.catalog.groups(queue.row.id)
-    rows = client.ports.catalog.claims(group.id, timer.id)
+    (timer,) = (p for p in client.ports.catalog.pipes.live(queue.row.id) if p.timer_ms is not None)
+    (group,) = client.ports.catalog.queues.groups(queue.row.id)
+    rows = client.ports.catalog.claims.rows(group.id, timer.id)
     assert [(row.start, row.end, row.state) for row in rows] == [
         (0, 100, ClaimState.FREE), (100, 200, ClaimState.FREE), (200, 300, ClaimState.FREE),
     ]  # fmt: skip

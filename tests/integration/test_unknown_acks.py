@@ -10,6 +10,7 @@ import pytest
 import cassq
 from cassq.base.clock import ManualClock
 from cassq.errors import BackendError, BackendTimeoutError, ClaimLostError
+from tests.catalog_parts import WithRoles
 from tests.integration.places import Place
 from tests.integration.stage import drain, numbers, payloads, push, reap
 from tests.integration.timed import clock
@@ -21,47 +22,48 @@ pytestmark = pytest.mark.embedded_only(reason="two clients go by one clock, whic
 TIMEOUT = 10.0
 
 
-class LosingCatalog:
-    """A catalog of which no answer comes to an ack when it is told so. lose: "before" it was
+class LosingClaims:
+    """A catalog's claims, from which no answer comes to an ack. lose: "before" the ack was
     written, or "after"."""
 
-    def __init__(self, catalog: Any) -> None:
-        self._catalog = catalog
+    def __init__(self, claims: Any) -> None:
+        self._claims = claims
         self.lose = ""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._catalog, name)
+        return getattr(self._claims, name)
 
     def replace_many(self, changes: Sequence[Any], *, epoch: int | None = None) -> list[bool]:
         lose, self.lose = self.lose, ""
         if lose == "before":
             raise BackendTimeoutError("no answer to an ack", outcome_unknown=True)
-        done: list[bool] = self._catalog.replace_many(changes, epoch=epoch)
+        done: list[bool] = self._claims.replace_many(changes, epoch=epoch)
         if lose == "after":
             raise BackendTimeoutError("no answer to an ack", outcome_unknown=True)
         return done
 
 
 class Scene(NamedTuple):
-    """Two clients of one directory. catalog: of mine."""
+    """Two clients of one directory. claims: of mine."""
 
     mine: cassq.Client
     other: cassq.Client
-    catalog: LosingCatalog
+    claims: LosingClaims
 
 
 @pytest.fixture
 def scene(place: Place, clock: ManualClock) -> Iterator[Scene]:
     opened = place.open(clock)
-    catalog = LosingCatalog(opened.ports.catalog)
-    ports: Any = opened.ports._replace(catalog=catalog)  # type: ignore[arg-type]
+    claims = LosingClaims(opened.ports.catalog.claims)
+    catalog: Any = WithRoles(opened.ports.catalog, claims=claims)
+    ports: Any = opened.ports._replace(catalog=catalog)
     with (
         cassq.Client(place.url, opened._replace(ports=ports), clock) as mine,
         cassq.Client(place.url, place.open(clock), clock) as other,
     ):
         mine._housekeeper.stop()
         other._housekeeper.stop()
-        yield Scene(mine, other, catalog)
+        yield Scene(mine, other, claims)
 
 
 def held_by_mine(scene: Scene, consistency: str, lose: str) -> tuple[cassq.Popper, Any]:
@@ -74,7 +76,7 @@ def held_by_mine(scene: Scene, consistency: str, lose: str) -> tuple[cassq.Poppe
     popper = queue.popper()
     messages = popper.pop(3)
     assert payloads(messages) == numbers(3)
-    scene.catalog.lose = lose
+    scene.claims.lose = lose
     with pytest.raises(BackendError) as caught:
         popper.commit(messages)
     assert caught.value.outcome_unknown
@@ -93,7 +95,7 @@ def test_an_ack_that_was_fenced_since_is_not_taken_for_written(
     if retired:
         reap(scene.other)
         pipes = [message.id.split(":")[0] for message in messages]
-        assert scene.other.ports.catalog.pipe(pipes[0]) is None
+        assert scene.other.ports.catalog.pipes.by_id(pipes[0]) is None
     with pytest.raises(ClaimLostError):
         popper.commit(messages)
     assert popper.lost == 3

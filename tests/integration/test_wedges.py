@@ -29,7 +29,7 @@ class Wedges:
         self._path = Path(client.url.removeprefix("file://")) / "catalog.sqlite"
         self.client = client
         self.queue = queue
-        (self.group,) = client.ports.catalog.groups(queue.id)
+        (self.group,) = client.ports.catalog.queues.groups(queue.id)
 
     def run(self, statement: str, *values: Any) -> int:
         with sqlite3.connect(self._path, timeout=30) as connection:
@@ -296,7 +296,7 @@ def test_a_move_under_way_in_a_gap_is_finished_first(
     popper.close()
     pipe_id = messages[0].id.partition(":")[0]
     catalog = client.ports.catalog
-    (move,) = catalog.moves(wedges.group.id, pipe_id)
+    (move,) = catalog.claims.moves(wedges.group.id, pipe_id)
     wedges.run("UPDATE moves SET settled = 0")
     wedges.run("DELETE FROM claims")
     wedges.run("UPDATE cursors SET ack_seq = 0, ack_pos = 0")
@@ -304,7 +304,7 @@ def test_a_move_under_way_in_a_gap_is_finished_first(
     assert done.outcome == "done"
     client.reaper.reap([queue.row], only=["rollback"])
     assert rest_of(queue) == [b"0", b"2", b"3"]
-    (settled,) = catalog.moves(wedges.group.id, pipe_id)
+    (settled,) = catalog.claims.moves(wedges.group.id, pipe_id)
     assert (settled.settled, settled.dest_seq) == (True, move.dest_seq)
     assert isinstance(settled, Move)
     assert len(queue.dead_letters().peek(10)) == 1
@@ -331,7 +331,7 @@ def test_of_several_at_once_one_mends(queue: cassq.Queue, wedges: Wedges, connec
     wedges.drop(0)
     other = connect()
     catalog = wedges.client.ports.catalog
-    planned = catalog.mend
+    planned = catalog.claims.mend
     met: list[str | None] = []
 
     def late(*args: Any) -> bool:
@@ -340,7 +340,7 @@ def test_of_several_at_once_one_mends(queue: cassq.Queue, wedges: Wedges, connec
             met.append(mend(other.ports, wedges.group.id, pipe_id))
         return planned(*args)
 
-    catalog.mend = late  # type: ignore[method-assign]
+    catalog.claims.mend = late  # type: ignore[method-assign]
     assert mend(wedges.client.ports, wedges.group.id, pipe_id) is None
     assert met[0] is not None
     assert rest_of(queue) == numbers(30)
@@ -360,5 +360,5 @@ def test_a_reaper_that_goes_on_finds_it_and_looks_seldom(
         wedges.move_chain(30)
         assert reaper.reap(only=["mend"]) == []  # it has just looked
         assert len(reaper.reap(only=["mend"], dry_run=True)) == 1
-        assert len(wedges.client.ports.catalog.wedged()) == 1
+        assert len(wedges.client.ports.catalog.claims.wedged()) == 1
     assert len(wedges.reap()) == 1

@@ -108,7 +108,7 @@ class Work:
             self._client.queue("jobs").dead_letters().merge()
 
     def _reap(self, _name: str) -> None:
-        self._client.reaper.reap(self._client.ports.catalog.queues())
+        self._client.reaper.reap(self._client.ports.catalog.queues.listed())
         self._tell("reaped")
 
     def _again(self, _name: str) -> None:

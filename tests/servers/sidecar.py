@@ -268,7 +268,7 @@ class SidecarCluster(Cluster[SidecarNode]):
         """All are in the catalog, and live."""
         catalog = open_catalog(self.catalog, SystemClock())
         try:
-            rows = {row.name: row for row in catalog.sidecars()}
+            rows = {row.name: row for row in catalog.sidecars.listed()}
             now_ms = catalog.now_ms()
         except BackendError:
             return False

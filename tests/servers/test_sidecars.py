@@ -33,7 +33,7 @@ def test_a_sidecar_keeps_its_data_over_a_kill_and_may_lose_or_damage_them(
         with client.create_queue("kept").pusher() as pusher:
             pusher.push_many([b"%d" % number * 100 for number in range(100)])
         # Others that use these sidecars may have left pipes that wait to be removed.
-        placements = client.ports.catalog.placements()
+        placements = client.ports.catalog.sidecars.placements()
         (placement,) = [each for each in placements if each.queue_name == "kept"]
         held = placement.replicas[0].sidecar
         node = next(node for node in sidecars4.nodes if node.told_name == held)
@@ -57,7 +57,7 @@ def bytes_of(node: SidecarNode) -> dict[Path, bytes]:
 
 
 def generations(client: cassq.Client) -> dict[str, str]:
-    return {row.name: row.generation for row in client.ports.catalog.sidecars()}
+    return {row.name: row.generation for row in client.ports.catalog.sidecars.listed()}
 
 
 @pytest.mark.long(reason="servers with disks or a network of their own")

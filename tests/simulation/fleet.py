@@ -178,7 +178,7 @@ class Fleet:
         """All that are there tell of themselves."""
         for sidecar in self.sidecars.values():
             if not sidecar.down and not sidecar.stopped:
-                catalog.beat_sidecar(sidecar.row())
+                catalog.sidecars.beat(sidecar.row())
 
     def befall(self, catalog: Catalog) -> None:
         """A moment passes."""
@@ -228,18 +228,22 @@ class Fleet:
         sidecar.engine.free_min = 0
         self._note(sidecar, "is well")
         if catalog is not None:
-            catalog.beat_sidecar(sidecar.row())
+            catalog.sidecars.beat(sidecar.row())
 
     def _spoil(self, bad: SimSidecar, catalog: Catalog) -> None:
         """It loses a bit, or all it has; but nothing of which too few others have enough."""
-        mine = [at for at in catalog.placements() if bad.name in {r.sidecar for r in at.replicas}]
+        mine = [
+            at
+            for at in catalog.sidecars.placements()
+            if bad.name in {r.sidecar for r in at.replicas}
+        ]
         if self.rng.random() < 0.3:
             if all(map(self._is_spare, mine)):
                 self._note(bad, "LOSES ITS DATA")
                 bad.lose_directory()
                 bad.down = bad.stopped = False
                 bad.until_ms = None
-                catalog.beat_sidecar(bad.row())
+                catalog.sidecars.beat(bad.row())
                 self._bad = None
             return
         replicas = bad.engine.replicas()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from pathlib import Path
 
 from cassq.base.ids import Ids
 from cassq.client.embedded import Embedded
@@ -56,23 +55,16 @@ class SidecarWorld(World):
         drawn = fleet or draw_fleet(rng)
         bounds = draw_bounds(random.Random(f"bounds {seed}"))
         self.fleet = Fleet(drawn, self.scheduler, rng, parts or Parts(), bounds)
-        self._hand = self.catalog_class(
-            Path("sim/catalog.sqlite"),
+        self._hand = self.catalog(
             ProcessClock(CalmProcess(self.scheduler, "fleet")),
-            connect=lambda: SimConnection(  # type: ignore[arg-type,return-value]
-                CalmProcess(self.scheduler, "fleet"), self.commits
-            ),
+            lambda: SimConnection(CalmProcess(self.scheduler, "fleet"), self.commits),
         )
 
     def open_client(self, process: Process) -> SteppedClient:
         """What `cassq.connect` does for a directory with `store=sidecar`."""
         clock = ProcessClock(process)
         ids = Ids(random.Random(process.rng.getrandbits(64)))
-        catalog = self.catalog_class(
-            Path("sim/catalog.sqlite"),
-            clock,
-            connect=lambda: self.connection_class(process, self.commits),  # type: ignore[arg-type,return-value]
-        )
+        catalog = self.catalog(clock, lambda: self.connection_class(process, self.commits))
         settings = Settings(self.fleet.scenario.replicas, patience=PATIENCE_SECONDS)
         network = self.network_class(process, self.fleet)
         # In every other world slices have one frame, and the next is read ahead.
@@ -88,7 +80,7 @@ class SidecarWorld(World):
 
     def stored(self, pipe_id: str, end_seq: int) -> bytes:
         """From the replica that has most of what is good."""
-        (placement,) = self._hand.placements_of([pipe_id])
+        (placement,) = self._hand.sidecars.placements_of([pipe_id])
         found = [b""]
         for replica in placement.replicas if placement is not None else ():
             engine = self.fleet.sidecars[replica.sidecar].engine
@@ -126,7 +118,7 @@ class SidecarWorld(World):
         self.scheduler.clock.advance(STRAY_SECONDS)
         client.reaper.reap([queue._row for queue in client.queues()])
         client.close()
-        left = [at.pipe_id for at in self._hand.placements()]
+        left = [at.pipe_id for at in self._hand.sidecars.placements()]
         if left:
             raise BrokenPromiseError(f"extents are left over: {left}")
 

@@ -124,7 +124,7 @@ class Wreck(World):
         """Retire, and crash before the files are removed."""
         client = self.open_client(CalmProcess(self.scheduler, "retirer"))
         client.ports.store.drop = lambda pipe_ids: None  # type: ignore[method-assign]
-        client.ports.catalog.forget_pipes = lambda pipe_ids: None  # type: ignore[method-assign]
+        client.ports.catalog.pipes.forget = lambda pipe_ids: None  # type: ignore[method-assign]
         self._reap(client, ("seal", "rollback", "retire"))
 
     def _wedge(self) -> None:
@@ -220,7 +220,7 @@ def _buries_twice(client: SteppedClient) -> None:
 def _forgets_first(client: SteppedClient) -> None:
     """Retired pipes are forgotten before their files are removed: run to its end it passes."""
     store, catalog = client.ports.store, client.ports.catalog
-    drop, forget = store.drop, catalog.forget_pipes
+    drop, forget = store.drop, catalog.pipes.forget
 
     def wrong(pipe_ids: Sequence[str]) -> None:
         forget(pipe_ids)
@@ -232,14 +232,14 @@ def _forgets_first(client: SteppedClient) -> None:
 def _gives_gaps_up(client: SteppedClient) -> None:
     """What no claim row covers is taken to be done."""
     catalog = client.ports.catalog
-    mend = catalog.mend
+    mend = catalog.claims.mend
 
     def wrong(cursor: Cursor, old: Sequence[Claim], new: Sequence[Claim], chain: Place) -> bool:
         there = {row.version for row in old}
         rows = [row if row.version in there else replace(row, state=ClaimState.DONE) for row in new]
         return mend(cursor, old, rows, chain)
 
-    catalog.mend = wrong  # type: ignore[method-assign]
+    catalog.claims.mend = wrong  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from cassq.inspect.audit import audit_queue
 from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
 from cassq.model.queues import QueuePolicy
+from tests.catalog_parts import put_part
 from tests.simulation.checker import Checker
 from tests.simulation.client import SimDoorbell, SteppedClient
 from tests.simulation.ledger import BrokenPromiseError
@@ -40,7 +41,7 @@ class World:
 
     disk_class = SimDisk
     connection_class = SimConnection
-    catalog_class = SqliteCatalog
+    catalog_part: type[Any] | None = None  # in the place of the catalog's own
     store_class = FilesStore
     client_class = SteppedClient
     option = ""  # of the command that runs it again
@@ -87,17 +88,20 @@ class World:
         ids = Ids(random.Random(process.rng.getrandbits(64)))
         pipes = Path("sim/pipes")
         disk.make_directory(pipes)
-        catalog = self.catalog_class(
-            Path("sim/catalog.sqlite"),
-            clock,
-            connect=lambda: self.connection_class(process, commits),  # type: ignore[arg-type,return-value]
-        )
+        catalog = self.catalog(clock, lambda: self.connection_class(process, commits))
         kind = in_pieces(self.store_class, self.scenario)
         store = kind(pipes, clock, durability="disk", disk=disk)
         adopt(catalog, store, ids)
         life = self.life_of(process, catalog)
         ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, life)
         return Embedded(ports, lambda _: SimDoorbell(process), catalog.abandon)
+
+    def catalog(self, clock: ProcessClock, connect: Callable[[], SimConnection]) -> SqliteCatalog:
+        """The catalog as a process opens it."""
+        catalog = SqliteCatalog(Path("sim/catalog.sqlite"), clock, connect=connect)  # type: ignore[arg-type]
+        if self.catalog_part is not None:
+            put_part(catalog, self.catalog_part)
+        return catalog
 
     def life_of(self, process: Process, catalog: SqliteCatalog) -> Life:
         """What guards a client, and makes its catalog's lock one for greenlets."""

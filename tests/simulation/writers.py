@@ -59,7 +59,7 @@ class Writer:
         ports, rng = self._client.ports, self._process.rng
         if not self._driver:
             self._driver = ports.ids.new(ports.catalog.now_ms())
-        ports.catalog.beat_driver(self._driver, LEASE_MS)
+        ports.catalog.writes.beat_driver(self._driver, LEASE_MS)
         number, batch = self._batch()
         if not batch:
             return

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from cassq.catalog.sqlite import SqliteCatalog, pipe_tables
+from cassq.catalog.sqlite import pipe_tables
+from cassq.catalog.sqlite.claim_tables import SqliteClaims
+from cassq.catalog.sqlite.pipe_tables import SqlitePipes
+from cassq.catalog.sqlite.record_tables import SqliteRecords
 from cassq.consumer.claimer import Claimer
 from cassq.consumer.window import Window
 from cassq.dead_letters import merging
@@ -50,7 +53,7 @@ def merges_for_all() -> Iterator[None]:
         yield
 
 
-class RepointsClaimed(SqliteCatalog):
+class RepointsClaimed(SqlitePipes):
     """A pipe is pointed back without a look whether somebody has claimed from it."""
 
     def repoint(self, pipe_id: str, queue_id: str, group_id: str) -> bool:
@@ -70,7 +73,7 @@ def repoints_unseen() -> Iterator[None]:
     def wrong(self: merging.Merging, pipe: PipeRow, end: Place) -> bool:
         if seal_pipe(self._catalog, self._ports.store, pipe.id) is None:
             return True
-        return self._catalog.repoint(pipe.id, self._group.queue_id, self._group.id)
+        return self._catalog.pipes.repoint(pipe.id, self._group.queue_id, self._group.id)
 
     with mock.patch.object(merging.Merging, "_whole", wrong):
         yield
@@ -79,14 +82,14 @@ def repoints_unseen() -> Iterator[None]:
 # --- purging, cancelling, expiry ------------------------------------------------------------
 
 
-class PurgesUnsynced(SqliteCatalog):
+class PurgesUnsynced(SqliteClaims):
     """The removal of what was never claimed is not synced."""
 
     def claim(self, *args: Any, synced: bool = False, **more: Any) -> bool:
         return super().claim(*args, synced=False, **more)
 
 
-class RemovesUntold(SqliteCatalog):
+class RemovesUntold(SqliteClaims):
     """What is removed is marked as done, and not written down as removed."""
 
     def replace(self, *args: Any, removed: Sequence[Removed] = (), **more: Any) -> bool:
@@ -111,7 +114,7 @@ def purges_every_group() -> Iterator[None]:
     right = purging._each
 
     def wrong(ports: Any, queue: Any, groups: Any, *, write: bool) -> dict[str, int]:
-        return right(ports, queue, ports.catalog.groups(queue.id), write=write)
+        return right(ports, queue, ports.catalog.queues.groups(queue.id), write=write)
 
     with mock.patch.object(purging, "_each", wrong):
         yield
@@ -123,7 +126,7 @@ def cancels_what_was_delivered() -> Iterator[None]:
     right = cancelling._cancel_for
 
     def wrong(ports: Any, group: Any, pipe: PipeRow, seq: int) -> bool:
-        for row in ports.catalog.claims(group.id, pipe.id, range(seq, seq + 1)):
+        for row in ports.catalog.claims.rows(group.id, pipe.id, range(seq, seq + 1)):
             if row.state is ClaimState.FREE and row.deliveries:
                 return cut_out(ports, row, RangeSet.run(seq, seq + 1), Reason.PURGED)
         return right(ports, group, pipe, seq)
@@ -170,21 +173,24 @@ def believes_intents() -> Iterator[None]:
         yield
 
 
-class DedupsUnsynced(SqliteCatalog):
+class DedupsUnsynced(SqliteRecords):
     """The intent of a dedup id is not synced."""
 
-    def dedup(self, row: Dedup, instead_of: Dedup | None = None) -> Dedup:
+    def dedup_many(self, rows: Sequence[Dedup], instead_of: Mapping[str, Dedup]) -> list[Dedup]:
         with mock.patch.object(self._db, "_durable", False):
-            return super().dedup(row, instead_of)
+            return super().dedup_many(rows, instead_of)
 
 
-class DedupsBlindly(SqliteCatalog):
+class DedupsBlindly(SqliteRecords):
     """An intent is written over another without compare-and-set."""
 
-    def dedup(self, row: Dedup, instead_of: Dedup | None = None) -> Dedup:
-        rows = self._db.read("SELECT * FROM dedups WHERE dedup_id = ?", (row.dedup_id,))
-        found = Dedup(*rows[0]) if rows else None
-        return super().dedup(row, found)
+    def dedup_many(self, rows: Sequence[Dedup], instead_of: Mapping[str, Dedup]) -> list[Dedup]:
+        found = [
+            Dedup(*each)
+            for row in rows
+            for each in self._db.read("SELECT * FROM dedups WHERE dedup_id = ?", (row.dedup_id,))
+        ]
+        return super().dedup_many(rows, {each.dedup_id: each for each in found})
 
 
 # --- the ledger and the passes --------------------------------------------------------------

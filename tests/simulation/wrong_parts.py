@@ -9,8 +9,10 @@ from typing import Any
 from unittest import mock
 
 from cassq import reaper
-from cassq.catalog.sqlite import SqliteCatalog, hint_tables, pipe_tables
-from cassq.catalog.sqlite.claim_tables import _KEY, ADD_CLAIM, _claim_values
+from cassq.catalog.sqlite import pipe_tables
+from cassq.catalog.sqlite.claim_tables import _KEY, ADD_CLAIM, SqliteClaims, _claim_values
+from cassq.catalog.sqlite.pipe_tables import SqlitePipes
+from cassq.catalog.sqlite.queue_tables import SqliteQueues
 from cassq.errors import QueueFullError
 from cassq.extents.files.pipe_file import SEALED, FileWriter
 from cassq.extents.files.store import FilesStore
@@ -219,7 +221,7 @@ class NeverSyncsCommits(SimConnection):
         return super().execute(statement, parameters)
 
 
-class ClaimsBlindly(SqliteCatalog):
+class ClaimsBlindly(SqliteClaims):
     """A claim without compare-and-set."""
 
     def claim(self, cursor: Cursor, chain: Place, rows: Sequence[Claim], **_: Any) -> bool:
@@ -234,14 +236,14 @@ class ClaimsBlindly(SqliteCatalog):
             return True
 
 
-class TakesOverEarly(SqliteCatalog):
+class TakesOverEarly(SqliteClaims):
     """Claims expire before their deadline."""
 
     def due(self, group_id: str, now_ms: int, limit: int, **more: Any) -> list[Claim]:
         return super().due(group_id, now_ms + 10_000, limit, **more)
 
 
-class TakesOverUncounted(SqliteCatalog):
+class TakesOverUncounted(SqliteClaims):
     """The delivery of a take-over is not written."""
 
     def replace(self, old: Claim, new: Sequence[Claim], **more: Any) -> bool:
@@ -253,7 +255,7 @@ class TakesOverUncounted(SqliteCatalog):
         return super().replace(old, new, **more)
 
 
-class IgnoresVersions(SqliteCatalog):
+class IgnoresVersions(SqliteClaims):
     """An ack or a give-back applies to whatever row is there."""
 
     def _put(self, tx: Any, old: Claim, new: Any, epoch: int | None) -> bool:
@@ -269,11 +271,11 @@ class IgnoresFences(IgnoresVersions):
 
     def _put(self, tx: Any, old: Claim, new: Any, epoch: int | None) -> bool:
         if epoch is None:
-            return SqliteCatalog._put(self, tx, old, new, epoch)
+            return SqliteClaims._put(self, tx, old, new, epoch)
         return super()._put(tx, old, new, None)
 
 
-class OverwritesEnds(SqliteCatalog):
+class OverwritesEnds(SqlitePipes):
     """The last to seal a pipe records its end."""
 
     def record_end(self, pipe_id: str, end: Place) -> Place | None:
@@ -285,7 +287,7 @@ class OverwritesEnds(SqliteCatalog):
             return end
 
 
-class AcksOverGaps(SqliteCatalog):
+class AcksOverGaps(SqliteClaims):
     """The ack offset goes to the end of the last claim that is done."""
 
     def _advance(self, tx: Any, group_id: str, pipe_id: str) -> None:
@@ -304,20 +306,19 @@ class AcksOverGaps(SqliteCatalog):
             )
 
 
-class ForgetsStarts(SqliteCatalog):
+class ForgetsStarts(SqliteQueues):
     """A group that is to start now starts at the beginning."""
 
     def create_group(self, row: Any, starts: Any, groups_version: int) -> bool:
         return super().create_group(row, {}, groups_version)
 
 
-class SucceedsUnsealed(SqliteCatalog):
+class SucceedsUnsealed(SqlitePipes):
     """On a strict queue the next pipe is opened while the last is still written."""
 
-    def add_pipe(self, row: PipeRow) -> bool:
-        queue = self.queue_by_id(row.queue_id)
-        if queue is None or not row.predecessor:
-            return super().add_pipe(row)
+    def add(self, row: PipeRow) -> bool:
+        if not row.predecessor:
+            return super().add(row)
         with self._db.write(synced=True) as tx:
             tx.execute("UPDATE queues SET tail = ? WHERE id = ?", (row.id, row.queue_id))
             tx.execute(
@@ -358,8 +359,8 @@ def _retires_by(right: str, wrong: str) -> Iterator[None]:
     with ExitStack() as changes:
         for tables, name in (
             (pipe_tables, "UNFINISHED"),
-            (hint_tables, "FINISHED"),
-            (hint_tables, "FINISHED_OF"),
+            (pipe_tables, "FINISHED"),
+            (pipe_tables, "FINISHED_OF"),
         ):
             statement = getattr(tables, name)
             assert right in statement
@@ -399,7 +400,7 @@ class MarksFirst(DeadLetters):
     def bury(self, queue: Any, group: Any, claim: Claim) -> bool:
         seq = next(s for s in range(claim.start, claim.end) if s not in claim.acked)
         letter = self._dead_letter(queue, group, claim, seq)
-        if not self._catalog.replace(claim, claims.buried(claim, self._ports.ids.version)):
+        if not self._catalog.claims.replace(claim, claims.buried(claim, self._ports.ids.version)):
             return False
         self._push(queue, group, claim, seq, letter, None)
         return True

@@ -44,7 +44,7 @@ def files(path: Path) -> dict[str, int]:
 
 def sealed(client: cassq.Client, queue: cassq.Queue) -> list[str]:
     """The ids of the queue's sealed pipes, oldest first."""
-    pipes = client.ports.catalog.pipes(queue.id)
+    pipes = client.ports.catalog.pipes.live(queue.id)
     return [pipe.id for pipe in pipes if pipe.state is PipeState.SEALED]
 
 
@@ -95,17 +95,17 @@ def test_consumed_pipes_are_archived_and_those_of_an_aborted_write_are_not(
     push(queue, *numbers(3))
     drain(queue.popper())
     (pipe_id,) = sealed(client, queue)
-    row = ports.catalog.queue(queue.name)
+    row = ports.catalog.queues.named(queue.name)
     assert row is not None
-    assert ports.catalog.retire(pipe_id, row.groups_version)
+    assert ports.catalog.pipes.retire(pipe_id, row.groups_version)
     driver = ports.ids.new(ports.catalog.now_ms())
-    ports.catalog.beat_driver(driver, 60_000)
+    ports.catalog.writes.beat_driver(driver, 60_000)
     write = staging.begin(ports, row, "batch:given up", 0, driver)
     stage = staging.Stage(ports, row, write)
     stage.append(_run_of([b"never"]))
     stage.finish()
     staging.abort(ports, write)
-    assert len(ports.catalog.consumed_pipes()) == 2
+    assert len(ports.catalog.pipes.consumed()) == 2
     assert archived(spark, client, queue, tmp_path / "archive").pipes == 1
     assert payloads(spark, tmp_path / "archive") == numbers(3)
 

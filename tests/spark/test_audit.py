@@ -126,8 +126,10 @@ def test_rows_that_contradict_each_other_are_found_by_group_pipe_and_seq(
 ) -> None:
     pipe = lived(client, queue)
     assert audited(spark, client, queue).balanced
-    (group,) = (g.id for g in client.ports.catalog.groups(queue.id) if g.name == "default")
-    letters = next(iter(client.ports.catalog.pipes(client.queue(f"{queue.name}~default~dead").id)))
+    (group,) = (g.id for g in client.ports.catalog.queues.groups(queue.id) if g.name == "default")
+    letters = next(
+        iter(client.ports.catalog.pipes.live(client.queue(f"{queue.name}~default~dead").id))
+    )
     with tampered(client) as rows:
         purge = "INSERT INTO removed (group_id, pipe_id, start_seq, end_seq, reason, at_ms)"
         rows.execute(f"{purge} VALUES (?, ?, 11, 13, 'purged', 1)", (group, pipe))

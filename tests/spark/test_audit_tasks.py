@@ -23,8 +23,8 @@ def stood(scene: Scene) -> Any:
     from cassq.spark.jobs.audit_tasks import cursors_of, standing
 
     ports = scene.auditor.ports
-    groups = ports.catalog.groups(scene.queue.id)
-    pipe = ports.catalog.pipe(scene.pipe)
+    groups = ports.catalog.queues.groups(scene.queue.id)
+    pipe = ports.catalog.pipes.by_id(scene.pipe)
     assert pipe is not None
     return standing(ports, groups, {group.id: cursors_of(ports, group) for group in groups}, pipe)
 
@@ -53,7 +53,7 @@ def test_what_was_claimed_and_cannot_be_read_is_told_of_a_pipe_that_is_open(scen
 
 def test_a_sealed_pipe_ends_where_it_ends_whatever_was_claimed(scene: Scene) -> None:
     """Then more is claimed than can be read."""
-    scene.auditor.ports.catalog.record_end(scene.pipe, Place(0, 0))
+    scene.auditor.ports.catalog.pipes.record_end(scene.pipe, Place(0, 0))
     found = stood(scene)
     (mine,) = found.groups.values()
     assert (found.end, mine.claimed) == (0, 2)

@@ -189,8 +189,8 @@ def test_the_lease_of_a_query_that_was_killed_lapses(
     timed: cassq.Client, follow: Follow, clock: ManualClock
 ) -> None:
     queue = timed.create_queue("jobs")
-    group = timed.ports.catalog.groups(queue.id)[0]
-    assert timed.ports.catalog.take_lease(f"stream:{group.id}", "killed", LEASE_MS)
+    group = timed.ports.catalog.queues.groups(queue.id)[0]
+    assert timed.ports.catalog.leases.take(f"stream:{group.id}", "killed", LEASE_MS)
     before = clock.boot_ms()
     follow()
     assert LEASE_MS - 1000 <= clock.boot_ms() - before <= LEASE_MS + 1000

@@ -17,7 +17,7 @@ from tests.spark.drivers import CLUSTER, COUNT, SECONDS, WRITE_ID, driver, kill,
 
 def staged(client: cassq.Client) -> list[str]:
     """The pipes that wait, whole, for their write to be published."""
-    rows = [client.ports.catalog.pipe(pipe_id) for pipe_id in extents(client)]
+    rows = [client.ports.catalog.pipes.by_id(pipe_id) for pipe_id in extents(client)]
     return [row.id for row in rows if row is not None and row.stage and row.end is not None]
 
 

@@ -59,7 +59,7 @@ def sample(subject: str, step_ms: int, at_ms: int, pushed: int) -> Sample:
 
 
 def subjects(client: cassq.Client, queue: cassq.Queue) -> list[str]:
-    return [queue.id, *(group.id for group in client.ports.catalog.groups(queue.id))]
+    return [queue.id, *(group.id for group in client.ports.catalog.queues.groups(queue.id))]
 
 
 def add(client: cassq.Client, queue: cassq.Queue, step_ms: int, *told: tuple[int, int]) -> None:
@@ -67,7 +67,7 @@ def add(client: cassq.Client, queue: cassq.Queue, step_ms: int, *told: tuple[int
     of_all = [
         sample(subject, step_ms, *each) for subject in subjects(client, queue) for each in told
     ]
-    client.ports.catalog.add_samples(of_all)
+    client.ports.catalog.records.add_samples(of_all)
 
 
 def rolled(spark: Any, client: cassq.Client, to: Path, *queues: cassq.Queue, **how: Any) -> Any:

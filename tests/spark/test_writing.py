@@ -65,7 +65,7 @@ def test_an_empty_frame_is_written(spark: Any, client: cassq.Client, queue: cass
     saved(frame_of(spark, 0, 0), queue, client)
     saved(spark.createDataFrame([], "payload binary"), queue, client)
     assert drain(queue.popper()) == []
-    assert client.ports.catalog.writes([queue.id]) == []
+    assert client.ports.catalog.writes.unfinished([queue.id]) == []
 
 
 @everywhere
@@ -119,7 +119,7 @@ def test_a_write_with_an_id_is_done_once(
         saved(frame_of(spark, 0, 1000), queue, client, writeId="2026-05-01")
     saved(frame_of(spark, 1000, 1500), queue, client, writeId="2026-05-02")
     assert Counter(payloads(drain(queue.popper()))) == Counter(numbers(1500))
-    row = client.ports.catalog.write(queue.id, "batch:2026-05-01")
+    row = client.ports.catalog.writes.by_id(queue.id, "batch:2026-05-01")
     assert row is not None
     assert row.state is WriteState.PUBLISHED
 
@@ -178,7 +178,7 @@ def test_one_bad_row_of_many_is_named_and_nothing_is_published(
     with pytest.raises(Exception, match=f"partition 1, {message}"):
         saved(frame, queue, client)
     assert queue.audit().pushed == 0
-    assert client.ports.catalog.writes([queue.id]) == []
+    assert client.ports.catalog.writes.unfinished([queue.id]) == []
 
 
 def test_what_is_wrong_with_a_call_is_said(

@@ -179,13 +179,13 @@ def placement(pipe: str, queue: str, created_ms: int, *sidecars: str) -> Placeme
 def test_what_is_killed_is_found_by_the_pipe_that_is_open(tmp_path: Path) -> None:
     catalog = SqliteCatalog(tmp_path / "catalog.sqlite", SystemClock(), durable=False)
     sealed = placement("1", "orders", 10, "a", "b", "c")
-    catalog.add_placement(sealed)
-    catalog.change_placement(sealed, replace(sealed, end=7, version="sealed"))
-    catalog.add_placement(placement("2", "others", 30, "d", "b", "c"))
+    catalog.sidecars.add_placement(sealed)
+    catalog.sidecars.change_placement(sealed, replace(sealed, end=7, version="sealed"))
+    catalog.sidecars.add_placement(placement("2", "others", 30, "d", "b", "c"))
     seen = Sightings(f"file://{tmp_path}?store=sidecar&replicas=3")
     assert seen.pipe("orders") is None
     assert seen.holders("orders") == []
-    catalog.add_placement(placement("3", "orders", 20, "d", "a", "b"))
+    catalog.sidecars.add_placement(placement("3", "orders", 20, "d", "a", "b"))
     assert seen.pipe("orders") == "3"
     assert seen.holders("orders") == ["d", "a", "b"]
     with pytest.raises(LookupError, match="no sidecar of the name e"):

@@ -282,13 +282,13 @@ def test_a_pipe_without_a_row_whose_writer_is_gone_gets_one(tmp_path: Path, writ
     write(pipe_id, "orders", 3).close()
     with opened(tmp_path / "q") as embedded:
         catalog = embedded.ports.catalog
-        queue = catalog.queue("orders")
+        queue = catalog.queues.named("orders")
         assert queue is not None
-        (row,) = catalog.pipes(queue.id)
+        (row,) = catalog.pipes.live(queue.id)
         assert (row.id, row.end and row.end.seq) == (pipe_id, 3)
-        (group,) = catalog.groups(queue.id)
+        (group,) = catalog.queues.groups(queue.id)
         assert group.name == "default"
-        assert [p.id for p in catalog.unclaimed_pipes(group, 10)] == [pipe_id]
+        assert [p.id for p in catalog.pipes.unclaimed(group, 10)] == [pipe_id]
 
 
 def test_pipes_without_rows_come_back_in_the_order_they_were_made(
@@ -301,15 +301,15 @@ def test_pipes_without_rows_come_back_in_the_order_they_were_made(
         for left in (tmp_path / "q").glob(f"{CATALOG}-*"):
             left.unlink()
     with opened(tmp_path / "q") as embedded:
-        queue = embedded.ports.catalog.queue("orders")
+        queue = embedded.ports.catalog.queues.named("orders")
         assert queue is not None
-        assert [row.id for row in embedded.ports.catalog.pipes(queue.id)] == made
+        assert [row.id for row in embedded.ports.catalog.pipes.live(queue.id)] == made
 
 
 def test_a_pipe_whose_writer_lives_is_left_alone(tmp_path: Path, write: Writing) -> None:
     writer = write(pipe_id_of(1), "orders", 3)
     with opened(tmp_path / "q") as embedded:
-        assert embedded.ports.catalog.pipe_ids() == set()
+        assert embedded.ports.catalog.pipes.ids() == set()
     frame = encode(3, [b"more"], Extras(0), pipe_key=pipe_key(pipe_id_of(1)))
     assert writer.append([frame], 4).seq == 4
 
@@ -317,7 +317,7 @@ def test_a_pipe_whose_writer_lives_is_left_alone(tmp_path: Path, write: Writing)
 def test_an_empty_pipe_without_a_row_is_removed(tmp_path: Path, write: Writing) -> None:
     write(pipe_id_of(1), "orders", 0).close()
     with opened(tmp_path / "q") as embedded:
-        assert embedded.ports.catalog.queues() == []
+        assert embedded.ports.catalog.queues.listed() == []
     assert names_in(tmp_path / "q") == set()
 
 
@@ -336,7 +336,7 @@ def test_an_empty_pipe_that_another_process_removes_meanwhile_is_no_news(
 
     monkeypatch.setattr(FilesStore, "seal", late)
     with caplog.at_level(logging.WARNING, logger="cassq"), opened(tmp_path / "q") as embedded:
-        assert embedded.ports.catalog.queues() == []
+        assert embedded.ports.catalog.queues.listed() == []
     assert caplog.text == ""
 
 
@@ -344,8 +344,8 @@ def test_an_adopted_pipe_is_adopted_once(tmp_path: Path, write: Writing) -> None
     write(pipe_id_of(1), "orders", 3).close()
     for _ in range(2):
         with opened(tmp_path / "q") as embedded:
-            assert len(embedded.ports.catalog.pipe_ids()) == 1
-            assert len(embedded.ports.catalog.queues()) == 1
+            assert len(embedded.ports.catalog.pipes.ids()) == 1
+            assert len(embedded.ports.catalog.queues.listed()) == 1
 
 
 def test_a_damaged_pipe_without_a_row_is_left_where_it_is_and_told_of(
@@ -356,7 +356,7 @@ def test_a_damaged_pipe_without_a_row_is_left_where_it_is_and_told_of(
     path = tmp_path / "q" / PIPES / f"{pipe_id}.pipe"
     path.write_bytes(b"\0" * 100 + path.read_bytes()[100:])
     with caplog.at_level(logging.WARNING, logger="cassq"), opened(tmp_path / "q") as embedded:
-        assert embedded.ports.catalog.pipe_ids() == set()
+        assert embedded.ports.catalog.pipes.ids() == set()
     assert pipe_id in caplog.text
     assert path.exists()
 

@@ -17,9 +17,10 @@ FIRST_MS = 10_000  # when the messages first failed
 
 
 class Catalog:
-    """What other clients know of the group's successes."""
+    """What other clients know of the group's successes. It is its own records."""
 
     def __init__(self) -> None:
+        self.records = self
         self.time_ms = 0
         self.known_ms = 0
         self.reads = 0

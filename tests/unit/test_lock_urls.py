@@ -104,7 +104,7 @@ def test_tokens_from_the_catalog_grow_and_are_not_had_by_two_at_once(tmp_path: P
     mine, yours = lease_tokens(catalog, "me"), lease_tokens(catalog, "you")
     tokens = [mine("l"), yours("l"), yours("l"), mine("l")]
     assert tokens == sorted(set(tokens), key=lambda token: token or 0)
-    assert catalog.take_lease("token:l", "between", 1000) is not None
+    assert catalog.leases.take("token:l", "between", 1000) is not None
     assert mine("l") is None
     assert mine("other") is not None
     catalog.close()

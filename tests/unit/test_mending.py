@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from cassq.catalog.cover import fault, fault_now, wedged
-from cassq.catalog.port import Catalog
+from cassq.catalog.port import Claims
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.rows import Claim, ClaimState, Cursor
@@ -133,7 +133,7 @@ def test_whatever_became_of_rows_nothing_is_lost_and_nothing_acked_comes_again(s
 
 
 class Busy:
-    """A catalog in which others ack the first row of [0, 100) after each read, so many times."""
+    """A catalog's claims: others ack the first row of [0, 100) after each read, `acks` times."""
 
     def __init__(self, acks: int, gap: int | None = None) -> None:
         self._acks = acks
@@ -146,7 +146,7 @@ class Busy:
         self._go_on()
         return found
 
-    def claims(self, group_id: str, pipe_id: str) -> list[Claim]:
+    def rows(self, group_id: str, pipe_id: str) -> list[Claim]:
         found = [row(seq, seq + 1) for seq in range(self._ack, 100) if seq != self._gap]
         self._go_on()
         return found
@@ -161,11 +161,11 @@ class Busy:
 @pytest.mark.parametrize("acks", [0, 1, 2, 3, 7, 60])
 def test_acks_between_the_reads_are_not_a_gap(acks: int) -> None:
     busy = Busy(acks)
-    assert fault_now(cast("Catalog", busy), "g", "p") is None
+    assert fault_now(cast("Claims", busy), "g", "p") is None
     assert busy.reads <= 20
 
 
 @pytest.mark.parametrize("acks", [0, 1, 2, 3, 7])
 def test_a_gap_is_found_though_others_ack(acks: int) -> None:
-    found = fault_now(cast("Catalog", Busy(acks, gap=90)), "g", "p")
+    found = fault_now(cast("Claims", Busy(acks, gap=90)), "g", "p")
     assert found == (cursor(acks, 100), "no claim row covers seq 90")

@@ -66,9 +66,10 @@ def test_an_error_is_counted_by_what_it_means(exc: BackendError, told: dict[str,
 
 
 class Samples:
-    """The part of a catalog that keeps samples."""
+    """A catalog that keeps samples. It is its own records."""
 
     def __init__(self) -> None:
+        self.records = self
         self.kept: list[Sample] = []
 
     def now_ms(self) -> int:

@@ -104,7 +104,7 @@ def claim(session: Partition) -> bool:
     """Claim the first ten messages of the partition."""
     catalog = CassandraCatalog(session, ManualClock())  # type: ignore[arg-type]
     row = claims.first(CURSOR, CHAIN, "me", 9, lambda: "v")
-    return catalog.claim(CURSOR, CHAIN, [row])
+    return catalog.claims.claim(CURSOR, CHAIN, [row])
 
 
 def test_a_batch_without_an_answer_that_was_applied_counts_once() -> None:

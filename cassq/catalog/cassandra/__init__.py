@@ -7,46 +7,66 @@ from cassq.base.ids import Ids
 from cassq.cassandra.cluster_time import ClusterTime
 from cassq.cassandra.session import Cql
 from cassq.catalog.cassandra import schema
-from cassq.catalog.cassandra.claims.claim_tables import ClaimTables
-from cassq.catalog.cassandra.lease_tables import LeaseTables
+from cassq.catalog.cassandra.claims.arrivals import Arrivals
+from cassq.catalog.cassandra.claims.claim_tables import CassandraClaims
+from cassq.catalog.cassandra.claims.cursor_tables import Cursors
+from cassq.catalog.cassandra.claims.due_tables import DueClaims
+from cassq.catalog.cassandra.lease_tables import CassandraLeases
+from cassq.catalog.cassandra.partition.consumed import ConsumedPipes
 from cassq.catalog.cassandra.partition.gaps import Gaps
-from cassq.catalog.cassandra.partition.known import Memory
-from cassq.catalog.cassandra.pipes.hint_tables import HintTables
-from cassq.catalog.cassandra.pipes.pipe_tables import PipeTables
-from cassq.catalog.cassandra.queue_tables import QueueTables
-from cassq.catalog.cassandra.record_tables import RecordTables
-from cassq.catalog.cassandra.sidecar_tables import SidecarTables
+from cassq.catalog.cassandra.partition.keyspace import Keyspace
+from cassq.catalog.cassandra.partition.partitions import Partitions
+from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
+from cassq.catalog.cassandra.partition.queue_rows import QueueRows
+from cassq.catalog.cassandra.pipes.listing import Listing
+from cassq.catalog.cassandra.pipes.pipe_lists import PipeLists
+from cassq.catalog.cassandra.pipes.pipe_tables import CassandraPipes
+from cassq.catalog.cassandra.pipes.retiring import Retiring
+from cassq.catalog.cassandra.pipes.totals import Totals
+from cassq.catalog.cassandra.pipes.write_tables import CassandraWrites
+from cassq.catalog.cassandra.queue_tables import CassandraQueues
+from cassq.catalog.cassandra.record_tables import CassandraRecords
+from cassq.catalog.cassandra.sidecar_tables import CassandraSidecars
+from cassq.catalog.port import Catalog
 
 
-class CassandraCatalog(
-    QueueTables, LeaseTables, HintTables, PipeTables, ClaimTables, RecordTables, SidecarTables
-):
+class CassandraCatalog(Catalog):
     """The Catalog port on Cassandra. cql: connected to the keyspace; it is closed with the catalog.
 
     time: the cluster's, if it is not the session's. Raises ConfigError for a keyspace without the
     schema this cassq knows.
     """
 
+    pipes: CassandraPipes
+
     def __init__(self, cql: Cql, clock: Clock, *, time: ClusterTime | None = None) -> None:
         schema.check(cql)
-        self._cql = cql
-        self._clock = clock
-        self._gaps = Gaps(cql)
-        self._time = time or cql.time
-        self._replicas = schema.least_replicas(cql)
-        self._warned = False
-        self._leases = {}
-        self._dedup_slices = {}
-        self._sample_slices = {}
-        self._ids = Ids()
-        self._memory = Memory()
-        self._group_pipes = {}
-        self._announced = {}
-        self._done = {}
-        self._blocks = {}
+        self._keyspace = keyspace = Keyspace(cql, clock, time or cql.time, Ids(), Gaps(cql))
+        rows, consumed = QueueRows(keyspace), ConsumedPipes(keyspace)
+        pipe_records = PipeRecords(keyspace, rows, consumed)
+        partitions = Partitions(keyspace)
+        cursors = Cursors(keyspace, rows, pipe_records, partitions.memory)
+        due = DueClaims(keyspace, cursors, pipe_records, partitions.memory)
+        arrivals = Arrivals(keyspace)
+        listing = Listing(keyspace)
+        totals = Totals(keyspace, pipe_records, consumed)
+        self.records = records = CassandraRecords(keyspace)
+        self.sidecars = CassandraSidecars(keyspace)
+        self.leases = leases = CassandraLeases(keyspace, pipe_records)
+        self.writes = writes = CassandraWrites(keyspace, rows, pipe_records, consumed, listing)
+        self.claims = CassandraClaims(keyspace, rows, partitions, cursors, due, arrivals)
+        retiring = Retiring(
+            keyspace, rows, pipe_records, consumed, listing, cursors, arrivals, leases, totals
+        )
+        lists = PipeLists(keyspace, listing, writes)
+        self.pipes = pipes = CassandraPipes(
+            keyspace, rows, pipe_records, consumed, listing, lists, writes, retiring, totals
+        )
+        replicas = schema.least_replicas(cql)
+        self.queues = CassandraQueues(keyspace, rows, pipes, cursors, records, replicas)
 
     def now_ms(self) -> int:
-        return self._time.now_ms()
+        return self._keyspace.now_ms()
 
     def close(self) -> None:
-        self._cql.close()
+        self._keyspace.cql.close()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from cassq.cassandra.session import settled
-from cassq.catalog.cassandra.partition.parts import TRIES, Parts, contended
+from cassq.catalog.cassandra.partition.keyspace import TRIES, Keyspace, contended
+from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
+from cassq.catalog.port import Leases
 
 LEASE = "SELECT owner, epoch, due_ms FROM leases WHERE name = ?"
 FIRST_LEASE = "INSERT INTO leases (name, owner, epoch, due_ms) VALUES (?, ?, ?, ?) IF NOT EXISTS"
@@ -20,13 +22,17 @@ FORGET_FREE_LEASE = "DELETE FROM leases WHERE name = ? IF owner = ''"
 FREE_KEPT = 1_000  # leases that are remembered
 
 
-class LeaseTables(Parts):
-    """The part of the catalog that knows leases."""
+class CassandraLeases(Leases):
+    """Leases by name."""
 
-    # What leases were like when we last wrote them, ours or free: owner, epoch, due_ms.
-    _leases: dict[str, tuple[str, int, int]]
+    def __init__(self, keyspace: Keyspace, records: PipeRecords) -> None:
+        self._keyspace = keyspace
+        self._cql = keyspace.cql
+        self._records = records
+        # What leases were like when we last wrote them, ours or free: owner, epoch, due_ms.
+        self._leases: dict[str, tuple[str, int, int]] = {}
 
-    def take_lease(self, name: str, owner: str, ttl_ms: int) -> int | None:
+    def take(self, name: str, owner: str, ttl_ms: int) -> int | None:
         """Cost: one conditional write for one's own, or one that was dropped here last, else a
         read before it; a read where another holds it."""
         known = self._leases.get(name)
@@ -34,7 +40,7 @@ class LeaseTables(Parts):
             if known is None or known[0] not in (owner, ""):
                 rows = self._cql.read(LEASE, (name,))
                 known = (rows[0][0], rows[0][1], rows[0][2]) if rows else None
-            now_ms = self.now_ms()
+            now_ms = self._keyspace.now_ms()
             if known is None:
                 mine = (owner, 1, now_ms + ttl_ms)
             elif known[0] == owner and known[2] > now_ms:
@@ -60,7 +66,7 @@ class LeaseTables(Parts):
 
         return settled(act, lambda: self._cql.read(LEASE, (name,), serial=True) == [new])
 
-    def drop_lease(self, name: str, owner: str) -> None:
+    def drop(self, name: str, owner: str) -> None:
         """Cost: one conditional write; for a pipe's lock a read more."""
         known = self._leases.pop(name, None)
 
@@ -72,8 +78,9 @@ class LeaseTables(Parts):
         if dropped and known and known[0] == owner and len(self._leases) < FREE_KEPT:
             self._leases[name] = ("", known[1], 0)
         # Taken while its pipe was being retired: nobody will ever ask for it again.
-        if name.startswith("pop:") and self.pipe(name.rpartition(":")[2]) is None:
+        if name.startswith("pop:") and self._records.by_id(name.rpartition(":")[2]) is None:
             self._cql.apply(FORGET_FREE_LEASE, (name,))
 
-    def _forget_locks(self, names: Collection[str]) -> None:
+    def forget(self, names: Collection[str]) -> None:
+        """Remove the leases of pipes that are gone. Cost: a conditional write each."""
         self._cql.apply_many([(FORGET_LEASE, (name,)) for name in names])

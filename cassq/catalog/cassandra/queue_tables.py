@@ -11,34 +11,36 @@ after a crash knows what is left to do.
 from __future__ import annotations
 
 import logging
-import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from cassq.base.ids import made_at_ms
-from cassq.cassandra.session import Row, settled
-from cassq.catalog.cassandra.partition.parts import TRIES, Parts, contended
+from cassq.cassandra.session import settled
+from cassq.catalog.cassandra.claims.cursor_tables import Cursors
+from cassq.catalog.cassandra.partition.keyspace import TRIES, Keyspace, contended
+from cassq.catalog.cassandra.partition.queue_rows import (
+    PLACE,
+    QUEUE,
+    QUEUE_AND_GROUPS,
+    QUEUE_COLUMNS,
+    RAISE_GROUPS_VERSION,
+    QueueRows,
+    name_slice,
+    queue_row,
+)
+from cassq.catalog.cassandra.pipes.pipe_tables import CassandraPipes
+from cassq.catalog.cassandra.record_tables import CassandraRecords
+from cassq.catalog.port import Queues
 from cassq.message.frames import Place
-from cassq.model.queues import OWN, GroupPolicy, QueuePolicy, group_policy, queue_policy, to_json
+from cassq.model.queues import OWN, GroupPolicy, QueuePolicy, to_json
 from cassq.model.rows import GroupRow, QueueRow
-
-QueueAndGroups = tuple[QueueRow | None, list[GroupRow]]
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-NAME_SLICES = 16
 ORPHAN_MS = 3_600_000  # nobody takes so long to make a queue
 
-_QUEUE = "queue_id, name, policy, version, groups_version, tail, deleted, wished_pipes, wished_ms"
-# A queue alone: the static columns of its partition.
-QUEUE = f"SELECT DISTINCT {_QUEUE} FROM queues WHERE queue_id = ?"
-# A queue and its groups: its partition, bounded by its groups.
-QUEUE_AND_GROUPS = (
-    f"SELECT {_QUEUE}, group_name, group_id, group_policy, group_created_ms"
-    " FROM queues WHERE queue_id = ?"
-)
 # A new queue with its first group.
 ADD_QUEUE = (
-    f"INSERT INTO queues ({_QUEUE}, group_name, group_id, group_policy, group_created_ms)"
+    f"INSERT INTO queues ({QUEUE_COLUMNS}, group_name, group_id, group_policy, group_created_ms)"
     " VALUES (?, ?, ?, 1, 1, '', false, 1, 0, ?, ?, ?, ?) IF NOT EXISTS"
 )
 # Another policy.
@@ -49,7 +51,10 @@ CHANGE_POLICY = (
 MARK_DELETED = "UPDATE queues SET deleted = true WHERE queue_id = ? IF deleted = false"
 # Together they remove a deleted queue's partition.
 FORGET_QUEUE = (
-    f"DELETE {_QUEUE.removeprefix('queue_id, ')} FROM queues WHERE queue_id = ? IF deleted = true",
+    (
+        f"DELETE {QUEUE_COLUMNS.removeprefix('queue_id, ')} FROM queues WHERE queue_id = ?"
+        " IF deleted = true"
+    ),
     "DELETE FROM queues WHERE queue_id = ? AND group_name >= ''",
 )
 
@@ -58,17 +63,9 @@ NAMED = "SELECT queue_id FROM queue_ids WHERE name = ?"
 TAKE_NAME = "INSERT INTO queue_ids (name, queue_id) VALUES (?, ?) IF NOT EXISTS"
 TAKE_NAME_OVER = "UPDATE queue_ids SET queue_id = ? WHERE name = ? IF queue_id = ?"
 FREE_NAME = "DELETE FROM queue_ids WHERE name = ? IF queue_id = ?"
-# Names with a prefix: a range in each slice.
-LIST_NAMES = "SELECT name, queue_id FROM queue_names WHERE slice = ? AND name >= ? AND name < ?"
 NOTE_NAME = "INSERT INTO queue_names (slice, name, queue_id) VALUES (?, ?, ?)"
-COVER_NAMES = "DELETE FROM queue_names USING TIMESTAMP ? WHERE slice = ? AND name > ? AND name < ?"
 UNNOTE_NAME = "DELETE FROM queue_names WHERE slice = ? AND name = ? AND queue_id = ?"
 
-# Each group that comes or goes, and each pipe that retires.
-RAISE_GROUPS_VERSION = (
-    "UPDATE queues SET groups_version = ? WHERE queue_id = ?"
-    " IF groups_version = ? AND deleted = false"
-)
 RAISE_GROUPS_VERSION_ALWAYS = (
     "UPDATE queues SET groups_version = ? WHERE queue_id = ? IF groups_version = ?"
 )
@@ -80,31 +77,40 @@ CHANGE_GROUP = (
     "UPDATE queues SET group_policy = ? WHERE queue_id = ? AND group_name = ? IF group_id = ?"
 )
 DROP_GROUP = "DELETE FROM queues WHERE queue_id = ? AND group_name = ? IF group_id = ?"
-# Where a group's row is.
-PLACE = "SELECT queue_id, name FROM group_places WHERE group_id = ?"
 NOTE_PLACE = "INSERT INTO group_places (group_id, queue_id, name) VALUES (?, ?, ?)"
 UNNOTE_PLACE = "DELETE FROM group_places WHERE group_id = ?"
 
-
-def queue_row(row: Row) -> QueueRow:
-    """A queue from the columns of `QUEUE`."""
-    policy = queue_policy(row[2])
-    return QueueRow(row[0], row[1], policy, row[3], row[4], row[5], row[6], row[7], row[8])
-
-
-def name_slice(name: str) -> int:
-    return zlib.crc32(name.encode()) % NAME_SLICES
+# The compare-and-set of a wish.
+WISH = (
+    "UPDATE queues SET wished_pipes = ?, wished_ms = ? WHERE queue_id = ?"
+    " IF wished_pipes = ? AND wished_ms = ? AND deleted = false"
+)
 
 
-class QueueTables(Parts):
-    """The part of the catalog that knows queues and groups."""
+class CassandraQueues(Queues):
+    """Queues and groups. replicas: in the data centre that has the fewest."""
 
-    _replicas: int  # in the data centre that has the fewest
-    _warned: bool
+    def __init__(
+        self,
+        keyspace: Keyspace,
+        rows: QueueRows,
+        pipes: CassandraPipes,
+        cursors: Cursors,
+        records: CassandraRecords,
+        replicas: int,
+    ) -> None:
+        self._keyspace = keyspace
+        self._cql = keyspace.cql
+        self._rows = rows
+        self._pipes = pipes
+        self._cursors = cursors
+        self._records = records
+        self._replicas = replicas
+        self._warned = False
 
     # --- queues -------------------------------------------------------------------------------
 
-    def create_queue(self, row: QueueRow, default: GroupRow) -> bool:
+    def create(self, row: QueueRow, default: GroupRow) -> bool:
         """Cost: two hints side by side, two conditional writes."""
         values = (row.id, row.name, to_json(row.policy), *_group_values(default))
         self._cql.write_many(
@@ -121,7 +127,7 @@ class QueueTables(Parts):
             self._warn(row)
             return True
         self._cql.apply(MARK_DELETED, (row.id,))
-        self.forget_queue(row.id)
+        self.forget(row.id)
         return False
 
     def _take_name(self, name: str, queue_id: str) -> bool:
@@ -140,21 +146,24 @@ class QueueTables(Parts):
             holder = self._cql.read(NAMED, (name,))
             if not holder:
                 continue  # given up this moment
-            held = self.queue_by_id(holder[0][0])
+            held = self._rows.by_id(holder[0][0])
             if held is not None and not held.deleted:
                 return held.id == queue_id
             if take_over(holder[0][0]):
                 return True
         raise contended(f"the name {name!r}")
 
-    def queue(self, name: str) -> QueueRow | None:
+    def named(self, name: str) -> QueueRow | None:
         """Cost: two reads, one after the other."""
         found = self._cql.read(NAMED, (name,))
-        row = self.queue_by_id(found[0][0]) if found else None
+        row = self._rows.by_id(found[0][0]) if found else None
         if row is None or row.deleted:
             return None
         self._warn(row)
         return row
+
+    def by_ids(self, queue_ids: Sequence[str]) -> list[QueueRow | None]:
+        return self._rows.by_ids(queue_ids)
 
     def _warn(self, row: QueueRow) -> None:
         """Say once that a cp queue cannot keep its promise."""
@@ -166,37 +175,10 @@ class QueueTables(Parts):
                 row.name,
             )
 
-    def queue_by_id(self, queue_id: str) -> QueueRow | None:
-        """Cost: one read."""
-        rows = self._cql.read(QUEUE, (queue_id,))
-        return queue_row(rows[0]) if rows else None
-
-    def queues_by_id(self, queue_ids: Sequence[str]) -> list[QueueRow | None]:
-        """Cost: a read each, side by side."""
-        found = self._cql.read_many([(QUEUE, (queue_id,)) for queue_id in queue_ids])
-        return [queue_row(rows[0]) if rows else None for rows in found]
-
-    def _listed_queues(self) -> list[str]:
-        """The ids of all queues that may be there, in order of their names. Cost: 16 reads side
-        by side."""
-        return [queue_id for _, queue_id in self._listed_names("")]
-
-    def _listed_names(self, prefix: str) -> list[tuple[str, str]]:
-        """Names with that prefix, and the ids of queues that may have them."""
-        beyond = prefix + "\U0010ffff"
-        asked_us = self._cql.stamp()
-        listed = self._cql.read_many(
-            [(LIST_NAMES, (slice_, prefix, beyond)) for slice_ in range(NAME_SLICES)]
-        )
-        if not prefix:
-            for slice_, names in enumerate(listed):
-                self._gaps.read(COVER_NAMES, (slice_,), [name for name, _ in names], asked_us)
-        return sorted({(row[0], row[1]) for rows in listed for row in rows})
-
-    def queues(self, prefix: str = "", *, deleted: bool = False) -> list[QueueRow]:
+    def listed(self, prefix: str = "", *, deleted: bool = False) -> list[QueueRow]:
         """Cost: 16 reads side by side, then two a queue side by side."""
-        queue_ids = [queue_id for _, queue_id in self._listed_names(prefix)]
-        found = self.queues_by_id(queue_ids)
+        queue_ids = [queue_id for _, queue_id in self._rows.names(prefix)]
+        found = self._rows.by_ids(queue_ids)
         rows = [row for row in found if row is not None and row.deleted == deleted]
         if deleted:
             return rows
@@ -209,11 +191,11 @@ class QueueTables(Parts):
     def _clear_orphans(self, nameless: Iterable[QueueRow]) -> None:
         """Have those removed whose maker ended before they had a name, or lost it: what is old
         enough. The sweep does the rest. Cost: a conditional write each."""
-        old_ms = self.now_ms() - ORPHAN_MS
+        old_ms = self._keyspace.now_ms() - ORPHAN_MS
         old = [row for row in nameless if (made_ms := made_at_ms(row.id)) and made_ms < old_ms]
         self._cql.apply_many([(MARK_DELETED, (row.id,)) for row in old])
 
-    def update_queue(self, queue_id: str, version: int, policy: QueuePolicy) -> bool:
+    def update(self, queue_id: str, version: int, policy: QueuePolicy) -> bool:
         """Cost: one conditional write."""
         values = (to_json(policy), version + 1, queue_id, version)
 
@@ -224,9 +206,9 @@ class QueueTables(Parts):
 
         return settled(lambda: self._cql.apply(CHANGE_POLICY, values)[0], is_ours)
 
-    def delete_queue(self, queue_id: str) -> list[str]:
+    def delete(self, queue_id: str) -> list[str]:
         """Cost: a read, two conditional writes, and one a pipe side by side."""
-        row = self.queue_by_id(queue_id)
+        row = self._rows.by_id(queue_id)
         if row is None:
             return []
         if not row.deleted:
@@ -238,18 +220,18 @@ class QueueTables(Parts):
             _until(lambda: self._cql.apply(MARK_DELETED, (queue_id,))[0], is_marked)
         # A name that is not freed for a crash is freed by who wants it next.
         self._cql.apply(FREE_NAME, (row.name, queue_id))
-        return self._consume_pipes(queue_id)
+        return self._pipes.consume_all(queue_id)
 
-    def forget_queue(self, queue_id: str) -> None:
+    def forget(self, queue_id: str) -> None:
         """Cost: some reads and writes a group, and for each slice of its records."""
-        row = self.queue_by_id(queue_id)
-        if row is None or not row.deleted or self._has_pipes(queue_id):
+        row = self._rows.by_id(queue_id)
+        if row is None or not row.deleted or self._pipes.has_any(queue_id):
             return
         for found in self._cql.read(QUEUE_AND_GROUPS, (queue_id,)):
             if found[10] is not None:
                 self._drop_group_records(queue_id, found[10])
-        self._forget_pipe_records(queue_id)
-        self._forget_records(queue_id)
+        self._pipes.forget_all(queue_id)
+        self._records.forget_queue(queue_id)
         self._cql.apply(FREE_NAME, (row.name, queue_id))
         self._cql.apply_batch([(statement, (queue_id,)) for statement in FORGET_QUEUE])
         self._cql.write(UNNOTE_NAME, (name_slice(row.name), row.name, queue_id))
@@ -258,12 +240,12 @@ class QueueTables(Parts):
 
     def create_group(self, row: GroupRow, starts: Mapping[str, Place], groups_version: int) -> bool:
         """Cost: a read, a hint, what the cursors cost, one conditional batch."""
-        queue, groups = self._queue_and_groups(row.queue_id)
+        queue, groups = self._rows.with_groups(row.queue_id)
         taken = row.name in (group.name for group in groups)
         if queue is None or queue.deleted or queue.groups_version != groups_version or taken:
             return False
         self._cql.write(NOTE_PLACE, (row.id, row.queue_id, row.name))
-        self._start_cursors(row, starts)
+        self._cursors.start(row, starts)
         version = (groups_version + 1, row.queue_id, groups_version)
         batch = [
             (RAISE_GROUPS_VERSION, version),
@@ -280,19 +262,7 @@ class QueueTables(Parts):
 
     def groups(self, queue_id: str) -> list[GroupRow]:
         """Cost: one read."""
-        return self._queue_and_groups(queue_id)[1]
-
-    def _queue_and_groups(self, queue_id: str) -> QueueAndGroups:
-        return self._queues_and_groups([queue_id])[0]
-
-    def _queues_and_groups(self, queue_ids: Sequence[str]) -> list[QueueAndGroups]:
-        found = self._cql.read_many([(QUEUE_AND_GROUPS, (queue_id,)) for queue_id in queue_ids])
-        return [_with_groups(rows) for rows in found]
-
-    def _group(self, group_id: str) -> GroupRow | None:
-        place = self._cql.read(PLACE, (group_id,))
-        groups = self._queue_and_groups(place[0][0])[1] if place else []
-        return next((group for group in groups if group.id == group_id), None)
+        return self._rows.with_groups(queue_id)[1]
 
     def update_group(self, group_id: str, policy: GroupPolicy) -> bool:
         """Cost: a read, one conditional write."""
@@ -302,7 +272,7 @@ class QueueTables(Parts):
         values = (to_json(policy), *place[0], group_id)
 
         def is_ours() -> bool:
-            row = self._group(group_id)
+            row = self._rows.group(group_id)
             return row is not None and row.policy == policy
 
         return settled(lambda: self._cql.apply(CHANGE_GROUP, values)[0], is_ours)
@@ -310,8 +280,8 @@ class QueueTables(Parts):
     def delete_group(self, group_id: str) -> bool:
         """Cost: three reads, two conditional writes, and what its cursors cost."""
         for _ in range(TRIES):
-            group = self._group(group_id)
-            queue = self.queue_by_id(group.queue_id) if group else None
+            group = self._rows.group(group_id)
+            queue = self._rows.by_id(group.queue_id) if group else None
             if group is None or queue is None:
                 return False
             if self._delete_group(group, queue.groups_version):
@@ -342,22 +312,45 @@ class QueueTables(Parts):
                 self._cql.apply(DROP_GROUP, (queue_id, row[9], row[10]))
 
     def _drop_group_records(self, queue_id: str, group_id: str) -> None:
-        self._drop_cursors(queue_id, group_id)
-        self._forget_members(group_id)
+        self._cursors.drop_all(group_id)
+        self._pipes.consume_of_group(queue_id, group_id)
+        self._records.forget_group(group_id)
         self._cql.write(UNNOTE_PLACE, (group_id,))
 
-    def _raise_groups_version(self, queue_id: str, expected: int) -> bool:
-        return self._cql.apply(RAISE_GROUPS_VERSION, (expected + 1, queue_id, expected))[0]
+    # --- candidates for the reaper ----------------------------------------------------------------
+
+    def limited(self, queue_ids: Collection[str] | None = None) -> list[QueueRow]:
+        """Cost: a read a queue, side by side."""
+        return [row for row in self._rows.those(queue_ids) if _is_limited(row)]
+
+    def busy(self, queue_ids: Collection[str] | None = None) -> list[str]:
+        """Cost: as `Pipes.unsealed`, and as `limited`."""
+        rows = self._rows.those(queue_ids)
+        wished = {row.id for row in rows if row.wished_pipes > 1}
+        rest = [row.id for row in rows if row.id not in wished]
+        pushed = {row.queue_id for row in self._pipes.unsealed(rest) if row.rate > 0}
+        return sorted(wished | pushed)
+
+    def wish_pipes(self, queue: QueueRow, pipes: int, at_ms: int) -> bool:
+        """Cost: one conditional write."""
+        values = (pipes, at_ms, queue.id, queue.wished_pipes, queue.wished_ms)
+
+        def is_wished() -> bool:
+            row = self._rows.by_id(queue.id)
+            return row is not None and (row.wished_pipes, row.wished_ms) == (pipes, at_ms)
+
+        return settled(lambda: self._cql.apply(WISH, values)[0], is_wished)
+
+    def live(self) -> list[str]:
+        """Cost: as `Pipes.unsealed`."""
+        return self._pipes.live_queues()
 
 
-def _with_groups(rows: Sequence[Row]) -> QueueAndGroups:
-    """The rows of a queue's partition."""
-    groups = [
-        GroupRow(row[10], row[0], row[9], group_policy(row[11]), row[12])
-        for row in rows
-        if row[11] is not None
-    ]
-    return (queue_row(rows[0]) if rows else None), groups
+def _is_limited(row: QueueRow) -> bool:
+    """Whether its messages expire, are limited in number, or are deduplicated."""
+    policy = row.policy
+    limits = (policy.message_ttl, policy.retain_unconsumed, policy.max_length)
+    return any(limit is not None for limit in limits) or bool(policy.dedup_window)
 
 
 def _group_values(row: GroupRow) -> tuple[str, str, str, int]:

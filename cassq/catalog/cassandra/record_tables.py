@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from cassq.cassandra.session import Statement, settled
+from cassq.catalog.cassandra.notes import Notes
 from cassq.catalog.cassandra.partition.gaps import SETTLED_US
-from cassq.catalog.cassandra.partition.parts import Parts
+from cassq.catalog.cassandra.partition.keyspace import Keyspace
+from cassq.catalog.record_port import Records
 from cassq.errors import BackendTimeoutError
 from cassq.model.rows import Dedup, Incident, Member, Sample
 
@@ -99,12 +101,18 @@ CHANGE_INCIDENT = (
 DROP_INCIDENT = "DELETE FROM incidents WHERE all_of = 0 AND key = ? IF version = ?"
 
 
-class RecordTables(Parts):
-    """The part of the catalog that keeps records."""
+class CassandraRecords(Records):
+    """What is known of pushes, poppers and the past."""
 
-    # The newest slice of dedup ids that we listed, by queue; and the subjects of samples likewise.
-    _dedup_slices: dict[str, int]
-    _sample_slices: dict[tuple[str, int], int]
+    def __init__(self, keyspace: Keyspace) -> None:
+        self._keyspace = keyspace
+        self._cql = keyspace.cql
+        self._gaps = keyspace.gaps
+        # The newest slice of dedup ids that we listed, by queue; and the subjects of samples
+        # likewise.
+        self._dedup_slices: dict[str, int] = {}
+        self._sample_slices: dict[tuple[str, int], int] = {}
+        self._identity = ""
 
     # --- deduplication ------------------------------------------------------------------------
 
@@ -251,7 +259,8 @@ class RecordTables(Parts):
         group, rows = self._cql.read_many([(IS_GROUP, (group_id,)), (SUCCESS, (group_id,))])
         return int(rows[0][0]) if group and rows else 0
 
-    def _forget_members(self, group_id: str) -> None:
+    def forget_group(self, group_id: str) -> None:
+        """Remove what is known of a deleted group's poppers, success and past."""
         self._cql.write_many([(DROP_MEMBERS, (group_id,)), (DROP_SUCCESS, (group_id,))])
         self._forget_samples_of([group_id])
 
@@ -347,9 +356,20 @@ class RecordTables(Parts):
 
         return settled(lambda: self._cql.apply(DROP_INCIDENT, values)[0], is_gone)
 
+    # --- notes ------------------------------------------------------------------------------------
+
+    def note(self, key: str, value: str) -> str:
+        return Notes(self._cql).note(key, value)
+
+    def identity(self) -> str:
+        if not self._identity:
+            self._identity = self.note("identity", self._keyspace.ids.new(self._keyspace.now_ms()))
+        return self._identity
+
     # --- what goes with a queue ---------------------------------------------------------------
 
-    def _forget_records(self, queue_id: str) -> None:
+    def forget_queue(self, queue_id: str) -> None:
+        """Remove the dedup ids and samples of a deleted queue."""
         everything_ms = 1 << 62
         self.forget_dedups(queue_id, everything_ms)
         self._dedup_slices.pop(queue_id, None)

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 
-from cassq.base.ids import Ids
 from cassq.cassandra.session import Row
-from cassq.catalog.cassandra.notes import Notes
-from cassq.catalog.cassandra.partition.parts import Parts
+from cassq.catalog.cassandra.partition.keyspace import Keyspace
+from cassq.catalog.sidecar_port import Sidecars
 from cassq.errors import BackendError, BackendTimeoutError
 from cassq.model.sidecar_rows import Placement, SidecarRow, SidecarState, replica_at
 
@@ -50,22 +49,16 @@ FORGET_PLACEMENT = "DELETE FROM placements WHERE pipe_id = ? IF EXISTS"
 PLACEMENTS = f"SELECT {_PLACEMENT}, token(pipe_id) FROM placements WHERE token(pipe_id) > ? LIMIT ?"
 
 
-class SidecarTables(Parts):
-    """The part of the catalog that knows sidecars."""
+class CassandraSidecars(Sidecars):
+    """Sidecars, and placements of extents on them."""
 
-    _identity = ""
-
-    def identity(self) -> str:
-        if not self._identity:
-            self._identity = self.note("identity", Ids().new(self.now_ms()))
-        return self._identity
-
-    def note(self, key: str, value: str) -> str:
-        return Notes(self._cql).note(key, value)
+    def __init__(self, keyspace: Keyspace) -> None:
+        self._keyspace = keyspace
+        self._cql = keyspace.cql
 
     # --- sidecars -------------------------------------------------------------------------------
 
-    def beat_sidecar(self, row: SidecarRow) -> SidecarRow:
+    def beat(self, row: SidecarRow) -> SidecarRow:
         """Cost: a read, one write; one more for a new one, or a new generation."""
         before = self._sidecar(row.name)
         if before is not None and before.generation == row.generation:
@@ -74,23 +67,23 @@ class SidecarTables(Parts):
             # First, if this directory was here before: what was said of it then is over.
             state = SidecarState.UP
             self._cql.write(SET_STATE, (int(state), row.generation, row.name))
-        row = replace(row, state=state, seen_ms=self.now_ms())
+        row = replace(row, state=state, seen_ms=self._keyspace.now_ms())
         self._cql.write(BEAT, (row.name, *(getattr(row, name) for name in _FACTS)))
         return row
 
-    def sidecars(self) -> list[SidecarRow]:
+    def listed(self) -> list[SidecarRow]:
         """Cost: one read."""
         found = [_sidecar(row) for row in self._cql.read(SIDECARS)]
         return [row for row in found if row is not None]
 
-    def set_sidecar_state(self, name: str, state: SidecarState) -> bool:
+    def set_state(self, name: str, state: SidecarState) -> bool:
         """Cost: a read, one write."""
         row = self._sidecar(name)
         if row is not None:
             self._cql.write(SET_STATE, (int(state), row.generation, name))
         return row is not None
 
-    def forget_sidecar(self, name: str) -> bool:
+    def forget(self, name: str) -> bool:
         """Cost: a read, one write."""
         row = self._sidecar(name)
         if row is not None:

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cassq.base.clock import Clock
-from cassq.catalog.sqlite.claim_tables import ClaimTables
+from cassq.catalog.port import Catalog
+from cassq.catalog.sqlite.claim_tables import SqliteClaims
 from cassq.catalog.sqlite.database import LOCK_WAIT_SECONDS, Database, open_file
-from cassq.catalog.sqlite.hint_tables import HintTables
-from cassq.catalog.sqlite.pipe_tables import PipeTables
-from cassq.catalog.sqlite.queue_tables import QueueTables
-from cassq.catalog.sqlite.record_tables import RecordTables
-from cassq.catalog.sqlite.sidecar_tables import SidecarTables
-from cassq.catalog.sqlite.write_tables import WriteTables
+from cassq.catalog.sqlite.lease_tables import SqliteLeases
+from cassq.catalog.sqlite.pipe_tables import SqlitePipes
+from cassq.catalog.sqlite.queue_tables import SqliteQueues
+from cassq.catalog.sqlite.record_tables import SqliteRecords
+from cassq.catalog.sqlite.sidecar_tables import SqliteSidecars
+from cassq.catalog.sqlite.write_tables import SqliteWrites
 
 # The latest catalog time known to have been reached: the passing reaper's lease is taken anew
 # every second or so. A boot that was cut short may have left nothing but what it began at.
@@ -24,9 +25,7 @@ SELECT max(coalesce((SELECT max(created_ms) FROM pipes), 0),
            coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'booted_ms'), 0))"""
 
 
-class SqliteCatalog(
-    QueueTables, PipeTables, WriteTables, ClaimTables, RecordTables, HintTables, SidecarTables
-):
+class SqliteCatalog(Catalog):
     """The Catalog port on SQLite.
 
     durable: False leaves syncing to the operating system, also for acks. connect and committed
@@ -53,13 +52,20 @@ class SqliteCatalog(
             committed=committed,
         )
         try:
-            self._offset_ms = self._anchor()
+            self._db.offset_ms = self._anchor()
         except BaseException:
             self._db.close()
             raise
+        self.queues = SqliteQueues(self._db)
+        self.pipes = SqlitePipes(self._db)
+        self.claims = SqliteClaims(self._db)
+        self.leases = SqliteLeases(self._db)
+        self.writes = SqliteWrites(self._db)
+        self.sidecars = SqliteSidecars(self._db)
+        self.records = SqliteRecords(self._db)
 
     def now_ms(self) -> int:
-        return self._clock.boot_ms() + self._offset_ms
+        return self._clock.boot_ms() + self._db.offset_ms
 
     def entered(self) -> bool:
         """Whether this thread is in the middle of a transaction or a read."""

@@ -6,15 +6,17 @@ commit makes it durable. Acks and take-overs are synced.
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cassq.catalog.cover import wedged
-from cassq.catalog.port import Catalog
+from cassq.catalog.port import Claims
 from cassq.catalog.sqlite.database import Database, Row
+from cassq.catalog.sqlite.queue_tables import GROUP_COLUMNS, group_row
 from cassq.message.frames import Place
 from cassq.message.ranges import RangeSet
-from cassq.model.rows import Claim, ClaimState, Cursor, Move, Reason, Removed
+from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, Move, Reason, Removed
 
 _CURSOR = "group_id, pipe_id, ack_seq, ack_pos, chain_seq, chain_pos, epoch, owner, start_seq"
 CLAIM_COLUMNS = (
@@ -97,6 +99,55 @@ SETTLE = "UPDATE moves SET settled = 1 WHERE group_id = ? AND pipe_id = ? AND se
 # An intent that led to nothing more: what is settled stays.
 WITHDRAW = "DELETE FROM moves WHERE group_id = ? AND pipe_id = ? AND seq = ? AND settled = 0"
 
+_GROUP = ", ".join(f"g.{name}" for name in GROUP_COLUMNS.split(", "))
+_CHUNK = 1000  # cursors looked at in one statement, so that nobody waits long for the connection
+# Groups with something due: steps from group to group in the partial index of open claims.
+DUE_GROUPS = f"""
+WITH RECURSIVE holders (id) AS (
+    SELECT min(group_id) FROM claims WHERE state < 2
+    UNION ALL
+    SELECT (SELECT min(group_id) FROM claims WHERE state < 2 AND group_id > holders.id)
+    FROM holders WHERE holders.id IS NOT NULL)
+SELECT {_GROUP} FROM holders CROSS JOIN groups g ON g.id = holders.id
+WHERE (SELECT min(due_ms) FROM claims WHERE group_id = g.id AND state < 2) <= ?1
+ORDER BY g.id"""
+# The same of some queues: one step for each of their groups.
+DUE_GROUPS_OF = f"""
+SELECT {_GROUP} FROM json_each(?2) q CROSS JOIN groups g ON g.queue_id = q.value
+WHERE (SELECT min(due_ms) FROM claims WHERE group_id = g.id AND state < 2) <= ?1
+ORDER BY g.id"""
+# What of a group is held too long or may be spent: a range of the partial index of open claims.
+OVERDUE = f"""
+SELECT {CLAIM_COLUMNS} FROM claims
+WHERE group_id = ?1 AND due_ms <= ?2 AND state < 2
+    AND (state = 0 OR deliveries >= ?3
+        OR instr(failure, '"doomed":') OR instr(failure, '"moving":')
+        OR instr(failure, '"leaving":'))
+ORDER BY state, due_ms, pipe_id, start_seq LIMIT ?4"""
+
+# Whether the rows of a cursor `c` overlap, or do not cover what lies between ack and chain: a range
+# of their primary key.
+_WEDGED = """
+(coalesce((SELECT k.end_seq FROM claims k WHERE k.group_id = c.group_id AND k.pipe_id = c.pipe_id
+    ORDER BY k.start_seq DESC LIMIT 1), c.ack_seq) <> c.chain_seq
+OR EXISTS (SELECT 1 FROM (
+    SELECT k.start_seq, k.end_seq, lag(k.end_seq) OVER (ORDER BY k.start_seq) AS last_seq
+    FROM claims k WHERE k.group_id = c.group_id AND k.pipe_id = c.pipe_id) AS r
+    WHERE r.end_seq <= r.start_seq OR r.start_seq <> coalesce(r.last_seq, c.ack_seq)))"""
+# A chunk of all cursors: a range of the key. Those of retired pipes are gone.
+WEDGED = f"""
+SELECT c.group_id, c.pipe_id FROM cursors c
+WHERE (c.group_id, c.pipe_id) > (?1, ?2) AND (c.group_id, c.pipe_id) <= (?3, ?4) AND {_WEDGED}"""
+# Where a chunk ends.
+CURSORS_END = """
+SELECT group_id, pipe_id FROM (SELECT group_id, pipe_id FROM cursors
+    WHERE (group_id, pipe_id) > (?1, ?2) ORDER BY group_id, pipe_id LIMIT ?3)
+ORDER BY group_id DESC, pipe_id DESC LIMIT 1"""
+# The same of some queues: ranges of the key, one for each of their groups.
+WEDGED_OF = f"""
+SELECT c.group_id, c.pipe_id FROM json_each(?1) q CROSS JOIN groups g ON g.queue_id = q.value
+CROSS JOIN cursors c ON c.group_id = g.id WHERE {_WEDGED}"""
+
 
 def _left_out(pipe_ids: Sequence[str]) -> str:
     return f" AND pipe_id NOT IN ({', '.join('?' * len(pipe_ids))})" if pipe_ids else ""
@@ -163,12 +214,16 @@ def _removed_values(row: Removed) -> Row:
     return row.group_id, row.pipe_id, row.start, row.end, str(row.reason), row.at_ms
 
 
-class ClaimTables(Catalog):
-    """The part of the catalog that knows cursors, claims and moves."""
+class SqliteClaims(Claims):
+    """Cursors, claims and moves."""
 
-    _db: Database
+    def __init__(self, db: Database) -> None:
+        self._db = db
 
-    def cursor(self, group_id: str, pipe_id: str) -> Cursor | None:
+    def cursors_in(self, group_id: str, pipe_ids: Sequence[str]) -> list[Cursor | None]:
+        return [self._cursor(group_id, pipe_id) for pipe_id in pipe_ids]
+
+    def _cursor(self, group_id: str, pipe_id: str) -> Cursor | None:
         rows = self._db.read(CURSOR, (group_id, pipe_id))
         if rows:
             return _cursor_row(rows[0])
@@ -227,7 +282,7 @@ class ClaimTables(Catalog):
             row = tx.execute(CURSOR, (cursor.group_id, cursor.pipe_id)).fetchone()
             return _cursor_row(row)
 
-    def claims(self, group_id: str, pipe_id: str, seqs: range | None = None) -> list[Claim]:
+    def rows(self, group_id: str, pipe_id: str, seqs: range | None = None) -> list[Claim]:
         if seqs is None:
             rows = self._db.read(CLAIMS, (group_id, pipe_id))
         else:
@@ -396,3 +451,31 @@ class ClaimTables(Catalog):
     def removed(self, group_id: str, pipe_id: str) -> list[Removed]:
         rows = self._db.read(REMOVED, (group_id, pipe_id))
         return [Removed(r[0], r[1], r[2], r[3], Reason(r[4]), r[5]) for r in rows]
+
+    def due_groups(self, now_ms: int, queue_ids: Collection[str] | None = None) -> list[GroupRow]:
+        if queue_ids is None:
+            rows = self._db.read(DUE_GROUPS, (now_ms,))
+        else:
+            rows = self._db.read(DUE_GROUPS_OF, (now_ms, json.dumps(list(queue_ids))))
+        return [group_row(row) for row in rows]
+
+    def wedged(self, queue_ids: Collection[str] | None = None) -> list[tuple[str, str]]:
+        if queue_ids is not None:
+            rows = self._db.read(WEDGED_OF, (json.dumps(list(queue_ids)),))
+            return [(group_id, pipe_id) for group_id, pipe_id in rows]
+        found: list[tuple[str, str]] = []
+        last = ("", "")
+        while ends := self._db.read(CURSORS_END, (*last, _CHUNK)):
+            end = (ends[0][0], ends[0][1])
+            found += [(row[0], row[1]) for row in self._db.read(WEDGED, (*last, *end))]
+            last = end
+        return found
+
+    def all_overdue(
+        self, deliveries: Mapping[str, int], now_ms: int, limit: int
+    ) -> dict[str, list[Claim]]:
+        found = {
+            group_id: self._db.read(OVERDUE, (group_id, now_ms, most, limit))
+            for group_id, most in deliveries.items()
+        }
+        return {group_id: [claim_row(row) for row in rows] for group_id, rows in found.items()}

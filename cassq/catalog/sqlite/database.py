@@ -93,6 +93,7 @@ class Database:
         self._committed = committed
         self._lock: threading.RLock = threading.RLock()
         self._closed = False
+        self.offset_ms = 0  # catalog time minus boot time
         with self._translated():
             self._connection = connect()
         try:
@@ -111,6 +112,10 @@ class Database:
         if self.entered():
             raise InterruptedCallError()
         return self._lock
+
+    def now_ms(self) -> int:
+        """Catalog time."""
+        return self._clock.boot_ms() + self.offset_ms
 
     def entered(self) -> bool:
         """Whether this thread holds the lock."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from cassq.catalog.port import Catalog
+from cassq.catalog.port import Pipes
 from cassq.catalog.sqlite.database import Database, Row
 from cassq.message.frames import Place
 from cassq.model.rows import GroupRow, PipeRow, PipeState, Retired, RetiredSum
@@ -110,7 +111,33 @@ DELETE FROM leases WHERE name IN
     (SELECT 'pop:' || g.id || ':' || ?1 FROM groups g WHERE g.queue_id = ?2)"""
 # Whether a write is open under this stage: by key.
 HAS_STAGE = "SELECT epoch FROM writes WHERE queue_id = ? AND id = ? AND state = 0"
+# Pipes that may be written: a partial index that holds nothing else.
+UNSEALED = f"SELECT {PIPE_COLUMNS} FROM pipes p WHERE p.state < 2 ORDER BY p.ordinal"
+# The same of some queues: ranges of that index.
+UNSEALED_OF = f"""
+SELECT {PIPE_COLUMNS} FROM json_each(?1) q
+CROSS JOIN pipes p INDEXED BY pipes_unsealed ON p.queue_id = q.value
+WHERE p.state < 2 ORDER BY p.ordinal"""
+# Whether a pipe `p` is sealed, and every group it is for has acked it: a key a group.
+_FINISHED = """
+p.state = 2 AND EXISTS (SELECT 1 FROM groups g WHERE g.queue_id = p.queue_id)
+AND NOT EXISTS (SELECT 1 FROM groups g LEFT JOIN cursors c ON c.group_id = g.id AND c.pipe_id = p.id
+    WHERE g.queue_id = p.queue_id AND p.group_id IN ('', g.id)
+    AND coalesce(c.ack_seq, 0) < p.end_seq)
+ORDER BY p.ordinal"""
+# A chunk of all pipes: a range of the key.
+FINISHED = f"""
+SELECT {PIPE_COLUMNS} FROM pipes p WHERE p.ordinal > ?1 AND p.ordinal <= ?2 AND {_FINISHED}"""
+# Where a chunk ends.
+CHUNK_END = """
+SELECT max(ordinal) FROM (SELECT ordinal FROM pipes WHERE ordinal > ? ORDER BY ordinal LIMIT ?)"""
+# The same of some queues: ranges of the partial index of live pipes.
+FINISHED_OF = f"""
+SELECT {PIPE_COLUMNS} FROM json_each(?1) q
+CROSS JOIN pipes p INDEXED BY pipes_live ON p.queue_id = q.value AND p.state < 3
+WHERE {_FINISHED}"""
 SHEET_ROWS_MAX = 1024
+_CHUNK = 1000  # pipes looked at in one statement, so that nobody waits long for the connection
 _FLOOR_STEP = 64  # pipes claimed to the end, before the floor is moved past them
 
 
@@ -178,12 +205,13 @@ def has_stage(tx: sqlite3.Connection, queue_id: str, stage: str) -> bool:
     return row is not None and str(row[0]) == epoch
 
 
-class PipeTables(Catalog):
-    """The part of the catalog that knows pipes."""
+class SqlitePipes(Pipes):
+    """Pipes from open to gone, and the totals they leave."""
 
-    _db: Database
+    def __init__(self, db: Database) -> None:
+        self._db = db
 
-    def add_pipe(self, row: PipeRow) -> bool:
+    def add(self, row: PipeRow) -> bool:
         with self._db.lock, self._db.write(synced=True) as tx:
             if tx.execute(PIPE, (row.id,)).fetchone():
                 return False
@@ -205,16 +233,14 @@ class PipeTables(Catalog):
             insert_pipe(tx, row)
             return True
 
-    def pipe(self, pipe_id: str) -> PipeRow | None:
+    def by_id(self, pipe_id: str) -> PipeRow | None:
         rows = self._db.read(PIPE, (pipe_id,))
         return pipe_row(rows[0]) if rows else None
 
-    def pipes(self, queue_id: str) -> list[PipeRow]:
+    def live(self, queue_id: str) -> list[PipeRow]:
         return [pipe_row(row) for row in self._db.read(LIVE, (queue_id,))]
 
-    def unclaimed_pipes(
-        self, group: GroupRow, limit: int, *, unacked: bool = False
-    ) -> list[PipeRow]:
+    def unclaimed(self, group: GroupRow, limit: int, *, unacked: bool = False) -> list[PipeRow]:
         statement = UNACKED if unacked else UNCLAIMED
         rows = self._db.read(statement, (group.id, group.queue_id, limit))
         pipes = [pipe_row(row) for row in rows]
@@ -222,7 +248,7 @@ class PipeTables(Catalog):
             self._raise_floor(group, pipes[0].ordinal)
         return pipes
 
-    def timer_pipes(self, group: GroupRow, until_ms: int, limit: int) -> list[PipeRow]:
+    def timers(self, group: GroupRow, until_ms: int, limit: int) -> list[PipeRow]:
         rows = self._db.read(TIMERS, (group.id, group.queue_id, until_ms, limit))
         return [pipe_row(row) for row in rows]
 
@@ -237,10 +263,10 @@ class PipeTables(Catalog):
             with self._db.lock, self._db.write(synced=False) as tx:
                 tx.execute(RAISE_FLOOR, (ordinal, group.id, ordinal))
 
-    def consumed_pipes(self) -> list[PipeRow]:
+    def consumed(self) -> list[PipeRow]:
         return [pipe_row(row) for row in self._db.read(CONSUMED)]
 
-    def pipe_ids(self) -> set[str]:
+    def ids(self) -> set[str]:
         return {pipe_id for (pipe_id,) in self._db.read("SELECT id FROM pipes")}
 
     def beat(self, pipe_id: str, owner: str, state: PipeState, rate: int = 0) -> bool:
@@ -318,7 +344,7 @@ class PipeTables(Catalog):
             # A new ordinal: the group's floor may have passed the old one.
             tx.execute("DELETE FROM pipes WHERE id = ?", (pipe_id,))
             # A new time: what was merged back does not expire at once.
-            now_ms = self.now_ms()
+            now_ms = self._db.now_ms()
             moved = replace(
                 pipe, queue_id=queue_id, group_id=group_id, predecessor="", created_ms=now_ms
             )
@@ -329,7 +355,7 @@ class PipeTables(Catalog):
             )
             return True
 
-    def forget_pipes(self, pipe_ids: Sequence[str]) -> None:
+    def forget(self, pipe_ids: Sequence[str]) -> None:
         with self._db.lock, self._db.write(synced=False) as tx:
             for pipe_id in pipe_ids:
                 gone = tx.execute("DELETE FROM pipes WHERE id = ? AND state = 3", (pipe_id,))
@@ -345,3 +371,23 @@ class PipeTables(Catalog):
 
     def retired_sums(self, queue_id: str) -> list[RetiredSum]:
         return [RetiredSum(*row) for row in self._db.read(SUMS, (queue_id,))]
+
+    def unsealed(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
+        if queue_ids is None:
+            rows = self._db.read(UNSEALED)
+        else:
+            rows = self._db.read(UNSEALED_OF, (json.dumps(list(queue_ids)),))
+        return [pipe_row(row) for row in rows]
+
+    def finished(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
+        if queue_ids is not None:
+            rows = self._db.read(FINISHED_OF, (json.dumps(list(queue_ids)),))
+            return [pipe_row(row) for row in rows]
+        found: list[PipeRow] = []
+        last = -1
+        while True:
+            ((end,),) = self._db.read(CHUNK_END, (last, _CHUNK))
+            if end is None:
+                return found
+            found += [pipe_row(row) for row in self._db.read(FINISHED, (last, end))]
+            last = end

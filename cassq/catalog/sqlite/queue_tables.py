@@ -1,11 +1,11 @@
-"""Queues, groups and leases in SQLite."""
+"""Queues and groups in SQLite."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
-from cassq.catalog.port import Catalog
+from cassq.catalog.port import Queues
 from cassq.catalog.sqlite.database import Database, Row
 from cassq.message.frames import Place
 from cassq.model.queues import GroupPolicy, QueuePolicy, group_policy, queue_policy, to_json
@@ -24,10 +24,29 @@ QUEUES = (
 )
 # The groups of one queue, by its unique index.
 GROUPS = f"SELECT {GROUP_COLUMNS} FROM groups WHERE queue_id = ? ORDER BY name"
-# The lock of a pipe that is gone.
-FORGET_LOCK = """
-DELETE FROM leases WHERE name = ?1
-AND NOT EXISTS (SELECT 1 FROM pipes WHERE id = ?2 AND state < 3)"""
+# Queues with limits: their partial index. The condition is the index's, word for word.
+LIMITED = f"""
+SELECT {QUEUE_COLUMNS} FROM queues INDEXED BY queues_limited WHERE deleted = 0 AND (
+    json_extract(policy, '$.message_ttl') IS NOT NULL
+    OR json_extract(policy, '$.retain_unconsumed') IS NOT NULL
+    OR json_extract(policy, '$.max_length') IS NOT NULL
+    OR json_extract(policy, '$.dedup_window') > 0)"""
+# Queues pushed to, and those with a wish: two partial indexes.
+BUSY = """
+SELECT DISTINCT queue_id FROM pipes INDEXED BY pipes_unsealed WHERE state < 2 AND rate > 0
+UNION SELECT id FROM queues WHERE wished_pipes > 1 AND deleted = 0"""
+# The compare-and-set of a wish: by key.
+WISH = """
+UPDATE queues SET wished_pipes = ?1, wished_ms = ?2
+WHERE id = ?3 AND wished_pipes = ?4 AND wished_ms = ?5 AND deleted = 0"""
+# Queues with live pipes: steps from queue to queue in the partial index of live pipes.
+LIVE_QUEUES = """
+WITH RECURSIVE found (id) AS (
+    SELECT min(queue_id) FROM pipes WHERE state < 3
+    UNION ALL
+    SELECT (SELECT min(queue_id) FROM pipes WHERE state < 3 AND queue_id > found.id)
+    FROM found WHERE found.id IS NOT NULL)
+SELECT id FROM found WHERE id IS NOT NULL"""
 # Rows of one group, by key ranges.
 DROP_GROUP = (
     "DELETE FROM claims WHERE group_id = ?",
@@ -69,12 +88,13 @@ def _raise_groups_version(tx: sqlite3.Connection, queue_id: str, expected: int) 
     return changed.rowcount == 1
 
 
-class QueueTables(Catalog):
-    """The part of the catalog that knows queues, groups and leases."""
+class SqliteQueues(Queues):
+    """Queues and groups: rows of two tables."""
 
-    _db: Database
+    def __init__(self, db: Database) -> None:
+        self._db = db
 
-    def create_queue(self, row: QueueRow, default: GroupRow) -> bool:
+    def create(self, row: QueueRow, default: GroupRow) -> bool:
         with self._db.lock, self._db.write(synced=True) as tx:
             if tx.execute(QUEUE_BY_NAME, (row.name,)).fetchone():
                 return False
@@ -85,19 +105,19 @@ class QueueTables(Catalog):
             _insert_group(tx, default)
             return True
 
-    def queue(self, name: str) -> QueueRow | None:
+    def named(self, name: str) -> QueueRow | None:
         rows = self._db.read(QUEUE_BY_NAME, (name,))
         return queue_row(rows[0]) if rows else None
 
-    def queue_by_id(self, queue_id: str) -> QueueRow | None:
-        rows = self._db.read(QUEUE_BY_ID, (queue_id,))
-        return queue_row(rows[0]) if rows else None
+    def by_ids(self, queue_ids: Sequence[str]) -> list[QueueRow | None]:
+        found = [self._db.read(QUEUE_BY_ID, (queue_id,)) for queue_id in queue_ids]
+        return [queue_row(rows[0]) if rows else None for rows in found]
 
-    def queues(self, prefix: str = "", *, deleted: bool = False) -> list[QueueRow]:
+    def listed(self, prefix: str = "", *, deleted: bool = False) -> list[QueueRow]:
         beyond = prefix + "\U0010ffff"
         return [queue_row(row) for row in self._db.read(QUEUES, (prefix, beyond, int(deleted)))]
 
-    def update_queue(self, queue_id: str, version: int, policy: QueuePolicy) -> bool:
+    def update(self, queue_id: str, version: int, policy: QueuePolicy) -> bool:
         with self._db.lock, self._db.write(synced=True) as tx:
             changed = tx.execute(
                 "UPDATE queues SET policy = ?, version = version + 1"
@@ -106,7 +126,7 @@ class QueueTables(Catalog):
             )
             return changed.rowcount == 1
 
-    def delete_queue(self, queue_id: str) -> list[str]:
+    def delete(self, queue_id: str) -> list[str]:
         with self._db.lock, self._db.write(synced=True) as tx:
             tx.execute("UPDATE queues SET deleted = 1 WHERE id = ?", (queue_id,))
             tx.execute(
@@ -117,7 +137,7 @@ class QueueTables(Catalog):
             rows = tx.execute("SELECT id FROM pipes WHERE queue_id = ?", (queue_id,))
             return [pipe_id for (pipe_id,) in rows]
 
-    def forget_queue(self, queue_id: str) -> None:
+    def forget(self, queue_id: str) -> None:
         with self._db.lock, self._db.write(synced=False) as tx:
             row = tx.execute(QUEUE_BY_ID, (queue_id,)).fetchone()
             if row is None or not queue_row(row).deleted:
@@ -175,34 +195,18 @@ class QueueTables(Catalog):
                 tx.execute(statement, (group_id,))
             return True
 
-    def take_lease(self, name: str, owner: str, ttl_ms: int) -> int | None:
-        now_ms = self.now_ms()
-        with self._db.lock, self._db.write(synced=False) as tx:
-            row = tx.execute(
-                "SELECT owner, epoch, due_ms FROM leases WHERE name = ?", (name,)
-            ).fetchone()
-            if row is None:
-                epoch = 1
-            elif row[0] == owner and row[2] > now_ms:
-                epoch = row[1]
-            elif row[2] <= now_ms:
-                epoch = row[1] + 1
-            else:
-                return None
-            tx.execute(
-                "INSERT INTO leases (name, owner, epoch, due_ms) VALUES (?1, ?2, ?3, ?4)"
-                " ON CONFLICT (name) DO UPDATE SET owner = ?2, epoch = ?3, due_ms = ?4",
-                (name, owner, epoch, now_ms + ttl_ms),
-            )
-            return int(epoch)
+    def limited(self, queue_ids: Collection[str] | None = None) -> list[QueueRow]:
+        found = [queue_row(row) for row in self._db.read(LIMITED)]
+        return [row for row in found if queue_ids is None or row.id in queue_ids]
 
-    def drop_lease(self, name: str, owner: str) -> None:
-        # The row stays with its epoch, so that the next holder's is higher.
+    def busy(self, queue_ids: Collection[str] | None = None) -> list[str]:
+        found = [queue_id for (queue_id,) in self._db.read(BUSY)]
+        return [each for each in found if queue_ids is None or each in queue_ids]
+
+    def wish_pipes(self, queue: QueueRow, pipes: int, at_ms: int) -> bool:
         with self._db.lock, self._db.write(synced=False) as tx:
-            tx.execute(
-                "UPDATE leases SET due_ms = 0, owner = '' WHERE name = ? AND owner = ?",
-                (name, owner),
-            )
-            if name.startswith("pop:"):
-                # Taken while its pipe was being retired: nobody will ever ask for it again.
-                tx.execute(FORGET_LOCK, (name, name.rpartition(":")[2]))
+            values = (pipes, at_ms, queue.id, queue.wished_pipes, queue.wished_ms)
+            return tx.execute(WISH, values).rowcount == 1
+
+    def live(self) -> list[str]:
+        return [queue_id for (queue_id,) in self._db.read(LIVE_QUEUES)]

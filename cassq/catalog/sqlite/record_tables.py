@@ -1,10 +1,12 @@
-"""What is known of pushes, poppers and the past: dedup ids, members, samples, incidents."""
+"""What is known of pushes, poppers and the past: dedup ids, members, samples,
+incidents, and notes that all clients share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cassq.catalog.port import Catalog
+from cassq.base.ids import Ids
+from cassq.catalog.record_port import Records
 from cassq.catalog.sqlite.database import Database
 from cassq.model.rows import Dedup, Incident, Member, Sample
 
@@ -35,21 +37,17 @@ SAMPLES = (
     "SELECT subject, step_ms, at_ms, data FROM samples"
     " WHERE subject = ? AND step_ms = ? AND at_ms >= ? ORDER BY at_ms"
 )
+# What is noted, by key; whoever comes first notes it.
+NOTED = "SELECT value FROM meta WHERE key = ?"
+NOTE = "INSERT OR IGNORE INTO meta (key, value) VALUES (?, ?)"
 
 
-class RecordTables(Catalog):
-    """The part of the catalog that keeps records."""
+class SqliteRecords(Records):
+    """What is known of pushes, poppers and the past."""
 
-    _db: Database
-
-    def dedup(self, row: Dedup, instead_of: Dedup | None = None) -> Dedup:
-        with self._db.lock, self._db.write(synced=True) as tx:
-            found = tx.execute(DEDUP, (row.queue_id, row.dedup_id)).fetchone()
-            if found and Dedup(*found) != instead_of:
-                return Dedup(*found)
-            values = (row.queue_id, row.dedup_id, row.pipe_id, row.seq, row.at_ms)
-            tx.execute(PUT_DEDUP, values)
-            return row
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._identity = ""
 
     def dedup_many(self, rows: Sequence[Dedup], instead_of: Mapping[str, Dedup]) -> list[Dedup]:
         with self._db.lock, self._db.write(synced=True) as tx:
@@ -140,3 +138,16 @@ class RecordTables(Catalog):
                 (incident.key, incident.version),
             )
             return gone.rowcount == 1
+
+    def note(self, key: str, value: str) -> str:
+        rows = self._db.read(NOTED, (key,))
+        if rows:
+            return str(rows[0][0])
+        with self._db.lock, self._db.write(synced=True) as tx:
+            tx.execute(NOTE, (key, value))
+            return str(tx.execute(NOTED, (key,)).fetchone()[0])
+
+    def identity(self) -> str:
+        if not self._identity:
+            self._identity = self.note("identity", Ids().new(self._db.now_ms()))
+        return self._identity

@@ -1,4 +1,4 @@
-"""Sidecars and the placements of extents on them, in SQLite; and what all clients agree on."""
+"""Sidecars and the placements of extents on them, in SQLite."""
 
 from __future__ import annotations
 
@@ -6,16 +6,11 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields, replace
 
-from cassq.base.ids import Ids
-from cassq.catalog.port import Catalog
+from cassq.catalog.sidecar_port import Sidecars
 from cassq.catalog.sqlite.database import Database, Row
 from cassq.model.sidecar_rows import Placement, SidecarRow, SidecarState, replica_at
 
 PAGE = 1000  # placements read in one statement, so that nobody waits long for the connection
-
-# What is noted, by key; whoever comes first notes it.
-NOTED = "SELECT value FROM meta WHERE key = ?"
-NOTE = "INSERT OR IGNORE INTO meta (key, value) VALUES (?, ?)"
 
 _COLUMNS = tuple(each.name for each in fields(SidecarRow))
 _TOLD = ", ".join(_COLUMNS)
@@ -45,41 +40,28 @@ FORGET_PLACEMENTS = "DELETE FROM placements WHERE pipe_id IN (SELECT value FROM 
 PLACEMENTS = f"SELECT {_PLACEMENT} FROM placements WHERE pipe_id > ? ORDER BY pipe_id LIMIT ?"
 
 
-class SidecarTables(Catalog):
-    """The part of the catalog that knows sidecars."""
+class SqliteSidecars(Sidecars):
+    """Sidecars, and placements of extents on them."""
 
-    _db: Database
-    _identity = ""
-
-    def identity(self) -> str:
-        if not self._identity:
-            self._identity = self.note("identity", Ids().new(self.now_ms()))
-        return self._identity
-
-    def note(self, key: str, value: str) -> str:
-        rows = self._db.read(NOTED, (key,))
-        if rows:
-            return str(rows[0][0])
-        with self._db.lock, self._db.write(synced=True) as tx:
-            tx.execute(NOTE, (key, value))
-            return str(tx.execute(NOTED, (key,)).fetchone()[0])
+    def __init__(self, db: Database) -> None:
+        self._db = db
 
     # --- sidecars -------------------------------------------------------------------------------
 
-    def beat_sidecar(self, row: SidecarRow) -> SidecarRow:
-        values = asdict(replace(row, state=SidecarState.UP, seen_ms=self.now_ms()))
+    def beat(self, row: SidecarRow) -> SidecarRow:
+        values = asdict(replace(row, state=SidecarState.UP, seen_ms=self._db.now_ms()))
         with self._db.lock, self._db.write(synced=False) as tx:
             return _sidecar(tx.execute(BEAT, values).fetchone())
 
-    def sidecars(self) -> list[SidecarRow]:
+    def listed(self) -> list[SidecarRow]:
         return [_sidecar(row) for row in self._db.read(SIDECARS)]
 
-    def set_sidecar_state(self, name: str, state: SidecarState) -> bool:
+    def set_state(self, name: str, state: SidecarState) -> bool:
         with self._db.lock, self._db.write(synced=True) as tx:
             values = (int(state), name)
             return tx.execute("UPDATE sidecars SET state = ? WHERE name = ?", values).rowcount == 1
 
-    def forget_sidecar(self, name: str) -> bool:
+    def forget(self, name: str) -> bool:
         with self._db.lock, self._db.write(synced=True) as tx:
             return tx.execute("DELETE FROM sidecars WHERE name = ?", (name,)).rowcount == 1
 

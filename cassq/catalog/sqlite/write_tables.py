@@ -7,9 +7,9 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from cassq.catalog.port import Catalog
 from cassq.catalog.sqlite.database import Database, Row
 from cassq.catalog.sqlite.pipe_tables import PIPE, insert_pipe, pipe_row
+from cassq.catalog.write_port import Writes
 from cassq.errors import BrokenInvariantError
 from cassq.model.rows import Driver, PipeState, WriteRow, WriteState, begun
 
@@ -47,12 +47,13 @@ def _write_row(row: Row) -> WriteRow:
     return WriteRow(row[0], row[1], row[2], row[3], WriteState(row[4]), row[5], row[6])
 
 
-class WriteTables(Catalog):
-    """The part of the catalog that knows writes."""
+class SqliteWrites(Writes):
+    """Writes of staged pipes."""
 
-    _db: Database
+    def __init__(self, db: Database) -> None:
+        self._db = db
 
-    def begin_write(self, wanted: WriteRow) -> WriteRow | None:
+    def begin(self, wanted: WriteRow) -> WriteRow | None:
         with self._db.lock, self._db.write(synced=True) as tx:
             if tx.execute(HAS_QUEUE, (wanted.queue_id,)).fetchone() is None:
                 return None
@@ -66,15 +67,15 @@ class WriteTables(Catalog):
             _drop_staged(tx, row)
             return row
 
-    def write(self, queue_id: str, write_id: str) -> WriteRow | None:
+    def by_id(self, queue_id: str, write_id: str) -> WriteRow | None:
         rows = self._db.read(WRITE, (queue_id, write_id))
         return _write_row(rows[0]) if rows else None
 
-    def publish_write(self, write: WriteRow, pipe_ids: Sequence[str]) -> bool:
+    def publish(self, write: WriteRow, pipe_ids: Sequence[str]) -> bool:
         with self._db.lock, self._db.write(synced=True) as tx:
             if not _end(tx, write, WriteState.PUBLISHED):
                 return False
-            now_ms = self.now_ms()
+            now_ms = self._db.now_ms()
             for pipe_id in pipe_ids:
                 row = tx.execute(PIPE, (pipe_id,)).fetchone()
                 pipe = pipe_row(row) if row else None
@@ -88,19 +89,19 @@ class WriteTables(Catalog):
             _drop_staged(tx, replace(write, state=WriteState.PUBLISHED))
             return True
 
-    def abort_write(self, write: WriteRow) -> bool:
+    def abort(self, write: WriteRow) -> bool:
         with self._db.lock, self._db.write(synced=True) as tx:
             aborted = _end(tx, write, WriteState.ABORTED)
             if aborted:
                 _drop_staged(tx, replace(write, state=WriteState.ABORTED))
             return aborted
 
-    def finish_write(self, write: WriteRow) -> int:
+    def finish(self, write: WriteRow) -> int:
         with self._db.lock, self._db.write(synced=False) as tx:
             found = tx.execute(WRITE, (write.queue_id, write.id)).fetchone()
             return _drop_staged(tx, _write_row(found)) if found else 0
 
-    def writes(self, queue_ids: Collection[str] | None = None) -> list[WriteRow]:
+    def unfinished(self, queue_ids: Collection[str] | None = None) -> list[WriteRow]:
         if queue_ids is None:
             rows = self._db.read(OPEN_WRITES)
         else:
@@ -109,7 +110,7 @@ class WriteTables(Catalog):
 
     def beat_driver(self, driver_id: str, lease_ms: int) -> None:
         with self._db.lock, self._db.write(synced=False) as tx:
-            now_ms = self.now_ms()
+            now_ms = self._db.now_ms()
             tx.execute(BEAT_DRIVER, (driver_id, lease_ms, now_ms))
             tx.execute(FORGET_DRIVERS, (now_ms - DRIVER_KEPT_MS,))
 

@@ -62,7 +62,7 @@ def drain(ctx: click.Context, name: str, undo: bool, wait: bool) -> None:
                 f"sidecar {name!r} was given up: what it has counts as lost",
                 hint="with a new data directory it comes back",
             )
-        client.ports.catalog.set_sidecar_state(name, UP if undo else DRAINING)
+        client.ports.catalog.sidecars.set_state(name, UP if undo else DRAINING)
         left = [] if undo else left_on(client.ports.catalog, name)
         if left and not call.as_json:
             _warn(fleet, name, left)
@@ -157,11 +157,11 @@ def forget(call: Invocation, name: str, force: bool) -> None:
         if not force:
             _refuse(fleet, name, left)
         if left:
-            catalog.set_sidecar_state(name, GONE)
+            catalog.sidecars.set_state(name, GONE)
         elif row.alive(fleet.now_ms):
             raise _running(name)
         else:
-            catalog.forget_sidecar(name)
+            catalog.sidecars.forget(name)
     only = [each for each in left if not _good_elsewhere(fleet, each, name)]
     if call.as_json:
         told = {"sidecar": name, "forgotten": not left, "left": len(left)}

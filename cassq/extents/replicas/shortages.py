@@ -19,9 +19,9 @@ SKEW_MS = 5_000
 
 def note_shortage(catalog: Catalog) -> None:
     """Tell who repairs. Cost: a write."""
-    catalog.add_samples([Sample(SUBJECT, _STEP_MS, catalog.now_ms(), "{}")])
+    catalog.records.add_samples([Sample(SUBJECT, _STEP_MS, catalog.now_ms(), "{}")])
 
 
 def shortage_since(catalog: Catalog, since_ms: int) -> bool:
     """Whether any was noted from then on; catalog time. Cost: a read."""
-    return bool(catalog.samples(SUBJECT, _STEP_MS, max(0, since_ms - SKEW_MS)))
+    return bool(catalog.records.samples(SUBJECT, _STEP_MS, max(0, since_ms - SKEW_MS)))

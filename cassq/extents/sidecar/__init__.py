@@ -73,7 +73,7 @@ def open_sidecar_store(
     sockets. requests: counts what became of them. Cost: none, before it is used."""
     if network is None:
         access = Access(settings.token, settings.tls, ids.client)
-        network = Links(catalog.sidecars, catalog.identity, access)
+        network = Links(catalog.sidecars.listed, catalog.records.identity, access)
     return SidecarStore(catalog, clock, ids, settings, network, requests)
 
 
@@ -125,7 +125,7 @@ class SidecarStore(ExtentStore):
 
     def readers(self, pipe_ids: Sequence[str]) -> list[ExtentReader | None]:
         """Cost: one read of the catalog each, side by side."""
-        placements = self._catalog.placements_of(pipe_ids)
+        placements = self._catalog.sidecars.placements_of(pipe_ids)
         return [None if found is None else self._reader(found) for found in placements]
 
     def _reader(self, placement: Placement) -> SidecarReader:
@@ -151,7 +151,7 @@ class SidecarStore(ExtentStore):
     def all_abandoned(self, pipe_ids: Sequence[str]) -> set[str]:
         """Cost: a round of reads, and of requests."""
         others = [pipe_id for pipe_id in pipe_ids if pipe_id not in self._writers]
-        placements = self._catalog.placements_of(others)
+        placements = self._catalog.sidecars.placements_of(others)
         gone = {pipe_id for pipe_id, at in zip(others, placements, strict=True) if at is None}
         return gone | self._closed([placement for placement in placements if placement])
 
@@ -162,7 +162,7 @@ class SidecarStore(ExtentStore):
         drop_extents(self._means, pipe_ids)
 
     def extents(self, known: Collection[str] = ()) -> Iterator[ExtentInfo]:
-        found = [at for at in self._catalog.placements() if at.pipe_id not in known]
+        found = [at for at in self._catalog.sidecars.placements() if at.pipe_id not in known]
         found.sort(key=lambda placement: placement.pipe_id)
         closed = self._closed([at for at in found if at.pipe_id not in self._writers])
         for at in found:

@@ -22,7 +22,7 @@ def drop_extents(means: Means, pipe_ids: Sequence[str]) -> None:
     The writer of one that is not sealed may live. It is stopped by any replica that is gone: where
     none can be reached the extent stays, and BackendUnavailableError tells so in the end.
     """
-    placements = [at for at in means.catalog.placements_of(pipe_ids) if at is not None]
+    placements = [at for at in means.catalog.sidecars.placements_of(pipe_ids) if at is not None]
     if not placements:
         return
     reached = _dropped_at(means, placements)
@@ -31,7 +31,9 @@ def drop_extents(means: Means, pipe_ids: Sequence[str]) -> None:
         lost = means.roster.lost([replica for at in stuck for replica in at.replicas])
         stuck = [at for at in stuck if lost.isdisjoint(at.replicas)]
     left = {at.pipe_id for at in stuck}
-    means.catalog.forget_placements([at.pipe_id for at in placements if at.pipe_id not in left])
+    means.catalog.sidecars.forget_placements(
+        [at.pipe_id for at in placements if at.pipe_id not in left]
+    )
     if stuck:
         raise BackendUnavailableError(
             f"{counted(len(stuck), 'extent')} cannot be dropped, {stuck[0].pipe_id} among them:"

@@ -39,7 +39,7 @@ class Means(NamedTuple):
 
     def placement(self, pipe_id: str) -> Placement:
         """Where a pipe's extent is; ExtentMissingError when it has none. Cost: a read."""
-        found = self.catalog.placements_of([pipe_id])[0]
+        found = self.catalog.sidecars.placements_of([pipe_id])[0]
         if found is None:
             raise missing(pipe_id)
         return found

@@ -69,7 +69,7 @@ def open_extent(
 def _recorded(means: Means, placement: Placement) -> bool:
     for tries_left in reversed(range(TRIES)):
         try:
-            return means.catalog.add_placement(placement)
+            return means.catalog.sidecars.add_placement(placement)
         except BackendError as exc:
             if not (exc.outcome_unknown and tries_left):
                 raise

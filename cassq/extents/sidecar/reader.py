@@ -280,7 +280,7 @@ class SidecarReader(ExtentReader):
         self._placement = placement
 
     def _looked_up(self) -> Placement | None:
-        placement = self._means.catalog.placements_of([self._pipe_id])[0]
+        placement = self._means.catalog.sidecars.placements_of([self._pipe_id])[0]
         if placement is not None:
             self._published.placement = placement
         return placement

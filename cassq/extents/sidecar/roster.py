@@ -54,7 +54,7 @@ class Roster:
         if read is not None and now_ms - read[0] < FRESH_MS:
             return read[1]
         try:
-            rows = {row.name: row for row in self._catalog.sidecars()}
+            rows = {row.name: row for row in self._catalog.sidecars.listed()}
         except BackendError as exc:
             if read is None:
                 raise

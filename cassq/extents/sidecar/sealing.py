@@ -75,7 +75,7 @@ def sealed_end(means: Means, pipe_id: str) -> int:
 def _recorded(means: Means, placement: Placement, settled: Placement) -> bool:
     for _ in range(TRIES):
         try:
-            return means.catalog.change_placement(placement, settled)
+            return means.catalog.sidecars.change_placement(placement, settled)
         except BackendError as exc:
             if not exc.outcome_unknown:
                 raise

@@ -67,7 +67,9 @@ class Steward:
         for at in range(0, len(ids), BATCH):
             watch = Stopwatch()
             batch = ids[at : at + BATCH]
-            found = await self._catalog.ask(lambda catalog, b=batch: catalog.placements_of(b))  # type: ignore[misc]
+            found = await self._catalog.ask(
+                lambda catalog, b=batch: catalog.sidecars.placements_of(b)  # type: ignore[misc]
+            )
             done += [step for step in self._steps(batch, found) if await self._act(step)]
             if at + BATCH < len(ids):
                 await asyncio.sleep(max(0.0, BATCH_SECONDS - watch.seconds()))

@@ -119,11 +119,11 @@ def stored_pipes(ports: Ports, queue_id: str) -> list[PipeRow]:
     A consumed pipe is the queue's only if its totals are: that of a write that was aborted was
     nobody's ever. Cost: the live pipes, all consumed ones, a look at the totals of each of these.
     """
-    live = [row for row in ports.catalog.pipes(queue_id) if row.state is PipeState.SEALED]
+    live = [row for row in ports.catalog.pipes.live(queue_id) if row.state is PipeState.SEALED]
     consumed = [
         row
-        for row in ports.catalog.consumed_pipes()
-        if row.queue_id == queue_id and ports.catalog.retired(queue_id, row.id)
+        for row in ports.catalog.pipes.consumed()
+        if row.queue_id == queue_id and ports.catalog.pipes.retired(queue_id, row.id)
     ]
     found = {row.id: row for row in (*live, *consumed) if _length(row)}
     return sorted(found.values(), key=lambda row: row.ordinal)

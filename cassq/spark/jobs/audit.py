@@ -74,7 +74,7 @@ def audit(
     place = absolute(url)
     client = client_of(place)
     ports, row = client.ports, client.queue(queue).row
-    groups = ports.catalog.groups(row.id)
+    groups = ports.catalog.queues.groups(row.id)
     with told_as_ours():
         found = _standings(spark, place, ports, row, groups)
         walked = _walks(spark, place, found, messages_per_task, progress)
@@ -88,7 +88,7 @@ def audit(
 def _standings(
     spark: SparkSession, url: str, ports: Ports, queue: QueueRow, groups: Sequence[GroupRow]
 ) -> list[Standing]:
-    pipes = ports.catalog.pipes(queue.id)
+    pipes = ports.catalog.pipes.live(queue.id)
     if not pipes:
         return []
     tasks = -(-len(pipes) // PIPES_PER_TASK)
@@ -147,7 +147,7 @@ def _added_up(
     for each in live:
         for finding in each.findings:
             found.find(finding)
-    there = {group.id for group in ports.catalog.groups(queue.id)}
+    there = {group.id for group in ports.catalog.queues.groups(queue.id)}
     for group in groups:
         if group.id in there:
             _add_group(found, group, live, retired)
@@ -178,10 +178,10 @@ def _retired(ports: Ports, queue: QueueRow) -> tuple[list[Retired], list[Retired
     """The totals of retired pipes, and their sums, of one moment if there is one."""
     catalog = ports.catalog
     version = version_of(ports, queue)
-    found = catalog.retired(queue.id), catalog.retired_sums(queue.id)
+    found = catalog.pipes.retired(queue.id), catalog.pipes.retired_sums(queue.id)
     for _ in range(LOOKS_MAX - 1):
         before, version = version, version_of(ports, queue)
         if before == version:
             break
-        found = catalog.retired(queue.id), catalog.retired_sums(queue.id)
+        found = catalog.pipes.retired(queue.id), catalog.pipes.retired_sums(queue.id)
     return found

@@ -68,7 +68,7 @@ def standing(
 
 
 def cursors_of(ports: Ports, group: GroupRow) -> dict[str, Cursor]:
-    return {cursor.pipe_id: cursor for cursor in ports.catalog.cursors(group.id)}
+    return {cursor.pipe_id: cursor for cursor in ports.catalog.claims.cursors(group.id)}
 
 
 def _joined(ports: Ports, group: GroupRow, pipe: PipeRow, cursors: Mapping[str, Cursor]) -> Joined:

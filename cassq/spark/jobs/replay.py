@@ -75,7 +75,7 @@ class Target(NamedTuple):
 
     def state(self, chunk: Chunk | None = None) -> WriteState | None:
         queue_id = self.client.queue(self.queue).row.id
-        row = self.client.ports.catalog.write(queue_id, f"batch:{self.name(chunk)}")
+        row = self.client.ports.catalog.writes.by_id(queue_id, f"batch:{self.name(chunk)}")
         return None if row is None else row.state
 
     def name(self, chunk: Chunk | None) -> str:

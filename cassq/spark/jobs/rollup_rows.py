@@ -94,7 +94,7 @@ def rows(url: str, now_ms: int, wanted: Iterable[Wanted]) -> Iterator[tuple[Any,
     catalog = client_of(url).ports.catalog
     for each in wanted:
         subjects: list[tuple[str | None, str]] = [(None, each.queue_id)]
-        subjects += ((group.name, group.id) for group in catalog.groups(each.queue_id))
+        subjects += ((group.name, group.id) for group in catalog.queues.groups(each.queue_id))
         for name, subject in subjects:
             since_ms = begin_ms(each.whole) if each.whole else 0
             for row in told(name, samples_of(catalog, subject, since_ms, now_ms)):

@@ -31,7 +31,7 @@ class Prover:
         catalog = client.ports.catalog
         access = Access(settings.token, settings.tls, "prover")
         self._client = client
-        self._network = Links(catalog.sidecars, catalog.identity, access)
+        self._network = Links(catalog.sidecars.listed, catalog.records.identity, access)
 
     def repaired_within(self, seconds: float, *, alone: bool = False) -> list[str]:
         """Reap until there is nothing to complain of; else what there still is then. alone:
@@ -66,8 +66,8 @@ class Prover:
         """What is where at this moment. without: a sidecar that is not asked. Raises
         BackendError."""
         catalog = self._client.ports.catalog
-        rows = catalog.sidecars()
-        placements = list(catalog.placements())
+        rows = catalog.sidecars.listed()
+        placements = list(catalog.sidecars.placements())
         return Shelves(
             placements,
             {row.name: row.generation for row in rows},
@@ -76,7 +76,7 @@ class Prover:
                 for row in rows
                 if row.name != without
             },
-            frozenset(catalog.pipe_ids()),  # looked for later, as they are made later
+            frozenset(catalog.pipes.ids()),  # looked for later, as they are made later
         )
 
     def held(self, name: str) -> list[Told]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cassq.catalog.cassandra.partition.claim_rows import MOVES, moves_of
-from cassq.catalog.cassandra.partition.parts import Parts
+from cassq.catalog.cassandra.partition.keyspace import Keyspace
 from cassq.model.rows import Move
 
 ARRIVAL_MS = 60_000
@@ -32,14 +32,17 @@ DROP_ARRIVALS = "DELETE FROM arrivals WHERE dest_pipe = ?"
 _Arrival = tuple[str, str, str, int]
 
 
-class Arrivals(Parts):
-    """The part of the catalog that knows what may arrive in a pipe."""
+class Arrivals:
+    """What may arrive in a pipe."""
 
-    _announced: dict[_Arrival, int]  # by us, and when: for who withdraws it
+    def __init__(self, keyspace: Keyspace) -> None:
+        self._keyspace = keyspace
+        self._cql = keyspace.cql
+        self._announced: dict[_Arrival, int] = {}  # by us, and when: for who withdraws it
 
-    def _note_arrivals(self, moves: Sequence[Move]) -> None:
+    def note(self, moves: Sequence[Move]) -> None:
         """Cost: a round of plain writes."""
-        now_ms = self.now_ms()
+        now_ms = self._keyspace.now_ms()
         keys = [_key(move) for move in moves]
         stamps = [self._cql.stamp() for _ in keys]
         self._announced.update(zip(keys, stamps, strict=True))
@@ -47,7 +50,7 @@ class Arrivals(Parts):
             [(NOTE_ARRIVAL, (*key, now_ms, stamp)) for key, stamp in zip(keys, stamps, strict=True)]
         )
 
-    def _arrived(self, moves: Sequence[Move], *, withdrawn: bool) -> None:
+    def settled(self, moves: Sequence[Move], *, withdrawn: bool) -> None:
         """Moves were settled or withdrawn. What we announced and withdrew does not come; other
         announcements grow old. Cost: a round of plain writes for what was withdrawn."""
         known = [(_key(move), self._announced.pop(_key(move), None)) for move in moves]
@@ -56,14 +59,14 @@ class Arrivals(Parts):
                 [(DROP_ARRIVAL, (stamp, *key)) for key, stamp in known if stamp is not None]
             )
 
-    def _is_arriving(self, pipe_id: str) -> bool:
+    def is_arriving(self, pipe_id: str) -> bool:
         """Whether a message may be moving into a pipe: its mover may still have to look whether
         it arrived. Cost: a read, and one an announcement side by side."""
         noted = self._cql.read(ARRIVALS, (pipe_id,))
         found = self._cql.read_many(
             [(MOVES, (group, pipe, seq, seq + 1)) for group, pipe, seq, _, _ in noted]
         )
-        young_ms = self.now_ms() - ARRIVAL_MS
+        young_ms = self._keyspace.now_ms() - ARRIVAL_MS
         for (group_id, source, seq, noted_ms, stamp), rows in zip(noted, found, strict=True):
             move = next(iter(moves_of((group_id, source), rows)), None)
             if move is not None and move.dest_pipe == pipe_id:

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
 from cassq.cassandra.session import Statement
 from cassq.catalog.cassandra.claims.arrivals import Arrivals
-from cassq.catalog.cassandra.claims.due_tables import DueTables
+from cassq.catalog.cassandra.claims.cursor_tables import Cursors
+from cassq.catalog.cassandra.claims.due_tables import DueClaims
 from cassq.catalog.cassandra.partition import claim_rows as cql
 from cassq.catalog.cassandra.partition.claim_plans import (
     Batch,
@@ -23,19 +24,51 @@ from cassq.catalog.cassandra.partition.claim_plans import (
     plan_mend,
     plan_replace,
 )
+from cassq.catalog.cassandra.partition.keyspace import Keyspace
 from cassq.catalog.cassandra.partition.known import Known
-from cassq.catalog.cassandra.partition.partitions import CHANGES_MAX
+from cassq.catalog.cassandra.partition.partitions import CHANGES_MAX, Partitions
+from cassq.catalog.cassandra.partition.queue_rows import QueueRows
+from cassq.catalog.cover import fault
+from cassq.catalog.port import Claims
 from cassq.errors import BackendError, CorruptionError
 from cassq.message.frames import Place
-from cassq.model.rows import Claim, Cursor, Move, Removed
+from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, Move, Removed
 
 logger: logging.Logger = logging.getLogger("cassq")
 
 SEQ_MAX = cql.ANCHOR
 
 
-class ClaimTables(DueTables, Arrivals):
-    """The part of the catalog that knows cursors, claims and moves."""
+# The marks of a failure record by which a free claim is to be looked at, as they stand in it.
+MARKS = ('"doomed":', '"moving":', '"leaving":')
+
+
+class CassandraClaims(Claims):
+    """Cursors, claims and moves."""
+
+    def __init__(
+        self,
+        keyspace: Keyspace,
+        queues: QueueRows,
+        partitions: Partitions,
+        cursors: Cursors,
+        due: DueClaims,
+        arrivals: Arrivals,
+    ) -> None:
+        self._cql = keyspace.cql
+        self._queues = queues
+        self._partitions = partitions
+        self._cursors = cursors
+        self._due = due
+        self._arrivals = arrivals
+
+    # --- cursors ------------------------------------------------------------------------------
+
+    def cursors_in(self, group_id: str, pipe_ids: Sequence[str]) -> list[Cursor | None]:
+        return self._cursors.cursors_in(group_id, pipe_ids)
+
+    def cursors(self, group_id: str) -> list[Cursor]:
+        return self._cursors.cursors(group_id)
 
     # --- claims -------------------------------------------------------------------------------
 
@@ -54,12 +87,12 @@ class ClaimTables(DueTables, Arrivals):
         def plan(known: Known, fresh: bool) -> Step | None:
             return plan_claim(known, cursor, chain, rows, removed, fresh=fresh)
 
-        step = self._change((cursor.group_id, cursor.pipe_id), plan)
-        known = self._memory.of((cursor.group_id, cursor.pipe_id))
+        step = self._partitions.change((cursor.group_id, cursor.pipe_id), plan)
+        known = self._partitions.memory.of((cursor.group_id, cursor.pipe_id))
         if step.results == [True]:
             known.refused = 0
         elif not step.sure:
-            self._stand_back(known)
+            self._partitions.stand_back(known)
         return step.results == [True]
 
     def fence(self, cursor: Cursor, owner: str) -> Cursor | None:
@@ -71,18 +104,18 @@ class ClaimTables(DueTables, Arrivals):
             step = plan_fence(known, cursor, owner)
             return None if not fresh and not step.sure else step
 
-        step = self._change((cursor.group_id, cursor.pipe_id), plan)
+        step = self._partitions.change((cursor.group_id, cursor.pipe_id), plan)
         return step.cursor if step.results == [True] else None
 
-    def claims(self, group_id: str, pipe_id: str, seqs: range | None = None) -> list[Claim]:
+    def rows(self, group_id: str, pipe_id: str, seqs: range | None = None) -> list[Claim]:
         """Cost: one read, of the rows from the ack offset on that begin below `seqs.stop`."""
-        known = self._memory.of((group_id, pipe_id))
+        known = self._partitions.memory.of((group_id, pipe_id))
         if seqs is None:
             with known.lock:
-                self._load(known, serial=False)
+                self._partitions.load(known, serial=False)
                 return cql.joined(known.rows[start] for start in known.starts)
         values = (group_id, pipe_id, known.ack_seq, min(seqs.stop, SEQ_MAX))
-        rows = cql.claims_of(known.key, self._read_of(known, cql.CLAIMS_OF, values))
+        rows = cql.claims_of(known.key, self._partitions.read_of(known, cql.CLAIMS_OF, values))
         return cql.joined(row for row in rows if row.end > seqs.start)
 
     def replace(
@@ -106,7 +139,7 @@ class ClaimTables(DueTables, Arrivals):
             step = plan_replace(known, [(old, new)], epoch, facts)
             return step if step is None or fresh or step.sure else None
 
-        done = self._change(key, plan).results == [True]
+        done = self._partitions.change(key, plan).results == [True]
         if done and (settle or withdraw):
             self._forget_arrivals(settle, withdraw)
         return done
@@ -114,8 +147,8 @@ class ClaimTables(DueTables, Arrivals):
     def _forget_arrivals(self, settled: Sequence[Move], withdrawn: Sequence[Move]) -> None:
         """It is done whether this succeeds or not: announcements grow old by themselves."""
         try:
-            self._arrived(settled, withdrawn=False)
-            self._arrived(withdrawn, withdrawn=True)
+            self._arrivals.settled(settled, withdrawn=False)
+            self._arrivals.settled(withdrawn, withdrawn=True)
         except BackendError as exc:
             logger.info("announcements of moves are left to grow old: %s", exc)
 
@@ -136,7 +169,7 @@ class ClaimTables(DueTables, Arrivals):
         def plan(known: Known, fresh: bool) -> Step | None:
             return plan_mend(known, cursor, old, new, chain) if fresh else None
 
-        return self._change((cursor.group_id, cursor.pipe_id), plan).results == [True]
+        return self._partitions.change((cursor.group_id, cursor.pipe_id), plan).results == [True]
 
     def replace_many(
         self, changes: Sequence[tuple[Claim, Sequence[Claim]]], *, epoch: int | None = None
@@ -167,13 +200,13 @@ class ClaimTables(DueTables, Arrivals):
         self, key: cql.Key, changes: Sequence[Change], epoch: int | None
     ) -> list[bool]:
         if epoch is None:
-            return self._replace_together(key, changes)
+            return self._partitions.replace_together(key, changes)
 
         def plan(known: Known, fresh: bool) -> Step | None:
             step = plan_replace(known, changes, epoch)
             return step if step is None or fresh or step.sure else None
 
-        return self._change(key, plan).results
+        return self._partitions.change(key, plan).results
 
     # --- moves --------------------------------------------------------------------------------
 
@@ -189,7 +222,7 @@ class ClaimTables(DueTables, Arrivals):
             batch.rows.append(cql.put_move(cql.FIRST_MOVE, move))
         else:
             batch.rows.append(cql.put_move(cql.NEXT_MOVE, move, instead_of))
-        self._note_arrivals([move])
+        self._arrivals.note([move])
         there: Move | None = None
 
         def plan(known: Known, fresh: bool) -> Step | None:
@@ -205,18 +238,18 @@ class ClaimTables(DueTables, Arrivals):
                     batch.rows[-1] = cql.put_move(cql.FIRST_MOVE, move)
             return Step(batch, [True], known.cursor)
 
-        return move if self._change(key, plan).results == [True] else there
+        return move if self._partitions.change(key, plan).results == [True] else there
 
     def intend_many(self, moves: Sequence[Move], held: Claim) -> bool:
         """Cost: a round of plain writes, one conditional batch."""
         batch = Batch((held.group_id, held.pipe_id), rows=[_check(held)])
         batch.rows += (cql.put_move(cql.PUT_MOVE, move) for move in moves)
-        self._note_arrivals(moves)
+        self._arrivals.note(moves)
 
         def plan(known: Known, fresh: bool) -> Step | None:
             return Step(batch, [True], known.cursor, final=True)
 
-        return self._change(batch.key, plan).results == [True]
+        return self._partitions.change(batch.key, plan).results == [True]
 
     def moves(self, group_id: str, pipe_id: str, seqs: range | None = None) -> list[Move]:
         """Cost: one read."""
@@ -232,6 +265,61 @@ class ClaimTables(DueTables, Arrivals):
         """Cost: one read."""
         key = (group_id, pipe_id)
         return [cql.removed_of(key, row) for row in self._cql.read(cql.REMOVED, key)]
+
+    # --- what is due --------------------------------------------------------------------------
+
+    def due(
+        self, group_id: str, now_ms: int, limit: int, *, without: Sequence[str] = ()
+    ) -> list[Claim]:
+        return self._due.due(group_id, now_ms, limit, without=without)
+
+    def next_due_ms(self, group_id: str, *, without: Sequence[str] = ()) -> int | None:
+        return self._due.next_due_ms(group_id, without=without)
+
+    def due_groups(self, now_ms: int, queue_ids: Collection[str] | None = None) -> list[GroupRow]:
+        """Cost: a read a queue side by side, then as `due` for all groups together."""
+        found = self._queues.all_with_groups(self._queues.scope(queue_ids))
+        groups = {
+            group.id: group
+            for queue, some in found
+            if queue is not None and not queue.deleted
+            for group in some
+        }
+        due = {row.group_id for row in self._due.all_due(sorted(groups), now_ms)}
+        return [groups[group_id] for group_id in sorted(due)]
+
+    def wedged(self, queue_ids: Collection[str] | None = None) -> list[tuple[str, str]]:
+        """Cost: a read a queue side by side, then as `next_due_ms` for all groups together: what
+        is remembered is looked through."""
+        answers = self._queues.all_with_groups(self._queues.scope(queue_ids))
+        groups = [group.id for queue, some in answers if queue is not None for group in some]
+        found: list[tuple[str, str]] = []
+        for known in self._due.looked_at(groups, None, ()):
+            with known.lock:
+                cursor, rows = known.cursor, [known.rows[start] for start in known.starts]
+            if (
+                cursor is not None
+                and cursor.chain.seq != cql.CLOSED
+                and fault(cursor, cql.joined(rows))
+            ):
+                found.append(known.key)
+        return found
+
+    def all_overdue(
+        self, deliveries: Mapping[str, int], now_ms: int, limit: int
+    ) -> dict[str, list[Claim]]:
+        """Cost: as `due` for all groups together."""
+        found: dict[str, list[Claim]] = {group_id: [] for group_id in deliveries}
+        for row in self._due.all_due(list(deliveries), now_ms):
+            if (
+                row.state is ClaimState.HELD
+                or row.deliveries >= deliveries[row.group_id]
+                or any(mark in row.failure for mark in MARKS)
+            ):
+                found[row.group_id].append(row)
+        for rows in found.values():
+            rows.sort(key=lambda row: (row.state, row.due_ms, row.pipe_id, row.start))
+        return {group_id: rows[:limit] for group_id, rows in found.items()}
 
 
 def _check(held: Claim) -> Statement:

@@ -5,7 +5,7 @@ made one looks whether both are still there, and takes it back if not. What goes
 been seen, or sees the cursor.
 
 A pipe that is about to go to another queue has its cursors *closed*: nobody can claim. `owner` of
-a closed cursor is the mark its pipe's row bore then (see `pipe_tables`). When the pipe does not go
+a closed cursor is the mark its pipe's row bore then (see `retiring`). When the pipe does not go
 after all, whoever comes upon a closed cursor opens it again, naming that mark.
 """
 
@@ -15,9 +15,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from cassq.catalog.cassandra.partition import claim_rows as cql
-from cassq.catalog.cassandra.partition.known import GroupPipes
-from cassq.catalog.cassandra.partition.partitions import Partitions
+from cassq.catalog.cassandra.partition.keyspace import Keyspace
+from cassq.catalog.cassandra.partition.known import GroupPipes, Memory
+from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
 from cassq.catalog.cassandra.partition.pipe_rows import Pipe
+from cassq.catalog.cassandra.partition.queue_rows import QueueRows
 from cassq.errors import BackendTimeoutError
 from cassq.message.frames import Place
 from cassq.model.rows import Cursor, GroupRow, PipeState
@@ -41,15 +43,17 @@ OPEN = (
 TRIES = 20
 
 
-class CursorTables(Partitions):
-    """The part of the catalog that knows cursors."""
+class Cursors:
+    """Cursors of groups in pipes."""
 
-    _group_pipes: dict[str, GroupPipes]
-
-    def cursor(self, group_id: str, pipe_id: str) -> Cursor | None:
-        """Cost: one read; where there is none yet, two more, a hint, a conditional batch, and the
-        two again."""
-        return self.cursors_in(group_id, [pipe_id])[0]
+    def __init__(
+        self, keyspace: Keyspace, queues: QueueRows, records: PipeRecords, memory: Memory
+    ) -> None:
+        self._cql = keyspace.cql
+        self._queues = queues
+        self._records = records
+        self._memory = memory
+        self._group_pipes: dict[str, GroupPipes] = {}
 
     def cursors_in(self, group_id: str, pipe_ids: Sequence[str]) -> list[Cursor | None]:
         """Cost: a round of reads; of those of which there is none yet, two more, a round of
@@ -81,7 +85,7 @@ class CursorTables(Partitions):
         known = self._memory.of((cursor.group_id, cursor.pipe_id))
         with known.lock:
             known.see(cursor)
-        self._listed(cursor.group_id).pipe_ids[cursor.pipe_id] = None
+        self.listed(cursor.group_id).pipe_ids[cursor.pipe_id] = None
 
     def _read_cursors(self, group_id: str, pipe_ids: Sequence[str]) -> list[Cursor | None]:
         keys = [(group_id, pipe_id) for pipe_id in pipe_ids]
@@ -95,19 +99,29 @@ class CursorTables(Partitions):
         rows = self._cql.read(cql.CURSOR, key, serial=serial)
         return cql.cursor_of(key, rows[0]) if rows else None
 
-    def _listed(self, group_id: str) -> GroupPipes:
+    def listed(self, group_id: str) -> GroupPipes:
+        """The pipes in which a group has cursors, as they are remembered."""
         return self._group_pipes.setdefault(group_id, GroupPipes())
 
-    def _unnote(self, key: cql.Key) -> None:
+    def unnote(self, key: cql.Key) -> None:
         """There is no cursor of a group in a pipe any more, and will be none."""
         self._cql.write(UNNOTE_PIPE, key)
-        self._listed(key[0]).pipe_ids.pop(key[1], None)
+        self.listed(key[0]).pipe_ids.pop(key[1], None)
 
     def cursors(self, group_id: str) -> list[Cursor]:
         """Cost: a read, and one a pipe side by side."""
         listed = [pipe_id for (pipe_id,) in self._cql.read(LIST_PIPES, (group_id,))]
         found = self._read_cursors(group_id, listed)
         return [_as_open(cursor) for cursor in found if cursor is not None]
+
+    def of_groups(self, groups: Sequence[GroupRow], pipe_id: str) -> list[Cursor | None]:
+        """The cursors of groups in a pipe. Cost: a round of reads."""
+        keys = [(group.id, pipe_id) for group in groups]
+        found = self._cql.read_many([(cql.CURSOR, key) for key in keys])
+        return [
+            cql.cursor_of(key, rows[0]) if rows else None
+            for key, rows in zip(keys, found, strict=True)
+        ]
 
     # --- coming -------------------------------------------------------------------------------
 
@@ -122,7 +136,7 @@ class CursorTables(Partitions):
         stay = self._may_have_cursors(group_id, may)
         for pipe_id in may:
             if pipe_id not in stay:
-                self._drop_partition((group_id, pipe_id))
+                self.drop((group_id, pipe_id))
         first = Place(0, 0)
         return {
             pipe_id: Cursor(group_id, pipe_id, first, first, 0, "", 0) if pipe_id in ours else None
@@ -132,12 +146,12 @@ class CursorTables(Partitions):
     def _may_have_cursors(self, group_id: str, pipe_ids: Sequence[str]) -> list[str]:
         """The pipes that are there and stay where they are, in the group's queue. Who is about to
         retire one of them has not known of this group: he is stopped."""
-        pipes = [pipe for pipe in self._pipe_records(pipe_ids) if pipe is not None]
+        pipes = [pipe for pipe in self._records.those(pipe_ids) if pipe is not None]
         queue_ids = sorted({pipe.row.queue_id for pipe in pipes})
         homes = {
             queue_id
             for queue_id, (_, groups) in zip(
-                queue_ids, self._queues_and_groups(queue_ids), strict=True
+                queue_ids, self._queues.all_with_groups(queue_ids), strict=True
             )
             if any(group.id == group_id for group in groups)
         }
@@ -145,7 +159,7 @@ class CursorTables(Partitions):
 
     def _stays(self, pipe: Pipe) -> bool:
         """Whether a pipe is there, and nobody is about to retire it or to give it away."""
-        return pipe.row.state < PipeState.CONSUMED and self._unmarked(pipe)
+        return pipe.row.state < PipeState.CONSUMED and self._records.unmarked(pipe)
 
     def _put_cursors(self, group_id: str, starts: Mapping[str, Place]) -> set[str]:
         """First cursors, where none are; the pipes in which they are surely ours."""
@@ -166,11 +180,12 @@ class CursorTables(Partitions):
             left = {pipe_id: left[pipe_id] for pipe_id in lost}
         raise BackendTimeoutError(f"the cursor in pipe {next(iter(left))} could not be made")
 
-    def _start_cursors(self, group: GroupRow, starts: Mapping[str, Place]) -> None:
-        """Cost: a round of reads, one of hints, one of conditional batches."""
+    def start(self, group: GroupRow, starts: Mapping[str, Place]) -> None:
+        """Write the cursors of a group that is about to be created, where those pipes live.
+        Cost: a round of reads, one of hints, one of conditional batches."""
         there = {
             pipe.row.id: starts[pipe.row.id]
-            for pipe in self._pipe_records(list(starts))
+            for pipe in self._records.those(list(starts))
             if pipe is not None and pipe.row.queue_id == group.queue_id and self._stays(pipe)
         }
         self._cql.write_many([(NOTE_PIPE, (group.id, pipe_id)) for pipe_id in there])
@@ -178,22 +193,23 @@ class CursorTables(Partitions):
 
     # --- going --------------------------------------------------------------------------------
 
-    def _drop_cursors(self, queue_id: str, group_id: str) -> None:
-        """Cost: a read, a conditional batch and a write a pipe; the reads of the queue's pipes."""
+    def drop_all(self, group_id: str) -> None:
+        """Remove what a deleted (or never created) group has in pipes: cursors, claims, moves,
+        removals and their hints. Safe to do again. Cost: a read, a conditional batch and a write a
+        pipe."""
         for (pipe_id,) in self._cql.read(LIST_PIPES, (group_id,)):
-            self._drop_partition((group_id, pipe_id))
-        self._consume_pipes_of(queue_id, group_id)
+            self.drop((group_id, pipe_id))
 
-    def _drop_partition(self, key: cql.Key) -> None:
+    def drop(self, key: cql.Key) -> None:
         """Remove all that a group has in a pipe, and the hint of it. Safe to do again."""
         # Conditional, so that it comes after all that was begun before; it always holds.
         self._cql.apply_batch([(cql.CHECK_ANY, (*key, cql.NEVER)), (cql.DROP_PARTITION, key)])
-        self._unnote(key)
+        self.unnote(key)
         self._memory.drop(key)
 
     # --- pipes that go to another queue -----------------------------------------------------------
 
-    def _close(self, key: cql.Key, mark: str) -> bool:
+    def close(self, key: cql.Key, mark: str) -> bool:
         """Keep a group from claiming in a pipe; False when it has claimed."""
         for _ in range(TRIES):
             cursor = self._read_cursor(key, serial=True)
@@ -209,7 +225,7 @@ class CursorTables(Partitions):
             self._cql.apply_many([(CLOSE, (cql.CLOSED, mark, *key, *before))])
         raise BackendTimeoutError(f"the cursor in pipe {key[1]} changes all the time")
 
-    def _open_all(self, group_ids: Collection[str], pipe_id: str, mark: str) -> None:
+    def open_all(self, group_ids: Collection[str], pipe_id: str, mark: str) -> None:
         """Let groups claim again that were kept from it under that mark."""
         for group_id in group_ids:
             cursor = self._read_cursor((group_id, pipe_id), serial=True)

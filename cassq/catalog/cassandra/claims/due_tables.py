@@ -11,9 +11,11 @@ import heapq
 from collections.abc import Collection, Iterable, Sequence
 
 from cassq.cassandra.session import Row, Statement
-from cassq.catalog.cassandra.claims.cursor_tables import COVER_PIPES, LIST_PIPES, CursorTables
+from cassq.catalog.cassandra.claims.cursor_tables import COVER_PIPES, LIST_PIPES, Cursors
 from cassq.catalog.cassandra.partition import claim_rows as cql
-from cassq.catalog.cassandra.partition.known import Known
+from cassq.catalog.cassandra.partition.keyspace import Keyspace
+from cassq.catalog.cassandra.partition.known import Known, Memory
+from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
 from cassq.model.rows import Claim, ClaimState, PipeState
 
 RECHECK_MS = 100
@@ -21,35 +23,45 @@ RECHECK_MOST_MS = 1000  # of what has stood still for long
 _STILL = 10  # what has stood still for so long times a pause is looked at after that pause
 
 
-class DueTables(CursorTables):
-    """The part of the catalog that knows what is due."""
+class DueClaims:
+    """What is due, looked for in what is remembered."""
+
+    def __init__(
+        self, keyspace: Keyspace, cursors: Cursors, records: PipeRecords, memory: Memory
+    ) -> None:
+        self._cql = keyspace.cql
+        self._clock = keyspace.clock
+        self._gaps = keyspace.gaps
+        self._cursors = cursors
+        self._records = records
+        self._memory = memory
 
     def due(
         self, group_id: str, now_ms: int, limit: int, *, without: Sequence[str] = ()
     ) -> list[Claim]:
         """Cost: one round of reads: of the pipes that may have something due, or were not looked
         at for `RECHECK_MS`."""
-        found = self._due([group_id], now_ms, without)
+        found = self.all_due([group_id], now_ms, without)
         return heapq.nsmallest(limit, found, key=lambda row: (row.due_ms, row.pipe_id, row.start))
 
     def next_due_ms(self, group_id: str, *, without: Sequence[str] = ()) -> int | None:
         """Cost: as `due`; none just after it."""
-        known = self._looked_at([group_id], None, without)
+        known = self.looked_at([group_id], None, without)
         times = [each.due_ms for each in known]
         return min((due_ms for due_ms in times if due_ms is not None), default=None)
 
-    def _due(
+    def all_due(
         self, group_ids: Sequence[str], now_ms: int, without: Collection[str] = ()
     ) -> list[Claim]:
         """All that is due of some groups."""
         return [
             row
-            for known in self._looked_at(group_ids, now_ms, without)
+            for known in self.looked_at(group_ids, now_ms, without)
             for row in list(known.rows.values())
             if row.state is not ClaimState.DONE and row.due_ms <= now_ms
         ]
 
-    def _looked_at(
+    def looked_at(
         self, group_ids: Sequence[str], until_ms: int | None, without: Collection[str]
     ) -> list[Known]:
         """What is known of the groups' pipes, fresh where something may be due by then."""
@@ -57,14 +69,14 @@ class DueTables(CursorTables):
         stale = [
             group_id
             for group_id in group_ids
-            if self._listed(group_id).read_ms is None
-            or now_ms - self._listed(group_id).asked_ms >= RECHECK_MS
+            if self._cursors.listed(group_id).read_ms is None
+            or now_ms - self._cursors.listed(group_id).asked_ms >= RECHECK_MS
         ]
         known = list(self._known_of(group_ids, without))
         wanted = [each for each in known if _needs_look(each, now_ms, until_ms)]
         # Others need not read the same at the same time.
         for group_id in stale:
-            self._listed(group_id).asked_ms = now_ms
+            self._cursors.listed(group_id).asked_ms = now_ms
         for each in wanted:
             each.asked_ms = now_ms
         asked_us = self._cql.stamp() if stale else 0
@@ -73,9 +85,9 @@ class DueTables(CursorTables):
             return known
         for group_id, rows in zip(stale, lists, strict=True):
             pipe_ids = [pipe_id for (pipe_id,) in rows]
-            self._listed(group_id).pipe_ids = dict.fromkeys(pipe_ids)
+            self._cursors.listed(group_id).pipe_ids = dict.fromkeys(pipe_ids)
             self._gaps.read(COVER_PIPES, (group_id,), pipe_ids, asked_us)
-            self._listed(group_id).read_ms = now_ms
+            self._cursors.listed(group_id).read_ms = now_ms
         known = list(self._known_of(group_ids, without))
         self._read_partitions([each for each in known if each.read_ms is None])
         return known
@@ -102,13 +114,13 @@ class DueTables(CursorTables):
     def _repair(self, known: Known) -> None:
         """There is no cursor where there is a hint of one: it is not made yet, or the pipe went
         and somebody crashed."""
-        pipe = self._pipe_record(known.key[1])
+        pipe = self._records.by_id(known.key[1])
         if pipe is None or pipe.row.state is PipeState.CONSUMED:
-            self._unnote(known.key)
+            self._cursors.unnote(known.key)
 
     def _known_of(self, group_ids: Iterable[str], without: Collection[str]) -> Iterable[Known]:
         for group_id in group_ids:
-            for pipe_id in list(self._listed(group_id).pipe_ids):
+            for pipe_id in list(self._cursors.listed(group_id).pipe_ids):
                 if pipe_id not in without:
                     yield self._memory.of((group_id, pipe_id))
 

@@ -13,13 +13,12 @@ from itertools import islice
 from random import random
 from typing import Any
 
-from cassq.base.ids import Ids
 from cassq.cassandra.session import Row
 from cassq.catalog.cassandra.partition import claim_rows as cql
 from cassq.catalog.cassandra.partition.claim_plans import Change, Step, plan_replace
 from cassq.catalog.cassandra.partition.claim_rows import Key
+from cassq.catalog.cassandra.partition.keyspace import Keyspace
 from cassq.catalog.cassandra.partition.known import Known, Memory, Request
-from cassq.catalog.cassandra.partition.parts import Parts
 from cassq.catalog.cover import fault, wedged
 from cassq.errors import BackendError, BackendTimeoutError, CassqError
 
@@ -32,20 +31,23 @@ STAND_BACK_MAX = 1.0  # seconds
 Plan = Callable[[Known, bool], Step | None]
 
 
-class Partitions(Parts):
-    """What the verbs on cursors and claims have in common."""
+class Partitions:
+    """What the verbs on cursors and claims have in common. memory: what is known of partitions."""
 
-    _memory: Memory
-    _ids: Ids
+    def __init__(self, keyspace: Keyspace) -> None:
+        self.cql = keyspace.cql
+        self.ids = keyspace.ids
+        self.clock = keyspace.clock
+        self.memory = Memory()
 
-    def _change(self, key: Key, plan: Plan) -> Step:
+    def change(self, key: Key, plan: Plan) -> Step:
         """Plan and write until it is written, or nothing is to be written; the plan it came to.
 
         plan: is told whether what is known was just read; its None asks for that. Raises
         BackendError: with `outcome_unknown` when it cannot even be read back. Cost: one
         conditional batch; after a refusal one linearized read, and again.
         """
-        known = self._memory.of(key)
+        known = self.memory.of(key)
         with known.lock:
             return self._change_known(known, plan)
 
@@ -60,10 +62,10 @@ class Partitions(Parts):
             known.doubtful |= exc.outcome_unknown
             raise
 
-    def _replace_together(self, key: Key, changes: Sequence[Change]) -> list[bool]:
+    def replace_together(self, key: Key, changes: Sequence[Change]) -> list[bool]:
         """Make changes of threads of this process that wait for one another in one batch, as
         `replace_many` without an epoch. Cost: one conditional batch for all of them."""
-        known = self._memory.of(key)
+        known = self.memory.of(key)
         mine = Request(changes)
         known.requests.append(mine)
         with known.lock:
@@ -97,36 +99,36 @@ class Partitions(Parts):
                 if request.results is None:
                     request.error = failure
 
-    def _stand_back(self, known: Known) -> None:
+    def stand_back(self, known: Known) -> None:
         """After others were faster with a claim: wait for a while that nobody can foresee, longer
         from time to time, so that of many who claim at once most are not refused."""
         known.refused = min(known.refused + 1, REFUSALS_MAX)
-        self._clock.sleep(min(random() * known.refused * known.write_ms / 1000, STAND_BACK_MAX))
+        self.clock.sleep(min(random() * known.refused * known.write_ms / 1000, STAND_BACK_MAX))
 
-    def _read_of(
+    def read_of(
         self, known: Known, text: str, values: Sequence[Any], *, serial: bool = False
     ) -> list[Row]:
         """Rows of a partition. Linearized while a write is in doubt: one that a minority of servers
         has taken would be finished by the next write, after a plain read had not seen it."""
-        rows = self._cql.read(text, values, serial=serial or known.doubtful)
+        rows = self.cql.read(text, values, serial=serial or known.doubtful)
         known.doubtful = False
         return rows
 
-    def _load(self, known: Known, *, serial: bool) -> None:
+    def load(self, known: Known, *, serial: bool) -> None:
         """Read a partition anew, from the ack offset on. serial: after a refusal, or an unknown
         outcome: with all that was begun before."""
         text, values = cql.read_statement(known.key, known.ack_seq)
-        cursor, rows = cql.parted(known.key, self._read_of(known, text, values, serial=serial))
-        known.load(cursor, rows, self._clock.boot_ms())
+        cursor, rows = cql.parted(known.key, self.read_of(known, text, values, serial=serial))
+        known.load(cursor, rows, self.clock.boot_ms())
 
 
 class _Change:
     """One change, through all its tries. unsure: how many of them had no answer."""
 
-    def __init__(self, catalog: Partitions, known: Known) -> None:
-        self._catalog = catalog
+    def __init__(self, partitions: Partitions, known: Known) -> None:
+        self._partitions = partitions
         self._known = known
-        self._writer = int(catalog._ids.client, 16)
+        self._writer = int(partitions.ids.client, 16)
         self._tries: dict[str, Step] = {}
         self.unsure = 0
 
@@ -143,7 +145,7 @@ class _Change:
                     return Step(None, [False] * len(step.results), sure=False)
             elif fresh and not self.unsure:
                 self._check_cover()
-            self._catalog._load(self._known, serial=fresh or bool(self._tries))
+            self._partitions.load(self._known, serial=fresh or bool(self._tries))
             fresh = True
             written = self._looked_up() if self.unsure else None
             if written is not None:
@@ -163,11 +165,11 @@ class _Change:
     def _write(self, step: Step) -> bool:
         """Whether it was applied, as far as the answer tells."""
         assert step.batch is not None
-        token = self._catalog._ids.version()
+        token = self._partitions.ids.version()
         self._tries[token] = step
-        begun_ms = self._catalog._clock.boot_ms()
+        begun_ms = self._partitions.clock.boot_ms()
         try:
-            if not self._catalog._cql.apply_batch(step.batch.statements(self._writer, token)):
+            if not self._partitions.cql.apply_batch(step.batch.statements(self._writer, token)):
                 return False
         except BackendError as exc:
             if not exc.outcome_unknown:
@@ -177,18 +179,18 @@ class _Change:
                 raise
             return False
         finally:
-            took_ms = self._catalog._clock.boot_ms() - begun_ms
+            took_ms = self._partitions.clock.boot_ms() - begun_ms
             self._known.write_ms = 0.75 * self._known.write_ms + 0.25 * took_ms
         if step.cursor is not None:
             self._known.change(step.cursor, step.gone, step.put)
-            self._known.changed_ms = self._catalog._clock.boot_ms()
+            self._known.changed_ms = self._partitions.clock.boot_ms()
         return True
 
     def _looked_up(self) -> Step | None:
         """The try that was written after all, by the writer's own mark. What was read before that
         may be from before it."""
         values = (*self._known.key, self._writer)
-        rows = self._catalog._cql.read(cql.MARK, values, serial=True)
+        rows = self._partitions.cql.read(cql.MARK, values, serial=True)
         found = self._tries.get(rows[0][0]) if rows else None
         if found is not None:
             self._known.forget()

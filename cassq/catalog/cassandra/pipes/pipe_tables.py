@@ -2,46 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from cassq.cassandra.session import Row, settled
+from cassq.cassandra.session import settled
 from cassq.catalog.cassandra.partition import pipe_rows as cql
 from cassq.catalog.cassandra.partition.claim_rows import CURSOR, cursor_of
+from cassq.catalog.cassandra.partition.consumed import ConsumedPipes
+from cassq.catalog.cassandra.partition.keyspace import Keyspace
+from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
 from cassq.catalog.cassandra.partition.pipe_rows import Pipe
-from cassq.catalog.cassandra.pipes.pipe_lists import (
-    DROP_ENTRIES,
-    DROP_SLICES,
-    NOTE_CONSUMED,
-    SLICES,
-    Entry,
-    consumed_key,
-)
+from cassq.catalog.cassandra.partition.queue_rows import QueueRows
+from cassq.catalog.cassandra.pipes.listing import SLICES, Entry, Listing
+from cassq.catalog.cassandra.pipes.pipe_lists import DROP_ENTRIES, DROP_SLICES, PipeLists
 from cassq.catalog.cassandra.pipes.retiring import Retiring
-from cassq.catalog.cassandra.pipes.write_tables import WriteTables
+from cassq.catalog.cassandra.pipes.totals import Totals
+from cassq.catalog.cassandra.pipes.write_tables import CassandraWrites
+from cassq.catalog.port import Pipes
 from cassq.errors import BackendTimeoutError
 from cassq.message.frames import Place
-from cassq.model.rows import GroupRow, PipeRow, PipeState, QueueRow
+from cassq.model.rows import GroupRow, PipeRow, PipeState, Retired, RetiredSum
 
 TRIES = 20
-INSERT_TRIES = 3
 LISTED_AT_ONCE = 64
 
 # The newest pipe of a strict queue, by compare-and-set.
 MOVE_TAIL = "UPDATE queues SET tail = ? WHERE queue_id = ? IF tail = ? AND deleted = false"
 
 
-class PipeTables(WriteTables, Retiring):
-    """The part of the catalog that knows pipes."""
+class CassandraPipes(Pipes):
+    """Pipes from open to gone."""
 
-    _done: dict[tuple[str, bool], set[str]]  # by group and `unacked`: what it has done with
+    def __init__(
+        self,
+        keyspace: Keyspace,
+        queues: QueueRows,
+        records: PipeRecords,
+        consumed: ConsumedPipes,
+        listing: Listing,
+        lists: PipeLists,
+        writes: CassandraWrites,
+        retiring: Retiring,
+        totals: Totals,
+    ) -> None:
+        self._keyspace = keyspace
+        self._cql = keyspace.cql
+        self._queues = queues
+        self._records = records
+        self._consumed = consumed
+        self._listing = listing
+        self._lists = lists
+        self._writes = writes
+        self._retiring = retiring
+        self._totals = totals
+        # By group and `unacked`: what it has done with.
+        self._done: dict[tuple[str, bool], set[str]] = {}
 
     # --- coming -------------------------------------------------------------------------------
 
-    def add_pipe(self, row: PipeRow) -> bool:
+    def add(self, row: PipeRow) -> bool:
         """Cost: a read, a round of hints, a conditional write, a read again; in a strict queue a
         read and a conditional write more."""
-        queue = self._home(row)
+        queue = self._records.home(row)
         if queue is None:
             return False
         if row.stage:
@@ -49,80 +71,65 @@ class PipeTables(WriteTables, Retiring):
         in_line = queue.policy.consistency == "cp" and not row.group_id
         after = 0
         if in_line:
-            before = self._pipe_record(row.predecessor) if row.predecessor else None
+            before = self._records.by_id(row.predecessor) if row.predecessor else None
             if queue.tail != row.predecessor or (
                 before is not None and before.row.state < PipeState.SEALED
             ):
                 return False
             after = before.row.ordinal if before is not None else 0
-        position = self._announce(row.queue_id, row.id, after)
-        if not self._insert(replace(row, ordinal=position)):
-            self._unlist(row.queue_id, Entry(position, row.id))
+        position = self._listing.announce(row.queue_id, row.id, after)
+        if not self._records.insert(replace(row, ordinal=position)):
+            self._listing.unlist(row.queue_id, Entry(position, row.id))
             return False
         # Who deletes the queue or the group has either seen the listing, or is seen here.
-        if self._home(row) is None or (in_line and not self._become_tail(row)):
-            self._consume([row.id], row.queue_id)
-            self.forget_pipes([row.id])
+        if self._records.home(row) is None or (in_line and not self._become_tail(row)):
+            self._records.consume([row.id], row.queue_id)
+            self.forget([row.id])
             return False
         return True
 
-    def _home(self, row: PipeRow) -> QueueRow | None:
-        """The queue of a pipe; None when that, or the group the pipe is for, is no more."""
-        queue, groups = self._queue_and_groups(row.queue_id)
-        if queue is None or queue.deleted:
-            return None
-        if row.group_id and row.group_id not in (group.id for group in groups):
-            return None
-        return queue
-
-    def _insert(self, row: PipeRow) -> bool:
-        """Whether the row is ours, and not another's of the same id. What did not arrive is
-        written again: no row is no sign that the queue is gone."""
-        self._cql.write(cql.PUT_BEAT, (row.id, row.beat, row.state != PipeState.READY, row.rate))
-        values = cql.columns(row)
-        found: list[Row] = []
-
-        def stands() -> bool:
-            found[:] = self._cql.read(cql.PIPE, (row.id,), serial=True)
-            return bool(found)
-
-        failed = 0
-        while not settled(lambda: self._cql.apply(cql.ADD_PIPE, values)[0], stands):
-            if stands():
-                break
-            failed += 1
-            if failed == INSERT_TRIES:
-                raise BackendTimeoutError(f"the row of pipe {row.id} could not be written")
-        return not found or cql.pipe_of(row.id, found[0]).row.ordinal == row.ordinal
+    def _stage_pipe(self, row: PipeRow) -> bool:
+        """Add a staged pipe. Cost: two reads, a hint, a conditional write, two reads again."""
+        if not self._writes.takes(row):
+            return False
+        self._writes.note_staged(row)
+        if not self._records.insert(row):
+            return False
+        # Who ends the write has either seen the note, or is seen here.
+        if self._records.home(row) is None or not self._writes.takes(row):
+            self._records.consume([row.id], row.queue_id)
+            self.forget([row.id])
+            return False
+        return True
 
     def _become_tail(self, row: PipeRow) -> bool:
         values = (row.id, row.queue_id, row.predecessor)
 
         def is_tail() -> bool:
-            queue = self.queue_by_id(row.queue_id)
+            queue = self._queues.by_id(row.queue_id)
             return queue is not None and queue.tail == row.id
 
         return settled(lambda: self._cql.apply(MOVE_TAIL, values)[0], is_tail)
 
     # --- being there --------------------------------------------------------------------------
 
-    def pipe(self, pipe_id: str) -> PipeRow | None:
+    def by_id(self, pipe_id: str) -> PipeRow | None:
         """Cost: two reads side by side."""
         key = (pipe_id,)
         rows, beats = self._cql.read_many([(cql.PIPE, key), (cql.BEATS, key)])
         return cql.told(cql.pipe_of(pipe_id, rows[0]).row, beats) if rows else None
 
-    def pipes(self, queue_id: str) -> list[PipeRow]:
+    def live(self, queue_id: str) -> list[PipeRow]:
         """Cost: three rounds of reads; two reads a pipe."""
-        return self._live(queue_id)
+        return self._lists.live(queue_id)
 
-    def pipe_ids(self) -> set[str]:
+    def ids(self) -> set[str]:
         """Cost: a scan of the whole table."""
         return {pipe_id for (pipe_id,) in self._cql.read(cql.ALL)}
 
     def beat(self, pipe_id: str, owner: str, state: PipeState, rate: int = 0) -> bool:
         """Cost: two reads side by side, a plain write."""
-        row = self.pipe(pipe_id)
+        row = self.by_id(pipe_id)
         if row is None or row.owner != owner or row.state >= PipeState.SEALED:
             return False
         self._cql.write(cql.PUT_BEAT, (pipe_id, row.beat + 1, state != PipeState.READY, rate))
@@ -136,37 +143,37 @@ class PipeTables(WriteTables, Retiring):
             (applied,) = self._cql.apply_many([(statement, (*end, pipe_id))])
             if applied:
                 return end
-            rows = self._cql.read(cql.PIPE, (pipe_id,), serial=True)
-            row = cql.pipe_of(pipe_id, rows[0]).row if rows else None
-            if row is None or row.end is not None or row.state is PipeState.CONSUMED:
-                return row.end if row is not None else None
+            there = self._records.serially(pipe_id)
+            if there is None:
+                return None
+            row = there.row
+            if row.end is not None or row.state is PipeState.CONSUMED:
+                return row.end
             statement = cql.SEAL_STAGED if row.state is PipeState.STAGED else cql.SEAL
         raise BackendTimeoutError(f"pipe {pipe_id} could not be sealed", outcome_unknown=True)
 
     # --- what is left to do -------------------------------------------------------------------
 
-    def unclaimed_pipes(
-        self, group: GroupRow, limit: int, *, unacked: bool = False
-    ) -> list[PipeRow]:
+    def unclaimed(self, group: GroupRow, limit: int, *, unacked: bool = False) -> list[PipeRow]:
         """Cost: two rounds of reads, and one for each `LISTED_AT_ONCE` pipes not known to be
         done: what a group has done with is remembered."""
         done = self._done.setdefault((group.id, unacked), set())
-        entries = self._entries(group.queue_id)
+        entries = self._lists.entries(group.queue_id)
         done &= {entry.pipe_id for entry in entries}
         left = [entry for entry in entries if entry.pipe_id not in done]
         found: list[PipeRow] = []
         while left and len(found) < limit:
             part, left = left[:LISTED_AT_ONCE], left[LISTED_AT_ONCE:]
-            rows = self._live_of(group.queue_id, part)
+            rows = self._lists.live_of(group.queue_id, part)
             mine = [row for row in rows if row.timer_ms is None and row.is_for(group.id)]
             found += self._unfinished(group.id, mine, done, unacked=unacked)
         return found[:limit]
 
-    def timer_pipes(self, group: GroupRow, until_ms: int, limit: int) -> list[PipeRow]:
-        """Cost: as `pipes`, and a round of reads for those that may be due."""
+    def timers(self, group: GroupRow, until_ms: int, limit: int) -> list[PipeRow]:
+        """Cost: as `live`, and a round of reads for those that may be due."""
         timers = [
             row
-            for row in self._live(group.queue_id)
+            for row in self._lists.live(group.queue_id)
             if row.timer_ms is not None and row.timer_ms < until_ms and row.is_for(group.id)
         ]
         left = self._unfinished(group.id, timers, set(), unacked=False)
@@ -196,69 +203,112 @@ class PipeTables(WriteTables, Retiring):
 
     # --- going --------------------------------------------------------------------------------
 
-    def consumed_pipes(self) -> list[PipeRow]:
+    def consumed(self) -> list[PipeRow]:
         """Cost: 16 reads side by side, then one a pipe."""
-        pipes = self._pipe_records(self._consumed_ids())
+        pipes = self._records.those(self._consumed.ids())
         return [p.row for p in pipes if p is not None and p.row.state is PipeState.CONSUMED]
 
-    def forget_pipes(self, pipe_ids: Sequence[str]) -> None:
+    def forget(self, pipe_ids: Sequence[str]) -> None:
         """Cost: some writes a pipe, and the reads of its queue's groups."""
-        for pipe_id, pipe in zip(pipe_ids, self._pipe_records(pipe_ids), strict=True):
+        for pipe_id, pipe in zip(pipe_ids, self._records.those(pipe_ids), strict=True):
             if pipe is None:
-                self._drop_consumed(pipe_id)
+                self._consumed.drop(pipe_id)
             elif pipe.row.state is PipeState.CONSUMED:
                 self._forget(pipe)
 
     def _forget(self, pipe: Pipe) -> None:
         row = pipe.row
-        self._clear_away(pipe)
-        self._unlist(row.queue_id, Entry(row.ordinal, row.id))
+        self._retiring.clear_away(pipe)
+        self._listing.unlist(row.queue_id, Entry(row.ordinal, row.id))
         if row.stage:
-            self._unstage_entry(row)
+            self._writes.unstage(row)
         self._cql.write(cql.DROP_BEATS, (row.id,))
         self._cql.apply_many([(cql.FORGET, (row.id,))])
-        self._drop_consumed(row.id)
+        self._consumed.drop(row.id)
 
-    def _consume_pipes(self, queue_id: str) -> list[str]:
+    def consume_all(self, queue_id: str) -> list[str]:
+        """Make every pipe of a deleted queue consumed; the ids of all whose rows are there."""
         # Staged ones first: what is listed meanwhile is seen in the listing.
-        pipe_ids = self._abort_writes(queue_id)
-        pipe_ids += [entry.pipe_id for entry in self._entries(queue_id)]
+        pipe_ids = self._writes.abort_all(queue_id)
+        pipe_ids += [entry.pipe_id for entry in self._lists.entries(queue_id)]
         there = [
             pipe.row.id
-            for pipe in self._pipe_records(list(dict.fromkeys(pipe_ids)))
+            for pipe in self._records.those(list(dict.fromkeys(pipe_ids)))
             if pipe is not None and pipe.row.queue_id == queue_id
         ]
-        self._consume(there, queue_id)
+        self._records.consume(there, queue_id)
         return there
 
-    def _consume_pipes_of(self, queue_id: str, group_id: str) -> None:
+    def consume_of_group(self, queue_id: str, group_id: str) -> None:
         """Make the pipes that are for one group alone consumed."""
-        rows = self._live(queue_id)
-        self._consume([row.id for row in rows if row.group_id == group_id], queue_id)
+        rows = self._lists.live(queue_id)
+        self._records.consume([row.id for row in rows if row.group_id == group_id], queue_id)
 
-    def _consume(self, pipe_ids: Iterable[str], queue_id: str) -> None:
-        """Cost: a round of hints, a round of conditional writes."""
-        left = list(pipe_ids)
-        self._cql.write_many([(NOTE_CONSUMED, consumed_key(pipe_id)) for pipe_id in left])
-        for _ in range(TRIES):
-            answers = self._cql.apply_many([(cql.CONSUME, (each, queue_id)) for each in left])
-            left = [each for each, done in zip(left, answers, strict=True) if done is None]
-            if not left:
-                return
-        raise BackendTimeoutError(f"pipes of queue {queue_id} were not removed")
-
-    def _has_pipes(self, queue_id: str) -> bool:
-        pipe_ids = [entry.pipe_id for entry in self._entries(queue_id)]
-        pipe_ids += self._all_staged(queue_id)
+    def has_any(self, queue_id: str) -> bool:
+        """Whether a queue has any pipe, consumed ones included."""
+        pipe_ids = [entry.pipe_id for entry in self._lists.entries(queue_id)]
+        pipe_ids += self._writes.all_staged(queue_id)
         return any(
             pipe is not None and pipe.row.queue_id == queue_id
-            for pipe in self._pipe_records(pipe_ids)
+            for pipe in self._records.those(pipe_ids)
         )
 
-    def _forget_pipe_records(self, queue_id: str) -> None:
+    def forget_all(self, queue_id: str) -> None:
+        """Remove the listing of a deleted queue's pipes, and the totals of its retired ones."""
         for slice_, _, _ in self._cql.read(SLICES, (queue_id,)):
             if slice_ is not None:
                 self._cql.write(DROP_ENTRIES, (queue_id, slice_))
-        self._forget_writes(queue_id)
+        self._writes.forget(queue_id)
         self._cql.write(DROP_SLICES, (queue_id,))
-        self._forget_totals(queue_id)
+        self._totals.forget(queue_id)
+
+    # --- candidates for the reaper ----------------------------------------------------------------
+
+    def unsealed(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
+        """Cost: three rounds of reads, of some for each queue and pipe side by side."""
+        found = self._lists.live_in(self._queues.scope(queue_ids))
+        rows = (row for live in found.values() for row in live)
+        return _in_order(row for row in rows if row.state < PipeState.SEALED)
+
+    def finished(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
+        """Cost: as `unsealed`, and two rounds of reads: of the groups of queues with sealed
+        pipes, and of how far they are. What a group has done with is remembered."""
+        live = self._lists.live_in(self._queues.scope(queue_ids))
+        sealed = {
+            queue_id: rows
+            for queue_id, some in live.items()
+            if (rows := [row for row in some if row.state is PipeState.SEALED])
+        }
+        wanted: list[tuple[PipeRow, list[set[str]]]] = []
+        looks: list[tuple[str, PipeRow, set[str]]] = []
+        answers = self._queues.all_with_groups(list(sealed))
+        for rows, (_, groups) in zip(sealed.values(), answers, strict=True):
+            done = {group.id: self._done.setdefault((group.id, True), set()) for group in groups}
+            for row in rows if groups else []:
+                mine = [group.id for group in groups if row.is_for(group.id)]
+                looks += [(group_id, row, done[group_id]) for group_id in mine]
+                wanted.append((row, [done[group_id] for group_id in mine]))
+        self._note_done(looks, unacked=True)
+        return _in_order(row for row, all_done in wanted if all(row.id in one for one in all_done))
+
+    def live_queues(self) -> list[str]:
+        """The ids of queues that have live pipes. Cost: as `unsealed`."""
+        return sorted(self._lists.live_in(self._queues.scope(None)))
+
+    # --- taking away --------------------------------------------------------------------------
+
+    def retire(self, pipe_id: str, groups_version: int) -> bool:
+        return self._retiring.retire(pipe_id, groups_version)
+
+    def repoint(self, pipe_id: str, queue_id: str, group_id: str) -> bool:
+        return self._retiring.repoint(pipe_id, queue_id, group_id)
+
+    def retired(self, queue_id: str, pipe_id: str = "") -> list[Retired]:
+        return self._totals.retired(queue_id, pipe_id)
+
+    def retired_sums(self, queue_id: str) -> list[RetiredSum]:
+        return self._totals.retired_sums(queue_id)
+
+
+def _in_order(rows: Iterable[PipeRow]) -> list[PipeRow]:
+    return sorted(rows, key=lambda row: row.ordinal)

@@ -19,13 +19,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 from itertools import groupby
 
-from cassq.base.ids import Ids
 from cassq.cassandra.session import Row, Statement, settled
 from cassq.catalog.cassandra.partition import pipe_rows as cql
 from cassq.catalog.cassandra.partition.claim_rows import MOVES, REMOVED, moves_of
-from cassq.catalog.cassandra.partition.parts import TRIES, contended
+from cassq.catalog.cassandra.partition.consumed import ConsumedPipes
+from cassq.catalog.cassandra.partition.keyspace import TRIES, Keyspace, contended
+from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
 from cassq.catalog.cassandra.partition.pipe_rows import Pipe, Total
-from cassq.catalog.cassandra.pipes.pipe_lists import PipeLists
 from cassq.model.rows import SUMMED, Cursor, GroupRow, Reason, Retired, RetiredSum, summed
 
 SEQ_MAX = (1 << 63) - 1
@@ -55,16 +55,21 @@ NOTE_PLACE = "INSERT INTO retired_places (queue_id, pipe_id, block) VALUES (?, ?
 DROP_PLACE = "DELETE FROM retired_places WHERE queue_id = ? AND pipe_id = ?"
 
 
-class Totals(PipeLists):
-    """The part of the catalog that knows what retired pipes held."""
+class Totals:
+    """What retired pipes held."""
 
-    _ids: Ids
-    _blocks: dict[str, int]  # of queues: open, as far as is known, or one before that
+    def __init__(self, keyspace: Keyspace, records: PipeRecords, consumed: ConsumedPipes) -> None:
+        self._cql = keyspace.cql
+        self._ids = keyspace.ids
+        self._records = records
+        self._consumed = consumed
+        # Of queues: open, as far as is known, or one before that.
+        self._blocks: dict[str, int] = {}
 
     # --- reading ------------------------------------------------------------------------------
 
     def retired(self, queue_id: str, pipe_id: str = "") -> list[Retired]:
-        """Cost: of one pipe two rounds of reads; of all, the reads of `consumed_pipes`, and one
+        """Cost: of one pipe two rounds of reads; of all, the reads of `consumed`, and one
         for each `BLOCK_PIPES` pipes that were ever retired."""
         if pipe_id:
             found = self._retired_pipe(queue_id, pipe_id)
@@ -78,7 +83,7 @@ class Totals(PipeLists):
 
     def _retired_pipe(self, queue_id: str, pipe_id: str) -> list[Retired] | None:
         """The totals of one pipe; None when it has to be looked for in all blocks."""
-        pipe = self._pipe_record(pipe_id)
+        pipe = self._records.by_id(pipe_id)
         left = [t.row for t in pipe.totals if t.row.queue_id == queue_id] if pipe else []
         noted = self._cql.read(PLACE, (queue_id, pipe_id))
         if left or not noted:
@@ -87,7 +92,7 @@ class Totals(PipeLists):
         return sorted(map(_retired, rows), key=_key) or None
 
     def retired_sums(self, queue_id: str) -> list[RetiredSum]:
-        """Cost: the reads of `consumed_pipes`, two reads, and one for each pipe of the queue that
+        """Cost: the reads of `consumed`, two reads, and one for each pipe of the queue that
         is there, and was to be copied into a block that is closed."""
         for _ in range(TRIES):
             pending = self._pending(queue_id)
@@ -110,7 +115,7 @@ class Totals(PipeLists):
         """Totals that pipes which are not gone yet leave in a queue: copied, or still to be."""
         return [
             total
-            for pipe in self._pipe_records(self._consumed_ids())
+            for pipe in self._records.those(self._consumed.ids())
             if pipe is not None
             for total in pipe.totals
             if total.row.queue_id == queue_id
@@ -119,7 +124,7 @@ class Totals(PipeLists):
     def _open_rows(self, queue_id: str) -> tuple[int, list[Row]]:
         """The block that is open, and what is in it. Cost: one read, and one for each block that
         was closed since its number was noted."""
-        block = self._likely_block(queue_id)
+        block = self.likely_block(queue_id)
         while True:
             rows = self._cql.read(BLOCK, (queue_id, block))
             if not rows or rows[0][-1] is None:
@@ -127,7 +132,7 @@ class Totals(PipeLists):
                 return block, rows
             block += 1
 
-    def _likely_block(self, queue_id: str) -> int:
+    def likely_block(self, queue_id: str) -> int:
         """The block that is open, or one before it. Cost: one read, the first time."""
         block = self._blocks.get(queue_id)
         if block is None:
@@ -148,7 +153,7 @@ class Totals(PipeLists):
 
     # --- copying ------------------------------------------------------------------------------
 
-    def _copy_totals(self, pipe: Pipe) -> None:
+    def copy(self, pipe: Pipe) -> None:
         """Safe to do again. Cost: a plain write and a conditional batch for each queue; for a
         block that was closed some reads more, and a conditional write."""
         pipe_id, totals = pipe.row.id, pipe.totals
@@ -179,8 +184,8 @@ class Totals(PipeLists):
         whoever removed it has copied them."""
         values = (cql.totals_text(new), pipe_id, cql.totals_text(old))
         self._cql.apply_many([(cql.MOVE_TOTALS, values)])
-        rows = self._cql.read(cql.PIPE, (pipe_id,), serial=True)
-        return cql.pipe_of(pipe_id, rows[0]).totals if rows else None
+        there = self._records.serially(pipe_id)
+        return there.totals if there is not None else None
 
     def _put_totals(
         self, queue_id: str, block: int, pipe_id: str, totals: Sequence[Retired]
@@ -214,7 +219,7 @@ class Totals(PipeLists):
             self._cql.write(RAISE_HEAD, (queue_id, block + 1))
             self._blocks[queue_id] = block + 1
 
-    def _forget_totals(self, queue_id: str) -> None:
+    def forget(self, queue_id: str) -> None:
         """Cost: a read, a conditional batch and a write a pipe for each block."""
         for number, rows in enumerate(self._all_blocks(queue_id)):
             pipe_ids = {row[0] for row in rows}
@@ -226,7 +231,7 @@ class Totals(PipeLists):
 
     # --- what a pipe held ---------------------------------------------------------------------
 
-    def _held(
+    def held(
         self, pipe: Pipe, groups: Sequence[GroupRow], cursors: Sequence[Cursor | None]
     ) -> tuple[Total, ...]:
         """What a pipe that is all acked held for each group. Cost: a round of reads."""
@@ -237,7 +242,7 @@ class Totals(PipeLists):
             [*((MOVES, (*key, 0, SEQ_MAX)) for key in keys), *((REMOVED, key) for key in keys)]
         )
         moved, removed = answers[: len(keys)], answers[len(keys) :]
-        block = self._likely_block(row.queue_id)
+        block = self.likely_block(row.queue_id)
         totals = list(pipe.totals)
         for key, cursor, moves, gone in zip(keys, cursors, moved, removed, strict=True):
             sums = {reason.total: 0 for reason in Reason}

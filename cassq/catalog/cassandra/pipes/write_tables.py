@@ -24,15 +24,13 @@ from typing import NamedTuple
 from cassq.base.ids import made_at_ms
 from cassq.cassandra.session import Row, Statement, settled
 from cassq.catalog.cassandra.partition import pipe_rows as cql
+from cassq.catalog.cassandra.partition.consumed import ConsumedPipes
 from cassq.catalog.cassandra.partition.gaps import SETTLED_US
-from cassq.catalog.cassandra.partition.parts import TRIES, contended
-from cassq.catalog.cassandra.pipes.pipe_lists import (
-    NOTE_CONSUMED,
-    SLICES,
-    Entry,
-    PipeLists,
-    consumed_key,
-)
+from cassq.catalog.cassandra.partition.keyspace import TRIES, Keyspace, contended
+from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
+from cassq.catalog.cassandra.partition.queue_rows import QueueRows
+from cassq.catalog.cassandra.pipes.listing import SLICES, Entry, Listing
+from cassq.catalog.write_port import Writes
 from cassq.errors import BackendError, BrokenInvariantError
 from cassq.model.rows import Driver, PipeRow, PipeState, WriteRow, WriteState, begun
 
@@ -96,16 +94,31 @@ class Step(NamedTuple):
     unlisted: int  # winners that are still to be listed
 
 
-class WriteTables(PipeLists):
-    """The part of the catalog that knows writes."""
+class CassandraWrites(Writes):
+    """Writes of staged pipes."""
+
+    def __init__(
+        self,
+        keyspace: Keyspace,
+        queues: QueueRows,
+        records: PipeRecords,
+        consumed: ConsumedPipes,
+        listing: Listing,
+    ) -> None:
+        self._keyspace = keyspace
+        self._cql = keyspace.cql
+        self._queues = queues
+        self._records = records
+        self._consumed = consumed
+        self._listing = listing
 
     # --- beginning ----------------------------------------------------------------------------
 
-    def begin_write(self, wanted: WriteRow) -> WriteRow | None:
+    def begin(self, wanted: WriteRow) -> WriteRow | None:
         """Cost: two reads for one that is open; to open it a read, two hints, a conditional write,
         and what is left to do for the one before."""
         for _ in range(TRIES):
-            queue = self.queue_by_id(wanted.queue_id)
+            queue = self._queues.by_id(wanted.queue_id)
             if queue is None or queue.deleted:
                 return None
             found = self._write_record(wanted.queue_id, wanted.id)
@@ -136,63 +149,57 @@ class WriteTables(PipeLists):
         return found is not None and _write_row(found) == row
 
     def _note(self, write: WriteRow) -> None:
-        self._cql.write(NOTE_WRITE, (write.id, self.now_ms(), write.queue_id))
+        self._cql.write(NOTE_WRITE, (write.id, self._keyspace.now_ms(), write.queue_id))
 
     def _write_record(self, queue_id: str, write_id: str, *, serial: bool = False) -> Row | None:
         rows = self._cql.read(WRITE, (queue_id, write_id), serial=serial)
         return rows[0] if rows else None
 
-    def write(self, queue_id: str, write_id: str) -> WriteRow | None:
+    def by_id(self, queue_id: str, write_id: str) -> WriteRow | None:
         """Cost: one read."""
         found = self._write_record(queue_id, write_id)
         return _write_row(found) if found else None
 
-    def _stage_pipe(self, row: PipeRow) -> bool:
-        """Add a staged pipe. Cost: two reads, a hint, a conditional write, two reads again."""
+    # --- staging ----------------------------------------------------------------------------------
+
+    def takes(self, row: PipeRow) -> bool:
+        """Whether a pipe may be staged so: its write is open, in that epoch. Cost: a read."""
         write_id = row.stage.partition(":")[2]
-        if not self._takes(row, write_id):
-            return False
+        found = self.by_id(row.queue_id, write_id)
+        return found is not None and found.state is WriteState.OPEN and found.stage == row.stage
+
+    def note_staged(self, row: PipeRow) -> None:
+        """Cost: a round of two hints."""
+        write_id = row.stage.partition(":")[2]
         self._cql.write_many(
             [
-                (NOTE_WRITE, (write_id, self.now_ms(), row.queue_id)),
+                (NOTE_WRITE, (write_id, self._keyspace.now_ms(), row.queue_id)),
                 (NOTE_STAGED, (row.queue_id, write_id, row.id)),
             ]
         )
-        if not self._insert(row):
-            return False
-        # Who ends the write has either seen the note, or is seen here.
-        if self._home(row) is None or not self._takes(row, write_id):
-            self._consume([row.id], row.queue_id)
-            self.forget_pipes([row.id])
-            return False
-        return True
 
-    def _takes(self, row: PipeRow, write_id: str) -> bool:
-        found = self.write(row.queue_id, write_id)
-        return found is not None and found.state is WriteState.OPEN and found.stage == row.stage
-
-    def _unstage_entry(self, row: PipeRow) -> None:
+    def unstage(self, row: PipeRow) -> None:
         """A staged pipe is gone."""
         write_id = row.stage.partition(":")[2]
         self._cql.write(UNNOTE_STAGED, (row.queue_id, write_id, row.id))
 
     # --- ending -------------------------------------------------------------------------------
 
-    def publish_write(self, write: WriteRow, pipe_ids: Sequence[str]) -> bool:
+    def publish(self, write: WriteRow, pipe_ids: Sequence[str]) -> bool:
         """Cost: a read a pipe side by side, a hint, one conditional write that decides; then, for
         each pipe, a hint, a conditional write and a hint."""
         found = self._write_record(write.queue_id, write.id)
-        queue = self.queue_by_id(write.queue_id)
+        queue = self._queues.by_id(write.queue_id)
         if found is None or _write_row(found) != write or queue is None or queue.deleted:
             return False
         for at in range(0, len(pipe_ids), PROBE):
             some = pipe_ids[at : at + PROBE]
-            for pipe_id, pipe in zip(some, self._pipe_records(some), strict=True):
+            for pipe_id, pipe in zip(some, self._records.those(some), strict=True):
                 if pipe is None or pipe.row.end is None or pipe.row.stage != write.stage:
                     raise BrokenInvariantError(f"pipe {pipe_id} is not sealed in write {write.id}")
         self._note(write)
         winners = json.dumps(list(pipe_ids))
-        values = (self.now_ms(), winners, write.queue_id, write.id, write.epoch)
+        values = (self._keyspace.now_ms(), winners, write.queue_id, write.id, write.epoch)
 
         def is_published() -> bool:
             row = self._write_record(write.queue_id, write.id, serial=True)
@@ -201,14 +208,14 @@ class WriteTables(PipeLists):
         if not settled(lambda: self._cql.apply(PUBLISH, values)[0], is_published):
             return False
         try:
-            self.finish_write(write)
+            self.finish(write)
         except BackendError as exc:
             logger.warning("write %s is published; others list its pipes: %s", write.id, exc)
         return True
 
-    def abort_write(self, write: WriteRow) -> bool:
+    def abort(self, write: WriteRow) -> bool:
         """Cost: one conditional write."""
-        values = (self.now_ms(), write.queue_id, write.id, write.epoch)
+        values = (self._keyspace.now_ms(), write.queue_id, write.id, write.epoch)
 
         def is_aborted() -> bool:
             row = self._write_record(write.queue_id, write.id, serial=True)
@@ -216,7 +223,7 @@ class WriteTables(PipeLists):
 
         return settled(lambda: self._cql.apply(ABORT, values)[0], is_aborted)
 
-    def finish_write(self, write: WriteRow) -> int:
+    def finish(self, write: WriteRow) -> int:
         """Cost: a few reads; for each pipe two hints and a conditional write, in rounds of
         `AT_ONCE`."""
         changed = 0
@@ -234,7 +241,7 @@ class WriteTables(PipeLists):
             return Step(0, 0)
         write = _write_row(found)
         staged = [pipe_id for (pipe_id,) in self._cql.read(STAGED, (queue_id, write_id))]
-        queue = self.queue_by_id(queue_id)
+        queue = self._queues.by_id(queue_id)
         lives = queue is not None and not queue.deleted
         order: list[str] = json.loads(found[8]) if lives and found[8] else []
         there = set(staged)
@@ -259,8 +266,8 @@ class WriteTables(PipeLists):
         count = left = 0
         for at in range(0, len(pipe_ids), AT_ONCE):
             some = pipe_ids[at : at + AT_ONCE]
-            positions = self._announce_all(write.queue_id, some)
-            now_ms = self.now_ms()
+            positions = self._listing.announce_all(write.queue_id, some)
+            now_ms = self._keyspace.now_ms()
             changes: list[Statement] = [
                 (cql.UNSTAGE, (position, now_ms, pipe_id, write.stage))
                 for position, pipe_id in zip(positions, some, strict=True)
@@ -268,10 +275,11 @@ class WriteTables(PipeLists):
             over: list[str] = []
             answers = self._cql.apply_many(changes)
             for pipe_id, position, done in zip(some, positions, answers, strict=True):
-                pipe = None if done else self._serial_record(pipe_id)
+                there = None if done else self._records.serially(pipe_id)
+                pipe = there.row if there is not None else None
                 ours = done or (pipe is not None and pipe.ordinal == position)
                 if not ours:
-                    self._unlist(write.queue_id, Entry(position, pipe_id))
+                    self._listing.unlist(write.queue_id, Entry(position, pipe_id))
                 if ours or pipe is None or pipe.state is not PipeState.STAGED:
                     over.append(pipe_id)
                 count += bool(ours)
@@ -282,12 +290,12 @@ class WriteTables(PipeLists):
     def _drop(self, write: WriteRow, pipe_ids: Sequence[str]) -> tuple[int, int]:
         """Make pipes consumed that are not to be listed; how many were, and how many are left."""
         count = left = 0
-        old_ms = self.now_ms() - OLD_MS
+        old_ms = self._keyspace.now_ms() - OLD_MS
         for at in range(0, len(pipe_ids), AT_ONCE):
             some = pipe_ids[at : at + AT_ONCE]
             over: list[str] = []
             doomed: list[PipeRow] = []
-            for pipe_id, pipe in zip(some, self._pipe_records(some), strict=True):
+            for pipe_id, pipe in zip(some, self._records.those(some), strict=True):
                 if pipe is None:
                     made_ms = made_at_ms(pipe_id)
                     if made_ms is None or made_ms < old_ms:
@@ -298,7 +306,7 @@ class WriteTables(PipeLists):
                     over.append(pipe_id)
                 elif write.state is not WriteState.OPEN or pipe.row.stage != write.stage:
                     doomed.append(pipe.row)
-            self._cql.write_many([(NOTE_CONSUMED, consumed_key(row.id)) for row in doomed])
+            self._consumed.note(row.id for row in doomed)
             answers = self._cql.apply_many([(cql.DROP_STAGED, (r.id, r.stage)) for r in doomed])
             for row, done in zip(doomed, answers, strict=True):
                 count += bool(done)
@@ -308,10 +316,6 @@ class WriteTables(PipeLists):
             self._unnote_staged(write, over)
         return count, left
 
-    def _serial_record(self, pipe_id: str) -> PipeRow | None:
-        rows = self._cql.read(cql.PIPE, (pipe_id,), serial=True)
-        return cql.pipe_of(pipe_id, rows[0]).row if rows else None
-
     def _unnote_staged(self, write: WriteRow, pipe_ids: Sequence[str]) -> None:
         self._cql.write_many(
             [(UNNOTE_STAGED, (write.queue_id, write.id, pipe_id)) for pipe_id in pipe_ids]
@@ -319,9 +323,9 @@ class WriteTables(PipeLists):
 
     # --- looking ------------------------------------------------------------------------------
 
-    def writes(self, queue_ids: Collection[str] | None = None) -> list[WriteRow]:
+    def unfinished(self, queue_ids: Collection[str] | None = None) -> list[WriteRow]:
         """Cost: a read a queue side by side, and one a write of which not all is done."""
-        scope = list(queue_ids) if queue_ids is not None else self._listed_queues()
+        scope = list(queue_ids) if queue_ids is not None else self._queues.ids()
         asked_us = self._cql.stamp()
         listed = self._cql.read_many([(SLICES, (queue_id,)) for queue_id in scope])
         noted = {
@@ -338,7 +342,7 @@ class WriteTables(PipeLists):
         keys = [(queue_id, write_id) for queue_id, some in noted.items() for write_id in some]
         found = self._cql.read_many([(WRITE, key) for key in keys])
         rows: list[Row] = []
-        old_ms = self.now_ms() - NOTE_MS
+        old_ms = self._keyspace.now_ms() - NOTE_MS
         for (queue_id, write_id), answer in zip(keys, found, strict=True):
             if answer and not _is_settled(answer[0]):
                 rows.append(answer[0])
@@ -350,8 +354,8 @@ class WriteTables(PipeLists):
                     self._cql.write(UNNOTE_WRITE, (write_id, asked_us - SETTLED_US, queue_id))
         return rows
 
-    def _help_writes(self, noted: Mapping[str, Mapping[str, int]], asked_us: int) -> bool:
-        late_ms = self.now_ms() - HELP_MS
+    def help(self, noted: Mapping[str, Mapping[str, int]], asked_us: int) -> bool:
+        late_ms = self._keyspace.now_ms() - HELP_MS
         helped = 0
         for row in self._noted_rows(noted, asked_us):
             write = _write_row(row)
@@ -361,20 +365,20 @@ class WriteTables(PipeLists):
 
     # --- with the queue ---------------------------------------------------------------------------
 
-    def _abort_writes(self, queue_id: str) -> list[str]:
+    def abort_all(self, queue_id: str) -> list[str]:
         """Abort what is open in a queue that is deleted; the pipes that are staged in it."""
         for (write_id,) in self._cql.read(WRITES, (queue_id,)):
-            row = self.write(queue_id, write_id)
+            row = self.by_id(queue_id, write_id)
             if row is not None and row.state is WriteState.OPEN:
-                self.abort_write(row)
-        return self._all_staged(queue_id)
+                self.abort(row)
+        return self.all_staged(queue_id)
 
-    def _all_staged(self, queue_id: str) -> list[str]:
+    def all_staged(self, queue_id: str) -> list[str]:
         writes = self._cql.read(WRITES, (queue_id,))
         found = self._cql.read_many([(STAGED, (queue_id, write_id)) for (write_id,) in writes])
         return [pipe_id for rows in found for (pipe_id,) in rows]
 
-    def _forget_writes(self, queue_id: str) -> None:
+    def forget(self, queue_id: str) -> None:
         rows = self._cql.read(WRITES, (queue_id,))
         self._cql.apply_many([(FORGET_WRITE, (queue_id, write_id)) for (write_id,) in rows])
 

@@ -64,7 +64,7 @@ class Repairing(Upkeep):
         self._silent: dict[str, int] = {}  # by name: until when, in boot time
 
     def fleet(self) -> Fleet:
-        return fleet_of(self._catalog.sidecars(), self._catalog.now_ms(), self.after_ms)
+        return fleet_of(self._catalog.sidecars.listed(), self._catalog.now_ms(), self.after_ms)
 
     # --- asking ---------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class Repairing(Upkeep):
     def _still_named(self, found: Mapping[str, list[ReplicaAt]]) -> dict[str, list[ReplicaAt]]:
         """Those that are replicas now: others were dropped or moved since their placements were
         read. Every replica was opened, or whole, before a placement named it."""
-        placements = self._catalog.placements_of(list(found)) if found else []
+        placements = self._catalog.sidecars.placements_of(list(found)) if found else []
         left = {
             at.pipe_id: [each for each in found[at.pipe_id] if each in at.replicas]
             for at in placements
@@ -144,7 +144,7 @@ class Repairing(Upkeep):
     def mend(self, needs: Sequence[Need], seconds: float) -> list[Mended]:
         owner = self._ids.client
         with self._mutex:
-            if self._catalog.take_lease(COPYING_LEASE, owner, LEASE_MS) is None:
+            if self._catalog.leases.take(COPYING_LEASE, owner, LEASE_MS) is None:
                 return []  # another is at it, or has copied enough for now
             until_ms = self._clock.boot_ms() + round(seconds * 1000)
             try:
@@ -152,9 +152,9 @@ class Repairing(Upkeep):
             finally:
                 owed_ms = self._pace.owed_ms()
                 if owed_ms:
-                    self._catalog.take_lease(COPYING_LEASE, owner, owed_ms)
+                    self._catalog.leases.take(COPYING_LEASE, owner, owed_ms)
                 else:
-                    self._catalog.drop_lease(COPYING_LEASE, owner)
+                    self._catalog.leases.drop(COPYING_LEASE, owner)
 
     def _mend(self, needs: Sequence[Need], fleet: Fleet, until_ms: int) -> list[Mended]:
         left, active, told = deque(needs), list[Copying](), list[Mended]()
@@ -240,14 +240,14 @@ class Repairing(Upkeep):
     def _changed(self, need: Need, copy: ReplicaAt | None = None) -> bool:
         """Whether the placement was changed; else another was faster, or the extent is gone."""
         new = mended(need, self._ids.version(), copy)
-        return self._catalog.change_placement(need.placement, new)
+        return self._catalog.sidecars.change_placement(need.placement, new)
 
     def _drop(self, need: Need, replicas: Sequence[ReplicaAt]) -> None:
         """Remove replicas that no longer count, from sidecars that drain: what is on others is
         collected by these, in their time. Nobody chooses one that drains for a copy, so this one is
         nobody's; looked at once more, for its draining may have been called off."""
         pipe_id, fleet = need.placement.pipe_id, self.fleet()
-        placement = self._catalog.placements_of([pipe_id])[0]
+        placement = self._catalog.sidecars.placements_of([pipe_id])[0]
         for replica in replicas:
             if fleet.standing(replica) is not Standing.LEAVING:
                 continue

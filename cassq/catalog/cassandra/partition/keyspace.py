@@ -1,0 +1,34 @@
+"""The keyspace that all parts of the catalog are handed: its session, its time, its gaps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cassq.base.clock import Clock
+from cassq.base.ids import Ids
+from cassq.cassandra.cluster_time import ClusterTime
+from cassq.cassandra.session import Cql
+from cassq.catalog.cassandra.partition.gaps import Gaps
+from cassq.errors import BackendTimeoutError
+
+TRIES = 50  # at a compare-and-set that others win
+
+
+@dataclass(frozen=True, slots=True)
+class Keyspace:
+    """What a client has of one keyspace. time: the cluster's; clock: this machine's."""
+
+    cql: Cql
+    clock: Clock
+    time: ClusterTime
+    ids: Ids
+    gaps: Gaps
+
+    def now_ms(self) -> int:
+        """Catalog time. Cost: none that blocks."""
+        return self.time.now_ms()
+
+
+def contended(what: str) -> BackendTimeoutError:
+    """A compare-and-set that others won too often."""
+    return BackendTimeoutError(f"{what} was changed by others again and again", hint="try again")

@@ -1,0 +1,126 @@
+"""Pipes' own rows in Cassandra: read, inserted, marked, made consumed.
+
+A mark on a row says that somebody is about to take the pipe away, see `retiring`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from cassq.cassandra.session import settled
+from cassq.catalog.cassandra.partition import pipe_rows as cql
+from cassq.catalog.cassandra.partition.consumed import ConsumedPipes
+from cassq.catalog.cassandra.partition.keyspace import Keyspace
+from cassq.catalog.cassandra.partition.pipe_rows import Pipe
+from cassq.catalog.cassandra.partition.queue_rows import QueueRows
+from cassq.errors import BackendTimeoutError
+from cassq.model.rows import PipeRow, PipeState, QueueRow
+
+MARK_MS = 30_000
+TRIES = 20
+INSERT_TRIES = 3
+
+
+class PipeRecords:
+    """Rows of pipes."""
+
+    def __init__(self, keyspace: Keyspace, queues: QueueRows, consumed: ConsumedPipes) -> None:
+        self._keyspace = keyspace
+        self._cql = keyspace.cql
+        self._queues = queues
+        self._consumed = consumed
+
+    def by_id(self, pipe_id: str) -> Pipe | None:
+        """A pipe's own row. Cost: one read."""
+        rows = self._cql.read(cql.PIPE, (pipe_id,))
+        return cql.pipe_of(pipe_id, rows[0]) if rows else None
+
+    def those(self, pipe_ids: Sequence[str]) -> list[Pipe | None]:
+        """The rows of several pipes, in their order. Cost: a round of reads."""
+        found = self._cql.read_many([(cql.PIPE, (pipe_id,)) for pipe_id in pipe_ids])
+        return [
+            cql.pipe_of(pipe_id, rows[0]) if rows else None
+            for pipe_id, rows in zip(pipe_ids, found, strict=True)
+        ]
+
+    def serially(self, pipe_id: str) -> Pipe | None:
+        """The row after all that was begun before. Cost: a linearized read."""
+        rows = self._cql.read(cql.PIPE, (pipe_id,), serial=True)
+        return cql.pipe_of(pipe_id, rows[0]) if rows else None
+
+    def home(self, row: PipeRow) -> QueueRow | None:
+        """The queue of a pipe; None when that, or the group the pipe is for, is no more."""
+        queue, groups = self._queues.with_groups(row.queue_id)
+        if queue is None or queue.deleted:
+            return None
+        if row.group_id and row.group_id not in (group.id for group in groups):
+            return None
+        return queue
+
+    def insert(self, row: PipeRow) -> bool:
+        """Write a pipe's own row; whether it is ours, and not another's of the same id. What did
+        not arrive is written again: no row is no sign that the queue is gone."""
+        self._cql.write(cql.PUT_BEAT, (row.id, row.beat, row.state != PipeState.READY, row.rate))
+        values = cql.columns(row)
+        there: Pipe | None = None
+
+        def stands() -> bool:
+            nonlocal there
+            there = self.serially(row.id)
+            return there is not None
+
+        failed = 0
+        while not settled(lambda: self._cql.apply(cql.ADD_PIPE, values)[0], stands):
+            if stands():
+                break
+            failed += 1
+            if failed == INSERT_TRIES:
+                raise BackendTimeoutError(f"the row of pipe {row.id} could not be written")
+        return there is None or there.row.ordinal == row.ordinal
+
+    def consume(self, pipe_ids: Iterable[str], queue_id: str) -> None:
+        """Make pipes of a queue consumed, whatever their state. Cost: a round of hints, a round of
+        conditional writes."""
+        left = list(pipe_ids)
+        self._consumed.note(left)
+        for _ in range(TRIES):
+            answers = self._cql.apply_many([(cql.CONSUME, (each, queue_id)) for each in left])
+            left = [each for each, done in zip(left, answers, strict=True) if done is None]
+            if not left:
+                return
+        raise BackendTimeoutError(f"pipes of queue {queue_id} were not removed")
+
+    # --- marks ------------------------------------------------------------------------------------
+
+    def marked(self, pipe: Pipe, kind: str) -> str:
+        """The mark that the pipe bears now; "" when it bears another's that is to stay."""
+        if pipe.is_leaving and not self.unmarked(pipe):
+            return ""
+        there = "" if pipe.is_leaving else pipe.mark
+        mark = f"{kind}:{self._keyspace.now_ms()}:{self._keyspace.ids.version()}"
+        values = (mark, pipe.row.id, there, pipe.row.queue_id)
+
+        def is_there() -> bool:
+            there = self.serially(pipe.row.id)
+            return there is not None and there.mark == mark
+
+        return mark if settled(lambda: self._cql.apply(cql.SET_MARK, values)[0], is_there) else ""
+
+    def unmarked(self, pipe: Pipe) -> bool:
+        """Whether a pipe bears no mark, now: somebody needs it to stay. Cost: a conditional write
+        where it bears one."""
+        if not pipe.mark:
+            return True
+        if pipe.is_leaving and self._keyspace.now_ms() - pipe.marked_ms < MARK_MS:
+            return False
+        return self.clear_mark(pipe.row.id, pipe.mark)
+
+    def clear_mark(self, pipe_id: str, mark: str) -> bool:
+        """Whether the pipe bears no mark any more. Cost: a conditional write."""
+
+        def is_cleared() -> bool:
+            there = self.serially(pipe_id)
+            return there is not None and there.mark == ""
+
+        values = (pipe_id, mark)
+        return settled(lambda: self._cql.apply(cql.CLEAR_MARK, values)[0], is_cleared)

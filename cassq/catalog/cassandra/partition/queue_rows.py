@@ -1,0 +1,123 @@
+"""Rows of queues and groups in Cassandra: what all other parts read of them.
+
+A queue and its groups are one partition; a group's row is found by a hint of where it is.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Sequence
+
+from cassq.cassandra.session import Row
+from cassq.catalog.cassandra.partition.keyspace import Keyspace
+from cassq.model.queues import group_policy, queue_policy
+from cassq.model.rows import GroupRow, QueueRow
+
+QueueAndGroups = tuple[QueueRow | None, list[GroupRow]]
+
+NAME_SLICES = 16
+
+QUEUE_COLUMNS = (
+    "queue_id, name, policy, version, groups_version, tail, deleted, wished_pipes, wished_ms"
+)
+# A queue alone: the static columns of its partition.
+QUEUE = f"SELECT DISTINCT {QUEUE_COLUMNS} FROM queues WHERE queue_id = ?"
+# A queue and its groups: its partition, bounded by its groups.
+QUEUE_AND_GROUPS = (
+    f"SELECT {QUEUE_COLUMNS}, group_name, group_id, group_policy, group_created_ms"
+    " FROM queues WHERE queue_id = ?"
+)
+# Names with a prefix: a range in each slice.
+LIST_NAMES = "SELECT name, queue_id FROM queue_names WHERE slice = ? AND name >= ? AND name < ?"
+COVER_NAMES = "DELETE FROM queue_names USING TIMESTAMP ? WHERE slice = ? AND name > ? AND name < ?"
+# Each group that comes or goes, and each pipe that retires.
+RAISE_GROUPS_VERSION = (
+    "UPDATE queues SET groups_version = ? WHERE queue_id = ?"
+    " IF groups_version = ? AND deleted = false"
+)
+# Where a group's row is.
+PLACE = "SELECT queue_id, name FROM group_places WHERE group_id = ?"
+
+
+def queue_row(row: Row) -> QueueRow:
+    """A queue from the columns of `QUEUE`."""
+    policy = queue_policy(row[2])
+    return QueueRow(row[0], row[1], policy, row[3], row[4], row[5], row[6], row[7], row[8])
+
+
+def name_slice(name: str) -> int:
+    return zlib.crc32(name.encode()) % NAME_SLICES
+
+
+class QueueRows:
+    """Queues and groups, as they are read."""
+
+    def __init__(self, keyspace: Keyspace) -> None:
+        self._cql = keyspace.cql
+        self._gaps = keyspace.gaps
+
+    def by_id(self, queue_id: str) -> QueueRow | None:
+        """A queue, also while it is being deleted. Cost: one read."""
+        rows = self._cql.read(QUEUE, (queue_id,))
+        return queue_row(rows[0]) if rows else None
+
+    def by_ids(self, queue_ids: Sequence[str]) -> list[QueueRow | None]:
+        """Cost: a read each, side by side."""
+        found = self._cql.read_many([(QUEUE, (queue_id,)) for queue_id in queue_ids])
+        return [queue_row(rows[0]) if rows else None for rows in found]
+
+    def with_groups(self, queue_id: str) -> QueueAndGroups:
+        """A queue with its groups by name, of one moment. Cost: one read of one partition."""
+        return self.all_with_groups([queue_id])[0]
+
+    def all_with_groups(self, queue_ids: Sequence[str]) -> list[QueueAndGroups]:
+        """The same of several queues. Cost: one read each, side by side."""
+        found = self._cql.read_many([(QUEUE_AND_GROUPS, (queue_id,)) for queue_id in queue_ids])
+        return [_with_groups(rows) for rows in found]
+
+    def group(self, group_id: str) -> GroupRow | None:
+        """The group of that id. Cost: two reads."""
+        place = self._cql.read(PLACE, (group_id,))
+        groups = self.with_groups(place[0][0])[1] if place else []
+        return next((group for group in groups if group.id == group_id), None)
+
+    def ids(self) -> list[str]:
+        """The ids of all queues that may be there, in order of their names. Cost: 16 reads side
+        by side."""
+        return [queue_id for _, queue_id in self.names("")]
+
+    def names(self, prefix: str) -> list[tuple[str, str]]:
+        """Names with that prefix, and the ids of queues that may have them."""
+        beyond = prefix + "\U0010ffff"
+        asked_us = self._cql.stamp()
+        listed = self._cql.read_many(
+            [(LIST_NAMES, (slice_, prefix, beyond)) for slice_ in range(NAME_SLICES)]
+        )
+        if not prefix:
+            for slice_, names in enumerate(listed):
+                self._gaps.read(COVER_NAMES, (slice_,), [name for name, _ in names], asked_us)
+        return sorted({(row[0], row[1]) for rows in listed for row in rows})
+
+    def raise_groups_version(self, queue_id: str, expected: int) -> bool:
+        """`groups_version` becomes `expected` + 1 if it is `expected` and the queue is not
+        deleted. Cost: one conditional write. With an unknown outcome it raises."""
+        return self._cql.apply(RAISE_GROUPS_VERSION, (expected + 1, queue_id, expected))[0]
+
+    def scope(self, queue_ids: Collection[str] | None) -> list[str]:
+        """These queues; None: all that may be there."""
+        return list(queue_ids) if queue_ids is not None else self.ids()
+
+    def those(self, queue_ids: Collection[str] | None) -> list[QueueRow]:
+        """The rows of these queues (None: of all) that are not deleted."""
+        rows = self.by_ids(self.scope(queue_ids))
+        return [row for row in rows if row is not None and not row.deleted]
+
+
+def _with_groups(rows: Sequence[Row]) -> QueueAndGroups:
+    """The rows of a queue's partition."""
+    groups = [
+        GroupRow(row[10], row[0], row[9], group_policy(row[11]), row[12])
+        for row in rows
+        if row[11] is not None
+    ]
+    return (queue_row(rows[0]) if rows else None), groups

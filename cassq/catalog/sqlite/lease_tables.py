@@ -1,0 +1,50 @@
+"""Leases in SQLite: one row each, which stays with its epoch, so that the next one is higher."""
+
+from __future__ import annotations
+
+from cassq.catalog.port import Leases
+from cassq.catalog.sqlite.database import Database
+
+# The lock of a pipe that is gone.
+FORGET_LOCK = """
+DELETE FROM leases WHERE name = ?1
+AND NOT EXISTS (SELECT 1 FROM pipes WHERE id = ?2 AND state < 3)"""
+
+
+class SqliteLeases(Leases):
+    """Leases by name."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def take(self, name: str, owner: str, ttl_ms: int) -> int | None:
+        now_ms = self._db.now_ms()
+        with self._db.lock, self._db.write(synced=False) as tx:
+            row = tx.execute(
+                "SELECT owner, epoch, due_ms FROM leases WHERE name = ?", (name,)
+            ).fetchone()
+            if row is None:
+                epoch = 1
+            elif row[0] == owner and row[2] > now_ms:
+                epoch = row[1]
+            elif row[2] <= now_ms:
+                epoch = row[1] + 1
+            else:
+                return None
+            tx.execute(
+                "INSERT INTO leases (name, owner, epoch, due_ms) VALUES (?1, ?2, ?3, ?4)"
+                " ON CONFLICT (name) DO UPDATE SET owner = ?2, epoch = ?3, due_ms = ?4",
+                (name, owner, epoch, now_ms + ttl_ms),
+            )
+            return int(epoch)
+
+    def drop(self, name: str, owner: str) -> None:
+        # The row stays with its epoch, so that the next holder's is higher.
+        with self._db.lock, self._db.write(synced=False) as tx:
+            tx.execute(
+                "UPDATE leases SET due_ms = 0, owner = '' WHERE name = ? AND owner = ?",
+                (name, owner),
+            )
+            if name.startswith("pop:"):
+                # Taken while its pipe was being retired: nobody will ever ask for it again.
+                tx.execute(FORGET_LOCK, (name, name.rpartition(":")[2]))
