@@ -64,6 +64,21 @@ class Embedded(NamedTuple):
     doorbell: Callable[[str], Doorbell]
     abandon: Callable[[], object]
 
+    @property
+    def life(self) -> Life:
+        return self.ports.life
+
+    @property
+    def requests(self) -> Requests | None:
+        return self.ports.requests
+
+    def close(self) -> None:
+        """Close what it is made of."""
+        self.ports.locker.close()
+        self.ports.store.close()
+        self.ports.life.closed = True
+        self.ports.catalog.close()
+
 
 def open_directory(
     directory: Path,

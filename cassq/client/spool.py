@@ -45,8 +45,8 @@ LOOK_SECONDS = 5.0
 class Place(Protocol):
     """The client of the spool's directory."""
 
-    ports: Ports
-
+    @property
+    def ports(self) -> Ports: ...
     def own_queue(self, name: str, **policy: Unpack[QueueSettings]) -> Queue: ...
     def queues(self, prefix: str = "") -> list[Queue]: ...
     def close(self) -> None: ...
@@ -77,8 +77,8 @@ class Spool:
         self._pushers: dict[str, tuple[str, Pusher]] = {}  # by the queue's id: spool queue, pusher
         self._rows: dict[str, QueueRow] = {}  # by name, as they were when they were last opened
         self._forwarder: Forwarder | None = None
-        self._probe: Callable[[], object] = lambda: None
-        self._ready: Callable[[], object] = lambda: None
+        self._reach: Callable[[], Ports]  # these two are given by `start`
+        self._open_pusher: Callable[[QueueRow], Pusher]
         self._nudge = Nudge()
         self._thread: threading.Thread | None = None
         self._forwarding = threading.Lock()
@@ -172,17 +172,10 @@ class Spool:
 
     # --- forwarding -----------------------------------------------------------------------------
 
-    def start(
-        self,
-        ports: Ports,
-        open_pusher: Callable[[QueueRow], Pusher],
-        ready: Callable[[], object],
-    ) -> None:
-        """Forward from now on what there is, and what comes. ports: the cluster's. ready: raises
-        BackendError while they cannot be used."""
-        self._ready = ready
-        self._forwarder = Forwarder(self._place.ports, self._place.queues, ports, open_pusher)
-        self._probe = lambda: ports.catalog.queue_by_id("none")
+    def start(self, reach: Callable[[], Ports], open_pusher: Callable[[QueueRow], Pusher]) -> None:
+        """Forward from now on what there is, and what comes. reach: the cluster's ports; raises
+        BackendError while no server has answered yet."""
+        self._reach, self._open_pusher = reach, open_pusher
         self._thread = threading.Thread(target=self._work, name="cassq-spool", daemon=True)
         self._thread.start()
 
@@ -206,12 +199,14 @@ class Spool:
     def forward(self) -> Forwarded:
         """Forward what there is. Raises BackendError when the cluster does not answer. Cost with
         nothing to do: two local queries, and while it does not answer one read of the cluster."""
-        assert self._forwarder is not None
         with self._forwarding:
-            self._ready()
+            ports = self._reach()
+            if self._forwarder is None:
+                spool = self._place.ports
+                self._forwarder = Forwarder(spool, self._place.queues, ports, self._open_pusher)
             done = self._forwarder.forward(self._went)
         if self.down:
-            self._probe()
+            ports.catalog.queue_by_id("none")  # raises while the cluster does not answer
             self._well()
         for name, why in done.stuck.items():
             self._tell(name, why)

@@ -59,11 +59,21 @@ class MetricsServer(Protocol):
 class Meter:
     """Reads everything there is to tell of one client, and of the queues it can see.
 
-    queues: whether the depths of all queues are told; of several clients one is enough.
+    ports: raises BackendUnavailableError while no server has answered yet. queues: whether the
+    depths of all queues are told; of several clients one is enough.
     """
 
-    def __init__(self, ports: Ports, tallies: Tallies, actions: Actions, *, queues: bool) -> None:
+    def __init__(
+        self,
+        ports: Callable[[], Ports],
+        requests: Requests | None,
+        tallies: Tallies,
+        actions: Actions,
+        *,
+        queues: bool,
+    ) -> None:
         self._ports = ports
+        self._requests = requests
         self._tallies = tallies
         self._actions = actions
         self._queues = queues
@@ -71,8 +81,8 @@ class Meter:
     def read(self) -> list[Metric]:
         """The metrics now. Cost: that of `queue_stats` for each queue, if they are told."""
         metrics = client_metrics(self._tallies.totals())
-        if self._ports.requests is not None:
-            metrics += request_metrics(self._ports.requests)
+        if self._requests is not None:
+            metrics += request_metrics(self._requests)
         actions = [({"pass": p, "outcome": o}, n) for (p, o), n in self._actions().items()]
         metrics.append(
             Metric("cassq_reaper_actions_total", COUNTER, "What the reaper's passes did.", actions)
@@ -80,9 +90,10 @@ class Meter:
         if self._queues:
             readable = True
             try:
-                self._ports.life.check()
-                rows = self._ports.catalog.queues()
-                metrics += queue_metrics([queue_stats(self._ports, row) for row in rows])
+                ports = self._ports()
+                ports.life.check()
+                rows = ports.catalog.queues()
+                metrics += queue_metrics([queue_stats(ports, row) for row in rows])
             except CassqError as exc:
                 logger.warning("the depths of queues cannot be told: %s", exc)
                 readable = False
