@@ -16,7 +16,7 @@ from cassq.extents.port import ExtentStore, ExtentWriter
 from cassq.message.frames import Place as At
 from tests.integration.fronts import Append, FrontWriter
 
-_NEEDS_NO_SERVER = {"now_ms", "close", "abandon", "seals_exactly"}
+_NEEDS_NO_SERVER = {"now_ms", "close", "abandon"}
 
 
 class FakeCluster:
