@@ -18,12 +18,12 @@ from itertools import groupby
 from typing import NamedTuple
 
 from cassq.client.queue import Queue
+from cassq.consumer.holdings import Message, Messages
 from cassq.errors import CassqError, CorruptionError, OwnershipError
 from cassq.lifecycle.ports import Ports
 from cassq.message.batches import Batch, Intend
 from cassq.message.columns import encode_headers
 from cassq.message.frames import Frame
-from cassq.message.messages import Message, Messages
 from cassq.model.lanes import lane_of
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import Dedup, QueueRow

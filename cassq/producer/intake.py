@@ -31,7 +31,7 @@ from cassq.message.batches import Batch, Intend, Receipt
 from cassq.message.columns import COLUMN_BYTES_MAX, encode_headers
 from cassq.message.frames import MESSAGE_BYTES_MAX
 from cassq.message.importance import all_with_importance, with_importance
-from cassq.message.messages import MessageId, MessageIds, ids_of_run
+from cassq.message.message_ids import MessageId, MessageIds, ids_of_run
 from cassq.model.lanes import lane_of
 from cassq.model.rows import QueueRow
 from cassq.pipes import Appender, Appenders, Chore, Present, Tended

@@ -27,7 +27,7 @@ from cassq.doorbell import Doorbell
 from cassq.errors import BackendError, ClosedError, UsageError
 from cassq.lifecycle.ports import Life, operation
 from cassq.message.batches import Batch, Intend
-from cassq.message.messages import MessageId, MessageIds
+from cassq.message.message_ids import MessageId, MessageIds
 from cassq.producer.intake import Entry, Intake, settle_futures, tell, wake_in_turn
 
 BUFFER_BYTES_MAX = 32 * 1024 * 1024

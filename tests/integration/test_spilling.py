@@ -22,6 +22,7 @@ from cassq.cli.main import main
 from cassq.client.embedded import open_directory
 from cassq.client.offline import Offline
 from cassq.client.spool import Spool
+from cassq.consumer.holdings import Message
 from cassq.errors import (
     BackendError,
     BackendUnavailableError,
@@ -29,7 +30,6 @@ from cassq.errors import (
     QueuePausedError,
     StorageFullError,
 )
-from cassq.message.messages import Message
 from tests.faults.mounts import SmallDisk, mount, small_disk
 from tests.integration.deadlines import eventually
 from tests.integration.spilled import FakeCluster
