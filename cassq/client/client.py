@@ -8,7 +8,7 @@ import os
 import re
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from cassq.base import extras
 from cassq.base.arguments import refuse_pickling
@@ -31,7 +31,7 @@ from cassq.errors import (
     is_outage,
 )
 from cassq.inspect.explain import Explanation, explain
-from cassq.inspect.metrics import Meter, MetricsServer
+from cassq.inspect.metrics import Meter
 from cassq.inspect.troubles import NOTE_SECONDS, Notebook
 from cassq.lifecycle.ports import Life, Ports, operation
 from cassq.lifecycle.retries import AppendTo, DeadLetters
@@ -50,6 +50,9 @@ from cassq.popper import Popper
 from cassq.producer.pusher import Pusher
 from cassq.reaper import Action, Reaper
 from cassq.settings import QueueSettings
+
+if TYPE_CHECKING:
+    from cassq.inspect.prometheus import PrometheusServer
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -115,7 +118,7 @@ class Client:
         self._letter_pushers: dict[str, Pusher] = {}
         self._tallies = Tallies()
         self._notebook = Notebook(clock)
-        self._servers: list[MetricsServer] = []
+        self._servers: list[PrometheusServer] = []
         _clients.add(self)
         if spool is not None:
             spool.start(self._reach, lambda row: Queue(self, row).forwarding_pusher())
@@ -240,7 +243,7 @@ class Client:
         *,
         queues: bool = True,
         health: Callable[[], Mapping[str, Any]] | None = None,
-    ) -> MetricsServer:
+    ) -> PrometheusServer:
         """Serve metrics for Prometheus at http://host:port/ until the client is closed.
 
         port: 0 for any that is free; the answer's `port` tells. queues: whether the depths of all

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cassq.base.counters import Requests, Tallies, Tally
 from cassq.errors import CassqError
@@ -40,20 +40,6 @@ class Metric(NamedTuple):
     kind: str
     help: str
     values: Values
-
-
-class MetricsServer(Protocol):
-    """What serves metrics, until it is closed."""
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-
-    def close(self) -> None:
-        """Stop listening."""
-
-    def abandon(self) -> None:
-        """In a forked child: let go of what is the parent's."""
 
 
 class Meter:
