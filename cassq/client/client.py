@@ -48,6 +48,7 @@ from cassq.model.queues import (
 from cassq.model.rows import Claim, GroupRow, QueueRow
 from cassq.popper import Popper
 from cassq.producer.pusher import Pusher
+from cassq.producer.spilling import Overflow
 from cassq.reaper import Action, Reaper
 from cassq.settings import QueueSettings
 
@@ -136,6 +137,11 @@ class Client:
     def ports(self) -> Ports:
         """The backends; BackendUnavailableError while no server has answered yet."""
         return self._state.opened().ports
+
+    @property
+    def overflow(self) -> Overflow | None:
+        """Where pushes to ap queues go while no quorum answers, if anywhere."""
+        return None if self.spool is None else self.spool.overflow
 
     @property
     def reaper(self) -> Reaper:

@@ -50,7 +50,7 @@ from cassq.popper import KEEP_ALIVE_SECONDS, TEND_SECONDS, Popper
 from cassq.producer.intake import Intake
 from cassq.producer.limits import drained, lengths, paused
 from cassq.producer.pusher import Pusher
-from cassq.producer.spilling import Spool
+from cassq.producer.spilling import Overflow
 from cassq.settings import GroupSettings, QueueSettings, Start, State, Step
 
 CHANGE_TRIES = 50
@@ -72,7 +72,7 @@ class Owner(Protocol):
     @property
     def ports(self) -> Ports: ...
     @property
-    def spool(self) -> Spool | None: ...
+    def overflow(self) -> Overflow | None: ...
     def doorbell(self, queue_id: str) -> Doorbell: ...
     def look_after(self, tend: Tend, first: float) -> None: ...
     def changed(self, row: QueueRow | GroupRow) -> None: ...
@@ -137,8 +137,8 @@ class Queue:
 
     def _latest(self) -> QueueRow:
         """The row; as it was last seen while no quorum answers, if pushes may be spilled then."""
-        spool = self._owner.spool
-        return self._load() if spool is None else spool.latest(self._load, self._watched.known)
+        overflow, known = self._owner.overflow, self._watched.known
+        return self._load() if overflow is None else overflow.latest(self._load, known)
 
     # --- settings as its pushers and poppers know them ------------------------------------------
 
@@ -180,20 +180,22 @@ class Queue:
 
     def new_pusher(self) -> Pusher:
         """`pusher`, inside a call of the client."""
-        return self._pusher_for("", None if is_dead_letter_name(self.name) else self._owner.spool)
+        return self._pusher_for(
+            "", None if is_dead_letter_name(self.name) else self._owner.overflow
+        )
 
     def forwarding_pusher(self) -> Pusher:
         """A pusher for what was spilled. One that cannot tell what became of a push stops."""
         return self._pusher_for("", patient=False)
 
     def _pusher_for(
-        self, group_id: str, spool: Spool | None = None, *, patient: bool = True
+        self, group_id: str, overflow: Overflow | None = None, *, patient: bool = True
     ) -> Pusher:
-        row = self._latest() if spool else self._load()
+        row = self._latest() if overflow else self._load()
         check_compression(row.policy.compression)
         self._watched.put(row)
-        if spool is not None:
-            spool.expect(row)
+        if overflow is not None:
+            overflow.expect(row)
         owner = self._owner
         intake = Intake(
             lambda: owner.ports,
@@ -201,7 +203,7 @@ class Queue:
             self._watched,
             owner.bury,
             group_id=group_id,
-            spool=spool,
+            overflow=overflow,
             patient=patient,
         )
         pusher = Pusher(intake, owner.doorbell(row.id), self._life)

@@ -37,7 +37,7 @@ from cassq.model.rows import QueueRow
 from cassq.pipes import Appender, Appenders, Chore, Present, Tended
 from cassq.producer.dedup import Once, marked
 from cassq.producer.limits import Gate
-from cassq.producer.spilling import Spool, spilled_count, spilled_rest
+from cassq.producer.spilling import Overflow, spilled_count, spilled_rest
 
 OVERHEAD_BYTES = 200  # what a waiting message costs beside its payload
 
@@ -109,7 +109,7 @@ class Intake:
 
     ports: the client's; raises BackendUnavailableError while no server has answered yet. queue:
     asked at each push, so that a changed policy is taken up. group_id: the only group that gets
-    the messages; empty: all. spool: where pushes go that no quorum takes, if the client has one.
+    the messages; empty: all. overflow: where pushes go that no quorum takes, if the client has one.
     patient: whether, when nobody answers what became of a write, another pipe is tried; with a
     spool it never is.
     """
@@ -122,7 +122,7 @@ class Intake:
         bury: Bury,
         *,
         group_id: str = "",
-        spool: Spool | None = None,
+        overflow: Overflow | None = None,
         patient: bool = True,
     ) -> None:
         self.tally: Tally = Tally()
@@ -131,8 +131,8 @@ class Intake:
         self._queue = queue
         self._bury = bury
         self._group_id = group_id
-        self._spool = spool
-        self._patient = patient and spool is None
+        self._overflow = overflow
+        self._patient = patient and overflow is None
         self._writing: Writing | None = None
 
     def _begin(self) -> Writing:
@@ -209,7 +209,7 @@ class Intake:
         try:
             catalog = self._ports().catalog
         except BackendUnavailableError:
-            if self._spool is None:
+            if self._overflow is None:
                 raise
             return lane, self._clock.wall_ms() + delay_ms  # as near as can be known
         return lane, catalog.now_ms() + delay_ms
@@ -220,10 +220,10 @@ class Intake:
         first = entries[0]
         clock = self._clock
         now_ms, boot_ms, queue = clock.wall_ms(), clock.boot_ms(), self._queue()
-        spool = self._spool_for(first, queue)
-        if spool is not None and spool.down:
+        overflow = self._overflow_for(first, queue)
+        if overflow is not None and overflow.down:
             batch = first.batch or gathered(entries, now_ms)
-            return _spilled(entries, batch, spool.hold(queue, batch, None))
+            return _spilled(entries, batch, overflow.hold(queue, batch, None))
         appender = once = None
         try:
             writing = self._writing or self._begin()
@@ -239,12 +239,12 @@ class Intake:
             size = appender.written_bytes - before_bytes
             return Appended(entries, len(batch.payloads), receipts, size)
         except BackendError as exc:
-            if spool is None or not is_outage(exc):
+            if overflow is None or not is_outage(exc):
                 return _first_of(entries, appender, exc)
-            spool.trouble(exc)
+            overflow.trouble(exc)
             batch = first.batch or gathered(entries, now_ms)
             try:
-                receipts = spilled_rest(spool, queue, batch, once, appender, exc)
+                receipts = spilled_rest(overflow, queue, batch, once, appender, exc)
             except BackendError as unspilled:
                 return _first_of(entries, appender, unspilled)
             return _spilled(entries, batch, receipts)
@@ -256,7 +256,7 @@ class Intake:
 
     def tend(self) -> Tended:
         """Housekeeping of the appenders, as `Appender.tend`."""
-        if self._spool is not None and self._spool.down:
+        if self._overflow is not None and self._overflow.down:
             return Tended(1.0, [])  # whoever pushes would wait for this
         with self._noticing_outages():
             return (self._writing or self._begin()).appenders.tend()
@@ -272,15 +272,15 @@ class Intake:
         try:
             yield
         except BackendError as exc:
-            if self._spool is not None and is_outage(exc):
-                self._spool.trouble(exc)
+            if self._overflow is not None and is_outage(exc):
+                self._overflow.trouble(exc)
             raise
 
-    def _spool_for(self, first: Entry, queue: QueueRow) -> Spool | None:
+    def _overflow_for(self, first: Entry, queue: QueueRow) -> Overflow | None:
         """The spool for a push, if it may be spilled: not a move, and not of a cp queue."""
-        if self._spool is None or first.intend is not None or queue.policy.strict:
+        if self._overflow is None or first.intend is not None or queue.policy.strict:
             return None
-        return self._spool
+        return self._overflow
 
     def close(self) -> None:
         """Seal what is open."""

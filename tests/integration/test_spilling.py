@@ -62,7 +62,7 @@ def forwarded(client: cassq.Client) -> None:
     """Return when everything that was spilled is in its queue."""
     assert client.spool is not None
     spool = client.spool
-    eventually("it is well", lambda: waiting(client) == 0 and not spool.down, seconds=60)
+    eventually("it is well", lambda: waiting(client) == 0 and not spool.overflow.down, seconds=60)
 
 
 def drained(queue: cassq.Queue) -> list[Message]:
@@ -402,7 +402,7 @@ def full_spool(client: cassq.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def hold(*_: object) -> list[str]:
         raise StorageFullError("no room")
 
-    monkeypatch.setattr(client.spool, "hold", hold)
+    monkeypatch.setattr(client.spool.overflow, "hold", hold)
 
 
 @pytest.mark.usefixtures("full_spool")
