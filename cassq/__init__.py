@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from cassq.client.client import Client
     from cassq.client.connecting import connect
     from cassq.client.queue import Group, Queue
+    from cassq.consumer.holdings import Message, Messages
     from cassq.errors import CassqError
-    from cassq.message.messages import Message, MessageId, MessageIds, Messages
+    from cassq.message.message_ids import MessageId, MessageIds
     from cassq.popper import Popper
     from cassq.producer.pusher import Pusher
 
@@ -36,10 +37,10 @@ _HOMES = {
     "CassqError": "cassq.errors",
     "Client": "cassq.client.client",
     "Group": "cassq.client.queue",
-    "Message": "cassq.message.messages",
-    "MessageId": "cassq.message.messages",
-    "MessageIds": "cassq.message.messages",
-    "Messages": "cassq.message.messages",
+    "Message": "cassq.consumer.holdings",
+    "MessageId": "cassq.message.message_ids",
+    "MessageIds": "cassq.message.message_ids",
+    "Messages": "cassq.consumer.holdings",
     "Popper": "cassq.popper",
     "Pusher": "cassq.producer.pusher",
     "Queue": "cassq.client.queue",

@@ -12,11 +12,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
 
-from cassq.base.arguments import DELAY_MAX_SECONDS, check_zone, milliseconds
 from cassq.base.counters import Tally
 from cassq.errors import (
     BackendError,
@@ -25,7 +23,6 @@ from cassq.errors import (
     PipeSealedError,
     QueueNotFoundError,
     StorageFullError,
-    UsageError,
     is_outage,
 )
 from cassq.extents.port import ExtentMissingError, ExtentWriter
@@ -33,7 +30,7 @@ from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import STRAY_MS, seal_pipe
 from cassq.message.batches import Intend, Messages, Receipt
 from cassq.message.frames import Place, pipe_key
-from cassq.model.lanes import lane_of, lane_start_ms
+from cassq.model.lanes import lane_start_ms
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import PipeRow, PipeState, QueueRow
 from cassq.model.scaling import share_of
@@ -519,35 +516,6 @@ class Appenders:
         self._side_by_side: list[Appender] = []  # for what is delivered at once, in turn
         self._share = 1
         self._turn = 0
-
-    def place(self, delay: float | None, due: datetime | None) -> tuple[int | None, int]:
-        """The lane and due time (catalog milliseconds) of a delayed message; the lane is None
-        when it is due already.
-
-        Raises UsageError for a time that makes no sense, and on strictly ordered queues.
-        """
-        delay_ms = self._delay_ms(delay, due)
-        if self._queue().policy.strict:
-            raise UsageError(
-                "a cp queue delivers in the order of the pushes, so nothing in it can be delayed",
-                hint="push it when it is due, or use an ap queue",
-            )
-        lane = lane_of(delay_ms) if delay_ms > 0 else None
-        return lane, self._ports.catalog.now_ms() + delay_ms
-
-    def _delay_ms(self, delay: float | None, due: datetime | None) -> int:
-        if due is None:
-            return milliseconds("delay", delay)
-        if delay is not None:
-            raise UsageError("delay and due say the same: give one of them")
-        if not isinstance(due, datetime):
-            raise UsageError(f"due is a datetime, not {due!r}", hint="for seconds there is delay")
-        check_zone("due", due)
-        wall_ms = round(due.astimezone(UTC).timestamp() * 1000)
-        delay_ms = wall_ms - self._ports.clock.wall_ms()
-        if delay_ms > DELAY_MAX_SECONDS * 1000:
-            raise UsageError(f"due is more than ten years away: {due}")
-        return max(0, delay_ms)
 
     def of(self, lane: int | None) -> Appender:
         """The appender of a lane; None: the next of those for what is delivered at once."""

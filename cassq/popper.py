@@ -34,13 +34,22 @@ from cassq.base.arguments import (
 from cassq.base.counters import Tally
 from cassq.base.housekeeper import Tend
 from cassq.consumer.claimer import Claimer
-from cassq.consumer.holdings import Back, Holding, by_holding, holding_of
+from cassq.consumer.holdings import (
+    Back,
+    Error,
+    Holder,
+    Holding,
+    Message,
+    Messages,
+    Run,
+    by_holding,
+    holding_of,
+)
 from cassq.consumer.settling import Settler
 from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell
 from cassq.errors import ClaimLostError, ClosedError, GroupNotFoundError, QueueNotFoundError
 from cassq.lifecycle.ports import Ports, operation
 from cassq.lifecycle.retries import Bury
-from cassq.message.messages import Error, Message, Messages, Run
 from cassq.message.ranges import RangeSet
 from cassq.model.rows import GroupRow, QueueRow
 
@@ -78,6 +87,7 @@ class Popper:
         self._group = group
         self._claimer = Claimer(ports, queue, group, bury)
         self._settler = Settler(ports, self._claimer, self._finished, group().name)
+        self._holder = Holder(self.ack_held, self.give_held, self.extend_held)
         self.tally: Tally = self._settler.tally
         self._doorbell = doorbell
         self._waiter = doorbell.listen()
@@ -201,7 +211,7 @@ class Popper:
             welcome = pace.allowed(welcome, rules.claim_timeout_ms)
         began_ms, took_ms = self._clock.boot_ms(), 0
         try:
-            found = self._claimer.claim(max_messages, self, welcome, began_ms)
+            found = self._claimer.claim(max_messages, self._holder, welcome, began_ms)
         except Exception as exc:
             self.tally.failed("pop", exc)
             raise
@@ -351,7 +361,7 @@ class Popper:
         with self._lock:
             self._check_open()
             lost: ClaimLostError | None = None
-            for holding, seqs in (touched := by_holding(messages, self)):
+            for holding, seqs in (touched := by_holding(messages, self._holder)):
                 try:
                     say(holding, seqs)
                 except ClaimLostError as exc:
@@ -367,7 +377,7 @@ class Popper:
         with self._lock:
             if self._closed:
                 return
-            for holding, seqs in by_holding(messages, self):
+            for holding, seqs in by_holding(messages, self._holder):
                 wanted = seqs & holding.open_seqs()
                 if wanted and not holding.lost:
                     try:

@@ -249,7 +249,7 @@ def _letters(ports: Ports, queue: QueueRow, group: GroupRow) -> tuple[dict[str, 
 
 def _of_sidecars(ports: Ports) -> list[Finding] | None:
     """What is wrong with sidecars; None where there are none. Cost: two reads."""
-    upkeep = ports.store.upkeep
+    upkeep = ports.upkeep
     if upkeep is None:
         return None
     return sidecar_findings(upkeep.fleet(), last_round(ports.catalog))

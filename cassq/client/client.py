@@ -8,7 +8,7 @@ import os
 import re
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from cassq.base import extras
 from cassq.base.arguments import refuse_pickling
@@ -16,6 +16,7 @@ from cassq.base.clock import Clock
 from cassq.base.counters import Tallies, Tally
 from cassq.base.housekeeper import Housekeeper, Tend
 from cassq.client.embedded import Embedded, default_group
+from cassq.client.offline import Offline
 from cassq.client.queue import Queue
 from cassq.client.spool import Spool
 from cassq.consumer.attendance import LOOK_SECONDS, Attendance
@@ -30,10 +31,10 @@ from cassq.errors import (
     is_outage,
 )
 from cassq.inspect.explain import Explanation, explain
-from cassq.inspect.metrics import Meter, MetricsServer
+from cassq.inspect.metrics import Meter
 from cassq.inspect.troubles import NOTE_SECONDS, Notebook
-from cassq.lifecycle.ports import Ports, operation
-from cassq.lifecycle.retries import Bury, DeadLetters
+from cassq.lifecycle.ports import Life, Ports, operation
+from cassq.lifecycle.retries import AppendTo, DeadLetters
 from cassq.lifecycle.sealing import live_pipe
 from cassq.message.batches import Batch, Intend
 from cassq.message.compression import check_compression
@@ -44,11 +45,15 @@ from cassq.model.queues import (
     differences,
     is_dead_letter_name,
 )
-from cassq.model.rows import GroupRow, QueueRow
+from cassq.model.rows import Claim, GroupRow, QueueRow
 from cassq.popper import Popper
 from cassq.producer.pusher import Pusher
+from cassq.producer.spilling import Overflow
 from cassq.reaper import Action, Reaper
 from cassq.settings import QueueSettings
+
+if TYPE_CHECKING:
+    from cassq.inspect.prometheus import PrometheusServer
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -67,26 +72,42 @@ _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 _of_the_parent: list[object] = []
 
 
+class _Online:
+    """What works with the ports of a client."""
+
+    def __init__(self, ports: Ports, append_to: AppendTo) -> None:
+        self.ports = ports
+        self.attendance = Attendance(ports)
+        self.dead_letters = DeadLetters(ports, append_to)
+        self.reaper = Reaper(ports, self.dead_letters.bury)
+
+    def opened(self) -> _Online:
+        return self
+
+
 class Client:
     """Queues of one place. Thread-safe; not to be used after a fork.
 
-    spool: what takes pushes while no quorum answers, if there is one. ready: raises BackendError
-    while no server has answered yet.
+    place: one that is open, or that the spool's thread opens as soon as a server answers. spool:
+    what takes pushes while no quorum answers, if there is one.
     """
 
     def __init__(
         self,
         url: str,
-        embedded: Embedded,
+        place: Embedded | Offline,
         clock: Clock,
         spool: Spool | None = None,
-        ready: Callable[[], object] = lambda: None,
     ) -> None:
         self.url = url
         self.spool = spool
-        self.ports: Ports = embedded.ports
-        self._life = embedded.ports.life
-        self._embedded = embedded
+        self.clock: Clock = clock
+        self.life: Life = place.life
+        self._life = place.life
+        self._place = place
+        self._state: _Online | Offline = (
+            place if isinstance(place, Offline) else _Online(place.ports, self._append_to)
+        )
         self._doorbells: dict[str, Doorbell] = {}
         self._housekeeper = Housekeeper(clock)
         # Has a task called in so many seconds at the latest.
@@ -97,14 +118,35 @@ class Client:
         self._closing = False
         self._letter_pushers: dict[str, Pusher] = {}
         self._tallies = Tallies()
-        self._attendance = Attendance(self.ports)
-        self._notebook = Notebook(self.ports)
-        self._servers: list[MetricsServer] = []
-        self._dead_letters = DeadLetters(self.ports, self._append_to)
-        self.reaper: Reaper = Reaper(self.ports, self._dead_letters.bury)
+        self._notebook = Notebook(clock)
+        self._servers: list[PrometheusServer] = []
         _clients.add(self)
         if spool is not None:
-            spool.start(self.ports, lambda row: Queue(self, row).forwarding_pusher(), ready)
+            spool.start(self._reach, lambda row: Queue(self, row).forwarding_pusher())
+
+    def _reach(self) -> Ports:
+        """The ports, opened if need be: for the spool's thread, which tries again and again.
+
+        Raises BackendError while no server answers.
+        """
+        if isinstance(self._state, Offline):
+            self._state = _Online(self._state.open().ports, self._append_to)
+        return self._state.ports
+
+    @property
+    def ports(self) -> Ports:
+        """The backends; BackendUnavailableError while no server has answered yet."""
+        return self._state.opened().ports
+
+    @property
+    def overflow(self) -> Overflow | None:
+        """Where pushes to ap queues go while no quorum answers, if anywhere."""
+        return None if self.spool is None else self.spool.overflow
+
+    @property
+    def reaper(self) -> Reaper:
+        """The reaper's passes; BackendUnavailableError while no server has answered yet."""
+        return self._state.opened().reaper
 
     # --- queues ---------------------------------------------------------------------------------
 
@@ -142,12 +184,14 @@ class Client:
     def _named(self, name: str) -> Queue:
         if not isinstance(name, str) or "~" not in name:  # dead letters have longer names
             check_queue_name(name)
-        load = self.ports.catalog.queues.named
-        row = self.spool.named(name, load) if self.spool else load(name)
+        row = self.spool.named(name, self._row_of) if self.spool else self._row_of(name)
         if row is None:
             check_queue_name(name.replace("~", "."))
             raise QueueNotFoundError(f"there is no queue {name!r}")
         return Queue(self, row)
+
+    def _row_of(self, name: str) -> QueueRow | None:
+        return self.ports.catalog.queues.named(name)
 
     @operation
     def queues(self, prefix: str = "") -> list[Queue]:
@@ -205,7 +249,7 @@ class Client:
         *,
         queues: bool = True,
         health: Callable[[], Mapping[str, Any]] | None = None,
-    ) -> MetricsServer:
+    ) -> PrometheusServer:
         """Serve metrics for Prometheus at http://host:port/ until the client is closed.
 
         port: 0 for any that is free; the answer's `port` tells. queues: whether the depths of all
@@ -216,10 +260,14 @@ class Client:
         """
         with extras.wanted("metrics need", "prometheus-client", "metrics"):
             from cassq.inspect.prometheus import PrometheusServer
-        meter = Meter(self.ports, self._tallies, self.reaper.counts, queues=queues)
+        reach, requests = (lambda: self.ports), self._place.requests
+        meter = Meter(reach, requests, self._tallies, self._actions, queues=queues)
         server = PrometheusServer(meter.read, host, port, health)
         self._servers.append(server)
         return server
+
+    def _actions(self) -> Mapping[tuple[str, str], int]:
+        return {} if isinstance(self._state, Offline) else self._state.reaper.counts()
 
     @operation
     def reap(self, queues: Iterable[str] | None = None, *, dry_run: bool = False) -> list[Action]:
@@ -239,12 +287,12 @@ class Client:
         """The bell of a queue."""
         bell = self._doorbells.get(queue_id)
         if bell is None:
-            bell = self._doorbells[queue_id] = self._embedded.doorbell(queue_id)
+            bell = self._doorbells[queue_id] = self._place.doorbell(queue_id)
         return bell
 
-    def bury(self) -> Bury:
-        """How a spent message becomes a dead letter."""
-        return self._dead_letters.bury
+    def bury(self, queue: QueueRow, group: GroupRow, claim: Claim) -> bool:
+        """How a spent message becomes a dead letter: see `Bury`."""
+        return self._state.opened().dead_letters.bury(queue, group, claim)
 
     def call_soon(self, tend: Tend) -> None:
         """Have `tend` called now. Takes no lock: for a signal's handler."""
@@ -266,8 +314,9 @@ class Client:
 
     def attend(self, group_id: str, tally: Tally) -> None:
         """Note from now on that a popper of that group is there."""
-        self._attendance.add(group_id, tally)
-        self.look_after(self._attendance.tend, LOOK_SECONDS)
+        attendance = self._state.opened().attendance
+        attendance.add(group_id, tally)
+        self.look_after(attendance.tend, LOOK_SECONDS)
 
     def opened(self, thing: Pusher | Popper, queue: Queue) -> None:
         """Remember what to close; refuse it, closed, while the client is being closed: but poppers
@@ -282,7 +331,7 @@ class Client:
                 self._settings.remove(owner.refresh)
         self._tallies.add(queue.name, thing.tally)
         self._notebook.add(queue.id, thing.tally)
-        self.look_after(self._notebook.tend, NOTE_SECONDS)
+        self.look_after(self._note, NOTE_SECONDS)
         self._open[thing] = queue
         self.keep_fresh(queue.refresh, REFRESH_SECONDS)
 
@@ -290,6 +339,9 @@ class Client:
         """A queue of cassq's own, as of dead letters, made when it is first needed."""
         row = self.ports.catalog.queues.named(name)
         return Queue(self, row) if row else self._create(name, policy)
+
+    def _note(self) -> float:
+        return self._notebook.tend(self.ports)
 
     def _append_to(self, name: str, batch: Batch, intend: Intend) -> None:
         """Push one dead letter, to a queue made when it is first needed."""
@@ -306,8 +358,10 @@ class Client:
     def _reap_in_passing(self) -> float:
         """Every pass, by one client at a time; the longer it took, the later the next."""
         lease_ms = round(REAP_SECONDS * 1000)
-        catalog, owner, clock = self.ports.catalog, self.ports.ids.client, self.ports.clock
-        if not self._open or catalog.leases.take(PASSING_LEASE, owner, lease_ms) is None:
+        if not self._open:
+            return REAP_SECONDS
+        catalog, owner, clock = self.ports.catalog, self.ports.ids.client, self.clock
+        if catalog.leases.take(PASSING_LEASE, owner, lease_ms) is None:
             return REAP_SECONDS
         began_ms = clock.boot_ms()
         self.reaper.reap()
@@ -349,8 +403,9 @@ class Client:
                 failure = failure or exc
             self._open.pop(thing, None)
         try:
-            self._notebook.close()
-            self._attendance.tend()
+            online = self._state.opened()
+            self._notebook.close(online.ports)
+            online.attendance.tend()
         except CassqError as exc:
             # Who spills has nothing to lose here.
             failure = failure or (None if self.spool and is_outage(exc) else exc)
@@ -359,10 +414,7 @@ class Client:
         self._retire(queues.values())
         for bell in self._doorbells.values():
             bell.close()
-        self.ports.locker.close()
-        self.ports.store.close()
-        self.ports.life.closed = True
-        self.ports.catalog.close()
+        self._place.close()
         if failure is not None:
             raise failure
 
@@ -383,10 +435,10 @@ class Client:
 
     def _forget_parent(self) -> None:
         """In a forked child: touch nothing that is the parent's, refuse every call."""
-        self.ports.life.forked = True
+        self.life.forked = True
         for server in self._servers:
             server.abandon()
-        _of_the_parent.append((self, self._embedded.abandon()))
+        _of_the_parent.append((self, self._place.abandon()))
 
     def __enter__(self) -> Client:
         return self

@@ -74,18 +74,20 @@ def open_keyspace(
         _agree_on_quorums(cql)
         place, ids = f"keyspace {contact.keyspace!r}", Ids()
         agree_on_keyspace(cql, catalog, CASSANDRA if sidecars is None else SIDECAR, place)
+        upkeep = None
         if sidecars is None:
             store: ExtentStore = CassandraStore(cql, clock, sizes)
         else:
             sidecars = sidecars._replace(patience=sizes.patience)
             from cassq.extents.sidecar import open_sidecar_store
 
-            store = open_sidecar_store(catalog, clock, ids, sidecars, requests=cql.requests)
+            replicated = open_sidecar_store(catalog, clock, ids, sidecars, requests=cql.requests)
+            store, upkeep = replicated, replicated.upkeep
         locker = _open_locker(options.get("locks", ""), cql, catalog, clock, ids)
     except BaseException:
         cql.close()
         raise
-    ports = Ports(catalog, store, locker, clock, ids, Life(), Sharing(), cql.requests)
+    ports = Ports(catalog, store, locker, clock, ids, Life(), Sharing(), cql.requests, upkeep)
     return Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: (cql.abandon(), store))
 
 

@@ -11,7 +11,7 @@ from cassq.base import extras
 from cassq.base.clock import Clock, SystemClock
 from cassq.client.client import Client
 from cassq.client.embedded import Embedded, directory_of, open_directory
-from cassq.client.late import LatePlace
+from cassq.client.offline import Offline
 from cassq.client.spool import Spool
 from cassq.client.stores import CASSANDRA, FILES, STORE_OPTIONS, sidecars_of
 from cassq.errors import ConfigError, is_outage
@@ -108,8 +108,8 @@ def _open_cluster(url: str, rest: str, options: dict[str, str], clock: Clock) ->
         if not is_outage(exc) or not spool.contents():
             spool.close()
             raise
-        late = LatePlace(partial(open_keyspace, rest, options, clock), clock, str(exc))
-        return Client(url, late.embedded, clock, spool, late.open)
+        place = Offline(partial(open_keyspace, rest, options, clock), str(exc))
+        return Client(url, place, clock, spool)
     return Client(url, embedded, clock, spool)
 
 

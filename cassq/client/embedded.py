@@ -64,6 +64,21 @@ class Embedded(NamedTuple):
     doorbell: Callable[[str], Doorbell]
     abandon: Callable[[], object]
 
+    @property
+    def life(self) -> Life:
+        return self.ports.life
+
+    @property
+    def requests(self) -> Requests | None:
+        return self.ports.requests
+
+    def close(self) -> None:
+        """Close what it is made of."""
+        self.ports.locker.close()
+        self.ports.store.close()
+        self.ports.life.closed = True
+        self.ports.catalog.close()
+
 
 def open_directory(
     directory: Path,
@@ -110,7 +125,7 @@ def _open(
         disk.make_directory(directory)
         (directory / BELLS).mkdir(exist_ok=True)  # not durable: it holds nothing that lasts
         catalog, lost = _open_catalog(directory, clock, making, durable=durability == "disk")
-    ids, requests = Ids(), None
+    ids, requests, upkeep = Ids(), None, None
     try:
         agree_on_directory(catalog, FILES if sidecars is None else SIDECAR, directory)
         if sidecars is None:
@@ -126,13 +141,18 @@ def _open(
             requests = Requests()
             from cassq.extents.sidecar import open_sidecar_store
 
-            store = open_sidecar_store(catalog, clock, ids, sidecars, requests=requests)
+            replicated = open_sidecar_store(catalog, clock, ids, sidecars, requests=requests)
+            store, upkeep = replicated, replicated.upkeep
     except BaseException:
         catalog.close()
         raise
     locker = LeaseLocker(catalog, ids.client)
     return Embedded(
-        Ports(catalog, store, locker, clock, ids, Life(catalog.entered), requests=requests),
+        Ports(
+            *(catalog, store, locker, clock, ids, Life(catalog.entered)),
+            requests=requests,
+            upkeep=upkeep,
+        ),
         lambda queue_id: FifoDoorbell(directory / BELLS, queue_id, clock),
         lambda: (catalog.abandon(), store),
     )

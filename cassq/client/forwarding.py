@@ -18,12 +18,12 @@ from itertools import groupby
 from typing import NamedTuple
 
 from cassq.client.queue import Queue
+from cassq.consumer.holdings import Message, Messages
 from cassq.errors import CassqError, CorruptionError, OwnershipError
 from cassq.lifecycle.ports import Ports
 from cassq.message.batches import Batch, Intend
 from cassq.message.columns import encode_headers
 from cassq.message.frames import Frame
-from cassq.message.messages import Message, Messages
 from cassq.model.lanes import lane_of
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import Dedup, QueueRow
@@ -90,7 +90,7 @@ class Carried(Once):
     def __init__(
         self, ports: Ports, spool: Ports, queue: QueueRow, target_id: str, ids: Sequence[str]
     ) -> None:
-        super().__init__(ports, lambda: queue, ids, rows=spool.catalog, limited=False)
+        super().__init__(ports, lambda: queue, ids, rows=spool.catalog)
         self._id = target_id
 
     def _target_id(self) -> str:
@@ -200,7 +200,7 @@ class Forwarder:
     ) -> Once:
         if kind.deduplicated:
             users = [letter.headers.get(DEDUP_HEADER) for letter in letters]
-            return Once(self._ports, lambda: row, users, limited=False)
+            return Once(self._ports, lambda: row, users)
         ids = [str(letter.message.id) for letter in letters]
         return Carried(self._ports, self._spool, spool_row, row.id, ids)
 

@@ -8,10 +8,11 @@ from datetime import datetime
 from typing import Any, NoReturn, Protocol, Unpack
 
 from cassq.base.arguments import check_count, check_seconds, refuse_pickling
+from cassq.base.clock import Clock
 from cassq.base.counters import Tally
 from cassq.base.housekeeper import Tend
 from cassq.client.watched import Watched
-from cassq.dead_letters.queue import DeadLetterQueue
+from cassq.dead_letters.queue import DeadLetterQueue, Desk
 from cassq.doorbell import Doorbell
 from cassq.errors import (
     BackendTimeoutError,
@@ -29,7 +30,7 @@ from cassq.inspect.troubles import stats_with_troubles
 from cassq.lifecycle.cancelling import cancel
 from cassq.lifecycle.damage import PipeDamage, PipeInfo, look_into, pipes_of
 from cassq.lifecycle.groups import group_starts
-from cassq.lifecycle.ports import Ports, operation
+from cassq.lifecycle.ports import Life, Ports, operation
 from cassq.lifecycle.purging import count_waiting, purge
 from cassq.lifecycle.retries import Bury
 from cassq.lifecycle.skipping import skip
@@ -46,9 +47,10 @@ from cassq.model.queues import (
 )
 from cassq.model.rows import GroupRow, QueueRow
 from cassq.popper import KEEP_ALIVE_SECONDS, TEND_SECONDS, Popper
+from cassq.producer.intake import Intake
 from cassq.producer.limits import drained, lengths, paused
 from cassq.producer.pusher import Pusher
-from cassq.producer.spilling import Spool
+from cassq.producer.spilling import Overflow
 from cassq.settings import GroupSettings, QueueSettings, Start, State, Step
 
 CHANGE_TRIES = 50
@@ -61,12 +63,17 @@ GONE_SECONDS = 3600.0
 class Owner(Protocol):
     """The client, as its queues see it."""
 
-    ports: Ports
-
     @property
-    def spool(self) -> Spool | None: ...
-    def doorbell(self, queue_id: str) -> Doorbell: ...
     def bury(self) -> Bury: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def life(self) -> Life: ...
+    @property
+    def ports(self) -> Ports: ...
+    @property
+    def overflow(self) -> Overflow | None: ...
+    def doorbell(self, queue_id: str) -> Doorbell: ...
     def look_after(self, tend: Tend, first: float) -> None: ...
     def changed(self, row: QueueRow | GroupRow) -> None: ...
     def attend(self, group_id: str, tally: Tally) -> None: ...
@@ -92,12 +99,16 @@ class Queue:
 
     def __init__(self, owner: Owner, row: QueueRow) -> None:
         self._owner = owner
-        self._ports = owner.ports
-        self._life = owner.ports.life
+        self._life = owner.life
         self._row = row
         self._watch_ms = min(round(row.policy.lease * 500), 2000)
         self._watched = Watched(row, self._latest)
         self._watched_groups: dict[str, Watched[GroupRow]] = {}
+
+    @property
+    def _ports(self) -> Ports:
+        """Raises BackendUnavailableError while no server has answered yet."""
+        return self._owner.ports
 
     @property
     def name(self) -> str:
@@ -118,7 +129,7 @@ class Queue:
         return self._load()
 
     def _load(self) -> QueueRow:
-        self._ports.life.check()
+        self._life.check()
         row = self._ports.catalog.queues.by_id(self._row.id)
         if row is None or row.deleted:
             raise QueueNotFoundError(f"queue {self._row.name!r} was deleted")
@@ -126,8 +137,8 @@ class Queue:
 
     def _latest(self) -> QueueRow:
         """The row; as it was last seen while no quorum answers, if pushes may be spilled then."""
-        spool = self._owner.spool
-        return self._load() if spool is None else spool.latest(self._load, self._watched.known)
+        overflow, known = self._owner.overflow, self._watched.known
+        return self._load() if overflow is None else overflow.latest(self._load, known)
 
     # --- settings as its pushers and poppers know them ------------------------------------------
 
@@ -169,23 +180,33 @@ class Queue:
 
     def new_pusher(self) -> Pusher:
         """`pusher`, inside a call of the client."""
-        return self._pusher_for("", None if is_dead_letter_name(self.name) else self._owner.spool)
+        return self._pusher_for(
+            "", None if is_dead_letter_name(self.name) else self._owner.overflow
+        )
 
     def forwarding_pusher(self) -> Pusher:
         """A pusher for what was spilled. One that cannot tell what became of a push stops."""
         return self._pusher_for("", patient=False)
 
     def _pusher_for(
-        self, group_id: str, spool: Spool | None = None, *, patient: bool = True
+        self, group_id: str, overflow: Overflow | None = None, *, patient: bool = True
     ) -> Pusher:
-        row = self._latest() if spool else self._load()
+        row = self._latest() if overflow else self._load()
         check_compression(row.policy.compression)
         self._watched.put(row)
-        if spool is not None:
-            spool.expect(row)
-        bell, bury = self._owner.doorbell(row.id), self._owner.bury()
-        asked = self._ports, self._watched, bell
-        pusher = Pusher(*asked, bury=bury, group_id=group_id, spool=spool, patient=patient)
+        if overflow is not None:
+            overflow.expect(row)
+        owner = self._owner
+        intake = Intake(
+            lambda: owner.ports,
+            owner.clock,
+            self._watched,
+            owner.bury,
+            group_id=group_id,
+            overflow=overflow,
+            patient=patient,
+        )
+        pusher = Pusher(intake, owner.doorbell(row.id), self._life)
         self._owner.look_after(pusher.tend, 0.25)
         self._owner.opened(pusher, self)
         return pusher
@@ -210,7 +231,7 @@ class Queue:
             self._ports,
             self._watched,
             watched,
-            bury=self._owner.bury(),
+            bury=self._owner.bury,
             doorbell=self._owner.doorbell(row.queue_id),
             hurry=self._owner.hurry,
             soon=lambda: self._owner.call_soon(popper.tend),
@@ -345,7 +366,22 @@ class Queue:
     def dead_letters(self, group: str = "default") -> DeadLetterQueue:
         """The dead letters of a group, which may be gone: to look at, merge back, throw away."""
         check_group_name(group)
-        return DeadLetterQueue(_Desk(self, self._owner, group), dead_letter_name(self.name, group))
+        owner, name = self._owner, dead_letter_name(self.name, group)
+
+        def letters_row() -> GroupRow | None:
+            self._life.check()
+            row = self._ports.catalog.queues.named(name)
+            return None if row is None else Queue(owner, row)._group("default")
+
+        desk = Desk(
+            ports=lambda: self._ports,
+            group_row=lambda: self._group(group),
+            letters_row=letters_row,
+            pusher_to_group=lambda group: self._pusher_for(group.id),
+            pusher_to_letters=lambda: owner.own_queue(name).new_pusher(),
+            ring=lambda: owner.doorbell(self.row.id).ring(),
+        )
+        return DeadLetterQueue(desk, name)
 
     # --- pausing, draining, purging -------------------------------------------------------------
 
@@ -371,7 +407,7 @@ class Queue:
         """
         check_seconds("timeout", timeout, DRAIN_SECONDS_MAX)
         self.pause(pop=False)
-        return drained(self._ports.clock, self._left, timeout, 2 * self._watch_ms)
+        return drained(self._owner.clock, self._left, timeout, 2 * self._watch_ms)
 
     @operation
     def _left(self) -> int:
@@ -499,31 +535,3 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"
-
-
-class _Desk:
-    """What the dead letters of a group ask of their queue."""
-
-    def __init__(self, queue: Queue, owner: Owner, group: str) -> None:
-        self.ports = owner.ports
-        self._queue = queue
-        self._owner = owner
-        self._group = group
-
-    def group_row(self) -> GroupRow:
-        return self._queue._group(self._group)
-
-    def letters_row(self) -> GroupRow | None:
-        self.ports.life.check()
-        row = self.ports.catalog.queues.named(dead_letter_name(self._queue.name, self._group))
-        return None if row is None else Queue(self._owner, row)._group("default")
-
-    def pusher_to_group(self, group: GroupRow) -> Pusher:
-        return self._queue._pusher_for(group.id)
-
-    def pusher_to_letters(self) -> Pusher:
-        name = dead_letter_name(self._queue.name, self._group)
-        return self._owner.own_queue(name).new_pusher()
-
-    def ring(self) -> None:
-        self._owner.doorbell(self._queue.row.id).ring()

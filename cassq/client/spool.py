@@ -31,7 +31,7 @@ from cassq.message.batches import Batch, Receipt, SpilledReceipt
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import QueueRow
 from cassq.producer.pusher import Pusher
-from cassq.producer.spilling import Doubt
+from cassq.producer.spilling import Doubt, Overflow
 from cassq.settings import QueueSettings
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -45,8 +45,8 @@ LOOK_SECONDS = 5.0
 class Place(Protocol):
     """The client of the spool's directory."""
 
-    ports: Ports
-
+    @property
+    def ports(self) -> Ports: ...
     def own_queue(self, name: str, **policy: Unpack[QueueSettings]) -> Queue: ...
     def queues(self, prefix: str = "") -> list[Queue]: ...
     def close(self) -> None: ...
@@ -77,22 +77,20 @@ class Spool:
         self._pushers: dict[str, tuple[str, Pusher]] = {}  # by the queue's id: spool queue, pusher
         self._rows: dict[str, QueueRow] = {}  # by name, as they were when they were last opened
         self._forwarder: Forwarder | None = None
-        self._probe: Callable[[], object] = lambda: None
-        self._ready: Callable[[], object] = lambda: None
+        self._reach: Callable[[], Ports]  # these two are given by `start`
+        self._open_pusher: Callable[[QueueRow], Pusher]
         self._nudge = Nudge()
+        self.overflow: Overflow = Overflow(self._keep, self._expect, self._nudge.give)
         self._thread: threading.Thread | None = None
         self._forwarding = threading.Lock()
         self._working = True
         self._stopped = False  # whether what is under way is broken off
         self._told: dict[str, str] = {}
-        self._since = 0  # messages spilled since the cluster stopped to answer
-        self.down: bool = False
         self.found: int = 0
 
-    # --- what pushers ask -----------------------------------------------------------------------
+    # --- spilling -------------------------------------------------------------------------------
 
-    def expect(self, queue: QueueRow) -> None:
-        """Have a place for what may be spilled for a queue."""
+    def _expect(self, queue: QueueRow) -> None:
         if not queue.policy.strict:
             self._rows[queue.name] = queue
             self._pusher_of(queue)
@@ -100,7 +98,7 @@ class Spool:
     def named(self, name: str, load: Callable[[str], QueueRow | None]) -> QueueRow | None:
         """The queue of a name, as `load` reads it. While the cluster does not answer, one that this
         client, or an earlier one on this machine, has pushed to is believed to be there."""
-        seen = self._seen(name) if self.down else None
+        seen = self._seen(name) if self.overflow.down else None
         if seen is not None:
             return seen
         try:
@@ -109,7 +107,7 @@ class Spool:
             seen = self._seen(name) if is_outage(exc) else None
             if seen is None:
                 raise
-            self.trouble(exc)
+            self.overflow.trouble(exc)
             return seen
 
     def _seen(self, name: str) -> QueueRow | None:
@@ -122,43 +120,10 @@ class Spool:
                 self._rows[name] = QueueRow(max(ids), name, policy, 1, 1)
         return self._rows.get(name)
 
-    def latest(self, load: Callable[[], QueueRow], known: QueueRow) -> QueueRow:
-        """What `load` reads, or `known` while the cluster does not answer."""
-        if known.policy.strict or not self.down:
-            try:
-                return load()
-            except BackendError as exc:
-                if known.policy.strict or not is_outage(exc):
-                    raise
-                self.trouble(exc)
-        return known
-
-    def trouble(self, exc: BackendError) -> None:
-        """The cluster did not answer: from now on pushes go here, until it does."""
-        with self._mutex:
-            if self.down:
-                return
-            self.down = True
-            self._since = 0
-        logger.warning("pushes are spilled to this machine until the cluster answers: %s", exc)
-        self._nudge.give()
-
-    def _well(self) -> None:
-        with self._mutex:
-            if not self.down:
-                return
-            self.down = False
-        logger.warning("the cluster answers again: %d messages were spilled", self._since)
-
-    def hold(self, queue: QueueRow, batch: Batch, doubt: Doubt | None) -> list[Receipt]:
-        """Keep messages durably. Raises StorageFullError. Cost: one local append and sync."""
+    def _keep(self, queue: QueueRow, batch: Batch, doubt: Doubt | None) -> list[Receipt]:
         spool_id, pusher = self._pusher_of(queue)
         intend = None if doubt is None else notes(self._place.ports, spool_id, *doubt)
         ids = pusher.push_intended(spoolable(batch), intend)
-        with self._mutex:
-            self._since += len(ids)
-        if not self.down:
-            self._nudge.give()  # it was so short that forwarding has passed this by
         return [SpilledReceipt(*run) for run in ids.runs]
 
     def _pusher_of(self, queue: QueueRow) -> tuple[str, Pusher]:
@@ -172,17 +137,10 @@ class Spool:
 
     # --- forwarding -----------------------------------------------------------------------------
 
-    def start(
-        self,
-        ports: Ports,
-        open_pusher: Callable[[QueueRow], Pusher],
-        ready: Callable[[], object],
-    ) -> None:
-        """Forward from now on what there is, and what comes. ports: the cluster's. ready: raises
-        BackendError while they cannot be used."""
-        self._ready = ready
-        self._forwarder = Forwarder(self._place.ports, self._place.queues, ports, open_pusher)
-        self._probe = lambda: ports.catalog.queues.by_id("none")
+    def start(self, reach: Callable[[], Ports], open_pusher: Callable[[QueueRow], Pusher]) -> None:
+        """Forward from now on what there is, and what comes. reach: the cluster's ports; raises
+        BackendError while no server has answered yet."""
+        self._reach, self._open_pusher = reach, open_pusher
         self._thread = threading.Thread(target=self._work, name="cassq-spool", daemon=True)
         self._thread.start()
 
@@ -206,13 +164,15 @@ class Spool:
     def forward(self) -> Forwarded:
         """Forward what there is. Raises BackendError when the cluster does not answer. Cost with
         nothing to do: two local queries, and while it does not answer one read of the cluster."""
-        assert self._forwarder is not None
         with self._forwarding:
-            self._ready()
+            ports = self._reach()
+            if self._forwarder is None:
+                spool = self._place.ports
+                self._forwarder = Forwarder(spool, self._place.queues, ports, self._open_pusher)
             done = self._forwarder.forward(self._went)
-        if self.down:
-            self._probe()
-            self._well()
+        if self.overflow.down:
+            ports.catalog.queues.by_id("none")  # raises while the cluster does not answer
+            self.overflow.well()
         for name, why in done.stuck.items():
             self._tell(name, why)
         return done
@@ -220,7 +180,7 @@ class Spool:
     def _went(self, count: int, found: int) -> bool:
         if count:
             self.found += found
-            self._well()
+            self.overflow.well()
         return not self._stopped
 
     def _tell(self, name: str, why: str) -> None:

@@ -1,4 +1,4 @@
-"""Holdings: what one popper has been handed, and what it has said of it so far.
+"""Holdings: what one popper has been handed, what it has said of it so far, and its messages.
 
 A holding is the popper's side of a claim: which of its messages are acked, given back or still
 open, and the claim rows as they were last written. It does no I/O: the popper writes.
@@ -6,17 +6,21 @@ open, and the claim rows as they were last written. It does no I/O: the popper w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import chain, repeat
 from threading import Thread
-from typing import NamedTuple, NoReturn, Protocol
+from typing import ClassVar, NamedTuple, NoReturn, overload
 
 from cassq.base.arguments import error_text, milliseconds, refuse_pickling
 from cassq.errors import ClaimLostError, UsageError
 from cassq.locks.port import Lock
-from cassq.message.bundles import Piece
-from cassq.message.messages import Error, Keeper, Message, Messages
+from cassq.message.bundles import Bundle, Piece
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.rows import Claim, ClaimState
+
+# What a message failed of: a text, or the exception itself.
+Error = str | BaseException | None
 
 
 class Back(NamedTuple):
@@ -34,12 +38,13 @@ class Back(NamedTuple):
     together: bool = True
 
 
-class Holder(Protocol):
-    """The popper, as a holding calls it."""
+class Holder(NamedTuple):
+    """What a popper does when something is said of what it holds; one a popper, which so tells
+    whose a holding is."""
 
-    def ack_held(self, holding: Holding, seqs: range) -> None: ...
-    def give_held(self, holding: Holding, seqs: range, back: Back) -> None: ...
-    def extend_held(self, holding: Holding, seconds: float) -> None: ...
+    ack: Callable[[Holding, range], None]
+    give: Callable[[Holding, range, Back], None]
+    extend: Callable[[Holding, float], None]
 
 
 class Holding:
@@ -193,33 +198,215 @@ class Holding:
     # --- a message's verbs ----------------------------------------------------------------------
 
     def ack(self, seqs: range) -> None:
-        self.holder.ack_held(self, seqs)
+        self.holder.ack(self, seqs)
 
     def nack(self, seqs: range, delay: float | None, error: Error) -> None:
         delay_ms = None if delay is None else milliseconds("delay", delay)
         told = "" if error is None else error_text("error", error)
-        self.holder.give_held(self, seqs, Back(delay_ms, told, True, False, False))
+        self.holder.give(self, seqs, Back(delay_ms, told, True, False, False))
 
     def dead(self, seqs: range, reason: Error) -> None:
         told = error_text("reason", reason)
-        self.holder.give_held(self, seqs, Back(0, told, doomed=True))
+        self.holder.give(self, seqs, Back(0, told, doomed=True))
 
     def release(self, seqs: range) -> None:
-        self.holder.give_held(self, seqs, Back(counted=False))
+        self.holder.give(self, seqs, Back(counted=False))
 
     def extend(self, seconds: float) -> None:
-        self.holder.extend_held(self, seconds)
+        self.holder.extend(self, seconds)
+
+
+# --- messages -----------------------------------------------------------------------------------
+
+
+class Message:
+    """One delivery of one message. Its verbs are thread-safe.
+
+    payload: the bytes pushed. seq: its place in its pipe.
+    """
+
+    __slots__ = ("_bundle", "_holding", "payload", "seq")
+
+    def __init__(self, payload: bytes, seq: int, bundle: Bundle, holding: Holding) -> None:
+        self.payload: bytes = payload
+        self.seq: int = seq
+        self._bundle = bundle
+        self._holding = holding
+
+    @property
+    def id(self) -> str:
+        """`pipe:seq` of its first place; the same over every delivery and move."""
+        bundle = self._bundle
+        if not bundle.ids:  # most often: the bundle need not be asked
+            return f"{self._holding.pipe_id}:{self.seq}"
+        return bundle.id_at(self.seq - bundle.base_seq, self._holding.pipe_id).decode()
+
+    @property
+    def pipe_id(self) -> str:
+        """The pipe it was delivered from."""
+        return self._holding.pipe_id
+
+    @property
+    def attempts(self) -> int:
+        """How often it was delivered to its group, this time included; 1 the first time."""
+        return self._holding.deliveries
+
+    @property
+    def headers(self) -> dict[str, str]:
+        bundle = self._bundle
+        return bundle.headers_at(self.seq - bundle.base_seq) if bundle.headers else {}
+
+    @property
+    def key(self) -> bytes | None:
+        keys = self._bundle.keys
+        return keys[self.seq - self._bundle.base_seq] if keys else None
+
+    @property
+    def pushed_at(self) -> datetime:
+        """When it was pushed, by the pusher's wall clock, in UTC."""
+        return datetime.fromtimestamp(self.pushed_ms / 1000, UTC)
+
+    @property
+    def pushed_ms(self) -> int:
+        """`pushed_at` in milliseconds since 1970."""
+        return self._bundle.time_ms(self.seq - self._bundle.base_seq)
+
+    def ack(self) -> None:
+        """The message is done. Written durably in a group with others within 50 ms, at once on
+        an exclusive group or past the claim's deadline; `Popper.commit` waits for that.
+
+        A second ack has no effect. Raises ClaimLostError when another popper has the message.
+        """
+        self._holding.ack(range(self.seq, self.seq + 1))
+
+    def nack(self, delay: float | None = None, error: Error = None) -> None:
+        """The message failed: deliver it again after `delay` seconds, or by the group's retry
+        schedule; without one at once, behind what is waiting. Written as `ack` is.
+
+        error: a text, or an exception, of which type and text are recorded; the first 4,096
+        characters are kept, newlines among them. After `max_deliveries` the message goes to the
+        group's dead letters, with `error`; but not while nothing of the group succeeds: see
+        `sick_check` and `sick_hold` in `QueuePolicy`. Raises UsageError for anything else, and
+        nothing is said of the message then.
+        """
+        self._holding.nack(range(self.seq, self.seq + 1), delay, error)
+
+    def dead(self, reason: Error = "") -> None:
+        """Give the message up: it goes to the group's dead letters, with `reason`, a text or an
+        exception, as its error. Written as `ack` is; raises UsageError as `nack` does."""
+        self._holding.dead(range(self.seq, self.seq + 1), reason)
+
+    def release(self) -> None:
+        """Give the message back untried: this delivery does not count. Written as `ack` is."""
+        self._holding.release(range(self.seq, self.seq + 1))
+
+    def extend(self, seconds: float) -> None:
+        """Move the deadline of this message's claim to `seconds` from now."""
+        self._holding.extend(seconds)
+
+    def as_run(self) -> Run:
+        """The message as a run of one."""
+        return Run(self._holding, self._bundle, RangeSet.run(self.seq, self.seq + 1))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same delivery of the same message."""
+        if not isinstance(other, Message):
+            return NotImplemented
+        return self._holding is other._holding and self.seq == other.seq
+
+    def __hash__(self) -> int:
+        return hash((id(self._holding), self.seq))
+
+    def __repr__(self) -> str:
+        return f"<Message {self.id} attempts={self.attempts} {len(self.payload)} bytes>"
+
+
+class Run(NamedTuple):
+    """Messages of one claim that lie in one bundle."""
+
+    holding: Holding
+    bundle: Bundle
+    seqs: RangeSet
+
+    def messages(self) -> Iterator[Message]:
+        holding, bundle, seqs = self
+        return map(Message, bundle.payloads_of(seqs), seqs, repeat(bundle), repeat(holding))
+
+
+class Messages(Sequence[Message]):
+    """What one pop handed out, in order; each `Message` is made when it is looked at.
+
+    Immutable. runs: the same messages, as runs of bundles.
+    """
+
+    __slots__ = ("_count", "runs")
+
+    def __init__(self, runs: Sequence[Run] = ()) -> None:
+        self.runs: Sequence[Run] = runs
+        self._count = sum(len(run.seqs) for run in runs)
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """The payloads in order, without a `Message` for each: the fastest way to read a batch."""
+        payloads: list[bytes] = []
+        for _, bundle, seqs in self.runs:
+            payloads += bundle.payloads_of(seqs)
+        return payloads
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Message]:
+        return chain.from_iterable(map(Run.messages, self.runs))
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Messages: ...
+    def __getitem__(self, index: int | slice) -> Message | Messages:
+        if not isinstance(index, slice):
+            at = range(self._count)[index]
+            (message,) = self._part(at, at + 1)
+            return message
+        places = range(self._count)[index]
+        if places.step == 1:
+            return self._part(places.start, places.stop)
+        return Messages([run for at in places for run in self._part(at, at + 1).runs])
+
+    def _part(self, start: int, stop: int) -> Messages:
+        if start == 0 and stop == self._count:
+            return self
+        runs: list[Run] = []
+        before = 0
+        for run in self.runs:
+            count = len(run.seqs)
+            first, last = max(0, start - before), min(count, stop - before)
+            if first < last:
+                runs.append(run._replace(seqs=run.seqs.part(first, last)))
+            before += count
+        return Messages(runs)
+
+    def __add__(self, other: Messages) -> Messages:
+        if not isinstance(other, Messages):
+            return NotImplemented
+        return Messages([*self.runs, *other.runs])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (Messages, list)) and list(self) == list(other)
+
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Messages({list(self)})"
 
 
 def by_holding(messages: Iterable[Message], holder: Holder) -> list[tuple[Holding, RangeSet]]:
     """Messages as seqs of the holdings they belong to. Cost: none a message for whole pops."""
     if isinstance(messages, Messages):
-        pieces: dict[Keeper, list[RangeSet]] = {}
-        for keeper, _, found in messages.runs:
-            pieces.setdefault(keeper, []).append(found)
-        return [
-            (_holding(keeper, holder), RangeSet.joined(found)) for keeper, found in pieces.items()
-        ]
+        pieces: dict[Holding, list[RangeSet]] = {}
+        for holding, _, found in messages.runs:
+            pieces.setdefault(holding, []).append(found)
+        return [(_of(holder, each), RangeSet.joined(found)) for each, found in pieces.items()]
     if isinstance(messages, Message) or not isinstance(messages, Iterable):
         one = isinstance(messages, Message)
         raise UsageError(
@@ -228,26 +415,22 @@ def by_holding(messages: Iterable[Message], holder: Holder) -> list[tuple[Holdin
             if one
             else "pass what pop() returned, or a list of its messages",
         )
-    seqs: dict[Keeper, list[int]] = {}
+    seqs: dict[Holding, list[int]] = {}
     for message in messages:
         if not isinstance(message, Message):
             raise UsageError(
                 f"what can be settled is a message that pop() returned, not {message!r:.100}"
             )
-        seqs.setdefault(message._keeper, []).append(message.seq)
-    return [
-        (_holding(keeper, holder), RangeSet.of(sorted(found))) for keeper, found in seqs.items()
-    ]
+        seqs.setdefault(message._holding, []).append(message.seq)
+    return [(_of(holder, each), RangeSet.of(sorted(found))) for each, found in seqs.items()]
 
 
-def _holding(keeper: Keeper, holder: Holder) -> Holding:
-    if not isinstance(keeper, Holding) or keeper.holder is not holder:
+def _of(holder: Holder, holding: Holding) -> Holding:
+    if holding.holder is not holder:
         raise UsageError("a message can be settled only through the popper it came from")
-    return keeper
+    return holding
 
 
 def holding_of(message: Message) -> Holding:
     """Whose claim a message belongs to."""
-    keeper = message._keeper
-    assert isinstance(keeper, Holding)
-    return keeper
+    return message._holding

@@ -3,10 +3,10 @@ into files and taken from them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol, TypedDict, Unpack
+from typing import NamedTuple, TypedDict, Unpack
 
 from cassq.base.arguments import check_count
 from cassq.dead_letters.errands import Outcome, Watch
@@ -33,25 +33,21 @@ class Where(TypedDict, total=False):
     ids: Collection[str] | None
 
 
-class Desk(Protocol):
-    """What the dead letters of a group ask of their queue."""
+class Desk(NamedTuple):
+    """What the dead letters of a group need of their queue. Each may raise BackendError.
 
-    ports: Ports
+    group_row: the group; GroupNotFoundError when it is gone. letters_row: the group `default` of
+    the dead-letter queue; None when there is no such queue. pusher_to_group: pushes to the queue,
+    for this group only. pusher_to_letters: pushes to the dead-letter queue, made if it is not
+    there. ring: wakes the poppers of the queue.
+    """
 
-    def group_row(self) -> GroupRow:
-        """The group; GroupNotFoundError when it is gone."""
-
-    def letters_row(self) -> GroupRow | None:
-        """The group `default` of the dead-letter queue; None when there is no such queue."""
-
-    def pusher_to_group(self, group: GroupRow) -> Pusher:
-        """Pushes to the queue, for this group only."""
-
-    def pusher_to_letters(self) -> Pusher:
-        """Pushes to the dead-letter queue, made if it is not there."""
-
-    def ring(self) -> None:
-        """Wake the poppers of the queue."""
+    ports: Callable[[], Ports]
+    group_row: Callable[[], GroupRow]
+    letters_row: Callable[[], GroupRow | None]
+    pusher_to_group: Callable[[GroupRow], Pusher]
+    pusher_to_letters: Callable[[], Pusher]
+    ring: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +70,6 @@ class DeadLetterQueue:
 
     def __init__(self, desk: Desk, name: str) -> None:
         self._desk = desk
-        self._ports = desk.ports
         self.name = name
 
     # --- looking --------------------------------------------------------------------------------
@@ -100,7 +95,7 @@ class DeadLetterQueue:
         if row is None:
             return
         found: dict[str, CassqError] = {} if broken is None else broken
-        yield from letters_of(self._ports, row, chosen, found)
+        yield from letters_of(self._desk.ports(), row, chosen, found)
         if broken is None and found:
             raise next(iter(found.values()))
 
@@ -133,7 +128,7 @@ class DeadLetterQueue:
             return Outcome(complete=True, dry_run=dry_run)
         with self._desk.pusher_to_group(group) as pusher:
             errand = Merging(
-                self._ports,
+                self._desk.ports(),
                 row,
                 chosen,
                 group=group,
@@ -175,7 +170,7 @@ class DeadLetterQueue:
         if row is None:
             return Outcome(complete=True, dry_run=dry_run)
         errand = Purging(
-            self._ports, row, chosen, limit=limit, rate=rate, dry_run=dry_run, watch=watch
+            self._desk.ports(), row, chosen, limit=limit, rate=rate, dry_run=dry_run, watch=watch
         )
         return errand.run()
 
@@ -200,7 +195,9 @@ class DeadLetterQueue:
         there: set[str] = set()
         if group is not None:
             broken: dict[str, CassqError] = {}
-            there = {letter.id for letter in letters_of(self._ports, group, Filter(), broken)}
+            there = {
+                letter.id for letter in letters_of(self._desk.ports(), group, Filter(), broken)
+            }
             for exc in broken.values():
                 raise exc
         new: dict[str, Letter] = {}

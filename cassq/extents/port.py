@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from cassq.errors import BackendError, BackendUnavailableError
-from cassq.extents.replicas.upkeep import Upkeep
 from cassq.message.frames import COUNT_MAX, Frame, Place
 from cassq.message.ranges import RangeSet
 
@@ -149,16 +148,15 @@ class ExtentReader(abc.ABC):
 
 
 class ExtentStore(abc.ABC):
-    """Creates, opens, seals and drops extents."""
+    """Creates, opens, seals and drops extents.
 
-    # Sealing decides for every append whether it counts, however long its writer was stopped;
-    # so nothing acknowledged can lie past an end, and nothing has to be rescued from there.
-    seals_exactly: bool
+    Sealing decides for every append whether it counts, however long its writer was stopped; so
+    nothing acknowledged can lie past an end, and nothing has to be rescued from there.
+    """
+
     # Extents whose pusher died before their pipe had a row are looked for by the reaper; else
     # whoever opens the store adopts them.
     leaves_strays = False
-    # Looks after the replicas of extents, where there are any.
-    upkeep: Upkeep | None = None
 
     @abc.abstractmethod
     def create(self, pipe_id: str, queue_name: str, *, strict: bool = False) -> ExtentWriter:

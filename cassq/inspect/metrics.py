@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cassq.base.counters import Requests, Tallies, Tally
 from cassq.errors import CassqError
@@ -42,28 +42,24 @@ class Metric(NamedTuple):
     values: Values
 
 
-class MetricsServer(Protocol):
-    """What serves metrics, until it is closed."""
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-
-    def close(self) -> None:
-        """Stop listening."""
-
-    def abandon(self) -> None:
-        """In a forked child: let go of what is the parent's."""
-
-
 class Meter:
     """Reads everything there is to tell of one client, and of the queues it can see.
 
-    queues: whether the depths of all queues are told; of several clients one is enough.
+    ports: raises BackendUnavailableError while no server has answered yet. queues: whether the
+    depths of all queues are told; of several clients one is enough.
     """
 
-    def __init__(self, ports: Ports, tallies: Tallies, actions: Actions, *, queues: bool) -> None:
+    def __init__(
+        self,
+        ports: Callable[[], Ports],
+        requests: Requests | None,
+        tallies: Tallies,
+        actions: Actions,
+        *,
+        queues: bool,
+    ) -> None:
         self._ports = ports
+        self._requests = requests
         self._tallies = tallies
         self._actions = actions
         self._queues = queues
@@ -71,8 +67,8 @@ class Meter:
     def read(self) -> list[Metric]:
         """The metrics now. Cost: that of `queue_stats` for each queue, if they are told."""
         metrics = client_metrics(self._tallies.totals())
-        if self._ports.requests is not None:
-            metrics += request_metrics(self._ports.requests)
+        if self._requests is not None:
+            metrics += request_metrics(self._requests)
         actions = [({"pass": p, "outcome": o}, n) for (p, o), n in self._actions().items()]
         metrics.append(
             Metric("cassq_reaper_actions_total", COUNTER, "What the reaper's passes did.", actions)
@@ -80,9 +76,10 @@ class Meter:
         if self._queues:
             readable = True
             try:
-                self._ports.life.check()
-                rows = self._ports.catalog.queues.listed()
-                metrics += queue_metrics([queue_stats(self._ports, row) for row in rows])
+                ports = self._ports()
+                ports.life.check()
+                rows = ports.catalog.queues.listed()
+                metrics += queue_metrics([queue_stats(ports, row) for row in rows])
             except CassqError as exc:
                 logger.warning("the depths of queues cannot be told: %s", exc)
                 readable = False

@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable
 
+from cassq.base.clock import Clock
 from cassq.base.counters import REQUESTS, Requests, Tally
 from cassq.catalog.port import Catalog
 from cassq.inspect.history import KEPT_MS, MINUTE_MS
@@ -39,19 +40,19 @@ TROUBLES = {
 class Notebook:
     """Of one client: what is still to be noted. Thread-safe."""
 
-    def __init__(self, ports: Ports) -> None:
-        self._ports = ports
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._mutex = threading.Lock()
         self._tallies: list[tuple[str, Tally, Counter[str]]] = []
         self._requests: Counter[str] = Counter()  # noted
-        self._requests_ms = ports.clock.boot_ms()
+        self._requests_ms = clock.boot_ms()
 
     def add(self, queue_id: str, tally: Tally) -> None:
         """Note from now on what this tally counts for a queue."""
         with self._mutex:
             self._tallies.append((queue_id, tally, Counter()))
 
-    def tend(self) -> float:
+    def tend(self, ports: Ports) -> float:
         """Note what is new; seconds until the next time. By one thread at a time. Cost: none if
         nothing is, else one write a queue."""
         with self._mutex:
@@ -66,27 +67,27 @@ class Notebook:
             total: Counter[str] = Counter()
             for _, new in found:
                 total.update(new)
-            _note(self._ports.catalog, queue_id, self._ports.ids.client, total)
+            _note(ports, queue_id, total)
             for noted, new in found:
                 noted.update(new)
         with self._mutex:
             self._tallies = [each for each in self._tallies if id(each[1]) not in over]
-        if self._ports.clock.boot_ms() - self._requests_ms >= NOTE_REQUESTS_MS:
-            self._note_requests()
+        if self._clock.boot_ms() - self._requests_ms >= NOTE_REQUESTS_MS:
+            self._note_requests(ports)
         return NOTE_SECONDS
 
-    def close(self) -> None:
+    def close(self, ports: Ports) -> None:
         """Note what is new for the last time."""
-        self.tend()
-        self._note_requests()
+        self.tend(ports)
+        self._note_requests(ports)
 
-    def _note_requests(self) -> None:
-        if self._ports.requests is None:
+    def _note_requests(self, ports: Ports) -> None:
+        if ports.requests is None:
             return
-        self._requests_ms = self._ports.clock.boot_ms()
-        new = _counted(self._ports.requests) - self._requests
+        self._requests_ms = self._clock.boot_ms()
+        new = _counted(ports.requests) - self._requests
         if new:
-            _note(self._ports.catalog, _OF_ALL, self._ports.ids.client, new)
+            _note(ports, _OF_ALL, new)
             self._requests.update(new)
 
 
@@ -95,9 +96,10 @@ def _counted(tally: Tally | Requests) -> Counter[str]:
     return Counter({name: count for name in names if (count := getattr(tally, name))})
 
 
-def _note(catalog: Catalog, queue_id: str, client: str, new: Counter[str]) -> None:
+def _note(ports: Ports, queue_id: str, new: Counter[str]) -> None:
     """Add a sample; at another millisecond if somebody has one there."""
-    data = json.dumps({**new, "client": client})
+    catalog = ports.catalog
+    data = json.dumps({**new, "client": ports.ids.client})
     at_ms = catalog.now_ms()
     for _ in range(TRIES_MAX):
         sample = Sample(_subject(queue_id), MINUTE_MS, at_ms, data)

@@ -14,6 +14,7 @@ from cassq.base.sharing import Sharing
 from cassq.catalog.port import Catalog
 from cassq.errors import ClosedError, ForkedClientError, InterruptedCallError
 from cassq.extents.port import ExtentStore
+from cassq.extents.replicas.upkeep import Upkeep
 from cassq.locks.port import Locker
 
 
@@ -151,3 +152,5 @@ class Ports(NamedTuple):
     sharing: Sharing[Any, Any, Any] | None = None
     # What became of requests to servers; None where there are none.
     requests: Requests | None = None
+    # Looks after the replicas of extents; None where a store has none.
+    upkeep: Upkeep | None = None

@@ -58,6 +58,32 @@ class _TakenError(Exception):
         self.start = start
 
 
+def marked(
+    queue: QueueRow,
+    headers: Sequence[Mapping[str, str] | None] | None,
+    dedup_ids: Sequence[str | None],
+) -> Sequence[Mapping[str, str] | None]:
+    """The headers of messages with their dedup ids, None for a message without, among them.
+
+    Raises ConfigError when the queue has no window, InvalidPayloadError for what is no id.
+    """
+    if queue.policy.dedup_window == 0:
+        raise ConfigError(
+            f"queue {queue.name!r} has no dedup_window",
+            hint="set how many seconds ids are remembered: queue.update(dedup_window=600)",
+        )
+    if headers is None:
+        headers = [None] * len(dedup_ids)
+    found: list[Mapping[str, str] | None] = []
+    for given, name in zip(headers, dedup_ids, strict=True):
+        if name is not None:
+            check_dedup_id(name)
+        # What are no headers is left to be refused like any other.
+        fits = name is not None and (given is None or isinstance(given, Mapping))
+        found.append({**(given or {}), DEDUP_HEADER: name or ""} if fits else given)
+    return found
+
+
 def check_dedup_id(dedup_id: str) -> str:
     """`dedup_id` if it can be one; else InvalidPayloadError."""
     if not isinstance(dedup_id, str) or not 0 < len(dedup_id) <= DEDUP_LENGTH_MAX:
@@ -71,8 +97,7 @@ class Once:
     """The push of messages with dedup ids, as the `intend` of its appends.
 
     dedup_ids: one a message; None for a message without. rows: the catalog with the ids' rows;
-    None: that of the queue. limited: whether the queue's limits hold for these pushes. Raises
-    ConfigError when the queue has no window, InvalidPayloadError for what is no id.
+    None: that of the queue. Raises InvalidPayloadError for what is no id.
     """
 
     def __init__(
@@ -82,18 +107,11 @@ class Once:
         dedup_ids: Sequence[str | None],
         *,
         rows: Catalog | None = None,
-        limited: bool = True,
     ) -> None:
-        if queue().policy.dedup_window == 0:
-            raise ConfigError(
-                f"queue {queue().name!r} has no dedup_window",
-                hint="set how many seconds ids are remembered: queue.update(dedup_window=600)",
-            )
         self._ports = ports
         self._catalog = ports.catalog
         self._rows = rows or ports.catalog
         self._queue = queue
-        self.limited = limited
         self.found: int = 0  # how many messages were there already
         self._dedup_ids = [None if each is None else check_dedup_id(each) for each in dedup_ids]
         self._before: dict[str, Dedup] = {}  # by id, what our next row takes the place of
@@ -102,19 +120,6 @@ class Once:
         self._places: dict[int, tuple[str, int]] = {}  # where they are, or are about to be
         self._done: dict[int, tuple[str, int]] = {}  # where messages are
         self._looked_at: tuple[str, Frame | None] = "", None  # another's frame, by its pipe
-
-    def marked(
-        self, headers: Sequence[Mapping[str, str] | None] | None
-    ) -> Sequence[Mapping[str, str] | None]:
-        """The messages' headers with their ids among them."""
-        if headers is None:
-            headers = [None] * len(self._dedup_ids)
-        found: list[Mapping[str, str] | None] = []
-        for given, name in zip(headers, self._dedup_ids, strict=True):
-            # What are no headers is left to be refused like any other.
-            marked = name is not None and (given is None or isinstance(given, Mapping))
-            found.append({**(given or {}), DEDUP_HEADER: name or ""} if marked else given)
-        return found
 
     def push(self, append: Append, batch: Batch) -> list[Receipt]:
         """Append the messages, but those of whose ids one was pushed within the window, or stands

@@ -10,23 +10,34 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import NamedTuple
 
-from cassq.errors import BackendError, InvalidPayloadError, MessageTooLargeError, is_outage
+from cassq.base.arguments import DELAY_MAX_SECONDS, check_zone, milliseconds
+from cassq.base.clock import Clock
+from cassq.base.counters import Tally
+from cassq.errors import (
+    BackendError,
+    BackendUnavailableError,
+    InvalidPayloadError,
+    MessageTooLargeError,
+    UsageError,
+    is_outage,
+)
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import Bury
 from cassq.message.batches import Batch, Intend, Receipt
 from cassq.message.columns import COLUMN_BYTES_MAX, encode_headers
 from cassq.message.frames import MESSAGE_BYTES_MAX
 from cassq.message.importance import all_with_importance, with_importance
-from cassq.message.messages import MessageId, MessageIds, ids_of_run
+from cassq.message.message_ids import MessageId, MessageIds, ids_of_run
+from cassq.model.lanes import lane_of
 from cassq.model.rows import QueueRow
 from cassq.pipes import Appender, Appenders, Chore, Present, Tended
-from cassq.producer.dedup import Once
+from cassq.producer.dedup import Once, marked
 from cassq.producer.limits import Gate
-from cassq.producer.spilling import Spool, spilled_count, spilled_rest
+from cassq.producer.spilling import Overflow, spilled_count, spilled_rest
 
 OVERHEAD_BYTES = 200  # what a waiting message costs beside its payload
 
@@ -35,9 +46,8 @@ class Entry:
     """A push that waits to be appended: one message, or many of one `push_many`."""
 
     __slots__ = (
-        "after", "batch", "due_ms", "error", "flight", "future", "gone", "header", "id", "ids",
-        "intend",
-        "key", "lane", "payload", "wake",
+        "after", "batch", "dedup_ids", "due_ms", "error", "flight", "future", "gone", "header",
+        "id", "ids", "intend", "key", "lane", "payload", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -49,7 +59,8 @@ class Entry:
         self.batch: Batch | None = batch
         self.lane: int | None = None  # of timer pipes
         self.due_ms: int = 0  # in which it is due then
-        self.intend: Intend | None = None
+        self.dedup_ids: Sequence[str | None] | None = None
+        self.intend: Intend | None = None  # of a move, or on its way from a spool
         self.future: Future[MessageId] | None = None
         self.wake: threading.Lock | None = None  # what its thread waits at
         self.after: Entry | None = None  # whom that thread wakes next
@@ -85,25 +96,53 @@ class Appended(NamedTuple):
     spilled: int = 0  # of the messages, those that are in the spool
 
 
-class Intake:
-    """Of one pusher. `entry` is for any thread, `append` for the one that leads.
+class Writing(NamedTuple):
+    """What appends pushes to pipes."""
 
-    spool: where pushes go that no quorum takes, if the client has one.
+    ports: Ports
+    appenders: Appenders
+    gate: Gate
+
+
+class Intake:
+    """Of one pusher. `entry` is for any thread, the others are for the one that leads.
+
+    ports: the client's; raises BackendUnavailableError while no server has answered yet. queue:
+    asked at each push, so that a changed policy is taken up. group_id: the only group that gets
+    the messages; empty: all. overflow: where pushes go that no quorum takes, if the client has one.
+    patient: whether, when nobody answers what became of a write, another pipe is tried; with a
+    spool it never is.
     """
 
     def __init__(
         self,
-        ports: Ports,
+        ports: Callable[[], Ports],
+        clock: Clock,
         queue: Callable[[], QueueRow],
-        appenders: Appenders,
         bury: Bury,
-        spool: Spool | None = None,
+        *,
+        group_id: str = "",
+        overflow: Overflow | None = None,
+        patient: bool = True,
     ) -> None:
+        self.tally: Tally = Tally()
         self._ports = ports
-        self._spool = spool
+        self._clock = clock
         self._queue = queue
-        self._appenders = appenders
-        self._gate = Gate(ports, queue, bury)
+        self._bury = bury
+        self._group_id = group_id
+        self._overflow = overflow
+        self._patient = patient and overflow is None
+        self._writing: Writing | None = None
+
+    def _begin(self) -> Writing:
+        """Begin to write, for the first push that can be appended."""
+        ports = self._ports()
+        appenders = Appenders(
+            ports, self._queue, self._group_id, patient=self._patient, tally=self.tally
+        )
+        self._writing = Writing(ports, appenders, Gate(ports, self._queue, self._bury))
+        return self._writing
 
     def entry(
         self,
@@ -118,16 +157,15 @@ class Intake:
         """A single push, checked; one with a dedup id is appended by itself."""
         if importance is not None:
             headers = with_importance(headers, importance)
-        once = None if dedup_id is None else Once(self._ports, self._queue, [dedup_id])
-        if once is not None:
-            (headers,) = once.marked([headers])
+        if dedup_id is not None:
+            (headers,) = marked(self._queue(), [headers], [dedup_id])
         header = encode_headers(headers) if headers else None
         entry = Entry(check_payload(payload), header, check_key(key))
         if delay is not None or due is not None:
-            entry.lane, entry.due_ms = self._appenders.place(delay, due)
-        if once is not None:
-            entry.batch = gathered([entry], self._ports.clock.wall_ms())
-            entry.intend = once
+            entry.lane, entry.due_ms = self._lane_and_due_ms(delay, due)
+        if dedup_id is not None:
+            entry.batch = gathered([entry], self._clock.wall_ms())
+            entry.dedup_ids = [dedup_id]
         return entry
 
     def entry_of_many(
@@ -144,33 +182,55 @@ class Intake:
         found, length = check_payloads(payloads)
         headers = all_with_importance(headers, importance, len(found))
         check_columns(len(found), headers=headers, keys=keys, dedup_ids=dedup_ids)
-        once = None if dedup_ids is None else Once(self._ports, self._queue, dedup_ids)
-        headers = once.marked(headers) if once else headers
-        batch = batched(found, length, headers, keys, self._ports.clock.wall_ms())
+        if dedup_ids is not None:
+            headers = marked(self._queue(), headers, dedup_ids)
+        batch = batched(found, length, headers, keys, self._clock.wall_ms())
         entry = Entry(b"", None, None, batch)
-        entry.intend = once
+        entry.dedup_ids = dedup_ids
         if delay is not None or due is not None:
-            entry.lane, due_ms = self._appenders.place(delay, due)
+            entry.lane, due_ms = self._lane_and_due_ms(delay, due)
             if entry.lane is not None:
                 entry.batch = replace(batch, dues_ms=due_ms)
         return entry
+
+    def _lane_and_due_ms(self, delay: float | None, due: datetime | None) -> tuple[int | None, int]:
+        """The lane and due time (catalog milliseconds) of a delayed message; the lane is None
+        when it is due already.
+
+        Raises UsageError for a time that makes no sense, and on strictly ordered queues.
+        """
+        delay_ms = check_delay_ms(delay, due, self._clock.wall_ms())
+        if self._queue().policy.strict:
+            raise UsageError(
+                "a cp queue delivers in the order of the pushes, so nothing in it can be delayed",
+                hint="push it when it is due, or use an ap queue",
+            )
+        lane = lane_of(delay_ms) if delay_ms > 0 else None
+        try:
+            catalog = self._ports().catalog
+        except BackendUnavailableError:
+            if self._overflow is None:
+                raise
+            return lane, self._clock.wall_ms() + delay_ms  # as near as can be known
+        return lane, catalog.now_ms() + delay_ms
 
     def append(self, entries: list[Entry]) -> Appended:
         """Append pushes that wait together, or spill them while no quorum answers. Those that are
         refused get their error, and so do single ones behind those that could be appended."""
         first = entries[0]
-        once = first.intend if isinstance(first.intend, Once) else None
-        clock = self._ports.clock
+        clock = self._clock
         now_ms, boot_ms, queue = clock.wall_ms(), clock.boot_ms(), self._queue()
-        spool = self._spool_for(first, queue)
-        if spool is not None and spool.down:
+        overflow = self._overflow_for(first, queue)
+        if overflow is not None and overflow.down:
             batch = first.batch or gathered(entries, now_ms)
-            return _spilled(entries, batch, spool.hold(queue, batch, None))
-        appender = None
+            return _spilled(entries, batch, overflow.hold(queue, batch, None))
+        appender = once = None
         try:
-            entries = self.admitted(entries, queue)
+            writing = self._writing or self._begin()
+            entries = admitted(writing.gate, entries, queue)
+            once = self._once(first, writing.ports)
             batch = first.batch or gathered(entries, now_ms)
-            appender = self._appenders.of(first.lane)
+            appender = writing.appenders.of(first.lane)
             before_bytes = appender.written_bytes
             if once is not None:
                 receipts = once.push(appender.append, batch)
@@ -179,22 +239,27 @@ class Intake:
             size = appender.written_bytes - before_bytes
             return Appended(entries, len(batch.payloads), receipts, size)
         except BackendError as exc:
-            if spool is None or not is_outage(exc):
+            if overflow is None or not is_outage(exc):
                 return _first_of(entries, appender, exc)
-            spool.trouble(exc)
+            overflow.trouble(exc)
             batch = first.batch or gathered(entries, now_ms)
             try:
-                receipts = spilled_rest(spool, queue, batch, once, appender, exc)
+                receipts = spilled_rest(overflow, queue, batch, once, appender, exc)
             except BackendError as unspilled:
                 return _first_of(entries, appender, unspilled)
             return _spilled(entries, batch, receipts)
 
+    def _once(self, first: Entry, ports: Ports) -> Once | None:
+        if first.dedup_ids is not None:
+            return Once(ports, self._queue, first.dedup_ids)
+        return first.intend if isinstance(first.intend, Once) else None
+
     def tend(self) -> Tended:
-        """Housekeeping of the appenders, as `Appender.tend`: for the thread that leads."""
-        if self._spool is not None and self._spool.down:
+        """Housekeeping of the appenders, as `Appender.tend`."""
+        if self._overflow is not None and self._overflow.down:
             return Tended(1.0, [])  # whoever pushes would wait for this
         with self._noticing_outages():
-            return self._appenders.tend()
+            return (self._writing or self._begin()).appenders.tend()
 
     def do(self, chores: Iterable[Chore]) -> None:
         """Do what `tend` left to be done. Nobody who pushes waits for it."""
@@ -207,34 +272,35 @@ class Intake:
         try:
             yield
         except BackendError as exc:
-            if self._spool is not None and is_outage(exc):
-                self._spool.trouble(exc)
+            if self._overflow is not None and is_outage(exc):
+                self._overflow.trouble(exc)
             raise
 
-    def _spool_for(self, first: Entry, queue: QueueRow) -> Spool | None:
+    def _overflow_for(self, first: Entry, queue: QueueRow) -> Overflow | None:
         """The spool for a push, if it may be spilled: not a move, and not of a cp queue."""
-        if self._spool is None or not _is_new(first) or queue.policy.strict:
+        if self._overflow is None or first.intend is not None or queue.policy.strict:
             return None
-        return self._spool
+        return self._overflow
 
-    def admitted(self, entries: list[Entry], queue: QueueRow) -> list[Entry]:
-        """Those of the pushes that wait together that may be appended now; the others get their
-        error. Moves always may: they are no new messages. Raises as `Gate.admit` does."""
-        first, policy = entries[0], queue.policy
-        if (policy.max_length is None and not policy.push_paused) or not _is_new(first):
-            return entries
-        if first.batch is not None:
-            self._gate.admit(len(first.batch.payloads), whole=True)
-            return entries
-        count = self._gate.admit(len(entries), whole=False)
-        for entry in entries[count:]:
-            entry.error = self._gate.full()
-        return entries[:count]
+    def close(self) -> None:
+        """Seal what is open."""
+        if self._writing is not None:
+            self._writing.appenders.close()
 
 
-def _is_new(entry: Entry) -> bool:
-    """Whether it is a user's push: neither a move nor on its way from a spool."""
-    return entry.intend is None or (isinstance(entry.intend, Once) and entry.intend.limited)
+def admitted(gate: Gate, entries: list[Entry], queue: QueueRow) -> list[Entry]:
+    """Those of the pushes that wait together that may be appended now; the others get their
+    error. Moves always may: they are no new messages. Raises as `Gate.admit` does."""
+    first, policy = entries[0], queue.policy
+    if (policy.max_length is None and not policy.push_paused) or first.intend is not None:
+        return entries
+    if first.batch is not None:
+        gate.admit(len(first.batch.payloads), whole=True)
+        return entries
+    count = gate.admit(len(entries), whole=False)
+    for entry in entries[count:]:
+        entry.error = gate.full()
+    return entries[:count]
 
 
 def _spilled(entries: list[Entry], batch: Batch, receipts: list[Receipt]) -> Appended:
@@ -312,6 +378,21 @@ def gathered(entries: list[Entry], now_ms: int) -> Batch:
     if entries[0].lane is not None:
         dues = entries[0].due_ms if len(entries) == 1 else [e.due_ms for e in entries]
     return Batch([e.payload for e in entries], now_ms, headers, keys, dues_ms=dues)
+
+
+def check_delay_ms(delay: float | None, due: datetime | None, wall_ms: int) -> int:
+    """How long a message is delayed. Raises UsageError for a time that makes no sense."""
+    if due is None:
+        return milliseconds("delay", delay)
+    if delay is not None:
+        raise UsageError("delay and due say the same: give one of them")
+    if not isinstance(due, datetime):
+        raise UsageError(f"due is a datetime, not {due!r}", hint="for seconds there is delay")
+    check_zone("due", due)
+    delay_ms = round(due.astimezone(UTC).timestamp() * 1000) - wall_ms
+    if delay_ms > DELAY_MAX_SECONDS * 1000:
+        raise UsageError(f"due is more than ten years away: {due}")
+    return max(0, delay_ms)
 
 
 def check_columns(count: int, **columns: Sequence[object] | None) -> None:

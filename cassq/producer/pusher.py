@@ -25,14 +25,10 @@ from cassq.base.arguments import refuse_pickling
 from cassq.base.counters import Tally
 from cassq.doorbell import Doorbell
 from cassq.errors import BackendError, ClosedError, UsageError
-from cassq.lifecycle.ports import Ports, operation
-from cassq.lifecycle.retries import Bury
+from cassq.lifecycle.ports import Life, operation
 from cassq.message.batches import Batch, Intend
-from cassq.message.messages import MessageId, MessageIds
-from cassq.model.rows import QueueRow
-from cassq.pipes import Appenders
+from cassq.message.message_ids import MessageId, MessageIds
 from cassq.producer.intake import Entry, Intake, settle_futures, tell, wake_in_turn
-from cassq.producer.spilling import Spool
 
 BUFFER_BYTES_MAX = 32 * 1024 * 1024
 BUFFER_MESSAGES_MAX = 100_000
@@ -44,23 +40,10 @@ _writer_numbers = counter(1)
 class Pusher:
     """Pushes to one queue; made by `Queue.pusher`. Thread-safe."""
 
-    def __init__(
-        self,
-        ports: Ports,
-        queue: Callable[[], QueueRow],
-        doorbell: Doorbell,
-        *,
-        bury: Bury,
-        group_id: str = "",
-        spool: Spool | None = None,
-        patient: bool = True,
-    ) -> None:
-        patient = patient and spool is None
-        self.tally: Tally = Tally()
-        self._appenders = Appenders(ports, queue, group_id, patient=patient, tally=self.tally)
-        self._intake = Intake(ports, queue, self._appenders, bury, spool)
-        self._clock = ports.clock
-        self._life = ports.life
+    def __init__(self, intake: Intake, doorbell: Doorbell, life: Life) -> None:
+        self.tally: Tally = intake.tally
+        self._intake = intake
+        self._life = life
         self._doorbell = doorbell
         self._mutex = threading.Lock()
         self._sleepers: list[threading.Lock] = []  # what threads wait at until something changes
@@ -418,7 +401,7 @@ class Pusher:
             for thread in self._threads:
                 if thread is not threading.current_thread():
                     thread.join()
-        self._appenders.close()
+        self._intake.close()
         self.tally.over = True
         with self._mutex:
             self._wake_sleepers()

@@ -7,15 +7,19 @@ with it, so that who forwards it looks there first.
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from cassq.errors import BackendError
+from cassq.errors import BackendError, is_outage
 from cassq.message.batches import Batch, Receipt, SpilledReceipt
 from cassq.model.rows import QueueRow
 from cassq.pipes import Appender
 from cassq.producer.dedup import Once
+
+logger: logging.Logger = logging.getLogger("cassq")
 
 
 class Doubt(NamedTuple):
@@ -25,28 +29,70 @@ class Doubt(NamedTuple):
     seq: int
 
 
-class Spool(Protocol):
-    """Where pushes go while no quorum answers."""
+# Puts messages into the spool, with where they may be all the same; how they are numbered there.
+Keep = Callable[[QueueRow, Batch, Doubt | None], list[Receipt]]
 
-    @property
-    def down(self) -> bool:
-        """Whether the cluster was last seen not to answer, so that nobody waits for it."""
 
-    def trouble(self, exc: BackendError) -> None:
-        """The cluster did not answer."""
+class Overflow:
+    """Whether pushes go into the spool, and the way there. Thread-safe.
 
-    def expect(self, queue: QueueRow) -> None:
-        """A queue may be pushed to: have a place for what cannot be."""
+    keep: raises StorageFullError. expect: has a place for what may be spilled for a queue. nudge:
+    called when there is something new to forward, or to wait for.
 
-    def hold(self, queue: QueueRow, batch: Batch, doubt: Doubt | None) -> list[Receipt]:
-        """Keep messages durably; where they are. Raises StorageFullError."""
+    down: the cluster was last seen not to answer, so that nobody waits for it.
+    """
+
+    def __init__(
+        self, keep: Keep, expect: Callable[[QueueRow], object], nudge: Callable[[], object]
+    ) -> None:
+        self.down: bool = False
+        self.expect: Callable[[QueueRow], object] = expect
+        self._keep = keep
+        self._nudge = nudge
+        self._mutex = threading.Lock()
+        self._since = 0  # messages spilled since the cluster stopped to answer
 
     def latest(self, load: Callable[[], QueueRow], known: QueueRow) -> QueueRow:
         """What `load` reads, or `known` while the cluster does not answer."""
+        if known.policy.strict or not self.down:
+            try:
+                return load()
+            except BackendError as exc:
+                if known.policy.strict or not is_outage(exc):
+                    raise
+                self.trouble(exc)
+        return known
+
+    def trouble(self, exc: BackendError) -> None:
+        """The cluster did not answer: from now on pushes go into the spool, until it does."""
+        with self._mutex:
+            if self.down:
+                return
+            self.down = True
+            self._since = 0
+        logger.warning("pushes are spilled to this machine until the cluster answers: %s", exc)
+        self._nudge()
+
+    def well(self) -> None:
+        """The cluster answers."""
+        with self._mutex:
+            if not self.down:
+                return
+            self.down = False
+        logger.warning("the cluster answers again: %d messages were spilled", self._since)
+
+    def hold(self, queue: QueueRow, batch: Batch, doubt: Doubt | None) -> list[Receipt]:
+        """Keep messages durably. Raises StorageFullError. Cost: one local append and sync."""
+        receipts = self._keep(queue, batch, doubt)
+        with self._mutex:
+            self._since += len(batch.payloads)
+        if not self.down:
+            self._nudge()  # it was so short that forwarding has passed this by
+        return receipts
 
 
 def spilled_rest(
-    spool: Spool,
+    overflow: Overflow,
     queue: QueueRow,
     batch: Batch,
     once: Once | None,
@@ -72,7 +118,7 @@ def spilled_rest(
     if not left:
         return _receipts([(*pushed[index], False) for index in range(total)])
     try:
-        held = _places(spool.hold(queue, batch.only(left), doubt))
+        held = _places(overflow.hold(queue, batch.only(left), doubt))
     except BackendError as exc:
         done = {*pushed, *left[: exc.fields.get("pushed", 0)]}
         exc.fields["pushed"] = sum(1 for _ in takewhile(done.__contains__, range(total)))

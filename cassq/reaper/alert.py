@@ -47,7 +47,7 @@ class Alert(Pass):
         clock = self._ports.clock
         until_ms = clock.boot_ms() + self._patience() * 1000
         told: list[Action] = []
-        sidecars = scope.ids is None and self._ports.store.upkeep is not None
+        sidecars = scope.ids is None and self._ports.upkeep is not None
         while left or sidecars:
             queues, left = self._rows(left[:_AT_ONCE]), left[_AT_ONCE:]
             found = watch.run(

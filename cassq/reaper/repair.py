@@ -71,7 +71,7 @@ class Repair(Pass):
         """Cost: nothing where a store has no replicas to look after. Else a read of the sidecars,
         at times one of the last round; a page of placements when there is a reason; and that of
         `Upkeep.mend`."""
-        upkeep, self.unfinished = self._ports.store.upkeep, False
+        upkeep, self.unfinished = self._ports.upkeep, False
         if upkeep is None or scope.ids is not None:
             return []
         fleet = upkeep.fleet()

@@ -14,7 +14,7 @@ from typing import Any
 
 from cassq.errors import InvalidPayloadError, UsageError
 from cassq.message.batches import FRAME_BYTES_TARGET
-from cassq.message.messages import MessageIds
+from cassq.message.message_ids import MessageIds
 from cassq.spark.clients import absolute, client_of
 
 BATCH_MESSAGES = 10_000

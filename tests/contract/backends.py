@@ -117,8 +117,6 @@ CATALOGS: dict[str, Callable[[Path], CatalogPlace]] = {"sqlite": SqlitePlace}
 class ExtentPlace(abc.ABC):
     """A place for the extents of one store."""
 
-    # Whether sealing decides for every append whether it counts.
-    seals_exactly: bool
     # Whether extents are made for cp queues.
     strict = False
     # Seconds until one process certainly knows what another did to an extent.
@@ -132,8 +130,6 @@ class ExtentPlace(abc.ABC):
 class FilesPlace(ExtentPlace):
     """The files store, with either durability. disk: what stands between it and the system."""
 
-    seals_exactly = True
-
     def __init__(self, directory: Path, durability: str = "disk") -> None:
         self.directory = directory
         self.durability = durability
@@ -146,7 +142,6 @@ class SidecarPlace(ExtentPlace):
     """Sidecars in memory, one in each zone, and a catalog in a file. The last store that was
     opened has `network`."""
 
-    seals_exactly = True
     lag = 1.0
 
     def __init__(
@@ -195,7 +190,6 @@ EXTENT_STORES: dict[str, Callable[[Path], ExtentPlace]] = {
 class CassandraExtents(ExtentPlace):
     """A keyspace, emptied of extents. Every store has memory of its own, as a process has."""
 
-    seals_exactly = True
     lag = 10.0
 
     def __init__(self, cql: Cql, *, strict: bool) -> None:

@@ -118,7 +118,9 @@ class Reaper:
         ids = Ids()
         self.store = SidecarStore(self.catalog, place.clock, ids, settings, self.network)
         locker = LeaseLocker(self.catalog, ids.client)
-        self.ports = Ports(self.catalog, self.store, locker, place.clock, ids, Life())
+        self.ports = Ports(
+            *(self.catalog, self.store, locker, place.clock, ids, Life()), upkeep=self.store.upkeep
+        )
         self.scope = Scope(self.ports)
         self.patience = 1.0
         self.repair = Repair(self.ports, lambda: self.patience)

@@ -23,11 +23,11 @@ from cassq.catalog.cassandra.partition.gaps import SETTLED_US
 from cassq.client.client import Client
 from cassq.client.embedded import Embedded
 from cassq.client.queue import Queue
+from cassq.consumer.holdings import Message
 from cassq.doorbell import PollingDoorbell
 from cassq.extents.cassandra import CassandraStore
 from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
-from cassq.message.messages import Message
 from tests.contract.traced import Read, Traced, by_table
 from tests.integration.deadlines import DEADLINE_SECONDS
 from tests.servers.cassandra import CassandraCluster

@@ -18,9 +18,7 @@ def place(tmp_path: Path) -> RepairPlace:
 
 
 def inspected(place: RepairPlace) -> Inspection:
-    store = place.reaper().store
-    assert store.upkeep is not None
-    return inspect(place.catalog, store.upkeep)
+    return inspect(place.catalog, place.reaper().store.upkeep)
 
 
 def kinds(found: Inspection) -> list[tuple[str, str]]:

@@ -28,7 +28,7 @@ def place(tmp_path: Path) -> SidecarPlace:
 def client(place: SidecarPlace, clock: ManualClock) -> Iterator[cassq.Client]:
     ids, store = Ids(), place.open(clock)
     locker = LeaseLocker(place.catalog, ids.client)
-    ports = Ports(place.catalog, store, locker, clock, ids, Life())
+    ports = Ports(place.catalog, store, locker, clock, ids, Life(), upkeep=store.upkeep)
     embedded = Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: None)
     with cassq.Client("sidecars", embedded, clock) as made:
         made._housekeeper.stop()  # what a test counts is not done in passing

@@ -27,7 +27,15 @@ def test_an_append_is_of_24_mib_for_all_replicas_together(
 ) -> None:
     place = SidecarPlace(tmp_path, replicas, replicas)
     ids, store = Ids(), place.open(clock)
-    ports = Ports(place.catalog, store, LeaseLocker(place.catalog, ids.client), clock, ids, Life())
+    ports = Ports(
+        place.catalog,
+        store,
+        LeaseLocker(place.catalog, ids.client),
+        clock,
+        ids,
+        Life(),
+        upkeep=store.upkeep,
+    )
     embedded = Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: None)
     with cassq.Client("sidecars", embedded, clock) as client:
         with client.create_queue("q").pusher() as pusher:

@@ -81,7 +81,7 @@ def test_one_node_of_three_is_not_missed_and_without_two_nothing_is_lost(
         spool = client.spool
         eventually(
             "all is forwarded",
-            lambda: not spool.down and not any(each.waiting for each in spool.contents()),
+            lambda: not spool.overflow.down and not any(each.waiting for each in spool.contents()),
             seconds=PATIENCE,
         )
         found = {message.id for message in (*done, *held)}

@@ -55,7 +55,7 @@ def test_an_ap_queue_takes_pushes_while_cassandra_stands_still_and_a_cp_queue_re
         cassandra1.node(1).resume()
         eventually(
             "everything is forwarded",
-            lambda: not spool.down and not any(each.waiting for each in spool.contents()),
+            lambda: not spool.overflow.down and not any(each.waiting for each in spool.contents()),
             seconds=PATIENCE,
         )
         # What the first push of the outage wrote, before it was given up, was found.

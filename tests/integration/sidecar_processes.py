@@ -96,7 +96,7 @@ class SidecarProcesses:
         for each in self.all:
             each.start()
         self.client = cassq.connect(self.url)
-        self.upkeep: Upkeep = self.client.ports.store.upkeep  # type: ignore[assignment]
+        self.upkeep: Upkeep = self.client.ports.upkeep  # type: ignore[assignment]
         self.settled()
 
     def __getitem__(self, name: str) -> SidecarProcess:

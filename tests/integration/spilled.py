@@ -17,7 +17,7 @@ from cassq.message.frames import Place as At
 from tests.catalog_parts import ROLES
 from tests.integration.fronts import Append, FrontWriter
 
-_NEEDS_NO_SERVER = {"now_ms", "close", "abandon", "seals_exactly"}
+_NEEDS_NO_SERVER = {"now_ms", "close", "abandon"}
 
 
 class FakeCluster:

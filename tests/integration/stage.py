@@ -14,13 +14,13 @@ from cassq.base.ids import Ids
 from cassq.catalog.sqlite import SqliteCatalog
 from cassq.client.client import PASSING_LEASE
 from cassq.client.embedded import BELLS, CATALOG, PIPES, Embedded
+from cassq.consumer.holdings import Message
 from cassq.doorbell import FifoDoorbell
 from cassq.extents.files.disk import Disk
 from cassq.extents.files.store import FilesStore
 from cassq.inspect.history import HOUR_MS, MINUTE_MS
 from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
-from cassq.message.messages import Message
 from cassq.reaper import Action
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually
 from tests.integration.places import Place

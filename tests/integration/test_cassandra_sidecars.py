@@ -66,7 +66,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 def kept(client: cassq.Client, row: SidecarRow) -> set[str]:
     """The pipes that a sidecar has, as it tells itself."""
-    upkeep = client.ports.store.upkeep
+    upkeep = client.ports.upkeep
     assert upkeep is not None
     return {told.pipe_id for told in upkeep.extents(row)}
 

@@ -24,7 +24,7 @@ from cassq.errors import (
     MissingExtraError,
     QueueNotFoundError,
 )
-from cassq.inspect.metrics import MetricsServer
+from cassq.inspect.prometheus import PrometheusServer
 from tests.integration.deadlines import eventually
 from tests.integration.stage import Connect, alone, numbers, push, reap
 from tests.shell import Shell
@@ -60,7 +60,7 @@ def total(found: dict[str, float], name: str, **labels: str) -> float:
 
 
 @pytest.fixture
-def served(client: cassq.Client, queue: cassq.Queue) -> MetricsServer:
+def served(client: cassq.Client, queue: cassq.Queue) -> PrometheusServer:
     return client.serve_metrics()
 
 
@@ -68,7 +68,7 @@ def served(client: cassq.Client, queue: cassq.Queue) -> MetricsServer:
 
 
 def test_what_a_client_pushed_popped_and_committed_is_served(
-    client: cassq.Client, queue: cassq.Queue, served: MetricsServer
+    client: cassq.Client, queue: cassq.Queue, served: PrometheusServer
 ) -> None:
     with queue.pusher() as pusher, queue.popper() as popper:
         pusher.push(b"one")
@@ -90,7 +90,7 @@ def test_what_a_client_pushed_popped_and_committed_is_served(
 
 
 def test_iteration_counts_what_was_handed_out_not_what_was_claimed_ahead(
-    queue: cassq.Queue, served: MetricsServer
+    queue: cassq.Queue, served: PrometheusServer
 ) -> None:
     push(queue, *numbers(500))
     with queue.popper() as popper:
@@ -104,7 +104,7 @@ def test_iteration_counts_what_was_handed_out_not_what_was_claimed_ahead(
         assert total(scraped(served.port), f"{CLIENT}committed_messages_total") == 50
 
 
-def test_totals_outlive_pushers_and_poppers(queue: cassq.Queue, served: MetricsServer) -> None:
+def test_totals_outlive_pushers_and_poppers(queue: cassq.Queue, served: PrometheusServer) -> None:
     for _ in range(5):
         push(queue, b"1", b"2")
         with queue.popper() as popper:
@@ -115,7 +115,7 @@ def test_totals_outlive_pushers_and_poppers(queue: cassq.Queue, served: MetricsS
 
 
 def test_deliveries_again_and_losses_are_counted(
-    client: cassq.Client, queue: cassq.Queue, served: MetricsServer, connect: Connect
+    client: cassq.Client, queue: cassq.Queue, served: PrometheusServer, connect: Connect
 ) -> None:
     alone(client)
     queue.update(claim_timeout=0.05)
@@ -132,7 +132,7 @@ def test_deliveries_again_and_losses_are_counted(
 
 
 def test_pushes_that_failed_are_counted_by_their_error(
-    client: cassq.Client, queue: cassq.Queue, served: MetricsServer
+    client: cassq.Client, queue: cassq.Queue, served: PrometheusServer
 ) -> None:
     push(queue, b"1")
     pusher = queue.pusher()
@@ -149,7 +149,7 @@ def test_pushes_that_failed_are_counted_by_their_error(
 
 
 def test_depths_are_those_of_now_and_of_every_queue(
-    client: cassq.Client, queue: cassq.Queue, served: MetricsServer, connect: Connect
+    client: cassq.Client, queue: cassq.Queue, served: PrometheusServer, connect: Connect
 ) -> None:
     push(connect().create_queue("other"), *numbers(3))
     push(queue, *numbers(10))
@@ -176,7 +176,7 @@ def test_depths_can_be_left_to_another_client(client: cassq.Client, queue: cassq
 
 
 def test_what_the_reaper_did_is_counted(
-    client: cassq.Client, queue: cassq.Queue, served: MetricsServer
+    client: cassq.Client, queue: cassq.Queue, served: PrometheusServer
 ) -> None:
     push(queue, b"1")
     with queue.popper() as popper:
@@ -187,7 +187,7 @@ def test_what_the_reaper_did_is_counted(
 
 
 def test_a_catalog_that_cannot_be_read_leaves_the_counters(
-    client: cassq.Client, queue: cassq.Queue, served: MetricsServer
+    client: cassq.Client, queue: cassq.Queue, served: PrometheusServer
 ) -> None:
     push(queue, b"1")
     client.ports.life.closed = True
@@ -212,7 +212,7 @@ def is_free(port: int) -> bool:
         return True
 
 
-def test_metrics_end_with_the_client(client: cassq.Client, served: MetricsServer) -> None:
+def test_metrics_end_with_the_client(client: cassq.Client, served: PrometheusServer) -> None:
     assert not is_free(served.port)
     client.close()
     assert is_free(served.port)
@@ -221,7 +221,7 @@ def test_metrics_end_with_the_client(client: cassq.Client, served: MetricsServer
 
 
 def test_metrics_can_be_closed_before_their_client(
-    client: cassq.Client, served: MetricsServer
+    client: cassq.Client, served: PrometheusServer
 ) -> None:
     served.close()
     assert is_free(served.port)
@@ -229,7 +229,7 @@ def test_metrics_can_be_closed_before_their_client(
 
 
 @pytest.mark.linux_only
-def test_only_this_machine_is_served_unless_told_otherwise(served: MetricsServer) -> None:
+def test_only_this_machine_is_served_unless_told_otherwise(served: PrometheusServer) -> None:
     with urlopen(f"http://localhost:{served.port}/metrics", timeout=30) as answer:
         assert answer.status == 200
     listening = [
@@ -240,7 +240,7 @@ def test_only_this_machine_is_served_unless_told_otherwise(served: MetricsServer
     assert address.startswith("0100007F:")
 
 
-def test_a_port_that_is_taken_is_refused(client: cassq.Client, served: MetricsServer) -> None:
+def test_a_port_that_is_taken_is_refused(client: cassq.Client, served: PrometheusServer) -> None:
     for port in (served.port, -1, 70_000):
         with pytest.raises(ConfigError, match=str(port)):
             client.serve_metrics(port)
@@ -256,7 +256,9 @@ def test_without_the_driver_the_extra_is_named(
     assert "cassq[metrics]" in caught.value.hint
 
 
-def test_a_forked_child_does_not_keep_the_port(client: cassq.Client, served: MetricsServer) -> None:
+def test_a_forked_child_does_not_keep_the_port(
+    client: cassq.Client, served: PrometheusServer
+) -> None:
     hold_read, hold_write = os.pipe()
     child = os.fork()
     if child == 0:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import cassq
+from cassq.consumer.holdings import Message
 from cassq.errors import ClosedError, GroupNotFoundError, InvalidNameError, UsageError
-from cassq.message.messages import Message
 from tests.integration.deadlines import eventually, in_threads, joined
 from tests.integration.stage import Connect, alone, drain, numbers, payloads, push
 

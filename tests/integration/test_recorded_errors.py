@@ -11,9 +11,8 @@ import pytest
 
 import cassq
 from cassq.base.arguments import ERROR_MAX, error_text
-from cassq.consumer.holdings import Back
+from cassq.consumer.holdings import Back, Message
 from cassq.errors import UsageError
-from cassq.message.messages import Message
 from tests.integration.stage import numbers, push
 
 
@@ -132,10 +131,10 @@ def test_what_cannot_be_written_costs_no_other_message_its_ack(
     popper = queue.popper()
     messages = [*popper.pop(2), *popper.pop()]
     messages[0].ack()
-    holding: Any = messages[1]._keeper
+    holding: Any = messages[1]._holding
     unwritable: Any = Back(error=object())  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        holding.holder.give_held(holding, range(1, 2), unwritable)
+        holding.holder.give(holding, range(1, 2), unwritable)
         popper.flush()
     if consistency == "ap":
         messages[2].ack()

@@ -409,7 +409,9 @@ def test_long_polls_are_answered_when_the_extent_grows(sidecar: Running) -> None
                 return
             eventually(
                 "they wait",
-                lambda: sum(len(s.waiters) for s in list(sidecar.sidecar.server.sessions)) == 20,
+                lambda: (
+                    sum(len(s.asker.waiters) for s in list(sidecar.sidecar.server.sessions)) == 20
+                ),
             )
             reply(links, "a", frame)
 

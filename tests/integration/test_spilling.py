@@ -9,9 +9,10 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner
@@ -19,8 +20,9 @@ from click.testing import CliRunner
 import cassq
 from cassq.cli.main import main
 from cassq.client.embedded import open_directory
-from cassq.client.late import LatePlace
+from cassq.client.offline import Offline
 from cassq.client.spool import Spool
+from cassq.consumer.holdings import Message
 from cassq.errors import (
     BackendError,
     BackendUnavailableError,
@@ -28,7 +30,6 @@ from cassq.errors import (
     QueuePausedError,
     StorageFullError,
 )
-from cassq.message.messages import Message
 from tests.faults.mounts import SmallDisk, mount, small_disk
 from tests.integration.deadlines import eventually
 from tests.integration.spilled import FakeCluster
@@ -61,7 +62,7 @@ def forwarded(client: cassq.Client) -> None:
     """Return when everything that was spilled is in its queue."""
     assert client.spool is not None
     spool = client.spool
-    eventually("it is well", lambda: waiting(client) == 0 and not spool.down, seconds=60)
+    eventually("it is well", lambda: waiting(client) == 0 and not spool.overflow.down, seconds=60)
 
 
 def drained(queue: cassq.Queue) -> list[Message]:
@@ -401,7 +402,7 @@ def full_spool(client: cassq.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def hold(*_: object) -> list[str]:
         raise StorageFullError("no room")
 
-    monkeypatch.setattr(client.spool, "hold", hold)
+    monkeypatch.setattr(client.spool.overflow, "hold", hold)
 
 
 @pytest.mark.usefixtures("full_spool")
@@ -503,9 +504,9 @@ def test_a_client_that_started_without_a_server_goes_on_when_one_answers(
     with cluster.client(spool) as client:
         client.create_queue("jobs", max_deliveries=3).pusher()
     cluster.down = True
-    late = LatePlace(lambda _requests: cluster.open(), cluster.clock, "nobody answers")
+    offline = Offline(lambda _requests: cluster.open(), "nobody answers")
     place = cassq.Client("file:", open_directory(spool, cluster.clock, "os"), cluster.clock)
-    with cassq.Client("x", late.embedded, cluster.clock, Spool(place), late.open) as client:
+    with cassq.Client("x", offline, cluster.clock, Spool(place)) as client:
         queue = client.queue("jobs")
         with queue.pusher() as pusher:
             assert pusher.push(b"spilled").spilled
@@ -515,6 +516,40 @@ def test_a_client_that_started_without_a_server_goes_on_when_one_answers(
             assert queue.policy.max_deliveries == 3
             payloads = {message.payload for message in drained(queue)}
             assert payloads == {b"spilled", b"pushed"}
+
+
+def test_offline_what_needs_a_server_is_refused_with_a_hint_and_pushes_are_spilled(
+    cluster: FakeCluster, spool: Path
+) -> None:
+    with cluster.client(spool) as client:
+        client.create_queue("jobs", dedup_window=600).pusher()
+    cluster.down = True
+    offline = Offline(lambda _requests: cluster.open(), "nobody answers")
+    place = cassq.Client("file:", open_directory(spool, cluster.clock, "os"), cluster.clock)
+    with cassq.Client("x", offline, cluster.clock, Spool(place)) as client:
+        queue = client.queue("jobs")
+        refused: list[Callable[[], object]] = [
+            lambda: client.ports,
+            lambda: client.reaper,
+            client.queues,
+            lambda: queue.policy,
+            queue.popper,
+            queue.stats,
+            lambda: queue.dead_letters().peek(),
+        ]
+        for each in refused:
+            with pytest.raises(BackendUnavailableError, match="nobody answers") as caught:
+                each()
+            assert caught.value.hint == "it is tried again and again"
+        address = f"http://127.0.0.1:{client.serve_metrics().port}/metrics"
+        assert "cassq_catalog_readable 0.0" in urlopen(address, timeout=30).read().decode()
+        ids = [*queue.pusher().push_many([b"a", b"b", b"a"], dedup_ids=["a", None, "a"])]
+        assert queue.pusher().push(b"later", delay=60).spilled
+        cluster.down = False
+        forwarded(client)
+        assert {message.id for message in drained(queue)} == {ids[0], ids[1]}
+    with cluster.client(spool) as client:
+        assert client.queue("jobs").stats().troubles["spilled"] == 4
 
 
 # --- the URL and the command ------------------------------------------------------------------

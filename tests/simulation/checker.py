@@ -15,8 +15,9 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from cassq.consumer.holdings import Message
 from cassq.lifecycle.retries import DEATH_HEADER
-from cassq.message.messages import Message, SpilledId
+from cassq.message.message_ids import SpilledId
 from cassq.message.ranges import RangeSet
 from cassq.model.queues import is_dead_letter_name
 from tests.simulation.ledger import BrokenPromiseError

@@ -25,7 +25,7 @@ from cassq.message.frames import Place
 from cassq.model import claims
 from cassq.model.rows import Claim, ClaimState, Cursor, PipeRow
 from cassq.pipes import Appender
-from cassq.producer.intake import Entry, Intake, gathered
+from cassq.producer.intake import Appended, Entry, Intake, gathered
 from cassq.producer.limits import Gate
 from cassq.reaper import retire
 from tests.simulation import actors
@@ -104,17 +104,18 @@ def forgets_what_it_let_through() -> Iterator[None]:
 @contextmanager
 def pushes_what_it_refuses() -> Iterator[None]:
     """A push to a full queue is refused, and one of its messages is there."""
-    admitted = Intake.admitted
+    append = Intake.append
 
-    def admits(self: Intake, entries: list[Entry]) -> list[Entry]:
+    def appends(self: Intake, entries: list[Entry]) -> Appended:
         try:
-            return admitted(self, entries)
+            return append(self, entries)
         except QueueFullError:
-            batch = entries[0].batch or gathered(entries, self._ports.clock.wall_ms())
-            self._appenders.of(None).append(batch.only([0]))
+            assert self._writing is not None
+            batch = entries[0].batch or gathered(entries, self._clock.wall_ms())
+            self._writing.appenders.of(None).append(batch.only([0]))
             raise
 
-    with mock.patch.object(Intake, "admitted", admits):
+    with mock.patch.object(Intake, "append", appends):
         yield
 
 
@@ -406,11 +407,17 @@ class MarksFirst(DeadLetters):
         return True
 
 
+def have_dead_letters(client: Any, dead_letters: DeadLetters) -> None:
+    """Replace those of a client."""
+    online = client._state
+    online.dead_letters = dead_letters
+    online.reaper = reaper.Reaper(online.ports, dead_letters.bury)
+
+
 class MarksFirstClient(SteppedClient):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._dead_letters = MarksFirst(self.ports, self._append_to)
-        self.reaper = reaper.Reaper(self.ports, self._dead_letters.bury)
+        have_dead_letters(self, MarksFirst(self.ports, self._append_to))
 
 
 class BuriesTwice(DeadLetters):
@@ -423,5 +430,4 @@ class BuriesTwice(DeadLetters):
 class BuriesTwiceClient(SteppedClient):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._dead_letters = BuriesTwice(self.ports, self._append_to)
-        self.reaper = reaper.Reaper(self.ports, self._dead_letters.bury)
+        have_dead_letters(self, BuriesTwice(self.ports, self._append_to))

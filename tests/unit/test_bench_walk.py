@@ -12,7 +12,7 @@ from cassq.plurals import counted
 
 # Files, and changes of file, that a call may run through at most: what gets longer is noticed.
 # On a slow disk an ack and a nack ask the pace how long to wait: a file more.
-SHORT = {"push": (12, 22), "pop(1)": (16, 42), "ack": (9, 15), "nack": (10, 16)}
+SHORT = {"push": (12, 22), "pop(1)": (15, 42), "ack": (8, 14), "nack": (9, 15)}
 
 
 def test_a_walk_counts_what_runs_of_cassq_alone() -> None:

@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cassq.consumer.holdings import Message
 from cassq.message.columns import encode_headers
 from cassq.message.frames import Extras, Frame, decode, encode
-from cassq.message.messages import Message, MessageIds
+from cassq.message.message_ids import MessageIds
 
 TIME_MS = 1_700_000_000_123
 
 
-class RecordingKeeper:
+class RecordingHolding:
     """Holds a claim and writes down what is said to it."""
 
     pipe_id = "pipe"
@@ -56,10 +57,11 @@ FRAME = a_frame(
 BARE = a_frame(40, [b"first", b"second"], Extras(TIME_MS))
 
 
-def messages(frame: Frame, keeper: RecordingKeeper) -> list[Message]:
+def messages(frame: Frame, holding: RecordingHolding) -> list[Message]:
     payloads = frame.payloads(0, frame.count)
     return [
-        Message(payload, seq, frame, keeper) for seq, payload in enumerate(payloads, frame.base_seq)
+        Message(payload, seq, frame, holding)
+        for seq, payload in enumerate(payloads, frame.base_seq)
     ]
 
 
@@ -67,7 +69,7 @@ def messages(frame: Frame, keeper: RecordingKeeper) -> list[Message]:
 
 
 def test_a_message_without_columns_has_an_id_of_its_place_and_nothing_else() -> None:
-    first, second = messages(BARE, RecordingKeeper())
+    first, second = messages(BARE, RecordingHolding())
     assert (first.id, second.id) == ("pipe:40", "pipe:41")
     for message in (first, second):
         assert (message.headers, message.key, message.attempts) == ({}, None, 3)
@@ -77,54 +79,54 @@ def test_a_message_without_columns_has_an_id_of_its_place_and_nothing_else() -> 
 
 
 def test_each_message_has_its_own_entry_of_every_column() -> None:
-    first, second = messages(FRAME, RecordingKeeper())
+    first, second = messages(FRAME, RecordingHolding())
     assert (first.headers, second.headers) == ({}, {"kind": "delay", "to": "Zürich"})
     assert (first.key, second.key) == (b"", None)
     assert (first.pushed_ms, second.pushed_ms) == (TIME_MS, TIME_MS + 1000)
 
 
 def test_a_message_that_was_moved_keeps_its_first_id() -> None:
-    first, second = messages(FRAME, RecordingKeeper())
+    first, second = messages(FRAME, RecordingHolding())
     assert (first.id, second.id) == ("pipe:40", "elsewhere:7")
     assert second.seq == 41
 
 
 def test_the_time_of_a_push_is_in_utc() -> None:
-    message = messages(BARE, RecordingKeeper())[0]
+    message = messages(BARE, RecordingHolding())[0]
     assert message.pushed_at == datetime(2023, 11, 14, 22, 13, 20, 123_000, tzinfo=UTC)
     assert message.pushed_at.tzinfo is UTC
 
 
 def test_headers_handed_out_are_the_caller_s_own() -> None:
-    message = messages(FRAME, RecordingKeeper())[1]
+    message = messages(FRAME, RecordingHolding())[1]
     message.headers["kind"] = "changed"
     assert message.headers["kind"] == "delay"
 
 
-def test_attempts_follow_the_keeper() -> None:
-    keeper = RecordingKeeper()
-    message = messages(BARE, keeper)[0]
-    keeper.deliveries = 4
+def test_attempts_follow_the_holding() -> None:
+    holding = RecordingHolding()
+    message = messages(BARE, holding)[0]
+    holding.deliveries = 4
     assert message.attempts == 4
 
 
 def test_a_message_tells_its_id_attempts_and_size_but_not_its_payload() -> None:
-    told = repr(messages(BARE, RecordingKeeper())[1])
+    told = repr(messages(BARE, RecordingHolding())[1])
     assert told == "<Message pipe:41 attempts=3 6 bytes>"
 
 
 # --- its verbs --------------------------------------------------------------------------------
 
 
-def test_every_verb_reaches_the_keeper_with_this_message_alone() -> None:
-    keeper = RecordingKeeper()
-    first, second = messages(BARE, keeper)
+def test_every_verb_reaches_the_holding_with_this_message_alone() -> None:
+    holding = RecordingHolding()
+    first, second = messages(BARE, holding)
     second.ack()
     first.nack()
     first.nack(delay=1.5, error="too late")
     second.release()
     first.extend(9.0)
-    assert keeper.said == [
+    assert holding.said == [
         ("ack", range(41, 42)),
         ("nack", range(40, 41), None, None),
         ("nack", range(40, 41), 1.5, "too late"),

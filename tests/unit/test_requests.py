@@ -89,19 +89,19 @@ def test_what_all_clients_have_counted_is_added_up_and_noted_once() -> None:
         clock = ManualClock()
         ids = SimpleNamespace(client=client)
         ports: Any = SimpleNamespace(catalog=catalog, requests=requests, ids=ids, clock=clock)
-        notebook = Notebook(ports)
+        notebook = Notebook(clock)
         requests.count("repeated", "unanswered")
         requests.count("repeated")
         before = len(catalog.kept)
-        notebook.tend()
+        notebook.tend(ports)
         assert len(catalog.kept) == before, "not yet"
         clock.advance(NOTE_REQUESTS_MS / 1000)
         for _ in range(2):
-            notebook.tend()
+            notebook.tend(ports)
         assert len(catalog.kept) == before + 1
         requests.count("held_up")
         for _ in range(2):
-            notebook.close()
+            notebook.close(ports)
     told = {"repeated": 4, "held_up": 2, "unanswered": 2}
     found: Any = catalog
     assert requests_of(found) == told

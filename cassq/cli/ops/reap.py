@@ -174,9 +174,7 @@ def _run(
     if every is not None and every < EVERY_SECONDS_MIN:
         raise UsageError(f"--every is at least {EVERY_SECONDS_MIN} seconds, not {every:g}")
     with Stop() as stop, call.connect() as client:
-        client.reaper.dry_run = dry_run
-        client.reaper.patience = PATIENCE_SECONDS
-        client.reaper.targets = targets
+        reaper = partial(_reaper, client, targets, dry_run=dry_run)
         if every is not None:
             health = ReapHealth(every, SystemClock())
             if metrics is not None:
@@ -184,9 +182,9 @@ def _run(
                 served = client.serve_metrics(port, host, health=health.facts)
                 address = f"http://{host}:{served.port}"
                 output.note(f"metrics at {address}/metrics, health at {address}/health")
-            _go_on(call, client, queues, again(stop), every, stop, health)
+            _go_on(call, client, reaper, queues, again(stop), every, stop, health)
             return
-        actions = _notable(once(stop)(client.reaper, _rows(client, queues)))
+        actions = _notable(once(stop)(reaper(), _rows(client, queues)))
         if not dry_run:
             _repair_on(client, REPAIR_SECONDS, stop, tell=actions.extend)
             actions = _without_progress(actions)
@@ -200,9 +198,17 @@ def _run(
         ctx.exit(1)
 
 
+def _reaper(client: Client, targets: Sequence[Target], *, dry_run: bool) -> Reaper:
+    """The client's, set up. Raises BackendUnavailableError while no server has answered yet."""
+    reaper = client.reaper
+    reaper.dry_run, reaper.patience, reaper.targets = dry_run, PATIENCE_SECONDS, targets
+    return reaper
+
+
 def _go_on(
     call: Invocation,
     client: Client,
+    reaper: Callable[[], Reaper],
     queues: tuple[str, ...],
     work: Pass,
     pause: float,
@@ -214,7 +220,7 @@ def _go_on(
     while True:
         watch = Stopwatch()
         try:
-            actions = work(client.reaper, _rows(client, queues))
+            actions = work(reaper(), _rows(client, queues))
             health.succeeded(sum(action.outcome == FAILED for action in actions))
             _tell(call, _ended(client, actions))
             watch = Stopwatch()

@@ -29,7 +29,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 def upkeep_of(client: Client) -> Upkeep:
     """What looks after replicas; ConfigError where there are none."""
-    upkeep = client.ports.store.upkeep
+    upkeep = client.ports.upkeep
     if upkeep is None:
         raise ConfigError(
             "the messages of this place are not kept by sidecars",

@@ -11,6 +11,7 @@ from cassq.base.clock import Stopwatch
 from cassq.cli.stopping import Stop, Stopped
 from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb, queue_argument, seconds
+from cassq.consumer.holdings import Messages
 from cassq.errors import (
     CassqError,
     ClaimLostError,
@@ -19,7 +20,6 @@ from cassq.errors import (
     UsageError,
 )
 from cassq.extents.port import ExtentMissingError
-from cassq.message.messages import Messages
 from cassq.popper import Popper
 
 BATCH = 1_000

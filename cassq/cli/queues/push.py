@@ -17,7 +17,7 @@ from cassq.cli.verb import Invocation, Verb, queue_argument
 from cassq.errors import CassqError, MessageTooLargeError, UsageError
 from cassq.message.frames import MESSAGE_BYTES_MAX
 from cassq.message.importance import with_importance
-from cassq.message.messages import MessageIds
+from cassq.message.message_ids import MessageIds
 from cassq.producer.pusher import Pusher
 
 READ_BYTES = 1 << 20

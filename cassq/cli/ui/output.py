@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +23,10 @@ from cassq.base.clock import Stopwatch
 from cassq.cli.stopping import Stop, Stopped
 from cassq.message.decoding import text_or_base64
 from cassq.plurals import counted
+
+if TYPE_CHECKING:
+    from cassq.consumer.holdings import Message
+    from cassq.inspect.peeking import Peeked
 
 PREVIEW_CHARACTERS = 60
 STUCK_MS = 250
@@ -142,24 +146,7 @@ def json_line(value: object) -> None:
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
-class Shown(Protocol):
-    """What is written of a message, popped or peeked."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def payload(self) -> bytes: ...
-    @property
-    def headers(self) -> dict[str, str]: ...
-    @property
-    def key(self) -> bytes | None: ...
-    @property
-    def pushed_at(self) -> datetime: ...
-    @property
-    def attempts(self) -> int: ...
-
-
-def message_fields(message: Shown) -> dict[str, Any]:
+def message_fields(message: Message | Peeked) -> dict[str, Any]:
     """A message as JSON has it; bytes that are no UTF-8 are base64, under another name."""
     return {
         "id": message.id,
@@ -171,12 +158,12 @@ def message_fields(message: Shown) -> dict[str, Any]:
     }
 
 
-def message_lines(found: Sequence[Shown], *, as_json: bool) -> bytes:
+def message_lines(found: Sequence[Message | Peeked], *, as_json: bool) -> bytes:
     """Messages as they are written: the payload's bytes as they are, or JSON; a newline each."""
     return b"\n".join([*message_texts(found, as_json=as_json), b""])
 
 
-def message_texts(found: Sequence[Shown], *, as_json: bool) -> list[bytes]:
+def message_texts(found: Sequence[Message | Peeked], *, as_json: bool) -> list[bytes]:
     """What is written of each message, but for the newline."""
     if as_json:
         return [json.dumps(message_fields(m), ensure_ascii=False).encode() for m in found]

@@ -68,7 +68,6 @@ class CassandraStore(ExtentStore):
     Raises ConfigError for a consistency whose reads may miss what was written.
     """
 
-    seals_exactly = True
     leaves_strays = True
 
     def __init__(self, cql: Cql, clock: Clock, sizes: Sizes | None = None) -> None:

@@ -86,8 +86,6 @@ def _is_identity(page: bytes, pipe_id: str) -> bool:
 class FilesStore(ExtentStore):
     """Extents as files `<pipe id>.pipe` of one directory."""
 
-    seals_exactly = True
-
     def __init__(self, directory: Path, clock: Clock, *, durability: str, disk: Disk) -> None:
         check_durability(durability)
         self._directory = directory

@@ -80,9 +80,9 @@ def open_sidecar_store(
 class SidecarStore(ExtentStore):
     """Extents on the sidecars of a catalog. Thread-safe. `network` is closed with it, `catalog`
     is the caller's to close. look_ms: how often idle writers look whether they are sealed.
-    slice_bytes: how much a reader asks for at first; in order up to 32 times as much."""
+    slice_bytes: how much a reader asks for at first; in order up to 32 times as much. upkeep:
+    looks after the replicas."""
 
-    seals_exactly = True
     leaves_strays = True
 
     def __init__(
@@ -104,7 +104,7 @@ class SidecarStore(ExtentStore):
         )
         self._catalog = catalog
         self._rng = random.Random(ids.version())
-        self.upkeep: Upkeep | None = Repairing(catalog, network, clock, ids, settings, self._rng)
+        self.upkeep: Upkeep = Repairing(catalog, network, clock, ids, settings, self._rng)
         self._kept = Kept()
         self._ends = PublishedEnds(self._means)
         self._ahead = AheadOfAll()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 from cassq.errors import BackendError, CassqError, CorruptionError, StorageFullError
 from cassq.extents.protocol.words import (
@@ -29,22 +29,13 @@ from cassq.sidecar.engine.port import Engine
 from cassq.sidecar.engine.shelf import Outcome, Shelf
 from cassq.sidecar.load import Load
 from cassq.sidecar.sessions.committer import Committer
-from cassq.sidecar.sessions.waiters import Waiter, Waiters
+from cassq.sidecar.sessions.waiters import Asker, Waiter, Waiters
 
 logger: logging.Logger = logging.getLogger("cassq")
 
 Answer = Callable[[Reply | RefusedError], None]
 # Requests that take their time, and are carried out beside others.
 Slow = Callable[[Any], Coroutine[Any, Any, Reply]]
-
-
-class Asker(Protocol):
-    """Who makes requests: a connection."""
-
-    waiters: set[Waiter]
-
-    def blocked(self) -> bool:
-        """Whether it takes no answers at the moment."""
 
 
 class Desk:

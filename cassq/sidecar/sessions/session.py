@@ -27,7 +27,7 @@ from cassq.extents.protocol.wire import (
 from cassq.extents.protocol.words import Code, Hello, RefusedError, Reply
 from cassq.sidecar.sessions.desk import Desk
 from cassq.sidecar.sessions.door import Door
-from cassq.sidecar.sessions.waiters import Waiter
+from cassq.sidecar.sessions.waiters import Asker
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -44,7 +44,7 @@ class Session(asyncio.BufferedProtocol):
     """The protocol of one connection. sessions: all there are; it adds and removes itself."""
 
     def __init__(self, door: Door, desk: Desk, sessions: set[Session]) -> None:
-        self.waiters: set[Waiter] = set()
+        self.asker: Asker = Asker(self.blocked)
         self.received_bytes: int = 0
         self.sent_bytes: int = 0
         self.peer: str = ""
@@ -83,9 +83,9 @@ class Session(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._sessions.discard(self)
-        for waiter in list(self.waiters):
+        for waiter in list(self.asker.waiters):
             waiter.cancel()
-        self.waiters.clear()
+        self.asker.waiters.clear()
 
     def eof_received(self) -> bool:
         # A client that sends no more expects no answer either.
@@ -107,7 +107,7 @@ class Session(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._paused = False
-        for waiter in list(self.waiters):
+        for waiter in list(self.asker.waiters):
             waiter.look()
         self._go_on()
         if not self._paused and not self._closing:
@@ -158,7 +158,7 @@ class Session(asyncio.BufferedProtocol):
         if isinstance(request, Hello):
             raise ProtocolError("a second Hello", number=number)
         if number == 0:
-            self._desk.take(self, request, _nowhere)
+            self._desk.take(self.asker, request, _nowhere)
             return
         if self._unanswered and self._unanswered + size > self._door.window_bytes:
             raise RefusedError(
@@ -166,7 +166,7 @@ class Session(asyncio.BufferedProtocol):
                 f"{self._unanswered + size} bytes are not answered, the window has"
                 f" {self._door.window_bytes}",
             )
-        if len(self.waiters) >= WAITING_MAX:
+        if len(self.asker.waiters) >= WAITING_MAX:
             self._write(refusal_parts(RefusedError(Code.BUSY, "too many long polls"), number))
             return
         self._unanswered += size
@@ -178,7 +178,7 @@ class Session(asyncio.BufferedProtocol):
             else:
                 self._write(reply_parts(reply, number))
 
-        self._desk.take(self, request, answer)
+        self._desk.take(self.asker, request, answer)
 
     def _greet(self, number: int, request: Any) -> None:
         if not isinstance(request, Hello):
@@ -227,9 +227,9 @@ class Session(asyncio.BufferedProtocol):
         self._write(refusal_parts(refusal, number))
         self._flush()
         self._closing = True
-        for waiter in list(self.waiters):
+        for waiter in list(self.asker.waiters):
             waiter.cancel()
-        self.waiters.clear()
+        self.asker.waiters.clear()
         if self._paused:
             self._transport.abort()
         elif self._transport.can_write_eof():

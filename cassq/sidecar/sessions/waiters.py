@@ -49,6 +49,17 @@ class Waiter:
         self._waiters.remove(self, self._pipes)
 
 
+class Asker:
+    """A connection that requests come from. blocked: whether it takes no answers at the moment.
+    waiters: those of its requests that wait."""
+
+    __slots__ = ("blocked", "waiters")
+
+    def __init__(self, blocked: Callable[[], bool]) -> None:
+        self.blocked: Callable[[], bool] = blocked
+        self.waiters: set[Waiter] = set()
+
+
 class Waiters:
     """All that wait, by extent."""
 

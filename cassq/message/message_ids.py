@@ -1,0 +1,86 @@
+"""The ids of messages that a push returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, overload
+
+from cassq.message.batches import SpilledReceipt
+
+
+class MessageId(str):
+    """The id of a message, as a push returns it.
+
+    spilled: whether it is in the client's local spool, and on its way to the queue.
+    """
+
+    __slots__ = ()
+    spilled = False
+
+
+class SpilledId(MessageId):
+    """The id of a message that was pushed while no quorum answered."""
+
+    __slots__ = ()
+    spilled = True
+
+
+class MessageIds(Sequence[str]):
+    """The ids of messages pushed together, made when they are looked at.
+
+    To type checkers it is a sequence of str, so that `list(ids)` is a list[str] as everywhere; one
+    id of it, `ids[0]`, is a `MessageId`, and so is each that an iteration gives.
+    runs: (pipe id, first seq, count) of each run; a `SpilledReceipt` for those in the spool.
+    """
+
+    __slots__ = ("runs",)
+
+    def __init__(self, runs: Sequence[tuple[str, int, int]]) -> None:
+        self.runs: Sequence[tuple[str, int, int]] = runs
+
+    def __len__(self) -> int:
+        return sum(count for _, _, count in self.runs)
+
+    @property
+    def spilled(self) -> int:
+        """How many of them are in the client's local spool, and on their way to the queue."""
+        return sum(run[2] for run in self.runs if isinstance(run, SpilledReceipt))
+
+    def __iter__(self) -> Iterator[str]:
+        for run in self.runs:
+            yield from ids_of_run(run)
+
+    @overload
+    def __getitem__(self, index: int) -> MessageId: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> MessageId | list[str]:
+        if isinstance(index, slice):
+            return [*self][index]
+        at = index + len(self) if index < 0 else index
+        for run in self.runs:
+            pipe_id, first, count = run
+            if 0 <= at < count:
+                return _kind_of(run)(f"{pipe_id}:{first + at}")
+            at -= count
+        raise IndexError(index)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (MessageIds, list)) and list(self) == list(other)
+
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"MessageIds({list(self.runs)})"
+
+
+def ids_of_run(run: tuple[str, int, int]) -> Iterator[MessageId]:
+    """The ids of a run: (pipe id, first seq, count), or a receipt."""
+    pipe_id, first, count = run
+    kind = _kind_of(run)
+    for seq in range(first, first + count):
+        yield kind(f"{pipe_id}:{seq}")
+
+
+def _kind_of(run: tuple[str, int, int]) -> type[MessageId]:
+    return SpilledId if isinstance(run, SpilledReceipt) else MessageId
