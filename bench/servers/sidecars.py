@@ -39,7 +39,7 @@ class SidecarServer(Server):
         return self.home / "catalog"
 
     def find(self) -> None:
-        for module in ("rocksdict", "msgpack"):
+        for module in ("rocksdict", "msgspec"):
             try:
                 __import__(module)
             except ImportError as error:

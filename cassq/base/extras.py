@@ -10,7 +10,7 @@ from cassq.errors import MissingExtraError
 # What opens a cassandra: URL.
 CASSANDRA = ("cassandra: URLs need", "cassandra-driver", "cassandra")
 # What a URL with store=sidecar needs, and what runs a sidecar.
-SIDECAR = ("store=sidecar needs", "msgpack", "sidecar")
+SIDECAR = ("store=sidecar needs", "msgspec", "sidecar")
 SIDECAR_SERVER = ("a sidecar needs", "rocksdict", "sidecar-server")
 
 

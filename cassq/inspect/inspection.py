@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cassq.catalog.port import Catalog
 from cassq.errors import BackendError
-from cassq.extents.protocol.words import Told
 from cassq.extents.replicas.fleet import Fleet, Standing, State
 from cassq.extents.replicas.upkeep import Upkeep
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 from cassq.plurals import counted
+
+if TYPE_CHECKING:
+    from cassq.extents.protocol.words import Told
 
 # What may be found; all but the last two are to be mended.
 UNREADABLE, SHORT, DAMAGED = "unreadable", "under-replicated", "damaged"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cassq.base.clock import ManualClock
 from cassq.errors import BackendUnavailableError, PipeSealedError
@@ -60,7 +61,7 @@ def test_a_copy_that_is_not_whole_does_not_count() -> None:
     copy, whole = Fenced(3, 0, True), Fenced(7, 6, False)
     assert agreed_end([whole, copy], 3) is None
     assert agreed_end([whole, copy, whole], 3) == 7
-    assert agreed_end([whole._replace(acked=0), whole, copy._replace(acked=8)], 3) is None
+    assert agreed_end([replace(whole, acked=0), whole, replace(copy, acked=8)], 3) is None
 
 
 # --- every state of every replica -------------------------------------------------------------

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cassq.base.clock import ManualClock
 from cassq.errors import (
@@ -214,7 +215,7 @@ def test_a_replica_that_answers_with_less_than_it_was_sent_does_not_count(
 
     def forgetful(requests: Sequence[Request]) -> list[Any]:
         return [
-            reply._replace(end=reply.end - 1) if isinstance(reply, Appended) else reply
+            replace(reply, end=reply.end - 1) if isinstance(reply, Appended) else reply
             for reply in serve(requests)
         ]
 

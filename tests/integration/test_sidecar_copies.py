@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from cassq.base.clock import ManualClock
 from cassq.errors import BackendUnavailableError
@@ -79,7 +80,7 @@ def fill(links: Links, sidecar: str, *, settled: bool = True) -> None:
 
 def copy(of: Running, **changes: Any) -> Replicate:
     whole = Replicate("p", "q", False, of.address, END, 1 << 30)
-    return whole._replace(**changes)
+    return structs.replace(whole, **changes)
 
 
 def refused(links: Links, sidecar: str, request: Any) -> RefusedError:

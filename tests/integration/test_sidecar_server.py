@@ -9,8 +9,9 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
-import msgpack
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from cassq.base.clock import Stopwatch
 from cassq.errors import BackendUnavailableError
@@ -69,7 +70,7 @@ class Raw:
         self.socket.sendall(b"".join(request_parts(request, number)))  # type: ignore[arg-type]
 
     def array(self, *array: object) -> None:
-        body = msgpack.packb(list(array))
+        body = msgspec.msgpack.encode(list(array))
         self.socket.sendall(struct.pack("<I", len(body)) + body)
 
     def answer(self) -> tuple[int, object]:
@@ -304,10 +305,10 @@ def test_wrong_frames_are_refused_and_the_connection_goes_on(sidecar: Running) -
         assert code(good) is Code.UNKNOWN
         reply(links, "a", Open("p", 1, "q", False))
         flipped = bytes([body[0] ^ 1]) + body[1:]
-        assert code(good._replace(frame=[header, flipped])) is Code.BAD_FRAME  # type: ignore[list-item]
-        assert code(good._replace(frame=b"")) is Code.BAD_FRAME
-        assert code(good._replace(messages=2)) is Code.BAD_FRAME
-        assert code(append("other", 0, [b"x"])._replace(pipe_id="p")) is Code.BAD_FRAME
+        assert code(replace(good, frame=[header, flipped])) is Code.BAD_FRAME
+        assert code(replace(good, frame=b"")) is Code.BAD_FRAME
+        assert code(replace(good, messages=2)) is Code.BAD_FRAME
+        assert code(replace(append("other", 0, [b"x"]), pipe_id="p")) is Code.BAD_FRAME
         assert code(append("p", 5, [b"x"])) is Code.GAP
         assert code(Read("p", 0, 1, 1 << 30, 1, 0)) is Code.TOO_LARGE
         assert code(Ends([("p", 0)] * 1001, 0)) is Code.TOO_LARGE

@@ -109,7 +109,7 @@ def test_durability_is_checked_with_sidecars_too(directory: Path) -> None:
 
 def test_what_sidecars_need_is_named_where_it_is_missing(directory: Path) -> None:
     code = (
-        "import sys; sys.modules['msgpack'] = None; import cassq\n"
+        "import sys; sys.modules['msgspec'] = None; import cassq\n"
         "cassq.connect(sys.argv[1]).close()\n"
         "try: cassq.connect(sys.argv[1] + '-2?store=sidecar')\n"
         f"except cassq.errors.{MissingExtraError.__name__} as exc: print(exc)\n"
@@ -120,4 +120,4 @@ def test_what_sidecars_need_is_named_where_it_is_missing(directory: Path) -> Non
         text=True,
         check=True,
     )
-    assert "store=sidecar needs the package msgpack (pip install 'cassq[sidecar]')" in done.stdout
+    assert "store=sidecar needs the package msgspec (pip install 'cassq[sidecar]')" in done.stdout

@@ -191,7 +191,7 @@ class SidecarCluster(Cluster[SidecarNode]):
         self._token = ""
 
     def find(self) -> None:
-        for module in ("rocksdict", "msgpack"):
+        for module in ("rocksdict", "msgspec"):
             try:
                 __import__(module)
             except ImportError as error:

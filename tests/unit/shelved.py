@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cassq.base.clock import ManualClock
 from cassq.extents.protocol.words import (
@@ -32,7 +33,7 @@ def a_frame(base_seq: int, count: int = 10, *, pipe_id: str = PIPE, fill: bytes 
 
 def an_append(base_seq: int, count: int = 10, **changes: Any) -> Append:
     frame = a_frame(base_seq, count, pipe_id=changes.get("pipe_id", PIPE))
-    return Append(PIPE, 1, base_seq, count, 0, frame)._replace(**changes)
+    return replace(Append(PIPE, 1, base_seq, count, 0, frame), **changes)
 
 
 class Sidecar:

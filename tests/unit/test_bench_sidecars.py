@@ -332,7 +332,7 @@ def test_without_go_it_is_said_what_to_install(
 
 
 @pytest.mark.long(reason="a measurement on sidecar processes")
-@pytest.mark.needs("module:psutil", "module:rocksdict", "module:msgpack")
+@pytest.mark.needs("module:psutil", "module:rocksdict", "module:msgspec")
 def test_sidecars_are_killed_and_started_again_while_messages_are_pushed(tmp_path: Path) -> None:
     options = ("--peers", OWN, "--scenarios", "sidecar-failover", "--messages", "small")
     finished = subprocess.run(

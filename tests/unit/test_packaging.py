@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NOT_LOADED = {
     *("cassandra", "click", "confluent_kafka", "grpc", "hazelcast", "kazoo", "lz4", "matplotlib"),
     *("numpy", "pandas", "prometheus_client", "pyarrow", "pyspark", "rich", "rocksdict"),
-    *("zstandard",),
+    *("msgpack", "msgspec", "zstandard"),
     *("asyncio", "email", "http", "importlib.metadata", "multiprocessing", "pkg_resources"),
     *("ssl", "unittest", "urllib.request"),
 }

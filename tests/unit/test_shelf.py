@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from cassq.extents.protocol.words import (
     Append,
@@ -247,7 +248,7 @@ GOOD = a_frame(20)
         an_append(20, frame=a_frame(20, pipe_id=OTHER)),
         an_append(20, frame=a_frame(10)),
         an_append(20, messages=9),
-        an_append(20)._replace(base_seq=-1),
+        structs.replace(an_append(20), base_seq=-1),
     ],
 )
 def test_what_is_no_whole_frame_of_the_extent_is_refused(sidecar: Sidecar, bad: Append) -> None:

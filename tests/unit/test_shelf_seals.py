@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from cassq.errors import BrokenInvariantError
 from cassq.extents.protocol.words import (
@@ -26,6 +27,7 @@ from cassq.extents.protocol.words import (
     Read,
     Request,
     Settle,
+    Told,
     Turn,
 )
 from cassq.message.frames import decode, pipe_key
@@ -46,14 +48,14 @@ def test_a_read_gives_whole_frames_from_the_one_that_holds_the_seq(sidecar: Side
     one, two, three = a_frame(0), a_frame(10), a_frame(20)
     read = Read(PIPE, 5, 30, READ_BYTES_MAX, 9, 0)
     assert sidecar.outcome(read) == Outcome(Frames(30, one + two + three))
-    assert sidecar.does(read._replace(end_seq=11)).frames == one + two
-    assert sidecar.does(read._replace(end_seq=10)).frames == one
-    assert sidecar.does(read._replace(frames_max=2)).frames == one + two
-    assert sidecar.does(read._replace(bytes_max=2 * len(one))).frames == one + two
-    assert sidecar.does(read._replace(bytes_max=2 * len(one) - 1)).frames == one
-    assert sidecar.does(read._replace(bytes_max=0)).frames == one
-    assert sidecar.does(read._replace(seq=30, end_seq=99)) == Frames(30, b"")
-    assert sidecar.does(read._replace(seq=9, end_seq=9)) == Frames(30, b"")
+    assert sidecar.does(replace(read, end_seq=11)).frames == one + two
+    assert sidecar.does(replace(read, end_seq=10)).frames == one
+    assert sidecar.does(replace(read, frames_max=2)).frames == one + two
+    assert sidecar.does(replace(read, bytes_max=2 * len(one))).frames == one + two
+    assert sidecar.does(replace(read, bytes_max=2 * len(one) - 1)).frames == one
+    assert sidecar.does(replace(read, bytes_max=0)).frames == one
+    assert sidecar.does(replace(read, seq=30, end_seq=99)) == Frames(30, b"")
+    assert sidecar.does(replace(read, seq=9, end_seq=9)) == Frames(30, b"")
     decode(one, pipe_key=pipe_key(PIPE))
 
 
@@ -62,7 +64,7 @@ def test_a_damaged_frame_is_not_given_out_and_is_noted(sidecar: Sidecar) -> None
     read = Read(PIPE, 0, 20, 1000, 9, 0)
     assert sidecar.does(read).frames == a_frame(0)
     assert sidecar.does(List("", 9, "damaged")).extents == []
-    assert sidecar.code(read._replace(seq=10)) is Code.DAMAGED
+    assert sidecar.code(replace(read, seq=10)) is Code.DAMAGED
     assert [told.pipe_id for told in sidecar.does(List("", 9, "damaged")).extents] == [PIPE]
     assert sidecar.does(read).frames == a_frame(0)
 
@@ -188,7 +190,7 @@ def test_extents_are_listed_page_by_page_in_order(sidecar: Sidecar) -> None:
     sidecar.does(Settle(PIPE, 10))
     [told] = [each for each in sidecar.does(List("", 99, "")).extents if each.pipe_id == PIPE]
     wall_ms = sidecar.clock.wall_ms()
-    assert told == (PIPE, "orders", 10, 10, True, len(a_frame(0)), wall_ms, "", False)
+    assert told == Told(PIPE, "orders", 10, 10, True, len(a_frame(0)), wall_ms, "", False)
     unsealed = [told.pipe_id for told in sidecar.does(List("", 99, "unsealed")).extents]
     assert unsealed == [pipe_id for pipe_id in ids if pipe_id != PIPE]
     assert sidecar.does(List("", 1, "unsealed")).extents[0].final == -1

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import string
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
-import msgpack
+import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple, replace
 
 from cassq.extents.protocol import words
 from cassq.extents.protocol.inbox import BUFFER_BYTES, Inbox
@@ -31,9 +33,14 @@ from cassq.extents.protocol.words import (
     REQUESTS,
     Append,
     Code,
+    Ends,
     Frames,
+    Info,
+    List,
     Open,
+    Read,
     RefusedError,
+    Scrub,
     Told,
 )
 
@@ -49,23 +56,27 @@ FACTS = st.dictionaries(
     st.text(string.ascii_lowercase, max_size=9), NAMES | NUMBERS | st.none() | st.floats(0, 1)
 )
 BY_KIND: dict[str, st.SearchStrategy[Any]] = {
-    "int": NUMBERS,
+    "Number": NUMBERS,
     "str": NAMES,
     "bool": st.booleans(),
     "bytes": st.binary(max_size=300),
     "bytes | Sequence[bytes]": st.binary(max_size=300),
     "Sequence[str]": st.lists(NAMES, max_size=5),
-    "Sequence[tuple[str, int]]": st.lists(st.tuples(NAMES, NUMBERS), max_size=5),
-    "Sequence[tuple[int, int, bool, bool, int] | None]": st.lists(ENDS | st.none(), max_size=5),
+    "Sequence[tuple[str, Number]]": st.lists(st.tuples(NAMES, NUMBERS), max_size=5),
+    "Sequence[tuple[Number, Number, bool, bool, Number] | None]": st.lists(
+        ENDS | st.none(), max_size=5
+    ),
     "Sequence[Told]": st.lists(TOLD, max_size=3),
     "Mapping[str, Any]": FACTS,
 }
 
 
 def of(kind: type[Any]) -> st.SearchStrategy[Any]:
-    return st.builds(
-        kind, *(BY_KIND[kind.__annotations__[name].__forward_arg__] for name in kind._fields)
-    )
+    return st.builds(kind, *(BY_KIND[kind.__annotations__[name]] for name in names(kind)))
+
+
+def names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in msgspec.structs.fields(kind))
 
 
 ANY_REQUEST = st.one_of(*map(of, REPLIES))
@@ -112,7 +123,7 @@ def test_a_frame_in_parts_is_the_frame_and_is_not_copied() -> None:
     sent = Append("p", 1, 2, 3, 0, [header, payload])
     parts = request_parts(sent, 9)
     assert parts[-1] is payload
-    assert read_request(body(parts)) == (9, sent._replace(frame=header + payload))
+    assert read_request(body(parts)) == (9, replace(sent, frame=header + payload))
     frames = b"f" * 1000
     assert reply_parts(Frames(3, frames), 9)[-1] is frames
 
@@ -127,6 +138,10 @@ def understood(data: bytes) -> None:
             read(data)
 
 
+@example(b"\x81\x80\x00")
+@example(b"\x81\x91\x80\x00")
+@example(b"\x93\x0a\x07\xa1\xff")
+@example(b"\x93\x0a\x07\xd6\xff\xff\xff\xff\xff")
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
     understood(data)
@@ -163,31 +178,100 @@ JSON = st.recursive(
 @given(st.integers(0, len(REQUESTS) + 2), st.lists(JSON, max_size=9))
 def test_any_fields_are_those_of_a_request_or_refused(op: int, fields: list[Any]) -> None:
     try:
-        number, request = read_request(msgpack.packb([op, 7, *fields]))
+        number, request = read_request(msgspec.msgpack.encode([op, 7, *fields]))
     except ProtocolError as exc:
         assert exc.fields == {"number": 7}
         return
     assert number == 7
     assert op in REQUESTS
-    for name, value in zip(request._fields, request, strict=True):
-        annotation = type(request).__annotations__[name].__forward_arg__
-        if annotation in ("int", "str", "bool", "bytes"):
+    for name, value in zip(names(type(request)), astuple(request), strict=True):
+        annotation = type(request).__annotations__[name]
+        if annotation in ("str", "bool", "bytes"):
             assert type(value).__name__ == annotation
-        if annotation == "int":
+        if annotation == "Number":
+            assert type(value) is int
             assert value >= -1
     # It can be said again.
     assert read_request(body(request_parts(request, 7))) == (7, request)
 
 
+@pytest.mark.parametrize(
+    ("op", "fields"),
+    [
+        (0, []),
+        (15, ["p"]),
+        (7, []),
+        (7, ["p", "q"]),
+        (7, [b"p"]),
+        (7, [None]),
+        (12, [0]),
+        (13, ["p", -2]),
+        (13, ["p", 1.0]),
+        (13, ["p", True]),
+        (13, ["p", "1"]),
+        (13, [["p", 1]]),
+        (4, ["p", 1, 0, 1]),
+        (4, ["p", 1, 0, None]),
+        (3, ["p", 1, 0, 1, 0, "YWJj"]),
+        (3, ["p", 1, 0, 1, 0, [b"abc"]]),
+        (3, ["p", 1, 0, 1, 0, b"abc", 0]),
+        (6, [["p"], 0]),
+        (6, [[["p"]], 0]),
+        (6, [[["p", 1, 2]], 0]),
+        (6, [[[1, "p"]], 0]),
+        (6, [{"p": 1}, 0]),
+        (10, ["p"]),
+        (10, [["p", 1]]),
+    ],
+)
+def test_fields_of_other_types_or_more_or_fewer_are_refused(op: int, fields: list[Any]) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        read_request(msgspec.msgpack.encode([op, 7, *fields]))
+    assert caught.value.fields == {"number": 7}
+
+
+@pytest.mark.parametrize(
+    ("request_", "fields"),
+    [
+        (Scrub("p", 0), [1, "", b"digest"]),
+        (Scrub("p", 0), [1, ""]),
+        (Ends([], 0), [[[1, 2, True, False]]]),
+        (Ends([], 0), [[[1, 2, 1, 0, 3]]]),
+        (List("", 1, ""), [[["p", "q", 0, -1, False, 0, 0, ""]]]),
+        (List("", 1, ""), [[["p", "q", 0, -2, False, 0, 0, "", False]]]),
+        (Info(), [[]]),
+        (Info(), [{1: 2}]),
+        (Read("p", 0, 1, 1, 1, 0), [1, "YWJj"]),
+    ],
+)
+def test_a_reply_of_other_fields_is_refused(request_: Any, fields: list[Any]) -> None:
+    _, got = read_reply(msgspec.msgpack.encode([0, 7, *fields]))
+    assert got == fields
+    with pytest.raises(ProtocolError):
+        reply_of(request_, fields)
+
+
+@pytest.mark.parametrize("head", [b"\xdd", b"\xdf", b"\xc6", b"\xdb"])
+def test_room_is_made_for_what_came_and_not_for_what_is_claimed(head: bytes) -> None:
+    claimed = head + (2**32 - 1).to_bytes(4, "big")
+    for data in (claimed, b"\x93\x0a\x07" + claimed, b"\x93\x00\x07" + claimed):
+        tracemalloc.start()
+        try:
+            understood(data)
+            assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        finally:
+            tracemalloc.stop()
+
+
 @given(st.lists(JSON, max_size=6))
 def test_any_reply_is_one_or_refused(array: list[Any]) -> None:
-    data = msgpack.packb(array)
+    data = msgspec.msgpack.encode(array)
     with contextlib.suppress(ProtocolError):
         _, fields = read_reply(data)
         if not isinstance(fields, RefusedError):
             for kind in REPLIES:
                 with contextlib.suppress(ProtocolError):
-                    reply_of(kind(*[None] * len(kind._fields)), fields)
+                    reply_of(kind(*[None] * len(names(kind))), fields)
 
 
 @pytest.mark.parametrize("length", [0, MESSAGE_BYTES_MAX + 1, 2**32 - 1])
@@ -201,7 +285,7 @@ def test_numbers_that_go_on_for_ever_are_refused() -> None:
     with pytest.raises(ProtocolError):
         read_request(deep)
     with pytest.raises(ProtocolError, match="2 numbers|two numbers"):
-        read_request(msgpack.packb([True, False]))
+        read_request(msgspec.msgpack.encode([True, False]))
 
 
 # --- the inbox ----------------------------------------------------------------------------------

@@ -63,10 +63,12 @@ WRONG = {n for n, line in enumerate(SMALL_FILE.splitlines(), 1) if line.endswith
 
 def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    # With --verifytypes Pyright takes packages from the first Python of PATH, not the one given.
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(
         [str(word) for word in words],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path, "MYPYPATH": str(ROOT)},
+        env={**os.environ, "PATH": programs, "PYTHONPATH": path, "MYPYPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +13,6 @@ from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb
 from cassq.client.client import Client
 from cassq.errors import BackendError, ConfigError, UsageError
-from cassq.extents.protocol.words import Told
 from cassq.extents.replicas.fleet import Fleet
 from cassq.extents.replicas.shortages import note_shortage
 from cassq.extents.replicas.upkeep import Upkeep
@@ -21,6 +20,9 @@ from cassq.inspect.inspection import KINDS, MISSING, Found, Inspection, inspect
 from cassq.inspect.rounds import last_round
 from cassq.model.sidecar_rows import SidecarRow
 from cassq.plurals import counted
+
+if TYPE_CHECKING:
+    from cassq.extents.protocol.words import Told
 
 URL = "'cassandra://db1,db2/cassq?store=sidecar'"
 SHOWN_MAX = 100
@@ -147,7 +149,9 @@ def show(ctx: click.Context, name: str) -> None:
             error = str(exc)
     told = described(fleet, row, found.left if found is not None else {})
     if call.as_json:
-        lists = {only: [each._asdict() for each in those] for only, those in extents.items()}
+        from msgspec import structs  # of an extra, like all that comes from sidecars
+
+        lists = {only: list(map(structs.asdict, those)) for only, those in extents.items()}
         output.document({"sidecar": told, "info": info, "error": error, **lists})
     else:
         output.table((row.name, ""), [(key, _cell(value)) for key, value in told.items()])

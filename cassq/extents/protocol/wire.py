@@ -10,10 +10,12 @@ answered in any. A request of id 0 is not answered. `docs/sidecar_protocol.md` s
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import msgpack
+from msgspec import DecodeError, ValidationError, convert
+from msgspec.msgpack import Decoder, Encoder
+from msgspec.structs import astuple
 
 from cassq.errors import CorruptionError
 from cassq.extents.protocol.words import (
@@ -26,7 +28,6 @@ from cassq.extents.protocol.words import (
     RefusedError,
     Reply,
     Request,
-    Told,
 )
 from cassq.message.frames import BODY_BYTES_MAX, HEADER_SIZE
 
@@ -39,6 +40,9 @@ _LENGTH = struct.Struct("<I")
 _BIN = struct.Struct(">BI")  # msgpack's `bin 32`: a byte and the length, big-endian
 _BIN_32 = 0xC6
 
+_packed = Encoder().encode
+_unpacked = Decoder().decode
+
 
 class ProtocolError(CorruptionError):
     """What came over a connection is no message of the sidecar protocol."""
@@ -48,39 +52,35 @@ class ProtocolError(CorruptionError):
 
 def request_parts(request: Request, number: int) -> list[bytes]:
     """A request as parts to be sent one after another; frames are not copied. number: its id."""
+    array = (OPS[type(request)], number, *astuple(request))
     if isinstance(request, Append):
         frame = request.frame
-        parts = [frame] if isinstance(frame, bytes) else list(frame)
-        return _with_bytes([OPS[type(request)], number, *request[:-1]], parts)
-    return _whole([OPS[type(request)], number, *request])
+        return _with_bytes(array[:-1], [frame] if isinstance(frame, bytes) else frame)
+    return _whole(array)
 
 
 def reply_parts(reply: Reply, number: int) -> list[bytes]:
     """A reply as parts to be sent one after another. number: the id of what it answers."""
     if isinstance(reply, Frames):
-        return _with_bytes([Code.OK, number, reply.end], [reply.frames])
-    return _whole([Code.OK, number, *reply])
+        return _with_bytes((Code.OK, number, reply.end), [reply.frames])
+    return _whole((Code.OK, number, *astuple(reply)))
 
 
 def refusal_parts(refusal: RefusedError, number: int) -> list[bytes]:
     """A refusal, likewise."""
     fields = {key: value for key, value in refusal.fields.items() if value is not None}
-    return _whole([refusal.code, number, refusal.message, fields])
+    return _whole((refusal.code, number, refusal.message, fields))
 
 
 def _whole(array: Sequence[Any]) -> list[bytes]:
-    body: bytes = msgpack.packb(array)
+    body = _packed(array)
     return [_LENGTH.pack(len(body)) + body]
 
 
 def _with_bytes(array: Sequence[Any], parts: Sequence[bytes]) -> list[bytes]:
     """An array whose last element is bytes, given in parts."""
     size = sum(map(len, parts))
-    packer = msgpack.Packer(autoreset=False)
-    packer.pack_array_header(len(array) + 1)
-    for element in array:
-        packer.pack(element)
-    head = packer.bytes() + _BIN.pack(_BIN_32, size)
+    head = _packed((*array, None))[:-1] + _BIN.pack(_BIN_32, size)  # nil is one byte
     return [_LENGTH.pack(len(head) + size) + head, *parts]
 
 
@@ -95,17 +95,20 @@ def body_length(prefix: bytes | bytearray, at: int = 0, *, limit: int = MESSAGE_
 def read_request(body: bytes | memoryview) -> tuple[int, Request]:
     """The id and the request of a message. Raises ProtocolError, with `number` in its fields when
     that much could be read."""
-    array = _unpacked(body)
+    array = _array(body)
     kind = REQUESTS.get(array[0])
     if kind is None:
         raise ProtocolError(f"there is no operation {array[0]!r}", number=array[1])
-    return array[1], _filled(kind, array)
+    request = _filled(kind, array[2:], array[1])
+    if kind is Append and type(request.frame) is not bytes:
+        raise ProtocolError("a frame comes in parts", number=array[1])  # they are the sender's
+    return array[1], request
 
 
 def read_reply(body: bytes | memoryview) -> tuple[int, list[Any] | RefusedError]:
     """The id of what a message answers, and the reply's fields or the refusal; `reply_of` makes
     the reply of the fields. Raises ProtocolError."""
-    array = _unpacked(body)
+    array = _array(body)
     if array[0] == Code.OK:
         return array[1], array[2:]
     try:
@@ -118,59 +121,21 @@ def read_reply(body: bytes | memoryview) -> tuple[int, list[Any] | RefusedError]
 
 def reply_of(request: Request, fields: list[Any]) -> Any:
     """The reply to a request. Raises ProtocolError."""
-    return _filled(REPLIES[type(request)], [0, 0, *fields])
+    return _filled(REPLIES[type(request)], fields)
 
 
-def _unpacked(body: bytes | memoryview) -> list[Any]:
+def _array(body: bytes | memoryview) -> list[Any]:
     try:
-        array = msgpack.unpackb(body, raw=False, strict_map_key=False)
-    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as exc:
+        array = _unpacked(body)
+    except (DecodeError, ValueError, TypeError, RecursionError) as exc:
         raise ProtocolError(f"a message is not msgpack: {exc}") from exc
-    heads = isinstance(array, list) and len(array) >= 2
-    if not heads or not all(type(head) is int for head in array[:2]):
-        raise ProtocolError("a message is no array that begins with two numbers")
-    return list(array)
+    if isinstance(array, list) and len(array) >= 2 and type(array[0]) is type(array[1]) is int:
+        return array
+    raise ProtocolError("a message is no array that begins with two numbers")
 
 
-# What stands in a field, by its annotation; what is not named is checked by who reads it.
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "int": (int,),
-    "str": (str,),
-    "bool": (bool,),
-    "bytes": (bytes,),
-    "bytes | Sequence[bytes]": (bytes,),
-    "Sequence[str]": (list,),
-    "Sequence[tuple[str, int]]": (list,),
-    "Sequence[tuple[int, int, bool, bool, int] | None]": (list,),
-    "Sequence[Told]": (list,),
-    "Mapping[str, Any]": (dict,),
-}
-
-
-def _filled(kind: type[Any], array: list[Any]) -> Any:
-    names, fields = kind._fields, array[2:]
-    if len(fields) != len(names):
-        raise ProtocolError(
-            f"{kind.__name__} has {len(names)} fields, not {len(fields)}", number=array[1]
-        )
-    for name, value in zip(names, fields, strict=True):
-        allowed = _KINDS[kind.__annotations__[name].__forward_arg__]
-        if type(value) not in allowed or (type(value) is int and value < -1):
-            raise ProtocolError(f"{name} of {kind.__name__} is {value!r}", number=array[1])
+def _filled(kind: type[Any], fields: list[Any], number: int = 0) -> Any:
     try:
-        return kind(*map(_element, names, fields))
-    except (TypeError, ValueError, OverflowError) as exc:
-        raise ProtocolError(f"{kind.__name__}: {exc}", number=array[1]) from exc
-
-
-def _element(name: str, value: Any) -> Any:
-    match name:
-        case "asked":
-            return [(str(pipe_id), int(known)) for pipe_id, known in value]
-        case "pipe_ids":
-            return [str(pipe_id) for pipe_id in value]
-        case "extents":
-            return [Told(*told) for told in value]
-        case "ends":
-            return [None if end is None else tuple(end) for end in value]
-    return value
+        return convert(fields, kind, builtin_types=(bytes,))  # which do not come as a str
+    except ValidationError as exc:
+        raise ProtocolError(f"{kind.__name__}: {exc}", number=number) from exc

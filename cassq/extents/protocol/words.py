@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from cassq.errors import BackendError
 
@@ -58,16 +60,23 @@ class RefusedError(BackendError):
 
 # --- requests and their replies -----------------------------------------------------------------
 
+# -1 stands for none, where that is possible.
+Number = Annotated[int, Meta(ge=-1)]
 
-class Done(NamedTuple):
+
+class _Message(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """On the wire an array of its fields in their order, all of them, and no others."""
+
+
+class Done(_Message, frozen=True):
     """It is done, durably where that matters."""
 
 
-class Hello(NamedTuple):
+class Hello(_Message, frozen=True):
     """The first request of a connection. cluster: the catalog's identity, "" if not known.
     client: told in logs."""
 
-    version: int
+    version: Number
     cluster: str
     token: str
     client: str
@@ -77,188 +86,188 @@ class Hello(NamedTuple):
         return f"Hello(version={self.version}, cluster={self.cluster!r}, client={self.client!r})"
 
 
-class Welcome(NamedTuple):
+class Welcome(_Message, frozen=True):
     """window_bytes: how much a connection may have sent that is not answered: one request more is
     always allowed when nothing is."""
 
-    version: int
+    version: Number
     sidecar: str
     generation: str
     zone: str
-    window_bytes: int
-    message_bytes_max: int
+    window_bytes: Number
+    message_bytes_max: Number
 
 
-class Open(NamedTuple):
+class Open(_Message, frozen=True):
     """Make an extent, durably; the same once more is no error."""
 
     pipe_id: str
-    epoch: int
+    epoch: Number
     queue_name: str
     strict: bool
 
 
-class Append(NamedTuple):
+class Append(_Message, frozen=True):
     """Add a frame, durably. acked: below which all replicas have everything. frame: header and
     body, given in parts that are sent one after another. The same once more is no error."""
 
     pipe_id: str
-    epoch: int
-    base_seq: int
-    messages: int
-    acked: int
+    epoch: Number
+    base_seq: Number
+    messages: Number
+    acked: Number
     frame: bytes | Sequence[bytes]
 
 
-class Appended(NamedTuple):
+class Appended(_Message, frozen=True):
     """end: of the extent here. turn: somebody asks for the next turn. leave: the sidecar drains:
     go on in another pipe."""
 
-    end: int
+    end: Number
     turn: bool
     leave: bool
 
 
-class Mark(NamedTuple):
+class Mark(_Message, frozen=True):
     """Tell what is acknowledged, and whether the writer stops for good. Sent with id 0."""
 
     pipe_id: str
-    epoch: int
-    acked: int
+    epoch: Number
+    acked: Number
     closed: bool
 
 
-class Read(NamedTuple):
+class Read(_Message, frozen=True):
     """Frames that hold seqs `seq .. end_seq`, from the first on, whole. wait_ms: how long to wait
     for the first of them while it is not there (long poll)."""
 
     pipe_id: str
-    seq: int
-    end_seq: int
-    bytes_max: int
-    frames_max: int
-    wait_ms: int
+    seq: Number
+    end_seq: Number
+    bytes_max: Number
+    frames_max: Number
+    wait_ms: Number
 
 
-class Frames(NamedTuple):
+class Frames(_Message, frozen=True):
     """end: of the extent here. frames: one after another."""
 
-    end: int
+    end: Number
     frames: bytes
 
 
-class Ends(NamedTuple):
+class Ends(_Message, frozen=True):
     """How far extents are. asked: a pipe id and the acknowledged end that is known already.
     wait_ms: where frames came that nobody called acknowledged yet, so long to wait for that."""
 
-    asked: Sequence[tuple[str, int]]
-    wait_ms: int
+    asked: Sequence[tuple[str, Number]]
+    wait_ms: Number
 
 
-class EndsAre(NamedTuple):
+class EndsAre(_Message, frozen=True):
     """For each extent asked for: acked, end, fenced, closed, milliseconds since the last append;
     None where there is none."""
 
-    ends: Sequence[tuple[int, int, bool, bool, int] | None]
+    ends: Sequence[tuple[Number, Number, bool, bool, Number] | None]
 
 
-class Turn(NamedTuple):
+class Turn(_Message, frozen=True):
     """Ask the writer for the next turn (cp queues)."""
 
     pipe_id: str
 
 
-class TurnAsked(NamedTuple):
+class TurnAsked(_Message, frozen=True):
     """idle_ms: since the last append."""
 
-    idle_ms: int
+    idle_ms: Number
 
 
-class Fence(NamedTuple):
+class Fence(_Message, frozen=True):
     """Take no more appends, for ever, durably."""
 
     pipe_id: str
-    epoch: int
+    epoch: Number
 
 
-class Fenced(NamedTuple):
+class Fenced(_Message, frozen=True):
     """Where the extent ends here, and what this replica was told to be acknowledged. copying: it
     is a copy that is not whole, and does not count."""
 
-    end: int
-    acked: int
+    end: Number
+    acked: Number
     copying: bool
 
 
-class Settle(NamedTuple):
+class Settle(_Message, frozen=True):
     """The end is recorded: remove what lies past it, durably. A replica that has less is damaged
     from then on, and says so."""
 
     pipe_id: str
-    end: int
+    end: Number
 
 
-class Drop(NamedTuple):
+class Drop(_Message, frozen=True):
     """Remove extents; absent ones are no error."""
 
     pipe_ids: Sequence[str]
 
 
-class List(NamedTuple):
+class List(_Message, frozen=True):
     """Extents by id, after one. only: "" all, "damaged", "unsealed"."""
 
     after: str
-    limit: int
+    limit: Number
     only: str
 
 
-class Told(NamedTuple):
+class Told(_Message, frozen=True):
     """What a sidecar tells of an extent."""
 
     pipe_id: str
     queue_name: str
-    end: int
-    final: int  # -1: none is known
+    end: Number
+    final: Number  # -1: none is known
     fenced: bool
-    size_bytes: int
-    created_ms: int
+    size_bytes: Number
+    created_ms: Number
     damage: str
     copying: bool
 
 
-class Listed(NamedTuple):
+class Listed(_Message, frozen=True):
     """Each as `Told`."""
 
     extents: Sequence[Told]
 
 
-class Info(NamedTuple):
+class Info(_Message, frozen=True):
     """Ask a sidecar how it is."""
 
 
-class InfoIs(NamedTuple):
+class InfoIs(_Message, frozen=True):
     """By name: see `docs/sidecar_protocol.md`."""
 
     facts: Mapping[str, Any]
 
 
-class Scrub(NamedTuple):
+class Scrub(_Message, frozen=True):
     """Verify every frame of an extent, from a seq on, as many as take some time."""
 
     pipe_id: str
-    seq: int
+    seq: Number
 
 
-class Scrubbed(NamedTuple):
+class Scrubbed(_Message, frozen=True):
     """seq: where to go on; the extent's end when all were verified. digest: of the frames that
     were, in hex: the same on every replica for the same stretch."""
 
-    seq: int
+    seq: Number
     damage: str
     digest: str
 
 
-class Replicate(NamedTuple):
+class Replicate(_Message, frozen=True):
     """Copy a sealed extent from another sidecar, or go on with it, for some time.
 
     end: its recorded end. bytes_max: how much to copy before answering, and per second.
@@ -268,14 +277,14 @@ class Replicate(NamedTuple):
     queue_name: str
     strict: bool
     source: str  # host:port
-    end: int
-    bytes_max: int
+    end: Number
+    bytes_max: Number
 
 
-class Replicated(NamedTuple):
+class Replicated(_Message, frozen=True):
     """seq: up to where it has come; the end when it is whole and verified."""
 
-    seq: int
+    seq: Number
 
 
 Request = (

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cassq.extents.protocol.words import Told
 from cassq.extents.replicas.fleet import Fleet, Need
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow
+
+if TYPE_CHECKING:
+    from cassq.extents.protocol.words import Told
 
 
 class Mended(NamedTuple):

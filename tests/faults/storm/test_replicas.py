@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from cassq.extents.protocol.words import Told
 from cassq.model.sidecar_rows import Placement, ReplicaAt
@@ -43,7 +44,7 @@ def placed(shelves: Shelves, **changes: object) -> Shelves:
     return replace(shelves, placements=[replace(shelves.placements[0], **changes)])
 
 
-EMPTY = TOLD._replace(end=0, final=-1)
+EMPTY = structs.replace(TOLD, end=0, final=-1)
 
 
 def begun(held: Told) -> Shelves:
@@ -72,10 +73,12 @@ WRONG: dict[str, Callable[[Shelves], Shelves]] = {
     "3 good replicas, and should have 4": lambda s: placed(s, wanted=4),
     "3 good replicas, and should have 2": lambda s: placed(s, wanted=2),
     "on two is not there": lambda s: replaced(s, None),
-    "on two is damaged: torn": lambda s: replaced(s, TOLD._replace(damage="torn")),
-    "a copy that is not whole": lambda s: replaced(s, TOLD._replace(copying=True)),
-    "ends at 6 for ever 7, not at 7": lambda s: replaced(s, TOLD._replace(end=6)),
-    "ends at 8 for ever -1, not at 7": lambda s: replaced(s, TOLD._replace(end=8, final=-1)),
+    "on two is damaged: torn": lambda s: replaced(s, structs.replace(TOLD, damage="torn")),
+    "a copy that is not whole": lambda s: replaced(s, structs.replace(TOLD, copying=True)),
+    "ends at 6 for ever 7, not at 7": lambda s: replaced(s, structs.replace(TOLD, end=6)),
+    "ends at 8 for ever -1, not at 7": lambda s: replaced(
+        s, structs.replace(TOLD, end=8, final=-1)
+    ),
     "on two was of another data directory": lambda s: replace(
         s, generations={**s.generations, "two": "second"}
     ),
@@ -121,8 +124,8 @@ def test_an_open_pipe_can_do_without_a_sidecar_if_the_others_can_seal_it() -> No
 @pytest.mark.parametrize("change", [{"damage": "torn"}, {"copying": True}, {"end": 6}])
 def test_a_replica_that_lacks_something_helps_nobody(change: dict[str, Any]) -> None:
     shelves = without("one", "three")
-    assert list(dependants(replaced(shelves, TOLD._replace(final=-1)), "one")) == []
-    assert len(list(dependants(replaced(shelves, TOLD._replace(**change)), "one"))) == 1
+    assert list(dependants(replaced(shelves, structs.replace(TOLD, final=-1)), "one")) == []
+    assert len(list(dependants(replaced(shelves, structs.replace(TOLD, **change)), "one"))) == 1
     later = replace(shelves, generations={**shelves.generations, "two": "second"})
     assert len(list(dependants(later, "one"))) == 1
 
