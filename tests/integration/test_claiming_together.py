@@ -51,7 +51,7 @@ def test_who_waits_for_a_claim_of_its_client_gets_its_own_in_the_next_one(
         push(client.create_queue("jobs"), *numbers(40))
         slow = Slow(client.ports.catalog)
         ports: Ports = client.ports._replace(catalog=slow, sharing=sharing)  # type: ignore[arg-type]
-        client._state.ports = ports  # type: ignore[union-attr]
+        client.runtime._state.ports = ports  # type: ignore[union-attr]
         queue = client.queue("jobs")
         popped: dict[int, cassq.Messages] = {}
         poppers = [queue.popper() for _ in range(POPPERS)]
@@ -86,7 +86,7 @@ def test_each_gets_what_is_left_in_turn_and_the_last_get_nothing(
     with client_on(tmp_path) as client:
         push(client.create_queue("jobs"), *numbers(3))
         slow = Slow(client.ports.catalog)
-        client._state.ports = client.ports._replace(  # type: ignore[union-attr]
+        client.runtime._state.ports = client.ports._replace(  # type: ignore[union-attr]
             catalog=slow,  # type: ignore[arg-type]
             sharing=sharing,
         )
