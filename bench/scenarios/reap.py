@@ -19,7 +19,7 @@ from bench.payloads import chunk
 from bench.plan import Plan
 from bench.scenarios.scenario import Case, Column, Scenario
 from cassq.cli.ops.reap import PATIENCE_SECONDS
-from cassq.client.client import PASSING_LEASE
+from cassq.client.runtime import PASSING_LEASE
 from cassq.settings import Durability
 
 SECONDS_MAX = 900.0

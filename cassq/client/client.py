@@ -8,47 +8,35 @@ import os
 import re
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
 
 from cassq.base import extras
 from cassq.base.arguments import refuse_pickling
 from cassq.base.clock import Clock
-from cassq.base.counters import Tallies, Tally
-from cassq.base.housekeeper import Housekeeper, Tend
-from cassq.client.embedded import Embedded, default_group
-from cassq.client.offline import Offline
-from cassq.client.queue import Queue
+from cassq.client.embedded import Embedded
+from cassq.client.queue import Queue, create_queue, own_queue
+from cassq.client.runtime import Offline, Runtime
 from cassq.client.spool import Spool
-from cassq.consumer.attendance import LOOK_SECONDS, Attendance
-from cassq.doorbell import Doorbell
+from cassq.client.watched import WatchedQueue
 from cassq.errors import (
     BackendError,
     CassqError,
-    ClosedError,
-    QueueExistsError,
     QueueNotFoundError,
     UsageError,
     is_outage,
 )
 from cassq.inspect.explain import Explanation, explain
 from cassq.inspect.metrics import Meter
-from cassq.inspect.troubles import NOTE_SECONDS, Notebook
-from cassq.lifecycle.ports import Life, Ports, operation
-from cassq.lifecycle.retries import AppendTo, DeadLetters
+from cassq.lifecycle.ports import Ports, operation
 from cassq.lifecycle.sealing import live_pipe
 from cassq.message.batches import Batch, Intend
-from cassq.message.compression import check_compression
 from cassq.model.queues import (
-    QueuePolicy,
-    changed,
     check_queue_name,
-    differences,
     is_dead_letter_name,
 )
-from cassq.model.rows import Claim, GroupRow, QueueRow
+from cassq.model.rows import QueueRow
 from cassq.popper import Popper
 from cassq.producer.pusher import Pusher
-from cassq.producer.spilling import Overflow
 from cassq.reaper import Action, Reaper
 from cassq.settings import QueueSettings
 
@@ -57,32 +45,11 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-REAP_SECONDS = 1.0
-REFRESH_SECONDS = 0.25
-# After a pass all rest for so many times as long as it took: it may cost a fiftieth of one core.
-REAP_REST = 50
-REAP_REST_SECONDS_MAX = 10.0
-# Held by the client that reaps in passing, from its pass until the next is due.
-PASSING_LEASE = "reaper:passing"
-
 _PASSWORD = re.compile(r"(//[^:/@]*:)[^/]*@")
 _TOKEN = re.compile(r"(\bsidecar_token=)[^&]*")
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 _of_the_parent: list[object] = []
-
-
-class _Online:
-    """What works with the ports of a client."""
-
-    def __init__(self, ports: Ports, append_to: AppendTo) -> None:
-        self.ports = ports
-        self.attendance = Attendance(ports)
-        self.dead_letters = DeadLetters(ports, append_to)
-        self.reaper = Reaper(ports, self.dead_letters.bury)
-
-    def opened(self) -> _Online:
-        return self
 
 
 class Client:
@@ -91,6 +58,8 @@ class Client:
     place: one that is open, or that the spool's thread opens as soon as a server answers. spool:
     what takes pushes while no quorum answers, if there is one.
     """
+
+    runtime_class: ClassVar[type[Runtime]] = Runtime
 
     def __init__(
         self,
@@ -101,52 +70,27 @@ class Client:
     ) -> None:
         self.url = url
         self.spool = spool
-        self.clock: Clock = clock
-        self.life: Life = place.life
-        self._life = place.life
-        self._place = place
-        self._state: _Online | Offline = (
-            place if isinstance(place, Offline) else _Online(place.ports, self._append_to)
+        self.runtime: Runtime = self.runtime_class(
+            place, clock, None if spool is None else spool.overflow, self._append_to
         )
-        self._doorbells: dict[str, Doorbell] = {}
-        self._housekeeper = Housekeeper(clock)
-        # Has a task called in so many seconds at the latest.
-        self.hurry: Callable[[Tend, float], None] = self._housekeeper.hurry
-        # Beside it: what the housekeeper does may wait for long, and so would a new setting.
-        self._settings = Housekeeper(clock, "settings")
-        self._open: dict[Pusher | Popper, Queue] = {}
-        self._closing = False
+        self._life = self.runtime.life
         self._letter_pushers: dict[str, Pusher] = {}
-        self._tallies = Tallies()
-        self._notebook = Notebook(clock)
         self._servers: list[PrometheusServer] = []
         _clients.add(self)
         if spool is not None:
-            spool.start(self._reach, lambda row: Queue(self, row).forwarding_pusher())
-
-    def _reach(self) -> Ports:
-        """The ports, opened if need be: for the spool's thread, which tries again and again.
-
-        Raises BackendError while no server answers.
-        """
-        if isinstance(self._state, Offline):
-            self._state = _Online(self._state.open().ports, self._append_to)
-        return self._state.ports
+            spool.start(
+                self.runtime.reach, lambda row: Queue(self.runtime, row).forwarding_pusher()
+            )
 
     @property
     def ports(self) -> Ports:
         """The backends; BackendUnavailableError while no server has answered yet."""
-        return self._state.opened().ports
-
-    @property
-    def overflow(self) -> Overflow | None:
-        """Where pushes to ap queues go while no quorum answers, if anywhere."""
-        return None if self.spool is None else self.spool.overflow
+        return self.runtime.ports
 
     @property
     def reaper(self) -> Reaper:
         """The reaper's passes; BackendUnavailableError while no server has answered yet."""
-        return self._state.opened().reaper
+        return self.runtime.online().reaper
 
     # --- queues ---------------------------------------------------------------------------------
 
@@ -157,24 +101,7 @@ class Client:
         A queue that exists with the same settings is returned. Raises QueueExistsError, which names
         the differences, when it has other settings.
         """
-        return self._create(check_queue_name(name), policy)
-
-    def _create(self, name: str, policy: QueueSettings) -> Queue:
-        catalog, ids = self.ports.catalog, self.ports.ids
-        new = changed(QueuePolicy(), policy)
-        check_compression(new.compression)
-        now_ms = catalog.now_ms()
-        row = QueueRow(ids.new(now_ms), name, new, version=1, groups_version=1)
-        if catalog.queues.create(row, default_group(row.id, ids, now_ms)):
-            return Queue(self, row)
-        existing = catalog.queues.named(name)
-        if existing is None:
-            return self._create(name, policy)  # deleted this moment
-        found = differences(existing.policy, new)
-        if found:
-            told = ", ".join(f"{k} is {old!r}, not {new!r}" for k, (old, new) in found.items())
-            raise QueueExistsError(f"queue {name!r} exists: {told}", differences=found)
-        return Queue(self, existing)
+        return create_queue(self.runtime, check_queue_name(name), policy)
 
     @operation
     def queue(self, name: str) -> Queue:
@@ -188,7 +115,7 @@ class Client:
         if row is None:
             check_queue_name(name.replace("~", "."))
             raise QueueNotFoundError(f"there is no queue {name!r}")
-        return Queue(self, row)
+        return Queue(self.runtime, row)
 
     def _row_of(self, name: str) -> QueueRow | None:
         return self.ports.catalog.queues.named(name)
@@ -196,7 +123,7 @@ class Client:
     @operation
     def queues(self, prefix: str = "") -> list[Queue]:
         """The queues whose name begins with `prefix`, by name; dead letters among them."""
-        return [Queue(self, row) for row in self.ports.catalog.queues.listed(prefix)]
+        return [Queue(self.runtime, row) for row in self.ports.catalog.queues.listed(prefix)]
 
     @operation
     def queue_of_pipe(self, pipe_id: str) -> Queue:
@@ -209,7 +136,7 @@ class Client:
                 f"there is no pipe {pipe_id!r}",
                 hint="`cassq pipe list QUEUE` lists those of a queue that are not retired",
             )
-        return Queue(self, row)
+        return Queue(self.runtime, row)
 
     @operation
     def explain(self, message_id: str) -> Explanation:
@@ -227,18 +154,14 @@ class Client:
         doomed = [row]
         if not is_dead_letter_name(name):
             doomed += self.ports.catalog.queues.listed(f"{name}~")
-        watching: set[Queue] = set()
+        watching: set[WatchedQueue] = set()
         for queue in doomed:
             self._letter_pushers.pop(queue.name, None)
-            for thing, owner in list(self._open.items()):
-                if owner.name == queue.name:
-                    self._open.pop(thing)
-                    self._housekeeper.remove(thing.tend)
-                    watching.add(owner)
+            watching |= self.runtime.forget([queue.name])
             self.ports.store.drop(self.ports.catalog.queues.delete(queue.id))
-        for owner in watching:
-            owner.refresh()  # their users learn of it at the next call
-            self._settings.remove(owner.refresh)
+        for watched in watching:
+            watched.refresh()  # their users learn of it at the next call
+            self.runtime.settings.remove(watched.refresh)
         self.reaper.reap(only=("sweep",))
 
     @operation
@@ -260,14 +183,12 @@ class Client:
         """
         with extras.wanted("metrics need", "prometheus-client", "metrics"):
             from cassq.inspect.prometheus import PrometheusServer
-        reach, requests = (lambda: self.ports), self._place.requests
-        meter = Meter(reach, requests, self._tallies, self._actions, queues=queues)
+        runtime = self.runtime
+        reach, counted = (lambda: runtime.ports), (runtime.requests, runtime.tallies)
+        meter = Meter(reach, *counted, runtime.actions, queues=queues)
         server = PrometheusServer(meter.read, host, port, health)
         self._servers.append(server)
         return server
-
-    def _actions(self) -> Mapping[tuple[str, str], int]:
-        return {} if isinstance(self._state, Offline) else self._state.reaper.counts()
 
     @operation
     def reap(self, queues: Iterable[str] | None = None, *, dry_run: bool = False) -> list[Action]:
@@ -281,68 +202,6 @@ class Client:
         rows = None if queues is None else [self._named(name).row for name in queues]
         return self.reaper.reap(rows, dry_run=dry_run)
 
-    # --- what queues and poppers ask of their client ------------------------------------------
-
-    def doorbell(self, queue_id: str) -> Doorbell:
-        """The bell of a queue."""
-        bell = self._doorbells.get(queue_id)
-        if bell is None:
-            bell = self._doorbells[queue_id] = self._place.doorbell(queue_id)
-        return bell
-
-    def bury(self, queue: QueueRow, group: GroupRow, claim: Claim) -> bool:
-        """How a spent message becomes a dead letter: see `Bury`."""
-        return self._state.opened().dead_letters.bury(queue, group, claim)
-
-    def call_soon(self, tend: Tend) -> None:
-        """Have `tend` called now. Takes no lock: for a signal's handler."""
-        self._housekeeper.call_soon(tend)
-
-    def look_after(self, tend: Tend, first: float) -> None:
-        """Have the housekeeper call `tend`, first in so many seconds."""
-        self._housekeeper.add(self._reap_in_passing, REAP_SECONDS)
-        self._housekeeper.add(tend, first)
-
-    def keep_fresh(self, refresh: Tend, first: float) -> None:
-        """Have settings read anew by `refresh`, first in so many seconds."""
-        self._settings.add(refresh, first)
-
-    def changed(self, row: QueueRow | GroupRow) -> None:
-        """Settings were changed by this client: its pushers and poppers go by them from now on."""
-        for queue in set(self._open.values()):
-            queue.take_up(row)
-
-    def attend(self, group_id: str, tally: Tally) -> None:
-        """Note from now on that a popper of that group is there."""
-        attendance = self._state.opened().attendance
-        attendance.add(group_id, tally)
-        self.look_after(attendance.tend, LOOK_SECONDS)
-
-    def opened(self, thing: Pusher | Popper, queue: Queue) -> None:
-        """Remember what to close; refuse it, closed, while the client is being closed: but poppers
-        that are closed with it may have dead letters to put away."""
-        if self._closing and not is_dead_letter_name(queue.name):
-            thing.close_inside()
-            raise ClosedError("this client is being closed")
-        for old in [old for old in list(self._open) if old.closed]:  # other threads open some, too
-            owner = self._open.pop(old, None)
-            self._housekeeper.remove(old.tend)
-            if owner is not None and owner not in self._open.values():
-                self._settings.remove(owner.refresh)
-        self._tallies.add(queue.name, thing.tally)
-        self._notebook.add(queue.id, thing.tally)
-        self.look_after(self._note, NOTE_SECONDS)
-        self._open[thing] = queue
-        self.keep_fresh(queue.refresh, REFRESH_SECONDS)
-
-    def own_queue(self, name: str, **policy: Unpack[QueueSettings]) -> Queue:
-        """A queue of cassq's own, as of dead letters, made when it is first needed."""
-        row = self.ports.catalog.queues.named(name)
-        return Queue(self, row) if row else self._create(name, policy)
-
-    def _note(self) -> float:
-        return self._notebook.tend(self.ports)
-
     def _append_to(self, name: str, batch: Batch, intend: Intend) -> None:
         """Push one dead letter, to a queue made when it is first needed."""
         pusher = self._letter_pushers.get(name)
@@ -352,24 +211,8 @@ class Client:
                 return
             except QueueNotFoundError:
                 logger.warning("queue %s was deleted: it is made anew for a dead letter", name)
-        pusher = self._letter_pushers[name] = self.own_queue(name).new_pusher()
+        pusher = self._letter_pushers[name] = own_queue(self.runtime, name).new_pusher()
         pusher.push_intended(batch, intend)
-
-    def _reap_in_passing(self) -> float:
-        """Every pass, by one client at a time; the longer it took, the later the next."""
-        lease_ms = round(REAP_SECONDS * 1000)
-        if not self._open:
-            return REAP_SECONDS
-        catalog, owner, clock = self.ports.catalog, self.ports.ids.client, self.clock
-        if catalog.leases.take(PASSING_LEASE, owner, lease_ms) is None:
-            return REAP_SECONDS
-        began_ms = clock.boot_ms()
-        self.reaper.reap()
-        took = (clock.boot_ms() - began_ms) / 1000
-        rest = min(max(REAP_SECONDS, REAP_REST * took), REAP_REST_SECONDS_MAX)
-        if rest > REAP_SECONDS:
-            catalog.leases.take(PASSING_LEASE, owner, round(rest * 1000))
-        return rest
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -382,29 +225,30 @@ class Client:
         self._life.end(self._close_now, meanwhile=self._stop_poppers)
 
     def _stop_poppers(self) -> None:
-        for thing in list(self._open):
+        for thing in list(self.runtime.open):
             if isinstance(thing, Popper):
                 thing.stop()
 
     def _close_now(self) -> None:
-        self._closing = True
-        self._housekeeper.stop()
-        self._settings.stop()
+        runtime = self.runtime
+        runtime.closing = True
+        runtime.housekeeper.stop()
+        runtime.settings.stop()
         for server in self._servers:
             server.close()
         failure: CassqError | None = None
-        queues: dict[str, Queue] = {}
+        queues: dict[str, WatchedQueue] = {}
         while (thing := self._next_to_close()) is not None:
-            queue = self._open[thing]
+            queue = runtime.open[thing]
             queues[queue.name] = queue
             try:
                 thing.close_inside()
             except CassqError as exc:
                 failure = failure or exc
-            self._open.pop(thing, None)
+            runtime.open.pop(thing, None)
         try:
-            online = self._state.opened()
-            self._notebook.close(online.ports)
+            online = runtime.online()
+            runtime.notebook.close(online.ports)
             online.attendance.tend()
         except CassqError as exc:
             # Who spills has nothing to lose here.
@@ -412,33 +256,31 @@ class Client:
         if self.spool is not None:
             self.spool.close()
         self._retire(queues.values())
-        for bell in self._doorbells.values():
-            bell.close()
-        self._place.close()
+        runtime.close_place()
         if failure is not None:
             raise failure
 
     def _next_to_close(self) -> Pusher | Popper | None:
         """The one opened first; those that push dead letters after all others, which may have some
         to put away."""
-        things, letters = list(self._open), list(self._letter_pushers.values())
+        things, letters = list(self.runtime.open), list(self._letter_pushers.values())
         others = (thing for thing in things if thing not in letters)
         return next(others, things[0] if things else None)
 
-    def _retire(self, queues: Iterable[Queue]) -> None:
+    def _retire(self, queues: Iterable[WatchedQueue]) -> None:
         """Remove what was consumed; what cannot be now is left for the next reaper."""
         for queue in queues:
             try:
-                self.reaper.reap([queue.row], only=("retire",))
+                self.reaper.reap([queue.load()], only=("retire",))
             except (QueueNotFoundError, BackendError) as exc:
                 logger.warning("queue %s is left for the reaper: %s", queue.name, exc)
 
     def _forget_parent(self) -> None:
         """In a forked child: touch nothing that is the parent's, refuse every call."""
-        self.life.forked = True
+        kept = self.runtime.abandon()
         for server in self._servers:
             server.abandon()
-        _of_the_parent.append((self, self._place.abandon()))
+        _of_the_parent.append((self, kept))
 
     def __enter__(self) -> Client:
         return self

@@ -11,7 +11,7 @@ from cassq.base import extras
 from cassq.base.clock import Clock, SystemClock
 from cassq.client.client import Client
 from cassq.client.embedded import Embedded, directory_of, open_directory
-from cassq.client.offline import Offline
+from cassq.client.runtime import Offline
 from cassq.client.spool import Spool
 from cassq.client.stores import CASSANDRA, FILES, STORE_OPTIONS, sidecars_of
 from cassq.errors import ConfigError, is_outage
@@ -133,7 +133,8 @@ def _spool_in(place: str, keyspace: str, clock: Clock, *, create: bool) -> Spool
     """A spool has a directory for each keyspace."""
     directory = Path(place).expanduser().absolute() / keyspace
     embedded = open_directory(directory, clock, "disk", create=create)
-    return Spool(Client(f"file://{directory}", embedded, clock))
+    client = Client(f"file://{directory}", embedded, clock)
+    return Spool(client.runtime, client.close)
 
 
 def local_directory(url: str | None) -> Path | None:

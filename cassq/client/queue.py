@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, NoReturn, Protocol, Unpack
+from typing import Any, NoReturn, Unpack
 
 from cassq.base.arguments import check_count, check_seconds, refuse_pickling
-from cassq.base.clock import Clock
-from cassq.base.counters import Tally
-from cassq.base.housekeeper import Tend
-from cassq.client.watched import Watched
+from cassq.client.embedded import default_group
+from cassq.client.runtime import Runtime
+from cassq.client.watched import WatchedQueue
 from cassq.dead_letters.queue import DeadLetterQueue, Desk
-from cassq.doorbell import Doorbell
 from cassq.errors import (
     BackendTimeoutError,
     ConfigError,
     GroupExistsError,
     GroupNotFoundError,
+    QueueExistsError,
     QueueNotFoundError,
 )
 from cassq.inspect.audit import Audit, audit_queue
@@ -30,9 +29,8 @@ from cassq.inspect.troubles import stats_with_troubles
 from cassq.lifecycle.cancelling import cancel
 from cassq.lifecycle.damage import PipeDamage, PipeInfo, look_into, pipes_of
 from cassq.lifecycle.groups import group_starts
-from cassq.lifecycle.ports import Life, Ports, operation
+from cassq.lifecycle.ports import Ports, operation
 from cassq.lifecycle.purging import count_waiting, purge
-from cassq.lifecycle.retries import Bury
 from cassq.lifecycle.skipping import skip
 from cassq.message.compression import check_compression
 from cassq.model.queues import (
@@ -56,31 +54,6 @@ from cassq.settings import GroupSettings, QueueSettings, Start, State, Step
 CHANGE_TRIES = 50
 PEEK_MAX = 100_000
 DRAIN_SECONDS_MAX = 365 * 86400.0
-GROUP_WATCH_MS = 1000  # how often a group's policy is read anew
-GONE_SECONDS = 3600.0
-
-
-class Owner(Protocol):
-    """The client, as its queues see it."""
-
-    @property
-    def bury(self) -> Bury: ...
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def life(self) -> Life: ...
-    @property
-    def ports(self) -> Ports: ...
-    @property
-    def overflow(self) -> Overflow | None: ...
-    def doorbell(self, queue_id: str) -> Doorbell: ...
-    def look_after(self, tend: Tend, first: float) -> None: ...
-    def changed(self, row: QueueRow | GroupRow) -> None: ...
-    def attend(self, group_id: str, tally: Tally) -> None: ...
-    def hurry(self, tend: Tend, seconds: float) -> None: ...
-    def call_soon(self, tend: Tend) -> None: ...
-    def opened(self, thing: Pusher | Popper, queue: Queue) -> None: ...
-    def own_queue(self, name: str, **policy: Unpack[QueueSettings]) -> Queue: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +70,16 @@ class Group:
 class Queue:
     """A named stream of messages; made by `Client.create_queue` and `Client.queue`."""
 
-    def __init__(self, owner: Owner, row: QueueRow) -> None:
-        self._owner = owner
-        self._life = owner.life
+    def __init__(self, runtime: Runtime, row: QueueRow) -> None:
+        self._runtime = runtime
+        self._life = runtime.life
         self._row = row
-        self._watch_ms = min(round(row.policy.lease * 500), 2000)
-        self._watched = Watched(row, self._latest)
-        self._watched_groups: dict[str, Watched[GroupRow]] = {}
+        self._watched = WatchedQueue(row, self._load, self._latest, self._same)
 
     @property
     def _ports(self) -> Ports:
         """Raises BackendUnavailableError while no server has answered yet."""
-        return self._owner.ports
+        return self._runtime.ports
 
     @property
     def name(self) -> str:
@@ -137,39 +108,8 @@ class Queue:
 
     def _latest(self) -> QueueRow:
         """The row; as it was last seen while no quorum answers, if pushes may be spilled then."""
-        overflow, known = self._owner.overflow, self._watched.known
+        overflow, known = self._runtime.overflow, self._watched.row.known
         return self._load() if overflow is None else overflow.latest(self._load, known)
-
-    # --- settings as its pushers and poppers know them ------------------------------------------
-
-    def refresh(self) -> float:
-        """Have its pushers and poppers take up what others changed; seconds until the next time.
-
-        Raises BackendError. Cost: one read, and one for each group that has poppers.
-        """
-        watch_ms = self._watch_ms
-        try:
-            self._watched.refresh()
-            for watched in list(self._watched_groups.values()):
-                watch_ms = min(watch_ms, GROUP_WATCH_MS)
-                self._refresh_group(watched)
-        except QueueNotFoundError:
-            return GONE_SECONDS  # each of them tells its caller
-        return watch_ms / 1000
-
-    def _refresh_group(self, watched: Watched[GroupRow]) -> None:
-        try:
-            watched.refresh()
-        except GroupNotFoundError:
-            return  # its poppers tell their callers
-
-    def take_up(self, row: QueueRow | GroupRow) -> None:
-        """A row that this client has just read, or changed."""
-        if isinstance(row, QueueRow):
-            if row.id == self._row.id:
-                self._watched.put(row)
-        elif row.id in self._watched_groups:
-            self._watched_groups[row.id].put(row)
 
     # --- pushing and popping --------------------------------------------------------------------
 
@@ -181,7 +121,7 @@ class Queue:
     def new_pusher(self) -> Pusher:
         """`pusher`, inside a call of the client."""
         return self._pusher_for(
-            "", None if is_dead_letter_name(self.name) else self._owner.overflow
+            "", None if is_dead_letter_name(self.name) else self._runtime.overflow
         )
 
     def forwarding_pusher(self) -> Pusher:
@@ -193,22 +133,22 @@ class Queue:
     ) -> Pusher:
         row = self._latest() if overflow else self._load()
         check_compression(row.policy.compression)
-        self._watched.put(row)
+        self._watched.row.put(row)
         if overflow is not None:
             overflow.expect(row)
-        owner = self._owner
+        runtime = self._runtime
         intake = Intake(
-            lambda: owner.ports,
-            owner.clock,
-            self._watched,
-            owner.bury,
+            lambda: runtime.ports,
+            runtime.clock,
+            self._watched.row,
+            runtime.bury,
             group_id=group_id,
             overflow=overflow,
             patient=patient,
         )
-        pusher = Pusher(intake, owner.doorbell(row.id), self._life)
-        self._owner.look_after(pusher.tend, 0.25)
-        self._owner.opened(pusher, self)
+        pusher = Pusher(intake, runtime.doorbell(row.id), self._life)
+        self._runtime.look_after(pusher.tend, 0.25)
+        self._runtime.opened(pusher, self._watched)
         return pusher
 
     @operation
@@ -224,22 +164,20 @@ class Queue:
         """
         queue_row = self._load()
         row = self._group_in(queue_row, group)
-        self._watched.put(queue_row)
-        watched = self._watched_groups.setdefault(row.id, Watched(row, lambda: self._same(row)))
-        watched.put(row)
+        self._watched.row.put(queue_row)
         popper = Popper(
             self._ports,
-            self._watched,
-            watched,
-            bury=self._owner.bury,
-            doorbell=self._owner.doorbell(row.queue_id),
-            hurry=self._owner.hurry,
-            soon=lambda: self._owner.call_soon(popper.tend),
+            self._watched.row,
+            self._watched.group(row),
+            bury=self._runtime.bury,
+            doorbell=self._runtime.doorbell(row.queue_id),
+            hurry=self._runtime.hurry,
+            soon=lambda: self._runtime.call_soon(popper.tend),
             keep_alive=keep_alive,
         )
-        self._owner.look_after(popper.tend, TEND_SECONDS)
-        self._owner.attend(row.id, popper.tally)
-        self._owner.opened(popper, self)
+        self._runtime.look_after(popper.tend, TEND_SECONDS)
+        self._runtime.attend(row.id, popper.tally)
+        self._runtime.opened(popper, self._watched)
         return popper
 
     # --- policies and groups --------------------------------------------------------------------
@@ -265,7 +203,7 @@ class Queue:
             if new == row.policy:
                 return new
             if self._ports.catalog.queues.update(row.id, row.version, new):
-                self._owner.changed(replace(row, policy=new, version=row.version + 1))
+                self._runtime.changed(replace(row, policy=new, version=row.version + 1))
                 return new
         raise BackendTimeoutError(f"queue {self.name!r} is being changed by others all the time")
 
@@ -320,7 +258,7 @@ class Queue:
             raise ConfigError("exclusive cannot be changed", hint="create another group")
         if not self._ports.catalog.queues.update_group(row.id, new):
             raise GroupNotFoundError(f"group {name!r} of {self.name!r} was deleted")
-        self._owner.changed(replace(row, policy=new))
+        self._runtime.changed(replace(row, policy=new))
         return Group(name, new)
 
     @operation
@@ -333,7 +271,7 @@ class Queue:
         """Remove a group and its claims; its dead letters stay, as a queue of their own."""
         if not self._ports.catalog.queues.delete_group(self._group(name).id):
             raise GroupNotFoundError(f"group {name!r} of {self.name!r} was deleted")
-        self.refresh()
+        self._watched.refresh()
 
     def _group(self, name: str) -> GroupRow:
         check_group_name(name)
@@ -366,20 +304,20 @@ class Queue:
     def dead_letters(self, group: str = "default") -> DeadLetterQueue:
         """The dead letters of a group, which may be gone: to look at, merge back, throw away."""
         check_group_name(group)
-        owner, name = self._owner, dead_letter_name(self.name, group)
+        runtime, name = self._runtime, dead_letter_name(self.name, group)
 
         def letters_row() -> GroupRow | None:
             self._life.check()
             row = self._ports.catalog.queues.named(name)
-            return None if row is None else Queue(owner, row)._group("default")
+            return None if row is None else Queue(runtime, row)._group("default")
 
         desk = Desk(
             ports=lambda: self._ports,
             group_row=lambda: self._group(group),
             letters_row=letters_row,
             pusher_to_group=lambda group: self._pusher_for(group.id),
-            pusher_to_letters=lambda: owner.own_queue(name).new_pusher(),
-            ring=lambda: owner.doorbell(self.row.id).ring(),
+            pusher_to_letters=lambda: own_queue(runtime, name).new_pusher(),
+            ring=lambda: runtime.doorbell(self.row.id).ring(),
         )
         return DeadLetterQueue(desk, name)
 
@@ -407,7 +345,7 @@ class Queue:
         """
         check_seconds("timeout", timeout, DRAIN_SECONDS_MAX)
         self.pause(pop=False)
-        return drained(self._owner.clock, self._left, timeout, 2 * self._watch_ms)
+        return drained(self._runtime.clock, self._left, timeout, 2 * self._watched.watch_ms)
 
     @operation
     def _left(self) -> int:
@@ -535,3 +473,31 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"
+
+
+# --- making one -----------------------------------------------------------------------------------
+
+
+def create_queue(runtime: Runtime, name: str, policy: QueueSettings) -> Queue:
+    """Make a queue, or find it as it would be made. Raises QueueExistsError, ConfigError."""
+    catalog, ids = runtime.ports.catalog, runtime.ports.ids
+    new = changed(QueuePolicy(), policy)
+    check_compression(new.compression)
+    now_ms = catalog.now_ms()
+    row = QueueRow(ids.new(now_ms), name, new, version=1, groups_version=1)
+    if catalog.queues.create(row, default_group(row.id, ids, now_ms)):
+        return Queue(runtime, row)
+    existing = catalog.queues.named(name)
+    if existing is None:
+        return create_queue(runtime, name, policy)  # deleted this moment
+    found = differences(existing.policy, new)
+    if found:
+        told = ", ".join(f"{k} is {old!r}, not {new!r}" for k, (old, new) in found.items())
+        raise QueueExistsError(f"queue {name!r} exists: {told}", differences=found)
+    return Queue(runtime, existing)
+
+
+def own_queue(runtime: Runtime, name: str, **policy: Unpack[QueueSettings]) -> Queue:
+    """A queue of cassq's own, as of dead letters, made when it is first needed."""
+    row = runtime.ports.catalog.queues.named(name)
+    return Queue(runtime, row) if row else create_queue(runtime, name, policy)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, Unpack
+from typing import Any, NamedTuple
 
 from cassq.base.clock import Nudge
 from cassq.client.forwarding import (
@@ -24,7 +24,8 @@ from cassq.client.forwarding import (
     spoolable,
     target_of,
 )
-from cassq.client.queue import Queue
+from cassq.client.queue import Queue, own_queue
+from cassq.client.runtime import Runtime
 from cassq.errors import BackendError, CassqError, is_outage
 from cassq.lifecycle.ports import Ports
 from cassq.message.batches import Batch, Receipt, SpilledReceipt
@@ -32,7 +33,6 @@ from cassq.model.queues import QueuePolicy
 from cassq.model.rows import QueueRow
 from cassq.producer.pusher import Pusher
 from cassq.producer.spilling import Doubt, Overflow
-from cassq.settings import QueueSettings
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -40,16 +40,6 @@ logger: logging.Logger = logging.getLogger("cassq")
 # at for what others left there.
 TRY_SECONDS_MIN, TRY_SECONDS_MAX = 0.25, 8.0
 LOOK_SECONDS = 5.0
-
-
-class Place(Protocol):
-    """The client of the spool's directory."""
-
-    @property
-    def ports(self) -> Ports: ...
-    def own_queue(self, name: str, **policy: Unpack[QueueSettings]) -> Queue: ...
-    def queues(self, prefix: str = "") -> list[Queue]: ...
-    def close(self) -> None: ...
 
 
 class Spilled(NamedTuple):
@@ -69,10 +59,12 @@ class Spilled(NamedTuple):
 
 
 class Spool:
-    """Of one client. Thread-safe."""
+    """Of one client. Thread-safe. place: the runtime of a client of its directory; close: closes
+    that."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Runtime, close: Callable[[], object]) -> None:
         self._place = place
+        self._close = close
         self._mutex = threading.Lock()
         self._pushers: dict[str, tuple[str, Pusher]] = {}  # by the queue's id: spool queue, pusher
         self._rows: dict[str, QueueRow] = {}  # by name, as they were when they were last opened
@@ -112,7 +104,7 @@ class Spool:
 
     def _seen(self, name: str) -> QueueRow | None:
         if name not in self._rows:
-            targets = (target_of(queue.name) for queue in self._place.queues(f"{name}~"))
+            targets = (target_of(queue.name) for queue in self._queues(f"{name}~"))
             ids = [target.id for target in targets if target is not None and target.name == name]
             if ids:
                 # Its policy is not known; an ap queue it is, or it would not be here.
@@ -131,7 +123,7 @@ class Spool:
             found = self._pushers.get(queue.id)
             if found is None:
                 name = Target(queue.name, queue.id).spool_name
-                made = self._place.own_queue(name, **SPOOL_POLICY)
+                made = own_queue(self._place, name, **SPOOL_POLICY)
                 found = self._pushers[queue.id] = made.row.id, made.pusher()
             return found
 
@@ -168,7 +160,7 @@ class Spool:
             ports = self._reach()
             if self._forwarder is None:
                 spool = self._place.ports
-                self._forwarder = Forwarder(spool, self._place.queues, ports, self._open_pusher)
+                self._forwarder = Forwarder(spool, self._queues, ports, self._open_pusher)
             done = self._forwarder.forward(self._went)
         if self.overflow.down:
             ports.catalog.queues.by_id("none")  # raises while the cluster does not answer
@@ -192,8 +184,23 @@ class Spool:
     # --- looking and ending ---------------------------------------------------------------------
 
     def contents(self) -> list[Spilled]:
-        """What is, and was, in the spool of this machine, by queue."""
-        return contents(self._place)
+        """What is, and was, in the spool of this machine, by queue. Cost: that of `Queue.stats` for
+        each."""
+        found: list[Spilled] = []
+        for queue in self._queues():
+            target = target_of(queue.name)
+            if target is not None:
+                stats = queue.stats()
+                group = stats.groups["default"]
+                waiting = group.waiting + group.pending
+                found.append(Spilled(target.name, target.id, stats.pushed, waiting))
+        return found
+
+    def _queues(self, prefix: str = "") -> list[Queue]:
+        with self._place.life.enter():
+            return [
+                Queue(self._place, row) for row in self._place.ports.catalog.queues.listed(prefix)
+            ]
 
     def stop(self) -> None:
         """Forward only when asked to, from now on."""
@@ -213,17 +220,4 @@ class Spool:
             logger.warning(
                 "%d spilled messages wait to be forwarded: `cassq spill forward`", waiting
             )
-        self._place.close()
-
-
-def contents(place: Place) -> list[Spilled]:
-    """What is, and was, in a spool, by queue. Cost: that of `Queue.stats` for each."""
-    found: list[Spilled] = []
-    for queue in place.queues():
-        target = target_of(queue.name)
-        if target is not None:
-            stats = queue.stats()
-            group = stats.groups["default"]
-            waiting = group.waiting + group.pending
-            found.append(Spilled(target.name, target.id, stats.pushed, waiting))
-    return found
+        self._close()

@@ -12,6 +12,9 @@ from typing import Generic, TypeVar
 from cassq.errors import GroupNotFoundError, QueueNotFoundError
 from cassq.model.rows import GroupRow, QueueRow
 
+GROUP_WATCH_MS = 1000  # how often a group's policy is read anew
+GONE_SECONDS = 3600.0
+
 R = TypeVar("R", QueueRow, GroupRow)
 
 
@@ -51,3 +54,62 @@ class Watched(Generic[R]):
                 self._gone = False
             if puts == self._puts:
                 return  # else a change of this client's may be newer than what was read
+
+
+class WatchedQueue:
+    """A queue as the pushers and poppers of one `Queue` know it: its row, and those of the groups
+    that have poppers.
+
+    load: reads the queue's row. latest: does so, or tells what was last seen while no quorum
+    answers. load_group: reads a group's row.
+    """
+
+    def __init__(
+        self,
+        row: QueueRow,
+        load: Callable[[], QueueRow],
+        latest: Callable[[], QueueRow],
+        load_group: Callable[[GroupRow], GroupRow],
+    ) -> None:
+        self.name: str = row.name
+        self.id: str = row.id
+        self.load: Callable[[], QueueRow] = load
+        self.row: Watched[QueueRow] = Watched(row, latest)
+        self.watch_ms: int = min(round(row.policy.lease * 500), 2000)
+        self._load_group = load_group
+        self._groups: dict[str, Watched[GroupRow]] = {}
+
+    def group(self, row: GroupRow) -> Watched[GroupRow]:
+        """A group of it, of which this is the row now."""
+        watched = self._groups.setdefault(row.id, Watched(row, lambda: self._load_group(row)))
+        watched.put(row)
+        return watched
+
+    def refresh(self) -> float:
+        """Have its pushers and poppers take up what others changed; seconds until the next time.
+
+        Raises BackendError. Cost: one read, and one for each group that has poppers.
+        """
+        watch_ms = self.watch_ms
+        try:
+            self.row.refresh()
+            for watched in list(self._groups.values()):
+                watch_ms = min(watch_ms, GROUP_WATCH_MS)
+                self._refresh_group(watched)
+        except QueueNotFoundError:
+            return GONE_SECONDS  # each of them tells its caller
+        return watch_ms / 1000
+
+    def _refresh_group(self, watched: Watched[GroupRow]) -> None:
+        try:
+            watched.refresh()
+        except GroupNotFoundError:
+            return  # its poppers tell their callers
+
+    def take_up(self, row: QueueRow | GroupRow) -> None:
+        """A row that this client has just read, or changed."""
+        if isinstance(row, QueueRow):
+            if row.id == self.id:
+                self.row.put(row)
+        elif row.id in self._groups:
+            self._groups[row.id].put(row)

@@ -98,7 +98,7 @@ def publish(
         if not exc.outcome_unknown:
             staging.abort(client.ports, write)
         raise
-    client.doorbell(row.id).ring()
+    client.runtime.doorbell(row.id).ring()
 
 
 def give_up(target: Target, write_id: str, number: int) -> None:

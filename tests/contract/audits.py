@@ -27,7 +27,7 @@ def client_on(catalog: Catalog, store: ExtentStore, clock: Clock) -> cassq.Clien
     ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, Life())
     embedded = Embedded(ports, lambda _: PollingDoorbell(), lambda: None)
     client = cassq.Client("audits", embedded, clock)
-    client._housekeeper.stop()
+    client.runtime.housekeeper.stop()
     return client
 
 

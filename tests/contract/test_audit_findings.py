@@ -18,7 +18,7 @@ from tests.integration.stage import client_on, numbers, push
 @pytest.fixture
 def client(tmp_path: Path, clock: ManualClock) -> Iterator[cassq.Client]:
     with client_on(tmp_path, clock=clock) as client:
-        client._housekeeper.stop()
+        client.runtime.housekeeper.stop()
         yield client
 
 

@@ -45,7 +45,8 @@ def test_a_pass_takes_as_many_round_trips_however_many_queues_are_idle(
     embedded = Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: None)
     taken: dict[int, dict[str, int]] = {}
     with cassq.Client("cassandra://", embedded, clock) as client:
-        client._housekeeper.stop()  # it would reap in passing, after a second of the machine's
+        # It would reap in passing, after a second of the machine's.
+        client.runtime.housekeeper.stop()
         for count in (FEW, MANY):
             for number in range(len(client.queues()), count):
                 fill(client.create_queue(f"q{number}"), ports)

@@ -105,7 +105,7 @@ def client(cassandra_place: CassandraPlace, counting: CountingCql) -> Iterator[c
     ports = Ports(catalog, store, locker, clock, ids, Life(), Sharing())
     embedded = Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: None)
     with cassq.Client("cassandra://", embedded, clock) as made:
-        made._housekeeper.stop()
+        made.runtime.housekeeper.stop()
         yield made
 
 

@@ -31,7 +31,7 @@ def client(place: SidecarPlace, clock: ManualClock) -> Iterator[cassq.Client]:
     ports = Ports(place.catalog, store, locker, clock, ids, Life(), upkeep=store.upkeep)
     embedded = Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: None)
     with cassq.Client("sidecars", embedded, clock) as made:
-        made._housekeeper.stop()  # what a test counts is not done in passing
+        made.runtime.housekeeper.stop()  # what a test counts is not done in passing
         yield made
 
 

@@ -21,7 +21,7 @@ STRAY = "0123456789abcdef01234567"
 @pytest.fixture
 def client(tmp_path: Path, clock: ManualClock) -> Iterator[cassq.Client]:
     with client_on(tmp_path, clock=clock) as client:
-        client._housekeeper.stop()
+        client.runtime.housekeeper.stop()
         yield client
 
 

@@ -117,4 +117,4 @@ def test_many_pushers_and_poppers_opened_and_closed_leave_no_descriptors(
     before = round_()
     after = [round_() for _ in range(5)]
     assert max(after) <= before + 2
-    assert len(client._open) <= 4
+    assert len(client.runtime.open) <= 4

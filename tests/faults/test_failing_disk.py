@@ -33,12 +33,17 @@ def disk() -> SickDisk:
 
 
 @pytest.fixture
-def queue(directory: Path, disk: SickDisk) -> Iterator[cassq.Queue]:
+def sick(directory: Path, disk: SickDisk) -> Iterator[cassq.Client]:
     client = client_on(directory, disk)
     alone(client)  # what falls ill is met by nobody but the test
-    yield client.create_queue("jobs")
+    yield client
     disk.recover()
     client.close()
+
+
+@pytest.fixture
+def queue(sick: cassq.Client) -> cassq.Queue:
+    return sick.create_queue("jobs")
 
 
 def pipe_of(message_id: str) -> str:
@@ -102,7 +107,9 @@ def test_an_error_says_how_many_were_pushed_all_the_same(
 ) -> None:
     queue.update(max_pushes_per_pipe=10)
     pusher = queue.pusher()
-    eventually("the limit is taken up", lambda: queue._watched().policy.max_pushes_per_pipe == 10)
+    eventually(
+        "the limit is taken up", lambda: queue._watched.row().policy.max_pushes_per_pipe == 10
+    )
     pusher.push_many(numbers(10))
     disk.fall_ill("create", EVER, errno.ENOSPC)  # no further pipe can be made
     if queue.stats().pipes["ready"]:
@@ -209,15 +216,14 @@ def test_closing_with_a_dead_disk_ends_and_the_reaper_seals(
 
 
 def test_files_that_cannot_be_removed_are_removed_later(
-    queue: cassq.Queue, disk: SickDisk, connect: Connect
+    sick: cassq.Client, queue: cassq.Queue, disk: SickDisk, connect: Connect
 ) -> None:
     push(queue, *numbers(3))
     drain(queue.popper())
-    client = queue._owner
     disk.fall_ill("unlink", 1)
     with pytest.raises(BackendError):
-        reap(client)
+        reap(sick)
     assert len(pipe_files(connect())) == 1
-    reap(client)
+    reap(sick)
     assert pipe_files(connect()) == []
     assert queue.audit().groups["default"].committed == 3

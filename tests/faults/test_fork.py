@@ -145,7 +145,7 @@ def locked(inherited: Inherited) -> Iterator[None]:
         inherited.pusher._mutex,
         inherited.popper._lock,
         inherited.client.ports.catalog._db.lock,
-        inherited.client._housekeeper._mutex,
+        inherited.client.runtime.housekeeper._mutex,
     ]
     links = links_of(inherited.client)
     if links is not None:

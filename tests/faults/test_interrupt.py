@@ -229,7 +229,7 @@ def test_a_file_whose_closing_was_interrupted_is_not_closed_again(directory: Pat
     """Its number may be another file's by then; and of its own the pushers got an OSError."""
     disk = InterruptedDisk()
     client = client_on(directory, disk)
-    client._housekeeper.stop()  # it closes files, too
+    client.runtime.housekeeper.stop()  # it closes files, too
     queue = client.create_queue("jobs", max_pushes_per_pipe=1)
     with queue.pusher() as pusher:
         pusher.push(b"1")

@@ -96,7 +96,7 @@ class Scene:
 
     def _open(self) -> None:
         """Pusher and popper, in a client whose housekeeping does not interfere."""
-        self.client._housekeeper.stop()
+        self.client.runtime.housekeeper.stop()
         self.queue = self.client.queue("jobs")
         self.pusher, self.popper = self.queue.pusher(), self.queue.popper(keep_alive=0)
 

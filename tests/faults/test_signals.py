@@ -275,13 +275,8 @@ def test_a_handler_may_push_while_the_main_thread_waits_for_messages(queue: cass
 
 # What takes no lock, or is long and made of steps, of which the catalog's are guarded.
 FREE = {
-    "Client": {
-        "attend", "bury", "call_soon", "changed", "close", "doorbell", "keep_fresh",
-        "look_after", "opened", "own_queue",
-    },
-    "Queue": {
-        "audit", "dead_letters", "drain", "forwarding_pusher", "new_pusher", "refresh", "take_up",
-    },
+    "Client": {"close", "runtime_class"},
+    "Queue": {"audit", "dead_letters", "drain", "forwarding_pusher", "new_pusher"},
     "Popper": {
         "ack_held", "close", "close_inside", "commit", "dead", "extend_held", "give_held",
         "release", "rollback", "stop", "tend", "transaction",

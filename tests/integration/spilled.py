@@ -70,7 +70,9 @@ class FakeCluster:
     def started(self, spool: Path) -> cassq.Client:
         embedded = open_directory(spool, self.clock, "os")
         place = cassq.Client(f"file://{spool}", embedded, self.clock)
-        return cassq.Client("cassandra://fake", self.open(), self.clock, Spool(place))
+        return cassq.Client(
+            "cassandra://fake", self.open(), self.clock, Spool(place.runtime, place.close)
+        )
 
 
 class Cluster(Protocol):

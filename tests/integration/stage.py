@@ -12,8 +12,8 @@ import cassq
 from cassq.base.clock import Clock, SystemClock
 from cassq.base.ids import Ids
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.client.client import PASSING_LEASE
 from cassq.client.embedded import BELLS, CATALOG, PIPES, Embedded
+from cassq.client.runtime import PASSING_LEASE
 from cassq.consumer.holdings import Message
 from cassq.doorbell import FifoDoorbell
 from cassq.extents.files.disk import Disk
@@ -140,7 +140,7 @@ def alone(client: cassq.Client) -> None:
         done.set()
         return HOUR_MS / 1000
 
-    client.look_after(look, 0)
+    client.runtime.look_after(look, 0)
     assert done.wait(DEADLINE_SECONDS), "its last pass is not over"
 
 

@@ -53,7 +53,7 @@ def test_who_waits_for_a_claim_of_its_client_gets_its_own_in_the_next_one(
         slow = Slow(client.ports.catalog.claims)
         catalog: Any = WithRoles(client.ports.catalog, claims=slow)
         ports: Ports = client.ports._replace(catalog=catalog, sharing=sharing)
-        client._state.ports = ports  # type: ignore[union-attr]
+        client.runtime._state.ports = ports  # type: ignore[union-attr]
         queue = client.queue("jobs")
         popped: dict[int, cassq.Messages] = {}
         poppers = [queue.popper() for _ in range(POPPERS)]
@@ -89,7 +89,7 @@ def test_each_gets_what_is_left_in_turn_and_the_last_get_nothing(
         push(client.create_queue("jobs"), *numbers(3))
         slow = Slow(client.ports.catalog.claims)
         catalog: Any = WithRoles(client.ports.catalog, claims=slow)
-        client._state.ports = client.ports._replace(  # type: ignore[union-attr]
+        client.runtime._state.ports = client.ports._replace(  # type: ignore[union-attr]
             catalog=catalog, sharing=sharing
         )
         queue = client.queue("jobs")

@@ -22,13 +22,13 @@ def test_a_first_claim_of_what_was_there_before_the_boot_is_synced(
     """Else, after the next power cut, it would be delivered for the first time once more. Without
     a boot in between it is not: that would cost a sync for each first claim."""
     with client_on(tmp_path, clock=clock) as client:
-        client._housekeeper.stop()
+        client.runtime.housekeeper.stop()
         push(client.create_queue("jobs"), *numbers(3))
     if rebooted:
         clock.reboot()
     told: list[bool] = []
     with client_on(tmp_path, clock=clock, committed=told.append) as client:
-        client._housekeeper.stop()
+        client.runtime.housekeeper.stop()
         popper = client.queue("jobs").popper()
         told.clear()
         assert len(popper.pop(2)) == 2

@@ -165,7 +165,7 @@ def test_a_dead_letter_is_found_when_its_first_pipe_was_retired(
     ids = push(queue, *numbers(3))
     bury(queue, b"1")
     drain(queue.popper())
-    for popper in list(client._open):
+    for popper in list(client.runtime.open):
         popper.close()
     reap(client)
     assert client.ports.catalog.pipes.by_id(ids[0].partition(":")[0]) is None

@@ -332,7 +332,7 @@ def test_a_whole_merge_rings_for_the_poppers_that_wait(
 ) -> None:
     letters_of_jobs(client, 3)
     rung = threading.Event()
-    waiter = client.doorbell(jobs.row.id).listen()
+    waiter = client.runtime.doorbell(jobs.row.id).listen()
 
     def wait() -> None:
         began = Stopwatch()

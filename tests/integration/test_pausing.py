@@ -119,9 +119,9 @@ def test_settings_are_read_anew_within_half_a_lease_and_a_second_with_a_popper(
     client: cassq.Client, lease: float, seconds: float
 ) -> None:
     queue = client.create_queue("jobs", lease=lease)
-    assert queue.refresh() == min(lease / 2, 2.0)
+    assert queue._watched.refresh() == min(lease / 2, 2.0)
     queue.popper()
-    assert queue.refresh() == seconds
+    assert queue._watched.refresh() == seconds
 
 
 def test_this_client_s_pushers_and_poppers_see_its_changes_at_once(client: cassq.Client) -> None:

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 import cassq
 from cassq.cli.main import main
 from cassq.client.embedded import open_directory
-from cassq.client.offline import Offline
+from cassq.client.runtime import Offline
 from cassq.client.spool import Spool
 from cassq.consumer.holdings import Message
 from cassq.errors import (
@@ -506,7 +506,7 @@ def test_a_client_that_started_without_a_server_goes_on_when_one_answers(
     cluster.down = True
     offline = Offline(lambda _requests: cluster.open(), "nobody answers")
     place = cassq.Client("file:", open_directory(spool, cluster.clock, "os"), cluster.clock)
-    with cassq.Client("x", offline, cluster.clock, Spool(place)) as client:
+    with cassq.Client("x", offline, cluster.clock, Spool(place.runtime, place.close)) as client:
         queue = client.queue("jobs")
         with queue.pusher() as pusher:
             assert pusher.push(b"spilled").spilled
@@ -526,7 +526,7 @@ def test_offline_what_needs_a_server_is_refused_with_a_hint_and_pushes_are_spill
     cluster.down = True
     offline = Offline(lambda _requests: cluster.open(), "nobody answers")
     place = cassq.Client("file:", open_directory(spool, cluster.clock, "os"), cluster.clock)
-    with cassq.Client("x", offline, cluster.clock, Spool(place)) as client:
+    with cassq.Client("x", offline, cluster.clock, Spool(place.runtime, place.close)) as client:
         queue = client.queue("jobs")
         refused: list[Callable[[], object]] = [
             lambda: client.ports,

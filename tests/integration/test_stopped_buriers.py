@@ -9,6 +9,7 @@ import pytest
 
 import cassq
 from cassq.base.clock import ManualClock
+from cassq.client.queue import own_queue
 from cassq.lifecycle.moves import HOLD_MS
 from cassq.lifecycle.retries import DeadLetters
 from cassq.message.batches import Batch, Intend
@@ -49,7 +50,7 @@ class Scene(NamedTuple):
 
     def push_letter(self, name: str, batch: Batch, intend: Intend) -> None:
         """As a client of mine does it."""
-        with self.mine.own_queue(name).pusher() as pusher:
+        with own_queue(self.mine.runtime, name).pusher() as pusher:
             pusher.push_intended(batch, intend)
 
     def taken_over(self) -> None:
@@ -70,8 +71,8 @@ def scene(place: Place, clock: ManualClock) -> Iterator[Scene]:
         cassq.Client(place.url, place.open(clock), clock) as mine,
         cassq.Client(place.url, place.open(clock), clock) as other,
     ):
-        mine._housekeeper.stop()
-        other._housekeeper.stop()
+        mine.runtime.housekeeper.stop()
+        other.runtime.housekeeper.stop()
         queue = mine.create_queue("jobs", max_deliveries=5, sick_check=False)
         push(queue, b"bad")
         with queue.popper() as popper:
@@ -120,7 +121,7 @@ def test_another_letter_in_the_place_that_an_intent_names_is_not_taken_for_it(
     scene: Scene,
 ) -> None:
     """Its burier died between the intent and the push, and its pipe was written on."""
-    letters = scene.mine.own_queue(DEAD).pusher()
+    letters = own_queue(scene.mine.runtime, DEAD).pusher()
     letters.push(b"first")
     places: list[tuple[str, int]] = []
 

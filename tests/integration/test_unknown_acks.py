@@ -61,8 +61,8 @@ def scene(place: Place, clock: ManualClock) -> Iterator[Scene]:
         cassq.Client(place.url, opened._replace(ports=ports), clock) as mine,
         cassq.Client(place.url, place.open(clock), clock) as other,
     ):
-        mine._housekeeper.stop()
-        other._housekeeper.stop()
+        mine.runtime.housekeeper.stop()
+        other.runtime.housekeeper.stop()
         yield Scene(mine, other, claims)
 
 

@@ -141,7 +141,7 @@ def test_a_waiting_popper_hardly_uses_the_processor(
         poppers[number].pop(1, wait=1.5)
         used.append(processor_seconds(threading.current_thread()) - before)
 
-    housekeeper = client._housekeeper._thread
+    housekeeper = client.runtime.housekeeper._thread
     assert housekeeper is not None
     before, watch = processor_seconds(housekeeper), Stopwatch()
     in_threads(4, wait)

@@ -24,5 +24,5 @@ def timed(place: Place, clock: ManualClock) -> Iterator[cassq.Client]:
     test's.
     """
     with cassq.Client(place.url, place.open(clock), clock) as client:
-        client._housekeeper.stop()
+        client.runtime.housekeeper.stop()
         yield client

@@ -90,7 +90,7 @@ def drained(directory: Path) -> tuple[Counter[bytes], list[str]]:
     findings: list[str] = []
     embedded = open_directory(directory, clock, "disk")
     with cassq.Client(f"file://{directory}", embedded, clock) as client:
-        client._housekeeper.stop()
+        client.runtime.housekeeper.stop()
         findings += _audited(client)
         quiet = 0  # rounds: in one without a message some may have become dead letters
         while quiet < 2:

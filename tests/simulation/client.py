@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cassq.base.housekeeper import Tend
 from cassq.client import client as client_module
 from cassq.client.client import Client
 from cassq.client.embedded import Embedded
+from cassq.client.runtime import Runtime
 from cassq.client.spool import Spool
 from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell, Waiter
 from cassq.errors import BackendError, CassqError, GroupNotFoundError, OwnershipError
@@ -54,27 +55,20 @@ class SimDoorbell(Doorbell):
         """Nothing is held."""
 
 
-class SteppedClient(Client):
-    """The real client, without its thread: what the housekeeper would do is done by `tend`."""
+class SteppedRuntime(Runtime):
+    """The real one, without threads: what they would do is done by `tend`."""
 
-    def __init__(self, embedded: Embedded, process: Process, spool: Spool | None = None) -> None:
-        self.process = process
-        super().__init__("sim:", embedded, ProcessClock(process), spool)
-        client_module._clients.discard(self)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._tasks: dict[Tend, float] = {}
 
     def look_after(self, tend: Tend, first: float) -> None:
         now = self.ports.clock.boot_ms() / 1000
-        self._tasks.setdefault(self._reap_in_passing, now + 1.0)
+        self._tasks.setdefault(self.reap_in_passing, now + 1.0)
         self._tasks[tend] = now + first
 
     def keep_fresh(self, refresh: Tend, first: float) -> None:
         self._tasks[refresh] = self.ports.clock.boot_ms() / 1000 + first
-
-    def hurry(self, tend: Tend, seconds: float) -> None:
-        due = self.ports.clock.boot_ms() / 1000 + seconds
-        if tend in self._tasks:
-            self._tasks[tend] = min(self._tasks[tend], due)
 
     def tend(self) -> None:
         """Do what is due, as the housekeeper does."""
@@ -86,6 +80,22 @@ class SteppedClient(Client):
                     self._tasks[task] = now + task()
                 except CassqError:
                     self._tasks[task] = now + 1.0
+
+
+class SteppedClient(Client):
+    """The real client, without its threads."""
+
+    runtime_class = SteppedRuntime
+    runtime: SteppedRuntime
+
+    def __init__(self, embedded: Embedded, process: Process, spool: Spool | None = None) -> None:
+        self.process = process
+        super().__init__("sim:", embedded, ProcessClock(process), spool)
+        client_module._clients.discard(self)
+
+    def tend(self) -> None:
+        """Do what is due."""
+        self.runtime.tend()
 
 
 def open_client(world: World, process: Process) -> SteppedClient:
@@ -101,7 +111,7 @@ def open_client(world: World, process: Process) -> SteppedClient:
 def close_client(world: World, process: Process, client: SteppedClient) -> None:
     """Give back what it has out, and end it."""
     process.scheduler.note(process, "closes its client")
-    world.checker.closing(client._open)
+    world.checker.closing(client.runtime.open)
     try:
         client.close()
     except (BackendError, OwnershipError, GroupNotFoundError) as exc:

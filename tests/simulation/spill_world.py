@@ -147,7 +147,7 @@ class SpillingClient(SteppedClient):
 
     def __init__(self, embedded: Embedded, process: Process, place: SteppedClient) -> None:
         self.place = place
-        super().__init__(embedded, process, SteppedSpool(place))
+        super().__init__(embedded, process, SteppedSpool(place.runtime, place.close))
 
     def tend(self) -> None:
         super().tend()

@@ -409,7 +409,7 @@ class MarksFirst(DeadLetters):
 
 def have_dead_letters(client: Any, dead_letters: DeadLetters) -> None:
     """Replace those of a client."""
-    online = client._state
+    online = client.runtime._state
     online.dead_letters = dead_letters
     online.reaper = reaper.Reaper(online.ports, dead_letters.bury)
 

@@ -1,0 +1,261 @@
+"""The runtime of a client: what its queues, pushers and poppers have in common.
+
+The ports, once the place is open; threads that keep things going beside the calls; the bells; and
+what is open, to be told of settings that change, and to be closed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import NoReturn
+
+from cassq.base.clock import Clock
+from cassq.base.counters import Requests, Tallies, Tally
+from cassq.base.housekeeper import Housekeeper, Tend
+from cassq.client.embedded import Embedded
+from cassq.client.watched import WatchedQueue
+from cassq.consumer.attendance import LOOK_SECONDS, Attendance
+from cassq.doorbell import Doorbell, PollingDoorbell
+from cassq.errors import BackendUnavailableError, ClosedError
+from cassq.inspect.troubles import NOTE_SECONDS, Notebook
+from cassq.lifecycle.ports import Life, Ports
+from cassq.lifecycle.retries import AppendTo, DeadLetters
+from cassq.model.queues import is_dead_letter_name
+from cassq.model.rows import Claim, GroupRow, QueueRow
+from cassq.popper import Popper
+from cassq.producer.pusher import Pusher
+from cassq.producer.spilling import Overflow
+from cassq.reaper import Reaper
+
+REAP_SECONDS = 1.0
+REFRESH_SECONDS = 0.25
+# After a pass all rest for so many times as long as it took: it may cost a fiftieth of one core.
+REAP_REST = 50
+REAP_REST_SECONDS_MAX = 10.0
+# Held by the client that reaps in passing, from its pass until the next is due.
+PASSING_LEASE = "reaper:passing"
+
+
+class Offline:
+    """Instead of a place: no server has answered yet.
+
+    Until one does, a client can push to the queues that its spool knows, by the clock of its
+    machine. Everything else needs the ports of the place, and raises the error of `opened`.
+
+    really: opens the place, counting its requests there; raises BackendError while no server
+    answers. why: what it said first. life: that of the client, also when the place is open.
+    """
+
+    def __init__(self, really: Callable[[Requests], Embedded], why: str) -> None:
+        self.life: Life = Life()
+        self.requests: Requests = Requests()
+        self._really = really
+        self._why = why
+        self._mutex = threading.Lock()
+        self._place: Embedded | None = None
+        self._closed = False
+
+    def open(self) -> Embedded:
+        """Open the place, unless it is open. Raises BackendError while no server answers."""
+        with self._mutex:
+            if self._place is None:
+                if self._closed:
+                    self.opened()
+                place = self._really(self.requests)
+                self._place = place._replace(ports=place.ports._replace(life=self.life))
+            return self._place
+
+    def opened(self) -> NoReturn:
+        """Refuse what cannot be done offline."""
+        raise BackendUnavailableError(self._why, hint="it is tried again and again")
+
+    def doorbell(self, _queue_id: str) -> Doorbell:
+        """A bell that needs no server."""
+        return PollingDoorbell()
+
+    def abandon(self) -> object:
+        """What a forked child keeps, untouched."""
+        return None if self._place is None else self._place.abandon()
+
+    def close(self) -> None:
+        """Close the place, if it is open; it cannot be opened any more."""
+        with self._mutex:
+            self._closed = True
+            if self._place is not None:
+                self._place.close()
+        self.life.closed = True
+
+
+class Online:
+    """What works with the ports of a client."""
+
+    def __init__(self, ports: Ports, append_to: AppendTo) -> None:
+        self.ports: Ports = ports
+        self.attendance: Attendance = Attendance(ports)
+        self.dead_letters: DeadLetters = DeadLetters(ports, append_to)
+        self.reaper: Reaper = Reaper(ports, self.dead_letters.bury)
+
+    def opened(self) -> Online:
+        return self
+
+
+class Runtime:
+    """Of one client. Thread-safe.
+
+    place: one that is open, or that `reach` opens as soon as a server answers. overflow: where
+    pushes to ap queues go while no quorum answers, if anywhere. append_to: pushes dead letters.
+    """
+
+    def __init__(
+        self,
+        place: Embedded | Offline,
+        clock: Clock,
+        overflow: Overflow | None,
+        append_to: AppendTo,
+    ) -> None:
+        self.clock: Clock = clock
+        self.life: Life = place.life
+        self.overflow: Overflow | None = overflow
+        self.open: dict[Pusher | Popper, WatchedQueue] = {}
+        self.closing: bool = False  # whether nothing new is opened
+        self.tallies: Tallies = Tallies()
+        self.notebook: Notebook = Notebook(clock)
+        self.housekeeper: Housekeeper = Housekeeper(clock)
+        # Has a task called in so many seconds at the latest.
+        self.hurry: Callable[[Tend, float], None] = self.housekeeper.hurry
+        # Beside it: what the housekeeper does may wait for long, and so would a new setting.
+        self.settings: Housekeeper = Housekeeper(clock, "settings")
+        self._place = place
+        self._append_to = append_to
+        self._state: Online | Offline = (
+            place if isinstance(place, Offline) else Online(place.ports, append_to)
+        )
+        self._doorbells: dict[str, Doorbell] = {}
+
+    # --- the place ------------------------------------------------------------------------------
+
+    def reach(self) -> Ports:
+        """The ports, opened if need be: for the spool's thread, which tries again and again.
+
+        Raises BackendError while no server answers.
+        """
+        if isinstance(self._state, Offline):
+            self._state = Online(self._state.open().ports, self._append_to)
+        return self._state.ports
+
+    def online(self) -> Online:
+        """What needs a server; BackendUnavailableError while none has answered yet."""
+        return self._state.opened()
+
+    @property
+    def ports(self) -> Ports:
+        """The backends; BackendUnavailableError while no server has answered yet."""
+        return self._state.opened().ports
+
+    @property
+    def requests(self) -> Requests | None:
+        """What became of requests to servers, those to open the place among them."""
+        return self._place.requests
+
+    def actions(self) -> Mapping[tuple[str, str], int]:
+        """How many actions of the reaper there were, by (pass, outcome)."""
+        return {} if isinstance(self._state, Offline) else self._state.reaper.counts()
+
+    def bury(self, queue: QueueRow, group: GroupRow, claim: Claim) -> bool:
+        """How a spent message becomes a dead letter: see `Bury`."""
+        return self._state.opened().dead_letters.bury(queue, group, claim)
+
+    def doorbell(self, queue_id: str) -> Doorbell:
+        """The bell of a queue."""
+        bell = self._doorbells.get(queue_id)
+        if bell is None:
+            bell = self._doorbells[queue_id] = self._place.doorbell(queue_id)
+        return bell
+
+    # --- beside the calls -----------------------------------------------------------------------
+
+    def call_soon(self, tend: Tend) -> None:
+        """Have `tend` called now. Takes no lock: for a signal's handler."""
+        self.housekeeper.call_soon(tend)
+
+    def look_after(self, tend: Tend, first: float) -> None:
+        """Have the housekeeper call `tend`, first in so many seconds."""
+        self.housekeeper.add(self.reap_in_passing, REAP_SECONDS)
+        self.housekeeper.add(tend, first)
+
+    def keep_fresh(self, refresh: Tend, first: float) -> None:
+        """Have settings read anew by `refresh`, first in so many seconds."""
+        self.settings.add(refresh, first)
+
+    def attend(self, group_id: str, tally: Tally) -> None:
+        """Note from now on that a popper of that group is there."""
+        attendance = self._state.opened().attendance
+        attendance.add(group_id, tally)
+        self.look_after(attendance.tend, LOOK_SECONDS)
+
+    def reap_in_passing(self) -> float:
+        """Every pass, by one client at a time; the longer it took, the later the next."""
+        lease_ms = round(REAP_SECONDS * 1000)
+        if not self.open:
+            return REAP_SECONDS
+        online, clock = self._state.opened(), self.clock
+        catalog, owner = online.ports.catalog, online.ports.ids.client
+        if catalog.leases.take(PASSING_LEASE, owner, lease_ms) is None:
+            return REAP_SECONDS
+        began_ms = clock.boot_ms()
+        online.reaper.reap()
+        took = (clock.boot_ms() - began_ms) / 1000
+        rest = min(max(REAP_SECONDS, REAP_REST * took), REAP_REST_SECONDS_MAX)
+        if rest > REAP_SECONDS:
+            catalog.leases.take(PASSING_LEASE, owner, round(rest * 1000))
+        return rest
+
+    def _note(self) -> float:
+        return self.notebook.tend(self.ports)
+
+    # --- what is open ---------------------------------------------------------------------------
+
+    def opened(self, thing: Pusher | Popper, queue: WatchedQueue) -> None:
+        """Remember what to close; refuse it, closed, while the client is being closed: but poppers
+        that are closed with it may have dead letters to put away."""
+        if self.closing and not is_dead_letter_name(queue.name):
+            thing.close_inside()
+            raise ClosedError("this client is being closed")
+        for old in [old for old in list(self.open) if old.closed]:  # other threads open some, too
+            owner = self.open.pop(old, None)
+            self.housekeeper.remove(old.tend)
+            if owner is not None and owner not in self.open.values():
+                self.settings.remove(owner.refresh)
+        self.tallies.add(queue.name, thing.tally)
+        self.notebook.add(queue.id, thing.tally)
+        self.look_after(self._note, NOTE_SECONDS)
+        self.open[thing] = queue
+        self.keep_fresh(queue.refresh, REFRESH_SECONDS)
+
+    def changed(self, row: QueueRow | GroupRow) -> None:
+        """Settings were changed by this client: its pushers and poppers go by them from now on."""
+        for queue in set(self.open.values()):
+            queue.take_up(row)
+
+    def forget(self, names: Iterable[str]) -> set[WatchedQueue]:
+        """Close nothing of these queues, and look after nothing of them; as they were known."""
+        forgotten: set[WatchedQueue] = set()
+        for name in names:
+            for thing, queue in list(self.open.items()):
+                if queue.name == name:
+                    self.open.pop(thing)
+                    self.housekeeper.remove(thing.tend)
+                    forgotten.add(queue)
+        return forgotten
+
+    def close_place(self) -> None:
+        """Give back what is held, when nothing is open any more."""
+        for bell in self._doorbells.values():
+            bell.close()
+        self._place.close()
+
+    def abandon(self) -> object:
+        """In a forked child: refuse every call. What it keeps, untouched: it is the parent's."""
+        self.life.forked = True
+        return self._place.abandon()
