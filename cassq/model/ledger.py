@@ -1,0 +1,288 @@
+"""The ledger: what a group has of a pipe, decided here for everybody who asks. Pure.
+
+Each message of a pipe has one *fate* for each group, and what the catalog has of the two decides
+which. The messages below the cursor's `start` were never for the group; those below `ack` are done;
+those from `chain` on were never claimed; claim rows cover what lies between, each seq once, and say
+of each whether it is done, held or free. Settled moves and removals say of some that are done that
+they were not committed. So the fates of `[0, end)` are a partition of it.
+
+Whoever counts uses `tally`: it costs what the rows cost, however many messages they cover. Whoever
+has to know which messages uses `unfinished`, `done_of` or `fates`. Where rows contradict each
+other, because they are damaged or were not read at one moment, `faults` names the seqs.
+
+Two things are not decided here. A claim past its deadline is still pending until somebody takes it
+over; whoever may do that asks `is_held`. And of a message that was pushed with a delay and that no
+popper has looked at, only its frame says when it is due: until then it counts as delayed.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import NamedTuple
+
+from cassq.message.frames import Place
+from cassq.message.ranges import RangeSet
+from cassq.model.rows import Claim, ClaimState, Cursor, Move, Removed, Retired, RetiredSum
+from cassq.plurals import counted
+
+# Of seqs at fault so many runs are named.
+NAMED_MAX = 5
+
+
+class Fate(enum.StrEnum):
+    """What a message of a pipe is for a group."""
+
+    SKIPPED = "skipped"  # pushed before the group's start: it never gets it
+    COMMITTED = "committed"  # acked
+    DEAD = "dead"  # moved to the group's dead letters
+    EXPIRED = "expired"  # older than it may become
+    PURGED = "purged"  # thrown away, or cancelled before it was delivered
+    MERGED = "merged"  # a dead letter that is back in its queue
+    LOST = "lost"  # damaged, and given up by a command
+    PENDING = "pending"  # claimed and not acked
+    WAITING = "waiting"  # not claimed, or given back: the next popper may get it
+    DELAYED = "delayed"  # the same, but not due yet
+
+
+# Done, but not by a commit.
+GONE = (Fate.DEAD, Fate.EXPIRED, Fate.PURGED, Fate.MERGED, Fate.LOST)
+UNFINISHED = (Fate.WAITING, Fate.PENDING, Fate.DELAYED)
+
+
+class GroupView(NamedTuple):
+    """What the catalog has of a group in a pipe. cursor: None when the group has not begun."""
+
+    cursor: Cursor | None
+    rows: Sequence[Claim] = ()
+    moves: Sequence[Move] = ()
+    removed: Sequence[Removed] = ()
+
+
+class Unfinished(NamedTuple):
+    """Messages that a group has not done with, and that stand alike.
+
+    row: their claim; None: they were never claimed. start: at or before the first of them.
+    messages: how many they are, of those below `end`; the others are acked.
+    """
+
+    fate: Fate
+    start: Place
+    end: int
+    messages: int
+    row: Claim | None = None
+
+    @property
+    def seqs(self) -> RangeSet:
+        """Which they are."""
+        return RangeSet.run(self.start.seq, self.end) if self.row is None else self.row.left
+
+    @property
+    def runs(self) -> list[tuple[Place, int]]:
+        """They in runs without a gap: from where, and below which seq."""
+        return [(Place(start, self.start.pos), end) for start, end in self.seqs.ranges]
+
+
+@dataclass(slots=True)
+class Account:
+    """How many messages of a pipe have which fate for a group.
+
+    claimed: those below are accounted for; see `up_to`. deliveries: of those unfinished, how many
+    were delivered how often.
+    """
+
+    claimed: int = 0
+    pushed: int = 0
+    counts: dict[Fate, int] = field(default_factory=lambda: dict.fromkeys(Fate, 0))
+    deliveries: dict[int, int] = field(default_factory=dict)
+
+    def up_to(self, end_seq: int, *, timed: bool) -> Account:
+        """The same with what was never claimed, below `end_seq`. timed: of a timer pipe."""
+        self.pushed = end_seq
+        self._add(_unclaimed(Place(self.claimed, 0), end_seq, timed=timed))
+        return self
+
+    def _close(self, start: int, done: int, gone: Mapping[Fate, int]) -> Account:
+        self.counts.update(gone)
+        self.counts[Fate.SKIPPED] = start
+        self.counts[Fate.COMMITTED] = done - sum(gone.values())
+        return self
+
+    def _add(self, parts: Iterable[Unfinished]) -> int:
+        total = 0
+        for part in parts:
+            total += part.messages
+            self.counts[part.fate] += part.messages
+            times = part.row.deliveries if part.row else 0
+            self.deliveries[times] = self.deliveries.get(times, 0) + part.messages
+        return total
+
+
+# --- what is not done -----------------------------------------------------------------------------
+
+
+def is_held(row: Claim, now_ms: int) -> bool:
+    """Whether a consumer may be at work on a claim: its deadline has not passed."""
+    return row.state is ClaimState.HELD and row.due_ms > now_ms
+
+
+def unfinished(
+    cursor: Cursor | None,
+    rows: Iterable[Claim],
+    end_seq: int,
+    now_ms: int,
+    *,
+    timed: bool = False,
+) -> list[Unfinished]:
+    """What a group has not done with of a pipe below `end_seq`, in order: of each claim row what
+    is left of it, then what was never claimed. now_ms: catalog time. timed: a timer pipe."""
+    found = []
+    for row in rows:
+        if row.state is ClaimState.DONE:
+            continue
+        if left := row.left_count:
+            fate = Fate.PENDING
+            if row.state is ClaimState.FREE:
+                fate = Fate.DELAYED if row.due_ms > now_ms else Fate.WAITING
+            found.append(Unfinished(fate, Place(row.start, row.pos), row.end, left, row))
+    return found + _unclaimed(cursor.chain if cursor else Place(0, 0), end_seq, timed=timed)
+
+
+def _unclaimed(chain: Place, end_seq: int, *, timed: bool) -> list[Unfinished]:
+    """What was never claimed; nothing where the end that is known lags behind what was claimed."""
+    if chain.seq >= end_seq:
+        return []
+    fate = Fate.DELAYED if timed else Fate.WAITING
+    return [Unfinished(fate, chain, end_seq, end_seq - chain.seq)]
+
+
+# --- what is done ---------------------------------------------------------------------------------
+
+
+def done_of(cursor: Cursor, rows: Iterable[Claim]) -> RangeSet:
+    """What a group has done with of a pipe, in whatever way, or was never to get."""
+    spans = [(0, cursor.ack.seq)]
+    for row in rows:
+        spans += [(row.start, row.end)] if row.state is ClaimState.DONE else row.acked.ranges
+    return RangeSet(spans)
+
+
+def tally(view: GroupView, now_ms: int) -> Account:
+    """The account of what was claimed, or was never to be. Cost: that of the rows."""
+    cursor, found = view.cursor, Account()
+    if cursor is None:
+        return found
+    found.claimed = found.pushed = cursor.chain.seq
+    left = found._add(unfinished(cursor, view.rows, found.claimed, now_ms))
+    done = cursor.ack.seq - cursor.start + sum(row.end - row.start for row in view.rows) - left
+    gone = dict.fromkeys(GONE, 0)
+    gone[Fate.DEAD] = sum(move.settled for move in view.moves)
+    for removal in view.removed:
+        gone[Fate(removal.reason.total)] += removal.end - removal.start
+    return found._close(cursor.start, done, gone)
+
+
+def tally_retired(row: Retired | RetiredSum) -> Account:
+    """The account of a retired pipe, or of all of a queue, from the totals written at its end."""
+    gone: dict[Fate, int] = {fate: getattr(row, fate) for fate in GONE}
+    return Account(row.pushed, row.pushed)._close(row.start, row.pushed - row.start, gone)
+
+
+# --- which are which ------------------------------------------------------------------------------
+
+
+def fates(
+    view: GroupView, end_seq: int, now_ms: int, *, timed: bool = False
+) -> dict[Fate, RangeSet]:
+    """What of a pipe has which fate for a group. The arguments are those of `unfinished`."""
+    return _apart(_said(view, end_seq, now_ms, timed=timed))
+
+
+def _apart(said: Mapping[Fate, Sequence[RangeSet]]) -> dict[Fate, RangeSet]:
+    found = {fate: RangeSet.joined(parts) for fate, parts in said.items()}
+    found[Fate.COMMITTED] -= RangeSet.joined(found[fate] for fate in GONE)
+    return found
+
+
+def _said(
+    view: GroupView, end_seq: int, now_ms: int, *, timed: bool = False
+) -> dict[Fate, list[RangeSet]]:
+    """What each row says; of all that is done that it is committed."""
+    said: dict[Fate, list[RangeSet]] = {fate: [] for fate in Fate}
+    if view.cursor is not None:
+        start, ack = view.cursor.start, view.cursor.ack.seq
+        said[Fate.SKIPPED].append(RangeSet.run(0, start))
+        said[Fate.COMMITTED].append(RangeSet.run(start, ack))
+    for row in view.rows:
+        span = RangeSet.run(row.start, row.end)
+        said[Fate.COMMITTED].append(span if row.state is ClaimState.DONE else row.acked & span)
+    for part in unfinished(view.cursor, view.rows, end_seq, now_ms, timed=timed):
+        said[part.fate].append(part.seqs)
+    said[Fate.DEAD].append(RangeSet.of(sorted(move.seq for move in view.moves if move.settled)))
+    for removal in view.removed:
+        said[Fate(removal.reason.total)].append(RangeSet.run(removal.start, removal.end))
+    return said
+
+
+# --- what does not fit ----------------------------------------------------------------------------
+
+
+def faults(view: GroupView, now_ms: int) -> list[str]:
+    """Where the rows of a group in a pipe contradict each other: a part of a sentence for each.
+    Of what was claimed each message has to have one fate, and nothing else any."""
+    if view.cursor is None:
+        return []
+    given = RangeSet.run(0, view.cursor.chain.seq)
+    said = _said(view, len(given), now_ms)
+    done = RangeSet.joined(said[Fate.COMMITTED])
+    found = _apart(said)
+    return [
+        *_outside_claims(view.rows),
+        *_twice(said),
+        *_not_one(found, given),
+        *_undone(found, done, given),
+    ]
+
+
+def _outside_claims(rows: Iterable[Claim]) -> Iterator[str]:
+    for row in rows:
+        if beyond := row.acked - RangeSet.run(row.start, row.end):
+            yield f"{named(beyond)} are acked outside the claim at {row.start}"
+
+
+def _twice(said: Mapping[Fate, Sequence[RangeSet]]) -> Iterator[str]:
+    for fate, parts in said.items():
+        if twice := sum(map(len, parts)) - len(RangeSet.joined(parts)):
+            are = "is" if twice == 1 else "are"
+            name = "done" if fate is Fate.COMMITTED else fate
+            yield f"{counted(twice, 'message')} {are} {name} twice"
+
+
+def _not_one(found: Mapping[Fate, RangeSet], given: RangeSet) -> Iterator[str]:
+    together = RangeSet.joined(found.values())
+    if sum(map(len, found.values())) != len(together):
+        for (one, first), (other, second) in combinations(found.items(), 2):
+            if both := first & second:
+                yield f"{named(both)} are both {one} and {other}"
+    if none := given - together:
+        yield f"{named(none)} have no fate: no claim row covers them"
+    if outside := together - given:
+        yield f"{named(outside)} are settled, and were never claimed"
+
+
+def _undone(found: Mapping[Fate, RangeSet], done: RangeSet, given: RangeSet) -> Iterator[str]:
+    """What is gone and not done; what is also one of the others was found as both."""
+    others = (found[fate] for fate in (Fate.SKIPPED, *UNFINISHED))
+    settled = RangeSet.joined([done, *others])
+    for fate in GONE:
+        if undone := (found[fate] & given) - settled:
+            yield f"{named(undone)} are {fate}, and are not done"
+
+
+def named(seqs: RangeSet) -> str:
+    """Seqs as a sentence has them: `seqs 3, 7-9`."""
+    runs = [f"{a}" if a + 1 == b else f"{a}-{b - 1}" for a, b in seqs.ranges[:NAMED_MAX]]
+    more = len(seqs.ranges) - len(runs)
+    return f"seqs {', '.join(runs)}" + (f" and {more} runs more" if more else "")
