@@ -18,8 +18,10 @@ popper has looked at, only its frame says when it is due: until then it counts a
 from __future__ import annotations
 
 import enum
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 from typing import NamedTuple
 
@@ -64,25 +66,32 @@ class GroupView(NamedTuple):
 class Unfinished(NamedTuple):
     """Messages that a group has not done with, and that stand alike.
 
-    row: their claim; None: they were never claimed. start: at or before the first of them.
-    messages: how many they are, of those below `end`; the others are acked.
+    messages: how many. row: their claim; None: they were never claimed, and are those from `chain`
+    on.
     """
 
     fate: Fate
-    start: Place
-    end: int
     messages: int
     row: Claim | None = None
+    chain: Place = Place(0, 0)
+
+    @property
+    def start(self) -> Place:
+        """Where they can be read from: at or before the first of them."""
+        return self.chain if self.row is None else Place(self.row.start, self.row.pos)
 
     @property
     def seqs(self) -> RangeSet:
         """Which they are."""
-        return RangeSet.run(self.start.seq, self.end) if self.row is None else self.row.left
+        if self.row is not None:
+            return self.row.left
+        return RangeSet.run(self.chain.seq, self.chain.seq + self.messages)
 
     @property
     def runs(self) -> list[tuple[Place, int]]:
         """They in runs without a gap: from where, and below which seq."""
-        return [(Place(start, self.start.pos), end) for start, end in self.seqs.ranges]
+        pos = self.start.pos
+        return [(Place(start, pos), end) for start, end in self.seqs.ranges]
 
 
 @dataclass(slots=True)
@@ -95,29 +104,19 @@ class Account:
 
     claimed: int = 0
     pushed: int = 0
-    counts: dict[Fate, int] = field(default_factory=lambda: dict.fromkeys(Fate, 0))
-    deliveries: dict[int, int] = field(default_factory=dict)
+    counts: dict[Fate, int] = field(default_factory=partial(defaultdict, int))
+    deliveries: dict[int, int] = field(default_factory=partial(defaultdict, int))
 
     def up_to(self, end_seq: int, *, timed: bool) -> Account:
         """The same with what was never claimed, below `end_seq`. timed: of a timer pipe."""
         self.pushed = end_seq
-        self._add(_unclaimed(Place(self.claimed, 0), end_seq, timed=timed))
+        if self.claimed < end_seq:
+            self._count(_unclaimed_fate(timed), end_seq - self.claimed, 0)
         return self
 
-    def _close(self, start: int, done: int, gone: Mapping[Fate, int]) -> Account:
-        self.counts.update(gone)
-        self.counts[Fate.SKIPPED] = start
-        self.counts[Fate.COMMITTED] = done - sum(gone.values())
-        return self
-
-    def _add(self, parts: Iterable[Unfinished]) -> int:
-        total = 0
-        for part in parts:
-            total += part.messages
-            self.counts[part.fate] += part.messages
-            times = part.row.deliveries if part.row else 0
-            self.deliveries[times] = self.deliveries.get(times, 0) + part.messages
-        return total
+    def _count(self, fate: Fate, messages: int, deliveries: int) -> None:
+        self.counts[fate] += messages
+        self.deliveries[deliveries] += messages
 
 
 # --- what is not done -----------------------------------------------------------------------------
@@ -146,16 +145,15 @@ def unfinished(
             fate = Fate.PENDING
             if row.state is ClaimState.FREE:
                 fate = Fate.DELAYED if row.due_ms > now_ms else Fate.WAITING
-            found.append(Unfinished(fate, Place(row.start, row.pos), row.end, left, row))
-    return found + _unclaimed(cursor.chain if cursor else Place(0, 0), end_seq, timed=timed)
+            found.append(Unfinished(fate, left, row))
+    chain = cursor.chain if cursor else Place(0, 0)
+    if chain.seq < end_seq:  # else the end that is known lags behind what was claimed
+        found.append(Unfinished(_unclaimed_fate(timed), end_seq - chain.seq, chain=chain))
+    return found
 
 
-def _unclaimed(chain: Place, end_seq: int, *, timed: bool) -> list[Unfinished]:
-    """What was never claimed; nothing where the end that is known lags behind what was claimed."""
-    if chain.seq >= end_seq:
-        return []
-    fate = Fate.DELAYED if timed else Fate.WAITING
-    return [Unfinished(fate, chain, end_seq, end_seq - chain.seq)]
+def _unclaimed_fate(timed: bool) -> Fate:
+    return Fate.DELAYED if timed else Fate.WAITING
 
 
 # --- what is done ---------------------------------------------------------------------------------
@@ -175,19 +173,28 @@ def tally(view: GroupView, now_ms: int) -> Account:
     if cursor is None:
         return found
     found.claimed = found.pushed = cursor.chain.seq
-    left = found._add(unfinished(cursor, view.rows, found.claimed, now_ms))
-    done = cursor.ack.seq - cursor.start + sum(row.end - row.start for row in view.rows) - left
-    gone = dict.fromkeys(GONE, 0)
-    gone[Fate.DEAD] = sum(move.settled for move in view.moves)
+    done = cursor.ack.seq - cursor.start
+    for row in view.rows:
+        done += row.end - row.start
+    for fate, messages, claim, _ in unfinished(None, view.rows, 0, now_ms):
+        found._count(fate, messages, claim.deliveries if claim else 0)
+        done -= messages
+    counts = found.counts
+    counts[Fate.DEAD] = gone = sum(move.settled for move in view.moves)
     for removal in view.removed:
-        gone[Fate(removal.reason.total)] += removal.end - removal.start
-    return found._close(cursor.start, done, gone)
+        counts[Fate(removal.reason.total)] += removal.end - removal.start
+        gone += removal.end - removal.start
+    counts[Fate.SKIPPED] = cursor.start
+    counts[Fate.COMMITTED] = done - gone
+    return found
 
 
 def tally_retired(row: Retired | RetiredSum) -> Account:
     """The account of a retired pipe, or of all of a queue, from the totals written at its end."""
-    gone: dict[Fate, int] = {fate: getattr(row, fate) for fate in GONE}
-    return Account(row.pushed, row.pushed)._close(row.start, row.pushed - row.start, gone)
+    counts: dict[Fate, int] = {fate: getattr(row, fate) for fate in GONE}
+    committed = row.pushed - row.start - sum(counts.values())
+    counts |= {Fate.SKIPPED: row.start, Fate.COMMITTED: committed}
+    return Account(row.pushed, row.pushed, counts)
 
 
 # --- which are which ------------------------------------------------------------------------------
