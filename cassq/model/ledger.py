@@ -52,6 +52,9 @@ class Fate(enum.StrEnum):
 # Done, but not by a commit.
 GONE = (Fate.DEAD, Fate.EXPIRED, Fate.PURGED, Fate.MERGED, Fate.LOST)
 UNFINISHED = (Fate.WAITING, Fate.PENDING, Fate.DELAYED)
+# For the loop over rows: to look a member up in its enum costs as much as the rest of it.
+_WAITING, _PENDING, _DELAYED = UNFINISHED
+_HELD, _FREE, _DONE = ClaimState
 
 
 class GroupView(NamedTuple):
@@ -139,12 +142,11 @@ def unfinished(
     is left of it, then what was never claimed. now_ms: catalog time. timed: a timer pipe."""
     found = []
     for row in rows:
-        if row.state is ClaimState.DONE:
-            continue
-        if left := row.left_count:
-            fate = Fate.PENDING
-            if row.state is ClaimState.FREE:
-                fate = Fate.DELAYED if row.due_ms > now_ms else Fate.WAITING
+        state = row.state
+        if state is not _DONE and (left := row.left_count):
+            fate = _PENDING
+            if state is _FREE:
+                fate = _DELAYED if row.due_ms > now_ms else _WAITING
             found.append(Unfinished(fate, left, row))
     chain = cursor.chain if cursor else Place(0, 0)
     if chain.seq < end_seq:  # else the end that is known lags behind what was claimed
