@@ -161,12 +161,18 @@ def _unclaimed_fate(timed: bool) -> Fate:
 # --- what is done ---------------------------------------------------------------------------------
 
 
+def acked(rows: Iterable[Claim]) -> RangeSet:
+    """What claim rows say is done."""
+    spans: list[tuple[int, int]] = []
+    for row in rows:
+        whole = row.state is _DONE
+        spans += [(row.start, row.end)] if whole else row.acked.within(row.start, row.end).ranges
+    return RangeSet(spans)
+
+
 def done_of(cursor: Cursor, rows: Iterable[Claim]) -> RangeSet:
     """What a group has done with of a pipe, in whatever way, or was never to get."""
-    spans = [(0, cursor.ack.seq)]
-    for row in rows:
-        spans += [(row.start, row.end)] if row.state is ClaimState.DONE else row.acked.ranges
-    return RangeSet(spans)
+    return RangeSet.run(0, cursor.ack.seq) | acked(rows)
 
 
 def tally(view: GroupView, now_ms: int) -> Account:
@@ -206,13 +212,14 @@ def fates(
     view: GroupView, end_seq: int, now_ms: int, *, timed: bool = False
 ) -> dict[Fate, RangeSet]:
     """What of a pipe has which fate for a group. The arguments are those of `unfinished`."""
-    return _apart(_said(view, end_seq, now_ms, timed=timed))
+    said = _said(view, end_seq, now_ms, timed=timed)
+    return _apart({fate: RangeSet.joined(parts) for fate, parts in said.items()})
 
 
-def _apart(said: Mapping[Fate, Sequence[RangeSet]]) -> dict[Fate, RangeSet]:
-    found = {fate: RangeSet.joined(parts) for fate, parts in said.items()}
-    found[Fate.COMMITTED] -= RangeSet.joined(found[fate] for fate in GONE)
-    return found
+def _apart(joined: Mapping[Fate, RangeSet]) -> dict[Fate, RangeSet]:
+    """What each row says, where only that is committed which is done and not gone."""
+    gone = RangeSet.joined(joined[fate] for fate in GONE if joined[fate])
+    return {**joined, Fate.COMMITTED: joined[Fate.COMMITTED] - gone}
 
 
 def _said(
@@ -224,9 +231,7 @@ def _said(
         start, ack = view.cursor.start, view.cursor.ack.seq
         said[Fate.SKIPPED].append(RangeSet.run(0, start))
         said[Fate.COMMITTED].append(RangeSet.run(start, ack))
-    for row in view.rows:
-        span = RangeSet.run(row.start, row.end)
-        said[Fate.COMMITTED].append(span if row.state is ClaimState.DONE else row.acked & span)
+    said[Fate.COMMITTED] += (acked([row]) for row in view.rows)
     for part in unfinished(view.cursor, view.rows, end_seq, now_ms, timed=timed):
         said[part.fate].append(part.seqs)
     said[Fate.DEAD].append(RangeSet.of(sorted(move.seq for move in view.moves if move.settled)))
@@ -245,13 +250,13 @@ def faults(view: GroupView, now_ms: int) -> list[str]:
         return []
     given = RangeSet.run(0, view.cursor.chain.seq)
     said = _said(view, len(given), now_ms)
-    done = RangeSet.joined(said[Fate.COMMITTED])
-    found = _apart(said)
+    joined = {fate: RangeSet.joined(parts) for fate, parts in said.items()}
+    found = _apart(joined)
     return [
         *_outside_claims(view.rows),
-        *_twice(said),
+        *_twice(said, joined),
         *_not_one(found, given),
-        *_undone(found, done, given),
+        *_undone(found, joined[Fate.COMMITTED], given),
     ]
 
 
@@ -261,9 +266,11 @@ def _outside_claims(rows: Iterable[Claim]) -> Iterator[str]:
             yield f"{named(beyond)} are acked outside the claim at {row.start}"
 
 
-def _twice(said: Mapping[Fate, Sequence[RangeSet]]) -> Iterator[str]:
+def _twice(
+    said: Mapping[Fate, Sequence[RangeSet]], joined: Mapping[Fate, RangeSet]
+) -> Iterator[str]:
     for fate, parts in said.items():
-        if twice := sum(map(len, parts)) - len(RangeSet.joined(parts)):
+        if twice := sum(map(len, parts)) - len(joined[fate]):
             are = "is" if twice == 1 else "are"
             name = "done" if fate is Fate.COMMITTED else fate
             yield f"{counted(twice, 'message')} {are} {name} twice"
@@ -283,10 +290,11 @@ def _not_one(found: Mapping[Fate, RangeSet], given: RangeSet) -> Iterator[str]:
 
 def _undone(found: Mapping[Fate, RangeSet], done: RangeSet, given: RangeSet) -> Iterator[str]:
     """What is gone and not done; what is also one of the others was found as both."""
-    others = (found[fate] for fate in (Fate.SKIPPED, *UNFINISHED))
-    settled = RangeSet.joined([done, *others])
     for fate in GONE:
-        if undone := (found[fate] & given) - settled:
+        undone = (found[fate] & given) - done
+        for other in (Fate.SKIPPED, *UNFINISHED):
+            undone -= found[other]
+        if undone:
             yield f"{named(undone)} are {fate}, and are not done"
 
 
