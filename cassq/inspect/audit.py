@@ -176,7 +176,7 @@ def _consistent(
         if not found:
             break
         if look > 1:
-            ports.clock.sleep(PAUSE_SECONDS * 2**look)
+            ports.clock.sleep(PAUSE_SECONDS * 2 ** (look - 2))
         before, now = view, cursors_of(ports, group).get(pipe.id)
         view = view_of(ports.catalog, group.id, pipe.id, now)
         if view == before:

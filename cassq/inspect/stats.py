@@ -11,8 +11,8 @@ from cassq.extents.port import ExtentMissingError, Slice
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import seen_end
 from cassq.message.frames import Place
-from cassq.model.ledger import Account, Fate, GroupView, tally, tally_retired
-from cassq.model.rows import ClaimState, Cursor, PipeRow, PipeState, QueueRow, RetiredSum
+from cassq.model.ledger import Account, Fate, GroupView, tally, tally_retired, unfinished
+from cassq.model.rows import Cursor, PipeRow, PipeState, QueueRow, RetiredSum
 
 # How often a queue is looked at anew because a pipe was retired under the look.
 LOOKS_MAX = 5
@@ -162,14 +162,15 @@ def _ages_pushed(
 def _ages_due(ports: Ports, pipe_id: str, end: int, view: GroupView, now_ms: int) -> list[float]:
     """Seconds since messages of a timer pipe came due that are not committed, the oldest of those
     that were never delivered among them. Cost: two frames at most."""
-    chain = view.cursor.chain if view.cursor else Place(0, 0)
-    unread = [chain] if chain.seq < end else []
+    unread: list[Place] = []
     dues: list[int] = []
-    for row in view.rows:
-        if row.state is ClaimState.FREE and not row.deliveries and row.due_ms:
+    parts = unfinished(view.cursor, view.rows, end, now_ms)
+    for part in sorted(parts, key=lambda part: part.row is not None):
+        row = part.row
+        if row is not None and part.fate is not Fate.PENDING and row.due_ms and not row.deliveries:
             dues.append(row.due_ms)
-        elif row.state is not ClaimState.DONE:
-            unread.append(Place(row.start, row.pos))  # its own due time is in its frame alone
+        else:
+            unread.append(part.start)  # its own due time is in its frame alone
     for place in unread[:2]:
         found = _frame_at(ports, pipe_id, place)
         if found is not None:

@@ -1,4 +1,4 @@
-"""The ledger: what a group has of a pipe, decided here for everybody who asks. Pure.
+"""The ledger: what a group has of a pipe. This is decided here and nowhere else. Pure.
 
 Each message of a pipe has one *fate* for each group, and what the catalog has of the two decides
 which. The messages below the cursor's `start` were never for the group; those below `ack` are done;
@@ -6,13 +6,13 @@ those from `chain` on were never claimed; claim rows cover what lies between, ea
 of each whether it is done, held or free. Settled moves and removals say of some that are done that
 they were not committed. So the fates of `[0, end)` are a partition of it.
 
-Whoever counts uses `tally`: it costs what the rows cost, however many messages they cover. Whoever
-has to know which messages uses `unfinished`, `done_of` or `fates`. Where rows contradict each
-other, because they are damaged or were not read at one moment, `faults` names the seqs.
+`tally` counts: it costs what the rows cost, however many messages they cover. `unfinished`,
+`done_of` and `fates` say which messages are meant. Where rows contradict each other, because they
+are damaged or were not read at one moment, `faults` names the seqs.
 
-Two things are not decided here. A claim past its deadline is still pending until somebody takes it
-over; whoever may do that asks `is_held`. And of a message that was pushed with a delay and that no
-popper has looked at, only its frame says when it is due: until then it counts as delayed.
+Two things need more than the rows. A claim past its deadline stays pending until somebody takes it
+over: `is_held` tells whether its holder may still be at work. And only the frame of a delayed
+message that no popper has looked at says when it is due: until then it counts as delayed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cassq.message.ranges import RangeSet
 from cassq.model.rows import Claim, ClaimState, Cursor, Move, Removed, Retired, RetiredSum
 from cassq.plurals import counted
 
-# Of seqs at fault so many runs are named.
+# How many runs of seqs at fault are named.
 NAMED_MAX = 5
 
 
@@ -92,7 +92,7 @@ class Unfinished(NamedTuple):
 
     @property
     def runs(self) -> list[tuple[Place, int]]:
-        """They in runs without a gap: from where, and below which seq."""
+        """Their runs without a gap: where each begins, and below which seq it ends."""
         pos = self.start.pos
         return [(Place(start, pos), end) for start, end in self.seqs.ranges]
 
@@ -101,8 +101,8 @@ class Unfinished(NamedTuple):
 class Account:
     """How many messages of a pipe have which fate for a group.
 
-    claimed: those below are accounted for; see `up_to`. deliveries: of those unfinished, how many
-    were delivered how often.
+    claimed: below this seq each is accounted for; `up_to` adds the others. deliveries: of those
+    that are unfinished, how many were delivered how often.
     """
 
     claimed: int = 0
@@ -111,7 +111,7 @@ class Account:
     deliveries: dict[int, int] = field(default_factory=partial(defaultdict, int))
 
     def up_to(self, end_seq: int, *, timed: bool) -> Account:
-        """The same with what was never claimed, below `end_seq`. timed: of a timer pipe."""
+        """Add what lies below `end_seq` and was never claimed. timed: it is a timer pipe."""
         self.pushed = end_seq
         if self.claimed < end_seq:
             self._count(_unclaimed_fate(timed), end_seq - self.claimed, 0)
@@ -127,7 +127,7 @@ class Account:
 
 def is_held(row: Claim, now_ms: int) -> bool:
     """Whether a consumer may be at work on a claim: its deadline has not passed."""
-    return row.state is ClaimState.HELD and row.due_ms > now_ms
+    return row.state is _HELD and row.due_ms > now_ms
 
 
 def unfinished(
