@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from cassq.base.clock import Clock
-from cassq.dead_letters.letters import Filter, Part, parts_of
+from cassq.dead_letters.letters import Filter, parts_of
 from cassq.errors import CassqError, CorruptionError
 from cassq.extents.port import ExtentMissingError, ExtentReader, Slice
 from cassq.lifecycle.moves import finish, slices_of
@@ -23,7 +23,8 @@ from cassq.lifecycle.sealing import end_of, live_pipe
 from cassq.message.frames import Frame, Place
 from cassq.message.ranges import RangeSet
 from cassq.model import claims
-from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow
+from cassq.model.ledger import Fate, Unfinished, is_held
+from cassq.model.rows import Claim, Cursor, GroupRow, PipeRow
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -175,7 +176,7 @@ class Errand(abc.ABC):
         """Work on a pipe as a whole, if that can be."""
 
     @abc.abstractmethod
-    def _handle(self, spot: Spot, part: Part, chosen: Chosen) -> bool:
+    def _handle(self, spot: Spot, part: Unfinished, chosen: Chosen) -> bool:
         """Work on letters of a part; False when it was another's by then."""
 
     def _part_by_part(self, pipe: PipeRow, end: Place) -> None:
@@ -198,13 +199,14 @@ class Errand(abc.ABC):
         """Work on the next letters from seq `at` on; below which seq all is done. The same seq
         when others were faster; None when there are no more."""
         for part in parts_of(self._ports, self._letters, spot.pipe, spot.end.seq):
-            left = part.left - RangeSet.run(0, at)
+            left = part.seqs - RangeSet.run(0, at)
             if not left:
                 continue
-            if part.row is not None and self._is_left_over(part.row):
-                finish(self._ports, part.row)
+            row = part.row
+            if row is not None and self._is_left_over(row):
+                finish(self._ports, row)
                 return at
-            if part.row is not None and (part.is_held or claims.is_leaving(part.row)):
+            if row is not None and (part.fate is Fate.PENDING or claims.is_leaving(row)):
                 self.outcome.held += self._count_meant(spot, part, left)
                 return left.ranges[-1][1]
             chosen = self._choose(spot, part, left, room)
@@ -219,15 +221,15 @@ class Errand(abc.ABC):
         """Whether a mover left these half done: his time is over."""
         if self._dry_run or not claims.is_moving(row):
             return False
-        return row.state is ClaimState.FREE or row.due_ms <= self._catalog.now_ms()
+        return not is_held(row, self._catalog.now_ms())
 
-    def _count_meant(self, spot: Spot, part: Part, left: RangeSet) -> int:
+    def _count_meant(self, spot: Spot, part: Unfinished, left: RangeSet) -> int:
         if self._where.is_empty:
             return len(left)
         return len(self._choose(spot, part, left, _NO_LIMIT, bytes_max=_NO_LIMIT).seqs)
 
     def _choose(
-        self, spot: Spot, part: Part, left: RangeSet, room: int, bytes_max: int = BATCH_BYTES
+        self, spot: Spot, part: Unfinished, left: RangeSet, room: int, bytes_max: int = BATCH_BYTES
     ) -> Chosen:
         """The first letters of a part that are meant, as many as are worked on together."""
         now_ms, pipe_id = self._ports.clock.wall_ms(), spot.pipe.id
@@ -254,7 +256,7 @@ class Errand(abc.ABC):
                 break
         return Chosen(RangeSet(spans), end, stop, slices)
 
-    def _unclaimed(self, spot: Spot, part: Part, end: Place) -> tuple[Cursor, Claim] | None:
+    def _unclaimed(self, spot: Spot, part: Unfinished, end: Place) -> tuple[Cursor, Claim] | None:
         """What nobody ever claimed up to `end`, as a row that is not there yet; and the cursor."""
         cursor = self._catalog.claims.cursor(self._letters.id, spot.pipe.id)
         if cursor is None or cursor.chain.seq != part.start.seq:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from cassq.base.arguments import check_seconds
 from cassq.errors import CassqError, CorruptionError, UsageError
@@ -20,9 +20,10 @@ from cassq.lifecycle.sealing import end_of, live_pipe
 from cassq.message.batches import Batch
 from cassq.message.columns import encode_headers
 from cassq.message.decoding import text_or_base64
-from cassq.message.frames import Frame, Place
+from cassq.message.frames import Frame
 from cassq.message.ranges import RangeSet
-from cassq.model.rows import Claim, ClaimState, GroupRow, PipeRow
+from cassq.model.ledger import Fate, Unfinished, unfinished
+from cassq.model.rows import GroupRow, PipeRow
 from cassq.producer.intake import check_key, check_payload
 
 AGE_MAX_SECONDS = 100 * 365 * 86400.0
@@ -248,22 +249,7 @@ def _headers_of(frame: Frame, at: int) -> tuple[dict[str, str], dict[str, Any]]:
 # --- where they are -----------------------------------------------------------------------------
 
 
-class Part(NamedTuple):
-    """Messages of a pipe that stand alike for a group. row: their claim; None: never claimed.
-
-    start: at or before them. left: which of them are not done.
-    """
-
-    row: Claim | None
-    start: Place
-    left: RangeSet
-
-    @property
-    def is_held(self) -> bool:
-        return self.row is not None and self.row.state is ClaimState.HELD
-
-
-def parts_of(ports: Ports, group: GroupRow, pipe: PipeRow, end_seq: int) -> list[Part]:
+def parts_of(ports: Ports, group: GroupRow, pipe: PipeRow, end_seq: int) -> list[Unfinished]:
     """What a group has not finished of a pipe, in order. Cost: its open claims there.
 
     What is delayed and was not scheduled yet is left out.
@@ -271,14 +257,9 @@ def parts_of(ports: Ports, group: GroupRow, pipe: PipeRow, end_seq: int) -> list
     cursor = ports.catalog.claims.cursor(group.id, pipe.id)
     if cursor is None:
         return []  # it was retired
-    parts = [
-        Part(row, Place(row.start, row.pos), row.left)
-        for row in ports.catalog.claims.rows(group.id, pipe.id)
-        if row.state is not ClaimState.DONE
-    ]
-    if cursor.chain.seq < end_seq and pipe.timer_ms is None:
-        parts.append(Part(None, cursor.chain, RangeSet.run(cursor.chain.seq, end_seq)))
-    return parts
+    rows = ports.catalog.claims.rows(group.id, pipe.id)
+    parts = unfinished(cursor, rows, end_seq, ports.catalog.now_ms())
+    return [part for part in parts if part.row is not None or pipe.timer_ms is None]
 
 
 def letters_of(
@@ -306,10 +287,10 @@ def _letters_in(
     reader = ports.store.reader(pipe.id)
     try:
         for part in parts_of(ports, group, pipe, end_seq):
-            state = "pending" if part.is_held else "waiting"
-            for _, (frame, first, last) in slices_of(reader, part.start, part.left):
+            state = Fate.PENDING if part.fate is Fate.PENDING else Fate.WAITING
+            for _, (frame, first, last) in slices_of(reader, part.start, part.seqs):
                 for at in where.picked(frame, first, last, pipe.id, now_ms):
-                    yield _letter(frame, at, pipe.id, state)
+                    yield _letter(frame, at, pipe.id, str(state))
     finally:
         reader.close()
 

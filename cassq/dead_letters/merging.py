@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from cassq.dead_letters.errands import BATCH_BYTES, Chosen, Errand, Spot
-from cassq.dead_letters.letters import Filter, Part
+from cassq.dead_letters.letters import Filter
 from cassq.errors import CassqError, OwnershipError
 from cassq.extents.port import Slice
 from cassq.lifecycle.expiry import cut_out
@@ -26,6 +26,7 @@ from cassq.message.batches import Batch, Intend
 from cassq.message.frames import Place
 from cassq.message.ranges import RangeSet
 from cassq.model import claims
+from cassq.model.ledger import Unfinished
 from cassq.model.rows import Claim, GroupRow, PipeRow, Reason
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -78,7 +79,7 @@ class Merging(Errand):
         self._count(end.seq)
         return True
 
-    def _handle(self, spot: Spot, part: Part, chosen: Chosen) -> bool:
+    def _handle(self, spot: Spot, part: Unfinished, chosen: Chosen) -> bool:
         held = self._take(spot, part, chosen.end)
         if held is None:
             return False
@@ -101,7 +102,7 @@ class Merging(Errand):
         except CassqError as exc:
             logger.warning("letters of pipe %s are left for others: %s", held.pipe_id, exc)
 
-    def _take(self, spot: Spot, part: Part, end: Place) -> Claim | None:
+    def _take(self, spot: Spot, part: Unfinished, end: Place) -> Claim | None:
         """Hold everything of a part below `end`, as a mover."""
         now_ms = self._catalog.now_ms()
         if part.row is None:
@@ -124,14 +125,14 @@ class Purging(Errand):
         return False  # its parts are done as wholes
 
     def _choose(
-        self, spot: Spot, part: Part, left: RangeSet, room: int, bytes_max: int = BATCH_BYTES
+        self, spot: Spot, part: Unfinished, left: RangeSet, room: int, bytes_max: int = BATCH_BYTES
     ) -> Chosen:
         if self._where.is_empty and self._brake.is_off:
             end = spot.end if part.row is None else Place(part.row.end, part.row.pos)
             return Chosen(left, end, end.seq, [])
         return super()._choose(spot, part, left, room, bytes_max)
 
-    def _handle(self, spot: Spot, part: Part, chosen: Chosen) -> bool:
+    def _handle(self, spot: Spot, part: Unfinished, chosen: Chosen) -> bool:
         if part.row is not None:
             return cut_out(self._ports, part.row, chosen.seqs, Reason.PURGED)
         found = self._unclaimed(spot, part, chosen.end)

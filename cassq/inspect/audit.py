@@ -1,34 +1,39 @@
 """The audit: proves that what was pushed is what became of it, from the data itself.
 
-It walks every frame of every live pipe, checks each checksum and that seqs have no gap, then
-that the claim rows of each group cover exactly what lies between its ack offset and its chain
-end, and that every dead letter is where its move says, by its id. It trusts no total that
-somebody counted up; of retired pipes it takes the totals written once at their end. Nor does it
-trust what is told of the ends of open pipes, which may be late: what was claimed or moved was
-acknowledged, so its frames have to be there.
+It walks every frame of every live pipe, checks each checksum and that seqs have no gap; then that
+the rows of each group there give each message one fate, see `cassq.model.ledger`, and that every
+dead letter is where its move says, by its id. It trusts no total that somebody counted up; of
+retired pipes it takes the totals written once at their end. Nor does it trust what is told of the
+ends of open pipes, which may be late: what was claimed or moved was acknowledged, so its frames
+have to be there.
+
+Others may push, pop and retire meanwhile. The rows of a pipe are read before its frames, so what
+was claimed is there; and the totals of retired pipes are read last, and stand for every pipe that
+they name, whatever was found of it before. So no pipe counts twice, or as it was half retired.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 from cassq.catalog.cover import fault
 from cassq.catalog.port import Catalog
 from cassq.errors import CorruptionError
 from cassq.extents.port import ExtentMissingError, ExtentReader
-from cassq.inspect.stats import GroupStats, GroupView, add_pipe, add_retired, version_of, view_of
+from cassq.inspect.stats import GroupStats, view_of
 from cassq.lifecycle.damage import excused
 from cassq.lifecycle.moves import slices_of
 from cassq.lifecycle.ports import Ports
-from cassq.lifecycle.sealing import end_of, known_end, sealed_end
+from cassq.lifecycle.sealing import known_end, live_pipe, sealed_end
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model.ledger import Account, GroupView, faults, tally, tally_retired
 from cassq.model.rows import (
-    Claim,
-    ClaimState,
+    SUMMED,
     Cursor,
     GroupRow,
     Move,
@@ -50,8 +55,10 @@ LEDGER = (
     "skipped",
 )
 WALK_BYTES = 8 * 1024 * 1024
-# So often a queue is looked at that moves, before what is amiss in it is told.
-LOOKS_MAX = 5
+# How often rows are read that others change meanwhile, before what is amiss in them is told; and
+# how long the first pause is, each of which is twice the one before.
+LOOKS_MAX = 8
+PAUSE_SECONDS = 0.002
 
 
 @dataclass(slots=True)
@@ -86,140 +93,207 @@ class Walked(NamedTuple):
     cause: str = ""
 
 
+class Standing(NamedTuple):
+    """A pipe as its rows say. end: everything acknowledged lay below when all was looked at.
+    groups: by id, the accounts of those that it is for. findings: what is amiss. astray: by group,
+    which of its dead letters are not where they should be."""
+
+    pipe: PipeRow
+    end: int
+    groups: dict[str, Account]
+    findings: list[str]
+    astray: dict[str, list[str]]
+
+
+class Examined(NamedTuple):
+    """A pipe, and what was read of it."""
+
+    standing: Standing
+    messages: int
+    size_bytes: int
+    findings: list[str]
+
+
 def audit_queue(ports: Ports, queue: QueueRow) -> Audit:
-    """Audit a queue. Exact at a quiet moment; cost: every live pipe is read once, its dead and
-    their letters once more. The rows are not all of one moment: while something is found amiss and
-    others are at work in between, and while pipes are retired, they are looked at up to LOOKS_MAX
-    times, and open pipes read again. Pipes whose pusher is gone are sealed first."""
-    walks: dict[str, Walked] = {}
-    version, audit = version_of(ports, queue), _look(ports, queue, walks)
-    standing = None
-    for _ in range(LOOKS_MAX - 1):
-        after = version_of(ports, queue)
-        if audit.balanced and after == version:
-            break
-        before, standing = standing, _standing(ports.catalog, queue)
-        if standing == before:
-            break
-        version, audit = after, _look(ports, queue, walks)
-    return audit
-
-
-def _standing(catalog: Catalog, queue: QueueRow) -> object:
-    """What moves when somebody pushes, pops, or retires; equal at two moments: nobody did."""
-    groups = catalog.queues.groups(queue.id)
-    return (
-        catalog.pipes.live(queue.id),
-        set(catalog.pipes.retired_sums(queue.id)),
-        [
-            sorted(catalog.claims.cursors(group.id), key=lambda each: each.pipe_id)
-            for group in groups
-        ],
-    )
-
-
-def _look(ports: Ports, queue: QueueRow, walks: dict[str, Walked]) -> Audit:
-    """One look. walks: of pipes that need not be read again, by id."""
-    audit = Audit(queue.name)
-    _seal_abandoned(ports, audit, queue)
+    """Audit a queue. Exact at a quiet moment. Pipes whose pusher is gone are sealed first. Cost:
+    every live pipe is read once, its dead and their letters once more; rows in which something is
+    amiss are read up to LOOKS_MAX times while others change them."""
+    groups = ports.catalog.queues.groups(queue.id)
     pipes = ports.catalog.pipes.live(queue.id)
-    claimed = _claimed(ports.catalog, queue) if any(pipe.end is None for pipe in pipes) else {}
-    counts: dict[str, int] = {}
+    cursors = {group.id: cursors_of(ports, group) for group in groups}
+    found: list[Examined] = []
     for pipe in pipes:
-        walk = walks.get(pipe.id) or _walk(ports, pipe, claimed.get(pipe.id, 0))
-        if pipe.end is not None and not walk.finding:
-            walks[pipe.id] = walk
-        counts[pipe.id] = walk.messages
-        audit.bytes += walk.size_bytes
-        if walk.finding:
-            audit.find(walk.finding)
-    _add_up(ports, audit, queue, pipes, counts)
+        stood = standing(ports, groups, cursors, pipe)
+        walk = walk_through(ports, pipe.id, Place(0, 0), stood.end)
+        found.append(examined(stood, [walk]))
+    return added_up(ports, queue, groups, found)
+
+
+# --- what the rows say ----------------------------------------------------------------------------
+
+
+def cursors_of(ports: Ports, group: GroupRow) -> dict[str, Cursor]:
+    """The cursors of a group, by pipe."""
+    return {cursor.pipe_id: cursor for cursor in ports.catalog.claims.cursors(group.id)}
+
+
+def standing(
+    ports: Ports,
+    groups: Sequence[GroupRow],
+    cursors: Mapping[str, Mapping[str, Cursor]],
+    pipe: PipeRow,
+) -> Standing:
+    """Look at the rows of a pipe. cursors: by group and pipe. Cost: for each group three ranges of
+    keys, and a frame here and one there for each dead message."""
+    accounts: dict[str, Account] = {}
+    findings: list[str] = []
+    astray: dict[str, list[str]] = {}
+    for group in groups:
+        if pipe.is_for(group.id):
+            view, wrong = _consistent(ports, group, pipe, cursors[group.id].get(pipe.id))
+            accounts[group.id] = tally(view, ports.catalog.now_ms())
+            findings += wrong
+            moves = [move for move in view.moves if move.settled]
+            astray[group.name] = misplaced(ports, pipe, moves)
+    # After its rows: nothing can have been claimed that lies past it.
+    claimed = max((account.claimed for account in accounts.values()), default=0)
+    try:
+        end = known_end(ports.catalog, ports.store, pipe, claimed)
+    except (ExtentMissingError, CorruptionError) as exc:
+        end = 0
+        findings.append(str(exc))
+    return Standing(pipe, end, accounts, findings, astray)
+
+
+def _consistent(
+    ports: Ports, group: GroupRow, pipe: PipeRow, cursor: Cursor | None
+) -> tuple[GroupView, list[str]]:
+    """What the catalog has of a group in a pipe, and what is amiss there. Its rows are not all of
+    one moment: while something is amiss and others are at work in between, they are read again."""
+    view = view_of(ports.catalog, group.id, pipe.id, cursor)
+    found = _amiss(group, pipe, view, ports.catalog.now_ms())
+    for look in range(1, LOOKS_MAX):
+        if not found:
+            break
+        if look > 1:
+            ports.clock.sleep(PAUSE_SECONDS * 2 ** (look - 2))
+        before, now = view, cursors_of(ports, group).get(pipe.id)
+        view = view_of(ports.catalog, group.id, pipe.id, now)
+        if view == before:
+            break
+        found = _amiss(group, pipe, view, ports.catalog.now_ms())
+    return view, found
+
+
+def _amiss(group: GroupRow, pipe: PipeRow, view: GroupView, now_ms: int) -> list[str]:
+    """What is wrong with rows: whether a popper can go on, and whether each message has one fate.
+    Pure."""
+    why = fault(view.cursor, view.rows) if view.cursor else ""
+    wedged = [f"group {group.name} is wedged in pipe {pipe.id}: {why}; {MENDED}"] if why else []
+    return wedged + [f"group {group.name}, pipe {pipe.id}: {it}" for it in faults(view, now_ms)]
+
+
+# --- adding up ------------------------------------------------------------------------------------
+
+
+def examined(stood: Standing, walks: Sequence[Walked]) -> Examined:
+    """What is known of a pipe that was read in parts: of one damage the first who met it is
+    heard."""
+    causes = {walk.cause: walk.finding for walk in reversed(walks) if walk.finding}
+    findings = [*stood.findings, *chain(*stood.astray.values()), *reversed(causes.values())]
+    messages = sum(walk.messages for walk in walks)
+    return Examined(stood, messages, sum(walk.size_bytes for walk in walks), findings)
+
+
+def added_up(
+    ports: Ports, queue: QueueRow, groups: Sequence[GroupRow], pipes: Sequence[Examined]
+) -> Audit:
+    """What became of the messages of these pipes, and of retired ones, for each of these groups
+    that is still there. Cost: the totals of retired pipes."""
+    catalog, audit = ports.catalog, Audit(queue.name)
+    retired = _retired(catalog, queue, audit)
+    counts = {row.pipe_id: row.pushed for row in retired}
+    live = [each for each in pipes if _counts(catalog, each, counts)]
+    audit.pipes, audit.retired_pipes = len(live), len(counts)
+    audit.pushed = sum(each.messages for each in live) + sum(counts.values())
+    audit.bytes = sum(each.size_bytes for each in live)
+    for each in live:
+        for finding in each.findings:
+            audit.find(finding)
+    there = {group.id for group in catalog.queues.groups(queue.id)}
+    for group in groups:
+        if group.id in there:
+            _add_group(audit, group, live, retired)
     return audit
 
 
-def _add_up(
-    ports: Ports, audit: Audit, queue: QueueRow, pipes: Sequence[PipeRow], counts: dict[str, int]
+def _counts(catalog: Catalog, each: Examined, retired: Mapping[str, int]) -> bool:
+    """Whether a pipe is none of those retired, nor gone together with the group it was for."""
+    pipe_id = each.standing.pipe.id
+    if pipe_id in retired:
+        return False
+    return not each.findings or live_pipe(catalog, pipe_id) is not None
+
+
+def _add_group(
+    audit: Audit, group: GroupRow, live: Sequence[Examined], retired: Sequence[Retired]
 ) -> None:
-    """What became of the messages of these pipes, and of retired ones, for each group."""
-    catalog = ports.catalog
-    retired = catalog.pipes.retired(queue.id)
-    retired_counts = {row.pipe_id: row.pushed for row in retired}
-    audit.pipes, audit.retired_pipes = len(pipes), len(retired_counts)
-    audit.pushed = sum(counts.values()) + sum(retired_counts.values())
-    check_sums(audit, retired, catalog.pipes.retired_sums(queue.id))
-    for group in catalog.queues.groups(queue.id):
-        stats = audit.groups[group.name] = GroupStats()
-        cursors = {cursor.pipe_id: cursor for cursor in catalog.claims.cursors(group.id)}
-        for pipe in pipes:
-            if pipe.is_for(group.id):
-                view = view_of(catalog, group.id, pipe.id, cursors.get(pipe.id))
-                _check_group(ports, audit, group, pipe, counts[pipe.id], view)
-                add_pipe(stats, pipe, counts[pipe.id], view, catalog.now_ms())
-        for row in retired:
-            if row.group_id == group.id:
-                add_retired(stats, row)
-        check_sum(audit, group, stats)
-
-
-def check_sums(audit: Audit, retired: Sequence[Retired], sums: Sequence[RetiredSum]) -> None:
-    """What was added up of retired pipes is what their rows say."""
-    expected = summed(retired)
-    if set(expected) != set(sums):
-        audit.find(f"the sums of retired pipes are {list(sums)}, not {expected}")
-
-
-def check_sum(audit: Audit, group: GroupRow, stats: GroupStats) -> None:
     """What was pushed for a group is exactly what became of it."""
+    stats = audit.groups[group.name] = GroupStats()
+    for each in live:
+        pipe, account = each.standing.pipe, each.standing.groups.get(group.id)
+        if account is None:
+            continue
+        if account.claimed > each.messages:
+            audit.find(
+                f"group {group.name} has claimed {counted(account.claimed, 'message')}"
+                f" of pipe {pipe.id}, which holds {each.messages}"
+            )
+        stats.add(account.up_to(each.messages, timed=pipe.timer_ms is not None))
+    for row in retired:
+        if row.group_id == group.id:
+            stats.add(tally_retired(row))
     parts = {name: getattr(stats, name) for name in LEDGER}
     if sum(parts.values()) != stats.pushed or min(parts.values()) < 0:
         told = " + ".join(f"{name} {count}" for name, count in parts.items())
         audit.find(f"group {group.name}: {told} is not pushed {stats.pushed}")
 
 
-def _check_group(
-    ports: Ports, audit: Audit, group: GroupRow, pipe: PipeRow, count: int, view: GroupView
-) -> None:
-    """The claims of a group in a pipe, and where what it moved has gone."""
-    if view.cursor is None:
-        return
-    _check_cover(audit, group, pipe, count, view.cursor, view.rows)
-    done = RangeSet.run(view.cursor.start, view.cursor.ack.seq)
-    for row in view.rows:
-        whole = [(row.start, row.end)]
-        done |= RangeSet(whole) if row.state is ClaimState.DONE else row.acked
-    for removal in view.removed:
-        if not done.covers(removal.start, removal.end):
-            where = f"group {group.name}, pipe {pipe.id}"
-            audit.find(f"{where}: seqs {removal.start}-{removal.end} were removed and are not done")
-    for finding in misplaced(ports, pipe, [move for move in view.moves if move.settled]):
-        audit.find(finding)
-
-
-def _seal_abandoned(ports: Ports, audit: Audit, queue: QueueRow) -> None:
-    """Seal pipes whose pusher is gone: after a power cut only that finds their end."""
-    for pipe in ports.catalog.pipes.live(queue.id):
-        try:
-            end_of(ports.catalog, ports.store, pipe)
-        except (ExtentMissingError, CorruptionError) as exc:
-            audit.find(str(exc))
-
-
-def _claimed(catalog: Catalog, queue: QueueRow) -> dict[str, int]:
-    """How far groups have claimed, by pipe."""
-    found: dict[str, int] = {}
-    for group in catalog.queues.groups(queue.id):
-        for cursor in catalog.claims.cursors(group.id):
-            found[cursor.pipe_id] = max(cursor.chain.seq, found.get(cursor.pipe_id, 0))
+def _retired(catalog: Catalog, queue: QueueRow, audit: Audit) -> list[Retired]:
+    """The totals of retired pipes. What was added up of them is what their rows say: while pipes
+    are being retired all the time, something between the sums before and after."""
+    before, found, after = _with_sums(catalog, queue)
+    for _ in range(LOOKS_MAX - 1):
+        if set(before) == set(after):
+            break
+        before, found, after = _with_sums(catalog, queue)
+    expected = summed(found)
+    if not _lies_between(before, expected, after):
+        audit.find(f"the sums of retired pipes are {after}, not {expected}")
     return found
 
 
-def _walk(ports: Ports, pipe: PipeRow, claimed: int) -> Walked:
-    """Read every frame of a pipe. claimed: so many messages of it some group has claimed."""
-    try:
-        end_seq = known_end(ports.catalog, ports.store, pipe, claimed)
-    except (ExtentMissingError, CorruptionError) as exc:
-        return Walked(pipe.id, 0, 0, str(exc), exc.message)
-    return walk_through(ports, pipe.id, Place(0, 0), end_seq)
+def _with_sums(
+    catalog: Catalog, queue: QueueRow
+) -> tuple[list[RetiredSum], list[Retired], list[RetiredSum]]:
+    before, found = catalog.pipes.retired_sums(queue.id), catalog.pipes.retired(queue.id)
+    return before, found, catalog.pipes.retired_sums(queue.id)
+
+
+def _lies_between(
+    low: Iterable[RetiredSum], sums: Iterable[RetiredSum], high: Iterable[RetiredSum]
+) -> bool:
+    """Whether each number of `sums` is at least that of `low`, and at most that of `high`."""
+    by_group = [{row.group_id: astuple(row)[1:] for row in rows} for rows in (low, sums, high)]
+    none = (0,) * (1 + len(SUMMED))
+    return all(
+        a <= b <= c
+        for group_id in set().union(*by_group)
+        for a, b, c in zip(*(rows.get(group_id, none) for rows in by_group), strict=True)
+    )
+
+
+# --- what the frames say --------------------------------------------------------------------------
 
 
 def walk_through(ports: Ports, pipe_id: str, start: Place, end_seq: int) -> Walked:
@@ -276,21 +350,10 @@ def _behind(reader: ExtentReader, place: Place, end_seq: int, known: RangeSet) -
     return after if known.covers(place.seq, after.seq) else None
 
 
-def _check_cover(
-    audit: Audit, group: GroupRow, pipe: PipeRow, count: int, cursor: Cursor, rows: Sequence[Claim]
-) -> None:
-    """Claim rows are disjoint and cover `[ack, chain)`, and nothing is claimed past the end."""
-    if why := fault(cursor, rows):
-        audit.find(f"group {group.name} is wedged in pipe {pipe.id}: {why}; {MENDED}")
-        return
-    for row in rows:
-        if row.acked - RangeSet.run(row.start, row.end):
-            audit.find(f"group {group.name}, pipe {pipe.id}: acks outside the claim at {row.start}")
-    if cursor.chain.seq > count:
-        audit.find(
-            f"group {group.name} has claimed {counted(cursor.chain.seq, 'message')}"
-            f" of pipe {pipe.id}, which holds {count}"
-        )
+def bounded(findings: Iterable[str], most: int) -> list[str]:
+    """The first of many findings, and how many more there are."""
+    told = list(findings)
+    return told if len(told) <= most else [*told[:most], f"and {len(told) - most} more like these"]
 
 
 # --- where the dead have gone ---------------------------------------------------------------------

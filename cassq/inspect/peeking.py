@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -12,18 +12,17 @@ from typing import NamedTuple
 from cassq.errors import CorruptionError, UsageError
 from cassq.extents.port import ExtentMissingError, ExtentReader
 from cassq.lifecycle.ports import Ports
-from cassq.message.frames import Frame, Place
+from cassq.message.frames import Frame
+from cassq.model.ledger import UNFINISHED, Fate, Unfinished, unfinished
 from cassq.model.queues import dead_letter_name
-from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow, QueueRow
+from cassq.model.rows import GroupRow, PipeRow, QueueRow
 
 logger: logging.Logger = logging.getLogger("cassq")
 
 PEEK_BYTES = 8 * 1024 * 1024
 READ_MESSAGES = 4096
 
-WAITING, PENDING, DELAYED, DEAD = "waiting", "pending", "delayed", "dead"
-UNFINISHED = (WAITING, PENDING, DELAYED)
-STATES = (*UNFINISHED, DEAD)
+STATES = tuple(map(str, (*UNFINISHED, Fate.DEAD)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +45,6 @@ class Peeked:
     due_at: datetime | None = None
 
 
-class Stretch(NamedTuple):
-    """Messages `start .. end_seq` of a pipe that share a state. row: their claim; None where
-    nothing was claimed, nor scheduled, yet."""
-
-    start: Place
-    end_seq: int
-    state: str
-    row: Claim | None = None
-
-
 class Seen(NamedTuple):
     """Messages `first .. last` (indexes, last excluded) of a frame, and what is known of them."""
 
@@ -63,7 +52,7 @@ class Seen(NamedTuple):
     frame: Frame
     first: int
     last: int
-    stretch: Stretch
+    part: Unfinished
 
 
 def check_state(state: str | None) -> None:
@@ -76,11 +65,11 @@ def peek(
     ports: Ports, queue: QueueRow, group: GroupRow, limit: int, state: str | None = None
 ) -> list[Peeked]:
     """The first messages in a state, pipe by pipe; without one, those not committed."""
-    if state != DEAD:
-        return peek_group(ports, group, limit, UNFINISHED if state is None else (state,))
+    if state != Fate.DEAD:
+        return peek_group(ports, group, limit, UNFINISHED if state is None else (Fate(state),))
     letters = dead_letter_group(ports, queue, group)
     found = peek_group(ports, letters, limit) if letters else []
-    return [replace(message, state=DEAD) for message in found]
+    return [replace(message, state=str(Fate.DEAD)) for message in found]
 
 
 def dead_letter_group(ports: Ports, queue: QueueRow, group: GroupRow) -> GroupRow | None:
@@ -91,7 +80,7 @@ def dead_letter_group(ports: Ports, queue: QueueRow, group: GroupRow) -> GroupRo
 
 
 def peek_group(
-    ports: Ports, group: GroupRow, limit: int, states: Collection[str] = UNFINISHED
+    ports: Ports, group: GroupRow, limit: int, states: Collection[Fate] = UNFINISHED
 ) -> list[Peeked]:
     """The first messages of a group that are in one of `states`."""
     now_ms = ports.catalog.now_ms()
@@ -124,7 +113,7 @@ def unfinished_headers(ports: Ports, group: GroupRow, limit: int) -> list[dict[s
 
 
 def _walk(
-    ports: Ports, group: GroupRow, now_ms: int, states: Collection[str], limit: int
+    ports: Ports, group: GroupRow, now_ms: int, states: Collection[Fate], limit: int
 ) -> Generator[Seen]:
     """What a group has not committed and may be in one of the states, oldest pipe first. A pipe
     that cannot be read is left out. Cost: the live pipes and the claims; frames as they are asked
@@ -141,63 +130,40 @@ def _walk(
             try:
                 end_seq = (pipe.end or reader.published()).seq
                 rows = ports.catalog.claims.rows(group.id, pipe.id) if cursor else []
-                for stretch in stretches(pipe, cursor, rows, end_seq, now_ms):
-                    if stretch.state in states or _undecided(pipe, stretch):
-                        yield from _read(reader, pipe, stretch, limit)
+                timed = pipe.timer_ms is not None
+                for part in unfinished(cursor, rows, end_seq, now_ms, timed=timed):
+                    if part.fate in states or _undecided(pipe, part):
+                        yield from _read(reader, pipe, part, limit)
             finally:
                 reader.close()
         except (ExtentMissingError, CorruptionError) as exc:
             logger.warning("pipe %s is left out: %s", pipe.id, exc)
 
 
-def stretches(
-    pipe: PipeRow, cursor: Cursor | None, rows: Sequence[Claim], end_seq: int, now_ms: int
-) -> list[Stretch]:
-    """What a group has not committed in a pipe, by state. Pure."""
-    found: list[Stretch] = []
-    for row in rows:
-        if row.state is not ClaimState.DONE:
-            state = state_of(row, now_ms)
-            spans = row.left.ranges
-            found += [Stretch(Place(start, row.pos), end, state, row) for start, end in spans]
-    chain = cursor.chain if cursor else Place(0, 0)
-    if chain.seq < end_seq:
-        state = WAITING if pipe.timer_ms is None else DELAYED
-        found.append(Stretch(chain, end_seq, state))
-    return found
-
-
-def state_of(row: Claim, now_ms: int) -> str:
-    """The state of what is left of a claim that is not done."""
-    if row.state is ClaimState.HELD:
-        return PENDING
-    return DELAYED if row.due_ms > now_ms else WAITING
-
-
-def _undecided(pipe: PipeRow, stretch: Stretch) -> bool:
+def _undecided(pipe: PipeRow, part: Unfinished) -> bool:
     """Whether each message has a due time of its own, which only its frame tells."""
-    return pipe.timer_ms is not None and stretch.row is None
+    return pipe.timer_ms is not None and part.row is None
 
 
-def _read(reader: ExtentReader, pipe: PipeRow, stretch: Stretch, limit: int) -> Iterator[Seen]:
-    place = stretch.start
-    while place.seq < stretch.end_seq:
-        slices = reader.read(place, stretch.end_seq, min(limit, READ_MESSAGES), PEEK_BYTES)
-        for frame, first, last in slices:
-            yield Seen(pipe, frame, first, last, stretch)
-        place = reader.place_after(place, slices)
+def _read(reader: ExtentReader, pipe: PipeRow, part: Unfinished, limit: int) -> Iterator[Seen]:
+    for place, end_seq in part.runs:
+        while place.seq < end_seq:
+            slices = reader.read(place, end_seq, min(limit, READ_MESSAGES), PEEK_BYTES)
+            for frame, first, last in slices:
+                yield Seen(pipe, frame, first, last, part)
+            place = reader.place_after(place, slices)
 
 
 # --- one message ----------------------------------------------------------------------------
 
 
 def _peeked(seen: Seen, index: int, payload: bytes, now_ms: int, to_wall_ms: int) -> Peeked:
-    pipe, frame, row = seen.pipe, seen.frame, seen.stretch.row
-    state, due_ms = seen.stretch.state, row.due_ms if row else None
-    if _undecided(pipe, seen.stretch):
+    pipe, frame, row = seen.pipe, seen.frame, seen.part.row
+    fate, due_ms = seen.part.fate, row.due_ms if row else None
+    if _undecided(pipe, seen.part):
         due_ms = frame.due_ms(index) or 0
-        state = DELAYED if due_ms > now_ms else WAITING
-    if state == WAITING:
+        fate = Fate.DELAYED if due_ms > now_ms else Fate.WAITING
+    if fate is Fate.WAITING:
         due_ms = None  # its place in line
     return Peeked(
         id=frame.id_at(index, pipe.id).decode(),
@@ -207,7 +173,7 @@ def _peeked(seen: Seen, index: int, payload: bytes, now_ms: int, to_wall_ms: int
         pushed_at=datetime.fromtimestamp(frame.time_ms(index) / 1000, UTC),
         pipe_id=pipe.id,
         seq=frame.base_seq + index,
-        state=state,
+        state=str(fate),
         attempts=row.deliveries if row else 0,
         due_at=None if due_ms is None else moment(due_ms, to_wall_ms),
     )

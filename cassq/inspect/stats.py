@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from cassq.catalog.port import Catalog
 from cassq.errors import CorruptionError
@@ -12,18 +11,8 @@ from cassq.extents.port import ExtentMissingError, Slice
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import seen_end
 from cassq.message.frames import Place
-from cassq.model.rows import (
-    Claim,
-    ClaimState,
-    Cursor,
-    Move,
-    PipeRow,
-    PipeState,
-    QueueRow,
-    Removed,
-    Retired,
-    RetiredSum,
-)
+from cassq.model.ledger import Account, Fate, GroupView, tally, tally_retired, unfinished
+from cassq.model.rows import Cursor, PipeRow, PipeState, QueueRow, RetiredSum
 
 # How often a queue is looked at anew because a pipe was retired under the look.
 LOOKS_MAX = 5
@@ -64,9 +53,15 @@ class GroupStats:
         tried = sum(count for times, count in self.deliveries.items() if times)
         return self.committed + self.dead + tried
 
-    def _open(self, count: int, deliveries: int) -> None:
-        if count:
-            self.deliveries[deliveries] = self.deliveries.get(deliveries, 0) + count
+    def add(self, account: Account) -> None:
+        """Add what a pipe holds for the group, or what retired ones held."""
+        self.pushed += account.pushed
+        self.waiting += account.counts.get(Fate.DELAYED, 0)
+        for fate, count in account.counts.items():
+            if count:
+                setattr(self, fate, getattr(self, fate) + count)
+        for times, count in account.deliveries.items():
+            self.deliveries[times] = self.deliveries.get(times, 0) + count
 
 
 @dataclass(slots=True)
@@ -88,65 +83,6 @@ class QueueStats:
         for name, group in self.groups.items():
             told["groups"][name]["popped"] = group.popped
         return told
-
-
-def add_pipe(stats: GroupStats, pipe: PipeRow, end: int, view: GroupView, now_ms: int) -> None:
-    """Add what a pipe with `end` messages holds for a group."""
-    stats.pushed += end
-    cursor, timer = view.cursor, pipe.timer_ms is not None
-    if cursor is None:
-        stats.waiting += end
-        stats.delayed += end if timer else 0
-        stats._open(end, 0)
-        return
-    stats.skipped += cursor.start
-    unclaimed = max(0, end - cursor.chain.seq)
-    stats.waiting += unclaimed
-    stats._open(unclaimed, 0)
-    stats.delayed += unclaimed if timer else 0
-    stats.committed += cursor.ack.seq - cursor.start
-    for row in view.rows:
-        if row.state is ClaimState.DONE:
-            stats.committed += row.count
-            continue
-        left = row.left_count
-        stats.committed += row.count - left
-        stats._open(left, row.deliveries)
-        if row.state is ClaimState.HELD:
-            stats.pending += left
-        else:
-            stats.waiting += left
-            stats.delayed += left if row.due_ms > now_ms else 0
-    dead = sum(move.settled for move in view.moves)
-    stats.dead += dead
-    for removal in view.removed:
-        count = removal.end - removal.start
-        total = removal.reason.total
-        setattr(stats, total, getattr(stats, total) + count)
-        stats.committed -= count
-    stats.committed -= dead
-
-
-def add_retired(stats: GroupStats, row: Retired | RetiredSum) -> None:
-    """Add what a retired pipe, or all of them, held for a group."""
-    stats.pushed += row.pushed
-    stats.skipped += row.start
-    stats.dead += row.dead
-    stats.expired += row.expired
-    stats.purged += row.purged
-    stats.merged += row.merged
-    stats.lost += row.lost
-    gone = row.dead + row.expired + row.purged + row.merged + row.lost
-    stats.committed += row.pushed - row.start - gone
-
-
-class GroupView(NamedTuple):
-    """Where a group stands in a pipe."""
-
-    cursor: Cursor | None
-    rows: Sequence[Claim] = ()
-    moves: Sequence[Move] = ()
-    removed: Sequence[Removed] = ()
 
 
 def view_of(catalog: Catalog, group_id: str, pipe_id: str, cursor: Cursor | None) -> GroupView:
@@ -196,11 +132,12 @@ def _look(ports: Ports, queue: QueueRow) -> QueueStats:
         ages: list[float] = []
         for pipe in for_it:
             view = view_of(catalog, group.id, pipe.id, cursors.get(pipe.id))
-            add_pipe(mine, pipe, ends[pipe.id], view, now_ms)
+            timed = pipe.timer_ms is not None
+            mine.add(tally(view, now_ms).up_to(ends[pipe.id], timed=timed))
             if pipe.timer_ms is not None and pipe.timer_ms <= now_ms:
                 ages += _ages_due(ports, pipe.id, ends[pipe.id], view, now_ms)
         if group.id in retired:
-            add_retired(mine, retired[group.id])
+            mine.add(tally_retired(retired[group.id]))
         at_once = [pipe for pipe in for_it if pipe.timer_ms is None]
         ages += _ages_pushed(ports, at_once, cursors, ends)
         mine.oldest_age = max(ages, default=None)
@@ -225,14 +162,15 @@ def _ages_pushed(
 def _ages_due(ports: Ports, pipe_id: str, end: int, view: GroupView, now_ms: int) -> list[float]:
     """Seconds since messages of a timer pipe came due that are not committed, the oldest of those
     that were never delivered among them. Cost: two frames at most."""
-    chain = view.cursor.chain if view.cursor else Place(0, 0)
-    unread = [chain] if chain.seq < end else []
+    unread: list[Place] = []
     dues: list[int] = []
-    for row in view.rows:
-        if row.state is ClaimState.FREE and not row.deliveries and row.due_ms:
+    parts = unfinished(view.cursor, view.rows, end, now_ms)
+    for part in sorted(parts, key=lambda part: part.row is not None):
+        row = part.row
+        if row is not None and part.fate is not Fate.PENDING and row.due_ms and not row.deliveries:
             dues.append(row.due_ms)
-        elif row.state is not ClaimState.DONE:
-            unread.append(Place(row.start, row.pos))  # its own due time is in its frame alone
+        else:
+            unread.append(part.start)  # its own due time is in its frame alone
     for place in unread[:2]:
         found = _frame_at(ports, pipe_id, place)
         if found is not None:

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from cassq.lifecycle.retries import DEATH_HEADER
 from cassq.model.claims import hold_ends_ms, is_doomed, is_moving, is_sick, is_spent
+from cassq.model.ledger import UNFINISHED, Fate, GroupView, fates, tally_retired
 from cassq.model.queues import is_dead_letter_name, rules_of
 from cassq.model.rows import (
     Claim,
-    ClaimState,
     Cursor,
     GroupRow,
     Move,
@@ -40,9 +40,14 @@ REMOVALS = {
     Reason.MERGED: "It was merged back into its queue",
     Reason.LOST: "It was damaged, and given up as lost by a command",
 }
-
-
-OPEN_STATES = ("waiting", "delayed", "pending")
+# How messages of a retired pipe went that were not committed.
+ENDS = {
+    Fate.DEAD: "to the dead letters",
+    Fate.EXPIRED: "as expired",
+    Fate.PURGED: "as purged or cancelled",
+    Fate.MERGED: "back to their queue",
+    Fate.LOST: "as lost, for they were damaged",
+}
 STAYS = "It stays among the dead letters until it is merged back, purged, or popped from there."
 
 
@@ -119,19 +124,21 @@ class Sight:
     content: Content | None = None
     success_ms: int = 0
 
-    @property
-    def acked(self) -> bool:
-        """Whether it is done, in whatever way."""
-        if self.cursor is not None and self.seq < self.cursor.ack.seq:
-            return True
-        row = self.claim
-        return row is not None and (row.state is ClaimState.DONE or self.seq in row.acked)
+    def fate(self, now_ms: int) -> Fate | None:
+        """What it is for the group; None: no such message is there. One that was never claimed
+        counts as waiting, for only its frame says when it is due."""
+        rows = [self.claim] if self.claim else []
+        moves = [self.move] if self.move else []
+        view = GroupView(self.cursor, rows, moves, [self.removed] if self.removed else [])
+        found = fates(view, self.end_seq, now_ms)
+        fate = next((fate for fate, seqs in found.items() if self.seq in seqs), Fate.WAITING)
+        return fate if self.seq < self.end_seq or fate is Fate.SKIPPED else None
 
 
 def step_of(sight: Sight, times: Times) -> Step:
     """A sight in words."""
     words = _words(sight, times)
-    if is_dead_letter_name(sight.queue.name) and words["state"] in OPEN_STATES:
+    if is_dead_letter_name(sight.queue.name) and words["state"] in UNFINISHED:
         words["state"] = "dead"
     failure = words.pop("failure", None)
     death = _death(sight)
@@ -150,39 +157,34 @@ def step_of(sight: Sight, times: Times) -> Step:
 def _words(sight: Sight, times: Times) -> dict[str, Any]:
     if sight.pipe is None:
         return _retired(sight)
-    if sight.cursor is not None and sight.seq < sight.cursor.start:
-        return _skipped()
-    if sight.seq >= sight.end_seq:
-        told = "Nothing that was acknowledged is at this place."
-        return {"state": "missing", "happened": (told,)}
+    fate = sight.fate(times.now_ms)
+    match fate:
+        case None:
+            told = "Nothing that was acknowledged is at this place."
+            return {"state": "missing", "happened": (told,)}
+        case Fate.SKIPPED:
+            return _skipped()
+        case Fate.COMMITTED:
+            return {"state": str(fate), "happened": ("It was committed.",)}
+        case Fate.WAITING | Fate.DELAYED if sight.claim is not None:
+            return _free(sight, sight.claim, fate, times)
+        case Fate.PENDING if sight.claim is not None:
+            return _pending(sight, sight.claim, times)
     if sight.removed is not None:
         reason = sight.removed.reason
         told = f"{REMOVALS[reason]} at {times.said(sight.removed.at_ms)}."
         return {"state": str(reason), "happened": (told,)}
-    if sight.move is not None and sight.move.settled:
+    if sight.move is not None and fate is Fate.DEAD:
         return _moved(sight.move, times)
-    if sight.acked:
-        return {"state": "committed", "happened": ("It was committed.",)}
-    if sight.claim is None:
-        return _unclaimed(sight, times)
-    held = sight.claim.state is ClaimState.HELD
-    return _pending(sight, sight.claim, times) if held else _free(sight, sight.claim, times)
+    return _unclaimed(sight, times)
 
 
 def _retired(sight: Sight) -> dict[str, Any]:
     totals = sight.retired
     if totals is None or sight.seq < totals.start:
         return _skipped()
-    parts = {
-        "dead": "to the dead letters",
-        "expired": "as expired",
-        "purged": "as purged or cancelled",
-        "merged": "back to their queue",
-        "lost": "as lost, for they were damaged",
-    }
-    went = [
-        f"{getattr(totals, name)} {how}" for name, how in parts.items() if getattr(totals, name)
-    ]
+    counts = tally_retired(totals).counts
+    went = [f"{counts[fate]} {how}" for fate, how in ENDS.items() if counts[fate]]
     if not went:
         told = "It was committed: so was all of its pipe, which is retired."
         return {"state": "committed", "happened": (told,)}
@@ -229,7 +231,7 @@ def _unclaimed(sight: Sight, times: Times) -> dict[str, Any]:
     return {"state": "waiting", "next": (*told, *_limits(sight, times))}
 
 
-def _free(sight: Sight, claim: Claim, times: Times) -> dict[str, Any]:
+def _free(sight: Sight, claim: Claim, fate: Fate, times: Times) -> dict[str, Any]:
     rules = rules_of(sight.queue.policy, sight.group.policy)
     again = "again " if claim.deliveries else ""
     kept = _kept(sight, claim, times)
@@ -237,17 +239,15 @@ def _free(sight: Sight, claim: Claim, times: Times) -> dict[str, Any]:
         told = "It was being put elsewhere; whoever comes by finishes that."
     elif is_doomed(claim) or (is_spent(claim, rules.max_deliveries) and not kept):
         told = "It goes to the dead letters as soon as a popper or the reaper comes by."
-    elif claim.due_ms > times.now_ms:
+    elif fate is Fate.DELAYED:
         told = f"It is delivered {again}from {times.said(claim.due_ms)} on."
     else:
         told = f"It is delivered {again}in its turn, behind what was waiting when it came back."
         if claim.due_ms == 0:
             told = f"It is delivered {again}to whoever pops next."
-    common = _of_claim(claim, times)
-    if claim.due_ms > times.now_ms:
-        common |= {"state": "delayed", "due_at": times.moment(claim.due_ms)}
-    else:
-        common |= {"state": "waiting"}
+    common = {**_of_claim(claim, times), "state": str(fate)}
+    if fate is Fate.DELAYED:
+        common |= {"due_at": times.moment(claim.due_ms)}
     return {**common, "next": (told, *kept, *_intent(sight), *_limits(sight, times))}
 
 

@@ -18,7 +18,8 @@ from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import live_pipe, sealed_end
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
-from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow, QueueRow, Reason
+from cassq.model.ledger import done_of, is_held
+from cassq.model.rows import Cursor, GroupRow, PipeRow, QueueRow, Reason
 
 READ_MESSAGES = 65_536
 READ_BYTES = 8 * 1024 * 1024
@@ -289,7 +290,7 @@ def _cost(
     cursors = (each for each in catalog.claims.cursors(group.id) if each.pipe_id == pipe.id)
     cursor = next(cursors, None)
     rows = catalog.claims.rows(group.id, pipe.id) if cursor else []
-    left = RangeSet.run(0, end_seq) - (_done_of(cursor, rows) if cursor else EMPTY)
+    left = RangeSet.run(0, end_seq) - (done_of(cursor, rows) if cursor else EMPTY)
     now_ms = catalog.now_ms()
     held = RangeSet.joined([EMPTY, *(row.left for row in rows if is_held(row, now_ms))])
     bad = left & damaged
@@ -302,21 +303,8 @@ def unreadable(stretches: Iterable[Stretch]) -> RangeSet:
     return RangeSet((each.start, each.end) for each in stretches)
 
 
-def is_held(row: Claim, now_ms: int) -> bool:
-    """Whether a consumer may be at work on it."""
-    return row.state is ClaimState.HELD and row.due_ms > now_ms
-
-
 def _done(catalog: Catalog, cursor: Cursor) -> RangeSet:
-    return _done_of(cursor, catalog.claims.rows(cursor.group_id, cursor.pipe_id))
-
-
-def _done_of(cursor: Cursor, rows: Iterable[Claim]) -> RangeSet:
-    """What a group has done with of a pipe, or was never to get."""
-    spans = [(0, cursor.ack.seq)]
-    for row in rows:
-        spans += [(row.start, row.end)] if row.state is ClaimState.DONE else row.acked.ranges
-    return RangeSet(spans)
+    return done_of(cursor, catalog.claims.rows(cursor.group_id, cursor.pipe_id))
 
 
 def _lost(catalog: Catalog, group_id: str, pipe_id: str) -> RangeSet:

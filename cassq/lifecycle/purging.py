@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from cassq.errors import CorruptionError
 from cassq.extents.port import ExtentMissingError
@@ -16,37 +15,23 @@ from cassq.lifecycle.expiry import cut_out, skip
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import end_of
 from cassq.message.frames import Place
-from cassq.message.ranges import RangeSet
 from cassq.model import claims
-from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow, QueueRow, Reason
+from cassq.model.ledger import Unfinished, is_held, unfinished
+from cassq.model.rows import Claim, Cursor, GroupRow, PipeRow, QueueRow, Reason
 
 logger: logging.Logger = logging.getLogger("cassq")
 
 TRIES_MAX = 16
 
 
-class Waiting(NamedTuple):
-    """What waits in a pipe for a group: messages of claim rows, and those never claimed."""
-
-    rows: list[tuple[Claim, RangeSet]]
-    unclaimed: int
-
-    @property
-    def total(self) -> int:
-        return self.unclaimed + sum(len(seqs) for _, seqs in self.rows)
-
-
-def waiting(cursor: Cursor, rows: Iterable[Claim], end_seq: int, now_ms: int) -> Waiting:
-    """What of a pipe nobody holds: free claims, those past their deadline, and the rest."""
-    found = []
-    for row in rows:
-        if claims.is_leaving(row):
-            continue  # it is on its way elsewhere, and may have arrived
-        if row.state is ClaimState.FREE or (row.state is ClaimState.HELD and row.due_ms <= now_ms):
-            left = row.left
-            if left:
-                found.append((row, left))
-    return Waiting(found, max(0, end_seq - cursor.chain.seq))
+def waiting(cursor: Cursor, rows: Iterable[Claim], end_seq: int, now_ms: int) -> list[Unfinished]:
+    """What of a pipe nobody holds: free claims, those past their deadline, and what was never
+    claimed; not what is on its way elsewhere, and may have arrived."""
+    return [
+        part
+        for part in unfinished(cursor, rows, end_seq, now_ms)
+        if part.row is None or not (is_held(part.row, now_ms) or claims.is_leaving(part.row))
+    ]
 
 
 def count_waiting(ports: Ports, queue: QueueRow, groups: Iterable[GroupRow]) -> dict[str, int]:
@@ -87,7 +72,7 @@ def _count_pipe(ports: Ports, group_id: str, pipe_id: str, end: Place) -> int:
     if cursor is None:
         return 0
     rows = catalog.claims.rows(group_id, pipe_id)
-    return waiting(cursor, rows, end.seq, catalog.now_ms()).total
+    return sum(part.messages for part in waiting(cursor, rows, end.seq, catalog.now_ms()))
 
 
 def _purge_pipe(ports: Ports, group_id: str, pipe_id: str, end: Place) -> int:
@@ -102,12 +87,13 @@ def _purge_pipe(ports: Ports, group_id: str, pipe_id: str, end: Place) -> int:
         found = waiting(cursor, rows, end.seq, catalog.now_ms())
         removed = 0
         # In front first: what is skipped then merges with it, and the ack offset moves once.
-        for row, seqs in found.rows:
-            if cut_out(ports, row, seqs, Reason.PURGED):
-                removed += len(seqs)
-        if found.unclaimed and skip(ports, cursor, end, Reason.PURGED, synced=True):
-            removed += found.unclaimed
+        for part in found:
+            if part.row is not None:
+                done = cut_out(ports, part.row, part.seqs, Reason.PURGED)
+            else:
+                done = skip(ports, cursor, end, Reason.PURGED, synced=True) is not None
+            removed += part.messages if done else 0
         count += removed
-        if removed == found.total:
+        if removed == sum(part.messages for part in found):
             break  # else somebody has claimed some of it, or is done with it: look again
     return count

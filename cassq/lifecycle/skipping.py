@@ -23,7 +23,6 @@ from cassq.lifecycle.damage import (
     PipeDamage,
     Stretch,
     groups_of,
-    is_held,
     look_into,
     missing_end,
     pipe_in,
@@ -38,6 +37,7 @@ from cassq.lifecycle.timers import runs_between
 from cassq.message.frames import Place
 from cassq.message.ranges import RangeSet
 from cassq.model import claims
+from cassq.model.ledger import is_held
 from cassq.model.rows import (
     Claim,
     ClaimState,

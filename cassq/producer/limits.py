@@ -25,12 +25,12 @@ from cassq.extents.port import ExtentMissingError, ExtentReader
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import MAXLEN, Bury, bury_or_leave
 from cassq.lifecycle.sealing import end_of, seen_end
-from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
 from cassq.model.claims import Give
+from cassq.model.ledger import Fate, Unfinished, unfinished
 from cassq.model.queues import QueuePolicy
-from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow, PipeState, QueueRow
+from cassq.model.rows import Claim, Cursor, GroupRow, PipeRow, PipeState, QueueRow
 from cassq.plurals import counted
 from cassq.settings import QueueSettings
 
@@ -97,13 +97,11 @@ def uncommitted(
 ) -> int:
     """How many messages of a pipe a group has not committed; doomed: those too that it gave up
     and that are not yet among the dead letters."""
-    if cursor is None:
-        return end_seq
-    left = max(0, end_seq - cursor.chain.seq)
-    for row in rows:
-        if row.state is not ClaimState.DONE and (doomed or not claims.is_doomed(row)):
-            left += row.left_count
-    return left
+    return sum(
+        part.messages
+        for part in unfinished(cursor, rows, end_seq, 0)
+        if doomed or part.row is None or not claims.is_doomed(part.row)
+    )
 
 
 def lengths(ports: Ports, queue: QueueRow, *, doomed: bool = False) -> dict[str, int]:
@@ -282,27 +280,31 @@ class _Line:
             return False
         self._end_seq = end_of(self._catalog, self._ports.store, self._pipe).seq
         rows = self._catalog.claims.rows(self._group.id, self._pipe.id)
-        self._free = next((row for row in rows if self._may_go(row)), None)
-        if self._free is not None:
-            place = Place(self._free.left.ranges[0][0], self._free.pos)
-        elif self._pipe.timer_ms is None and self._cursor.chain.seq < self._end_seq:
-            place = self._cursor.chain
-        else:
+        now_ms, timed = self._catalog.now_ms(), self._pipe.timer_ms is not None
+        parts = unfinished(self._cursor, rows, self._end_seq, now_ms, timed=timed)
+        first = next((part for part in parts if self._may_go(part)), None)
+        if first is None:
             return False
+        self._free = first.row
+        place, _ = first.runs[0]
         if self._reader is None:
             self._reader = self._ports.store.reader(self._pipe.id)
-        ((frame, first, _),) = self._reader.read(place, place.seq + 1, 1, 0)
-        self.head_ms = frame.due_ms(first) or frame.time_ms(first)
+        ((frame, index, _),) = self._reader.read(place, place.seq + 1, 1, 0)
+        self.head_ms = frame.due_ms(index) or frame.time_ms(index)
         return True
 
     def close(self) -> None:
         if self._reader is not None:
             self._reader.close()
 
-    def _may_go(self, row: Claim) -> bool:
-        if row.state is not ClaimState.FREE or claims.is_doomed(row) or claims.is_moving(row):
+    def _may_go(self, part: Unfinished) -> bool:
+        row = part.row
+        if row is not None and (claims.is_doomed(row) or claims.is_moving(row)):
             return False
-        return self._pipe.timer_ms is None or row.due_ms <= self._catalog.now_ms()
+        # In a timer pipe what is delayed is not old; elsewhere it came back, and is.
+        return part.fate is Fate.WAITING or (
+            part.fate is Fate.DELAYED and self._pipe.timer_ms is None
+        )
 
     def doom(self, count: int) -> list[Claim]:
         """Mark the first messages, of one row or one frame, at most `count`."""

@@ -10,7 +10,7 @@ pipe) by one compare-and-set that raises the cursor's epoch, so of several at on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from cassq.lifecycle.sealing import live_pipe, seen_end
 from cassq.lifecycle.timers import runs_between
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
-from cassq.model import claims
+from cassq.model import claims, ledger
 from cassq.model.queues import rules_of
 from cassq.model.rows import Claim, ClaimState, Cursor, PipeRow, Reason
 from cassq.plurals import counted
@@ -159,7 +159,7 @@ def mended(
     ack = cursor.ack.seq
     last = max([cursor.chain.seq, ack, *(row.end for row in rows)])
     last = min(last, max(end_seq, cursor.chain.seq, ack))
-    done = on_record | _acked(rows)
+    done = on_record | ledger.acked(rows)
     covered, doubled = EMPTY, EMPTY
     found: list[Claim] = []
     for row in sorted(rows, key=_rank):
@@ -195,14 +195,6 @@ def _rank(row: Claim) -> tuple[object, ...]:
     that no second consumer gets it; then the one delivered more often, and due later."""
     held = row.state is ClaimState.HELD
     return (not held, row.state is ClaimState.DONE, -row.deliveries, -row.due_ms, row.start)
-
-
-def _acked(rows: Iterable[Claim]) -> RangeSet:
-    spans: list[tuple[int, int]] = []
-    for row in rows:
-        whole = row.state is ClaimState.DONE
-        spans += [(row.start, row.end)] if whole else row.acked.within(row.start, row.end).ranges
-    return RangeSet(spans)
 
 
 def _kept(

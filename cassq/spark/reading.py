@@ -14,11 +14,11 @@ from pyspark.sql.types import StructType
 from cassq.client.client import Client
 from cassq.errors import GroupNotFoundError
 from cassq.extents.port import ExtentMissingError, ExtentReader
-from cassq.inspect.peeking import UNFINISHED as STATES_LEFT
-from cassq.inspect.peeking import dead_letter_group, stretches
+from cassq.inspect.peeking import dead_letter_group
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import seen_end
 from cassq.message.frames import Place
+from cassq.model import ledger
 from cassq.model.rows import GroupRow, PipeRow
 from cassq.spark.clients import client_of
 from cassq.spark.decoding import arrow_schema, record_batch, within
@@ -92,7 +92,7 @@ def snapshot(client: Client, options: ReadOptions) -> list[Piece]:
         pipes = ports.catalog.pipes.live(row.id)
         return [Piece(pipe.id, Place(0, 0), seen_end(ports.store, pipe)) for pipe in pipes]
     group = group_of(ports, row.id, options.queue, options.group)
-    states: Iterable[str] = STATES_LEFT
+    states: Iterable[str] = ledger.UNFINISHED
     if options.state == DEAD:
         letters = dead_letter_group(ports, row, group)
         if letters is None:
@@ -123,11 +123,12 @@ def _left(ports: Ports, group: GroupRow, pipe: PipeRow, states: Iterable[str]) -
     cursor = cursors.get(pipe.id)
     rows = catalog.claims.rows(group.id, pipe.id) if cursor else []
     end_seq = seen_end(ports.store, pipe)
-    found = stretches(pipe, cursor, rows, end_seq, catalog.now_ms())
+    timed = pipe.timer_ms is not None
     return [
-        Piece(pipe.id, each.start, each.end_seq, each.row.deliveries if each.row else 0)
-        for each in found
-        if each.state in states
+        Piece(pipe.id, start, end, part.row.deliveries if part.row else 0)
+        for part in ledger.unfinished(cursor, rows, end_seq, catalog.now_ms(), timed=timed)
+        if part.fate in states
+        for start, end in part.runs
     ]
 
 

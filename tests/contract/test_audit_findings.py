@@ -68,7 +68,7 @@ WRONG = {
     ),
     "what was removed is not done": (
         [REMOVE_ONE],
-        "seqs 5-6 were removed and are not done",
+        "seqs 5 are both purged and pending",
     ),
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cassq.base.clock import ManualClock
+from cassq.inspect.audit import cursors_of, standing
 from cassq.message.frames import Place
 from tests.contract.audits import Scene, untold
 
@@ -20,8 +21,6 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 def stood(scene: Scene) -> Any:
-    from cassq.spark.jobs.audit_tasks import cursors_of, standing
-
     ports = scene.auditor.ports
     groups = ports.catalog.queues.groups(scene.queue.id)
     pipe = ports.catalog.pipes.by_id(scene.pipe)
@@ -61,6 +60,6 @@ def test_a_sealed_pipe_ends_where_it_ends_whatever_was_claimed(scene: Scene) -> 
 
 def test_dead_letters_that_are_not_there_are_told(scene: Scene) -> None:
     scene.lose(scene.letters)
-    (finding,) = stood(scene).findings
     where = f"where it should be {scene.letters}:0"
-    assert finding.endswith(f"message {scene.pipe}:1 is not in the dead letters, {where}")
+    astray = f"message {scene.pipe}:1 is not in the dead letters, {where}"
+    assert stood(scene).astray == {"default": [astray]}

@@ -54,14 +54,14 @@ def test_a_chain_ahead_of_a_stale_end_counts_as_none() -> None:
 @pytest.mark.parametrize(("now_ms", "held"), [(99, False), (100, True), (101, True)])
 def test_what_nobody_holds_waits(now_ms: int, held: bool) -> None:
     found = waiting(CURSOR, ROWS, 100, now_ms)
-    starts = [row.start for row, _ in found.rows]
-    assert starts == ([10] if held else []) + [30, 39]
-    assert found.total == 60 + 9 + 1 + (7 if held else 0)
+    starts = [part.start.seq for part in found]
+    assert starts == ([10] if held else []) + [30, 39, 40]
+    assert sum(part.messages for part in found) == 60 + 9 + 1 + (7 if held else 0)
 
 
 def test_a_row_with_nothing_left_does_not_wait() -> None:
     row = a_row(10, 20, FREE, acked=RangeSet([(10, 20)]))
-    assert waiting(CURSOR, [row], 40, 0).rows == []
+    assert waiting(CURSOR, [row], 40, 0) == []
 
 
 # --- what is kept -------------------------------------------------------------------------------
@@ -137,6 +137,5 @@ def test_a_purge_leaves_what_is_on_its_way_elsewhere(mark: str, state: ClaimStat
     """It may have arrived there: then it would be purged here and be there as well."""
     row = a_row(30, 31, state)
     failure = marked_moving(row) if mark == "moving" else marked_leaving(row, "rejected")
-    found = waiting(CURSOR, [replace(row, failure=failure)], 40, 1_000)
-    assert found.total == 0
-    assert waiting(CURSOR, [row], 40, 1_000).total == 1
+    assert waiting(CURSOR, [replace(row, failure=failure)], 40, 1_000) == []
+    assert [part.row for part in waiting(CURSOR, [row], 40, 1_000)] == [row]

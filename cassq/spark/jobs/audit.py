@@ -16,15 +16,12 @@ from typing import NamedTuple
 from pyspark.sql import SparkSession
 
 from cassq.errors import ConfigError
-from cassq.inspect.audit import LOOKS_MAX, Audit, Walked, check_sum, check_sums
-from cassq.inspect.stats import GroupStats, add_retired, version_of
+from cassq.inspect.audit import Audit, Standing, Walked, added_up, examined
 from cassq.lifecycle.ports import Ports
 from cassq.message.frames import Place
-from cassq.model.rows import GroupRow, QueueRow, Retired, RetiredSum
-from cassq.plurals import counted
+from cassq.model.rows import GroupRow, QueueRow
 from cassq.spark.clients import absolute, client_of
-from cassq.spark.jobs.audit_tasks import Standing, standings, walks
-from cassq.spark.jobs.fates import add
+from cassq.spark.jobs.audit_tasks import standings, walks
 from cassq.spark.jobs.sessions import told_as_ours
 from cassq.spark.options import MESSAGES_PER_PARTITION
 from cassq.spark.reading import Part, Piece, parts
@@ -40,15 +37,6 @@ class Progress(NamedTuple):
     pipes: int
     messages: int
     messages_in_all: int
-
-
-class _Pipe(NamedTuple):
-    """What was found of a pipe."""
-
-    standing: Standing
-    messages: int
-    size_bytes: int
-    findings: list[str]
 
 
 def audit(
@@ -78,8 +66,8 @@ def audit(
     with told_as_ours():
         found = _standings(spark, place, ports, row, groups)
         walked = _walks(spark, place, found, messages_per_task, progress)
-    pipes = [_pipe(standing, walked.get(standing.pipe.id, ())) for standing in found]
-    return _added_up(ports, row, groups, pipes)
+    pipes = [examined(standing, walked.get(standing.pipe.id, ())) for standing in found]
+    return added_up(ports, row, groups, pipes)
 
 
 # --- on executors -------------------------------------------------------------------------------
@@ -120,68 +108,3 @@ def _walks(
 
 def _parts(found: Sequence[Standing], most: int) -> Iterator[Part]:
     return parts((Piece(each.pipe.id, Place(0, 0), each.end) for each in found), most)
-
-
-# --- adding up ----------------------------------------------------------------------------------
-
-
-def _pipe(standing: Standing, walked: Sequence[Walked]) -> _Pipe:
-    """What is known of a pipe: of one damage the first who met it is heard."""
-    causes = {each.cause: each.finding for each in reversed(walked) if each.finding}
-    findings = [*standing.findings, *reversed(causes.values())]
-    messages = sum(each.messages for each in walked)
-    return _Pipe(standing, messages, sum(each.size_bytes for each in walked), findings)
-
-
-def _added_up(
-    ports: Ports, queue: QueueRow, groups: Sequence[GroupRow], pipes: Sequence[_Pipe]
-) -> Audit:
-    found = Audit(queue.name)
-    retired, sums = _retired(ports, queue)
-    check_sums(found, retired, sums)
-    counts = {row.pipe_id: row.pushed for row in retired}
-    live = [each for each in pipes if each.standing.pipe.id not in counts]
-    found.pipes, found.retired_pipes = len(live), len(counts)
-    found.pushed = sum(each.messages for each in live) + sum(counts.values())
-    found.bytes = sum(each.size_bytes for each in live)
-    for each in live:
-        for finding in each.findings:
-            found.find(finding)
-    there = {group.id for group in ports.catalog.queues.groups(queue.id)}
-    for group in groups:
-        if group.id in there:
-            _add_group(found, group, live, retired)
-    return found
-
-
-def _add_group(
-    found: Audit, group: GroupRow, live: Sequence[_Pipe], retired: Sequence[Retired]
-) -> None:
-    stats = found.groups[group.name] = GroupStats()
-    for each in live:
-        mine = each.standing.groups.get(group.id)
-        if mine is None:
-            continue
-        if mine.claimed > each.messages:
-            found.find(
-                f"group {group.name} has claimed {counted(mine.claimed, 'message')} of pipe"
-                f" {each.standing.pipe.id}, of which {each.messages} could be read"
-            )
-        add(stats, mine, each.standing.pipe, each.messages)
-    for row in retired:
-        if row.group_id == group.id:
-            add_retired(stats, row)
-    check_sum(found, group, stats)
-
-
-def _retired(ports: Ports, queue: QueueRow) -> tuple[list[Retired], list[RetiredSum]]:
-    """The totals of retired pipes, and their sums, of one moment if there is one."""
-    catalog = ports.catalog
-    version = version_of(ports, queue)
-    found = catalog.pipes.retired(queue.id), catalog.pipes.retired_sums(queue.id)
-    for _ in range(LOOKS_MAX - 1):
-        before, version = version, version_of(ports, queue)
-        if before == version:
-            break
-        found = catalog.pipes.retired(queue.id), catalog.pipes.retired_sums(queue.id)
-    return found

@@ -1,0 +1,305 @@
+"""The ledger: what a group has of a pipe. This is decided here and nowhere else. Pure.
+
+Each message of a pipe has one *fate* for each group, and what the catalog has of the two decides
+which. The messages below the cursor's `start` were never for the group; those below `ack` are done;
+those from `chain` on were never claimed; claim rows cover what lies between, each seq once, and say
+of each whether it is done, held or free. Settled moves and removals say of some that are done that
+they were not committed. So the fates of `[0, end)` are a partition of it.
+
+`tally` counts: it costs what the rows cost, however many messages they cover. `unfinished`,
+`done_of` and `fates` say which messages are meant. Where rows contradict each other, because they
+are damaged or were not read at one moment, `faults` names the seqs.
+
+Two things need more than the rows. A claim past its deadline stays pending until somebody takes it
+over: `is_held` tells whether its holder may still be at work. And only the frame of a delayed
+message that no popper has looked at says when it is due: until then it counts as delayed.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import combinations
+from typing import NamedTuple
+
+from cassq.message.frames import Place
+from cassq.message.ranges import RangeSet
+from cassq.model.rows import Claim, ClaimState, Cursor, Move, Removed, Retired, RetiredSum
+from cassq.plurals import counted
+
+# How many runs of seqs at fault are named.
+NAMED_MAX = 5
+
+
+class Fate(enum.StrEnum):
+    """What a message of a pipe is for a group."""
+
+    SKIPPED = "skipped"  # pushed before the group's start: it never gets it
+    COMMITTED = "committed"  # acked
+    DEAD = "dead"  # moved to the group's dead letters
+    EXPIRED = "expired"  # older than it may become
+    PURGED = "purged"  # thrown away, or cancelled before it was delivered
+    MERGED = "merged"  # a dead letter that is back in its queue
+    LOST = "lost"  # damaged, and given up by a command
+    PENDING = "pending"  # claimed and not acked
+    WAITING = "waiting"  # not claimed, or given back: the next popper may get it
+    DELAYED = "delayed"  # the same, but not due yet
+
+
+# Done, but not by a commit.
+GONE = (Fate.DEAD, Fate.EXPIRED, Fate.PURGED, Fate.MERGED, Fate.LOST)
+UNFINISHED = (Fate.WAITING, Fate.PENDING, Fate.DELAYED)
+# For the loop over rows: to look a member up in its enum costs as much as the rest of it.
+_WAITING, _PENDING, _DELAYED = UNFINISHED
+_HELD, _FREE, _DONE = ClaimState
+
+
+class GroupView(NamedTuple):
+    """What the catalog has of a group in a pipe. cursor: None when the group has not begun."""
+
+    cursor: Cursor | None
+    rows: Sequence[Claim] = ()
+    moves: Sequence[Move] = ()
+    removed: Sequence[Removed] = ()
+
+
+class Unfinished(NamedTuple):
+    """Messages that a group has not done with, and that stand alike.
+
+    messages: how many. row: their claim; None: they were never claimed, and are those from `chain`
+    on.
+    """
+
+    fate: Fate
+    messages: int
+    row: Claim | None = None
+    chain: Place = Place(0, 0)
+
+    @property
+    def start(self) -> Place:
+        """Where they can be read from: at or before the first of them."""
+        return self.chain if self.row is None else Place(self.row.start, self.row.pos)
+
+    @property
+    def seqs(self) -> RangeSet:
+        """Which they are."""
+        if self.row is not None:
+            return self.row.left
+        return RangeSet.run(self.chain.seq, self.chain.seq + self.messages)
+
+    @property
+    def runs(self) -> list[tuple[Place, int]]:
+        """Their runs without a gap: where each begins, and below which seq it ends."""
+        pos = self.start.pos
+        return [(Place(start, pos), end) for start, end in self.seqs.ranges]
+
+
+@dataclass(slots=True)
+class Account:
+    """How many messages of a pipe have which fate for a group.
+
+    claimed: below this seq each is accounted for; `up_to` adds the others. deliveries: of those
+    that are unfinished, how many were delivered how often.
+    """
+
+    claimed: int = 0
+    pushed: int = 0
+    counts: dict[Fate, int] = field(default_factory=partial(defaultdict, int))
+    deliveries: dict[int, int] = field(default_factory=partial(defaultdict, int))
+
+    def up_to(self, end_seq: int, *, timed: bool) -> Account:
+        """Add what lies below `end_seq` and was never claimed. timed: it is a timer pipe."""
+        self.pushed = end_seq
+        if self.claimed < end_seq:
+            self._count(_unclaimed_fate(timed), end_seq - self.claimed, 0)
+        return self
+
+    def _count(self, fate: Fate, messages: int, deliveries: int) -> None:
+        self.counts[fate] += messages
+        self.deliveries[deliveries] += messages
+
+
+# --- what is not done -----------------------------------------------------------------------------
+
+
+def is_held(row: Claim, now_ms: int) -> bool:
+    """Whether a consumer may be at work on a claim: its deadline has not passed."""
+    return row.state is _HELD and row.due_ms > now_ms
+
+
+def unfinished(
+    cursor: Cursor | None,
+    rows: Iterable[Claim],
+    end_seq: int,
+    now_ms: int,
+    *,
+    timed: bool = False,
+) -> list[Unfinished]:
+    """What a group has not done with of a pipe below `end_seq`, in order: of each claim row what
+    is left of it, then what was never claimed. now_ms: catalog time. timed: a timer pipe."""
+    found = []
+    for row in rows:
+        state = row.state
+        if state is not _DONE and (left := row.left_count):
+            fate = _PENDING
+            if state is _FREE:
+                fate = _DELAYED if row.due_ms > now_ms else _WAITING
+            found.append(Unfinished(fate, left, row))
+    chain = cursor.chain if cursor else Place(0, 0)
+    if chain.seq < end_seq:  # else the end that is known lags behind what was claimed
+        found.append(Unfinished(_unclaimed_fate(timed), end_seq - chain.seq, chain=chain))
+    return found
+
+
+def _unclaimed_fate(timed: bool) -> Fate:
+    return Fate.DELAYED if timed else Fate.WAITING
+
+
+# --- what is done ---------------------------------------------------------------------------------
+
+
+def acked(rows: Iterable[Claim]) -> RangeSet:
+    """What claim rows say is done."""
+    spans: list[tuple[int, int]] = []
+    for row in rows:
+        whole = row.state is _DONE
+        spans += [(row.start, row.end)] if whole else row.acked.within(row.start, row.end).ranges
+    return RangeSet(spans)
+
+
+def done_of(cursor: Cursor, rows: Iterable[Claim]) -> RangeSet:
+    """What a group has done with of a pipe, in whatever way, or was never to get."""
+    return RangeSet.run(0, cursor.ack.seq) | acked(rows)
+
+
+def tally(view: GroupView, now_ms: int) -> Account:
+    """The account of what was claimed, or was never to be. Cost: that of the rows."""
+    cursor, found = view.cursor, Account()
+    if cursor is None:
+        return found
+    found.claimed = found.pushed = cursor.chain.seq
+    done = cursor.ack.seq - cursor.start
+    for row in view.rows:
+        done += row.end - row.start
+    for fate, messages, claim, _ in unfinished(None, view.rows, 0, now_ms):
+        found._count(fate, messages, claim.deliveries if claim else 0)
+        done -= messages
+    counts = found.counts
+    counts[Fate.DEAD] = gone = sum(move.settled for move in view.moves)
+    for removal in view.removed:
+        counts[Fate(removal.reason.total)] += removal.end - removal.start
+        gone += removal.end - removal.start
+    counts[Fate.SKIPPED] = cursor.start
+    counts[Fate.COMMITTED] = done - gone
+    return found
+
+
+def tally_retired(row: Retired | RetiredSum) -> Account:
+    """The account of a retired pipe, or of all of a queue, from the totals written at its end."""
+    counts: dict[Fate, int] = {fate: getattr(row, fate) for fate in GONE}
+    committed = row.pushed - row.start - sum(counts.values())
+    counts |= {Fate.SKIPPED: row.start, Fate.COMMITTED: committed}
+    return Account(row.pushed, row.pushed, counts)
+
+
+# --- which are which ------------------------------------------------------------------------------
+
+
+def fates(
+    view: GroupView, end_seq: int, now_ms: int, *, timed: bool = False
+) -> dict[Fate, RangeSet]:
+    """What of a pipe has which fate for a group. The arguments are those of `unfinished`."""
+    said = _said(view, end_seq, now_ms, timed=timed)
+    return _apart({fate: RangeSet.joined(parts) for fate, parts in said.items()})
+
+
+def _apart(joined: Mapping[Fate, RangeSet]) -> dict[Fate, RangeSet]:
+    """What each row says, where only that is committed which is done and not gone."""
+    gone = RangeSet.joined(joined[fate] for fate in GONE if joined[fate])
+    return {**joined, Fate.COMMITTED: joined[Fate.COMMITTED] - gone}
+
+
+def _said(
+    view: GroupView, end_seq: int, now_ms: int, *, timed: bool = False
+) -> dict[Fate, list[RangeSet]]:
+    """What each row says; of all that is done that it is committed."""
+    said: dict[Fate, list[RangeSet]] = {fate: [] for fate in Fate}
+    if view.cursor is not None:
+        start, ack = view.cursor.start, view.cursor.ack.seq
+        said[Fate.SKIPPED].append(RangeSet.run(0, start))
+        said[Fate.COMMITTED].append(RangeSet.run(start, ack))
+    said[Fate.COMMITTED] += (acked([row]) for row in view.rows)
+    for part in unfinished(view.cursor, view.rows, end_seq, now_ms, timed=timed):
+        said[part.fate].append(part.seqs)
+    said[Fate.DEAD].append(RangeSet.of(sorted(move.seq for move in view.moves if move.settled)))
+    for removal in view.removed:
+        said[Fate(removal.reason.total)].append(RangeSet.run(removal.start, removal.end))
+    return said
+
+
+# --- what does not fit ----------------------------------------------------------------------------
+
+
+def faults(view: GroupView, now_ms: int) -> list[str]:
+    """Where the rows of a group in a pipe contradict each other: a part of a sentence for each.
+    Of what was claimed each message has to have one fate, and nothing else any."""
+    if view.cursor is None:
+        return []
+    given = RangeSet.run(0, view.cursor.chain.seq)
+    said = _said(view, len(given), now_ms)
+    joined = {fate: RangeSet.joined(parts) for fate, parts in said.items()}
+    found = _apart(joined)
+    return [
+        *_outside_claims(view.rows),
+        *_twice(said, joined),
+        *_not_one(found, given),
+        *_undone(found, joined[Fate.COMMITTED], given),
+    ]
+
+
+def _outside_claims(rows: Iterable[Claim]) -> Iterator[str]:
+    for row in rows:
+        if beyond := row.acked - RangeSet.run(row.start, row.end):
+            yield f"{named(beyond)} are acked outside the claim at {row.start}"
+
+
+def _twice(
+    said: Mapping[Fate, Sequence[RangeSet]], joined: Mapping[Fate, RangeSet]
+) -> Iterator[str]:
+    for fate, parts in said.items():
+        if twice := sum(map(len, parts)) - len(joined[fate]):
+            are = "is" if twice == 1 else "are"
+            name = "done" if fate is Fate.COMMITTED else fate
+            yield f"{counted(twice, 'message')} {are} {name} twice"
+
+
+def _not_one(found: Mapping[Fate, RangeSet], given: RangeSet) -> Iterator[str]:
+    together = RangeSet.joined(found.values())
+    if sum(map(len, found.values())) != len(together):
+        for (one, first), (other, second) in combinations(found.items(), 2):
+            if both := first & second:
+                yield f"{named(both)} are both {one} and {other}"
+    if none := given - together:
+        yield f"{named(none)} have no fate: no claim row covers them"
+    if outside := together - given:
+        yield f"{named(outside)} are settled, and were never claimed"
+
+
+def _undone(found: Mapping[Fate, RangeSet], done: RangeSet, given: RangeSet) -> Iterator[str]:
+    """What is gone and not done; what is also one of the others was found as both."""
+    for fate in GONE:
+        undone = (found[fate] & given) - done
+        for other in (Fate.SKIPPED, *UNFINISHED):
+            undone -= found[other]
+        if undone:
+            yield f"{named(undone)} are {fate}, and are not done"
+
+
+def named(seqs: RangeSet) -> str:
+    """Seqs as a sentence has them: `seqs 3, 7-9`."""
+    runs = [f"{a}" if a + 1 == b else f"{a}-{b - 1}" for a, b in seqs.ranges[:NAMED_MAX]]
+    more = len(seqs.ranges) - len(runs)
+    return f"seqs {', '.join(runs)}" + (f" and {more} runs more" if more else "")
