@@ -213,9 +213,8 @@ def test_a_crash_between_any_two_steps_is_healed_by_the_next_pass(name: str, cut
 
 def _buries_twice(client: SteppedClient) -> None:
     """Who finds a burial half done does not look whether the letter arrived."""
-    online = client.runtime.online()
-    bury = wrong_parts.BuriesTwice(client.ports, client.runtime._append_to).bury
-    online.reaper = Reaper(client.ports, bury)
+    bury = wrong_parts.BuriesTwice(client.ports, client._append_to).bury
+    client.runtime.online().reaper = Reaper(client.ports, bury)
 
 
 def _forgets_first(client: SteppedClient) -> None:
