@@ -177,7 +177,7 @@ def _headers(name: str, value: Any) -> tuple[tuple[str, str], ...]:
     pairs = value.items() if isinstance(value, dict) else [("", None)]
     for header, text in pairs:
         if not _HEADER_NAME.fullmatch(header) or not isinstance(text, str) or not _sendable(text):
-            raise ConfigError(f"target {name!r}: {header!r} = {text!r} is no HTTP header")
+            raise ConfigError(f"target {name!r}: {header!r} = {text!r} is not an HTTP header")
     return tuple(value.items())
 
 

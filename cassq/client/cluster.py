@@ -225,7 +225,7 @@ def _hosts(listed: str) -> tuple[tuple[str, ...], int]:
     for told in listed.split(","):
         match = _HOST.fullmatch(told.strip())
         if match is None or not 0 < int(match["port"] or PORT) < 65536:
-            raise ConfigError(f"{told!r} is no host", hint=f"write host or host:{PORT}")
+            raise ConfigError(f"{told!r} is not a host name", hint=f"write host or host:{PORT}")
         hosts.append(match["six"] or match["name"])
         if match["port"]:
             ports.add(int(match["port"]))
@@ -242,7 +242,7 @@ def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> 
     if value not in allowed:
         raise ConfigError(
             f"{name} is {' or '.join(allowed)}, not {options[name]!r}",
-            hint="with any other, what was acknowledged could be missed by who reads"
+            hint="with any other, a reader could miss what was acknowledged"
             if name == "consistency"
             else "",
         )

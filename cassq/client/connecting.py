@@ -72,7 +72,7 @@ def connect(
             return _open_cluster(url, rest, options, clock)
         case _:
             raise ConfigError(
-                "it is no URL of queues"
+                "it is not a URL that leads to queues"
                 if "@" in url
                 else f"{url.partition('?')[0]!r} is not a URL of queues",
                 hint="write file:cassq-data, file:///var/lib/cassq or cassandra://host/keyspace",

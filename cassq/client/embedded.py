@@ -332,7 +332,7 @@ def _told(directory: Path, found: Adopted, *, lost: bool) -> str:
     told = (
         f"the catalog of {directory} was gone, and was made anew from the pipe files. What was "
         f"delivered is delivered again, to the group 'default': {listed or 'no messages'}. "
-        "Settings, and groups of other names, are to be made again"
+        "Make settings, and groups of other names, again"
     )
     if found.in_use:
         told += (

@@ -35,7 +35,8 @@ def settings_of(options: Mapping[str, str]) -> Settings:
     zone = options.get("zone")
     if zone is not None and not _ZONE.fullmatch(zone):
         raise ConfigError(
-            f"{zone!r} is no zone", hint="it has up to 64 letters, digits, and characters of _.-"
+            f"{zone!r} is not a valid zone name",
+            hint="it has up to 64 letters, digits, and characters of _.-",
         )
     return Settings(
         replicas=_replicas(options.get("replicas", str(REPLICAS))),
@@ -76,7 +77,7 @@ def _token(options: Mapping[str, str]) -> str:
             return ""
     if not _TOKEN.fullmatch(told):
         raise ConfigError(
-            f"{where} is no token",
+            f"{where} is not a valid token",
             hint=f"it has 1 to {TOKEN_CHARACTERS_MAX} characters of ASCII and no spaces; in a URL"
             " %2B is a +, %26 an &, and %25 a %",
         )

@@ -69,7 +69,7 @@ def letter_from_json(line: str | bytes) -> Letter:
     try:
         told = json.loads(line)
     except ValueError as exc:
-        raise UsageError(f"this is no JSON: {exc}") from exc
+        raise UsageError(f"this is not JSON: {exc}") from exc
     if not isinstance(told, dict):
         raise UsageError("a letter is a JSON object")
     letter_id, headers, death = told.get("id"), told.get("headers", {}), told.get("death", {})

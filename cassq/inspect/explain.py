@@ -113,7 +113,7 @@ def explain(ports: Ports, message_id: str, queue: QueueRow | None = None) -> Exp
         wanted.add(origin_of(queue.name)[0])  # it may be the queue that they come from
     if home is None or (wanted and home.name not in wanted):
         where = f"of queue {queue.name}" if queue else "of any queue"
-        raise MessageNotFoundError(f"{message_id} is no message {where}")
+        raise MessageNotFoundError(f"{message_id} is not a message {where}")
     pipe = live_pipe(catalog, spot[0])
     groups_of_home = catalog.queues.groups(home.id)
     cursors = [
@@ -145,7 +145,7 @@ def parse_id(message_id: str) -> Spot:
         if pipe_id and digits.isascii() and digits.isdigit() and len(digits) < 20:
             return pipe_id, int(digits)
     raise UsageError(
-        f"{message_id!r} is no message id", hint="an id is PIPE:NUMBER, as a push returns it"
+        f"{message_id!r} is not a message ID", hint="an id is PIPE:NUMBER, as a push returns it"
     )
 
 

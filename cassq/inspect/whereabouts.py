@@ -236,7 +236,7 @@ def _free(sight: Sight, claim: Claim, fate: Fate, times: Times) -> dict[str, Any
     again = "again " if claim.deliveries else ""
     kept = _kept(sight, claim, times)
     if is_moving(claim):
-        told = "It was being put elsewhere; whoever comes by finishes that."
+        told = "It was being moved; the next reader finishes the move."
     elif is_doomed(claim) or (is_spent(claim, rules.max_deliveries) and not kept):
         told = "It goes to the dead letters as soon as a popper or the reaper comes by."
     elif fate is Fate.DELAYED:
@@ -244,7 +244,7 @@ def _free(sight: Sight, claim: Claim, fate: Fate, times: Times) -> dict[str, Any
     else:
         told = f"It is delivered {again}in its turn, behind what was waiting when it came back."
         if claim.due_ms == 0:
-            told = f"It is delivered {again}to whoever pops next."
+            told = f"It is delivered {again}to the next popper that asks."
     common = {**_of_claim(claim, times), "state": str(fate)}
     if fate is Fate.DELAYED:
         common |= {"due_at": times.moment(claim.due_ms)}
@@ -311,7 +311,7 @@ def _intent(sight: Sight) -> tuple[str, ...]:
     if sight.move is None:
         return ()
     where = f"{sight.move.dest_pipe}:{sight.move.dest_seq}"
-    return (f"It is being moved to {where}; whoever finds it so finishes that.",)
+    return (f"It is being moved to {where}; the next reader finishes the move.",)
 
 
 def _limits(sight: Sight, times: Times) -> list[str]:

@@ -40,7 +40,8 @@ class LockAddress(NamedTuple):
             value = -1.0
         if not least <= value <= most:
             raise ConfigError(
-                f"{self.shown()}: {name}={told} is no number of seconds from {least:g} to {most:g}"
+                f"{self.shown()}: {name}={told} is not a number of seconds from {least:g} to"
+                f" {most:g}"
             )
         return value
 

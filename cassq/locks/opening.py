@@ -30,7 +30,7 @@ def open_locker(url: str, clock: Clock, *, next_token: NextToken | None = None) 
         case _:
             # Without what is behind the scheme: there may be a password in it.
             raise ConfigError(
-                f"{(scheme if colon else url)!r} is no kind of locks",
+                f"{(scheme if colon else url)!r} is not a kind of locks",
                 hint="write zookeeper://host:2181/cassq or hazelcast://host:5701/cluster-name;"
                 " without a URL locks are leases in the catalog",
             )

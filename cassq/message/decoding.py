@@ -38,8 +38,8 @@ def decoder(name: str, descriptor_set: Path | None = None) -> Decoder:
     """The decoder of that name: text, json, msgpack, or protobuf:MESSAGE with a descriptor set.
 
     descriptor_set: a file made by `protoc --include_imports --descriptor_set_out`. The decoder
-    never raises. Raises ConfigError for what is no decoder and for a descriptor set that cannot be
-    used, MissingExtraError when its package is not there.
+    never raises. Raises ConfigError for what is not a decoder and for a descriptor set that cannot
+    be used, MissingExtraError when its package is not there.
     """
     form, _, message = name.partition(":")
     if descriptor_set is not None and form != PROTOBUF:
@@ -53,7 +53,7 @@ def decoder(name: str, descriptor_set: Path | None = None) -> Decoder:
             return _guarded("MessagePack", _msgpack())
         case ("protobuf", str()) if message:
             return _guarded(f"a {message}", _protobuf(message, descriptor_set))
-    raise ConfigError(f"{name!r} is no decoder", hint=f"use {', '.join(FORMATS)}")
+    raise ConfigError(f"{name!r} is not a decoder", hint=f"use {', '.join(FORMATS)}")
 
 
 def shown_bytes(payload: bytes) -> str:
@@ -98,7 +98,7 @@ def _json(payload: bytes) -> Any:
 
 
 def _refused(constant: str) -> Any:
-    raise ValueError(f"{constant} is no number of JSON's")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 # --- MessagePack ------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def _message_class(message: str, descriptor_set: Path | None) -> Any:
             return factory.GetMessageClass(pool.FindMessageTypeByName(message))
     except Exception as exc:  # its own errors, and TypeErrors of the C library
         raise ConfigError(
-            f"{descriptor_set} is no descriptor set that can be used: {exc}",
+            f"{descriptor_set} is not a usable descriptor set: {exc}",
             hint="make it with `protoc --include_imports --descriptor_set_out=FILE …`",
         ) from exc
     raise ConfigError(

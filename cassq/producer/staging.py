@@ -203,4 +203,4 @@ class Stage:
         try:
             self._appender.close()
         except CassqError as exc:
-            logger.info("a pipe is left to whoever ends its write: %s", exc)
+            logger.info("a pipe is left for the end of its write to remove: %s", exc)

@@ -86,7 +86,7 @@ class Registration:
 
     def _learn(self, there: SidecarRow) -> None:
         if there.state is not self.state:
-            logger.warning("the sidecar is to be %s", there.state.name.lower())
+            logger.warning("the sidecar's state is set to %s", there.state.name.lower())
         self.state = there.state
         self._follow()
 

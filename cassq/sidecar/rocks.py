@@ -51,7 +51,9 @@ def _parsed(told: str) -> tuple[int, float]:
     """Bytes, and a part of the disk: one of them is 0."""
     match = _SIZE.fullmatch(told.strip())
     if match is None:
-        raise ConfigError(f"--free-min {told!r} is no size", hint="write bytes, 500MB, 2GiB or 5%")
+        raise ConfigError(
+            f"--free-min {told!r} is not a size", hint="write bytes, 500MB, 2GiB or 5%"
+        )
     number, unit = float(match[1]), match[2].upper()
     if unit == "%":
         if number >= 100:

@@ -351,7 +351,7 @@ def _advertised(options: Options, bound: str) -> str:
         return options.advertise
     if host_and_port(bound)[0] in _WILDCARDS:
         raise ConfigError(
-            f"{bound} is no address that a client could connect to",
+            f"{bound} is not an address that a client can connect to",
             hint="give --advertise HOST:PORT, or one address with --listen",
         )
     return bound

@@ -297,7 +297,8 @@ def test_a_queue_is_updated_and_what_is_not_named_stays(cli: Cli) -> None:
     before = cli("queue", "show", "mail", "--json").json()["policy"]
     after = cli("queue", "update", "mail", "--max-pop-width", "1", "--json").json()["policy"]
     assert after == {**before, "max_pop_width": 1}
-    assert cli("queue", "update", "mail", code=2).err.startswith("error: nothing is to be changed")
+    nothing = cli("queue", "update", "mail", code=2).err
+    assert nothing.startswith("error: there is nothing to change")
     assert "lease is between" in cli("queue", "update", "mail", "--lease", "0", code=2).err
 
 

@@ -137,7 +137,7 @@ def test_no_payload_makes_a_decoder_raise(payload: bytes, name: str) -> None:
     decoded.text.encode()
 
 
-# --- what is no decoder -----------------------------------------------------------------------
+# --- what is not a decoder --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["", "xml", "json:x", "text:", "protobuf", "protobuf:"])

@@ -102,14 +102,14 @@ def test_how_repairs_are_made(options: dict[str, str], after: float, rate: int) 
         ({**THEIRS, "repair_rate": "0"}, "repair_rate is bytes a second.*not '0'"),
         ({**THEIRS, "repair_rate": "64MB"}, "as 500K, 64M or 1G, not '64MB'"),
         ({"repair_rate": "64M"}, "repair_rate is for sidecars alone"),
-        ({**THEIRS, "zone": ""}, "'' is no zone.*letters"),
-        ({**THEIRS, "zone": "a b"}, "'a b' is no zone"),
+        ({**THEIRS, "zone": ""}, "'' is not a valid zone name.*letters"),
+        ({**THEIRS, "zone": "a b"}, "'a b' is not a valid zone name"),
         ({**THEIRS, "zone": 65 * "z"}, "is no zone"),
-        ({**THEIRS, "sidecar_token": ""}, "sidecar_token is no token.*%2B"),
-        ({**THEIRS, "sidecar_token": f"{SECRET} "}, "sidecar_token is no token"),
-        ({**THEIRS, "sidecar_token": f"{SECRET}\n"}, "sidecar_token is no token"),
-        ({**THEIRS, "sidecar_token": f"{SECRET}\u00e9"}, "sidecar_token is no token"),
-        ({**THEIRS, "sidecar_token": 257 * "x"}, "sidecar_token is no token"),
+        ({**THEIRS, "sidecar_token": ""}, "sidecar_token is not a valid token.*%2B"),
+        ({**THEIRS, "sidecar_token": f"{SECRET} "}, "sidecar_token is not a valid token"),
+        ({**THEIRS, "sidecar_token": f"{SECRET}\n"}, "sidecar_token is not a valid token"),
+        ({**THEIRS, "sidecar_token": f"{SECRET}\u00e9"}, "sidecar_token is not a valid token"),
+        ({**THEIRS, "sidecar_token": 257 * "x"}, "sidecar_token is not a valid token"),
         ({**THEIRS, "sidecar_tls": "maybe"}, "sidecar_tls is full, ca, no, not 'maybe'"),
         ({**THEIRS, "sidecar_ca": "absent.pem"}, "sidecar_ca=absent.pem: there is no such file"),
         ({**THEIRS, "sidecar_key": "k.pem"}, "has sidecar_key=, but no sidecar_cert="),
@@ -131,7 +131,7 @@ def test_a_token_of_the_environment_that_cannot_be_used_is_told_by_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, f"{SECRET} {SECRET}")
-    with pytest.raises(ConfigError, match=f"{TOKEN_VARIABLE} is no token") as caught:
+    with pytest.raises(ConfigError, match=f"{TOKEN_VARIABLE} is not a valid token") as caught:
         sidecars_of(THEIRS, FILES)
     assert SECRET not in str(caught.value)
 

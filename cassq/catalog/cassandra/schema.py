@@ -220,7 +220,7 @@ def _make_keyspace(
     if not replication:
         raise ConfigError(
             f"there is no keyspace {keyspace!r}",
-            hint="say how it is to be replicated: --replication 3, or --replication dc1=3,dc2=3",
+            hint="say how to replicate it: --replication 3, or --replication dc1=3,dc2=3",
         )
     unknown = set(replication) - {""} - data_centres(cql)
     if unknown:

@@ -166,7 +166,8 @@ def serve(
     files: Mapping[str, Path] = {which: path for which, path in given.items() if path is not None}
     if not _ZONE.fullmatch(zone):
         raise ConfigError(
-            f"{zone!r} is no zone", hint="it has up to 64 letters, digits, and characters of _.-"
+            f"{zone!r} is not a valid zone name",
+            hint="it has up to 64 letters, digits, and characters of _.-",
         )
     token = _token(token_file)
     options = Options(
@@ -201,13 +202,13 @@ def _token(path: Path | None) -> str:
         try:
             token = path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeError) as exc:
-            why = exc.strerror if isinstance(exc, OSError) else "it is no text"
+            why = exc.strerror if isinstance(exc, OSError) else "it is not text"
             raise ConfigError(
                 f"{where} cannot be read: {why}", hint="write the token into a file of its own"
             ) from exc
     if not _TOKEN.fullmatch(token):
         raise ConfigError(
-            f"{where} is no token",
+            f"{where} is not a valid token",
             hint=f"it has 1 to {TOKEN_CHARACTERS_MAX} characters of ASCII, and no spaces",
         )
     return token

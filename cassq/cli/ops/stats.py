@@ -69,7 +69,7 @@ def _with_seconds(word: str, after: str) -> str:
     "--watch",
     type=seconds,
     metavar="[SECONDS]",
-    help="Show it again every so many seconds (2 when not given), until Ctrl-C.",
+    help="Show it again every N seconds (default: 2), until Ctrl-C.",
 )
 @click.option("--history", is_flag=True, help="Show how it was, as charts (or JSON).")
 @click.option(

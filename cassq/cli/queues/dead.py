@@ -35,7 +35,7 @@ def _rate(value: str) -> float:
     try:
         return float(value.removesuffix("/s"))
     except ValueError as exc:
-        raise click.BadParameter(f"{value!r} is no rate: write 100, or 100/s") from exc
+        raise click.BadParameter(f"{value!r} is not a rate: write 100, or 100/s") from exc
 
 
 _GROUP = click.option(
@@ -68,9 +68,9 @@ _FILTERS = [
 ]
 _PACE = [
     click.option(
-        "--limit", type=click.IntRange(1), metavar="COUNT", help="At most so many letters."
+        "--limit", type=click.IntRange(1), metavar="COUNT", help="At most this many letters."
     ),
-    click.option("--rate", type=_rate, metavar="COUNT/s", help="At most so many a second."),
+    click.option("--rate", type=_rate, metavar="COUNT/s", help="At most this many a second."),
     click.option("--dry-run", is_flag=True, help="Count the letters, and do nothing."),
 ]
 
@@ -138,7 +138,7 @@ def list_(call: Invocation, prefix: str) -> None:
 @queue_argument("queue")
 @options(_GROUP, *_FILTERS)
 @click.option(
-    "--limit", type=click.IntRange(1), default=10, show_default=True, help="Show at most so many."
+    "--limit", type=click.IntRange(1), default=10, show_default=True, help="Show at most this many."
 )
 @click.pass_obj
 def peek(call: Invocation, /, queue: str, group: str, limit: int, **settings: Any) -> None:

@@ -40,7 +40,7 @@ from cassq.settings import State
     type=click.IntRange(1, PEEK_MAX),
     default=10,
     show_default=True,
-    help="Show at most so many messages.",
+    help="Show at most this many messages.",
 )
 @click.option("--state", type=click.Choice(STATES), help="Show only those in this state.")
 @click.option(

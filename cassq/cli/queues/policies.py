@@ -74,9 +74,9 @@ QUEUE_HELP = {
     " pushes.",
     "max_open_pipes": "How many pipes are open side by side at most, as throughput asks for.",
     "max_claim_messages": "The most messages a popper claims at once.",
-    "max_pushes_per_pipe": "A pusher goes on to its next pipe after so many messages in one.",
+    "max_pushes_per_pipe": "A pusher starts its next pipe after this many messages.",
     "max_push_time_of_pipe": "A pusher goes on to its next pipe when one is so old.",
-    "max_bytes_per_pipe": "A pusher goes on to its next pipe after so many bytes in one.",
+    "max_bytes_per_pipe": "A pusher starts its next pipe after this many bytes.",
     "lease": "A pusher that shows no sign of life for so long may be sealed by others.",
     "idle_seal": "A pusher seals its pipe after so long without a push.",
     "compression": "Compress messages; needs the extra cassq[compression].",
@@ -91,7 +91,7 @@ QUEUE_HELP = {
     "owner": "Who is responsible: alerts are routed by it.",
     "alert_no_consumer": "Alert when messages have waited so long and nobody has come for them.",
     "alert_oldest_age": "Alert when the oldest message that is not committed is so old.",
-    "alert_dead_growth": "Alert when so many messages became dead letters within an hour.",
+    "alert_dead_growth": "Alert when this many messages became dead letters within an hour.",
     "alert_stalled": "Alert when there are consumers and messages, but for so long no commit.",
 }
 
@@ -130,7 +130,7 @@ def given_at_least_one(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings to be changed; UsageError when there is none."""
     changes = given(settings)
     if not changes:
-        raise UsageError("nothing is to be changed", hint="name a setting; see --help")
+        raise UsageError("there is nothing to change", hint="name a setting; see --help")
     return changes
 
 

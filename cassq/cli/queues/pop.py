@@ -51,7 +51,7 @@ LOOK_SECONDS = 0.25
     "--max",
     "limit",
     type=click.IntRange(min=1),
-    help="Pop at most so many messages.  [default: 1, and no limit with --all or --follow]",
+    help="Pop at most this many messages.  [default: 1, and no limit with --all or --follow]",
 )
 @click.option("--all", "drain", is_flag=True, help="Pop until nothing is left.")
 @click.option(

@@ -37,7 +37,7 @@ def header(value: str) -> tuple[str, str]:
     """A header: NAME=VALUE."""
     name, equals, text = value.partition("=")
     if not equals or not name:
-        raise click.BadParameter(f"{value!r} is no header: write NAME=VALUE")
+        raise click.BadParameter(f"{value!r} is not a header: write NAME=VALUE")
     return name, text
 
 

@@ -45,7 +45,8 @@ def spark() -> None:
     default=5_000_000,
     show_default=True,
     metavar="COUNT",
-    help="Write about so many messages in one go; a run that is killed loses the go it is at.",
+    help="Write about this many messages at a time; a run that is killed loses only the current"
+    " ones.",
 )
 @session_options
 @click.pass_context
@@ -197,7 +198,7 @@ def replay(
 @click.option("--group", default="default", show_default=True, help="Whose dead letters.")
 @click.option("--where", default="", metavar="SQL", help="Only letters for which this is true.")
 @click.option(
-    "--top", type=click.IntRange(1), default=10, show_default=True, help="So many of each kind."
+    "--top", type=click.IntRange(1), default=10, show_default=True, help="How many to show of each."
 )
 @click.option("--merge", is_flag=True, help="Bring the letters that --where names back.")
 @session_options

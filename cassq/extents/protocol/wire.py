@@ -45,7 +45,7 @@ _unpacked = Decoder().decode
 
 
 class ProtocolError(CorruptionError):
-    """What came over a connection is no message of the sidecar protocol."""
+    """What came over a connection is not a message of the sidecar protocol."""
 
     default_hint = "is it a sidecar that listens there, and a client of cassq that speaks to it?"
 
@@ -131,7 +131,7 @@ def _array(body: bytes | memoryview) -> list[Any]:
         raise ProtocolError(f"a message is not msgpack: {exc}") from exc
     if isinstance(array, list) and len(array) >= 2 and type(array[0]) is type(array[1]) is int:
         return array
-    raise ProtocolError("a message is no array that begins with two numbers")
+    raise ProtocolError("a message is not an array that begins with two numbers")
 
 
 def _filled(kind: type[Any], fields: list[Any], number: int = 0) -> Any:

@@ -18,7 +18,7 @@ def check_open(request: Open) -> None:
     """See that an extent can bear this name, and this epoch."""
     pipe_id, name = request.pipe_id, request.queue_name
     if not 0 < len(pipe_id) <= PIPE_ID_LENGTH_MAX or len(name) > QUEUE_NAME_LENGTH_MAX:
-        raise RefusedError(Code.MALFORMED, f"{pipe_id!r} of {name!r} is no extent's name")
+        raise RefusedError(Code.MALFORMED, f"{pipe_id!r} of {name!r} is not a valid extent name")
     if request.epoch < 1:
         raise RefusedError(Code.MALFORMED, f"an extent has no epoch {request.epoch}")
 

@@ -151,7 +151,7 @@ class Session(asyncio.BufferedProtocol):
         size = len(body) + 4
         number, request = read_request(body)
         if number < 0:
-            raise ProtocolError(f"{number} is no id of a request")
+            raise ProtocolError(f"{number} is not a valid request id")
         if not self._welcome:
             self._greet(number, request)
             return
@@ -182,7 +182,7 @@ class Session(asyncio.BufferedProtocol):
 
     def _greet(self, number: int, request: Any) -> None:
         if not isinstance(request, Hello):
-            raise ProtocolError("the first request is no Hello")
+            raise ProtocolError("the first request is not a Hello")
         welcome = self._door.admit(request)
         self.peer += f" ({request.client[:100]})" if request.client else ""
         self._welcome = True

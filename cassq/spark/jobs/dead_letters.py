@@ -107,9 +107,7 @@ def merge(
     the merge, by this process alone.
     """
     if not where:
-        raise ConfigError(
-            "which letters are to be merged has to be said", hint="`cassq dead merge` merges all"
-        )
+        raise ConfigError("say which letters to merge", hint="`cassq dead merge` merges all")
     client = client_of(absolute(url))
     group_of(client.ports, client.queue(queue).row.id, queue, group)
     desk = client.queue(queue).dead_letters(group)

@@ -361,6 +361,6 @@ def host_and_port(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise BackendUnavailableError(
-            f"{address!r} is no address of a sidecar", hint="write host:port", retryable=False
+            f"{address!r} is not the address of a sidecar", hint="write host:port", retryable=False
         )
     return host.removeprefix("[").removesuffix("]"), int(port)

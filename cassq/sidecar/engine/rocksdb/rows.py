@@ -46,7 +46,7 @@ def pipe_id_of(name: bytes) -> str:
         return name[1:].hex()
     if name[:1] == b"\1" and len(name) == 3 + int.from_bytes(name[1:3], "big"):
         return name[3:].decode("utf-8", "surrogatepass")
-    raise CorruptionError(f"{name!r} is no extent's name")
+    raise CorruptionError(f"{name!r} is not a valid extent name")
 
 
 def seq_bytes(seq: int) -> bytes:
