@@ -41,6 +41,11 @@ class Slice(NamedTuple):
         base = self.frame.base_seq
         return RangeSet.run(base + self.first, base + self.last)
 
+    @property
+    def end_seq(self) -> int:
+        """The seq after the last of them."""
+        return self.frame.base_seq + self.last
+
 
 class ExtentInfo(NamedTuple):
     """What an extent says of itself, without the catalog."""

@@ -18,6 +18,7 @@ from cassq.extents.cassandra.published import Ends
 from cassq.extents.cassandra.writer import CassandraWriter
 from cassq.extents.kept import Kept
 from cassq.extents.port import ExtentReader, Slice
+from cassq.extents.read_loop import parted, read_slices
 from cassq.message.frames import HEADER_SIZE, Frame, FrameError, Place, decode, frame_seqs, pipe_key
 
 _SLICE_MIN, _SLICE_MAX = 128 * 1024, 2 * 1024 * 1024
@@ -120,30 +121,20 @@ class CassandraReader(ExtentReader):
     # --- reading ------------------------------------------------------------------------------
 
     def read(self, start: Place, end_seq: int, limit: int, bytes_max: int) -> list[Slice]:
-        slices: list[Slice] = []
-        seq = start.seq
-        bucket, base = bucket_and_seq(start.pos)
-        self._in_order = seq == self._next_seq
-        total = 0
-        while seq < end_seq and limit > 0:
-            try:
-                frame = self._holding(seq, bucket, base, end_seq, limit)
-            except FrameError:
-                if slices:
-                    break  # what lies before the damage is good; the next read tells of it
-                raise
-            if slices and total + frame.size > bytes_max:
-                break
-            first = seq - frame.base_seq
-            last = min(frame.count, first + limit, end_seq - frame.base_seq)
-            slices.append(Slice(frame, first, last))
-            if last - first < frame.count:
-                self._kept.put(self._head.extent, self._buckets[frame.base_seq], frame)
-            total += frame.size
-            limit -= last - first
-            seq += last - first
-            bucket, base = self._buckets[frame.base_seq], frame.end_seq
-        self._next_seq = seq
+        self._in_order = start.seq == self._next_seq
+
+        def frame_of(seq: int, before: Frame | None, left: int) -> Frame:
+            if before is None:
+                return self._holding(seq, *bucket_and_seq(start.pos), end_seq, left)
+            bucket = self._buckets[before.base_seq]
+            return self._holding(seq, bucket, before.end_seq, end_seq, left)
+
+        slices = read_slices(frame_of, start.seq, end_seq, limit, bytes_max)
+        for frame in parted(slices):
+            bucket = self._buckets.get(frame.base_seq)
+            if bucket is not None:
+                self._kept.put(self._head.extent, bucket, frame)
+        self._next_seq = slices[-1].end_seq if slices else start.seq
         return slices
 
     def place_after(self, start: Place, slices: Sequence[Slice]) -> Place:

@@ -16,6 +16,7 @@ from cassq.errors import BackendError
 from cassq.extents.kept import Kept
 from cassq.extents.port import ExtentReader, ExtentUnavailableError, Slice
 from cassq.extents.protocol.words import Code, Frames, Read, RefusedError, Turn
+from cassq.extents.read_loop import parted, read_slices
 from cassq.extents.sidecar.ahead import AHEAD_MS, Ahead
 from cassq.extents.sidecar.means import Means, call_of, majority, missing, refused_as
 from cassq.extents.sidecar.net.network import Answer, Patience
@@ -109,30 +110,17 @@ class SidecarReader(ExtentReader):
     # --- reading ------------------------------------------------------------------------------
 
     def read(self, start: Place, end_seq: int, limit: int, bytes_max: int) -> list[Slice]:
-        slices: list[Slice] = []
-        seq, base = start.seq, start.pos
-        self._in_order = seq == self._next_seq
-        total = 0
+        self._in_order = start.seq == self._next_seq
         self._ahead.go_on()
-        while seq < end_seq and limit > 0:
-            try:
-                frame = self._holding(seq, base, end_seq, limit)
-            except FrameError:
-                if slices:
-                    break  # what lies before the damage is good; the next read tells of it
-                raise
-            if slices and total + frame.size > bytes_max:
-                break
-            first = seq - frame.base_seq
-            last = min(frame.count, first + limit, end_seq - frame.base_seq)
-            slices.append(Slice(frame, first, last))
-            if last - first < frame.count:
-                self._kept.put(self._pipe_id, frame.base_seq, frame)
-            total += frame.size
-            limit -= last - first
-            seq += last - first
-            base = frame.end_seq
-        self._next_seq = seq
+
+        def frame_of(seq: int, before: Frame | None, left: int) -> Frame:
+            base = start.pos if before is None else before.end_seq
+            return self._holding(seq, base, end_seq, left)
+
+        slices = read_slices(frame_of, start.seq, end_seq, limit, bytes_max)
+        for frame in parted(slices):
+            self._kept.put(self._pipe_id, frame.base_seq, frame)
+        self._next_seq = slices[-1].end_seq if slices else start.seq
         return slices
 
     def place_after(self, start: Place, slices: Sequence[Slice]) -> Place:

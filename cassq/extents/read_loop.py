@@ -1,0 +1,47 @@
+"""How an extent is read from servers: one verified frame after another, cut to what was asked for.
+
+A file is read in the same way, by a loop of its own: it steps from frame to frame by bytes, passes
+over those in memory without opening them, and is the shortest way from a pop to its messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cassq.extents.port import Slice
+from cassq.message.frames import Frame, FrameError
+
+# The verified frame that holds a seq; the frame before it, None at first; how many messages are
+# still wanted. Raises FrameError for a damaged one.
+FrameOf = Callable[[int, Frame | None, int], Frame]
+
+
+def read_slices(
+    frame_of: FrameOf, seq: int, end_seq: int, limit: int, bytes_max: int
+) -> list[Slice]:
+    """Messages from `seq` on, as `ExtentReader.read` gives them. What lies before damage is good;
+    the next read, which begins there, tells of it."""
+    slices: list[Slice] = []
+    frame: Frame | None = None
+    total = 0
+    while seq < end_seq and limit > 0:
+        try:
+            frame = frame_of(seq, frame, limit)
+        except FrameError:
+            if slices:
+                break
+            raise
+        if slices and total + frame.size > bytes_max:
+            break
+        first = seq - frame.base_seq
+        last = min(frame.count, first + limit, end_seq - frame.base_seq)
+        slices.append(Slice(frame, first, last))
+        total += frame.size
+        limit -= last - first
+        seq += last - first
+    return slices
+
+
+def parted(slices: list[Slice]) -> list[Frame]:
+    """The frames of which only some messages were read: the next reader will want the others."""
+    return [frame for frame, first, last in slices if last - first < frame.count]
