@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import combinations
+from itertools import chain, combinations
 from typing import NamedTuple
 
 from cassq.message.frames import Place
@@ -148,9 +148,9 @@ def unfinished(
             if state is _FREE:
                 fate = _DELAYED if row.due_ms > now_ms else _WAITING
             found.append(Unfinished(fate, left, row))
-    chain = cursor.chain if cursor else Place(0, 0)
-    if chain.seq < end_seq:  # else the end that is known lags behind what was claimed
-        found.append(Unfinished(_unclaimed_fate(timed), end_seq - chain.seq, chain=chain))
+    start = cursor.chain if cursor else Place(0, 0)
+    if start.seq < end_seq:  # else the end that is known lags behind what was claimed
+        found.append(Unfinished(_unclaimed_fate(timed), end_seq - start.seq, chain=start))
     return found
 
 
@@ -163,11 +163,13 @@ def _unclaimed_fate(timed: bool) -> Fate:
 
 def acked(rows: Iterable[Claim]) -> RangeSet:
     """What claim rows say is done."""
-    spans: list[tuple[int, int]] = []
-    for row in rows:
-        whole = row.state is _DONE
-        spans += [(row.start, row.end)] if whole else row.acked.within(row.start, row.end).ranges
-    return RangeSet(spans)
+    return RangeSet(chain.from_iterable(map(_done, rows)))
+
+
+def _done(row: Claim) -> Iterable[tuple[int, int]]:
+    if row.state is _DONE:
+        return ((row.start, row.end),)
+    return row.acked.within(row.start, row.end).ranges if row.acked else ()
 
 
 def done_of(cursor: Cursor, rows: Iterable[Claim]) -> RangeSet:
@@ -212,8 +214,11 @@ def fates(
     view: GroupView, end_seq: int, now_ms: int, *, timed: bool = False
 ) -> dict[Fate, RangeSet]:
     """What of a pipe has which fate for a group. The arguments are those of `unfinished`."""
-    said = _said(view, end_seq, now_ms, timed=timed)
-    return _apart({fate: RangeSet.joined(parts) for fate, parts in said.items()})
+    return _apart(_joined(_said(view, end_seq, now_ms, timed=timed)))
+
+
+def _joined(said: Mapping[Fate, Iterable[tuple[int, int]]]) -> dict[Fate, RangeSet]:
+    return {fate: RangeSet(spans) for fate, spans in said.items()}
 
 
 def _apart(joined: Mapping[Fate, RangeSet]) -> dict[Fate, RangeSet]:
@@ -224,19 +229,21 @@ def _apart(joined: Mapping[Fate, RangeSet]) -> dict[Fate, RangeSet]:
 
 def _said(
     view: GroupView, end_seq: int, now_ms: int, *, timed: bool = False
-) -> dict[Fate, list[RangeSet]]:
-    """What each row says; of all that is done that it is committed."""
-    said: dict[Fate, list[RangeSet]] = {fate: [] for fate in Fate}
+) -> dict[Fate, list[tuple[int, int]]]:
+    """What each row says, in ranges; of all that is done that it is committed."""
+    said: dict[Fate, list[tuple[int, int]]] = {fate: [] for fate in Fate}
+    done = said[Fate.COMMITTED]
     if view.cursor is not None:
         start, ack = view.cursor.start, view.cursor.ack.seq
-        said[Fate.SKIPPED].append(RangeSet.run(0, start))
-        said[Fate.COMMITTED].append(RangeSet.run(start, ack))
-    said[Fate.COMMITTED] += (acked([row]) for row in view.rows)
+        said[Fate.SKIPPED].append((0, start))
+        done.append((start, max(start, ack)))
+    for row in view.rows:
+        done += _done(row)
     for part in unfinished(view.cursor, view.rows, end_seq, now_ms, timed=timed):
-        said[part.fate].append(part.seqs)
-    said[Fate.DEAD].append(RangeSet.of(sorted(move.seq for move in view.moves if move.settled)))
+        said[part.fate] += part.seqs.ranges
+    said[Fate.DEAD] += RangeSet.of(sorted(m.seq for m in view.moves if m.settled)).ranges
     for removal in view.removed:
-        said[Fate(removal.reason.total)].append(RangeSet.run(removal.start, removal.end))
+        said[Fate(removal.reason.total)].append((removal.start, removal.end))
     return said
 
 
@@ -250,7 +257,7 @@ def faults(view: GroupView, now_ms: int) -> list[str]:
         return []
     given = RangeSet.run(0, view.cursor.chain.seq)
     said = _said(view, len(given), now_ms)
-    joined = {fate: RangeSet.joined(parts) for fate, parts in said.items()}
+    joined = _joined(said)
     found = _apart(joined)
     return [
         *_outside_claims(view.rows),
@@ -262,15 +269,15 @@ def faults(view: GroupView, now_ms: int) -> list[str]:
 
 def _outside_claims(rows: Iterable[Claim]) -> Iterator[str]:
     for row in rows:
-        if beyond := row.acked - RangeSet.run(row.start, row.end):
+        if row.acked and (beyond := row.acked - RangeSet.run(row.start, row.end)):
             yield f"{named(beyond)} are acked outside the claim at {row.start}"
 
 
 def _twice(
-    said: Mapping[Fate, Sequence[RangeSet]], joined: Mapping[Fate, RangeSet]
+    said: Mapping[Fate, Sequence[tuple[int, int]]], joined: Mapping[Fate, RangeSet]
 ) -> Iterator[str]:
-    for fate, parts in said.items():
-        if twice := sum(map(len, parts)) - len(joined[fate]):
+    for fate, spans in said.items():
+        if twice := sum(end - start for start, end in spans) - len(joined[fate]):
             are = "is" if twice == 1 else "are"
             name = "done" if fate is Fate.COMMITTED else fate
             yield f"{counted(twice, 'message')} {are} {name} twice"
