@@ -368,7 +368,7 @@ def test_a_locker_that_comes_later_is_refused_without_its_password(url: str) -> 
 
 @pytest.mark.usefixtures("no_locks")
 def test_a_locker_that_cannot_be_opened_is_not_kept_as_what_all_use(url: str) -> None:
-    with pytest.raises(ConfigError, match="no kind of locks"):
+    with pytest.raises(ConfigError, match="not a kind of locks"):
         cassq.connect(f"{url}?locks=zookeper://zk/x")
     cassq.connect(url).close()
 

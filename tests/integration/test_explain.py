@@ -244,16 +244,16 @@ def test_a_damaged_or_missing_file_is_no_obstacle(queue: cassq.Queue, client: ca
 
 @pytest.mark.parametrize("wrong", ["", "x", "x:", ":5", "x:-5", "x:5a", "x:" + "9" * 30, "x:٣"])
 def test_what_is_no_id_is_refused(client: cassq.Client, wrong: str) -> None:
-    with pytest.raises(UsageError, match="is no message id"):
+    with pytest.raises(UsageError, match="is not a message ID"):
         client.explain(wrong)
 
 
 def test_a_message_that_nobody_knows_is_not_found(queue: cassq.Queue, client: cassq.Client) -> None:
     (message_id,) = push(queue, b"x")
     other = client.create_queue("other")
-    with pytest.raises(MessageNotFoundError, match="no message of any queue"):
+    with pytest.raises(MessageNotFoundError, match="not a message of any queue"):
         client.explain("0" * 24 + ":0")
-    with pytest.raises(MessageNotFoundError, match="no message of queue other"):
+    with pytest.raises(MessageNotFoundError, match="not a message of queue other"):
         other.explain(message_id)
     beyond = message_id.replace(":0", ":7")
     assert now(client.explain(beyond)).state == "missing"

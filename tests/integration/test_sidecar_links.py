@@ -218,5 +218,5 @@ def test_one_thing_is_asked_of_one_address(sidecar: Running) -> None:
             asking(Scrub("other", 0))
         asking(append("p", 0, [b"1", b"2"]))
         assert asking(Scrub("p", 0)).seq == 2
-    with pytest.raises(BackendUnavailableError, match="no address"):
+    with pytest.raises(BackendUnavailableError, match="not the address"):
         ask("nonsense", Info())

@@ -101,7 +101,7 @@ def test_protobuf_is_decoded_by_a_descriptor_set(
     [
         ("text", b"\xff\xfe", "not UTF-8 text"),
         ("json", b"{", "not JSON"),
-        ("json", b"NaN", "NaN is no number"),
+        ("json", b"NaN", "NaN is not a JSON number"),
         ("json", b"[" * 100_000, "not JSON"),
         ("json", b'"\\ud800"', "not JSON"),
         ("json", b"", "not JSON"),
@@ -145,7 +145,7 @@ def test_what_is_no_decoder_is_refused_with_those_there_are(name: str) -> None:
     if name == "text:":
         assert decoder(name)(b"x").text == "x"
         return
-    with pytest.raises(ConfigError, match="is no decoder") as caught:
+    with pytest.raises(ConfigError, match="is not a decoder") as caught:
         decoder(name)
     assert "msgpack" in caught.value.hint
 
@@ -157,7 +157,7 @@ def test_a_descriptor_set_that_cannot_be_used_is_told(descriptor_set: Path, tmp_
     with pytest.raises(ConfigError, match="no message 'shop.Basket'") as caught:
         decoder("protobuf:shop.Basket", descriptor_set)
     assert "shop.Order.Line" in caught.value.hint
-    with pytest.raises(ConfigError, match="is no descriptor set"):
+    with pytest.raises(ConfigError, match="is not a usable descriptor set"):
         decoder("protobuf:shop.Order", bad)
     with pytest.raises(ConfigError, match="cannot be read"):
         decoder("protobuf:shop.Order", tmp_path / "none.desc")

@@ -104,7 +104,7 @@ def test_how_repairs_are_made(options: dict[str, str], after: float, rate: int) 
         ({"repair_rate": "64M"}, "repair_rate is for sidecars alone"),
         ({**THEIRS, "zone": ""}, "'' is not a valid zone name.*letters"),
         ({**THEIRS, "zone": "a b"}, "'a b' is not a valid zone name"),
-        ({**THEIRS, "zone": 65 * "z"}, "is no zone"),
+        ({**THEIRS, "zone": 65 * "z"}, "is not a valid zone name"),
         ({**THEIRS, "sidecar_token": ""}, "sidecar_token is not a valid token.*%2B"),
         ({**THEIRS, "sidecar_token": f"{SECRET} "}, "sidecar_token is not a valid token"),
         ({**THEIRS, "sidecar_token": f"{SECRET}\n"}, "sidecar_token is not a valid token"),
