@@ -68,7 +68,7 @@ def test_a_url_has_credentials_and_options() -> None:
         ("//d b/k", {}, "is not a host name"),
         ("//a:1,b:2/k", {}, "several ports"),
         ("//db/k", {"speed": "1"}, "of db has an unknown option 'speed'.*consistency"),
-        ("//db/k", {"consistency": "one"}, "local_quorum or quorum, not 'one'.*missed"),
+        ("//db/k", {"consistency": "one"}, "local_quorum or quorum, not 'one'.*miss"),
         ("//db/k", {"serial": "all"}, "local_serial or serial, not 'all'"),
         ("//db/k", {"tls": "maybe"}, "tls is full, ca, no, not 'maybe'"),
     ],
