@@ -1,8 +1,8 @@
 """Pipes: how one is opened, appended to, rolled and sealed.
 
-`Appender` is a pusher's core: it owns one open pipe at a time and turns batches of messages into
+`PipeWriter` is a pusher's core: it owns one open pipe at a time and turns batches of messages into
 frames in it. It has no threads and no locks: `cassq.producer.pusher` serialises its callers.
-`Appenders` are those of one pusher.
+`PipeWriters` are those of one pusher.
 
 It seals as everybody does (`cassq.lifecycle.sealing`).
 """
@@ -28,7 +28,7 @@ from cassq.errors import (
 from cassq.extents.port import ExtentMissingError, ExtentWriter
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import STRAY_MS, seal_pipe
-from cassq.message.batches import Intend, Messages, Receipt
+from cassq.message.batches import AppendReceipt, Intend, Appendable
 from cassq.message.frames import Place, pipe_key
 from cassq.model.lanes import lane_start_ms
 from cassq.model.queues import QueuePolicy
@@ -96,7 +96,7 @@ class PushPace:
         return self.rate
 
 
-class Appender:
+class PipeWriter:
     """Appends batches of one queue, one after another, each durable when `append` returns.
 
     queue: asked at each append, so that a changed policy is taken up. lane: of delayed messages,
@@ -119,7 +119,7 @@ class Appender:
         self._lane = lane
         self._tally = tally or Tally()
         self._patient = patient
-        self.receipts: list[Receipt] = []  # what the present, or last, append has pushed ...
+        self.receipts: list[AppendReceipt] = []  # what the present, or last, append has pushed ...
         self.doubt: tuple[str, int] | None = None  # ... and where its next message may be as well
         self._group_id = group_id
         self._catalog = ports.catalog
@@ -140,8 +140,8 @@ class Appender:
     # --- appending ----------------------------------------------------------------------------
 
     def append(
-        self, batch: Messages, intend: Intend | None = None, present: Present | None = None
-    ) -> list[Receipt]:
+        self, batch: Appendable, intend: Intend | None = None, present: Present | None = None
+    ) -> list[AppendReceipt]:
         """Push a batch; where its messages went, in order. present: if it was just looked at.
 
         An error raised names in `.fields["pushed"]` how many messages, from the first, are
@@ -172,14 +172,14 @@ class Appender:
                     lost = found is None and alone
                     if lost or isinstance(exc, StorageFullError) or failures > CARRY_OVERS_MAX:
                         if count:
-                            receipts.append(Receipt(pipe.row.id, base, count))
+                            receipts.append(AppendReceipt(pipe.row.id, base, count))
                         at += count
                         self.doubt = (pipe.row.id, base) if found is None else None
                         exc.outcome_unknown = doubtful
                         raise
                     self._carries_over(total - at - count, found is None, exc)
                 if count:
-                    receipts.append(Receipt(pipe.row.id, base, count))
+                    receipts.append(AppendReceipt(pipe.row.id, base, count))
                     at += count
                 if failures > CARRY_OVERS_MAX * (1 + len(receipts)):
                     raise BackendTimeoutError("every pipe opened was sealed at once")
@@ -193,7 +193,7 @@ class Appender:
         self,
         pipe: OpenPipe,
         policy: QueuePolicy,
-        batch: Messages,
+        batch: Appendable,
         left: range,
         base: int,
         intend: Intend | None,
@@ -493,7 +493,7 @@ class Appender:
 # --- a pusher's appenders --------------------------------------------------------------------
 
 
-class Appenders:
+class PipeWriters:
     """Those of one pusher: some for what is delivered at once, and one for each lane of timers.
     Made when they are first needed; not thread-safe, as an appender is not."""
 
@@ -511,13 +511,13 @@ class Appenders:
         self._patient = patient
         self._queue = queue
         self._group_id = group_id
-        self._lanes: dict[int, Appender] = {}
+        self._lanes: dict[int, PipeWriter] = {}
         self._owner = ports.ids.version()
-        self._side_by_side: list[Appender] = []  # for what is delivered at once, in turn
+        self._side_by_side: list[PipeWriter] = []  # for what is delivered at once, in turn
         self._share = 1
         self._turn = 0
 
-    def of(self, lane: int | None) -> Appender:
+    def of(self, lane: int | None) -> PipeWriter:
         """The appender of a lane; None: the next of those for what is delivered at once."""
         if lane is None:
             self._turn = (self._turn + 1) % self._share
@@ -530,8 +530,8 @@ class Appenders:
             appender = self._lanes[lane] = self._appender(lane=lane)
         return appender
 
-    def _appender(self, *, lane: int | None = None, owner: str = "") -> Appender:
-        return Appender(
+    def _appender(self, *, lane: int | None = None, owner: str = "") -> PipeWriter:
+        return PipeWriter(
             self._ports,
             self._queue,
             lane=lane,
@@ -542,7 +542,7 @@ class Appenders:
         )
 
     def tend(self) -> Tended:
-        """Housekeeping of them all, as `Appender.tend`."""
+        """Housekeeping of them all, as `PipeWriter.tend`."""
         again, chores = 1.0, self._follow_wish()
         for appender in self._all():
             tended = appender.tend()
@@ -565,7 +565,7 @@ class Appenders:
             chores.append(self._side_by_side.pop().close)
         return chores
 
-    def _all(self) -> list[Appender]:
+    def _all(self) -> list[PipeWriter]:
         return [*self._side_by_side, *self._lanes.values()]
 
     def close(self) -> None:

@@ -35,13 +35,13 @@ from cassq.base.counters import Tally
 from cassq.base.housekeeper import Tend
 from cassq.consumer.claimer import Claimer
 from cassq.consumer.holdings import (
-    Back,
+    DeliveredRun,
+    Delivery,
     Error,
     Holder,
-    Holding,
     Message,
     Messages,
-    Run,
+    NackOptions,
     by_holding,
     holding_of,
 )
@@ -229,7 +229,9 @@ class Popper:
             if keep_at_ms < self._keep_at_ms:
                 self._keep_at_ms = keep_at_ms
                 self._hurry(self.tend, look_ms / 1000)
-        return Messages([Run(holding, *piece) for holding, pieces in found for piece in pieces])
+        return Messages(
+            [DeliveredRun(holding, *piece) for holding, pieces in found for piece in pieces]
+        )
 
     def __iter__(self) -> Iterator[Message]:
         """Messages one by one, for ever: waits when there are none, ends when the popper is
@@ -310,10 +312,10 @@ class Popper:
         """
         self._settle(messages, self._ack)
 
-    def _ack(self, holding: Holding, seqs: RangeSet) -> None:
+    def _ack(self, holding: Delivery, seqs: RangeSet) -> None:
         self._settler.note(holding, seqs, self._catalog.now_ms())
 
-    def _ack_left(self, holding: Holding, seqs: RangeSet) -> None:
+    def _ack_left(self, holding: Delivery, seqs: RangeSet) -> None:
         self._ack(holding, seqs - holding.given_seqs())
 
     @operation
@@ -333,14 +335,14 @@ class Popper:
         ClaimLostError as `commit` does.
         """
         delay_ms = None if delay is None else milliseconds("delay", delay)
-        self._give_back(messages, Back(delay_ms, error_text("error", error)))
+        self._give_back(messages, NackOptions(delay_ms, error_text("error", error)))
 
     def release(self, messages: Iterable[Message]) -> None:
         """Give messages back untried: this delivery does not count. Durable on return.
 
         Raises ClaimLostError as `commit` does.
         """
-        self._give_back(messages, Back(counted=False))
+        self._give_back(messages, NackOptions(counted=False))
 
     def dead(self, messages: Iterable[Message], reason: Error = "") -> None:
         """Put messages among the group's dead letters, as rejected, with `reason`, a text or an
@@ -348,14 +350,14 @@ class Popper:
 
         Durable on return. Raises ClaimLostError as `commit` does.
         """
-        self._give_back(messages, Back(0, error_text("reason", reason), doomed=True))
+        self._give_back(messages, NackOptions(0, error_text("reason", reason), doomed=True))
 
-    def _give_back(self, messages: Iterable[Message], back: Back) -> None:
+    def _give_back(self, messages: Iterable[Message], back: NackOptions) -> None:
         self._settle(messages, lambda holding, seqs: self._give(holding, seqs, back))
 
     @operation
     def _settle(
-        self, messages: Iterable[Message], say: Callable[[Holding, RangeSet], None]
+        self, messages: Iterable[Message], say: Callable[[Delivery, RangeSet], None]
     ) -> None:
         """Say something of messages, and write it."""
         with self._lock:
@@ -381,7 +383,7 @@ class Popper:
                 wanted = seqs & holding.open_seqs()
                 if wanted and not holding.lost:
                     try:
-                        self._give(holding, wanted, Back(error=error))
+                        self._give(holding, wanted, NackOptions(error=error))
                     except ClaimLostError:
                         continue
             self._flush()
@@ -400,7 +402,7 @@ class Popper:
         if self._settler.said and self._settler.overdue:
             self._flush()
 
-    def _give(self, holding: Holding, seqs: RangeSet, back: Back) -> None:
+    def _give(self, holding: Delivery, seqs: RangeSet, back: NackOptions) -> None:
         if self._claimer.exclusive:
             self._buffer = deque(m for m in self._buffer if holding_of(m) is not holding)
         self._settler.give(holding, seqs, back)
@@ -408,7 +410,7 @@ class Popper:
     # --- a message's verbs ----------------------------------------------------------------------
 
     # Written with the next group; at once on exclusive groups, and past the deadline.
-    def ack_held(self, holding: Holding, seqs: range) -> None:
+    def ack_held(self, holding: Delivery, seqs: range) -> None:
         life = self._life
         try:
             with self._entered(), self._lock:
@@ -419,7 +421,7 @@ class Popper:
             if life.later:
                 life.catch_up()
 
-    def give_held(self, holding: Holding, seqs: range, back: Back) -> None:
+    def give_held(self, holding: Delivery, seqs: range, back: NackOptions) -> None:
         life = self._life
         try:
             with self._entered(), self._lock:
@@ -442,14 +444,14 @@ class Popper:
             self._hurry(self.tend, wait_ms / 1000)
         return now_ms
 
-    def _said(self, holding: Holding, now_ms: int) -> None:
+    def _said(self, holding: Delivery, now_ms: int) -> None:
         if holding.epoch is not None or now_ms >= holding.due_ms:
             self._flush()
             if holding.lost:
                 raise ClaimLostError(pipe_id=holding.pipe_id)
 
     @operation
-    def extend_held(self, holding: Holding, seconds: float) -> None:
+    def extend_held(self, holding: Delivery, seconds: float) -> None:
         check_seconds("seconds", seconds, EXTEND_MAX_SECONDS)
         with self._lock:
             self._check_open()
@@ -544,7 +546,7 @@ class Popper:
     def _give_back_ahead(self, claimed_by_ms: float = math.inf) -> None:
         """Give back, uncounted, what was claimed ahead by then and never handed out. The lock is
         held."""
-        ahead: dict[Holding, list[int]] = {}
+        ahead: dict[Delivery, list[int]] = {}
         for message in self._buffer:
             holding = holding_of(message)
             if holding.claimed_ms <= claimed_by_ms:
@@ -555,18 +557,18 @@ class Popper:
         for holding, seqs in ahead.items():
             try:
                 self._settler.give(
-                    holding, RangeSet.of(seqs) - holding.given_seqs(), Back(0, counted=False)
+                    holding, RangeSet.of(seqs) - holding.given_seqs(), NackOptions(0, counted=False)
                 )
             except ClaimLostError as exc:
                 logger.info("nothing to give back of pipe %s: %s", holding.pipe_id, exc)
         self._flush()
 
-    def _give_up(self, holding: Holding) -> None:
+    def _give_up(self, holding: Delivery) -> None:
         ahead = RangeSet.of(m.seq for m in self._buffer if holding_of(m) is holding)
         try:
             for seqs, counted in ((holding.open_seqs() - ahead, True), (ahead, False)):
                 if seqs - holding.given_seqs():
-                    self._give(holding, seqs, Back(0, counted=counted))
+                    self._give(holding, seqs, NackOptions(0, counted=counted))
         except ClaimLostError:
             return  # others have them already
 

@@ -22,8 +22,8 @@ from typing import IO, NamedTuple
 from urllib.parse import urlsplit
 
 from cassq.alerts.events import CONTENT_TYPE, STATES, encoded
-from cassq.alerts.incidents import RECOVERED, Notice, Outcome
-from cassq.alerts.targets import Target
+from cassq.alerts.incidents import RECOVERED, Notice, NoticeOutcome
+from cassq.alerts.targets import AlertTarget
 from cassq.base.clock import Stopwatch
 from cassq.version import __version__
 
@@ -31,7 +31,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 GRACE_SECONDS = 1.0
 ERROR_BYTES = 500
-_LATER = Outcome(told=False, tried=False)
+_LATER = NoticeOutcome(told=False, tried=False)
 
 
 class Result(NamedTuple):
@@ -74,11 +74,11 @@ def _shut(sock: socket.socket | None) -> None:
 
 
 def deliver(
-    notices: Sequence[Notice], targets: Mapping[str, Target]
-) -> list[tuple[Notice, Outcome]]:
+    notices: Sequence[Notice], targets: Mapping[str, AlertTarget]
+) -> list[tuple[Notice, NoticeOutcome]]:
     """Tell notices to their targets; what became of each. Cost: one thread a target, and at most
     the longest limit and a second."""
-    lines = {name: _Line(target) for name, target in targets.items()}
+    lines = {name: _TargetQueue(target) for name, target in targets.items()}
     # What failed before comes last, so that it keeps nothing from being told.
     for notice in sorted(notices, key=lambda notice: notice.tries):
         lines[notice.target].notices.append(notice)
@@ -91,14 +91,14 @@ def deliver(
     return [pair for line in busy for pair in line.outcomes()]
 
 
-class _Line:
+class _TargetQueue:
     """One target, and what it is to be told in this pass."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: AlertTarget) -> None:
         self.notices: list[Notice] = []
         self._target = target
         self._wire = Wire()
-        self._told: dict[int, Outcome] = {}  # by the notice's number
+        self._told: dict[int, NoticeOutcome] = {}  # by the notice's number
         self._current = 0
         self._late = False
         name = f"cassq-alert-{target.name}"
@@ -124,7 +124,7 @@ class _Line:
             result = send(encoded(notice.event), left)
             if self._late:
                 return
-            self._told[number] = Outcome(not result.error, result.error)
+            self._told[number] = NoticeOutcome(not result.error, result.error)
             if result.error:
                 failed.add(notice.key)
             if result.down:
@@ -138,10 +138,12 @@ class _Line:
         if self._thread.is_alive():
             self._late = True
             self._wire.cut()
-            late = Outcome(told=False, error=f"no answer within {self._target.timeout:g} seconds")
+            late = NoticeOutcome(
+                told=False, error=f"no answer within {self._target.timeout:g} seconds"
+            )
             self._told.setdefault(self._current, late)
 
-    def outcomes(self) -> list[tuple[Notice, Outcome]]:
+    def outcomes(self) -> list[tuple[Notice, NoticeOutcome]]:
         told = dict(self._told)
         pairs = [(notice, told.get(n, _LATER)) for n, notice in enumerate(self.notices)]
         for notice, outcome in pairs:
@@ -150,7 +152,7 @@ class _Line:
         return pairs
 
 
-def sender(target: Target, wire: Wire) -> Send:
+def sender(target: AlertTarget, wire: Wire) -> Send:
     """How a target is told."""
     if target.command:
         return partial(run_command, target.command)

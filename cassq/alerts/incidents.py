@@ -63,7 +63,7 @@ class Episode:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class IncidentState:
     """What an incident's row holds. claim_ms: until then somebody else is telling."""
 
     finding: Finding
@@ -87,7 +87,7 @@ class Notice(NamedTuple):
     event: dict[str, Any]
 
 
-class Outcome(NamedTuple):
+class NoticeOutcome(NamedTuple):
     """What became of a notice. tried: False when an earlier one to its target failed."""
 
     told: bool
@@ -95,17 +95,17 @@ class Outcome(NamedTuple):
     tried: bool = True
 
 
-class Step(NamedTuple):
+class IncidentStep(NamedTuple):
     """A row to be written, whose writer then tells the notices. lost: given up, to be logged."""
 
     row: Incident
-    state: State
+    state: IncidentState
     notices: list[Notice]
     lost: list[str]
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class AlertView:
     """What one pass has seen. gone: ids of groups that are no more. sidecars: what is wrong with
     them; None when they were not looked at."""
 
@@ -115,13 +115,13 @@ class View:
 
 
 def plan(
-    view: View,
+    view: AlertView,
     incidents: Iterable[Incident],
     targets: Mapping[str, Wants],
     make_event: MakeEvent,
     now_ms: int,
     claim_ms: int,
-) -> list[Step]:
+) -> list[IncidentStep]:
     """What to tell now, and the rows to be written before it. Pure.
 
     targets: those this process can tell, by name. claim_ms: how long that may take.
@@ -135,7 +135,7 @@ def plan(
         row = rows.get(key)
         finding = found.get(key)
         if row is None and finding is not None:
-            row, before = Incident(key, now_ms, 0, ""), State(finding)
+            row, before = Incident(key, now_ms, 0, ""), IncidentState(finding)
         elif row is not None:
             before = load(row.data)
         else:
@@ -155,14 +155,14 @@ def plan(
 
 def _step(
     row: Incident,
-    before: State,
+    before: IncidentState,
     finding: Finding | None,
     over: bool,
     targets: Mapping[str, Wants],
     make_event: MakeEvent,
     now_ms: int,
     claim_ms: int,
-) -> Step | None:
+) -> IncidentStep | None:
     episodes = list(before.episodes)
     told_of = before.finding
     if finding is not None and not before.active:
@@ -178,7 +178,7 @@ def _step(
         last = episodes[-1]
         episodes[-1] = replace(last, tellings={**wanting, **last.tellings})
     kept, lost = _kept(episodes, now_ms)
-    state = State(told_of, tuple(kept))
+    state = IncidentState(told_of, tuple(kept))
     notices = [
         notice
         for episode in kept
@@ -191,7 +191,7 @@ def _step(
         state = replace(state, claim_ms=now_ms + claim_ms)
     if state == replace(before, claim_ms=0):
         return None
-    return Step(replace(row, told_ms=now_ms, data=dump(state)), state, notices, lost)
+    return IncidentStep(replace(row, told_ms=now_ms, data=dump(state)), state, notices, lost)
 
 
 def _kept(episodes: list[Episode], now_ms: int) -> tuple[list[Episode], list[str]]:
@@ -228,7 +228,9 @@ def _held_up(notice: Notice, episodes: Iterable[Episode], now_ms: int) -> bool:
     )
 
 
-def settled(state: State, outcomes: Iterable[tuple[Notice, Outcome]], now_ms: int) -> State:
+def settled(
+    state: IncidentState, outcomes: Iterable[tuple[Notice, NoticeOutcome]], now_ms: int
+) -> IncidentState:
     """The state after notices were told, or could not be. Pure."""
     episodes = {episode.since_ms: episode for episode in state.episodes}
     for notice, outcome in outcomes:
@@ -241,7 +243,7 @@ def settled(state: State, outcomes: Iterable[tuple[Notice, Outcome]], now_ms: in
     return replace(state, episodes=left, claim_ms=0)
 
 
-def _after(before: Telling, stage: int, outcome: Outcome, now_ms: int) -> Telling:
+def _after(before: Telling, stage: int, outcome: NoticeOutcome, now_ms: int) -> Telling:
     if outcome.told:
         return Telling(stage)
     if not outcome.tried:
@@ -254,12 +256,12 @@ def _after(before: Telling, stage: int, outcome: Outcome, now_ms: int) -> Tellin
 # --- as stored --------------------------------------------------------------------------------
 
 
-def dump(state: State) -> str:
+def dump(state: IncidentState) -> str:
     """A state as its row's JSON."""
     return json.dumps(asdict(state), separators=(",", ":"))
 
 
-def load(data: str) -> State:
+def load(data: str) -> IncidentState:
     """The inverse of `dump`."""
     stored = json.loads(data)
     episodes = tuple(
@@ -271,4 +273,4 @@ def load(data: str) -> State:
         )
         for e in stored["episodes"]
     )
-    return State(Finding(**stored["finding"]), episodes, stored["claim_ms"])
+    return IncidentState(Finding(**stored["finding"]), episodes, stored["claim_ms"])

@@ -33,7 +33,7 @@ _KNOWN = ("name", "log", "command", "webhook", "headers", "timeout", "owner", "i
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class AlertTarget:
     """Somebody to be told: by the log, unless `command` or `webhook` is given.
 
     command: a program and its arguments; the event is its standard input. webhook: a URL, to which
@@ -62,7 +62,7 @@ class Target:
         )
 
 
-def load_targets(path: Path) -> list[Target]:
+def load_targets(path: Path) -> list[AlertTarget]:
     """The targets of a routing file. Raises ConfigError, which names what is wrong where."""
     import tomllib
 
@@ -79,7 +79,7 @@ def load_targets(path: Path) -> list[Target]:
         raise ConfigError(f"{path}: {exc.message}", hint=exc.hint) from exc
 
 
-def targets_of(document: Mapping[str, Any]) -> list[Target]:
+def targets_of(document: Mapping[str, Any]) -> list[AlertTarget]:
     """The targets of a routing file's content."""
     entries = document.get("target")
     if set(document) - {"target"} or not isinstance(entries, list) or not entries:
@@ -94,7 +94,7 @@ def targets_of(document: Mapping[str, Any]) -> list[Target]:
     return targets
 
 
-def _target(number: int, entry: Any) -> Target:
+def _target(number: int, entry: Any) -> AlertTarget:
     if not isinstance(entry, dict):
         raise ConfigError("an alerts file holds [[target]] tables, and nothing else")
     name = entry.get("name")
@@ -124,7 +124,7 @@ def _target(number: int, entry: Any) -> Target:
                 f"target {name!r} wants an unknown kind {kind!r}",
                 hint=f"the kinds are {', '.join(KINDS)}",
             )
-    return Target(
+    return AlertTarget(
         name,
         command=_command(name, entry.get("command")),
         webhook=_webhook(name, entry.get("webhook")),

@@ -10,10 +10,19 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cassq.alerts.events import STATES, event_maker
-from cassq.alerts.incidents import Notice, Outcome, Step, View, dump, load, plan, settled
+from cassq.alerts.incidents import (
+    AlertView,
+    IncidentStep,
+    Notice,
+    NoticeOutcome,
+    dump,
+    load,
+    plan,
+    settled,
+)
 from cassq.alerts.rules import GROWTH_SECONDS, Finding, Snapshot
 from cassq.alerts.sidecars import sidecar_findings
-from cassq.alerts.targets import Target
+from cassq.alerts.targets import AlertTarget
 from cassq.errors import CassqError
 from cassq.inspect.peeking import unfinished_headers
 from cassq.inspect.rounds import last_round
@@ -34,7 +43,7 @@ MARK_MS = 300_000
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class AlertReport:
     """One thing the pass does or has done. `outcome`: planned, done or failed."""
 
     verb: str
@@ -50,11 +59,11 @@ class Told:
 def run(
     ports: Ports,
     queues: Iterable[QueueRow],
-    targets: Sequence[Target],
+    targets: Sequence[AlertTarget],
     *,
     sidecars: bool = False,
     dry_run: bool = False,
-) -> list[Told]:
+) -> list[AlertReport]:
     """One alert pass over these queues, and over the sidecars if there are any and it is wished;
     what was told, or could not be.
 
@@ -75,28 +84,28 @@ def run(
 class Looked:
     """What a pass has seen. to_wall_ms: what to add to catalog time for the wall's."""
 
-    view: View
+    view: AlertView
     incidents: list[Incident]
     now_ms: int
     to_wall_ms: int
     marks: list[Sample]  # counts of dead letters to be noted
-    failures: list[Told]
+    failures: list[AlertReport]
 
 
 def look(ports: Ports, queues: Iterable[QueueRow], *, sidecars: bool = False) -> Looked:
     """What there may be to tell of these queues; nothing is written. Cost: see `run`."""
     now_ms = ports.catalog.now_ms()
-    failures: list[Told] = []
+    failures: list[AlertReport] = []
     marks: list[Sample] = []
     snapshots = _snapshots(ports, queues, now_ms, failures, marks)
     incidents = ports.catalog.records.incidents()
     looked_at = {snapshot.group_id for snapshot in snapshots}
     gone = _gone(ports, incidents, looked_at)
-    view = View(snapshots, gone, _of_sidecars(ports) if sidecars else None)
+    view = AlertView(snapshots, gone, _of_sidecars(ports) if sidecars else None)
     return Looked(view, incidents, now_ms, ports.clock.wall_ms() - now_ms, marks, failures)
 
 
-def decide(looked: Looked, targets: Sequence[Target], now_ms: int) -> list[Step]:
+def decide(looked: Looked, targets: Sequence[AlertTarget], now_ms: int) -> list[IncidentStep]:
     """What to tell whom. Pure."""
     return plan(
         looked.view,
@@ -108,14 +117,17 @@ def decide(looked: Looked, targets: Sequence[Target], now_ms: int) -> list[Step]
     )
 
 
-def planned(steps: Iterable[Step]) -> list[Told]:
+def planned(steps: Iterable[IncidentStep]) -> list[AlertReport]:
     """What would be told."""
     return [_told(notice) for step in steps for notice in step.notices]
 
 
 def tell(
-    ports: Ports, steps: Iterable[Step], targets: Sequence[Target], marks: Sequence[Sample] = ()
-) -> list[Told]:
+    ports: Ports,
+    steps: Iterable[IncidentStep],
+    targets: Sequence[AlertTarget],
+    marks: Sequence[Sample] = (),
+) -> list[AlertReport]:
     """Write the rows, tell the notices of those written, write what became of them."""
     catalog = ports.catalog
     if marks:
@@ -126,7 +138,7 @@ def tell(
         for line in step.lost:
             logger.error("an alert is given up: %s", line)
     notices = [notice for step in mine for notice in step.notices]
-    outcomes: list[tuple[Notice, Outcome]] = []
+    outcomes: list[tuple[Notice, NoticeOutcome]] = []
     if notices:
         from cassq.alerts.delivery import deliver  # not needed by most who import this
 
@@ -142,16 +154,16 @@ def tell(
     return [_told(notice, outcome) for notice, outcome in outcomes]
 
 
-def _told(notice: Notice, outcome: Outcome | None = None) -> Told:
+def _told(notice: Notice, outcome: NoticeOutcome | None = None) -> AlertReport:
     data = notice.event["data"]
     subject = f"{data['kind']} {STATES[notice.stage]}"
     detail = f"to {notice.target}: {data['message']}"
     if outcome is None:
-        return Told("alert", subject, data["queue"], detail=detail)
+        return AlertReport("alert", subject, data["queue"], detail=detail)
     if outcome.told:
-        return Told("alert", subject, data["queue"], "done", detail)
+        return AlertReport("alert", subject, data["queue"], "done", detail)
     why = outcome.error or "left for the next pass"
-    return Told("alert", subject, data["queue"], "failed", f"{detail} ({why})")
+    return AlertReport("alert", subject, data["queue"], "failed", f"{detail} ({why})")
 
 
 # --- looking ----------------------------------------------------------------------------------
@@ -161,7 +173,7 @@ def _snapshots(
     ports: Ports,
     queues: Iterable[QueueRow],
     now_ms: int,
-    failures: list[Told],
+    failures: list[AlertReport],
     marks: list[Sample],
 ) -> list[Snapshot]:
     """Every group of every queue; one that cannot be looked at is told, and left as it was."""
@@ -175,7 +187,7 @@ def _snapshots(
                     snapshots.append(_snapshot(ports, queue, group, of_group, now_ms, marks))
         except CassqError as exc:
             logger.warning("the alerts of %s are left for the next pass: %s", queue.name, exc)
-            failures.append(Told("alert", "look", queue.name, "failed", str(exc)))
+            failures.append(AlertReport("alert", "look", queue.name, "failed", str(exc)))
     return snapshots
 
 

@@ -30,7 +30,7 @@ class _Place(Generic[W]):
         self.served = False
 
 
-class _Line(Generic[W, L]):
+class _Followers(Generic[W, L]):
     """Those who want the same. lock: held by who serves."""
 
     __slots__ = ("last", "lock", "places")
@@ -45,7 +45,7 @@ class Sharing(Generic[K, W, L]):
     """Lines of wishes by key, those used last kept."""
 
     def __init__(self) -> None:
-        self._lines: OrderedDict[K, _Line[W, L]] = OrderedDict()
+        self._lines: OrderedDict[K, _Followers[W, L]] = OrderedDict()
         self._lock = threading.Lock()
 
     def together(self, key: K, wish: W, serve: Callable[[list[W], L | None], L | None]) -> None:
@@ -79,11 +79,11 @@ class Sharing(Generic[K, W, L]):
         """Whether a thread is at it."""
         return self._line(key).lock.locked()
 
-    def _line(self, key: K) -> _Line[W, L]:
+    def _line(self, key: K) -> _Followers[W, L]:
         with self._lock:
             line = self._lines.get(key)
             if line is None:
-                line = self._lines[key] = _Line()
+                line = self._lines[key] = _Followers()
                 if len(self._lines) > LINES_KEPT:
                     self._lines.popitem(last=False)
             self._lines.move_to_end(key)

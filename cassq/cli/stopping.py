@@ -28,7 +28,7 @@ class Stopped(Exception):  # noqa: N818 - not an error
     """The user, or the system, wants the command to end."""
 
 
-class Stop:
+class StopSignal:
     """The wish to end, for a `with` block. signum: the signal that came, 0 while none has."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Stop:
         if self._interruptible:
             raise Stopped
 
-    def __enter__(self) -> Stop:
+    def __enter__(self) -> StopSignal:
         # Only the main thread may take signals; elsewhere they stay with whoever has them.
         if threading.current_thread() is threading.main_thread():
             self._signalled, told = self._ends = list(os.pipe())

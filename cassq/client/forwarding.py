@@ -28,7 +28,7 @@ from cassq.model.lanes import lane_of
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import Dedup, QueueRow
 from cassq.popper import Popper
-from cassq.producer.dedup import DEDUP_HEADER, Once
+from cassq.producer.dedup import DEDUP_HEADER, DedupPush
 from cassq.producer.pusher import Pusher
 from cassq.settings import QueueSettings
 
@@ -57,7 +57,7 @@ SPOOL_POLICY: QueueSettings = {
 }
 
 
-class Target(NamedTuple):
+class ForwardTarget(NamedTuple):
     """The queue of the cluster that a queue of a spool is for."""
 
     name: str
@@ -68,10 +68,10 @@ class Target(NamedTuple):
         return f"{self.name}~{self.id}"
 
 
-def target_of(spool_name: str) -> Target | None:
+def target_of(spool_name: str) -> ForwardTarget | None:
     """Which queue a queue of a spool is for; None when it is none of cassq's making."""
     match = _NAME.fullmatch(spool_name)
-    return Target(match["name"], match["id"]) if match else None
+    return ForwardTarget(match["name"], match["id"]) if match else None
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class Forwarded:
     stuck: dict[str, str] = field(default_factory=dict)
 
 
-class Carried(Once):
+class ForwardedPush(DedupPush):
     """Messages of a spool on their way, each noted in the spool under its id. ids: theirs."""
 
     def __init__(
@@ -144,7 +144,7 @@ class Forwarder:
         return self._spool.catalog.leases.take(lease, self._owner, LEASE_MS) is not None
 
     def _forward_queue(
-        self, queue: Queue, target: Target, lease: str, done: Forwarded, went: Went
+        self, queue: Queue, target: ForwardTarget, lease: str, done: Forwarded, went: Went
     ) -> None:
         row = self._ports.catalog.queues.by_id(target.id)
         if row is None or row.deleted:
@@ -196,13 +196,13 @@ class Forwarder:
             raise
 
     def _intend(
-        self, kind: Kind, spool_row: QueueRow, row: QueueRow, letters: Iterable[Letter]
-    ) -> Once:
+        self, kind: Kind, spool_row: QueueRow, row: QueueRow, letters: Iterable[SpilledMessage]
+    ) -> DedupPush:
         if kind.deduplicated:
             users = [letter.headers.get(DEDUP_HEADER) for letter in letters]
-            return Once(self._ports, lambda: row, users)
+            return DedupPush(self._ports, lambda: row, users)
         ids = [str(letter.message.id) for letter in letters]
-        return Carried(self._ports, self._spool, spool_row, row.id, ids)
+        return ForwardedPush(self._ports, self._spool, spool_row, row.id, ids)
 
 
 # --- messages as they lie in a spool --------------------------------------------------------------
@@ -215,7 +215,7 @@ class Kind(NamedTuple):
     deduplicated: bool
 
 
-class Letter(NamedTuple):
+class SpilledMessage(NamedTuple):
     """A spilled message. due_ms: in cluster time; 0: at once."""
 
     message: Message
@@ -229,14 +229,14 @@ class Letter(NamedTuple):
         return Kind(lane, policy.dedup_window > 0 and DEDUP_HEADER in self.headers)
 
 
-def _letters(messages: Messages) -> Iterator[Letter]:
+def _letters(messages: Messages) -> Iterator[SpilledMessage]:
     for message in messages:
         headers = message.headers
         due_ms = int(headers.pop(DUE_HEADER, "0"))
-        yield Letter(message, encode_headers(headers, room=_HEADER_ROOM), headers, due_ms)
+        yield SpilledMessage(message, encode_headers(headers, room=_HEADER_ROOM), headers, due_ms)
 
 
-def _batch(letters: Sequence[Letter], *, due: bool) -> Batch:
+def _batch(letters: Sequence[SpilledMessage], *, due: bool) -> Batch:
     """Messages as they were pushed, under the ids that their pushers got."""
     return Batch(
         [letter.message.payload for letter in letters],

@@ -45,7 +45,7 @@ from cassq.model.queues import (
 )
 from cassq.model.rows import GroupRow, QueueRow
 from cassq.popper import KEEP_ALIVE_SECONDS, TEND_SECONDS, Popper
-from cassq.producer.intake import Intake
+from cassq.producer.intake import Admission
 from cassq.producer.limits import drained, lengths, paused
 from cassq.producer.pusher import Pusher
 from cassq.producer.spilling import Overflow
@@ -137,7 +137,7 @@ class Queue:
         if overflow is not None:
             overflow.expect(row)
         runtime = self._runtime
-        intake = Intake(
+        intake = Admission(
             lambda: runtime.ports,
             runtime.clock,
             self._watched.row,

@@ -15,7 +15,7 @@ from cassq.base.counters import Requests, Tallies, Tally
 from cassq.base.housekeeper import Housekeeper, Tend
 from cassq.client.embedded import Embedded
 from cassq.client.watched import WatchedQueue
-from cassq.consumer.attendance import LOOK_SECONDS, Attendance
+from cassq.consumer.attendance import LOOK_SECONDS, Presence
 from cassq.doorbell import Doorbell, PollingDoorbell
 from cassq.errors import BackendUnavailableError, ClosedError
 from cassq.inspect.troubles import NOTE_SECONDS, Notebook
@@ -92,7 +92,7 @@ class Online:
 
     def __init__(self, ports: Ports, append_to: AppendTo) -> None:
         self.ports: Ports = ports
-        self.attendance: Attendance = Attendance(ports)
+        self.attendance: Presence = Presence(ports)
         self.dead_letters: DeadLetters = DeadLetters(ports, append_to)
         self.reaper: Reaper = Reaper(ports, self.dead_letters.bury)
 

@@ -19,7 +19,7 @@ from cassq.client.forwarding import (
     SPOOL_POLICY,
     Forwarded,
     Forwarder,
-    Target,
+    ForwardTarget,
     notes,
     spoolable,
     target_of,
@@ -28,7 +28,7 @@ from cassq.client.queue import Queue, own_queue
 from cassq.client.runtime import Runtime
 from cassq.errors import BackendError, CassqError, is_outage
 from cassq.lifecycle.ports import Ports
-from cassq.message.batches import Batch, Receipt, SpilledReceipt
+from cassq.message.batches import AppendReceipt, Batch, SpilledReceipt
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import QueueRow
 from cassq.producer.pusher import Pusher
@@ -112,7 +112,7 @@ class Spool:
                 self._rows[name] = QueueRow(max(ids), name, policy, 1, 1)
         return self._rows.get(name)
 
-    def _keep(self, queue: QueueRow, batch: Batch, doubt: Doubt | None) -> list[Receipt]:
+    def _keep(self, queue: QueueRow, batch: Batch, doubt: Doubt | None) -> list[AppendReceipt]:
         spool_id, pusher = self._pusher_of(queue)
         intend = None if doubt is None else notes(self._place.ports, spool_id, *doubt)
         ids = pusher.push_intended(spoolable(batch), intend)
@@ -122,7 +122,7 @@ class Spool:
         with self._mutex:
             found = self._pushers.get(queue.id)
             if found is None:
-                name = Target(queue.name, queue.id).spool_name
+                name = ForwardTarget(queue.name, queue.id).spool_name
                 made = own_queue(self._place, name, **SPOOL_POLICY)
                 found = self._pushers[queue.id] = made.row.id, made.pusher()
             return found

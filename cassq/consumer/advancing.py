@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from cassq.consumer.holdings import Holder, Holding
+from cassq.consumer.holdings import Delivery, Holder
 from cassq.consumer.retaking import CLAIM_BYTES_MAX, Found
-from cassq.consumer.window import View, Window
+from cassq.consumer.window import CandidatePipes, PipeView
 from cassq.extents.port import Slice
 from cassq.lifecycle.expiry import Expiry
 from cassq.lifecycle.ports import Ports
 from cassq.locks.port import Lock
-from cassq.message.bundles import Piece
+from cassq.message.bundles import BundleSlice
 from cassq.message.frames import Place
 from cassq.message.ranges import RangeSet
 from cassq.model import claims
@@ -29,7 +29,7 @@ SHARE = 16  # of what waits in a pipe, the part that a popper may claim unasked
 
 
 @dataclass(slots=True)
-class Wish:
+class ClaimRequest:
     """What one popper wants of a pipe: `limit` messages, or up to `welcome` where far more wait.
 
     name: the popper's, as a holder of claims. rules: of its group, as they are now. joint: they are
@@ -49,14 +49,14 @@ class Wish:
         return max(self.limit, min(self.welcome, waiting // SHARE))
 
 
-class Advancer:
+class NewClaims:
     """Claims from the ends of chains, for one popper or several at once."""
 
     def __init__(
         self,
         ports: Ports,
         group: Callable[[], GroupRow],
-        window: Window,
+        window: CandidatePipes,
         expiry: Expiry,
     ) -> None:
         self._ports = ports
@@ -65,14 +65,14 @@ class Advancer:
         self._window = window
         self._expiry = expiry
 
-    def claim(self, view: View, wish: Wish) -> list[Found]:
+    def claim(self, view: PipeView, wish: ClaimRequest) -> list[Found]:
         """Claim a run from the chain's end on; nothing when there is nothing, or others are
         faster all the time."""
         if self._ports.sharing is None:
             self.claim_for([wish], view)
         else:
 
-            def serve(wishes: list[Wish], last: Cursor | None) -> Cursor | None:
+            def serve(wishes: list[ClaimRequest], last: Cursor | None) -> Cursor | None:
                 if last is not None and view.cursor is not None:
                     view.cursor = max(last, view.cursor, key=_progress)
                 self.claim_for(wishes, view)
@@ -81,7 +81,9 @@ class Advancer:
             self._ports.sharing.together((self._group().id, view.row.id), wish, serve)
         return [wish.found] if wish.found is not None else []
 
-    def claim_for(self, wishes: Sequence[Wish], view: View, lock: Lock | None = None) -> None:
+    def claim_for(
+        self, wishes: Sequence[ClaimRequest], view: PipeView, lock: Lock | None = None
+    ) -> None:
         """Claim one run after another, all in one step. lock: of an exclusive group."""
         end_seq = view.end_seq  # as the window saw it a moment ago
         for tried in range(TRIES_MAX):
@@ -121,7 +123,7 @@ class Advancer:
         self,
         cursor: Cursor,
         places: Sequence[Place],
-        wishes: Sequence[Wish],
+        wishes: Sequence[ClaimRequest],
         parts: Sequence[list[Slice]],
         lock: Lock | None,
         *,
@@ -147,10 +149,10 @@ class Advancer:
         epoch = cursor.epoch if lock else None
         for (wish, part, _), row in zip(served, rows, strict=True):
             pieces = [
-                Piece(frame, RangeSet.run(frame.base_seq + first, frame.base_seq + last))
+                BundleSlice(frame, RangeSet.run(frame.base_seq + first, frame.base_seq + last))
                 for frame, first, last in part
             ]
-            wish.found = (Holding(wish.holder, [row], now_ms, lock, epoch), pieces)
+            wish.found = (Delivery(wish.holder, [row], now_ms, lock, epoch), pieces)
         return True
 
 

@@ -31,7 +31,7 @@ class _Guest:
         self.waiting = True
 
 
-class Attendance:
+class Presence:
     """Of one client's poppers. Thread-safe."""
 
     def __init__(self, ports: Ports) -> None:

@@ -12,11 +12,11 @@ import logging
 from collections.abc import Callable
 
 from cassq.catalog.cover import fault, fault_now, wedged
-from cassq.consumer.advancing import TRIES_MAX, Advancer, Wish
-from cassq.consumer.health import Health, freed
-from cassq.consumer.holdings import Holder, Holding
-from cassq.consumer.retaking import Found, Retaker, read_left
-from cassq.consumer.window import REFRESH_MS, View, Window
+from cassq.consumer.advancing import TRIES_MAX, ClaimRequest, NewClaims
+from cassq.consumer.health import GroupHealth, freed
+from cassq.consumer.holdings import Delivery, Holder
+from cassq.consumer.retaking import Found, Redelivery, read_left
+from cassq.consumer.window import REFRESH_MS, CandidatePipes, PipeView
 from cassq.errors import CassqError, CorruptionError
 from cassq.extents.port import ExtentMissingError, ExtentUnavailableError
 from cassq.lifecycle.expiry import Expiry
@@ -63,12 +63,12 @@ class Claimer:
         self.paused: bool = False  # whether nothing is to be handed out, then
         self.name: str = ports.ids.version()
         self.exclusive: bool = group().policy.exclusive or queue().policy.strict
-        self.window: Window = Window(ports, queue, group(), in_order=self.exclusive)
+        self.window: CandidatePipes = CandidatePipes(ports, queue, group(), in_order=self.exclusive)
         self.timers: Timers = Timers(ports, group())
-        self.health: Health = Health(ports, group().id, lambda: self.rules)
-        self.retaker: Retaker = Retaker(ports.catalog, self.window, self.name, self._version)
+        self.health: GroupHealth = GroupHealth(ports, group().id, lambda: self.rules)
+        self.retaker: Redelivery = Redelivery(ports.catalog, self.window, self.name, self._version)
         self._expiry = Expiry(ports, queue)
-        self._advancer = Advancer(ports, group, self.window, self._expiry)
+        self._advancer = NewClaims(ports, group, self.window, self._expiry)
         self._told_sick = False  # since something last succeeded here
         self._owed: list[Claim] = []  # spent rows of an exclusive group, as they were given back
 
@@ -128,7 +128,9 @@ class Claimer:
         """There may be something that came back: look for it first."""
         self._looked_ms = -LOOK_MS
 
-    def _claim_both(self, line: list[Claim], view: View, limit: int, holder: Holder) -> list[Found]:
+    def _claim_both(
+        self, line: list[Claim], view: PipeView, limit: int, holder: Holder
+    ) -> list[Found]:
         """What stands in line before a pipe's messages, and then of those as many as there is
         room for: a few failures do not cost a pop of their own."""
         room = limit - sum(row.left_count for row in line)
@@ -145,12 +147,12 @@ class Claimer:
         return back + fresh
 
     def _claim_from(
-        self, view: View, limit: int, holder: Holder, *, joint: bool = False
+        self, view: PipeView, limit: int, holder: Holder, *, joint: bool = False
     ) -> list[Found]:
         try:
             if self.exclusive:
                 return self._claim_exclusively(view, limit, holder)
-            wish = Wish(self.name, holder, self.rules, limit, self._welcome, joint)
+            wish = ClaimRequest(self.name, holder, self.rules, limit, self._welcome, joint)
             return self._advancer.claim(view, wish)
         except (ExtentMissingError, CorruptionError) as exc:
             view.cursor = None  # when it is tried again, somebody may have gone on behind it
@@ -166,12 +168,12 @@ class Claimer:
 
     # --- what was never claimed -------------------------------------------------------------
 
-    def _in_line(self, due: list[Claim], view: View) -> list[Claim]:
+    def _in_line(self, due: list[Claim], view: PipeView) -> list[Claim]:
         """Those that stand before the first waiting message of a pipe."""
         head_ms = self._head_ms(view)
         return [row for row in due if row.due_ms <= head_ms]
 
-    def _head_ms(self, view: View) -> int:
+    def _head_ms(self, view: PipeView) -> int:
         """When the first waiting message of a pipe was pushed, in catalog time."""
         if view.cursor is None:
             return 0
@@ -327,7 +329,7 @@ class Claimer:
 
     # --- exclusive groups ---------------------------------------------------------------------
 
-    def _claim_exclusively(self, view: View, limit: int, holder: Holder) -> list[Found]:
+    def _claim_exclusively(self, view: PipeView, limit: int, holder: Holder) -> list[Found]:
         """Lock the pipe, take over what the lock's last holder left, go on in order."""
         if not self.window.follows(view):
             return []
@@ -360,13 +362,13 @@ class Claimer:
                 lock.release()
         return found
 
-    def _is_unacked(self, view: View) -> bool:
+    def _is_unacked(self, view: PipeView) -> bool:
         """Whether anything of a pipe is unacked at this moment: what was may have expired."""
         view.cursor = view.cursor or self._catalog.claims.cursor(self._group().id, view.row.id)
         return self.window.waiting(view)
 
     def _claim_in_order(
-        self, view: View, cursor: Cursor, limit: int, holder: Holder, lock: Lock
+        self, view: PipeView, cursor: Cursor, limit: int, holder: Holder, lock: Lock
     ) -> list[Found]:
         for _ in range(TRIES_MAX):
             all_acked = cursor.ack.seq == cursor.chain.seq
@@ -375,7 +377,7 @@ class Claimer:
                 self._check_cover(cursor.pipe_id)  # or the ack offset has moved since
             row = next((row for row in rows if row.state is not ClaimState.DONE), None)
             if row is None:
-                wish = Wish(self.name, holder, self.rules, limit, self._welcome)
+                wish = ClaimRequest(self.name, holder, self.rules, limit, self._welcome)
                 self._advancer.claim_for([wish], view, lock)
                 return [wish.found] if wish.found is not None else []
             if row.state is ClaimState.HELD:
@@ -406,7 +408,7 @@ class Claimer:
         mine, rows = claims.taken(row, until, self.name, due_ms, self._version)
         if not self._catalog.claims.replace(row, rows, epoch=epoch):
             return []
-        return [(Holding(holder, [mine], now_ms, lock, epoch), pieces)]
+        return [(Delivery(holder, [mine], now_ms, lock, epoch), pieces)]
 
     def until_due(self, most: float) -> float:
         """Seconds until the next free row comes due, or held one expires; at most `most`."""

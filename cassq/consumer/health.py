@@ -38,7 +38,7 @@ LOOK_MS = 250
 SPARED = 2
 
 
-class Health:
+class GroupHealth:
     """Of one group, as one client sees it. rules: asked whenever they are needed."""
 
     def __init__(self, ports: Ports, group_id: str, rules: Callable[[], Rules]) -> None:
@@ -118,7 +118,7 @@ class Health:
 
 
 def freed(
-    claim: Claim, now_ms: int, rules: Rules, health: Health, version: claims.Version
+    claim: Claim, now_ms: int, rules: Rules, health: GroupHealth, version: claims.Version
 ) -> list[Claim]:
     """An expired claim's successors: free at once in their old place in line, or by schedule."""
     wait_ms = max(rules.retry_ms(claim.deliveries, random()), health.slow_ms(claim))

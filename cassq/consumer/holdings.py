@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple, NoReturn, overload
 from cassq.base.arguments import error_text, milliseconds, refuse_pickling
 from cassq.errors import ClaimLostError, UsageError
 from cassq.locks.port import Lock
-from cassq.message.bundles import Bundle, Piece
+from cassq.message.bundles import Bundle, BundleSlice
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.rows import Claim, ClaimState
 
@@ -23,7 +23,7 @@ from cassq.model.rows import Claim, ClaimState
 Error = str | BaseException | None
 
 
-class Back(NamedTuple):
+class NackOptions(NamedTuple):
     """How messages are given back: after `delay_ms` (None: by the group's schedule), as a
     delivery that counts or not.
 
@@ -42,12 +42,12 @@ class Holder(NamedTuple):
     """What a popper does when something is said of what it holds; one a popper, which so tells
     whose a holding is."""
 
-    ack: Callable[[Holding, range], None]
-    give: Callable[[Holding, range, Back], None]
-    extend: Callable[[Holding, float], None]
+    ack: Callable[[Delivery, range], None]
+    give: Callable[[Delivery, range, NackOptions], None]
+    extend: Callable[[Delivery, float], None]
 
 
-class Holding:
+class Delivery:
     """The messages of one pipe that were claimed together and are in a popper's hands.
 
     rows: the claim rows that are still ours, disjoint, all with the same number of deliveries.
@@ -105,11 +105,11 @@ class Holding:
         self.lock: Lock | None = lock
         self.epoch: int | None = epoch
         self.pending: RangeSet = EMPTY
-        self.backs: dict[Back, list[tuple[int, int]]] = {}
+        self.backs: dict[NackOptions, list[tuple[int, int]]] = {}
         self.given: RangeSet = EMPTY
         self.given_singly: set[int] = set()
         self.lost: bool = False
-        self.pieces: Sequence[Piece] = ()
+        self.pieces: Sequence[BundleSlice] = ()
         self.consumers: tuple[Thread, ...] = ()
 
     def taken_by(self, thread: Thread) -> None:
@@ -134,7 +134,7 @@ class Holding:
         self.pending = self.pending | new
         self.left -= len(new)
 
-    def give(self, seqs: RangeSet, back: Back) -> None:
+    def give(self, seqs: RangeSet, back: NackOptions) -> None:
         """Note messages given back; they were checked, and are not settled."""
         self.backs.setdefault(back, []).extend(seqs.ranges)
         if seqs.single is not None:
@@ -143,7 +143,7 @@ class Holding:
             self.given = self.given | seqs
         self.left -= len(seqs)
 
-    def give_one(self, seq: int, back: Back) -> None:
+    def give_one(self, seq: int, back: NackOptions) -> None:
         """`give` for one message."""
         spans = self.backs.get(back)
         if spans is None:
@@ -203,14 +203,14 @@ class Holding:
     def nack(self, seqs: range, delay: float | None, error: Error) -> None:
         delay_ms = None if delay is None else milliseconds("delay", delay)
         told = "" if error is None else error_text("error", error)
-        self.holder.give(self, seqs, Back(delay_ms, told, True, False, False))
+        self.holder.give(self, seqs, NackOptions(delay_ms, told, True, False, False))
 
     def dead(self, seqs: range, reason: Error) -> None:
         told = error_text("reason", reason)
-        self.holder.give(self, seqs, Back(0, told, doomed=True))
+        self.holder.give(self, seqs, NackOptions(0, told, doomed=True))
 
     def release(self, seqs: range) -> None:
-        self.holder.give(self, seqs, Back(counted=False))
+        self.holder.give(self, seqs, NackOptions(counted=False))
 
     def extend(self, seconds: float) -> None:
         self.holder.extend(self, seconds)
@@ -227,7 +227,7 @@ class Message:
 
     __slots__ = ("_bundle", "_holding", "payload", "seq")
 
-    def __init__(self, payload: bytes, seq: int, bundle: Bundle, holding: Holding) -> None:
+    def __init__(self, payload: bytes, seq: int, bundle: Bundle, holding: Delivery) -> None:
         self.payload: bytes = payload
         self.seq: int = seq
         self._bundle = bundle
@@ -304,9 +304,9 @@ class Message:
         """Move the deadline of this message's claim to `seconds` from now."""
         self._holding.extend(seconds)
 
-    def as_run(self) -> Run:
+    def as_run(self) -> DeliveredRun:
         """The message as a run of one."""
-        return Run(self._holding, self._bundle, RangeSet.run(self.seq, self.seq + 1))
+        return DeliveredRun(self._holding, self._bundle, RangeSet.run(self.seq, self.seq + 1))
 
     def __eq__(self, other: object) -> bool:
         """Whether both are the same delivery of the same message."""
@@ -321,10 +321,10 @@ class Message:
         return f"<Message {self.id} attempts={self.attempts} {len(self.payload)} bytes>"
 
 
-class Run(NamedTuple):
+class DeliveredRun(NamedTuple):
     """Messages of one claim that lie in one bundle."""
 
-    holding: Holding
+    holding: Delivery
     bundle: Bundle
     seqs: RangeSet
 
@@ -341,8 +341,8 @@ class Messages(Sequence[Message]):
 
     __slots__ = ("_count", "runs")
 
-    def __init__(self, runs: Sequence[Run] = ()) -> None:
-        self.runs: Sequence[Run] = runs
+    def __init__(self, runs: Sequence[DeliveredRun] = ()) -> None:
+        self.runs: Sequence[DeliveredRun] = runs
         self._count = sum(len(run.seqs) for run in runs)
 
     @property
@@ -357,7 +357,7 @@ class Messages(Sequence[Message]):
         return self._count
 
     def __iter__(self) -> Iterator[Message]:
-        return chain.from_iterable(map(Run.messages, self.runs))
+        return chain.from_iterable(map(DeliveredRun.messages, self.runs))
 
     @overload
     def __getitem__(self, index: int) -> Message: ...
@@ -376,7 +376,7 @@ class Messages(Sequence[Message]):
     def _part(self, start: int, stop: int) -> Messages:
         if start == 0 and stop == self._count:
             return self
-        runs: list[Run] = []
+        runs: list[DeliveredRun] = []
         before = 0
         for run in self.runs:
             count = len(run.seqs)
@@ -400,10 +400,10 @@ class Messages(Sequence[Message]):
         return f"Messages({list(self)})"
 
 
-def by_holding(messages: Iterable[Message], holder: Holder) -> list[tuple[Holding, RangeSet]]:
+def by_holding(messages: Iterable[Message], holder: Holder) -> list[tuple[Delivery, RangeSet]]:
     """Messages as seqs of the holdings they belong to. Cost: none a message for whole pops."""
     if isinstance(messages, Messages):
-        pieces: dict[Holding, list[RangeSet]] = {}
+        pieces: dict[Delivery, list[RangeSet]] = {}
         for holding, _, found in messages.runs:
             pieces.setdefault(holding, []).append(found)
         return [(_of(holder, each), RangeSet.joined(found)) for each, found in pieces.items()]
@@ -415,7 +415,7 @@ def by_holding(messages: Iterable[Message], holder: Holder) -> list[tuple[Holdin
             if one
             else "pass what pop() returned, or a list of its messages",
         )
-    seqs: dict[Holding, list[int]] = {}
+    seqs: dict[Delivery, list[int]] = {}
     for message in messages:
         if not isinstance(message, Message):
             raise UsageError(
@@ -425,12 +425,12 @@ def by_holding(messages: Iterable[Message], holder: Holder) -> list[tuple[Holdin
     return [(_of(holder, each), RangeSet.of(sorted(found))) for each, found in seqs.items()]
 
 
-def _of(holder: Holder, holding: Holding) -> Holding:
+def _of(holder: Holder, holding: Delivery) -> Delivery:
     if holding.holder is not holder:
         raise UsageError("a message can be settled only through the popper it came from")
     return holding
 
 
-def holding_of(message: Message) -> Holding:
+def holding_of(message: Message) -> Delivery:
     """Whose claim a message belongs to."""
     return message._holding

@@ -21,7 +21,7 @@ SAMPLES_MAX = 16  # what was measured before counts for next to nothing
 BEATS_MS = (125, 250, 500, 1000, 2000)  # who keeps a slow one keeps time with the quicker, too
 
 
-class Pace:
+class PopperPace:
     """Moving averages of one popper: its messages a second, unknown until it finished some, and
     what its claims and the writes of its acks took.
 

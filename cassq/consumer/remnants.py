@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cassq.message.bundles import Piece, Remnant
+from cassq.message.bundles import BundleSlice, RetainedBundle
 from cassq.message.ranges import RangeSet
 from cassq.model.rows import Claim
 
@@ -22,15 +22,15 @@ class Remnants:
     """What one popper keeps, by the free rows it is part of. The oldest make room for the new."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, int], list[Piece]] = {}
+        self._kept: dict[tuple[str, int], list[BundleSlice]] = {}
         self._size = 0
 
-    def keep(self, row: Claim, pieces: Sequence[Piece], now_ms: int) -> None:
+    def keep(self, row: Claim, pieces: Sequence[BundleSlice], now_ms: int) -> None:
         """Keep the messages of a free row. pieces: where they are; they may hold others too."""
         if row.due_ms - now_ms > KEPT_MS_MAX:
             return
         left = row.left
-        kept: list[Piece] = []
+        kept: list[BundleSlice] = []
         for piece in pieces:
             first, last = piece.seqs.ranges[0][0], piece.seqs.ranges[-1][1]
             if first < row.end and last > row.start:
@@ -43,7 +43,7 @@ class Remnants:
         while self._size > KEPT_BYTES_MAX:
             self._drop(next(iter(self._kept)))
 
-    def take(self, row: Claim) -> list[Piece] | None:
+    def take(self, row: Claim) -> list[BundleSlice] | None:
         """What is left of a row, if just that was kept; it is not kept any longer."""
         kept = self._drop((row.pipe_id, row.start))
         if kept is None:
@@ -52,12 +52,12 @@ class Remnants:
         same = RangeSet.joined(piece.seqs for piece in kept) == row.left
         return kept if same else None
 
-    def _drop(self, key: tuple[str, int]) -> list[Piece] | None:
+    def _drop(self, key: tuple[str, int]) -> list[BundleSlice] | None:
         kept = self._kept.pop(key, None)
         if kept is not None:
             self._size -= _size(kept)
         return kept
 
 
-def _size(pieces: Sequence[Piece]) -> int:
-    return sum(piece.bundle.size for piece in pieces if isinstance(piece.bundle, Remnant))
+def _size(pieces: Sequence[BundleSlice]) -> int:
+    return sum(piece.bundle.size for piece in pieces if isinstance(piece.bundle, RetainedBundle))

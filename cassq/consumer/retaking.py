@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from cassq.catalog.cover import fault_now, wedged
 from cassq.catalog.port import Catalog
-from cassq.consumer.holdings import Holder, Holding
+from cassq.consumer.holdings import Delivery, Holder
 from cassq.consumer.remnants import Remnants
-from cassq.consumer.window import Window
+from cassq.consumer.window import CandidatePipes
 from cassq.errors import CorruptionError
 from cassq.extents.port import (
     ExtentMissingError,
@@ -18,7 +18,7 @@ from cassq.extents.port import (
     ExtentUnavailableError,
     Slice,
 )
-from cassq.message.bundles import Piece
+from cassq.message.bundles import BundleSlice
 from cassq.message.frames import Place
 from cassq.model import claims
 from cassq.model.rows import Claim
@@ -26,32 +26,32 @@ from cassq.model.rows import Claim
 CLAIM_BYTES_MAX = 32 * 1024 * 1024
 
 
-class Chosen(NamedTuple):
+class ChosenPart(NamedTuple):
     """A free row, its first messages, and the place after them."""
 
     row: Claim
-    pieces: list[Piece]
+    pieces: list[BundleSlice]
     until: Place
 
 
 # What one pop gets: messages that were claimed together, by their frames.
-Found = tuple[Holding, list[Piece]]
+Found = tuple[Delivery, list[BundleSlice]]
 
 
 def read_left(
     reader: ExtentReader, row: Claim, limit: int, room: int = CLAIM_BYTES_MAX
-) -> tuple[list[Piece], Place]:
+) -> tuple[list[BundleSlice], Place]:
     """The first messages of a row that are not acked, at most `limit`, in frames of at most
     `room` bytes or one; and the place after the last of them, or of the row's end when there are
     no more. Cost: the frames they are in."""
     left = row.left
-    pieces: list[Piece] = []
+    pieces: list[BundleSlice] = []
     place = Place(row.start, row.pos)
     while left and limit > 0 and room > 0:
         place = Place(left.ranges[0][0], place.pos)
         ((frame, first, _),) = reader.read(place, row.end, 1, 0)
         seqs = left.within(place.seq, frame.end_seq).part(0, limit)
-        pieces.append(Piece(frame, seqs))
+        pieces.append(BundleSlice(frame, seqs))
         limit -= len(seqs)
         room -= frame.size
         last = seqs.ranges[-1][1]
@@ -60,11 +60,11 @@ def read_left(
     return pieces, place if left else Place(row.end, place.pos)
 
 
-class Retaker:
+class Redelivery:
     """Takes free rows for one popper. name: the popper's, as a holder of claims."""
 
     def __init__(
-        self, catalog: Catalog, window: Window, name: str, version: claims.Version
+        self, catalog: Catalog, window: CandidatePipes, name: str, version: claims.Version
     ) -> None:
         self._catalog = catalog
         self._window = window
@@ -85,7 +85,7 @@ class Retaker:
         now_ms = self._catalog.now_ms()
         joint = joint or len(chosen) > 1
         changes: list[tuple[Claim, list[Claim]]] = []
-        mine: list[tuple[Claim, list[Piece]]] = []
+        mine: list[tuple[Claim, list[BundleSlice]]] = []
         for row, pieces, until in chosen:
             held, rows = claims.taken(
                 row, until, self._name, now_ms + timeout_ms, self._version, joint=joint
@@ -109,10 +109,10 @@ class Retaker:
                 self._window.set_aside(row.pipe_id, wedged(row.pipe_id, found[1]))
         self._refused = {row.version for row in rows}
 
-    def _choose(self, due: Sequence[Claim], limit: int) -> list[Chosen]:
+    def _choose(self, due: Sequence[Claim], limit: int) -> list[ChosenPart]:
         """The rows that are taken together: those in which a poisonous message may be stand
         alone."""
-        chosen: list[Chosen] = []
+        chosen: list[ChosenPart] = []
         room = CLAIM_BYTES_MAX
         for row in due:
             if limit <= 0 or room <= 0 or (chosen and claims.is_suspect(row)):
@@ -125,14 +125,14 @@ class Retaker:
             except ExtentUnavailableError as exc:
                 self._window.leave(row.pipe_id, exc)
                 continue
-            chosen.append(Chosen(row, pieces, until))
+            chosen.append(ChosenPart(row, pieces, until))
             limit -= sum(len(piece.seqs) for piece in pieces)
             room -= sum(piece.bundle.size for piece in pieces)
             if claims.is_suspect(row):
                 break
         return chosen
 
-    def _left(self, row: Claim, limit: int, room: int) -> tuple[list[Piece], Place]:
+    def _left(self, row: Claim, limit: int, room: int) -> tuple[list[BundleSlice], Place]:
         """The first messages left of a row, and the place after them: from memory, or read."""
         kept = self.remnants.take(row)
         if kept is not None and row.left_count <= limit:
@@ -141,16 +141,16 @@ class Retaker:
 
 
 def into_holdings(
-    taken: Iterable[tuple[Claim, list[Piece]]], holder: Holder, now_ms: int
+    taken: Iterable[tuple[Claim, list[BundleSlice]]], holder: Holder, now_ms: int
 ) -> list[Found]:
     """Rows just taken as holdings: one for each pipe and number of deliveries."""
     found: list[Found] = []
     for _, group in groupby(sorted(taken, key=_kind), key=_kind):
         together = list(group)
-        holding = Holding(holder, [row for row, _ in together], now_ms, None, None)
+        holding = Delivery(holder, [row for row, _ in together], now_ms, None, None)
         found.append((holding, [piece for _, pieces in together for piece in pieces]))
     return found
 
 
-def _kind(taken: tuple[Claim, list[Piece]]) -> tuple[str, int]:
+def _kind(taken: tuple[Claim, list[BundleSlice]]) -> tuple[str, int]:
     return taken[0].pipe_id, taken[0].deliveries

@@ -18,17 +18,17 @@ from random import random
 
 from cassq.base.counters import Tally
 from cassq.consumer.claimer import Claimer
-from cassq.consumer.holdings import Back, Holding
-from cassq.consumer.pace import ACK_INTERVAL_MS, Pace
+from cassq.consumer.holdings import Delivery, NackOptions
+from cassq.consumer.pace import ACK_INTERVAL_MS, PopperPace
 from cassq.errors import BackendError, ClaimLostError
 from cassq.lifecycle.ports import Ports
-from cassq.message.bundles import Piece
+from cassq.message.bundles import BundleSlice
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
-from cassq.model.claims import Give
+from cassq.model.claims import GiveBack
 from cassq.model.rows import Claim, ClaimState
 
-Change = tuple[Holding, Claim, list[Claim]]
+Change = tuple[Delivery, Claim, list[Claim]]
 
 # A claim is kept alive once no more than this share of its timeout is left. It is looked at three
 # times in a timeout, so more than a third is left then.
@@ -52,16 +52,16 @@ class Settler:
         self._version = ports.ids.version
         self._claimer = claimer
         self._finished = finished
-        self.said: dict[Holding, None] = {}  # those of which something is to be written
-        self._unsure: list[tuple[Holding, Claim, list[Claim]]] = []  # writes of unknown outcome
+        self.said: dict[Delivery, None] = {}  # those of which something is to be written
+        self._unsure: list[tuple[Delivery, Claim, list[Claim]]] = []  # writes of unknown outcome
         self.flush_ms: int = 0  # when the acks not yet written are to be
         self.acks_written: bool = False  # by the last flush
         self.failure: Exception | None = None  # why it could not write all that was said
-        self.holdings: dict[Holding, None] = {}
+        self.holdings: dict[Delivery, None] = {}
         self.tally: Tally = Tally(group)
-        self.pace: Pace = Pace(int(ports.ids.client, 16))
+        self.pace: PopperPace = PopperPace(int(ports.ids.client, 16))
 
-    def take(self, holding: Holding, pieces: Sequence[Piece], now_ms: int) -> None:
+    def take(self, holding: Delivery, pieces: Sequence[BundleSlice], now_ms: int) -> None:
         """Keep a new holding. pieces: its messages."""
         holding.pieces = pieces
         holding.taken_ms = now_ms
@@ -103,7 +103,7 @@ class Settler:
 
     # --- acks ---------------------------------------------------------------------------------
 
-    def note(self, holding: Holding, seqs: RangeSet, now_ms: int) -> None:
+    def note(self, holding: Delivery, seqs: RangeSet, now_ms: int) -> None:
         """Collect acks. Raises ClaimLostError for messages that are not ours any more."""
         given, gave = EMPTY, holding.gave
         if gave and seqs.single is None:
@@ -133,7 +133,7 @@ class Settler:
         free: list[Claim] = []
         for epoch, part in groupby(list(self.said), key=attrgetter("epoch")):
             changes: list[Change] = []
-            whole: dict[Holding, bool] = {}
+            whole: dict[Delivery, bool] = {}
             for holding in part:
                 said, whole[holding] = self._said(holding)
                 changes += said
@@ -143,7 +143,7 @@ class Settler:
                 self._written(holding, gives_too=gives_too)
         return free
 
-    def _said(self, holding: Holding) -> tuple[list[Change], bool]:
+    def _said(self, holding: Delivery) -> tuple[list[Change], bool]:
         """What is to be written of a holding, and whether that is all that was said of it. If what
         it gives back cannot be made into rows that is left for the next time: it must cost no
         message its ack."""
@@ -153,7 +153,7 @@ class Settler:
             self.failure = exc
             return self._changes(holding, []), False
 
-    def _written(self, holding: Holding, *, gives_too: bool) -> None:
+    def _written(self, holding: Delivery, *, gives_too: bool) -> None:
         """What was said of a holding is written, or lost with its claim."""
         if not holding.lost:
             self.acks_written |= bool(holding.pending)
@@ -164,11 +164,11 @@ class Settler:
             del self.said[holding]
             self._drop_if_over(holding)
 
-    def _changes(self, holding: Holding, gives: list[Give]) -> list[Change]:
+    def _changes(self, holding: Delivery, gives: list[GiveBack]) -> list[Change]:
         """What takes the place of each row of whose messages something was said."""
         rows = sorted(holding.rows, key=attrgetter("start"))
         starts = [row.start for row in rows]
-        given: list[list[Give]] = [[] for _ in rows]
+        given: list[list[GiveBack]] = [[] for _ in rows]
         for give in gives:
             first, last = give.seqs.ranges[0][0], give.seqs.ranges[-1][1]
             for at in range(max(0, bisect_right(starts, first) - 1), bisect_left(starts, last)):
@@ -222,7 +222,7 @@ class Settler:
                     self._lose(holding, old)
             self._unsure.pop()
 
-    def _is_done(self, old: Claim, holding: Holding, rows: list[Claim]) -> bool:
+    def _is_done(self, old: Claim, holding: Delivery, rows: list[Claim]) -> bool:
         """Whether all of `old` is done, in rows merged or an ack offset that moved on."""
         cursor = self._catalog.claims.cursor(old.group_id, old.pipe_id)
         if holding.epoch is not None and (cursor is None or cursor.epoch != holding.epoch):
@@ -231,13 +231,13 @@ class Settler:
         below = RangeSet.run(0, cursor.ack.seq if cursor else old.end)
         return (done | below).covers(old.start, old.end)
 
-    def _lose(self, holding: Holding, row: Claim) -> None:
+    def _lose(self, holding: Delivery, row: Claim) -> None:
         holding.lost = True
         self.tally.lost += row.count
         if row in holding.rows:
             holding.rows.remove(row)
 
-    def _drop_if_over(self, holding: Holding) -> None:
+    def _drop_if_over(self, holding: Delivery) -> None:
         if holding.left > 0 and not holding.lost:
             return
         if holding in self.holdings:
@@ -249,7 +249,7 @@ class Settler:
 
     # --- giving back ----------------------------------------------------------------------------
 
-    def give(self, holding: Holding, seqs: RangeSet, back: Back) -> None:
+    def give(self, holding: Delivery, seqs: RangeSet, back: NackOptions) -> None:
         """Collect messages to be given back; what was settled before stays as it is.
 
         In an exclusive group what comes after them in the claim is given back as well, uncounted:
@@ -268,9 +268,9 @@ class Settler:
         if holding.epoch is not None:
             later = holding.open_seqs() - RangeSet([(0, seqs.ranges[-1][1])])
             if later:
-                holding.give(later, Back(counted=False))
+                holding.give(later, NackOptions(counted=False))
 
-    def give_one(self, holding: Holding, seq: int, back: Back, now_ms: int) -> None:
+    def give_one(self, holding: Delivery, seq: int, back: NackOptions, now_ms: int) -> None:
         """`give` for one message of a group that is not exclusive."""
         if self._unsure or holding.lost or holding.has_given(seq):
             self.give(holding, RangeSet.run(seq, seq + 1), back)
@@ -280,26 +280,26 @@ class Settler:
             holding.give_one(seq, back)
             self.tally.given(1, counted=back.counted, doomed=back.doomed)
 
-    def _note(self, holding: Holding, now_ms: int) -> None:
+    def _note(self, holding: Delivery, now_ms: int) -> None:
         """Something is said of a holding, to be written."""
         if not self.said and self.flush_ms <= now_ms:
             self.begin(now_ms)
         self.said[holding] = None
 
-    def _gives(self, holding: Holding) -> list[Give]:
+    def _gives(self, holding: Delivery) -> list[GiveBack]:
         """What is being given back, as the claim rows are to have it. Delays begin now."""
         if not holding.backs:
             return []
         self._claimer.look()
         rules, now_ms = self._claimer.rules, self._catalog.now_ms()
         slow_ms = self._claimer.health.slow_ms(holding.rows[0]) if holding.rows else 0
-        gives: list[Give] = []
+        gives: list[GiveBack] = []
         for back, spans in holding.backs.items():
             seqs = RangeSet(spans)
             if not seqs:
                 continue  # who said it was interrupted before it was noted
             if not back.counted:
-                gives.append(Give(seqs, 0, holding.deliveries - 1))  # in front of the line
+                gives.append(GiveBack(seqs, 0, holding.deliveries - 1))  # in front of the line
                 continue
             wait_ms = back.delay_ms
             if wait_ms is None:
@@ -312,7 +312,7 @@ class Settler:
                 doomed=back.doomed,
             )
             due_ms = now_ms + (0 if back.doomed else max(wait_ms, slow_ms))
-            give = Give(seqs, due_ms, holding.deliveries, failure)
+            give = GiveBack(seqs, due_ms, holding.deliveries, failure)
             spent = holding.deliveries >= rules.max_deliveries
             if back.doomed or (spent and not back.together):
                 # Each is given up by itself, in a row of its own.
@@ -323,7 +323,7 @@ class Settler:
                 gives.append(give)
         return gives
 
-    def _recorded(self, give: Give, row: Claim) -> Give:
+    def _recorded(self, give: GiveBack, row: Claim) -> GiveBack:
         """With what is to be kept of the failures before."""
         if not give.failure:
             return give
@@ -331,7 +331,7 @@ class Settler:
 
     # --- keeping --------------------------------------------------------------------------------
 
-    def extend(self, holding: Holding, ms: int) -> None:
+    def extend(self, holding: Delivery, ms: int) -> None:
         """Move the claim's deadline to `ms` from now. Raises ClaimLostError."""
         self._clear_up()
         holding.check(EMPTY)
@@ -350,11 +350,11 @@ class Settler:
             self._drop_if_over(holding)
             raise ClaimLostError(pipe_id=holding.pipe_id)
 
-    def near_deadline(self, cap_ms: float, timeout_ms: int) -> dict[Holding, int]:
+    def near_deadline(self, cap_ms: float, timeout_ms: int) -> dict[Delivery, int]:
         """The claims that are to be extended, and to how long from now: those that near their
         deadline, up to `cap_ms` after they were made, and whose consumers live."""
         now_ms = self._catalog.now_ms()
-        found: dict[Holding, int] = {}
+        found: dict[Delivery, int] = {}
         for holding in self.holdings:
             rest_ms = holding.due_ms - now_ms
             left_ms = min(timeout_ms, holding.claimed_ms + cap_ms - now_ms)
@@ -362,7 +362,7 @@ class Settler:
                 found[holding] = round(left_ms)
         return found
 
-    def keep_alive(self, wanted: dict[Holding, int]) -> None:
+    def keep_alive(self, wanted: dict[Delivery, int]) -> None:
         """Extend claims, each to so long from now. Who works on one that is lost learns of it
         from his ack. Cost: one synced transaction for all; in exclusive groups one for each."""
         together = [holding for holding in wanted if holding.epoch is None]

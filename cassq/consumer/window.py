@@ -34,7 +34,7 @@ LISTED_MIN = 64
 READERS_MAX = 64
 
 
-class View:
+class PipeView:
     """A pipe as one group sees it. `cursor` may lag behind the catalog's, never lead. end_seq: as
     it was when it was last looked at; everything below is acknowledged and may be delivered."""
 
@@ -92,7 +92,7 @@ class Readers:
             self._readers.popitem()[1].close()
 
 
-class Window:
+class CandidatePipes:
     """The pipes a group can claim from, oldest first, taken from in turn."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Window:
         self._queue = queue
         self._group = group
         self._in_order = in_order
-        self._views: dict[str, View] = {}
+        self._views: dict[str, PipeView] = {}
         self._refreshed_ms = -REFRESH_MS
         self._limit = LISTED_MIN
         self.truncated: bool = False  # the last listing was cut off
@@ -139,9 +139,9 @@ class Window:
         self.truncated = len(rows) == self._limit
         if len(rows) < least:
             self._limit = least
-        views: dict[str, View] = {}
+        views: dict[str, PipeView] = {}
         for row in rows:
-            view = self._views.get(row.id) or View(row)
+            view = self._views.get(row.id) or PipeView(row)
             view.row = row
             views[row.id] = view
         for pipe_id in self._views.keys() - views.keys():
@@ -162,10 +162,10 @@ class Window:
         time."""
         return now_ms - self._refreshed_ms >= REFRESH_MS
 
-    def candidates(self, width: int, now_ms: int) -> list[View]:
+    def candidates(self, width: int, now_ms: int) -> list[PipeView]:
         """The views to try: the oldest with something waiting, `width` of them, those first that
         were not yet claimed from in this round. now_ms: boot time."""
-        found: list[View] = []
+        found: list[PipeView] = []
         out = self._out = self.left_alone(now_ms)
         left = [view for view in self._views.values() if view.row.id not in out]
         while left and len(found) < width:
@@ -188,7 +188,7 @@ class Window:
         """Whether some of the candidates could not be read, so that there are others now."""
         return not self.left_alone() <= self._out
 
-    def _look_at(self, views: list[View]) -> None:
+    def _look_at(self, views: list[PipeView]) -> None:
         """Make cursors for those that have none, and have it known how far they go: what each
         takes to ask for is asked for all of them at once. Views of retired pipes go."""
         new = [view for view in views if view.cursor is None]
@@ -210,30 +210,30 @@ class Window:
             if view.reader is not None and view.reader.asks:
                 view.reader.ask_published()
 
-    def waiting(self, view: View) -> bool:
+    def waiting(self, view: PipeView) -> bool:
         """Whether the pipe may hold something the group has not claimed (in order: acked)."""
         if view.cursor is None:
             return False
         done = view.cursor.ack.seq if self._in_order else view.cursor.chain.seq
         return self.end_seq(view) > done
 
-    def end_seq(self, view: View) -> int:
+    def end_seq(self, view: PipeView) -> int:
         """Look where the pipe ends."""
         end = view.row.end
         view.end_seq = self._see(view).published().seq if end is None else end.seq
         return view.end_seq
 
-    def _see(self, view: View) -> ExtentReader:
+    def _see(self, view: PipeView) -> ExtentReader:
         if view.reader is None:
             view.reader = self.readers.get(view.row.id)
         return view.reader
 
-    def reader(self, view: View) -> ExtentReader:
+    def reader(self, view: PipeView) -> ExtentReader:
         """The pipe's reader, kept open while it is used."""
         view.reader = self.readers.get(view.row.id)
         return view.reader
 
-    def claimed(self, view: View) -> None:
+    def claimed(self, view: PipeView) -> None:
         """It had its turn in this round."""
         self._round.discard(view.row.id)
         self._away.pop(view.row.id, None)
@@ -241,7 +241,7 @@ class Window:
             self.broken.pop(view.row.id)
             self._again_ms.pop(view.row.id, None)
 
-    def forget(self, view: View) -> None:
+    def forget(self, view: PipeView) -> None:
         """The pipe is gone, and what was known of it counts no more."""
         view.cursor = None
         self._views.pop(view.row.id, None)
@@ -286,7 +286,7 @@ class Window:
         broken = (pipe_id for pipe_id in self.broken if self._again_ms.get(pipe_id, 0) > now_ms)
         return {*away, *broken}
 
-    def follows(self, view: View) -> bool:
+    def follows(self, view: PipeView) -> bool:
         """Whether the group has acked all of the pipe before this one (strict queues)."""
         before = None if view.follows else self._before(view.row)
         while before is not None and before.state < PipeState.CONSUMED:

@@ -36,7 +36,7 @@ _NO_LIMIT = 1 << 62
 
 
 @dataclass(slots=True)
-class Outcome:
+class BulkOutcome:
     """What a merge or purge has done, or with a dry run would do.
 
     messages: how many. pipes: how many pipes were re-pointed whole. held: letters that are meant
@@ -56,10 +56,10 @@ class Outcome:
 
 
 # Told after each step how far it is; True ends the work there.
-Watch = Callable[[Outcome], bool]
+Watch = Callable[[BulkOutcome], bool]
 
 
-class Brake:
+class RateLimiter:
     """Holds work to a number of messages a second, and in all; and ends it when that is wished.
 
     rate: messages a second; None: as fast as it goes. limit: messages in all.
@@ -98,7 +98,7 @@ class Brake:
         self._left -= count
 
 
-class Chosen(NamedTuple):
+class LetterBatch(NamedTuple):
     """Letters of a part that are worked on together. end: the place after the last of them.
     stop: everything below it was looked at."""
 
@@ -116,7 +116,7 @@ class Spot(NamedTuple):
     reader: ExtentReader
 
 
-class Errand(abc.ABC):
+class BulkJob(abc.ABC):
     """One run over the dead letters of a group. letters: the group of the dead-letter queue."""
 
     def __init__(
@@ -138,15 +138,15 @@ class Errand(abc.ABC):
         self._dry_run = dry_run
         self._watch = watch
         self._cut_short = False
-        self.outcome: Outcome = Outcome(dry_run=dry_run)
+        self.outcome: BulkOutcome = BulkOutcome(dry_run=dry_run)
         # A dry run takes no longer for a rate.
         rate = None if dry_run else rate
-        self._brake = Brake(ports.clock, rate, limit, self._wants_end)
+        self._brake = RateLimiter(ports.clock, rate, limit, self._wants_end)
 
     def _wants_end(self) -> bool:
         return self._watch is not None and self._watch(self.outcome)
 
-    def run(self) -> Outcome:
+    def run(self) -> BulkOutcome:
         """Work on every pipe that is there now; what was done."""
         for pipe in self._catalog.pipes.live(self._letters.queue_id):
             if self._cut_short or self._brake.room() <= 0:
@@ -176,7 +176,7 @@ class Errand(abc.ABC):
         """Work on a pipe as a whole, if that can be."""
 
     @abc.abstractmethod
-    def _handle(self, spot: Spot, part: Unfinished, chosen: Chosen) -> bool:
+    def _handle(self, spot: Spot, part: Unfinished, chosen: LetterBatch) -> bool:
         """Work on letters of a part; False when it was another's by then."""
 
     def _part_by_part(self, pipe: PipeRow, end: Place) -> None:
@@ -230,7 +230,7 @@ class Errand(abc.ABC):
 
     def _choose(
         self, spot: Spot, part: Unfinished, left: RangeSet, room: int, bytes_max: int = BATCH_BYTES
-    ) -> Chosen:
+    ) -> LetterBatch:
         """The first letters of a part that are meant, as many as are worked on together."""
         now_ms, pipe_id = self._ports.clock.wall_ms(), spot.pipe.id
         room = min(room, BATCH_MESSAGES) if bytes_max == BATCH_BYTES else room
@@ -247,14 +247,14 @@ class Errand(abc.ABC):
                 end = Place(frame.base_seq + b, place.pos)
                 count += b - a
                 if count >= room:
-                    return Chosen(RangeSet(spans), end, end.seq, slices)
+                    return LetterBatch(RangeSet(spans), end, end.seq, slices)
             if picked and frame is not kept:
                 kept = frame
                 size += frame.size
             stop = frame.base_seq + last
             if size >= bytes_max:
                 break
-        return Chosen(RangeSet(spans), end, stop, slices)
+        return LetterBatch(RangeSet(spans), end, stop, slices)
 
     def _unclaimed(self, spot: Spot, part: Unfinished, end: Place) -> tuple[Cursor, Claim] | None:
         """What nobody ever claimed up to `end`, as a row that is not there yet; and the cursor."""

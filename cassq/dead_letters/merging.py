@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from cassq.dead_letters.errands import BATCH_BYTES, Chosen, Errand, Spot
+from cassq.dead_letters.errands import BATCH_BYTES, BulkJob, LetterBatch, Spot
 from cassq.dead_letters.letters import Filter
 from cassq.errors import CassqError, OwnershipError
 from cassq.extents.port import Slice
@@ -35,7 +35,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 Append = Callable[[Batch, Intend], object]
 
 
-class Merging(Errand):
+class Merging(BulkJob):
     """Brings dead letters back to `group`, and only to it. ring: wakes its poppers."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Merging(Errand):
         self._count(end.seq)
         return True
 
-    def _handle(self, spot: Spot, part: Unfinished, chosen: Chosen) -> bool:
+    def _handle(self, spot: Spot, part: Unfinished, chosen: LetterBatch) -> bool:
         held = self._take(spot, part, chosen.end)
         if held is None:
             return False
@@ -118,7 +118,7 @@ class Merging(Errand):
         return held if self._catalog.claims.replace(part.row, [held, *rows[1:]]) else None
 
 
-class Purging(Errand):
+class Purging(BulkJob):
     """Throws dead letters away."""
 
     def _whole(self, pipe: PipeRow, end: Place) -> bool:
@@ -126,13 +126,13 @@ class Purging(Errand):
 
     def _choose(
         self, spot: Spot, part: Unfinished, left: RangeSet, room: int, bytes_max: int = BATCH_BYTES
-    ) -> Chosen:
+    ) -> LetterBatch:
         if self._where.is_empty and self._brake.is_off:
             end = spot.end if part.row is None else Place(part.row.end, part.row.pos)
-            return Chosen(left, end, end.seq, [])
+            return LetterBatch(left, end, end.seq, [])
         return super()._choose(spot, part, left, room, bytes_max)
 
-    def _handle(self, spot: Spot, part: Unfinished, chosen: Chosen) -> bool:
+    def _handle(self, spot: Spot, part: Unfinished, chosen: LetterBatch) -> bool:
         if part.row is not None:
             return cut_out(self._ports, part.row, chosen.seqs, Reason.PURGED)
         found = self._unclaimed(spot, part, chosen.end)

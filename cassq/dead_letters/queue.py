@@ -9,7 +9,7 @@ from itertools import islice
 from typing import NamedTuple, TypedDict, Unpack
 
 from cassq.base.arguments import check_count
-from cassq.dead_letters.errands import Outcome, Watch
+from cassq.dead_letters.errands import BulkOutcome, Watch
 from cassq.dead_letters.letters import Filter, Letter, batch_of, letter_from_json, letters_of
 from cassq.dead_letters.merging import Merging, Purging
 from cassq.errors import CassqError, UsageError
@@ -109,7 +109,7 @@ class DeadLetterQueue:
         dry_run: bool = False,
         watch: Watch | None = None,
         **where: Unpack[Where],
-    ) -> Outcome:
+    ) -> BulkOutcome:
         """Bring dead letters back to their group, and only to it, with their ids, death records
         and push times, and with their attempts counted from the beginning.
 
@@ -125,7 +125,7 @@ class DeadLetterQueue:
         _check_pace(limit, rate)
         group, row = self._desk.group_row(), self._desk.letters_row()
         if row is None:
-            return Outcome(complete=True, dry_run=dry_run)
+            return BulkOutcome(complete=True, dry_run=dry_run)
         with self._desk.pusher_to_group(group) as pusher:
             errand = Merging(
                 self._desk.ports(),
@@ -150,7 +150,7 @@ class DeadLetterQueue:
         dry_run: bool = False,
         watch: Watch | None = None,
         **where: Unpack[Where],
-    ) -> Outcome:
+    ) -> BulkOutcome:
         """Throw dead letters away, durably and for ever; what is given works as for `merge`.
 
         Without a filter, everything=True has to be said. Cost: one synced transaction for each
@@ -168,7 +168,7 @@ class DeadLetterQueue:
             raise UsageError("a purge is of everything, or of what a filter says, not of both")
         row = self._desk.letters_row()
         if row is None:
-            return Outcome(complete=True, dry_run=dry_run)
+            return BulkOutcome(complete=True, dry_run=dry_run)
         errand = Purging(
             self._desk.ports(), row, chosen, limit=limit, rate=rate, dry_run=dry_run, watch=watch
         )

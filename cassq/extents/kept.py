@@ -16,7 +16,7 @@ KEPT_BYTES_MAX = 8 * 1024 * 1024
 Key = tuple[str, int]  # extent, base seq
 
 
-class Kept:
+class FrameCache:
     """Verified frames and where they stand, those used last; `KEPT_BYTES_MAX` of them together.
     Thread-safe."""
 

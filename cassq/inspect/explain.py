@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from cassq.errors import CorruptionError, MessageNotFoundError, UsageError
 from cassq.extents.port import ExtentMissingError, ExtentReader
 from cassq.inspect.peeking import to_wall
-from cassq.inspect.whereabouts import Content, Sight, Step, Times, said, step_of
+from cassq.inspect.whereabouts import Content, MessageState, MessageStep, Times, said, step_of
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import live_pipe, seen_end
 from cassq.message.frames import Place
@@ -61,7 +61,7 @@ class Explanation:
     pushed_at: datetime | None
     size: int | None
     importance: str
-    groups: dict[str, tuple[Step, ...]]
+    groups: dict[str, tuple[MessageStep, ...]]
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values; times as ISO 8601, in UTC."""
@@ -123,7 +123,7 @@ def explain(ports: Ports, message_id: str, queue: QueueRow | None = None) -> Exp
     if content is not None and content.id != message_id:
         return explain(ports, content.id)  # the place of a message that began elsewhere
     tracer = _Tracer(ports, message_id, times)
-    groups: dict[str, tuple[Step, ...]] = {}
+    groups: dict[str, tuple[MessageStep, ...]] = {}
     for group in groups_of_home:
         if pipe is None or pipe.is_for(group.id):
             groups[group.name] = tuple(tracer.steps(home, group, spot))
@@ -173,7 +173,7 @@ class _Tracer:
         self._times = times
         self.content: Content | None = None  # of the last place where it was found
 
-    def steps(self, queue: QueueRow, group: GroupRow, spot: Spot) -> Iterator[Step]:
+    def steps(self, queue: QueueRow, group: GroupRow, spot: Spot) -> Iterator[MessageStep]:
         """Where it was for a group, one place after another."""
         seen: set[Spot] = set()
         while spot not in seen and len(seen) < STEPS_MAX:
@@ -190,14 +190,14 @@ class _Tracer:
             yield step
             queue, group, spot = onward
 
-    def _look(self, queue: QueueRow, group: GroupRow, spot: Spot) -> Sight:
+    def _look(self, queue: QueueRow, group: GroupRow, spot: Spot) -> MessageState:
         pipe_id, seq = spot
         catalog = self._catalog
         pipe = live_pipe(catalog, pipe_id)
         if pipe is None:
             totals = catalog.pipes.retired(queue.id, pipe_id)
             mine: Retired | None = next((r for r in totals if r.group_id == group.id), None)
-            return Sight(queue, group, pipe_id, seq, retired=mine)
+            return MessageState(queue, group, pipe_id, seq, retired=mine)
         cursors = (c for c in catalog.claims.cursors(group.id) if c.pipe_id == pipe_id)
         cursor = next(cursors, None)
         rows = catalog.claims.rows(group.id, pipe_id, range(seq, seq + 1)) if cursor else []
@@ -205,7 +205,7 @@ class _Tracer:
         moves = catalog.claims.moves(group.id, pipe_id, range(seq, seq + 1))
         removals = catalog.claims.removed(group.id, pipe_id)
         near = _near(spot, [cursor] if cursor else [], claim)
-        return Sight(
+        return MessageState(
             queue,
             group,
             pipe_id,
@@ -220,7 +220,9 @@ class _Tracer:
             success_ms=catalog.records.success_ms(group.id),
         )
 
-    def _onward(self, sight: Sight, seen: set[Spot]) -> tuple[QueueRow, GroupRow, Spot] | None:
+    def _onward(
+        self, sight: MessageState, seen: set[Spot]
+    ) -> tuple[QueueRow, GroupRow, Spot] | None:
         """Where it went from there, if it did."""
         move, totals, removed = sight.move, sight.retired, sight.removed
         if move is not None and move.settled:
@@ -243,7 +245,9 @@ class _Tracer:
                 return queue, group, spot
         return (queue, groups[0], spot) if groups and not pipe.group_id else None
 
-    def _search(self, sight: Sight, seen: set[Spot]) -> tuple[QueueRow, GroupRow, Spot] | None:
+    def _search(
+        self, sight: MessageState, seen: set[Spot]
+    ) -> tuple[QueueRow, GroupRow, Spot] | None:
         """Look for the message where it may have gone, in the newest pipes first."""
         wanted = self._id.encode()
         left = SEARCHED_MESSAGES
@@ -266,7 +270,7 @@ class _Tracer:
         spot = next(filter(None, found), None)
         return self._at(spot) if spot else None
 
-    def _candidates(self, sight: Sight) -> list[PipeRow]:
+    def _candidates(self, sight: MessageState) -> list[PipeRow]:
         """Pipes of the group's dead letters, and pipes for the group alone; newest first."""
         queue, group = sight.queue, sight.group
         pairs = [(queue.name, group.name)]

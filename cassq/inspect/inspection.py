@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cassq.catalog.port import Catalog
 from cassq.errors import BackendError
-from cassq.extents.replicas.fleet import Fleet, Standing, State
+from cassq.extents.replicas.fleet import Fleet, ReplicaSet, ReplicaStanding
 from cassq.extents.replicas.upkeep import Upkeep
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 from cassq.plurals import counted
@@ -27,7 +27,7 @@ KINDS = (UNREADABLE, SHORT, DAMAGED, MISSING, BEGUN, ORPHANED)
 NO_ROW = "a pipe that was only begun, and holds nothing; `cassq reap` removes it after an hour"
 
 
-class Found(NamedTuple):
+class ExtentFinding(NamedTuple):
     """Something about an extent. sidecar: where, if that is one."""
 
     kind: str
@@ -44,7 +44,7 @@ class Inspection:
     asked what they have, and why."""
 
     extents: int = 0
-    found: list[Found] = field(default_factory=list)
+    found: list[ExtentFinding] = field(default_factory=list)
     lost: dict[str, int] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
 
@@ -53,7 +53,7 @@ class Inspection:
         """Whether there is nothing to be mended, as far as could be told."""
         return not self.silent and not any(self.lost.values()) and not self.of(*KINDS[:-2])
 
-    def of(self, *kinds: str) -> list[Found]:
+    def of(self, *kinds: str) -> list[ExtentFinding]:
         """What was found of these kinds."""
         return [each for each in self.found if each.kind in kinds]
 
@@ -95,11 +95,11 @@ def inspect(catalog: Catalog, upkeep: Upkeep) -> Inspection:
         wrong = [*_judged(fleet, placement, state), *_compared(placement, there, missing)]
         if wrong and _is_begun(catalog, placement, there):
             about = (placement.pipe_id, placement.queue_name, "")
-            made.found.append(Found(BEGUN, *about, f"{NO_ROW} ({wrong[0].kind})"))
+            made.found.append(ExtentFinding(BEGUN, *about, f"{NO_ROW} ({wrong[0].kind})"))
             continue
         made.found += wrong
         for at, standing in state.standings.items():
-            if standing is Standing.LOST:
+            if standing is ReplicaStanding.LOST:
                 made.lost[at.sidecar] = made.lost.get(at.sidecar, 0) + 1
     made.found += _orphans(catalog, placements, there)
     made.found.sort(key=lambda each: (KINDS.index(each.kind), each.pipe_id, each.sidecar))
@@ -137,41 +137,41 @@ def _is_begun(
     return not any(told.end for told in held if told is not None)
 
 
-def _judged(fleet: Fleet, placement: Placement, state: State) -> Iterator[Found]:
+def _judged(fleet: Fleet, placement: Placement, state: ReplicaSet) -> Iterator[ExtentFinding]:
     """Whether there are enough good replicas."""
     standings = ", ".join(f"{at.sidecar} {how.value}" for at, how in state.standings.items())
     about = (placement.pipe_id, placement.queue_name, "")
     if not state.readable:
-        yield Found(UNREADABLE, *about, f"no good replica is known: {standings}")
+        yield ExtentFinding(UNREADABLE, *about, f"no good replica is known: {standings}")
     elif state.short:
         good = placement.wanted - state.short
         if placement.end is None:
             next_ = "it is sealed first"
         else:
             next_ = "to be copied" if state.need else "no sidecar can take a copy now"
-        yield Found(SHORT, *about, f"{good} of {placement.wanted} ({standings}); {next_}")
+        yield ExtentFinding(SHORT, *about, f"{good} of {placement.wanted} ({standings}); {next_}")
 
 
 def _compared(
     placement: Placement,
     there: Mapping[ReplicaAt, Mapping[str, Told]],
     missing: Collection[ReplicaAt],
-) -> Iterator[Found]:
+) -> Iterator[ExtentFinding]:
     """Whether each replica is what it should be."""
     for at in placement.replicas:
         about = (placement.pipe_id, placement.queue_name, at.sidecar)
         damage = _damage(there, at, placement.pipe_id)
         if at in missing:
-            yield Found(MISSING, *about, "its sidecar lives, and does not have it")
+            yield ExtentFinding(MISSING, *about, "its sidecar lives, and does not have it")
         elif damage:
-            yield Found(DAMAGED, *about, damage)
+            yield ExtentFinding(DAMAGED, *about, damage)
 
 
 def _orphans(
     catalog: Catalog,
     placements: Mapping[str, Placement],
     there: Mapping[ReplicaAt, Mapping[str, Told]],
-) -> Iterator[Found]:
+) -> Iterator[ExtentFinding]:
     """Extents that no placement says are there: those of late may be about to get one."""
     for at, extents in there.items():
         left = [pipe_id for pipe_id in extents if not _named(placements.get(pipe_id), at)]
@@ -182,7 +182,7 @@ def _orphans(
             told = extents[pipe_id]
             detail = "a copy that was begun" if told.copying else counted(told.end, "message")
             detail += "; its sidecar removes it after its --orphans-after, by default an hour"
-            yield Found(ORPHANED, pipe_id, told.queue_name, at.sidecar, detail)
+            yield ExtentFinding(ORPHANED, pipe_id, told.queue_name, at.sidecar, detail)
 
 
 def _named(placement: Placement | None, at: ReplicaAt) -> bool:

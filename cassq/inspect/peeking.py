@@ -45,7 +45,7 @@ class Peeked:
     due_at: datetime | None = None
 
 
-class Seen(NamedTuple):
+class PeekedMessages(NamedTuple):
     """Messages `first .. last` (indexes, last excluded) of a frame, and what is known of them."""
 
     pipe: PipeRow
@@ -114,7 +114,7 @@ def unfinished_headers(ports: Ports, group: GroupRow, limit: int) -> list[dict[s
 
 def _walk(
     ports: Ports, group: GroupRow, now_ms: int, states: Collection[Fate], limit: int
-) -> Generator[Seen]:
+) -> Generator[PeekedMessages]:
     """What a group has not committed and may be in one of the states, oldest pipe first. A pipe
     that cannot be read is left out. Cost: the live pipes and the claims; frames as they are asked
     for."""
@@ -145,19 +145,23 @@ def _undecided(pipe: PipeRow, part: Unfinished) -> bool:
     return pipe.timer_ms is not None and part.row is None
 
 
-def _read(reader: ExtentReader, pipe: PipeRow, part: Unfinished, limit: int) -> Iterator[Seen]:
+def _read(
+    reader: ExtentReader, pipe: PipeRow, part: Unfinished, limit: int
+) -> Iterator[PeekedMessages]:
     for place, end_seq in part.runs:
         while place.seq < end_seq:
             slices = reader.read(place, end_seq, min(limit, READ_MESSAGES), PEEK_BYTES)
             for frame, first, last in slices:
-                yield Seen(pipe, frame, first, last, part)
+                yield PeekedMessages(pipe, frame, first, last, part)
             place = reader.place_after(place, slices)
 
 
 # --- one message ----------------------------------------------------------------------------
 
 
-def _peeked(seen: Seen, index: int, payload: bytes, now_ms: int, to_wall_ms: int) -> Peeked:
+def _peeked(
+    seen: PeekedMessages, index: int, payload: bytes, now_ms: int, to_wall_ms: int
+) -> Peeked:
     pipe, frame, row = seen.pipe, seen.frame, seen.part.row
     fate, due_ms = seen.part.fate, row.due_ms if row else None
     if _undecided(pipe, seen.part):

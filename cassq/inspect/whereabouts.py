@@ -52,7 +52,7 @@ STAYS = "It stays among the dead letters until it is merged back, purged, or pop
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MessageStep:
     """Where a message is, or was, for one group.
 
     state: "waiting", "delayed", "pending", "committed", "dead" (moved to the dead letters, or
@@ -106,7 +106,7 @@ def said(when: datetime) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class MessageState:
     """What there is of a message at one place, for a group. pipe: None when it was retired;
     `retired` has its totals then. success_ms: when the group last succeeded, 0 for never."""
 
@@ -135,14 +135,14 @@ class Sight:
         return fate if self.seq < self.end_seq or fate is Fate.SKIPPED else None
 
 
-def step_of(sight: Sight, times: Times) -> Step:
+def step_of(sight: MessageState, times: Times) -> MessageStep:
     """A sight in words."""
     words = _words(sight, times)
     if is_dead_letter_name(sight.queue.name) and words["state"] in UNFINISHED:
         words["state"] = "dead"
     failure = words.pop("failure", None)
     death = _death(sight)
-    return Step(
+    return MessageStep(
         sight.queue.name,
         sight.group.name,
         sight.pipe_id,
@@ -154,7 +154,7 @@ def step_of(sight: Sight, times: Times) -> Step:
     )
 
 
-def _words(sight: Sight, times: Times) -> dict[str, Any]:
+def _words(sight: MessageState, times: Times) -> dict[str, Any]:
     if sight.pipe is None:
         return _retired(sight)
     fate = sight.fate(times.now_ms)
@@ -179,7 +179,7 @@ def _words(sight: Sight, times: Times) -> dict[str, Any]:
     return _unclaimed(sight, times)
 
 
-def _retired(sight: Sight) -> dict[str, Any]:
+def _retired(sight: MessageState) -> dict[str, Any]:
     totals = sight.retired
     if totals is None or sight.seq < totals.start:
         return _skipped()
@@ -211,7 +211,7 @@ def _moved(move: Move, times: Times) -> dict[str, Any]:
 # --- what is not done yet ---------------------------------------------------------------------
 
 
-def _unclaimed(sight: Sight, times: Times) -> dict[str, Any]:
+def _unclaimed(sight: MessageState, times: Times) -> dict[str, Any]:
     due_ms = sight.content.due_ms if sight.content else None
     if due_ms is not None and due_ms > times.now_ms:
         told = [f"It is delivered from {times.said(due_ms)} on."]
@@ -231,7 +231,7 @@ def _unclaimed(sight: Sight, times: Times) -> dict[str, Any]:
     return {"state": "waiting", "next": (*told, *_limits(sight, times))}
 
 
-def _free(sight: Sight, claim: Claim, fate: Fate, times: Times) -> dict[str, Any]:
+def _free(sight: MessageState, claim: Claim, fate: Fate, times: Times) -> dict[str, Any]:
     rules = rules_of(sight.queue.policy, sight.group.policy)
     again = "again " if claim.deliveries else ""
     kept = _kept(sight, claim, times)
@@ -251,7 +251,7 @@ def _free(sight: Sight, claim: Claim, fate: Fate, times: Times) -> dict[str, Any
     return {**common, "next": (told, *kept, *_intent(sight), *_limits(sight, times))}
 
 
-def _kept(sight: Sight, claim: Claim, times: Times) -> tuple[str, ...]:
+def _kept(sight: MessageState, claim: Claim, times: Times) -> tuple[str, ...]:
     """Why a message that failed comes more seldom, or is no dead letter yet, and until when; empty
     unless its group seems to be sick."""
     rules = rules_of(sight.queue.policy, sight.group.policy)
@@ -276,7 +276,7 @@ def _kept(sight: Sight, claim: Claim, times: Times) -> tuple[str, ...]:
     return (kept, f"As nothing of the group ever has, that ends at {until} (sick_hold).")
 
 
-def _pending(sight: Sight, claim: Claim, times: Times) -> dict[str, Any]:
+def _pending(sight: MessageState, claim: Claim, times: Times) -> dict[str, Any]:
     rules = rules_of(sight.queue.policy, sight.group.policy)
     until = times.said(claim.due_ms)
     if is_moving(claim):
@@ -307,14 +307,14 @@ def _pending(sight: Sight, claim: Claim, times: Times) -> dict[str, Any]:
     }
 
 
-def _intent(sight: Sight) -> tuple[str, ...]:
+def _intent(sight: MessageState) -> tuple[str, ...]:
     if sight.move is None:
         return ()
     where = f"{sight.move.dest_pipe}:{sight.move.dest_seq}"
     return (f"It is being moved to {where}; the next reader finishes the move.",)
 
 
-def _limits(sight: Sight, times: Times) -> list[str]:
+def _limits(sight: MessageState, times: Times) -> list[str]:
     """What keeps it from being delivered."""
     told, policy = [], sight.queue.policy
     if policy.pop_paused:
@@ -386,7 +386,7 @@ def _error(failure: Mapping[str, Any]) -> str:
 # --- dead letters -----------------------------------------------------------------------------
 
 
-def _death(sight: Sight) -> dict[str, Any]:
+def _death(sight: MessageState) -> dict[str, Any]:
     """The death record of a dead letter in its queue."""
     if sight.content is None or not is_dead_letter_name(sight.queue.name):
         return {}

@@ -27,7 +27,7 @@ READ_BYTES = 8 * 1024 * 1024
 NOTED_MS = 300_000
 
 
-class Stretch(NamedTuple):
+class DamagedRange(NamedTuple):
     """Messages `[start, end)` of a pipe that cannot be read, and why. after: where the next whole
     frame begins; None: there is none."""
 
@@ -219,7 +219,7 @@ def claimed(ports: Ports, queue: QueueRow, pipe: PipeRow) -> Place:
     return max((cursor.chain for cursor in cursors), default=Place(0, 0))
 
 
-def survey(ports: Ports, pipe: PipeRow, end_seq: int) -> tuple[list[Stretch], str]:
+def survey(ports: Ports, pipe: PipeRow, end_seq: int) -> tuple[list[DamagedRange], str]:
     """What of a pipe cannot be read, and why it cannot be opened, if all else can be read."""
     header = ""
     try:
@@ -229,17 +229,17 @@ def survey(ports: Ports, pipe: PipeRow, end_seq: int) -> tuple[list[Stretch], st
             header = exc.message
             reader = ports.store.salvage_reader(pipe.id)
     except (ExtentMissingError, CorruptionError) as exc:
-        return [Stretch(0, end_seq, exc.message, None)] if end_seq else [], ""
+        return [DamagedRange(0, end_seq, exc.message, None)] if end_seq else [], ""
     try:
         found = list(_stretches(reader, end_seq))
     finally:
         reader.close()
     if header and [each[:2] for each in found] == [(0, end_seq)]:
-        return [Stretch(0, end_seq, header, None)], ""
+        return [DamagedRange(0, end_seq, header, None)], ""
     return found, header
 
 
-def _stretches(reader: ExtentReader, end_seq: int) -> Iterator[Stretch]:
+def _stretches(reader: ExtentReader, end_seq: int) -> Iterator[DamagedRange]:
     place = Place(0, 0)
     while place.seq < end_seq:
         try:
@@ -249,10 +249,10 @@ def _stretches(reader: ExtentReader, end_seq: int) -> Iterator[Stretch]:
         except CorruptionError as exc:
             why = exc.message
         except ExtentMissingError as exc:
-            yield Stretch(place.seq, end_seq, exc.message, None)
+            yield DamagedRange(place.seq, end_seq, exc.message, None)
             return
         after = reader.after_damage(place, end_seq)
-        yield Stretch(place.seq, after.seq if after else end_seq, why, after)
+        yield DamagedRange(place.seq, after.seq if after else end_seq, why, after)
         if after is None:
             return
         place = after
@@ -263,7 +263,7 @@ def told(
     queue: QueueRow,
     pipe: PipeRow,
     end_seq: int,
-    stretches: Sequence[Stretch],
+    stretches: Sequence[DamagedRange],
     header: str,
 ) -> PipeDamage:
     """What was found, in words and numbers."""
@@ -299,7 +299,7 @@ def _cost(
     )
 
 
-def unreadable(stretches: Iterable[Stretch]) -> RangeSet:
+def unreadable(stretches: Iterable[DamagedRange]) -> RangeSet:
     return RangeSet((each.start, each.end) for each in stretches)
 
 

@@ -25,7 +25,7 @@ from cassq.lifecycle.sealing import seal_pipe
 from cassq.message.frames import Place
 from cassq.message.ranges import RangeSet
 from cassq.model import claims
-from cassq.model.claims import Give
+from cassq.model.claims import GiveBack
 from cassq.model.rows import Claim, ClaimState, Move, Reason, Removed
 
 # How long a mover may take for what it holds before others finish, or undo, its work.
@@ -157,7 +157,7 @@ def settle(ports: Ports, held: Claim, done: RangeSet, intents: Collection[Move])
     when the claim is another's by now, who finishes it. Cost: one synced transaction.
     """
     left = held.left - done
-    gives = [Give(left, held.due_ms, held.deliveries)] if left else []
+    gives = [GiveBack(left, held.due_ms, held.deliveries)] if left else []
     rows = claims.resolved(held, done, gives, ports.ids.version)
     return ports.catalog.claims.replace(
         held,

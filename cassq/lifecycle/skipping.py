@@ -19,9 +19,9 @@ from cassq.errors import BackendTimeoutError, CorruptionError, UsageError
 from cassq.extents.port import ExtentMissingError
 from cassq.lifecycle.damage import (
     NOTED_MS,
+    DamagedRange,
     GroupDamage,
     PipeDamage,
-    Stretch,
     groups_of,
     look_into,
     missing_end,
@@ -55,7 +55,7 @@ logger = logging.getLogger("cassq")
 TRIES_MAX = 16
 
 
-class Run(NamedTuple):
+class ReadableRange(NamedTuple):
     """Messages `[start, end)` that can be read, from the frame at `pos` on."""
 
     start: int
@@ -118,7 +118,7 @@ class _Skipping:
         group: GroupRow,
         pipe: PipeRow,
         end: Place,
-        stretches: Sequence[Stretch],
+        stretches: Sequence[DamagedRange],
     ) -> None:
         self._ports = ports
         self._catalog = ports.catalog
@@ -210,7 +210,7 @@ class _Skipping:
             return None
         return len(bad)
 
-    def _waiting(self, pattern: Claim, piece: Run) -> list[Claim]:
+    def _waiting(self, pattern: Claim, piece: ReadableRange) -> list[Claim]:
         """Free rows of what was never claimed; of a timer pipe each from its due time on."""
         version = self._ports.ids.version
         if self._pipe.timer_ms is None:
@@ -224,23 +224,23 @@ class _Skipping:
             for start, end, pos, due_ms in times
         ]
 
-    def _whole(self, start: int, end: int) -> list[Run]:
+    def _whole(self, start: int, end: int) -> list[ReadableRange]:
         """What can be read of `[start, end)`."""
         return [
-            Run(max(start, run.start), min(end, run.end), run.pos)
+            ReadableRange(max(start, run.start), min(end, run.end), run.pos)
             for run in self._runs
             if run.start < end and run.end > start
         ]
 
 
-def _runs(stretches: Sequence[Stretch], end_seq: int) -> Iterator[Run]:
+def _runs(stretches: Sequence[DamagedRange], end_seq: int) -> Iterator[ReadableRange]:
     """What lies between damage, each from its first frame on."""
     start = Place(0, 0)
     for each in stretches:
         if start.seq < each.start:
-            yield Run(start.seq, each.start, start.pos)
+            yield ReadableRange(start.seq, each.start, start.pos)
         if each.after is None:
             return
         start = each.after
     if start.seq < end_seq:
-        yield Run(start.seq, end_seq, start.pos)
+        yield ReadableRange(start.seq, end_seq, start.pos)

@@ -39,7 +39,7 @@ from cassq.errors import BackendUnavailableError, ConfigError
 from cassq.locks.address import LockAddress, parse
 from cassq.locks.owner import OwnerThread
 from cassq.locks.reachable import any_reachable
-from cassq.locks.sessions import Grip, Session, SessionLocker
+from cassq.locks.sessions import Grip, LockSession, SessionLocker
 from cassq.locks.tokens import NextToken
 
 PORT = 5701
@@ -101,7 +101,7 @@ class HeldGrip(Grip):
         self.mutex: threading.Lock = threading.Lock()
 
 
-class HazelcastSession(Session):
+class HazelcastSession(LockSession):
     """A client with a thread of its own."""
 
     def __init__(self, address: LockAddress, clock: Clock, ended: Callable[[], None]) -> None:

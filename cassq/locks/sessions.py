@@ -40,7 +40,7 @@ class Grip:
         self.waited = waited
 
 
-class Session(abc.ABC):
+class LockSession(abc.ABC):
     """One session with a lock service; over once and for all. All calls end within a bound, and
     end the session when they fail for want of a timely answer."""
 
@@ -102,7 +102,7 @@ class SessionLock(Lock):
     def __init__(
         self,
         locker: SessionLocker,
-        session: Session,
+        session: LockSession,
         grip: Grip,
         due_ms: int,
         on_loss: OnLoss | None,
@@ -168,7 +168,7 @@ class SessionLocker(Locker):
     """Locks of a service, and the thread that gives them up in time."""
 
     def __init__(
-        self, kind: str, open_session: Callable[[Callable[[], None]], Session], clock: Clock
+        self, kind: str, open_session: Callable[[Callable[[], None]], LockSession], clock: Clock
     ):
         """Open a session. Raises ConfigError and BackendUnavailableError as `open_session` does."""
         self.mutex: threading.Lock = threading.Lock()
@@ -215,7 +215,7 @@ class SessionLocker(Locker):
             return None
         return lock
 
-    def _session(self) -> Session:
+    def _session(self) -> LockSession:
         with self._opening:
             if self._closed:
                 raise ClosedError("this locker is closed")

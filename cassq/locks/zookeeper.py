@@ -44,7 +44,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 from cassq.base.clock import Clock, Stopwatch, wait_event
 from cassq.errors import BackendUnavailableError, ConfigError
 from cassq.locks.address import LockAddress, parse
-from cassq.locks.sessions import Grip, Session, SessionLocker
+from cassq.locks.sessions import Grip, LockSession, SessionLocker
 
 PORT = 2181
 DEFAULT_PATH = "cassq"
@@ -93,7 +93,7 @@ class NodeGrip(Grip):
         self.mutex: threading.Lock = threading.Lock()
 
 
-class Seen(NamedTuple):
+class SeenHead(NamedTuple):
     """A head of a line as it was seen first, and how long it may stand there."""
 
     child: str
@@ -108,7 +108,7 @@ class CreateContainer(Create2):  # type: ignore[misc]
     type = 19
 
 
-class ZooKeeperSession(Session):
+class ZooKeeperSession(LockSession):
     """A connection with a session of its own."""
 
     def __init__(self, address: LockAddress, clock: Clock, ended: Callable[[], None]) -> None:
@@ -118,7 +118,7 @@ class ZooKeeperSession(Session):
         self._connected = threading.Event()
         self._mutex = threading.Lock()
         self._waits: set[threading.Event] = set()
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, SeenHead] = {}
         seconds = address.seconds("session", SESSION_SECONDS, 1, 60)
         self._call_seconds = seconds
         user, password = address.user, address.password
@@ -297,7 +297,7 @@ class ZooKeeperSession(Session):
             return 0.0
         # Its owner began to count before this content could be read.
         ttl_ms = int(content) if content.isdigit() else _FOREIGN_TTL_MS
-        seen = Seen(head, stat.version, self.clock.boot_ms(), ttl_ms)
+        seen = SeenHead(head, stat.version, self.clock.boot_ms(), ttl_ms)
         with self._mutex:
             while len(self._seen) >= _SEEN_MAX:
                 del self._seen[next(iter(self._seen))]

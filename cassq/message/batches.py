@@ -16,7 +16,7 @@ FRAME_MESSAGES_MAX = 16_384
 Intend = Callable[[str, int, range], None]
 
 
-class Messages(Protocol):
+class Appendable(Protocol):
     """What can be appended: messages to be pushed together, however they lie in memory."""
 
     @property
@@ -93,7 +93,7 @@ class Batch:
         )
 
 
-class Receipt(NamedTuple):
+class AppendReceipt(NamedTuple):
     """Where a run of messages went."""
 
     pipe_id: str
@@ -101,7 +101,7 @@ class Receipt(NamedTuple):
     length: int
 
 
-class SpilledReceipt(Receipt):
+class SpilledReceipt(AppendReceipt):
     """Where a run of messages is in the client's local spool."""
 
     __slots__ = ()

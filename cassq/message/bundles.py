@@ -50,20 +50,20 @@ class Bundle(abc.ABC):
         return first or f"{pipe_id}:{self.base_seq + index}".encode()
 
 
-class Piece(NamedTuple):
+class BundleSlice(NamedTuple):
     """Some messages of a bundle."""
 
     bundle: Bundle
     seqs: RangeSet
 
-    def kept(self, seqs: RangeSet) -> Piece:
+    def kept(self, seqs: RangeSet) -> BundleSlice:
         """These of its messages, without holding the bytes of the others in memory."""
-        if isinstance(self.bundle, Remnant) and len(seqs) == self.bundle.count:
-            return Piece(self.bundle, seqs)
-        return Piece(Remnant(self.bundle, seqs), seqs)
+        if isinstance(self.bundle, RetainedBundle) and len(seqs) == self.bundle.count:
+            return BundleSlice(self.bundle, seqs)
+        return BundleSlice(RetainedBundle(self.bundle, seqs), seqs)
 
 
-class Remnant(Bundle):
+class RetainedBundle(Bundle):
     """Copies of some messages of a bundle. size: bytes in memory, about."""
 
     __slots__ = ("_payloads",)

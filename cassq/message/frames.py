@@ -246,7 +246,7 @@ class Frame(Bundle):
         return self._times
 
 
-class Span(NamedTuple):
+class FrameSpan(NamedTuple):
     """What a frame's header says; size: of the whole, in bytes."""
 
     base_seq: int
@@ -254,7 +254,7 @@ class Span(NamedTuple):
     size: int
 
 
-def frame_span(data: bytes, at: int = 0) -> Span:
+def frame_span(data: bytes, at: int = 0) -> FrameSpan:
     """What the header that stands at `at` says.
 
     Raises FrameError when no header stands there. What it says is not yet verified.
@@ -268,7 +268,7 @@ def frame_span(data: bytes, at: int = 0) -> Span:
         raise FrameError(f"a frame of version {version}, flags {flags:#x} cannot be read")
     if not 0 < count <= COUNT_MAX or body_length > BODY_BYTES_MAX:
         raise FrameError(f"a frame claims {count} messages in {body_length} bytes")
-    return Span(base_seq, count, HEADER_SIZE + body_length)
+    return FrameSpan(base_seq, count, HEADER_SIZE + body_length)
 
 
 def frame_seqs(header: bytes) -> tuple[int, int]:
@@ -277,7 +277,7 @@ def frame_seqs(header: bytes) -> tuple[int, int]:
     return base_seq, count
 
 
-def verify(data: bytes, at: int = 0, *, pipe_key: int = 0) -> Span:
+def verify(data: bytes, at: int = 0, *, pipe_key: int = 0) -> FrameSpan:
     """What stands at `at`, once its checksum was found to be right; its columns are not looked at.
 
     Raises FrameError when it is damaged or cut short. Cost: one checksum pass.

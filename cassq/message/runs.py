@@ -36,8 +36,8 @@ class Strings:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Messages to be appended (see `batches.Messages`). time_ms: wall milliseconds, of all.
+class ColumnBatch:
+    """Messages to be appended (see `batches.Appendable`). time_ms: wall milliseconds, of all.
 
     length: of each payload, when they are known to have one.
     """

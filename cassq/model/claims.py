@@ -32,7 +32,7 @@ DOOMED, MOVING, LEAVING = '"doomed":', '"moving":', '"leaving":'
 Version = Callable[[], str]
 
 
-class Give(NamedTuple):
+class GiveBack(NamedTuple):
     """Seqs to be given back, and how: free from `due_ms`, with so many deliveries counted."""
 
     seqs: RangeSet
@@ -60,7 +60,7 @@ def failed_again(before: str, now: str) -> str:
     return now if first_ms is None else json.dumps({**json.loads(now), "first_ms": first_ms})
 
 
-def cut_up(give: Give, max_deliveries: int) -> Give:
+def cut_up(give: GiveBack, max_deliveries: int) -> GiveBack:
     """How to give back messages that failed together. When it was not the first time, or their
     deliveries are spent, they come in pieces, and are delivered once more in those: a message is
     given up only after it failed alone, so `deliveries` may stand still meanwhile.
@@ -104,7 +104,9 @@ def unclaimed(cursor: Cursor, end: Place, version: Version) -> Claim:
     return replace(row, state=ClaimState.FREE, deliveries=0)
 
 
-def resolved(claim: Claim, acks: RangeSet, gives: Sequence[Give], version: Version) -> list[Claim]:
+def resolved(
+    claim: Claim, acks: RangeSet, gives: Sequence[GiveBack], version: Version
+) -> list[Claim]:
     """A held claim after its holder acked `acks` and gave back `gives`.
 
     What is neither stays held. Without gives the claim stays one row.

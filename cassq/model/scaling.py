@@ -20,7 +20,7 @@ PIPE_MESSAGES_PER_SECOND = 50_000
 LEASES_KEPT = 2
 
 
-class Load(NamedTuple):
+class QueueLoad(NamedTuple):
     """What a queue has to bear.
 
     rate: messages pushed a second. poppers: those alive, of the group that has most. busy: those of
@@ -34,7 +34,7 @@ class Load(NamedTuple):
     idle: int = 0
 
 
-def wished_pipes(load: Load, policy: QueuePolicy) -> int:
+def wished_pipes(load: QueueLoad, policy: QueuePolicy) -> int:
     """How many pipes the load asks for, within the policy's limits. Pure."""
     if policy.strict:
         return 1

@@ -30,7 +30,7 @@ from cassq.errors import (
 from cassq.extents.port import ExtentMissingError
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import live_pipe, seal_pipe
-from cassq.message.batches import Batch, Intend, Receipt
+from cassq.message.batches import AppendReceipt, Batch, Intend
 from cassq.message.frames import Frame, Place
 from cassq.model.rows import Dedup, PipeRow, PipeState, QueueRow
 
@@ -46,7 +46,7 @@ TRIES_MAX = 64
 # Messages of one append, so that the catalog's transaction for their ids is short.
 AT_ONCE = 5_000
 
-Append = Callable[[Batch, Intend | None], list[Receipt]]
+Append = Callable[[Batch, Intend | None], list[AppendReceipt]]
 
 
 class _TakenError(Exception):
@@ -93,7 +93,7 @@ def check_dedup_id(dedup_id: str) -> str:
     return dedup_id
 
 
-class Once:
+class DedupPush:
     """The push of messages with dedup ids, as the `intend` of its appends.
 
     dedup_ids: one a message; None for a message without. rows: the catalog with the ids' rows;
@@ -121,7 +121,7 @@ class Once:
         self._done: dict[int, tuple[str, int]] = {}  # where messages are
         self._looked_at: tuple[str, Frame | None] = "", None  # another's frame, by its pipe
 
-    def push(self, append: Append, batch: Batch) -> list[Receipt]:
+    def push(self, append: Append, batch: Batch) -> list[AppendReceipt]:
         """Append the messages, but those of whose ids one was pushed within the window, or stands
         before in the batch; where all are.
 
@@ -304,13 +304,13 @@ def forget(ports: Ports, queue: QueueRow) -> int:
     return ports.catalog.records.forget_dedups(queue.id, ports.catalog.now_ms() - window_ms)
 
 
-def _receipts(places: Iterable[tuple[str, int]]) -> list[Receipt]:
+def _receipts(places: Iterable[tuple[str, int]]) -> list[AppendReceipt]:
     """Places as runs."""
-    found: list[Receipt] = []
+    found: list[AppendReceipt] = []
     for pipe_id, seq in places:
-        last = found[-1] if found else Receipt("", 0, 0)
+        last = found[-1] if found else AppendReceipt("", 0, 0)
         if last.pipe_id == pipe_id and last.first_seq + last.length == seq:
             found[-1] = last._replace(length=last.length + 1)
         else:
-            found.append(Receipt(pipe_id, seq, 1))
+            found.append(AppendReceipt(pipe_id, seq, 1))
     return found

@@ -1,6 +1,6 @@
 """Intake: what a pusher is asked to push becomes entries, and which of them may be appended.
 
-An `Entry` is a push that waits; its checks are made by the thread that pushes.
+An `PendingPush` is a push that waits; its checks are made by the thread that pushes.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from cassq.errors import (
 )
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import Bury
-from cassq.message.batches import Batch, Intend, Receipt
+from cassq.message.batches import AppendReceipt, Batch, Intend
 from cassq.message.columns import COLUMN_BYTES_MAX, encode_headers
 from cassq.message.frames import MESSAGE_BYTES_MAX
 from cassq.message.importance import all_with_importance, with_importance
 from cassq.message.message_ids import MessageId, MessageIds, ids_of_run
 from cassq.model.lanes import lane_of
 from cassq.model.rows import QueueRow
-from cassq.pipes import Appender, Appenders, Chore, Present, Tended
-from cassq.producer.dedup import Once, marked
-from cassq.producer.limits import Gate
+from cassq.pipes import Chore, PipeWriter, PipeWriters, Present, Tended
+from cassq.producer.dedup import DedupPush, marked
+from cassq.producer.limits import Quota
 from cassq.producer.spilling import Overflow, spilled_count, spilled_rest
 
 OVERHEAD_BYTES = 200  # what a waiting message costs beside its payload
 
 
-class Entry:
+class PendingPush:
     """A push that waits to be appended: one message, or many of one `push_many`."""
 
     __slots__ = (
@@ -63,8 +63,8 @@ class Entry:
         self.intend: Intend | None = None  # of a move, or on its way from a spool
         self.future: Future[MessageId] | None = None
         self.wake: threading.Lock | None = None  # what its thread waits at
-        self.after: Entry | None = None  # whom that thread wakes next
-        self.flight: list[Entry] = []  # what its thread appends, as the leader
+        self.after: PendingPush | None = None  # whom that thread wakes next
+        self.flight: list[PendingPush] = []  # what its thread appends, as the leader
         self.gone: bool = False  # its thread left without waiting for the end
         self.id: MessageId = MessageId()
         self.ids: MessageIds | None = None
@@ -75,7 +75,7 @@ class Entry:
         """Roughly the memory it takes while it waits."""
         return len(self.payload) + len(self.header or b"") + len(self.key or b"") + OVERHEAD_BYTES
 
-    def goes_with(self, other: Entry) -> bool:
+    def goes_with(self, other: PendingPush) -> bool:
         """Whether both may be appended together."""
         return self.batch is None and other.batch is None and self.lane == other.lane
 
@@ -85,12 +85,12 @@ class Entry:
             self.wake.release()
 
 
-class Appended(NamedTuple):
+class AppendedPushes(NamedTuple):
     """What became of pushes: those whose messages are durable, how many these are, and where."""
 
-    entries: list[Entry]
+    entries: list[PendingPush]
     messages: int
-    receipts: list[Receipt]
+    receipts: list[AppendReceipt]
     written_bytes: int
     failed: BackendError | None = None  # the error of those behind them
     spilled: int = 0  # of the messages, those that are in the spool
@@ -100,11 +100,11 @@ class Writing(NamedTuple):
     """What appends pushes to pipes."""
 
     ports: Ports
-    appenders: Appenders
-    gate: Gate
+    appenders: PipeWriters
+    gate: Quota
 
 
-class Intake:
+class Admission:
     """Of one pusher. `entry` is for any thread, the others are for the one that leads.
 
     ports: the client's; raises BackendUnavailableError while no server has answered yet. queue:
@@ -138,10 +138,10 @@ class Intake:
     def _begin(self) -> Writing:
         """Begin to write, for the first push that can be appended."""
         ports = self._ports()
-        appenders = Appenders(
+        appenders = PipeWriters(
             ports, self._queue, self._group_id, patient=self._patient, tally=self.tally
         )
-        self._writing = Writing(ports, appenders, Gate(ports, self._queue, self._bury))
+        self._writing = Writing(ports, appenders, Quota(ports, self._queue, self._bury))
         return self._writing
 
     def entry(
@@ -153,14 +153,14 @@ class Intake:
         due: datetime | None,
         dedup_id: str | None,
         importance: str | None,
-    ) -> Entry:
+    ) -> PendingPush:
         """A single push, checked; one with a dedup id is appended by itself."""
         if importance is not None:
             headers = with_importance(headers, importance)
         if dedup_id is not None:
             (headers,) = marked(self._queue(), [headers], [dedup_id])
         header = encode_headers(headers) if headers else None
-        entry = Entry(check_payload(payload), header, check_key(key))
+        entry = PendingPush(check_payload(payload), header, check_key(key))
         if delay is not None or due is not None:
             entry.lane, entry.due_ms = self._lane_and_due_ms(delay, due)
         if dedup_id is not None:
@@ -177,7 +177,7 @@ class Intake:
         due: datetime | None,
         dedup_ids: Sequence[str | None] | None,
         importance: str | None,
-    ) -> Entry:
+    ) -> PendingPush:
         """A `push_many`, checked; it is appended by itself."""
         found, length = check_payloads(payloads)
         headers = all_with_importance(headers, importance, len(found))
@@ -185,7 +185,7 @@ class Intake:
         if dedup_ids is not None:
             headers = marked(self._queue(), headers, dedup_ids)
         batch = batched(found, length, headers, keys, self._clock.wall_ms())
-        entry = Entry(b"", None, None, batch)
+        entry = PendingPush(b"", None, None, batch)
         entry.dedup_ids = dedup_ids
         if delay is not None or due is not None:
             entry.lane, due_ms = self._lane_and_due_ms(delay, due)
@@ -214,7 +214,7 @@ class Intake:
             return lane, self._clock.wall_ms() + delay_ms  # as near as can be known
         return lane, catalog.now_ms() + delay_ms
 
-    def append(self, entries: list[Entry]) -> Appended:
+    def append(self, entries: list[PendingPush]) -> AppendedPushes:
         """Append pushes that wait together, or spill them while no quorum answers. Those that are
         refused get their error, and so do single ones behind those that could be appended."""
         first = entries[0]
@@ -237,7 +237,7 @@ class Intake:
             else:
                 receipts = appender.append(batch, first.intend, Present(queue, boot_ms))
             size = appender.written_bytes - before_bytes
-            return Appended(entries, len(batch.payloads), receipts, size)
+            return AppendedPushes(entries, len(batch.payloads), receipts, size)
         except BackendError as exc:
             if overflow is None or not is_outage(exc):
                 return _first_of(entries, appender, exc)
@@ -249,13 +249,13 @@ class Intake:
                 return _first_of(entries, appender, unspilled)
             return _spilled(entries, batch, receipts)
 
-    def _once(self, first: Entry, ports: Ports) -> Once | None:
+    def _once(self, first: PendingPush, ports: Ports) -> DedupPush | None:
         if first.dedup_ids is not None:
-            return Once(ports, self._queue, first.dedup_ids)
-        return first.intend if isinstance(first.intend, Once) else None
+            return DedupPush(ports, self._queue, first.dedup_ids)
+        return first.intend if isinstance(first.intend, DedupPush) else None
 
     def tend(self) -> Tended:
-        """Housekeeping of the appenders, as `Appender.tend`."""
+        """Housekeeping of the appenders, as `PipeWriter.tend`."""
         if self._overflow is not None and self._overflow.down:
             return Tended(1.0, [])  # whoever pushes would wait for this
         with self._noticing_outages():
@@ -276,7 +276,7 @@ class Intake:
                 self._overflow.trouble(exc)
             raise
 
-    def _overflow_for(self, first: Entry, queue: QueueRow) -> Overflow | None:
+    def _overflow_for(self, first: PendingPush, queue: QueueRow) -> Overflow | None:
         """The spool for a push, if it may be spilled: not a move, and not of a cp queue."""
         if self._overflow is None or first.intend is not None or queue.policy.strict:
             return None
@@ -288,9 +288,9 @@ class Intake:
             self._writing.appenders.close()
 
 
-def admitted(gate: Gate, entries: list[Entry], queue: QueueRow) -> list[Entry]:
+def admitted(gate: Quota, entries: list[PendingPush], queue: QueueRow) -> list[PendingPush]:
     """Those of the pushes that wait together that may be appended now; the others get their
-    error. Moves always may: they are no new messages. Raises as `Gate.admit` does."""
+    error. Moves always may: they are no new messages. Raises as `Quota.admit` does."""
     first, policy = entries[0], queue.policy
     if (policy.max_length is None and not policy.push_paused) or first.intend is not None:
         return entries
@@ -303,13 +303,17 @@ def admitted(gate: Gate, entries: list[Entry], queue: QueueRow) -> list[Entry]:
     return entries[:count]
 
 
-def _spilled(entries: list[Entry], batch: Batch, receipts: list[Receipt]) -> Appended:
+def _spilled(
+    entries: list[PendingPush], batch: Batch, receipts: list[AppendReceipt]
+) -> AppendedPushes:
     """A batch of which some is in the spool; `receipts` tell which."""
     count = spilled_count(receipts)
-    return Appended(entries, len(batch.payloads), receipts, 0, spilled=count)
+    return AppendedPushes(entries, len(batch.payloads), receipts, 0, spilled=count)
 
 
-def _first_of(entries: list[Entry], appender: Appender | None, failed: BackendError) -> Appended:
+def _first_of(
+    entries: list[PendingPush], appender: PipeWriter | None, failed: BackendError
+) -> AppendedPushes:
     """Of pushes whose append failed, the single ones that it has pushed all the same; the others
     get the error. Raises it if there are none. appender: of this append; None: nobody began it."""
     receipts = appender.receipts if appender is not None and entries[0].batch is None else []
@@ -321,7 +325,7 @@ def _first_of(entries: list[Entry], appender: Appender | None, failed: BackendEr
     failed.fields["pushed"] = 0
     for entry in entries[count:]:
         entry.error = failed
-    return Appended(entries[:count], count, receipts, 0, failed)
+    return AppendedPushes(entries[:count], count, receipts, 0, failed)
 
 
 # --- checks of what is pushed ----------------------------------------------------------------
@@ -370,7 +374,7 @@ def check_key(key: bytes | None) -> bytes | None:
     raise InvalidPayloadError(f"a key is bytes, not {type(key).__name__}")
 
 
-def gathered(entries: list[Entry], now_ms: int) -> Batch:
+def gathered(entries: list[PendingPush], now_ms: int) -> Batch:
     """Single pushes of one lane as a batch. now_ms: wall time."""
     headers = [e.header for e in entries] if any(e.header for e in entries) else None
     keys = [e.key for e in entries] if any(e.key is not None for e in entries) else None
@@ -432,7 +436,7 @@ def _encoded(headers: Sequence[Mapping[str, str] | None]) -> list[bytes | None]:
 # --- what became of it -----------------------------------------------------------------------
 
 
-def tell(entries: list[Entry], receipts: Sequence[Receipt]) -> None:
+def tell(entries: list[PendingPush], receipts: Sequence[AppendReceipt]) -> None:
     """Give each push its ids: many single ones theirs, or one `push_many` all."""
     if entries[0].batch is not None:
         entries[0].ids = MessageIds(receipts)
@@ -444,7 +448,7 @@ def tell(entries: list[Entry], receipts: Sequence[Receipt]) -> None:
             next(at).id = message_id
 
 
-def wake_in_turn(entries: list[Entry]) -> None:
+def wake_in_turn(entries: list[PendingPush]) -> None:
     """Wake the threads of these entries, one by one: each wakes the next, so that they do not all
     stand in line for the interpreter at once."""
     waiting = [entry for entry in entries if entry.wake is not None and not entry.gone]
@@ -454,7 +458,7 @@ def wake_in_turn(entries: list[Entry]) -> None:
         waiting[0].wake_up()
 
 
-def settle_futures(entries: list[Entry]) -> int:
+def settle_futures(entries: list[PendingPush]) -> int:
     """Tell the futures among them that were not told yet; how many. Their callbacks run here."""
     settled = 0
     for entry in entries:

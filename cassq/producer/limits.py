@@ -27,7 +27,7 @@ from cassq.lifecycle.retries import MAXLEN, Bury, bury_or_leave
 from cassq.lifecycle.sealing import end_of, seen_end
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
-from cassq.model.claims import Give
+from cassq.model.claims import GiveBack
 from cassq.model.ledger import Fate, Unfinished, unfinished
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import Claim, Cursor, GroupRow, PipeRow, PipeState, QueueRow
@@ -127,7 +127,7 @@ def lengths(ports: Ports, queue: QueueRow, *, doomed: bool = False) -> dict[str,
     return found
 
 
-class Gate:
+class Quota:
     """What a pusher passes before it appends. Not thread-safe: who appends asks.
 
     bury: puts a message among the dead letters of its group.
@@ -233,11 +233,11 @@ def _put_away(bury: Bury, queue: QueueRow, group: GroupRow, row: Claim) -> bool:
 
 def doom_oldest(ports: Ports, queue: QueueRow, group: GroupRow, count: int) -> list[Claim]:
     """Mark the oldest waiting messages of a group as given up, a row for each; the rows."""
-    lines: list[_Line] = []
+    lines: list[_Backlog] = []
     doomed: list[Claim] = []
     try:
         pipes = [p for p in ports.catalog.pipes.live(queue.id) if p.is_for(group.id)]
-        lines += [_Line(ports, group, pipe) for pipe in pipes]
+        lines += [_Backlog(ports, group, pipe) for pipe in pipes]
         heads = [(line.head_ms, number) for number, line in enumerate(lines) if line.look()]
         heapq.heapify(heads)
         while heads and len(doomed) < count:
@@ -252,7 +252,7 @@ def doom_oldest(ports: Ports, queue: QueueRow, group: GroupRow, count: int) -> l
     return doomed
 
 
-class _Line:
+class _Backlog:
     """What waits in a pipe for a group, oldest first."""
 
     def __init__(self, ports: Ports, group: GroupRow, pipe: PipeRow) -> None:
@@ -330,5 +330,5 @@ class _Line:
         now_ms = self._catalog.now_ms()
         failure = claims.failure_record(MAXLEN, "", "", now_ms, doomed=True)
         chosen = [seq for seq, _ in zip(row.left, range(count), strict=False)]
-        gives = [Give(RangeSet.run(seq, seq + 1), 0, row.deliveries, failure) for seq in chosen]
+        gives = [GiveBack(RangeSet.run(seq, seq + 1), 0, row.deliveries, failure) for seq in chosen]
         return claims.resolved(row, EMPTY, gives, self._ports.ids.version)

@@ -28,7 +28,7 @@ from cassq.errors import BackendError, ClosedError, UsageError
 from cassq.lifecycle.ports import Life, operation
 from cassq.message.batches import Batch, Intend
 from cassq.message.message_ids import MessageId, MessageIds
-from cassq.producer.intake import Entry, Intake, settle_futures, tell, wake_in_turn
+from cassq.producer.intake import Admission, PendingPush, settle_futures, tell, wake_in_turn
 
 BUFFER_BYTES_MAX = 32 * 1024 * 1024
 BUFFER_MESSAGES_MAX = 100_000
@@ -40,22 +40,22 @@ _writer_numbers = counter(1)
 class Pusher:
     """Pushes to one queue; made by `Queue.pusher`. Thread-safe."""
 
-    def __init__(self, intake: Intake, doorbell: Doorbell, life: Life) -> None:
+    def __init__(self, intake: Admission, doorbell: Doorbell, life: Life) -> None:
         self.tally: Tally = intake.tally
         self._intake = intake
         self._life = life
         self._doorbell = doorbell
         self._mutex = threading.Lock()
         self._sleepers: list[threading.Lock] = []  # what threads wait at until something changes
-        self._queue: deque[Entry] = deque()
-        self._leader: Entry | None = None  # whose thread may use the appender
+        self._queue: deque[PendingPush] = deque()
+        self._leader: PendingPush | None = None  # whose thread may use the appender
         self._buffered_bytes = 0
         self._buffered = 0
         self._soon_submitted = self._soon_settled = 0
         self._closed = False
         self._threads: list[threading.Thread] = []
-        self._to_settle: SimpleQueue[list[Entry]] = SimpleQueue()
-        self._writing = Entry(b"", None, None)  # stands for the writer thread as the leader
+        self._to_settle: SimpleQueue[list[PendingPush]] = SimpleQueue()
+        self._writing = PendingPush(b"", None, None)  # stands for the writer thread as the leader
         self._writing.wake = self._life.parked()
         self._ended = False
 
@@ -140,7 +140,7 @@ class Pusher:
         self._await(lambda: self._add_soon(entry))
         return future
 
-    def _add_soon(self, entry: Entry) -> bool:
+    def _add_soon(self, entry: PendingPush) -> bool:
         """Add a future's entry to what waits to be appended, if there is room. The mutex is
         held."""
         self._check_open()
@@ -168,7 +168,7 @@ class Pusher:
     ) -> MessageIds:
         """Push a batch, telling `intend` the places before they are written (for moves). lane:
         of messages with due times."""
-        entry = Entry(b"", None, None, batch)
+        entry = PendingPush(b"", None, None, batch)
         entry.intend, entry.lane = intend, lane
         self._life.check()
         self._submit(entry)
@@ -190,7 +190,7 @@ class Pusher:
 
     # --- group commit -------------------------------------------------------------------------
 
-    def _submit(self, entry: Entry) -> None:
+    def _submit(self, entry: PendingPush) -> None:
         """Have an entry appended, by this thread or by another that leads."""
         try:
             with self._mutex:
@@ -214,7 +214,7 @@ class Pusher:
         if entry.error is not None:
             raise entry.error
 
-    def _withdraw(self, entry: Entry) -> None:
+    def _withdraw(self, entry: PendingPush) -> None:
         """The thread of an entry leaves: take it back, or let it go if it is in flight; if it
         leads, somebody else is to."""
         with self._mutex:
@@ -225,7 +225,7 @@ class Pusher:
         if entry.after is not None:
             entry.after.wake_up()
 
-    def _lead(self, leader: Entry) -> None:
+    def _lead(self, leader: PendingPush) -> None:
         """Append what waits, then hand the lead on."""
         leader.flight = []
         try:
@@ -235,7 +235,7 @@ class Pusher:
         finally:
             self._finish(leader, leader.flight)
 
-    def _finish(self, leader: Entry, entries: list[Entry]) -> None:
+    def _finish(self, leader: PendingPush, entries: list[PendingPush]) -> None:
         """Tell everybody whose entry was appended, and hand on. Can be called again."""
         with self._mutex:
             if entries and self._queue and entries[-1] is self._queue[0]:
@@ -254,7 +254,7 @@ class Pusher:
             if entries != [leader]:
                 wake_in_turn([entry for entry in entries if entry is not leader])
 
-    def _forget_futures(self, entries: list[Entry], count: int) -> None:
+    def _forget_futures(self, entries: list[PendingPush], count: int) -> None:
         """Make room for others. The mutex is held."""
         size = sum(entry.size for entry in entries if entry.future is not None)
         self._buffered_bytes -= size
@@ -262,7 +262,7 @@ class Pusher:
         self._wake_sleepers()
         self._to_settle.put(entries)
 
-    def _take(self, entries: list[Entry]) -> None:
+    def _take(self, entries: list[PendingPush]) -> None:
         """Add the next entries to be appended together: one `push_many`, or a run of single ones
         of one lane. The mutex is held."""
         queue = self._queue
@@ -272,7 +272,7 @@ class Pusher:
             entries.append(queue[0])
             queue.popleft()
 
-    def _append(self, entries: list[Entry]) -> None:
+    def _append(self, entries: list[PendingPush]) -> None:
         """One append for all; each entry gets its ids or its error."""
         first = entries[0]
         try:
@@ -292,7 +292,7 @@ class Pusher:
         tell(done.entries, done.receipts)
         self._doorbell.ring()
 
-    def _hand_on(self, leader: Entry | None) -> None:
+    def _hand_on(self, leader: PendingPush | None) -> None:
         """If `leader` leads, or nobody for None, make somebody who waits the next; repeatable. The
         mutex is held."""
         if self._leader is leader:
@@ -366,7 +366,7 @@ class Pusher:
     def tend(self) -> float:
         """Housekeeping, between appends; seconds until the next time. What takes the catalog is
         done beside them: others may hold it for long."""
-        keeper = Entry(b"", None, None)
+        keeper = PendingPush(b"", None, None)
         with self._mutex:
             if self._closed:
                 return 3600.0
@@ -409,7 +409,7 @@ class Pusher:
     def _take_lead_for_good(self) -> bool:
         """Lead from now on, if nobody does. The mutex is held."""
         if self._leader is None:
-            self._leader = Entry(b"", None, None)
+            self._leader = PendingPush(b"", None, None)
             self._ended = True
         return self._ended
 
@@ -434,6 +434,6 @@ class Pusher:
             raise ClosedError("this pusher is closed")
 
 
-def _is_done(entry: Entry) -> bool:
+def _is_done(entry: PendingPush) -> bool:
     """Whether an entry has its ids or its error."""
     return bool(entry.id) or entry.ids is not None or entry.error is not None

@@ -14,10 +14,10 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from cassq.errors import BackendError, is_outage
-from cassq.message.batches import Batch, Receipt, SpilledReceipt
+from cassq.message.batches import AppendReceipt, Batch, SpilledReceipt
 from cassq.model.rows import QueueRow
-from cassq.pipes import Appender
-from cassq.producer.dedup import Once
+from cassq.pipes import PipeWriter
+from cassq.producer.dedup import DedupPush
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -30,7 +30,7 @@ class Doubt(NamedTuple):
 
 
 # Puts messages into the spool, with where they may be all the same; how they are numbered there.
-Keep = Callable[[QueueRow, Batch, Doubt | None], list[Receipt]]
+Keep = Callable[[QueueRow, Batch, Doubt | None], list[AppendReceipt]]
 
 
 class Overflow:
@@ -81,7 +81,7 @@ class Overflow:
             self.down = False
         logger.warning("the cluster answers again: %d messages were spilled", self._since)
 
-    def hold(self, queue: QueueRow, batch: Batch, doubt: Doubt | None) -> list[Receipt]:
+    def hold(self, queue: QueueRow, batch: Batch, doubt: Doubt | None) -> list[AppendReceipt]:
         """Keep messages durably. Raises StorageFullError. Cost: one local append and sync."""
         receipts = self._keep(queue, batch, doubt)
         with self._mutex:
@@ -95,10 +95,10 @@ def spilled_rest(
     overflow: Overflow,
     queue: QueueRow,
     batch: Batch,
-    once: Once | None,
-    appender: Appender | None,
+    once: DedupPush | None,
+    appender: PipeWriter | None,
     failed: BackendError,
-) -> list[Receipt]:
+) -> list[AppendReceipt]:
     """Spill what a push that failed has not pushed; where all of its messages are.
 
     once: the push of messages with dedup ids. appender: who pushed; None: nobody began to. failed:
@@ -129,25 +129,25 @@ def spilled_rest(
     return _receipts([found[index] for index in range(total)])
 
 
-def spilled_count(receipts: Sequence[Receipt]) -> int:
+def spilled_count(receipts: Sequence[AppendReceipt]) -> int:
     """How many of these messages are in the spool."""
     return sum(run.length for run in receipts if isinstance(run, SpilledReceipt))
 
 
-def _places(receipts: Sequence[Receipt]) -> Iterator[tuple[str, int]]:
+def _places(receipts: Sequence[AppendReceipt]) -> Iterator[tuple[str, int]]:
     for pipe_id, first, count in receipts:
         for seq in range(first, first + count):
             yield pipe_id, seq
 
 
-def _receipts(places: Sequence[tuple[str, int, bool]]) -> list[Receipt]:
+def _receipts(places: Sequence[tuple[str, int, bool]]) -> list[AppendReceipt]:
     """Places as runs. The third of each says whether it is in the spool."""
-    found: list[Receipt] = []
+    found: list[AppendReceipt] = []
     for pipe_id, seq, spilled in places:
-        last = found[-1] if found else Receipt("", 0, 0)
+        last = found[-1] if found else AppendReceipt("", 0, 0)
         if last.pipe_id == pipe_id and last.first_seq + last.length == seq:
             found[-1] = last._replace(length=last.length + 1)
         else:
-            kind = SpilledReceipt if spilled else Receipt
+            kind = SpilledReceipt if spilled else AppendReceipt
             found.append(kind(pipe_id, seq, 1))
     return found

@@ -27,9 +27,9 @@ from cassq.errors import (
 )
 from cassq.extents.port import ExtentMissingError
 from cassq.lifecycle.ports import Ports
-from cassq.message.batches import Messages
+from cassq.message.batches import Appendable
 from cassq.model.rows import PipeRow, PipeState, QueueRow, WriteRow, WriteState
-from cassq.pipes import Appender, OpenPipe
+from cassq.pipes import OpenPipe, PipeWriter
 from cassq.plurals import counted
 from cassq.producer.limits import lengths
 
@@ -132,7 +132,7 @@ def abort(ports: Ports, write: WriteRow) -> bool:
     return True
 
 
-class _StagedAppender(Appender):
+class _StagedWriter(PipeWriter):
     """Appends to pipes that nobody sees."""
 
     def __init__(self, ports: Ports, queue: QueueRow, stage: str) -> None:
@@ -178,11 +178,11 @@ class Stage:
     """
 
     def __init__(self, ports: Ports, queue: QueueRow, write: WriteRow) -> None:
-        self._appender = _StagedAppender(ports, queue, write.stage)
+        self._appender = _StagedWriter(ports, queue, write.stage)
         self._counts: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
 
-    def append(self, messages: Messages) -> None:
+    def append(self, messages: Appendable) -> None:
         """Append messages; durable on return. Raises FencedError when the write is over."""
         before = self._appender.written_bytes
         receipts = self._appender.append(messages)

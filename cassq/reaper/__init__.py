@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from cassq.alerts.targets import Target
+from cassq.alerts.targets import AlertTarget
 from cassq.errors import UsageError
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import Bury
@@ -86,7 +86,7 @@ class Reaper:
         ]
         self._passes = {each.name: each for each in passes}
         self.dry_run = False
-        self.targets: Sequence[Target] = ()
+        self.targets: Sequence[AlertTarget] = ()
         self.patience: float = 0.2
         self._counts: Counter[tuple[str, str]] = Counter()
 

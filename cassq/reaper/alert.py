@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from cassq.alerts import watch
 from cassq.alerts.incidents import load
-from cassq.alerts.targets import Target
+from cassq.alerts.targets import AlertTarget
 from cassq.lifecycle.ports import Ports
 from cassq.model.queues import is_dead_letter_name, origin_of
 from cassq.model.rows import QueueRow
@@ -29,7 +29,7 @@ class Alert(Pass):
     def __init__(
         self,
         ports: Ports,
-        targets: Callable[[], Sequence[Target]],
+        targets: Callable[[], Sequence[AlertTarget]],
         patience: Callable[[], float],
     ) -> None:
         super().__init__(ports)

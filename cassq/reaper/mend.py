@@ -96,7 +96,7 @@ class Mend(PlannedPass[Sequence[Wedge]]):
 # --- one (group, pipe) ----------------------------------------------------------------------
 
 
-class Mended(NamedTuple):
+class MendedClaims(NamedTuple):
     """What is to stand in the place of claim rows. freed: messages that no row covered and that
     are delivered again; doubled: those that more than one row covered."""
 
@@ -149,7 +149,7 @@ def mended(
     version: claims.Version,
     end_seq: int,
     deliveries: int = 0,
-) -> Mended:
+) -> MendedClaims:
     """Rows that cover what they must, most of them as they were. Pure, but for `fill`.
 
     on_record: seqs that were removed or moved. under_way: seqs whose move is neither settled nor
@@ -177,7 +177,7 @@ def mended(
         found += new
     found.sort(key=lambda row: row.start)
     chain = cursor.chain if last == cursor.chain.seq else Place(last, _pos(rows, cursor, last))
-    return Mended(found, chain, freed, len(doubled))
+    return MendedClaims(found, chain, freed, len(doubled))
 
 
 def _counted(catalog: Catalog, pipe: PipeRow, group_id: str) -> int:

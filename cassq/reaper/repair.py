@@ -15,7 +15,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from cassq.extents.replicas.fleet import Fleet, Need
-from cassq.extents.replicas.upkeep import Mended, Upkeep
+from cassq.extents.replicas.upkeep import RepairOutcome, Upkeep
 from cassq.inspect.rounds import Round
 from cassq.lifecycle.ports import Ports
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarState
@@ -25,7 +25,7 @@ from cassq.reaper.walk import PAGE, Walk
 VERB = "repair"
 
 
-class Kept(NamedTuple):
+class RepairMemory(NamedTuple):
     """Sidecars, placements of extents, and the replicas that are told to be damaged or missing, by
     pipe."""
 
@@ -35,7 +35,7 @@ class Kept(NamedTuple):
     missing: Mapping[str, Sequence[ReplicaAt]]
 
 
-def plan(snapshot: Kept) -> list[Action]:
+def plan(snapshot: RepairMemory) -> list[Action]:
     """What these extents need, those with the fewest good replicas first. Pure."""
     fleet, placements, damaged, missing = snapshot
     states = [
@@ -86,14 +86,14 @@ class Repair(Pass):
         made = self._walk.go_on(upkeep, fleet, until_ms)
         return self._mend(upkeep, fleet, until_ms) + emptied(made, fleet)
 
-    def _kept(self, upkeep: Upkeep, fleet: Fleet) -> Kept:
+    def _kept(self, upkeep: Upkeep, fleet: Fleet) -> RepairMemory:
         """All there is, for a dry run."""
         kept, missing = list[Placement](), dict[str, Sequence[ReplicaAt]]()
         pages = self._ports.catalog.sidecars.placements()
         while page := list(islice(pages, PAGE)):
             kept += page
             missing |= upkeep.missing(fleet, page)
-        return Kept(fleet, kept, upkeep.damaged(fleet), missing)
+        return RepairMemory(fleet, kept, upkeep.damaged(fleet), missing)
 
     def _mend(self, upkeep: Upkeep, fleet: Fleet, until_ms: int) -> list[Action]:
         actions = planned(self._walk.needs(fleet))
@@ -106,7 +106,7 @@ class Repair(Pass):
         self.unfinished = self._walk.going or bool(self._walk.needs(fleet))
         return told
 
-    def _told(self, upkeep: Upkeep, fleet: Fleet, mended: Mended) -> Action:
+    def _told(self, upkeep: Upkeep, fleet: Fleet, mended: RepairOutcome) -> Action:
         """What became of a need; what is to be done about that extent next is found again."""
         (action,) = planned([mended.need])
         pipe_id = action.subject

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from cassq.consumer.health import Health, freed
+from cassq.consumer.health import GroupHealth, freed
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import Bury
 from cassq.model import claims
@@ -23,7 +23,7 @@ class Overdue(NamedTuple):
     queue: QueueRow
     group: GroupRow
     rules: Rules
-    health: Health
+    health: GroupHealth
     claims: Sequence[Claim]
     sick: Collection[str] = ()
 
@@ -84,7 +84,7 @@ class Rollback(PlannedPass[Sequence[Overdue]]):
     def _overdue(
         self, queue: QueueRow, group: GroupRow, rules: Rules, rows: Sequence[Claim]
     ) -> Overdue:
-        health = Health(self._ports, group.id, lambda: rules)
+        health = GroupHealth(self._ports, group.id, lambda: rules)
         sick = {row.version for row in rows if health.spares(row)}
         return Overdue(queue, group, rules, health, rows, sick)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from cassq.consumer.attendance import GONE_MS
 from cassq.lifecycle.sealing import seen_end
 from cassq.model.rows import GroupRow, Member, PipeRow, QueueRow
-from cassq.model.scaling import Load, next_wish, wished_pipes
+from cassq.model.scaling import QueueLoad, next_wish, wished_pipes
 from cassq.reaper.actions import Action, PlannedPass, Scope
 
 LOOKED_MAX = 64
@@ -34,7 +34,7 @@ class Busy(NamedTuple):
     crowds: Sequence[Crowd]
 
 
-def load_of(busy: Busy) -> Load:
+def load_of(busy: Busy) -> QueueLoad:
     """What a queue has to bear. Pure."""
     alone = [crowd for crowd in busy.crowds if crowd.exclusive]
     holding = [sum(not member.waiting for member in crowd.members) for crowd in alone]
@@ -42,7 +42,7 @@ def load_of(busy: Busy) -> Load:
         sum(member.waiting for member in crowd.members) if crowd.waits else 0 for crowd in alone
     ]
     most = max(range(len(alone)), key=lambda n: holding[n] + idle[n], default=None)
-    return Load(
+    return QueueLoad(
         rate=sum(pipe.rate for pipe in busy.pipes),
         poppers=max((len(crowd.members) for crowd in busy.crowds), default=0),
         busy=0 if most is None else holding[most],

@@ -18,7 +18,7 @@ from cassq.reaper.actions import Action, PlannedPass, Scope
 ASKED_MAX = 500
 
 
-class Sight(NamedTuple):
+class SeenLease(NamedTuple):
     """A pipe's lease as it was last seen: since when, and when its writer was asked for."""
 
     beat: int
@@ -31,7 +31,7 @@ class Sightings:
     """What a watcher remembers of each pipe's lease. Times are of its own boot clock."""
 
     def __init__(self) -> None:
-        self.seen: dict[str, Sight] = {}
+        self.seen: dict[str, SeenLease] = {}
 
     def watch(
         self, pipes: Iterable[PipeRow], now_ms: int, gone: Collection[str] = ()
@@ -46,9 +46,9 @@ class Sightings:
             before = self.seen.get(pipe.id)
             if before is None:
                 unseen.append(pipe)
-                self.seen[pipe.id] = Sight(pipe.beat, now_ms, now_ms, pipe.queue_id)
+                self.seen[pipe.id] = SeenLease(pipe.beat, now_ms, now_ms, pipe.queue_id)
             elif before.beat != pipe.beat:
-                self.seen[pipe.id] = Sight(
+                self.seen[pipe.id] = SeenLease(
                     pipe.beat, now_ms, now_ms, pipe.queue_id
                 )  # its writer lives
             else:
@@ -64,7 +64,7 @@ class Unsealed(NamedTuple):
     """Pipes that somebody may be writing; of which it is certain that nobody does."""
 
     pipes: Sequence[PipeRow]
-    seen: Mapping[str, Sight]
+    seen: Mapping[str, SeenLease]
     gone: Collection[str]
     names: Mapping[str, str]  # of queues, by id
 

@@ -17,23 +17,23 @@ from cassq.producer.staging import DRIVER_LEASE_MS, abort
 from cassq.reaper.actions import DONE, Action, PlannedPass, Scope
 
 
-class Look(NamedTuple):
+class SeenDriver(NamedTuple):
     """A driver's lease as it was last seen, and since when, by the watcher's own boot clock."""
 
     beat: int
     since_ms: int
 
 
-class Writes(NamedTuple):
+class OpenWrites(NamedTuple):
     """Writes that are not over, or not all done; the drivers of those that are open."""
 
     rows: Sequence[WriteRow]
     drivers: Mapping[str, Driver]
-    seen: Mapping[str, Look]
+    seen: Mapping[str, SeenDriver]
     names: Mapping[str, str]  # of queues, by id
 
 
-def plan(snapshot: Writes, now_ms: int) -> list[Action]:
+def plan(snapshot: OpenWrites, now_ms: int) -> list[Action]:
     """Abort those whose driver's lease stood still for all its length; finish those that are over.
 
     now_ms: the watcher's own boot clock, the one `seen` was taken by.
@@ -49,19 +49,19 @@ def plan(snapshot: Writes, now_ms: int) -> list[Action]:
     return found
 
 
-class Unstage(PlannedPass[Writes]):
+class Unstage(PlannedPass[OpenWrites]):
     """Aborts abandoned writes, and ends what publishing and aborting began."""
 
     name = "unstage"
 
     def __init__(self, ports: Ports) -> None:
         super().__init__(ports)
-        self._seen: dict[str, Look] = {}
+        self._seen: dict[str, SeenDriver] = {}
 
     def now_ms(self) -> int:
         return self._ports.clock.boot_ms()
 
-    def look(self, scope: Scope) -> Writes:
+    def look(self, scope: Scope) -> OpenWrites:
         """Cost: one query, and one for the drivers of what is open."""
         rows = self._ports.catalog.writes.unfinished(scope.ids)
         open_rows = [row for row in rows if row.state is WriteState.OPEN]
@@ -70,14 +70,14 @@ class Unstage(PlannedPass[Writes]):
         for driver in drivers.values():
             before = self._seen.get(driver.id)
             if before is None or before.beat != driver.beat:
-                self._seen[driver.id] = Look(driver.beat, now_ms)
+                self._seen[driver.id] = SeenDriver(driver.beat, now_ms)
         if scope.ids is None:
             for gone in self._seen.keys() - drivers.keys():
                 del self._seen[gone]
         names = {row.queue_id: scope.name(row.queue_id) for row in rows}
-        return Writes(rows, drivers, dict(self._seen), names)
+        return OpenWrites(rows, drivers, dict(self._seen), names)
 
-    def plan(self, snapshot: Writes, now_ms: int) -> list[Action]:
+    def plan(self, snapshot: OpenWrites, now_ms: int) -> list[Action]:
         return plan(snapshot, now_ms)
 
     def apply(self, action: Action) -> str | None:

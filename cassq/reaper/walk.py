@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from cassq.extents.replicas.fleet import Fleet, Need, Standing, State
+from cassq.extents.replicas.fleet import Fleet, Need, ReplicaSet, ReplicaStanding
 from cassq.extents.replicas.shortages import shortage_since
 from cassq.extents.replicas.upkeep import Upkeep
 from cassq.inspect.rounds import AGAIN_MS, Round, last_round, note
@@ -143,10 +143,10 @@ class Walk:
             self._count(placement, state, missing)
             self._counts["unsealed"] += sealed is not None and sealed.need is not None
         for replica, standing in state.standings.items():
-            if standing in (Standing.LEAVING, Standing.LOST):
+            if standing in (ReplicaStanding.LEAVING, ReplicaStanding.LOST):
                 self._left[replica.sidecar] += 1
 
-    def _count(self, placement: Placement, state: State, missing: Sequence[ReplicaAt]) -> None:
+    def _count(self, placement: Placement, state: ReplicaSet, missing: Sequence[ReplicaAt]) -> None:
         pipe_id = placement.pipe_id
         self._counts["short"] += state.short > 0
         self._counts["unreadable"] += not state.readable
@@ -159,7 +159,7 @@ class Walk:
         elif state.short:
             self._counts["stuck"] += 1
 
-    def _is_begun(self, placement: Placement, sealed: State) -> bool:
+    def _is_begun(self, placement: Placement, sealed: ReplicaSet) -> bool:
         """Whether something is wrong with an extent whose pipe has no row, as its pusher died in
         between: it holds nothing, and is the sweep's. sealed: how it would stand if it was. Cost:
         a read, of what is not sealed and will need something."""
@@ -235,7 +235,7 @@ class Walk:
             self.missing.pop(pipe_id, None)
 
 
-def _if_sealed(fleet: Fleet, placement: Placement) -> State:
+def _if_sealed(fleet: Fleet, placement: Placement) -> ReplicaSet:
     """How the replicas of an extent would stand if it was sealed. Pure."""
     return fleet.state_of(replace(placement, end=0))
 

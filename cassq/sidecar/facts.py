@@ -12,10 +12,10 @@ from cassq.model.sidecar_rows import SidecarState
 from cassq.sidecar.care.scrubbing import Scrubbing
 from cassq.sidecar.catalog_thread import CatalogThread
 from cassq.sidecar.engine.port import Engine, Space
-from cassq.sidecar.load import Load
-from cassq.sidecar.sessions.committer import Committer
-from cassq.sidecar.sessions.desk import Desk
-from cassq.sidecar.sessions.door import Door
+from cassq.sidecar.load import ByteLoad
+from cassq.sidecar.sessions.committer import GroupSync
+from cassq.sidecar.sessions.desk import Dispatcher
+from cassq.sidecar.sessions.door import Handshake
 from cassq.sidecar.sessions.server import Server
 from cassq.version import __version__
 
@@ -42,10 +42,10 @@ def count_extents(engine: Engine) -> Extents:
     return Extents(len(replicas), unsealed, damaged, copying, size)
 
 
-class Facts:
+class SidecarStatus:
     """What is known of a running sidecar."""
 
-    def __init__(self, door: Door, engine: Engine, load: Load) -> None:
+    def __init__(self, door: Handshake, engine: Engine, load: ByteLoad) -> None:
         self.address = ""
         self.catalog: CatalogThread | None = None
         self.reopened = 0
@@ -66,7 +66,7 @@ class Facts:
         """What it is to be."""
         self._state = state
 
-    def told(self, desk: Desk, committer: Committer, server: Server) -> dict[str, Any]:
+    def told(self, desk: Dispatcher, committer: GroupSync, server: Server) -> dict[str, Any]:
         """All of them by name, as `Info` tells them."""
         extents, space = count_extents(self._engine), self.space()
         stopping = "draining" if desk.shelf.draining else "up"

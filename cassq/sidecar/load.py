@@ -7,7 +7,7 @@ from cassq.base.clock import Stopwatch
 _WEIGHT_SECONDS = 10.0  # what is older counts little
 
 
-class Load:
+class ByteLoad:
     """Bytes, and how many of them a second of late."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from cassq.catalog.port import Catalog
 from cassq.errors import BackendError
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 from cassq.sidecar.catalog_thread import CatalogThread
-from cassq.sidecar.engine.shelf import Shelf
+from cassq.sidecar.engine.shelf import ReplicaState
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -29,7 +29,7 @@ class Registration:
     def __init__(
         self,
         catalog: CatalogThread,
-        shelf: Shelf,
+        shelf: ReplicaState,
         row: Callable[[], SidecarRow],
         learn: Callable[[SidecarState], None],
         failure: Callable[[], str],

@@ -15,12 +15,12 @@ from cassq.extents.sidecar.net.link import Access
 from cassq.sidecar.care.replicating import Replicating
 from cassq.sidecar.care.scrubbing import Scrubbing
 from cassq.sidecar.engine.port import Engine
-from cassq.sidecar.engine.shelf import Shelf
-from cassq.sidecar.facts import Facts
-from cassq.sidecar.load import Load
-from cassq.sidecar.sessions.committer import Committer
-from cassq.sidecar.sessions.desk import Desk
-from cassq.sidecar.sessions.door import Door
+from cassq.sidecar.engine.shelf import ReplicaState
+from cassq.sidecar.facts import SidecarStatus
+from cassq.sidecar.load import ByteLoad
+from cassq.sidecar.sessions.committer import GroupSync
+from cassq.sidecar.sessions.desk import Dispatcher
+from cassq.sidecar.sessions.door import Handshake
 from cassq.sidecar.sessions.server import Server
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -36,21 +36,21 @@ class Sidecar:
     access: what it shows to other sidecars that it copies from.
     """
 
-    def __init__(self, engine: Engine, door: Door, clock: Clock, access: Access) -> None:
-        self.load: Load = Load()
-        self.shelf: Shelf = Shelf(engine, clock.wall_ms, clock.boot_ms)
+    def __init__(self, engine: Engine, door: Handshake, clock: Clock, access: Access) -> None:
+        self.load: ByteLoad = ByteLoad()
+        self.shelf: ReplicaState = ReplicaState(engine, clock.wall_ms, clock.boot_ms)
         self.scrubbing: Scrubbing = Scrubbing(engine, self.shelf)
-        self.committer: Committer = Committer(engine.sync)
-        self.desk: Desk = Desk(engine, self.shelf, self.committer, self.told, self.load)
+        self.committer: GroupSync = GroupSync(engine.sync)
+        self.desk: Dispatcher = Dispatcher(engine, self.shelf, self.committer, self.told, self.load)
         sources = partial(Asking, access=access, cluster=door.cluster)
         self.replicating: Replicating = Replicating(engine, self.desk, sources, clock, self.load)
         self.desk.slow = {Scrub: self.scrubbing, Replicate: self.replicating}
         self.server: Server = Server(door, self.desk)
-        self.facts: Facts = Facts(door, engine, self.load)
+        self.facts: SidecarStatus = SidecarStatus(door, engine, self.load)
         self._engine = engine
 
     def told(self) -> dict[str, Any]:
-        """What it tells of itself, see `Facts`."""
+        """What it tells of itself, see `SidecarStatus`."""
         return self.facts.told(self.desk, self.committer, self.server)
 
     async def start(self, listen: str, tls: ssl.SSLContext | None = None) -> str:

@@ -23,7 +23,7 @@ from cassq.errors import BackendError, ConfigError
 from cassq.extents.sidecar.net.link import Access, host_and_port
 from cassq.model.sidecar_rows import ReplicaAt, SidecarRow, SidecarState
 from cassq.sidecar.care.reopening import Reopening, damage_of
-from cassq.sidecar.care.steward import SAFE_MS, ScrubPass, Steward
+from cassq.sidecar.care.steward import SAFE_MS, OrphanCollector, ScrubPass
 from cassq.sidecar.catalog_thread import CatalogThread
 from cassq.sidecar.catalogs import open_catalog
 from cassq.sidecar.engine.port import Engine
@@ -32,7 +32,7 @@ from cassq.sidecar.facts import count_extents, healthy, metrics
 from cassq.sidecar.memory import keep_memory
 from cassq.sidecar.registration import LEASE_MS, Registration
 from cassq.sidecar.running import Sidecar
-from cassq.sidecar.sessions.door import Door
+from cassq.sidecar.sessions.door import Handshake
 from cassq.sidecar.sessions.http import HttpServer
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -71,7 +71,7 @@ class Opener(NamedTuple):
     open: Callable[[Path, str, str], Engine]
 
 
-class Told(NamedTuple):
+class ServingAddress(NamedTuple):
     """Where a sidecar that runs is reached. http: "" for not at all."""
 
     name: str
@@ -83,7 +83,7 @@ def serve(
     options: Options,
     opener: Opener,
     *,
-    ready: Callable[[Told], None],
+    ready: Callable[[ServingAddress], None],
     clock: Clock | None = None,
     new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> None:
@@ -111,7 +111,7 @@ def serve(
         if catalog is not None:
             catalog.close()
         raise
-    door = Door(name, engine.generation, options.zone, cluster, token)
+    door = Handshake(name, engine.generation, options.zone, cluster, token)
     reopening = Reopening(lambda: opener.open(options.data, cluster, name), clock)
     running = _Running(options, engine, door, clock, catalog, access, ready, reopening)
     try:
@@ -187,11 +187,11 @@ class _Running:
         self,
         options: Options,
         engine: Engine,
-        door: Door,
+        door: Handshake,
         clock: Clock,
         catalog: Catalog | None,
         access: Access,
-        ready: Callable[[Told], None],
+        ready: Callable[[ServingAddress], None],
         reopening: Reopening,
     ) -> None:
         self.engine = engine
@@ -274,7 +274,7 @@ class _Running:
     ) -> Sequence[Coroutine[Any, Any, None]]:
         me = ReplicaAt(self._door.sidecar, self._door.generation)
         touched_ms, orphan_ms = sidecar.replicating.touched_ms, self._options.orphan_ms
-        steward = Steward(
+        steward = OrphanCollector(
             self.engine, sidecar.desk, catalog, me, self._clock, touched_ms, orphan_ms
         )
         return steward.run(), ScrubPass(self.engine, sidecar.scrubbing).run()
@@ -285,7 +285,7 @@ class _Running:
             extents = count_extents(self.engine)
             logger.warning("it goes on: %d extents, %d damaged", extents.total, extents.damaged)
         else:
-            self._ready(Told(self._door.sidecar, self._advertised, self._http))
+            self._ready(ServingAddress(self._door.sidecar, self._advertised, self._http))
 
     async def _is_to_begin_anew(self) -> bool:
         """Wait for a signal, or until a starved engine can be opened anew; whether it is that."""

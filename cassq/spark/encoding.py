@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from cassq.errors import ConfigError, InvalidPayloadError, MessageTooLargeError
 from cassq.message.columns import ABSENT, COLUMN_BYTES_MAX
 from cassq.message.frames import MESSAGE_BYTES_MAX
-from cassq.message.runs import Run, Strings
+from cassq.message.runs import ColumnBatch, Strings
 from cassq.spark.options import WriteOptions
 
 APPEND_BYTES = 8 * 1024 * 1024
@@ -65,7 +65,7 @@ def chosen(options: WriteOptions, types: dict[str, str]) -> Columns:
 
 def runs(
     batches: Iterator[pa.RecordBatch], columns: Columns, time_ms: Any, where: str
-) -> Iterator[Run]:
+) -> Iterator[ColumnBatch]:
     """The messages of record batches, in runs of about `APPEND_BYTES`.
 
     time_ms: the time of a push, asked for each run. where: what rows are counted in, for errors.
@@ -87,7 +87,7 @@ def runs(
 
 def run_of(
     batches: list[pa.RecordBatch], columns: Columns, time_ms: int, where: str, first: int
-) -> Run:
+) -> ColumnBatch:
     """The messages of some record batches. where: with a place for a row's number from `first`."""
     table = pa.Table.from_batches(batches)
     payload = _whole(table.column(columns.payload))
@@ -104,7 +104,7 @@ def run_of(
         found = _whole(table.column(columns.key))
         if found.null_count < len(found):
             keys = strings_of(found, COLUMN_BYTES_MAX, "key", where, first)[0]
-    return Run(payloads, time_ms, headers, keys, longest if shortest == longest else None)
+    return ColumnBatch(payloads, time_ms, headers, keys, longest if shortest == longest else None)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

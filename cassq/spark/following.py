@@ -34,7 +34,7 @@ from cassq.message.frames import Place
 from cassq.model import claims
 from cassq.model.rows import Cursor, GroupRow, PipeRow
 from cassq.spark.options import StreamOptions
-from cassq.spark.reading import READ_BYTES, READ_MESSAGES, Piece, group_of
+from cassq.spark.reading import READ_BYTES, READ_MESSAGES, PipeRange, group_of
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -47,7 +47,7 @@ _TRIES = 3
 Offset = dict[str, Any]
 
 
-class Span(NamedTuple):
+class FollowedPipe(NamedTuple):
     """What a stream has read of a pipe: from `first` on, below `done`. pos: of the frame that holds
     `done`, or of an earlier one."""
 
@@ -56,23 +56,23 @@ class Span(NamedTuple):
     pos: int
 
 
-def spans_of(offset: Offset) -> dict[str, Span]:
-    return {pipe_id: Span(*span) for pipe_id, span in offset.get("pipes", {}).items()}
+def spans_of(offset: Offset) -> dict[str, FollowedPipe]:
+    return {pipe_id: FollowedPipe(*span) for pipe_id, span in offset.get("pipes", {}).items()}
 
 
-def offset_of(spans: Mapping[str, Span]) -> Offset:
+def offset_of(spans: Mapping[str, FollowedPipe]) -> Offset:
     return {"pipes": {pipe_id: list(span) for pipe_id, span in spans.items()}}
 
 
-def pieces_between(start: Offset, end: Offset) -> list[Piece]:
+def pieces_between(start: Offset, end: Offset) -> list[PipeRange]:
     """The messages between two offsets. Pure: a batch that is replayed is the same."""
     before = spans_of(start)
     found = []
     for pipe_id, span in spans_of(end).items():
-        was = before.get(pipe_id, Span(span.first, span.first, 0))
+        was = before.get(pipe_id, FollowedPipe(span.first, span.first, 0))
         begin = max(was.done, span.first)
         if span.done > begin:
-            found.append(Piece(pipe_id, Place(begin, was.pos), span.done))
+            found.append(PipeRange(pipe_id, Place(begin, was.pos), span.done))
     return found
 
 
@@ -155,7 +155,7 @@ class Follower:
         none. What lies before `start` is done. Raises ExtentMissingError for what is lost."""
         self.ack(start)
         before = spans_of(start)
-        spans: dict[str, Span] = {}
+        spans: dict[str, FollowedPipe] = {}
         left = most
         for pipe in self._pipes():
             span = before.get(pipe.id) or self._first(pipe)
@@ -180,13 +180,13 @@ class Follower:
         plain = self._catalog.pipes.unclaimed(self._group, LISTED_MAX, unacked=True)
         return plain + self._catalog.pipes.timers(self._group, now_ms, LISTED_MAX)
 
-    def _first(self, pipe: PipeRow) -> Span | None:
+    def _first(self, pipe: PipeRow) -> FollowedPipe | None:
         """Where a pipe begins that the stream has not read of: at what the group has acked."""
         cursor = self._catalog.claims.cursor(self._group.id, pipe.id)
         if cursor is None:
             return None
         self._check_alone(cursor)
-        return Span(cursor.ack.seq, cursor.ack.seq, cursor.ack.pos)
+        return FollowedPipe(cursor.ack.seq, cursor.ack.seq, cursor.ack.pos)
 
     def _check_alone(self, cursor: Cursor) -> None:
         if cursor.chain.seq != cursor.ack.seq:
@@ -200,7 +200,7 @@ class Follower:
     def _end(self, pipe: PipeRow) -> Place:
         return end_of(self._catalog, self._ports.store, pipe)
 
-    def _grown(self, pipe: PipeRow, span: Span, most: int | None) -> Span:
+    def _grown(self, pipe: PipeRow, span: FollowedPipe, most: int | None) -> FollowedPipe:
         """What may be read of a pipe by now."""
         end = self._end(pipe)
         if pipe.timer_ms is not None:
@@ -247,7 +247,7 @@ class Follower:
             self._catalog.records.note_success(self._group.id, self._catalog.now_ms())
         self._acked = {p: n for p, n in self._acked.items() if p in offset.get("pipes", {})}
 
-    def _ack(self, pipe_id: str, span: Span) -> None:
+    def _ack(self, pipe_id: str, span: FollowedPipe) -> None:
         for _ in range(_TRIES):
             cursor = self._catalog.claims.cursor(self._group.id, pipe_id)
             if cursor is None or cursor.ack.seq >= span.done:
@@ -262,15 +262,15 @@ class Follower:
 
     # --- what is lost ---------------------------------------------------------------------------
 
-    def _unlost(self, pipe: PipeRow, span: Span) -> Span:
+    def _unlost(self, pipe: PipeRow, span: FollowedPipe) -> FollowedPipe:
         """The span, moved past what somebody has removed since, as by a purge or for its age."""
         cursor = self._catalog.claims.cursor(self._group.id, pipe.id)
         if cursor is None or cursor.ack.seq <= span.done:
             return span
         self._lose(pipe.id, span.done, cursor.ack.seq)
-        return Span(cursor.ack.seq, cursor.ack.seq, cursor.ack.pos)
+        return FollowedPipe(cursor.ack.seq, cursor.ack.seq, cursor.ack.pos)
 
-    def _check_gone(self, pipe_id: str, span: Span) -> None:
+    def _check_gone(self, pipe_id: str, span: FollowedPipe) -> None:
         """A pipe left the listing: everything in it is acked. Was it all read?"""
         row = self._catalog.pipes.by_id(pipe_id)
         totals = self._catalog.pipes.retired(self._queue.id, pipe_id)

@@ -28,7 +28,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 LOOK_SECONDS = 0.5
 
 
-class Keeper:
+class Heartbeats:
     """Of this process; beats for every file that is in its directory."""
 
     def __init__(self) -> None:
@@ -76,16 +76,16 @@ class Keeper:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-_keeper: Keeper | None = None
+_keeper: Heartbeats | None = None
 _lock = threading.Lock()
 
 
-def keeper() -> Keeper:
+def keeper() -> Heartbeats:
     """The keeper of this process, begun when it is first asked for."""
     global _keeper
     with _lock:
         if _keeper is None or _keeper._pid != os.getpid():
-            _keeper = Keeper()
+            _keeper = Heartbeats()
             atexit.register(_keeper.close)
         return _keeper
 

@@ -32,7 +32,7 @@ class Receipt:
     bytes: int
 
 
-class Pusher:
+class PartitionPusher:
     """What `pusher` returns: picklable, to be called with the rows of a partition."""
 
     def __init__(self, url: str, queue: str, batch: int) -> None:
@@ -59,7 +59,7 @@ class Pusher:
                 yield from receipts(ids, payloads)
 
 
-def pusher(url: str | None, queue: str, *, batch: int = BATCH_MESSAGES) -> Pusher:
+def pusher(url: str | None, queue: str, *, batch: int = BATCH_MESSAGES) -> PartitionPusher:
     """A function for `rdd.mapPartitions`, which yields receipts, and for `foreachPartition`.
 
     url: as for `cassq.connect`; None: `CASSQ_URL` of this process. A row is a payload (bytes or
@@ -69,7 +69,7 @@ def pusher(url: str | None, queue: str, *, batch: int = BATCH_MESSAGES) -> Pushe
     """
     if not isinstance(batch, int) or batch < 1:
         raise UsageError(f"batch is a number of messages from 1 on, not {batch!r}")
-    return Pusher(absolute(url), queue, batch)
+    return PartitionPusher(absolute(url), queue, batch)
 
 
 Fields = tuple[bytes, "Mapping[str, str] | None", "bytes | None"]

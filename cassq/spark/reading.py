@@ -31,7 +31,7 @@ READ_BYTES = 8 * 1024 * 1024
 ALWAYS_MS = 1 << 62
 
 
-class Piece(NamedTuple):
+class PipeRange(NamedTuple):
     """Messages `start .. end_seq` of a pipe. attempts: how often they were delivered."""
 
     pipe_id: str
@@ -44,10 +44,10 @@ class Piece(NamedTuple):
         return self.end_seq - self.start.seq
 
 
-class Part(InputPartition):
+class ScanTask(InputPartition):
     """What one task reads."""
 
-    def __init__(self, pieces: tuple[Piece, ...]) -> None:
+    def __init__(self, pieces: tuple[PipeRange, ...]) -> None:
         super().__init__(None)
         self.pieces = pieces
 
@@ -70,7 +70,7 @@ class BatchReader(DataSourceReader):
         options = self._options
         since_ms = -1 if options.since_ms is None else options.since_ms
         until_ms = ALWAYS_MS if options.until_ms is None else options.until_ms
-        pieces = partition.pieces if isinstance(partition, Part) else ()
+        pieces = partition.pieces if isinstance(partition, ScanTask) else ()
         ranged = (options.since_ms, options.until_ms) != (None, None)
         return read_pieces(
             options.url,
@@ -84,13 +84,13 @@ class BatchReader(DataSourceReader):
 # --- planning -----------------------------------------------------------------------------------
 
 
-def snapshot(client: Client, options: ReadOptions) -> list[Piece]:
+def snapshot(client: Client, options: ReadOptions) -> list[PipeRange]:
     """What there is to be read at this moment, oldest pipe first. Raises QueueNotFoundError and
     GroupNotFoundError. Cost: a look at each live pipe; of a group, its cursors and open claims."""
     ports, row = client.ports, client.queue(options.queue).row
     if options.state == STORED:
         pipes = ports.catalog.pipes.live(row.id)
-        return [Piece(pipe.id, Place(0, 0), seen_end(ports.store, pipe)) for pipe in pipes]
+        return [PipeRange(pipe.id, Place(0, 0), seen_end(ports.store, pipe)) for pipe in pipes]
     group = group_of(ports, row.id, options.queue, options.group)
     states: Iterable[str] = ledger.UNFINISHED
     if options.state == DEAD:
@@ -115,7 +115,7 @@ def _for(ports: Ports, group: GroupRow) -> list[PipeRow]:
     return [pipe for pipe in ports.catalog.pipes.live(group.queue_id) if pipe.is_for(group.id)]
 
 
-def _left(ports: Ports, group: GroupRow, pipe: PipeRow, states: Iterable[str]) -> list[Piece]:
+def _left(ports: Ports, group: GroupRow, pipe: PipeRow, states: Iterable[str]) -> list[PipeRange]:
     """What a group has not committed of a pipe, in these states. Messages with due times of their
     own count as delayed until a popper of the group has looked at them."""
     catalog = ports.catalog
@@ -125,16 +125,16 @@ def _left(ports: Ports, group: GroupRow, pipe: PipeRow, states: Iterable[str]) -
     end_seq = seen_end(ports.store, pipe)
     timed = pipe.timer_ms is not None
     return [
-        Piece(pipe.id, start, end, part.row.deliveries if part.row else 0)
+        PipeRange(pipe.id, start, end, part.row.deliveries if part.row else 0)
         for part in ledger.unfinished(cursor, rows, end_seq, catalog.now_ms(), timed=timed)
         if part.fate in states
         for start, end in part.runs
     ]
 
 
-def parts(pieces: Iterable[Piece], most: int) -> Iterator[Part]:
+def parts(pieces: Iterable[PipeRange], most: int) -> Iterator[ScanTask]:
     """Pieces in parts of at most so many messages, in order. Pure."""
-    some: list[Piece] = []
+    some: list[PipeRange] = []
     left = most
     for piece in pieces:
         while piece.messages > 0:
@@ -144,10 +144,10 @@ def parts(pieces: Iterable[Piece], most: int) -> Iterator[Part]:
             # A position is that of the frame, or of an earlier one: this one fits both.
             piece = piece._replace(start=Place(cut, piece.start.pos))
             if left == 0:
-                yield Part(tuple(some))
+                yield ScanTask(tuple(some))
                 some, left = [], most
     if some:
-        yield Part(tuple(some))
+        yield ScanTask(tuple(some))
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def parts(pieces: Iterable[Piece], most: int) -> Iterator[Part]:
 
 def read_pieces(
     url: str,
-    pieces: Iterable[Piece],
+    pieces: Iterable[PipeRange],
     columns: StructType,
     *,
     fail_on_data_loss: bool,
@@ -187,7 +187,7 @@ def read_pieces(
 
 
 def _batches(
-    reader: ExtentReader, piece: Piece, schema: Any, between: tuple[int, int] | None
+    reader: ExtentReader, piece: PipeRange, schema: Any, between: tuple[int, int] | None
 ) -> Iterator[Any]:
     place = piece.start
     while place.seq < piece.end_seq:

@@ -15,7 +15,7 @@ from cassq.spark.keeper import driver_id, keeper
 from cassq.spark.options import WriteOptions, read_options, stream_options, write_options
 from cassq.spark.reading import BatchReader
 from cassq.spark.streaming import StreamReader
-from cassq.spark.writing import BatchWriter, StreamWriter, Target, check_target
+from cassq.spark.writing import BatchWriter, StreamWriter, WriteTarget, check_target
 
 
 class CassqSource(DataSource):
@@ -51,13 +51,13 @@ class CassqSource(DataSource):
             raise ConfigError("a stream has no writeId: the id of its query, in its checkpoint, is")
         return StreamWriter(self._target(options, schema, overwrite))
 
-    def _target(self, options: WriteOptions, schema: StructType, overwrite: bool) -> Target:
+    def _target(self, options: WriteOptions, schema: StructType, overwrite: bool) -> WriteTarget:
         if overwrite:
             raise ConfigError("a queue is not overwritten", hint='write with .mode("append")')
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
         columns = chosen(options, types)
         check_target(options.url, options.queue)
-        return Target(options.url, options.queue, columns, driver_id(self.keeper, options.url))
+        return WriteTarget(options.url, options.queue, columns, driver_id(self.keeper, options.url))
 
 
 def source_class() -> type[CassqSource]:

@@ -18,7 +18,7 @@ from cassq.spark.clients import client_of
 from cassq.spark.decoding import arrow_schema
 from cassq.spark.following import Follower, Offset, pieces_between
 from cassq.spark.options import StreamOptions
-from cassq.spark.reading import Part, parts, read_pieces
+from cassq.spark.reading import ScanTask, parts, read_pieces
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -56,7 +56,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_pieces(
             self._options.url,
-            partition.pieces if isinstance(partition, Part) else (),
+            partition.pieces if isinstance(partition, ScanTask) else (),
             self._columns,
             fail_on_data_loss=self._options.fail_on_data_loss,
         )

@@ -31,7 +31,7 @@ from cassq.spark.encoding import Columns, runs
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
-class Target(NamedTuple):
+class WriteTarget(NamedTuple):
     """Where to write. driver: the id under which writes are led there."""
 
     url: str
@@ -50,7 +50,7 @@ class Filled(WriterCommitMessage):
     pipes: Sequence[StagedPipe]
 
 
-def fill(target: Target, write_id: str, number: int, batches: Iterator[Any]) -> Filled:
+def fill(target: WriteTarget, write_id: str, number: int, batches: Iterator[Any]) -> Filled:
     """One attempt at a task, on an executor."""
     client = client_of(target.url)
     ports, row = client.ports, client.queue(target.queue).row
@@ -73,7 +73,7 @@ def fill(target: Target, write_id: str, number: int, batches: Iterator[Any]) -> 
 
 
 def publish(
-    target: Target, write_id: str, number: int, messages: Sequence[WriterCommitMessage | None]
+    target: WriteTarget, write_id: str, number: int, messages: Sequence[WriterCommitMessage | None]
 ) -> None:
     """The commit, on the driver. Raises FencedError, with nothing published, when the write was
     begun anew while its tasks ran."""
@@ -101,7 +101,7 @@ def publish(
     client.runtime.doorbell(row.id).ring()
 
 
-def give_up(target: Target, write_id: str, number: int) -> None:
+def give_up(target: WriteTarget, write_id: str, number: int) -> None:
     """The abort, on the driver."""
     client = client_of(target.url)
     row = client.ports.catalog.writes.by_id(client.queue(target.queue).id, write_id)
@@ -109,7 +109,7 @@ def give_up(target: Target, write_id: str, number: int) -> None:
         staging.abort(client.ports, row)
 
 
-def is_ours(row: WriteRow, target: Target, number: int) -> bool:
+def is_ours(row: WriteRow, target: WriteTarget, number: int) -> bool:
     """Whether a write is open, and led by us."""
     named = (row.number, row.driver) == (number, target.driver)
     return named and row.state is WriteState.OPEN
@@ -125,7 +125,7 @@ def check_target(url: str, queue: str) -> Client:
 class BatchWriter(DataSourceArrowWriter):
     """Of one `df.write`: made on the driver, and pickled to the executors."""
 
-    def __init__(self, target: Target, write_id: str) -> None:
+    def __init__(self, target: WriteTarget, write_id: str) -> None:
         self._target = target
         self._write_id = write_id
 
@@ -143,7 +143,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """Of one `df.writeStream`. What tasks do is told to the commit by their messages alone: it has
     a writer of its own."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: WriteTarget) -> None:
         self._target = target
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:

@@ -19,13 +19,13 @@ from cassq.extents.protocol.words import (
 )
 from cassq.message.frames import FrameError, pipe_key, verify
 from cassq.sidecar.engine.port import Engine, Replica
-from cassq.sidecar.engine.shelf import Shelf
+from cassq.sidecar.engine.shelf import ReplicaState
 
 STRETCH_FRAMES = 3
 ANEW = "it is being copied anew"
 
 
-def scrubbed(engine: Engine, shelf: Shelf, request: Scrub) -> Scrubbed:
+def scrubbed(engine: Engine, shelf: ReplicaState, request: Scrub) -> Scrubbed:
     """Verify some frames. Raises RefusedError."""
     pipe_id, seq, digest = request.pipe_id, request.seq, xxh3_128()
     replica = _there(engine, pipe_id)

@@ -11,10 +11,10 @@ from typing import Any
 from cassq.base.clock import Clock, ManualClock
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
 from cassq.extents.protocol.words import RefusedError, Request
-from cassq.extents.sidecar.net.network import Answer, Begun, Call, Network, Patience
+from cassq.extents.sidecar.net.network import Begun, Call, CallResult, Network, Patience
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 from cassq.sidecar.engine.port import Replica
-from cassq.sidecar.engine.shelf import Shelf
+from cassq.sidecar.engine.shelf import ReplicaState
 from tests.simulation.memory_engine import MemoryEngine, row_of
 
 
@@ -50,7 +50,7 @@ class MemorySidecar:
 
     def start(self) -> None:
         """A process of it begins."""
-        self.shelf = Shelf(self.engine, self._wall_ms, self._boot_ms)
+        self.shelf = ReplicaState(self.engine, self._wall_ms, self._boot_ms)
 
     def _wall_ms(self) -> int:
         return self.clock.wall_ms()
@@ -113,12 +113,14 @@ class MemoryNetwork(Network):
         self.before_exchange: Callable[[Sequence[Call]], None] = lambda calls: None
         self.closed = False
 
-    def exchange(self, calls: Sequence[Call], patience: Patience) -> list[Answer]:
+    def exchange(self, calls: Sequence[Call], patience: Patience) -> list[CallResult]:
         self.calls += calls
         self.before_exchange(calls)
         return self.waited_for([self._call(call) for call in calls], patience)
 
-    def waited_for(self, found: Sequence[tuple[float, Answer]], patience: Patience) -> list[Answer]:
+    def waited_for(
+        self, found: Sequence[tuple[float, CallResult]], patience: Patience
+    ) -> list[CallResult]:
         """Answers, after so many seconds each, as they are told to who waits for them."""
         done = sorted(after for after, answer in found if answer.done)
         until = patience.all
@@ -157,7 +159,7 @@ class MemoryNetwork(Network):
             return BackendUnavailableError(f"sidecar {sidecar} has another data directory")
         return None
 
-    def _call(self, call: Call) -> tuple[float, Answer]:
+    def _call(self, call: Call) -> tuple[float, CallResult]:
         """After how many seconds which answer comes."""
         error = self._reaches(call.sidecar, call.generation)
         there = self.sidecars[call.sidecar]
@@ -165,18 +167,20 @@ class MemoryNetwork(Network):
             there.lost_before -= 1
             error = BackendUnavailableError("the connection broke")
         if error is not None:
-            return 0.0, Answer(call.sidecar, [], error)
+            return 0.0, CallResult(call.sidecar, [], error)
         replies = self._deliver(there, call.requests)
         if there.lost_after > 0:
             there.lost_after -= 1
-            return 0.0, Answer(call.sidecar, [], BackendUnavailableError("the connection broke"))
+            return 0.0, CallResult(
+                call.sidecar, [], BackendUnavailableError("the connection broke")
+            )
         good: list[Any] = []
         for reply in replies:
             if isinstance(reply, RefusedError):
-                return there.slow, Answer(call.sidecar, good, reply)
+                return there.slow, CallResult(call.sidecar, good, reply)
             good.append(reply)
         after = there.slow if len(good) == len(call.requests) else math.inf
-        return after, Answer(call.sidecar, good, None)
+        return after, CallResult(call.sidecar, good, None)
 
     def _deliver(self, there: MemorySidecar, requests: Sequence[Request]) -> list[Any]:
         """Replies to those that come now: one that is held back holds back all behind it."""
@@ -192,7 +196,9 @@ class MemoryNetwork(Network):
 class MemoryBegun(Begun):
     """A call that was made ahead. state: what became of it."""
 
-    def __init__(self, network: MemoryNetwork, sidecar: str, found: tuple[float, Answer]) -> None:
+    def __init__(
+        self, network: MemoryNetwork, sidecar: str, found: tuple[float, CallResult]
+    ) -> None:
         self._network = network
         self._sidecar = sidecar
         self._found = found
@@ -201,7 +207,7 @@ class MemoryBegun(Begun):
     def go_on(self) -> None:
         assert self.state == "under way"
 
-    def end(self, patience: Patience) -> Answer:
+    def end(self, patience: Patience) -> CallResult:
         assert self.state == "under way"
         self.state = "taken"
         there = self._network.sidecars[self._sidecar]
@@ -217,5 +223,5 @@ class MemoryBegun(Begun):
         self.state = "dropped"
 
 
-def _unanswered(sidecar: str) -> Answer:
-    return Answer(sidecar, [], BackendTimeoutError(f"sidecar {sidecar} did not answer in time"))
+def _unanswered(sidecar: str) -> CallResult:
+    return CallResult(sidecar, [], BackendTimeoutError(f"sidecar {sidecar} did not answer in time"))

@@ -12,7 +12,7 @@ from cassq.base.ids import Ids
 from cassq.catalog.sqlite import SqliteCatalog
 from cassq.catalog.sqlite.sidecar_tables import SqliteSidecars
 from cassq.extents.protocol.words import Code, RefusedError, Replicate, Request, Scrub
-from cassq.extents.replicas.fleet import Fleet, Standing
+from cassq.extents.replicas.fleet import Fleet, ReplicaStanding
 from cassq.extents.sidecar import SidecarStore
 from cassq.extents.sidecar.net.network import Call
 from cassq.extents.sidecar.settings import Settings
@@ -22,7 +22,7 @@ from cassq.message.frames import FrameError, Place
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarState
 from cassq.reaper.actions import Action, Scope
 from cassq.reaper.repair import Repair
-from cassq.sidecar.care.stewardship import Verb, plan
+from cassq.sidecar.care.stewardship import OrphanVerb, plan
 from cassq.sidecar.engine.port import Replica
 from tests.catalog_parts import put_part
 from tests.contract.backends import closed_later
@@ -71,7 +71,7 @@ class KeptSidecar(MemorySidecar):
         me, ids = ReplicaAt(self.name, self.engine.generation), list(self.engine.replicas())
         for pipe_id, placement in zip(ids, catalog.sidecars.placements_of(ids), strict=True):
             step = plan(self.engine.replicas()[pipe_id], placement, me)
-            if step is not None and step.verb is Verb.DAMAGE:
+            if step is not None and step.verb is OrphanVerb.DAMAGE:
                 self.shelf.found(pipe_id, step.told)
 
     def remove(self, pipe_id: str) -> None:
@@ -276,7 +276,7 @@ class RepairPlace:
 def good(fleet: Fleet, placement: Placement) -> int:
     """How many replicas of a placement are good as far as the catalog tells."""
     standings = fleet.state_of(placement).standings.values()
-    return sum(each in (Standing.GOOD, Standing.LEAVING) for each in standings)
+    return sum(each in (ReplicaStanding.GOOD, ReplicaStanding.LEAVING) for each in standings)
 
 
 DRAINING, GONE, UP = SidecarState.DRAINING, SidecarState.GONE, SidecarState.UP

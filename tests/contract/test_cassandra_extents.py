@@ -21,7 +21,7 @@ from cassq.errors import (
 )
 from cassq.extents.cassandra import CassandraStore, statements
 from cassq.extents.cassandra.places import bucket_and_seq, position
-from cassq.extents.cassandra.published import Published
+from cassq.extents.cassandra.published import PolledEnd
 from cassq.extents.cassandra.writer import CassandraWriter, Sizes
 from cassq.extents.port import ExtentMissingError
 from cassq.message.frames import Place
@@ -521,7 +521,7 @@ def test_an_end_that_was_asked_for_is_waited_for(
     append(other.create(PIPE, "q"), 3)
     reader = store.reader(PIPE)
     eventually("it is told", lambda: reader.published().seq == 3)
-    published = Published(cql, extent_of(cql))
+    published = PolledEnd(cql, extent_of(cql))
     published.ask()
     assert published.newest().seq == 3
 

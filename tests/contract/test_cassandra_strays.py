@@ -14,7 +14,7 @@ from cassq.lifecycle.sealing import STRAY_MS
 from cassq.locks.lease import LeaseLocker
 from cassq.message.batches import Batch
 from cassq.model.rows import QueueRow
-from cassq.pipes import Appender
+from cassq.pipes import PipeWriter
 from cassq.reaper.actions import DONE, FAILED, PLANNED, Scope
 from cassq.reaper.sweep import LOOK_MS, Sweep
 
@@ -52,7 +52,7 @@ def open_one(cassandra_place: CassandraPlace, clock: ManualClock) -> Iterator[Op
 
 def push(ports: Ports, queue: QueueRow) -> str:
     """Push a message by a new pusher; the pipe it went to."""
-    appender = Appender(ports, lambda: queue)
+    appender = PipeWriter(ports, lambda: queue)
     (receipt,) = appender.append(Batch([b"x"], 0))
     appender.close()
     return receipt.pipe_id

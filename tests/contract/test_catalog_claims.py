@@ -11,7 +11,7 @@ from cassq.catalog.port import Catalog
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
-from cassq.model.claims import Give
+from cassq.model.claims import GiveBack
 from cassq.model.rows import Claim, ClaimState
 from tests.contract.rows import (
     DUE_MS,
@@ -220,7 +220,7 @@ def test_a_claim_is_cut_up_and_each_piece_replaced_for_itself(desk: Desk, theirs
 
 def test_rows_that_are_given_back_in_part_cover_what_they_covered(desk: Desk) -> None:
     row = desk.claim(10)
-    give = Give(RangeSet([(2, 5)]), DUE_MS + 9, 1, '{"error":"no"}')
+    give = GiveBack(RangeSet([(2, 5)]), DUE_MS + 9, 1, '{"error":"no"}')
     pieces = claims.resolved(row, RangeSet([(0, 2), (7, 8)]), [give], version)
     assert desk.catalog.claims.replace(row, pieces)
     assert desk.states == [(2, 5, FREE), (5, 10, HELD)]
@@ -280,7 +280,7 @@ def test_done_pieces_of_a_claim_in_the_middle_stay_until_the_front_is_done(desk:
     row = desk.claim(9)
     acked = replace(row, acked=RangeSet([(3, 6)]), version=version())
     assert desk.catalog.claims.replace(row, [acked])
-    gives = [Give(RangeSet([(0, 3)]), 1, 1), Give(RangeSet([(6, 9)]), 2, 1)]
+    gives = [GiveBack(RangeSet([(0, 3)]), 1, 1), GiveBack(RangeSet([(6, 9)]), 2, 1)]
     assert desk.catalog.claims.replace(acked, claims.resolved(acked, EMPTY, gives, version))
     assert desk.states == [(0, 3, FREE), (3, 6, DONE), (6, 9, FREE)]
     first = desk.rows[0]
@@ -315,7 +315,7 @@ def test_whatever_poppers_do_the_rows_cover_and_no_ack_is_lost(
                 done |= row.acked
             elif chance.random() < 0.3:
                 acks = RangeSet([(row.start, start)])
-                new = claims.resolved(row, acks, [Give(part, DUE_MS, 1)], version)
+                new = claims.resolved(row, acks, [GiveBack(part, DUE_MS, 1)], version)
                 done |= acks | row.acked
             else:
                 new = claims.resolved(row, part, [], version)

@@ -15,7 +15,7 @@ from cassq.doorbell import PollingDoorbell
 from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
 from cassq.message.batches import Batch
-from cassq.pipes import Appender
+from cassq.pipes import PipeWriter
 
 pytest.importorskip("cassandra")
 
@@ -65,4 +65,4 @@ def fill(queue: cassq.Queue, ports: Ports) -> None:
         pusher.push_many([b"x"] * 3)
     with queue.popper() as popper:
         assert popper.pop(1)
-    Appender(ports, lambda: queue.row).append(Batch([b"y"], 0))
+    PipeWriter(ports, lambda: queue.row).append(Batch([b"y"], 0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cassq.alerts.targets import Target
+from cassq.alerts.targets import AlertTarget
 from cassq.reaper.actions import Scope
 from cassq.reaper.alert import Alert
 from tests.contract.repair_place import AFTER_SECONDS, RepairPlace
@@ -16,7 +16,7 @@ def test_people_are_told_of_a_lost_sidecar_and_of_what_cannot_be_copied(tmp_path
     place = RepairPlace(tmp_path, sidecars=3)
     place.pushed(ONE, "s1", "s2", "s3")
     reaper = place.reaper()
-    targets = [Target("log")]
+    targets = [AlertTarget("log")]
     alert = Alert(reaper.ports, lambda: targets, lambda: 1.0)
 
     def told() -> list[tuple[str, str]]:

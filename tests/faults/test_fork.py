@@ -17,8 +17,8 @@ import cassq
 from cassq.base.clock import SystemClock
 from cassq.errors import ForkedClientError
 from cassq.extents.sidecar import SidecarStore
-from cassq.extents.sidecar.net.link import Link
-from cassq.extents.sidecar.net.links import Links
+from cassq.extents.sidecar.net.link import Connection
+from cassq.extents.sidecar.net.links import ConnectionPool
 from cassq.model.sidecar_rows import SidecarRow
 from cassq.sidecar.catalogs import open_catalog
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually, in_threads
@@ -124,12 +124,12 @@ class Inherited:
         }
 
 
-def links_of(client: cassq.Client) -> Links | None:
+def links_of(client: cassq.Client) -> ConnectionPool | None:
     """Its connections to sidecars."""
     store = client.ports.store
     if not isinstance(store, SidecarStore):
         return None
-    assert isinstance(store._means.network, Links)
+    assert isinstance(store._means.network, ConnectionPool)
     return store._means.network
 
 
@@ -200,7 +200,7 @@ def test_a_child_says_nothing_over_the_connections_of_its_parent(inherited: Inhe
     links = links_of(inherited.client)
     assert links is not None
 
-    def idle() -> set[Link]:
+    def idle() -> set[Connection]:
         return {link for idle in links._idle.values() for link in idle}
 
     def all_are_well() -> bool:

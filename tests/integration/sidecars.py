@@ -11,13 +11,13 @@ from typing import Any
 from cassq.base.clock import SystemClock
 from cassq.extents.protocol.words import Append, Request
 from cassq.extents.sidecar.net.link import Access
-from cassq.extents.sidecar.net.links import Links
-from cassq.extents.sidecar.net.network import Answer, Call, Patience
+from cassq.extents.sidecar.net.links import ConnectionPool
+from cassq.extents.sidecar.net.network import Call, CallResult, Patience
 from cassq.message.frames import Extras, encode, pipe_key
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 from cassq.sidecar.engine.port import Engine
 from cassq.sidecar.running import Sidecar
-from cassq.sidecar.sessions.door import Door
+from cassq.sidecar.sessions.door import Handshake
 from tests.integration.deadlines import joined
 from tests.simulation.memory_engine import MemoryEngine
 
@@ -56,7 +56,7 @@ class Running:
         **door: Any,
     ) -> None:
         self.engine = engine or SharedMemoryEngine(f"{name}-1")
-        self.door = Door(name, self.engine.generation, "z", CLUSTER, **door)
+        self.door = Handshake(name, self.engine.generation, "z", CLUSTER, **door)
         self.tls = tls
         self.access = access
         self.address = ""
@@ -125,16 +125,18 @@ def links_to(
     *sidecars: Running,
     access: Access = Access(),  # noqa: B008 - it is immutable
     cluster: str = CLUSTER,
-) -> Links:
-    return Links(lambda: [each.row() for each in sidecars], lambda: cluster, access)
+) -> ConnectionPool:
+    return ConnectionPool(lambda: [each.row() for each in sidecars], lambda: cluster, access)
 
 
-def call(links: Links, sidecar: str, *requests: Request, patience: Patience = PATIENCE) -> Answer:
+def call(
+    links: ConnectionPool, sidecar: str, *requests: Request, patience: Patience = PATIENCE
+) -> CallResult:
     (answer,) = links.exchange([Call(sidecar, "", requests)], patience)
     return answer
 
 
-def reply(links: Links, sidecar: str, request: Request) -> Any:
+def reply(links: ConnectionPool, sidecar: str, request: Request) -> Any:
     """The reply to one request, which must not be refused."""
     answer = call(links, sidecar, request)
     if answer.error is not None:

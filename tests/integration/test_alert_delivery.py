@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from cassq.alerts.delivery import GRACE_SECONDS, deliver
-from cassq.alerts.incidents import Notice, Outcome
-from cassq.alerts.targets import Target
+from cassq.alerts.incidents import Notice, NoticeOutcome
+from cassq.alerts.targets import AlertTarget
 from cassq.base.clock import Stopwatch
 from tests.integration.deadlines import eventually
 
@@ -32,14 +32,14 @@ def notice(target: str, number: int = 0, *, key: str = "", tries: int = 0) -> No
     return Notice(key or f"k{number}", 1, target, 1, tries, event)
 
 
-def told(target: Target, *notices: Notice) -> list[Outcome]:
+def told(target: AlertTarget, *notices: Notice) -> list[NoticeOutcome]:
     """What became of notices (of one, if none is given), in their order."""
     wanted = list(notices) or [notice(target.name)]
     outcomes = dict(deliver_all(wanted, target))
     return [outcomes[n.event["id"]] for n in wanted]
 
 
-def deliver_all(notices: list[Notice], *targets: Target) -> list[tuple[str, Outcome]]:
+def deliver_all(notices: list[Notice], *targets: AlertTarget) -> list[tuple[str, NoticeOutcome]]:
     found = deliver(notices, {target.name: target for target in targets})
     return [(n.event["id"], outcome) for n, outcome in found]
 
@@ -47,19 +47,19 @@ def deliver_all(notices: list[Notice], *targets: Target) -> list[tuple[str, Outc
 # --- commands ---------------------------------------------------------------------------------
 
 
-def shell(script: str, name: str = "sh", timeout: float = LIMIT) -> Target:
-    return Target(name, command=("sh", "-c", script), timeout=timeout)
+def shell(script: str, name: str = "sh", timeout: float = LIMIT) -> AlertTarget:
+    return AlertTarget(name, command=("sh", "-c", script), timeout=timeout)
 
 
 def test_a_command_gets_the_event_as_json_on_its_standard_input(tmp_path: Path) -> None:
     out = tmp_path / "event.json"
-    assert told(shell(f"cat > {out}", timeout=30)) == [Outcome(told=True)]
+    assert told(shell(f"cat > {out}", timeout=30)) == [NoticeOutcome(told=True)]
     assert json.loads(out.read_bytes()) == {"id": "0", "data": {"message": "käput"}}
 
 
 def test_a_command_that_reads_nothing_is_no_failure_however_large_the_event() -> None:
     large = notice("sh")._replace(event={"id": "0", "text": "x" * 1_000_000})
-    assert told(shell("exit 0", timeout=30), large) == [Outcome(told=True)]
+    assert told(shell("exit 0", timeout=30), large) == [NoticeOutcome(told=True)]
 
 
 def test_a_command_that_fails_is_told_with_what_it_said() -> None:
@@ -75,7 +75,7 @@ def test_a_command_that_was_killed_has_failed() -> None:
 
 @pytest.mark.parametrize("program", ["no-such-program-at-all", "/"])
 def test_a_command_that_cannot_be_run_has_failed(program: str) -> None:
-    (outcome,) = told(Target("x", command=(program,)))
+    (outcome,) = told(AlertTarget("x", command=(program,)))
     assert f"{program} cannot be run" in outcome.error
 
 
@@ -102,7 +102,7 @@ def test_a_child_that_outlives_its_command_holds_up_nothing(tmp_path: Path) -> N
     pid_file = tmp_path / "pid"
     watch = Stopwatch()
     script = f"setsid sleep 60 & echo $! > {pid_file}; echo done"
-    assert told(shell(script, timeout=30)) == [Outcome(told=True)]
+    assert told(shell(script, timeout=30)) == [NoticeOutcome(told=True)]
     assert watch.seconds() < 20
     os.kill(int(pid_file.read_text()), 9)
 
@@ -153,8 +153,8 @@ def hook() -> Iterator[Hook]:
 
 
 def test_a_webhook_gets_the_event_as_a_structured_cloud_event(hook: Hook) -> None:
-    target = Target("hook", webhook=hook.url, headers=(("Authorization", "Bearer x"),))
-    assert told(target) == [Outcome(told=True)]
+    target = AlertTarget("hook", webhook=hook.url, headers=(("Authorization", "Bearer x"),))
+    assert told(target) == [NoticeOutcome(told=True)]
     ((path, headers, event),) = hook.requests
     assert path == "/in?a=b"
     assert headers["content-type"] == "application/cloudevents+json"
@@ -165,7 +165,7 @@ def test_a_webhook_gets_the_event_as_a_structured_cloud_event(hook: Hook) -> Non
 @pytest.mark.parametrize("status", [302, 404, 500])
 def test_any_other_answer_is_a_failure(hook: Hook, status: int) -> None:
     hook.status = status
-    (outcome,) = told(Target("hook", webhook=hook.url))
+    (outcome,) = told(AlertTarget("hook", webhook=hook.url))
     assert not outcome.told
     assert outcome.error.endswith(f"answered {status}")
     assert len(hook.requests) == 1, "redirections are not followed"
@@ -175,14 +175,14 @@ def test_a_webhook_that_is_down_is_a_failure() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        (outcome,) = told(Target("hook", webhook=f"http://127.0.0.1:{port}/"))
+        (outcome,) = told(AlertTarget("hook", webhook=f"http://127.0.0.1:{port}/"))
     assert "cannot be reached" in outcome.error
 
 
 def test_a_webhook_that_hangs_is_given_up_in_time(hook: Hook) -> None:
     hook.go.clear()
     watch = Stopwatch()
-    (outcome,) = told(Target("hook", webhook=hook.url, timeout=LIMIT))
+    (outcome,) = told(AlertTarget("hook", webhook=hook.url, timeout=LIMIT))
     assert not outcome.told
     assert watch.seconds() < IN_TIME
 
@@ -206,7 +206,7 @@ def test_a_webhook_that_answers_a_byte_at_a_time_is_given_up_in_time() -> None:
         thread.start()
         watch = Stopwatch()
         url = f"http://127.0.0.1:{server.getsockname()[1]}/"
-        (outcome,) = told(Target("hook", webhook=url, timeout=SLOW_LIMIT))
+        (outcome,) = told(AlertTarget("hook", webhook=url, timeout=SLOW_LIMIT))
         assert outcome.error == f"no answer within {SLOW_LIMIT:g} seconds"
         assert watch.seconds() < SLOW_LIMIT + IN_TIME
         stop.set()
@@ -218,7 +218,7 @@ def test_a_webhook_that_answers_a_byte_at_a_time_is_given_up_in_time() -> None:
 
 def test_a_target_that_hangs_holds_up_no_other(hook: Hook) -> None:
     hanging = [shell("sleep 60", f"hang{number}") for number in range(5)]
-    good = Target("good", webhook=hook.url)
+    good = AlertTarget("good", webhook=hook.url)
     watch = Stopwatch()
     names = [target.name for target in (*hanging, good)]
     found = deliver([notice(name) for name in names], {t.name: t for t in (*hanging, good)})
@@ -239,14 +239,14 @@ def test_after_a_hang_nothing_more_is_tried_in_this_pass(tmp_path: Path) -> None
 
 def test_an_event_that_is_refused_keeps_no_other_from_being_told(hook: Hook) -> None:
     hook.status = 400
-    target = Target("hook", webhook=hook.url)
+    target = AlertTarget("hook", webhook=hook.url)
     outcomes = told(target, *(notice("hook", number) for number in range(3)))
     assert all(outcome.tried and outcome.error for outcome in outcomes)
     assert len(hook.requests) == 3
 
 
 def test_what_failed_before_comes_last(hook: Hook) -> None:
-    target = Target("hook", webhook=hook.url)
+    target = AlertTarget("hook", webhook=hook.url)
     told(target, notice("hook", 1, tries=3), notice("hook", 2), notice("hook", 3, tries=1))
     assert [event["id"] for _, _, event in hook.requests] == ["2", "3", "1"]
 
@@ -265,11 +265,13 @@ def test_the_log_gets_what_is_wrong_as_a_warning_and_its_end_as_information(
 ) -> None:
     event = {"id": "0", "data": {"message": "käput", "state": state}}
     with caplog.at_level(logging.INFO, "cassq"):
-        assert told(Target("log"), Notice("k", 1, "log", 1, 0, event)) == [Outcome(told=True)]
+        assert told(AlertTarget("log"), Notice("k", 1, "log", 1, 0, event)) == [
+            NoticeOutcome(told=True)
+        ]
     assert [record.levelname for record in caplog.records] == [level]
 
 
 def test_the_log_gets_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "cassq"):
-        assert told(Target("log")) == [Outcome(told=True)]
+        assert told(AlertTarget("log")) == [NoticeOutcome(told=True)]
     assert "käput" in caplog.text

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 import cassq
-from cassq.alerts.targets import Target
-from cassq.alerts.watch import Told, run
+from cassq.alerts.targets import AlertTarget
+from cassq.alerts.watch import AlertReport, run
 from cassq.base.clock import ManualClock, SystemClock
 from cassq.cli.main import main
 from cassq.errors import UsageError
@@ -42,10 +42,10 @@ class Later:
         """Turn it to the machine's: it stood still while the test worked."""
         self.clock.advance((SystemClock().wall_ms() - self.clock.wall_ms()) / 1000)
 
-    def run(self, *targets: Target) -> list[Told]:
+    def run(self, *targets: AlertTarget) -> list[AlertReport]:
         return run(self.ports, self.ports.catalog.queues.listed(), targets)
 
-    def told(self, *targets: Target) -> list[str]:
+    def told(self, *targets: AlertTarget) -> list[str]:
         return [f"{told.subject} {told.outcome}" for told in self.run(*targets)]
 
 
@@ -59,7 +59,7 @@ def later(place: Place, client: cassq.Client) -> Iterator[Later]:
     embedded.ports.catalog.close()
 
 
-LOG = Target("log")
+LOG = AlertTarget("log")
 
 
 def fail(queue: cassq.Queue, *payloads: bytes, importance: str | None = None) -> None:
@@ -148,7 +148,7 @@ def test_a_stalled_group_and_an_old_message(client: cassq.Client, later: Later) 
 
 def test_dead_letters_that_grow_within_an_hour(client: cassq.Client, later: Later) -> None:
     queue = client.create_queue("jobs", alert_dead_growth=3)
-    only = Target("log", kinds=("dead_growth",))
+    only = AlertTarget("log", kinds=("dead_growth",))
     fail(queue, b"old", b"older", b"oldest")
     assert later.told(only) == [], "what was there at the first look is no growth"
     later.clock.advance(3000)
@@ -165,9 +165,9 @@ def test_of_reapers_at_the_same_time_exactly_one_tells(
 ) -> None:
     fail(queue, b"1", importance="high")
     out = tmp_path / "told"
-    target = Target("sh", command=("sh", "-c", f"cat >> {out}; echo >> {out}"))
+    target = AlertTarget("sh", command=("sh", "-c", f"cat >> {out}; echo >> {out}"))
     reapers = [connect() for _ in range(6)]
-    found: list[Told] = []
+    found: list[AlertReport] = []
 
     def reap(number: int) -> None:
         ports = reapers[number].ports
@@ -185,7 +185,7 @@ def test_what_a_broken_target_was_not_told_is_told_later_and_nothing_is_lost(
     fail(queue, b"1")
     out, works = tmp_path / "told", tmp_path / "works"
     script = f"test -e {works} && cat >> {out} && echo >> {out}"
-    pager = Target("pager", command=("sh", "-c", script))
+    pager = AlertTarget("pager", command=("sh", "-c", script))
     assert later.told(LOG, pager) == ["failed raised done", "failed raised failed"]
     assert later.told(LOG, pager) == [], "not at once"
     later.clock.advance(11)
@@ -203,7 +203,7 @@ def test_what_a_broken_target_was_not_told_is_told_later_and_nothing_is_lost(
 def test_alerts_are_routed_by_the_owner_of_the_queue(client: cassq.Client, later: Later) -> None:
     for name, owner in (("jobs", "payments"), ("mail", "")):
         fail(client.create_queue(name, owner=owner), b"1")
-    mine = Target("mine", owners=("payments",))
+    mine = AlertTarget("mine", owners=("payments",))
     assert [told.queue for told in later.run(mine)] == ["jobs"]
 
 

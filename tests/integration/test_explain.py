@@ -12,7 +12,7 @@ import cassq
 from cassq.cli.main import main
 from cassq.errors import MessageNotFoundError, UsageError
 from cassq.inspect.explain import Explanation
-from cassq.inspect.whereabouts import Step
+from cassq.inspect.whereabouts import MessageStep
 from tests.integration.deadlines import eventually
 from tests.integration.stage import alone, drain, extents, numbers, push, reap
 
@@ -25,7 +25,7 @@ def no_other_passes(client: cassq.Client) -> None:
     alone(client)
 
 
-def now(explanation: Explanation, group: str = "default") -> Step:
+def now(explanation: Explanation, group: str = "default") -> MessageStep:
     return explanation.groups[group][-1]
 
 

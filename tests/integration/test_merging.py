@@ -14,7 +14,7 @@ import pytest
 
 import cassq
 from cassq.base.clock import Stopwatch
-from cassq.dead_letters.errands import BATCH_MESSAGES, Outcome
+from cassq.dead_letters.errands import BATCH_MESSAGES, BulkOutcome
 from cassq.dead_letters.letters import Letter
 from cassq.doorbell import LOOK_AGAIN_SECONDS
 from cassq.errors import GroupNotFoundError, UsageError
@@ -317,7 +317,7 @@ def test_who_watches_may_end_a_merge_after_any_step(
     letters_of_jobs(client, 20)
     seen: list[int] = []
 
-    def look(outcome: Outcome) -> bool:
+    def look(outcome: BulkOutcome) -> bool:
         seen.append(outcome.messages)
         return outcome.messages >= 5
 
@@ -382,7 +382,7 @@ def test_without_dead_letters_there_is_nothing_to_do(jobs: cassq.Queue) -> None:
     letters = jobs.dead_letters()
     assert letters.peek() == []
     assert letters.merge().messages == 0
-    assert letters.purge(everything=True) == Outcome(complete=True)
+    assert letters.purge(everything=True) == BulkOutcome(complete=True)
 
 
 @pytest.mark.parametrize("wrong", [{"rate": 0}, {"rate": "fast"}, {"limit": 0}, {"limit": 1.5}])
@@ -447,7 +447,7 @@ def test_what_a_merge_and_a_purge_cost(client: cassq.Client, directory: Path) ->
     with client_on(directory, committed=commits.append) as counting:
         letters = counting.queue("jobs").dead_letters()
 
-        def cost(verb: Callable[..., Outcome], count: int, **how: Any) -> int:
+        def cost(verb: Callable[..., BulkOutcome], count: int, **how: Any) -> int:
             commits.clear()
             assert verb(**how).messages == count
             return commits.count(True)

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 import cassq
-from cassq.alerts.targets import Target
+from cassq.alerts.targets import AlertTarget
 from cassq.base.clock import ManualClock
 from cassq.errors import BackendError, UsageError
 from cassq.model.rows import ClaimState
@@ -224,5 +224,5 @@ def test_nobody_is_told_of_alerts_unless_targets_are_named(client: cassq.Client)
         return [action.queue for action in actions]
 
     assert told_of() == []
-    client.reaper.targets = (Target("log"),)
+    client.reaper.targets = (AlertTarget("log"),)
     assert eventually("it is old", told_of) == ["jobs"]

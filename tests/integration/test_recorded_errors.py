@@ -11,7 +11,7 @@ import pytest
 
 import cassq
 from cassq.base.arguments import ERROR_MAX, error_text
-from cassq.consumer.holdings import Back, Message
+from cassq.consumer.holdings import Message, NackOptions
 from cassq.errors import UsageError
 from tests.integration.stage import numbers, push
 
@@ -132,7 +132,7 @@ def test_what_cannot_be_written_costs_no_other_message_its_ack(
     messages = [*popper.pop(2), *popper.pop()]
     messages[0].ack()
     holding: Any = messages[1]._holding
-    unwritable: Any = Back(error=object())  # type: ignore[arg-type]
+    unwritable: Any = NackOptions(error=object())  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         holding.holder.give(holding, range(1, 2), unwritable)
         popper.flush()
@@ -143,7 +143,7 @@ def test_what_cannot_be_written_costs_no_other_message_its_ack(
             popper.flush()
     committed = 2 if consistency == "ap" else 1
     assert queue.stats().groups["default"].committed == committed
-    holding.backs = {Back(delay_ms=0): holding.backs.pop(unwritable)}
+    holding.backs = {NackOptions(delay_ms=0): holding.backs.pop(unwritable)}
     popper.flush()
     (again,) = popper.pop()
     assert (again.payload, again.attempts) == (b"1", 2)

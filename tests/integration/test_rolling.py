@@ -9,7 +9,7 @@ import cassq
 from cassq.base.clock import ManualClock
 from cassq.message.batches import Batch
 from cassq.model.rows import PipeRow, PipeState
-from cassq.pipes import Appender
+from cassq.pipes import PipeWriter
 from tests.catalog_parts import WithRoles
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.stage import drain, numbers, payloads, reap
@@ -171,7 +171,7 @@ def test_what_is_pushed_while_a_pipe_is_made_ready_comes_before_what_it_takes(
     pipes = AppendsAtAReadyPipe(client.ports.catalog.pipes)
     catalog: Any = WithRoles(client.ports.catalog, pipes=pipes)
     ports = client.ports._replace(catalog=catalog)
-    appender = Appender(ports, lambda: queue.row)
+    appender = PipeWriter(ports, lambda: queue.row)
     appender.append(Batch(numbers(3), 0))
     pipes.append = lambda: appender.append(Batch(numbers(5, first=3), 0))
     for chore in appender.tend().chores:
@@ -199,7 +199,7 @@ def test_a_pipe_that_was_ready_for_too_long_is_not_taken(
     queue = timed.create_queue(
         "jobs", max_pushes_per_pipe=10, max_push_time_of_pipe=60, idle_seal=600, retain_consumed=100
     )
-    appender = Appender(timed.ports, lambda: queue.row)
+    appender = PipeWriter(timed.ports, lambda: queue.row)
     appender.append(Batch(numbers(8), 0))
     for chore in appender.tend().chores:
         chore()

@@ -10,7 +10,7 @@ import pytest
 
 from cassq.errors import BackendTimeoutError, BackendUnavailableError
 from cassq.extents.protocol.words import Code, Frames, Info, Mark, Open, Read, RefusedError, Request
-from cassq.extents.sidecar.net.links import Links
+from cassq.extents.sidecar.net.links import ConnectionPool
 from cassq.extents.sidecar.net.network import Begun, Call, Patience
 from tests.integration.deadlines import eventually
 from tests.integration.sidecars import PATIENCE, Running, append, call, links_to, reply
@@ -26,7 +26,7 @@ def sidecar() -> Iterator[Running]:
 
 
 @pytest.fixture
-def links(sidecar: Running) -> Iterator[Links]:
+def links(sidecar: Running) -> Iterator[ConnectionPool]:
     """With one connection, over which an extent of two frames was written."""
     with closing(links_to(sidecar)) as links:
         reply(links, "a", Open("p", 1, "q", False))
@@ -39,17 +39,17 @@ def read(seq: int, wait_ms: int = 0) -> Read:
     return Read("p", seq, 100, 1, 10, wait_ms)
 
 
-def begun(links: Links, request: Request, generation: str = "") -> Begun:
+def begun(links: ConnectionPool, request: Request, generation: str = "") -> Begun:
     found = links.begin(Call("a", generation, [request]))
     assert found is not None
     return found
 
 
-def idle(links: Links) -> int:
+def idle(links: ConnectionPool) -> int:
     return len(links._idle.get("a", ()))
 
 
-def facts(links: Links) -> dict[str, Any]:
+def facts(links: ConnectionPool) -> dict[str, Any]:
     told: dict[str, Any] = reply(links, "a", Info()).facts
     return told
 
@@ -58,7 +58,7 @@ def is_whole(frames: Frames, seq: int) -> bool:
     return frames.end == 2 and frames.frames.endswith(b"%d" % seq * LARGE)
 
 
-def test_the_answer_is_there_when_it_is_wanted(sidecar: Running, links: Links) -> None:
+def test_the_answer_is_there_when_it_is_wanted(sidecar: Running, links: ConnectionPool) -> None:
     first = begun(links, read(0))
     assert idle(links) == 0
     answer = first.end(PATIENCE)
@@ -67,7 +67,7 @@ def test_the_answer_is_there_when_it_is_wanted(sidecar: Running, links: Links) -
     assert idle(links) == 1, "its connection serves others"
 
 
-def test_it_goes_on_whenever_somebody_looks(sidecar: Running, links: Links) -> None:
+def test_it_goes_on_whenever_somebody_looks(sidecar: Running, links: ConnectionPool) -> None:
     first = begun(links, read(1))
 
     def came() -> bool:
@@ -78,14 +78,18 @@ def test_it_goes_on_whenever_somebody_looks(sidecar: Running, links: Links) -> N
     assert is_whole(first.end(Patience(0.0, 0.0, 1)).replies[0], 1)
 
 
-def test_others_are_answered_meanwhile_each_his_own(sidecar: Running, links: Links) -> None:
+def test_others_are_answered_meanwhile_each_his_own(
+    sidecar: Running, links: ConnectionPool
+) -> None:
     first = begun(links, read(0))
     assert is_whole(reply(links, "a", read(1)), 1)
     assert facts(links)["sidecar"] == "a"
     assert is_whole(first.end(PATIENCE).replies[0], 0)
 
 
-def test_one_that_is_dropped_is_no_answer_to_anybody_else(sidecar: Running, links: Links) -> None:
+def test_one_that_is_dropped_is_no_answer_to_anybody_else(
+    sidecar: Running, links: ConnectionPool
+) -> None:
     waits = read(2, 30_000)
     for request in (read(0), read(0), waits):
         first = begun(links, request)
@@ -99,7 +103,7 @@ def test_one_that_is_dropped_is_no_answer_to_anybody_else(sidecar: Running, link
 
 
 def test_one_that_is_dropped_after_it_came_leaves_its_connection(
-    sidecar: Running, links: Links
+    sidecar: Running, links: ConnectionPool
 ) -> None:
     first = begun(links, read(0))
 
@@ -113,21 +117,23 @@ def test_one_that_is_dropped_after_it_came_leaves_its_connection(
     assert is_whole(reply(links, "a", read(1)), 1)
 
 
-def test_without_a_connection_at_hand_nothing_is_begun(sidecar: Running, links: Links) -> None:
+def test_without_a_connection_at_hand_nothing_is_begun(
+    sidecar: Running, links: ConnectionPool
+) -> None:
     first = begun(links, read(0))
     assert links.begin(Call("a", "", [read(1)])) is None
     assert links.begin(Call("b", "", [read(1)])) is None
     first.drop()
 
 
-def test_a_refusal_is_told(sidecar: Running, links: Links) -> None:
+def test_a_refusal_is_told(sidecar: Running, links: ConnectionPool) -> None:
     answer = begun(links, Read("none", 0, 1, 1, 1, 0)).end(PATIENCE)
     assert isinstance(answer.error, RefusedError)
     assert answer.error.code is Code.UNKNOWN
     assert idle(links) == 1
 
 
-def test_a_sidecar_that_dies_meanwhile_is_told(sidecar: Running, links: Links) -> None:
+def test_a_sidecar_that_dies_meanwhile_is_told(sidecar: Running, links: ConnectionPool) -> None:
     first = begun(links, read(2, 30_000))
     sidecar.stop()
     answer = first.end(PATIENCE)
@@ -136,7 +142,7 @@ def test_a_sidecar_that_dies_meanwhile_is_told(sidecar: Running, links: Links) -
     assert links.begin(Call("a", "", [read(0)])) is None
 
 
-def test_nobody_waits_longer_than_told(sidecar: Running, links: Links) -> None:
+def test_nobody_waits_longer_than_told(sidecar: Running, links: ConnectionPool) -> None:
     first = begun(links, read(2, 30_000))
     answer = first.end(Patience(0.05, 0.0, 1))
     assert isinstance(answer.error, BackendTimeoutError)
@@ -144,14 +150,14 @@ def test_nobody_waits_longer_than_told(sidecar: Running, links: Links) -> None:
     assert is_whole(reply(links, "a", read(1)), 1)
 
 
-def test_another_directory_than_expected_is_told(sidecar: Running, links: Links) -> None:
+def test_another_directory_than_expected_is_told(sidecar: Running, links: ConnectionPool) -> None:
     answer = begun(links, read(0), "another").end(PATIENCE)
     assert isinstance(answer.error, BackendUnavailableError)
     assert is_whole(reply(links, "a", read(1)), 1)
 
 
 def test_what_is_told_meanwhile_goes_over_another_connection(
-    sidecar: Running, links: Links
+    sidecar: Running, links: ConnectionPool
 ) -> None:
     first = begun(links, read(0))
     links.tell("a", "", [Mark("p", 1, 2, False)])

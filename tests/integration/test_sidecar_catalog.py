@@ -19,7 +19,7 @@ from cassq.errors import BackendUnavailableError, ConfigError
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 from cassq.sidecar.catalog_thread import CatalogThread
 from cassq.sidecar.catalogs import open_catalog
-from cassq.sidecar.engine.shelf import Shelf
+from cassq.sidecar.engine.shelf import ReplicaState
 from cassq.sidecar.registration import LEASE_MS, Registration
 from tests.simulation.memory_engine import MemoryEngine
 
@@ -68,8 +68,8 @@ def cluster(place: Place) -> str:
 
 
 @pytest.fixture
-def shelf() -> Shelf:
-    return Shelf(MemoryEngine(), lambda: 0, lambda: 0)
+def shelf() -> ReplicaState:
+    return ReplicaState(MemoryEngine(), lambda: 0, lambda: 0)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def catalog(place: Place, cluster: str) -> Iterator[CatalogThread]:
 
 
 def test_a_beat_writes_the_row_and_brings_its_state(
-    catalog: CatalogThread, place: Place, shelf: Shelf, clock: ManualClock
+    catalog: CatalogThread, place: Place, shelf: ReplicaState, clock: ManualClock
 ) -> None:
     learned: list[SidecarState] = []
     load = 0
@@ -111,7 +111,7 @@ def test_a_beat_writes_the_row_and_brings_its_state(
 
 
 def test_what_it_was_asked_to_be_it_stays_while_the_catalog_is_away(
-    catalog: CatalogThread, place: Place, shelf: Shelf
+    catalog: CatalogThread, place: Place, shelf: ReplicaState
 ) -> None:
     """One that is opened anew in the same process need not ask for it."""
     learned: list[SidecarState] = []
@@ -128,7 +128,7 @@ def test_what_it_was_asked_to_be_it_stays_while_the_catalog_is_away(
 
 
 def test_a_catalog_that_is_away_is_told_once_and_asked_again(
-    catalog: CatalogThread, place: Place, shelf: Shelf, caplog: pytest.LogCaptureFixture
+    catalog: CatalogThread, place: Place, shelf: ReplicaState, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, logger="cassq")
     registration = Registration(catalog, shelf, lambda: ROW, lambda state: None, lambda: "")
@@ -146,7 +146,7 @@ def test_a_catalog_that_is_away_is_told_once_and_asked_again(
 
 
 def test_one_whose_engine_failed_drains_as_soon_as_the_catalog_can_be_told(
-    catalog: CatalogThread, place: Place, shelf: Shelf, caplog: pytest.LogCaptureFixture
+    catalog: CatalogThread, place: Place, shelf: ReplicaState, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR, logger="cassq")
     failures = [""]
@@ -184,7 +184,7 @@ def test_one_whose_engine_failed_drains_as_soon_as_the_catalog_can_be_told(
 
 
 def test_one_that_is_started_with_an_empty_directory_is_up_again(
-    catalog: CatalogThread, place: Place, shelf: Shelf
+    catalog: CatalogThread, place: Place, shelf: ReplicaState
 ) -> None:
     tell = Registration(catalog, shelf, lambda: ROW, lambda state: None, lambda: "it failed")
     assert run(tell.beat())

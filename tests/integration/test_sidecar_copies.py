@@ -28,11 +28,11 @@ from cassq.extents.protocol.words import (
     Scrubbed,
     Settle,
 )
-from cassq.extents.sidecar.net.links import Links
+from cassq.extents.sidecar.net.links import ConnectionPool
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 from cassq.sidecar.care.replicating import Steps
-from cassq.sidecar.care.steward import ScrubPass, Steward
-from cassq.sidecar.care.stewardship import Step, Verb
+from cassq.sidecar.care.steward import OrphanCollector, ScrubPass
+from cassq.sidecar.care.stewardship import OrphanStep, OrphanVerb
 from cassq.sidecar.catalog_thread import CatalogThread
 from cassq.sidecar.engine.port import Replica
 from tests.integration.sidecars import CLUSTER, Running, append, call, links_to, reply
@@ -63,13 +63,13 @@ def b() -> Iterator[Running]:
 
 
 @pytest.fixture
-def links(a: Running, b: Running) -> Iterator[Links]:
+def links(a: Running, b: Running) -> Iterator[ConnectionPool]:
     with closing(links_to(a, b)) as links:
         fill(links, "a")
         yield links
 
 
-def fill(links: Links, sidecar: str, *, settled: bool = True) -> None:
+def fill(links: ConnectionPool, sidecar: str, *, settled: bool = True) -> None:
     reply(links, sidecar, Open("p", 1, "q", False))
     frames = [append("p", n * 10, [b"%d" % n * 1000] * 10) for n in range(FRAMES)]
     assert call(links, sidecar, *frames).error is None
@@ -83,7 +83,7 @@ def copy(of: Running, **changes: Any) -> Replicate:
     return structs.replace(whole, **changes)
 
 
-def refused(links: Links, sidecar: str, request: Any) -> RefusedError:
+def refused(links: ConnectionPool, sidecar: str, request: Any) -> RefusedError:
     answer = call(links, sidecar, request)
     assert isinstance(answer.error, RefusedError), answer
     return answer.error
@@ -93,7 +93,7 @@ def refused(links: Links, sidecar: str, request: Any) -> RefusedError:
 
 
 def test_an_extent_is_copied_in_steps_and_counts_when_it_is_whole(
-    a: Running, b: Running, links: Links
+    a: Running, b: Running, links: ConnectionPool
 ) -> None:
     step = 3 * 20_000
     seq = reply(links, "b", copy(a, bytes_max=step)).seq
@@ -118,13 +118,13 @@ def test_an_extent_is_copied_in_steps_and_counts_when_it_is_whole(
     assert refused(links, "b", copy(a, queue_name="other")).code is Code.CONFLICT
 
 
-def test_a_copy_is_durable_before_it_is_told(a: Running, b: Running, links: Links) -> None:
+def test_a_copy_is_durable_before_it_is_told(a: Running, b: Running, links: ConnectionPool) -> None:
     reply(links, "b", copy(a))
     assert b.engine._unsynced == {}  # type: ignore[attr-defined]
 
 
 def test_a_damaged_extent_is_begun_anew_and_says_so_until_it_is_whole(
-    a: Running, b: Running, links: Links
+    a: Running, b: Running, links: ConnectionPool
 ) -> None:
     fill(links, "b")
     b.engine.flip("p", 100)  # type: ignore[attr-defined]
@@ -141,7 +141,7 @@ def test_a_damaged_extent_is_begun_anew_and_says_so_until_it_is_whole(
 
 
 def test_an_extent_that_only_missed_its_end_is_settled_and_a_shorter_one_copied(
-    a: Running, b: Running, links: Links
+    a: Running, b: Running, links: ConnectionPool
 ) -> None:
     fill(links, "b", settled=False)
     reply(links, "b", append("p", END, [b"past the end"]))
@@ -154,7 +154,7 @@ def test_an_extent_that_only_missed_its_end_is_settled_and_a_shorter_one_copied(
 
 
 def test_a_source_that_is_away_damaged_or_lacks_it_is_named_and_the_copy_stays(
-    a: Running, b: Running, links: Links
+    a: Running, b: Running, links: ConnectionPool
 ) -> None:
     done = reply(links, "b", copy(a, bytes_max=100_000)).seq
     error = refused(links, "b", copy(a, source="127.0.0.1:1"))
@@ -173,7 +173,7 @@ def test_a_source_that_is_away_damaged_or_lacks_it_is_named_and_the_copy_stays(
 
 
 def test_what_a_source_gives_is_verified(
-    a: Running, b: Running, links: Links, monkeypatch: pytest.MonkeyPatch
+    a: Running, b: Running, links: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = a.engine.read
 
@@ -197,7 +197,7 @@ def test_what_a_source_gives_is_verified(
 
 
 def test_two_copies_at_once_are_one(
-    a: Running, b: Running, links: Links, monkeypatch: pytest.MonkeyPatch
+    a: Running, b: Running, links: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, waits, begun = a.engine.read, threading.Event(), threading.Event()
 
@@ -217,13 +217,15 @@ def test_two_copies_at_once_are_one(
     assert answers == [Replicated(END)]
 
 
-def test_a_copy_takes_no_longer_than_told(a: Running, b: Running, links: Links) -> None:
+def test_a_copy_takes_no_longer_than_told(a: Running, b: Running, links: ConnectionPool) -> None:
     b.sidecar.replicating.steps = Steps(seconds=0.0, frames=1)
     assert reply(links, "b", copy(a)) == Replicated(10)
     assert reply(links, "b", copy(a)) == Replicated(20)
 
 
-def test_a_sidecar_that_drains_takes_no_copies(a: Running, b: Running, links: Links) -> None:
+def test_a_sidecar_that_drains_takes_no_copies(
+    a: Running, b: Running, links: ConnectionPool
+) -> None:
     b.sidecar.shelf.draining = True
     assert refused(links, "b", copy(a)).code is Code.DRAINING
     assert not b.engine.replicas()
@@ -233,7 +235,7 @@ def test_a_sidecar_that_drains_takes_no_copies(a: Running, b: Running, links: Li
 
 
 def test_a_scrub_ends_at_the_same_seq_on_every_replica(
-    a: Running, b: Running, links: Links
+    a: Running, b: Running, links: ConnectionPool
 ) -> None:
     fill(links, "b")
     for each in (a, b):
@@ -251,7 +253,7 @@ def test_a_scrub_ends_at_the_same_seq_on_every_replica(
     assert refused(links, "b", Scrub("none", 0)).code is Code.UNKNOWN
 
 
-def test_damage_that_a_scrub_finds_is_noted(a: Running, links: Links) -> None:
+def test_damage_that_a_scrub_finds_is_noted(a: Running, links: ConnectionPool) -> None:
     a.engine.flip("p", 50)  # type: ignore[attr-defined]
     found = reply(links, "a", Scrub("p", 0))
     assert found.seq == 50
@@ -260,7 +262,9 @@ def test_damage_that_a_scrub_finds_is_noted(a: Running, links: Links) -> None:
     assert reply(links, "a", Scrub("p", 60)).damage, "and told from then on"
 
 
-def test_a_scrub_pass_reads_all_and_finds_what_is_damaged(a: Running, links: Links) -> None:
+def test_a_scrub_pass_reads_all_and_finds_what_is_damaged(
+    a: Running, links: ConnectionPool
+) -> None:
     for pipe_id in ("o", "r"):
         reply(links, "a", Open(pipe_id, 1, "q", False))
         reply(links, "a", append(pipe_id, 0, [b"x"]))
@@ -313,16 +317,18 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def walk(a: Running, rows: Rows, clock: ManualClock) -> Iterator[Callable[[], list[Step]]]:
+def walk(a: Running, rows: Rows, clock: ManualClock) -> Iterator[Callable[[], list[OrphanStep]]]:
     catalog = CatalogThread(CLUSTER, lambda: rows)  # type: ignore[arg-type,return-value]
     me = ReplicaAt("a", a.engine.generation)
-    steward = Steward(a.engine, a.sidecar.desk, catalog, me, clock, {"copied": 5000}, SAFE_MS)
+    steward = OrphanCollector(
+        a.engine, a.sidecar.desk, catalog, me, clock, {"copied": 5000}, SAFE_MS
+    )
     yield lambda: a.run(steward.walk)
     catalog.close()
 
 
 def test_the_steward_settles_what_missed_its_end(
-    a: Running, walk: Callable[[], list[Step]], rows: Rows
+    a: Running, walk: Callable[[], list[OrphanStep]], rows: Rows
 ) -> None:
     with closing(links_to(a)) as links:
         fill(links, "a", settled=False)
@@ -330,19 +336,19 @@ def test_the_steward_settles_what_missed_its_end(
     rows.placements["p"] = placement(me, None)
     assert walk() == []
     rows.placements["p"] = placement(me, END - 20)
-    assert walk() == [Step(Verb.SETTLE, "p", END - 20)]
+    assert walk() == [OrphanStep(OrphanVerb.SETTLE, "p", END - 20)]
     assert a.engine.replicas()["p"].final == END - 20
     assert a.engine.replicas()["p"].end == END - 20
     assert walk() == []
     rows.placements["p"] = placement(me, END)
     (step,) = walk()
-    assert step.verb is Verb.DAMAGE
+    assert step.verb is OrphanVerb.DAMAGE
     assert str(END) in a.engine.replicas()["p"].damage
     assert walk() == [], "whoever repairs sees to it"
 
 
 def test_a_copy_that_is_not_whole_and_has_its_row_is_damaged(
-    a: Running, walk: Callable[[], list[Step]], rows: Rows
+    a: Running, walk: Callable[[], list[OrphanStep]], rows: Rows
 ) -> None:
     """It was begun in the place of one that was missing, and whoever did so may have ended."""
     a.engine.create(Replica("p", "q", False, 0, 2, fenced=True, copying=True))
@@ -351,20 +357,20 @@ def test_a_copy_that_is_not_whole_and_has_its_row_is_damaged(
     assert walk() == [], "of a copy elsewhere it is not known yet whether it will count"
     rows.placements["p"] = placement(me, END)
     (step,) = walk()
-    assert step == Step(Verb.DAMAGE, "p", told="it is a copy that is not whole")
+    assert step == OrphanStep(OrphanVerb.DAMAGE, "p", told="it is a copy that is not whole")
     assert a.engine.replicas()["p"].damage == step.told
     assert walk() == []
 
 
 def test_an_extent_that_is_shorter_than_its_end_is_damaged(
-    a: Running, links: Links, walk: Callable[[], list[Step]], rows: Rows
+    a: Running, links: ConnectionPool, walk: Callable[[], list[OrphanStep]], rows: Rows
 ) -> None:
     reply(links, "a", Open("q", 1, "q", False))
     me = ReplicaAt("a", a.engine.generation)
     rows.placements["p"] = placement(me, END)
     rows.placements["q"] = replace(placement(me, 5), pipe_id="q")
     (step,) = walk()
-    assert (step.pipe_id, step.verb) == ("q", Verb.DAMAGE)
+    assert (step.pipe_id, step.verb) == ("q", OrphanVerb.DAMAGE)
     assert reply(links, "a", List("", 5, "damaged")).extents[0].pipe_id == "q"
 
 
@@ -372,8 +378,8 @@ def test_an_extent_that_is_shorter_than_its_end_is_damaged(
 def test_an_orphan_goes_after_the_safe_time_alone(
     others: ReplicaAt | None,
     a: Running,
-    links: Links,
-    walk: Callable[[], list[Step]],
+    links: ConnectionPool,
+    walk: Callable[[], list[OrphanStep]],
     rows: Rows,
     clock: ManualClock,
 ) -> None:
@@ -393,13 +399,13 @@ def test_an_orphan_goes_after_the_safe_time_alone(
         walk()
     rows.away = False
     clock.advance(0.001)
-    assert walk() == [Step(Verb.DROP, "p")]
+    assert walk() == [OrphanStep(OrphanVerb.DROP, "p")]
     assert "p" not in a.engine.replicas()
     assert reply(links, "a", Drop(["p"])) == Done()
 
 
 def test_a_copy_in_the_works_is_no_orphan(
-    a: Running, links: Links, walk: Callable[[], list[Step]], clock: ManualClock
+    a: Running, links: ConnectionPool, walk: Callable[[], list[OrphanStep]], clock: ManualClock
 ) -> None:
     reply(links, "a", Drop(["p"]))
     reply(links, "a", Open("copied", 1, "q", False))  # copied to at 5000 ms, on a clock at 1000
@@ -407,11 +413,11 @@ def test_a_copy_in_the_works_is_no_orphan(
     clock.advance(4 + (SAFE_MS - 1) / 1000)
     assert walk() == []
     clock.advance(0.001)
-    assert walk() == [Step(Verb.DROP, "copied")]
+    assert walk() == [OrphanStep(OrphanVerb.DROP, "copied")]
 
 
 def test_the_steward_walks_all_of_many_extents_in_bounded_reads(
-    a: Running, links: Links, walk: Callable[[], list[Step]], rows: Rows
+    a: Running, links: ConnectionPool, walk: Callable[[], list[OrphanStep]], rows: Rows
 ) -> None:
     ids = [f"x{number:03}" for number in range(250)]
     for pipe_id in ids:
@@ -420,5 +426,5 @@ def test_the_steward_walks_all_of_many_extents_in_bounded_reads(
     rows.placements = {i: replace(placement(me, 0), pipe_id=i) for i in ids}
     steps = walk()
     assert [step.pipe_id for step in steps] == ids
-    assert {step.verb for step in steps} == {Verb.SETTLE}
+    assert {step.verb for step in steps} == {OrphanVerb.SETTLE}
     assert reply(links, "a", List("x", 9, "unsealed")).extents == []

@@ -27,7 +27,7 @@ from cassq.extents.protocol.words import (
 )
 from cassq.extents.sidecar.net.asking import Asking, ask
 from cassq.extents.sidecar.net.link import Access
-from cassq.extents.sidecar.net.links import Links
+from cassq.extents.sidecar.net.links import ConnectionPool
 from cassq.extents.sidecar.net.network import Call, Patience
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.sidecars import PATIENCE, Running, append, call, links_to, reply
@@ -47,13 +47,13 @@ def sidecar(request: pytest.FixtureRequest) -> Iterator[Running]:
 
 
 @pytest.fixture
-def links(sidecar: Running) -> Iterator[Links]:
+def links(sidecar: Running) -> Iterator[ConnectionPool]:
     with closing(links_to(sidecar)) as links:
         yield links
 
 
 def test_what_is_appended_is_synced_before_it_is_acknowledged_and_read_again(
-    sidecar: Running, links: Links
+    sidecar: Running, links: ConnectionPool
 ) -> None:
     reply(links, "a", Open("p", 1, "q", False))
     frames = [append("p", seq * 10, [b"%d" % seq] * 10) for seq in range(200)]
@@ -66,7 +66,9 @@ def test_what_is_appended_is_synced_before_it_is_acknowledged_and_read_again(
     assert got == Frames(2000, b"".join(part for frame in frames for part in frame.frame))
 
 
-def test_requests_larger_than_the_window_go_one_by_one(sidecar: Running, links: Links) -> None:
+def test_requests_larger_than_the_window_go_one_by_one(
+    sidecar: Running, links: ConnectionPool
+) -> None:
     reply(links, "a", Open("p", 1, "q", False))
     large = 12 * 1024 * 1024
     assert large > sidecar.door.window_bytes
@@ -77,7 +79,7 @@ def test_requests_larger_than_the_window_go_one_by_one(sidecar: Running, links: 
     assert got.frames.endswith(b"y" * large)
 
 
-def test_a_refusal_in_the_middle_ends_a_call_there(links: Links) -> None:
+def test_a_refusal_in_the_middle_ends_a_call_there(links: ConnectionPool) -> None:
     reply(links, "a", Open("p", 1, "q", False))
     answer = call(links, "a", append("p", 0, [b"1"]), append("p", 7, [b"2"]), Info())
     assert answer.replies == [Appended(1, False, False)]
@@ -101,7 +103,7 @@ def test_what_follows_a_refusal_is_not_sent_any_more() -> None:
 
 
 def test_connections_are_used_again_and_what_is_told_goes_over_them(
-    sidecar: Running, links: Links
+    sidecar: Running, links: ConnectionPool
 ) -> None:
     reply(links, "a", Open("p", 1, "q", False))
     reply(links, "a", append("p", 0, [b"1"]))
@@ -116,7 +118,7 @@ def test_connections_are_used_again_and_what_is_told_goes_over_them(
 
 
 def test_what_is_told_while_all_connections_are_lent_is_sent_by_who_gives_one_back(
-    sidecar: Running, links: Links
+    sidecar: Running, links: ConnectionPool
 ) -> None:
     links.tell("a", "a-1", [Mark("p", 1, 1, False)])  # there is none yet
     links.tell("a", "another", [Mark("p", 1, 1, True)])
@@ -131,7 +133,7 @@ def test_what_is_told_while_all_connections_are_lent_is_sent_by_who_gives_one_ba
 
 def test_a_sidecar_that_came_back_is_connected_to_anew(sidecar: Running) -> None:
     current = [sidecar]
-    with closing(Links(lambda: [current[0].row()], lambda: "")) as links:
+    with closing(ConnectionPool(lambda: [current[0].row()], lambda: "")) as links:
         reply(links, "a", Open("p", 1, "q", False))
         reply(links, "a", append("p", 0, [b"1"]))
         sidecar.stop()
@@ -149,7 +151,7 @@ def test_a_sidecar_that_came_back_is_connected_to_anew(sidecar: Running) -> None
 
 
 def test_a_connection_that_breaks_in_the_middle_is_opened_anew_and_the_rest_sent_again(
-    sidecar: Running, links: Links
+    sidecar: Running, links: ConnectionPool
 ) -> None:
     reply(links, "a", Open("p", 1, "q", False))
     cut = threading.Event()
@@ -173,7 +175,7 @@ def test_nobody_waits_for_a_laggard_longer_than_told(sidecar: Running) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         host, port = silent.getsockname()
         rows = [sidecar.row(), sidecar.row(name="silent", address=f"{host}:{port}")]
-        with closing(Links(lambda: rows, lambda: "")) as links:
+        with closing(ConnectionPool(lambda: rows, lambda: "")) as links:
             calls = [Call("a", "", [Info()]), Call("silent", "", [Info()])]
             watch = Stopwatch()
             good, bad = links.exchange(calls, Patience(20.0, 0.2, 1))
@@ -186,7 +188,9 @@ def test_nobody_waits_for_a_laggard_longer_than_told(sidecar: Running) -> None:
             assert 0.25 < watch.seconds() < 5
 
 
-def test_a_sidecar_that_stops_answering_is_told_as_such(sidecar: Running, links: Links) -> None:
+def test_a_sidecar_that_stops_answering_is_told_as_such(
+    sidecar: Running, links: ConnectionPool
+) -> None:
     reply(links, "a", Open("p", 1, "q", False))
     sidecar.engine.sync = lambda: None  # type: ignore[method-assign]
     sidecar.run(lambda: setattr(sidecar.sidecar.committer, "after_sync", lambda then: None))
@@ -198,7 +202,7 @@ def test_a_sidecar_that_stops_answering_is_told_as_such(sidecar: Running, links:
 
 def test_another_sidecar_or_directory_than_expected_is_told(sidecar: Running) -> None:
     rows = [sidecar.row(), sidecar.row(name="b")]
-    with closing(Links(lambda: rows, lambda: "")) as links:
+    with closing(ConnectionPool(lambda: rows, lambda: "")) as links:
         (answer,) = links.exchange([Call("b", "", [Info()])], PATIENCE)
         assert "listens sidecar 'a', not 'b'" in str(answer.error)
         (answer,) = links.exchange([Call("a", "older", [Info()])], PATIENCE)

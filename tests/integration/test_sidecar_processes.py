@@ -19,7 +19,7 @@ from cassq.errors import BackendError, ConfigError
 from cassq.extents.protocol.words import Append, Appended, Code, Info, Open, Read, RefusedError
 from cassq.extents.sidecar.net.asking import Asking, ask
 from cassq.extents.sidecar.net.link import Access
-from cassq.extents.sidecar.net.links import Links
+from cassq.extents.sidecar.net.links import ConnectionPool
 from cassq.extents.sidecar.net.network import Call, Patience
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 from tests.integration.deadlines import eventually, joined
@@ -110,7 +110,7 @@ def test_what_was_acknowledged_survives_a_kill(catalog: SqliteCatalog, start: St
 
 def test_a_stopped_sidecar_is_not_waited_for(catalog: SqliteCatalog, start: Start) -> None:
     a, b = start(), start(name="b")
-    with closing(Links(catalog.sidecars.listed, catalog.records.identity)) as links:
+    with closing(ConnectionPool(catalog.sidecars.listed, catalog.records.identity)) as links:
         calls = [Call(name, "", [Info()]) for name in ("a", "b")]
         assert all(answer.done for answer in links.exchange(calls, Patience(20, 20, 2)))
         a.signal(signal.SIGSTOP)

@@ -18,7 +18,7 @@ from cassq.errors import BackendError, BackendUnavailableError
 from cassq.extents.protocol.words import RefusedError, Replicate, Request, Scrub
 from cassq.model.sidecar_rows import Placement, SidecarRow
 from cassq.sidecar.engine.port import Engine
-from cassq.sidecar.engine.shelf import Shelf
+from cassq.sidecar.engine.shelf import ReplicaState
 from cassq.sidecar.sessions.desk import refusal_of
 from tests.simulation.memory_engine import MemoryEngine, row_of
 from tests.simulation.scheduler import Scheduler
@@ -72,7 +72,7 @@ class SidecarCrashedError(Exception):
 class SimSidecar:
     """One sidecar. until_ms: when it is well again; run: which process of it this is."""
 
-    shelf_class = Shelf
+    shelf_class = ReplicaState
     engine_class = MemoryEngine
 
     def __init__(
@@ -146,7 +146,7 @@ class Parts:
     """What sidecars are made of."""
 
     engine: Callable[[str], MemoryEngine] = MemoryEngine
-    shelf: Callable[[Engine, Callable[[], int], Callable[[], int]], Shelf] = Shelf
+    shelf: Callable[[Engine, Callable[[], int], Callable[[], int]], ReplicaState] = ReplicaState
 
 
 class Fleet:

@@ -7,7 +7,7 @@ from typing import Any
 
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
 from cassq.extents.protocol.words import Append
-from cassq.extents.sidecar.net.network import Answer, Begun, Call, Network, Patience
+from cassq.extents.sidecar.net.network import Begun, Call, CallResult, Network, Patience
 from tests.simulation.fleet import Fleet, SimSidecar
 from tests.simulation.scheduler import CalmProcess, Process
 
@@ -21,8 +21,8 @@ class SimNetwork(Network):
         self._fleet = fleet
         self._calm = isinstance(process, CalmProcess)
 
-    def exchange(self, calls: Sequence[Call], patience: Patience) -> list[Answer]:
-        process, found = self._process, dict[int, Answer]()
+    def exchange(self, calls: Sequence[Call], patience: Patience) -> list[CallResult]:
+        process, found = self._process, dict[int, CallResult]()
         order = list(enumerate(calls))
         process.rng.shuffle(order)
         for number, call in order:
@@ -45,7 +45,7 @@ class SimNetwork(Network):
             return None
         return _SimBegun(self, call, self._call(call) if process.rng.random() < 0.5 else None)
 
-    def begun(self, call: Call, answer: Answer | None, patience: Patience) -> Answer:
+    def begun(self, call: Call, answer: CallResult | None, patience: Patience) -> CallResult:
         """The answer to a call made ahead, if it came before, or as it comes now."""
         if answer is None or answer.error is not None:
             return self.exchange([call], patience)[0]
@@ -80,11 +80,11 @@ class SimNetwork(Network):
             return BackendUnavailableError(f"{there.name} has another directory", retryable=False)
         return None
 
-    def _call(self, call: Call) -> Answer:
+    def _call(self, call: Call) -> CallResult:
         there = self._fleet.sidecars[call.sidecar]
         error = self._reach(there, call.generation)
         if error is not None:
-            return Answer(call.sidecar, [], error)
+            return CallResult(call.sidecar, [], error)
         if self._falls("lost"):
             return self._broken(call, "on the way there")
         if there.stopped and not self._calm:
@@ -96,7 +96,7 @@ class SimNetwork(Network):
                 return self._unanswered(call, "it comes late")
         return self._served(there, call)
 
-    def _served(self, there: SimSidecar, call: Call) -> Answer:
+    def _served(self, there: SimSidecar, call: Call) -> CallResult:
         """The requests are carried out, and answered when they are on disk."""
         process, run = self._process, there.run
         replies: list[Any] = []
@@ -126,19 +126,19 @@ class SimNetwork(Network):
             return self._broken(call, "on the way back")
         if self._falls("slow"):
             return self._unanswered(call, "it is slow")
-        return Answer(call.sidecar, replies, error)
+        return CallResult(call.sidecar, replies, error)
 
-    def _broken(self, call: Call, where: str) -> Answer:
-        return Answer(call.sidecar, [], BackendUnavailableError(f"broken {where}"))
+    def _broken(self, call: Call, where: str) -> CallResult:
+        return CallResult(call.sidecar, [], BackendUnavailableError(f"broken {where}"))
 
-    def _unanswered(self, call: Call, why: str) -> Answer:
-        return Answer(call.sidecar, [], BackendTimeoutError(f"silent: {why}"))
+    def _unanswered(self, call: Call, why: str) -> CallResult:
+        return CallResult(call.sidecar, [], BackendTimeoutError(f"silent: {why}"))
 
 
 class _SimBegun(Begun):
     """A call made ahead. answer: None when it is done only when it is waited for."""
 
-    def __init__(self, network: SimNetwork, call: Call, answer: Answer | None) -> None:
+    def __init__(self, network: SimNetwork, call: Call, answer: CallResult | None) -> None:
         self._network = network
         self._call = call
         self._answer = answer
@@ -146,7 +146,7 @@ class _SimBegun(Begun):
     def go_on(self) -> None:
         """It comes by itself."""
 
-    def end(self, patience: Patience) -> Answer:
+    def end(self, patience: Patience) -> CallResult:
         return self._network.begun(self._call, self._answer, patience)
 
     def drop(self) -> None:

@@ -19,10 +19,10 @@ from cassq.sidecar.care.aside import Aside
 from cassq.sidecar.care.replicating import Replicating, Steps
 from cassq.sidecar.care.scrubbing import Scrubbing
 from cassq.sidecar.engine.port import Engine
-from cassq.sidecar.engine.shelf import Shelf
-from cassq.sidecar.load import Load
-from cassq.sidecar.sessions.committer import Committer, Then
-from cassq.sidecar.sessions.desk import Desk
+from cassq.sidecar.engine.shelf import ReplicaState
+from cassq.sidecar.load import ByteLoad
+from cassq.sidecar.sessions.committer import GroupSync, Then
+from cassq.sidecar.sessions.desk import Dispatcher
 
 T = TypeVar("T")
 Moment = Callable[[], None]
@@ -62,7 +62,7 @@ class SimAside(Aside):
         """Nothing is under way."""
 
 
-class SimCommitter(Committer):
+class SimCommitter(GroupSync):
     """No thread: who waits for a sync makes one."""
 
     def __init__(self, sync: Callable[[], None], moment: Moment) -> None:
@@ -93,7 +93,7 @@ class SlowWork:
     def __init__(
         self,
         engine: Engine,
-        shelf: Shelf,
+        shelf: ReplicaState,
         clock: Clock,
         bounds: Bounds,
         moment: Moment,
@@ -103,9 +103,9 @@ class SlowWork:
         def source(address: str) -> Iterator[Callable[[Read], Any]]:
             yield lambda request: _replied(ask(address, request))
 
-        aside, load = SimAside(moment), Load()
+        aside, load = SimAside(moment), ByteLoad()
         committer = SimCommitter(engine.sync, moment)
-        self.desk = Desk(engine, shelf, committer, dict, load)
+        self.desk = Dispatcher(engine, shelf, committer, dict, load)
         self.scrubbing = Scrubbing(
             *(engine, shelf, aside),
             stretch_bytes=bounds.stretch_bytes,

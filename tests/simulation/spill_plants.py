@@ -54,7 +54,7 @@ def commits_first() -> Iterator[None]:
 @contextmanager
 def looks_nowhere() -> Iterator[None]:
     """What is carried is pushed, whether it is there already or not."""
-    with mock.patch("cassq.client.forwarding.Carried._bears", lambda *_: False):
+    with mock.patch("cassq.client.forwarding.ForwardedPush._bears", lambda *_: False):
         yield
 
 

@@ -12,7 +12,7 @@ from cassq.catalog.sqlite.claim_tables import SqliteClaims
 from cassq.catalog.sqlite.pipe_tables import SqlitePipes
 from cassq.catalog.sqlite.record_tables import SqliteRecords
 from cassq.consumer.claimer import Claimer
-from cassq.consumer.window import Window
+from cassq.consumer.window import CandidatePipes
 from cassq.dead_letters import merging
 from cassq.lifecycle import cancelling, moves, purging
 from cassq.lifecycle.expiry import Expiry, cut_out
@@ -20,7 +20,7 @@ from cassq.lifecycle.sealing import seal_pipe
 from cassq.message.frames import Place
 from cassq.message.ranges import RangeSet
 from cassq.model.rows import Claim, ClaimState, Cursor, Dedup, PipeRow, Reason, Removed
-from cassq.producer.dedup import Once
+from cassq.producer.dedup import DedupPush
 from cassq.reaper.retire import Retire
 
 # --- merging --------------------------------------------------------------------------------
@@ -162,14 +162,14 @@ def expires_early() -> Iterator[None]:
 @contextmanager
 def pushes_over_intents() -> Iterator[None]:
     """Who finds an intent takes it over without a look at what became of it."""
-    with mock.patch.object(Once, "_counts", lambda self, row: False):
+    with mock.patch.object(DedupPush, "_counts", lambda self, row: False):
         yield
 
 
 @contextmanager
 def believes_intents() -> Iterator[None]:
     """Who finds an intent takes it for a message that was pushed."""
-    with mock.patch.object(Once, "_counts", lambda self, row: True):
+    with mock.patch.object(DedupPush, "_counts", lambda self, row: True):
         yield
 
 
@@ -222,7 +222,7 @@ def drops_before_retiring() -> Iterator[None]:
 def follows_the_last_only() -> Iterator[None]:
     """On a strict queue it is enough that the pipe before is acked, whatever was done to it."""
     with (
-        mock.patch.object(Window, "_was_passed_over", lambda self, cursor, end: end == 0),
+        mock.patch.object(CandidatePipes, "_was_passed_over", lambda self, cursor, end: end == 0),
         mock.patch.object(Claimer, "_is_unacked", lambda self, view: False),
     ):
         yield

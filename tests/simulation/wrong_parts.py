@@ -24,9 +24,9 @@ from cassq.message.batches import Batch, Intend
 from cassq.message.frames import Place
 from cassq.model import claims
 from cassq.model.rows import Claim, ClaimState, Cursor, PipeRow
-from cassq.pipes import Appender
-from cassq.producer.intake import Appended, Entry, Intake, gathered
-from cassq.producer.limits import Gate
+from cassq.pipes import PipeWriter
+from cassq.producer.intake import Admission, AppendedPushes, PendingPush, gathered
+from cassq.producer.limits import Quota
 from cassq.reaper import retire
 from tests.simulation import actors
 from tests.simulation.client import SteppedClient
@@ -40,20 +40,20 @@ from tests.simulation.threads import SimLock
 @contextmanager
 def acknowledges_all_of_an_append() -> Iterator[None]:
     """What one append wrote counts as a whole when any of it lies below the end of a seal."""
-    append, adopt = FileWriter.append, Appender._adopt
+    append, adopt = FileWriter.append, PipeWriter._adopt
     written: dict[str, int] = {}
 
     def noting(self: FileWriter, frames: Any, end_seq: int) -> Place:
         written[self._name] = end_seq
         return append(self, frames, end_seq)
 
-    def adopts(self: Appender, pipe: Any, base: int, most: int) -> int:
+    def adopts(self: PipeWriter, pipe: Any, base: int, most: int) -> int:
         found = adopt(self, pipe, base, most)
         return written[f"{pipe.row.id}.pipe"] - base if found else 0
 
     with (
         mock.patch.object(FileWriter, "append", noting),
-        mock.patch.object(Appender, "_adopt", adopts),
+        mock.patch.object(PipeWriter, "_adopt", adopts),
     ):
         yield
 
@@ -86,27 +86,27 @@ def schedules_what_is_due_sooner_late() -> Iterator[None]:
 @contextmanager
 def forgets_what_it_let_through() -> Iterator[None]:
     """What the gate has let through since its first look does not count."""
-    admit, look = Gate.admit, Gate._look
+    admit, look = Quota.admit, Quota._look
 
-    def admits(self: Gate, count: int, *, whole: bool) -> int:
+    def admits(self: Quota, count: int, *, whole: bool) -> int:
         found = admit(self, count, whole=whole)
         self._length -= found
         return found
 
-    def looks(self: Gate) -> None:
+    def looks(self: Quota) -> None:
         if not self._looked_ms:
             look(self)
 
-    with mock.patch.object(Gate, "admit", admits), mock.patch.object(Gate, "_look", looks):
+    with mock.patch.object(Quota, "admit", admits), mock.patch.object(Quota, "_look", looks):
         yield
 
 
 @contextmanager
 def pushes_what_it_refuses() -> Iterator[None]:
     """A push to a full queue is refused, and one of its messages is there."""
-    append = Intake.append
+    append = Admission.append
 
-    def appends(self: Intake, entries: list[Entry]) -> Appended:
+    def appends(self: Admission, entries: list[PendingPush]) -> AppendedPushes:
         try:
             return append(self, entries)
         except QueueFullError:
@@ -115,7 +115,7 @@ def pushes_what_it_refuses() -> Iterator[None]:
             self._writing.appenders.of(None).append(batch.only([0]))
             raise
 
-    with mock.patch.object(Intake, "append", appends):
+    with mock.patch.object(Admission, "append", appends):
         yield
 
 
@@ -333,7 +333,7 @@ class SucceedsUnsealed(SqlitePipes):
 
 @contextmanager
 def passes_turns_unsealed() -> Iterator[None]:
-    with mock.patch.object(Appender, "_pass_turn", return_value=True):
+    with mock.patch.object(PipeWriter, "_pass_turn", return_value=True):
         yield
 
 

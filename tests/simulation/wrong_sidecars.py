@@ -10,12 +10,12 @@ from unittest import mock
 from cassq.extents.protocol.words import Code, Ends, EndsAre, Fence, Fenced, RefusedError
 from cassq.extents.sidecar import sealing
 from cassq.extents.sidecar.means import majority
-from cassq.extents.sidecar.net.network import Answer, Call, Patience
+from cassq.extents.sidecar.net.network import Call, CallResult, Patience
 from cassq.extents.sidecar.reader import SidecarReader
 from cassq.extents.sidecar.writer import SidecarWriter
 from cassq.model.sidecar_rows import ReplicaAt
 from cassq.sidecar.engine.port import Replica
-from cassq.sidecar.engine.shelf import Outcome, Shelf
+from cassq.sidecar.engine.shelf import ReplicaAnswer, ReplicaState
 from tests.simulation.memory_engine import MemoryEngine
 from tests.simulation.simnetwork import SimNetwork
 
@@ -26,7 +26,7 @@ def acks_with_a_majority() -> AbstractContextManager[Any]:
     """What most replicas have is acknowledged."""
     check = SidecarWriter._check
 
-    def lenient(self: SidecarWriter, answers: Sequence[Answer], end_seq: int) -> None:
+    def lenient(self: SidecarWriter, answers: Sequence[CallResult], end_seq: int) -> None:
         good = [answer for answer in answers if answer.done]
         check(self, good if len(good) >= majority(len(answers)) else answers, end_seq)
 
@@ -47,7 +47,7 @@ def seals_unfenced() -> AbstractContextManager[Any]:
     """The sealer asks for ends, and fences nobody."""
     exchange = SimNetwork.exchange
 
-    def asks(self: SimNetwork, calls: Sequence[Call], patience: Patience) -> list[Answer]:
+    def asks(self: SimNetwork, calls: Sequence[Call], patience: Patience) -> list[CallResult]:
         if not isinstance(calls[0].requests[0], Fence):
             return exchange(self, calls, patience)
         pipe_id = calls[0].requests[0].pipe_id
@@ -57,7 +57,7 @@ def seals_unfenced() -> AbstractContextManager[Any]:
     return mock.patch.object(SimNetwork, "exchange", asks)
 
 
-def _as_fenced(answer: Answer) -> Answer:
+def _as_fenced(answer: CallResult) -> CallResult:
     if answer.error is not None:
         return answer
     (end,) = answer.replies[0].ends
@@ -83,40 +83,40 @@ def seals_with_one() -> AbstractContextManager[Any]:
     return mock.patch.object(sealing, "majority", lambda replicas: 1)
 
 
-class UnfencedShelf(Shelf):
+class UnfencedShelf(ReplicaState):
     """A sidecar that takes what a fenced writer sends."""
 
     def _writable(self, replica: Replica, epoch: int) -> None:
         """Everything is welcome."""
 
 
-class ForgetfulShelf(Shelf):
+class ForgetfulShelf(ReplicaState):
     """A fence is answered and not kept."""
 
-    def _fence(self, request: Fence) -> Outcome:
+    def _fence(self, request: Fence) -> ReplicaAnswer:
         replica = self._replica(request.pipe_id)
-        return Outcome(Fenced(replica.end, replica.acked, replica.copying), durable=True)
+        return ReplicaAnswer(Fenced(replica.end, replica.acked, replica.copying), durable=True)
 
 
-class ProudShelf(Shelf):
+class ProudShelf(ReplicaState):
     """A damaged replica counts as any other."""
 
-    def _fence(self, request: Fence) -> Outcome:
+    def _fence(self, request: Fence) -> ReplicaAnswer:
         replica = self._replica(request.pipe_id)
         self._engine.note(request.pipe_id, epoch=request.epoch, fenced=True)
-        return Outcome(Fenced(replica.end, 0, False), durable=True, grown=request.pipe_id)
+        return ReplicaAnswer(Fenced(replica.end, 0, False), durable=True, grown=request.pipe_id)
 
 
 # --- reading ----------------------------------------------------------------------------------
 
 
-class EagerShelf(Shelf):
+class EagerShelf(ReplicaState):
     """What a replica has is called acknowledged."""
 
-    def _ends(self, request: Ends) -> Outcome:
+    def _ends(self, request: Ends) -> ReplicaAnswer:
         outcome = super()._ends(request)
         ends = [end and (end[1], *end[1:]) for end in outcome.reply.ends]  # type: ignore[union-attr]
-        return Outcome(EndsAre(ends))
+        return ReplicaAnswer(EndsAre(ends))
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def reads_one_replica() -> Iterator[None]:
     tries = SidecarReader._tries
 
     def first_only(
-        self: SidecarReader, asked: dict[ReplicaAt, Answer]
+        self: SidecarReader, asked: dict[ReplicaAt, CallResult]
     ) -> Iterator[tuple[list[ReplicaAt], float]]:
         yield next(iter(tries(self, asked)))
 

@@ -30,9 +30,9 @@ def stood(scene: Scene) -> Any:
 
 def walked(scene: Scene, messages: int) -> Any:
     from cassq.spark.jobs.audit_tasks import walk
-    from cassq.spark.reading import Piece
+    from cassq.spark.reading import PipeRange
 
-    return walk(scene.auditor.ports, Piece(scene.pipe, Place(0, 0), messages))
+    return walk(scene.auditor.ports, PipeRange(scene.pipe, Place(0, 0), messages))
 
 
 def test_what_was_claimed_and_moved_is_there_though_nobody_was_told(scene: Scene) -> None:

@@ -17,7 +17,14 @@ from tests.integration.timed import clock, timed
 
 pytest.importorskip("pyspark")
 
-from cassq.spark.following import LEASE_MS, Follower, Offset, Span, offset_of, pieces_between
+from cassq.spark.following import (
+    LEASE_MS,
+    FollowedPipe,
+    Follower,
+    Offset,
+    offset_of,
+    pieces_between,
+)
 from cassq.spark.options import stream_options
 
 __all__ = ["clock", "timed"]
@@ -256,7 +263,15 @@ def test_a_cp_queue_is_not_followed(timed: cassq.Client, follow: Follow) -> None
 
 
 def test_pieces_are_what_lies_between_two_offsets() -> None:
-    start = offset_of({"a": Span(0, 5, 50), "gone": Span(0, 9, 90), "same": Span(1, 4, 10)})
-    end = offset_of({"a": Span(0, 8, 80), "same": Span(1, 4, 10), "new": Span(2, 6, 60)})
+    start = offset_of(
+        {
+            "a": FollowedPipe(0, 5, 50),
+            "gone": FollowedPipe(0, 9, 90),
+            "same": FollowedPipe(1, 4, 10),
+        }
+    )
+    end = offset_of(
+        {"a": FollowedPipe(0, 8, 80), "same": FollowedPipe(1, 4, 10), "new": FollowedPipe(2, 6, 60)}
+    )
     found = [(p.pipe_id, p.start, p.end_seq) for p in pieces_between(start, end)]
     assert found == [("a", Place(5, 50), 8), ("new", Place(2, 0), 6)]

@@ -19,7 +19,7 @@ from cassq.extents.protocol.words import (
 )
 from cassq.message.frames import Extras, encode, pipe_key
 from cassq.sidecar.engine.port import Replica
-from cassq.sidecar.engine.shelf import Outcome, Shelf
+from cassq.sidecar.engine.shelf import ReplicaAnswer, ReplicaState
 from tests.simulation.memory_engine import MemoryEngine
 
 PIPE = "0123456789abcdef01234567"
@@ -44,13 +44,13 @@ class Sidecar:
         self.engine = MemoryEngine()
         self.shelf = self._shelf()
 
-    def _shelf(self) -> Shelf:
-        return Shelf(self.engine, self.clock.wall_ms, self.clock.boot_ms)
+    def _shelf(self) -> ReplicaState:
+        return ReplicaState(self.engine, self.clock.wall_ms, self.clock.boot_ms)
 
     def does(self, request: Request) -> Any:
         return self.shelf.handle(request).reply
 
-    def outcome(self, request: Request) -> Outcome:
+    def outcome(self, request: Request) -> ReplicaAnswer:
         return self.shelf.handle(request)
 
     def refuses(self, request: Request) -> RefusedError:

@@ -14,23 +14,23 @@ from cassq.alerts.incidents import (
     KEPT_MS,
     PAUSE_FIRST_MS,
     PAUSE_MOST_MS,
+    AlertView,
+    IncidentStep,
     Notice,
-    Outcome,
-    Step,
-    View,
+    NoticeOutcome,
     dump,
     load,
     plan,
     settled,
 )
 from cassq.alerts.rules import Snapshot
-from cassq.alerts.targets import Target
+from cassq.alerts.targets import AlertTarget
 from cassq.inspect.stats import GroupStats
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import Incident
 
-TOLD = Outcome(told=True)
-DOWN = Outcome(told=False, error="nobody there")
+TOLD = NoticeOutcome(told=True)
+DOWN = NoticeOutcome(told=False, error="nobody there")
 CLAIM_MS = 40_000
 LATER_MS = PAUSE_MOST_MS + 1
 
@@ -47,14 +47,14 @@ WRONG, FINE = seen(), seen(age=1.0)
 class Catalog:
     """The incidents of a catalog, with its compare-and-set, and a reaper that tells."""
 
-    def __init__(self, *targets: Target) -> None:
+    def __init__(self, *targets: AlertTarget) -> None:
         self.rows: dict[str, Incident] = {}
         self.targets = targets
         self.now_ms = 1_000_000
 
-    def plan(self, *snapshots: Snapshot, gone: Iterable[str] = ()) -> list[Step]:
+    def plan(self, *snapshots: Snapshot, gone: Iterable[str] = ()) -> list[IncidentStep]:
         wanting = {target.name: target.wants for target in self.targets}
-        view = View(snapshots, set(gone))
+        view = AlertView(snapshots, set(gone))
         rows = list(self.rows.values())
         return plan(view, rows, wanting, event_maker(0), self.now_ms, CLAIM_MS)
 
@@ -65,7 +65,9 @@ class Catalog:
         self.rows[row.key] = replace(row, version=row.version + 1)
         return True
 
-    def settle(self, step: Step, outcome: Outcome, notices: list[Notice] | None = None) -> None:
+    def settle(
+        self, step: IncidentStep, outcome: NoticeOutcome, notices: list[Notice] | None = None
+    ) -> None:
         wanted = step.notices if notices is None else notices
         state = settled(step.state, [(notice, outcome) for notice in wanted], self.now_ms)
         if state.episodes:
@@ -73,7 +75,9 @@ class Catalog:
         else:
             del self.rows[step.row.key]
 
-    def run(self, *snapshots: Snapshot, outcome: Outcome = TOLD, after_ms: int = 0) -> list[str]:
+    def run(
+        self, *snapshots: Snapshot, outcome: NoticeOutcome = TOLD, after_ms: int = 0
+    ) -> list[str]:
         """A pass whose notices all end alike; what it told, as "target kind.state"."""
         self.now_ms += after_ms
         told = []
@@ -88,7 +92,7 @@ def shown(notice: Notice) -> str:
     return f"{notice.target} {notice.event['type'].removeprefix('cassq.alert.')}"
 
 
-LOG = Target("log")
+LOG = AlertTarget("log")
 
 
 def test_an_incident_is_told_once_however_long_it_lasts_and_then_its_end() -> None:
@@ -168,7 +172,7 @@ def test_an_end_is_not_told_when_the_beginning_just_failed() -> None:
 
 def test_what_was_not_tried_because_its_target_is_down_does_not_count_as_a_try() -> None:
     catalog = Catalog(LOG)
-    catalog.run(WRONG, outcome=Outcome(told=False, tried=False))
+    catalog.run(WRONG, outcome=NoticeOutcome(told=False, tried=False))
     (row,) = catalog.rows.values()
     telling = load(row.data).episodes[0].tellings["log"]
     assert (telling.tries, telling.next_ms) == (0, catalog.now_ms + PAUSE_FIRST_MS)
@@ -188,7 +192,7 @@ def test_an_incident_comes_again_while_its_last_end_is_untold_and_nothing_is_ski
 
 
 def test_one_target_that_is_down_keeps_nothing_from_another() -> None:
-    catalog = Catalog(LOG, Target("page"))
+    catalog = Catalog(LOG, AlertTarget("page"))
     (step,) = catalog.plan(WRONG)
     catalog.put(step.row)
     outcomes = [(n, TOLD if n.target == "log" else DOWN) for n in step.notices]
@@ -199,9 +203,9 @@ def test_one_target_that_is_down_keeps_nothing_from_another() -> None:
 
 def test_only_who_wants_to_know_is_told() -> None:
     targets = (
-        Target("high", importances=("high",)),
-        Target("team", owners=("team",)),
-        Target("age", kinds=("oldest_age",)),
+        AlertTarget("high", importances=("high",)),
+        AlertTarget("team", owners=("team",)),
+        AlertTarget("age", kinds=("oldest_age",)),
     )
     catalog = Catalog(*targets)
     found = catalog.run(seen(owner="team", high=1, normal=2))
@@ -212,7 +216,7 @@ def test_only_who_wants_to_know_is_told() -> None:
         "team failed.raised",
         "team oldest_age.raised",
     ]
-    other = Catalog(Target("nobody", owners=("someone",)))
+    other = Catalog(AlertTarget("nobody", owners=("someone",)))
     assert other.run(WRONG) == []
     assert other.rows == {}
 
@@ -220,7 +224,7 @@ def test_only_who_wants_to_know_is_told() -> None:
 def test_a_target_that_another_reaper_tells_is_left_to_it() -> None:
     catalog = Catalog(LOG)
     catalog.run(WRONG, outcome=DOWN)
-    catalog.targets = (Target("page"),)
+    catalog.targets = (AlertTarget("page"),)
     assert catalog.run(WRONG, after_ms=LATER_MS) == ["page oldest_age.raised"]
     assert catalog.run(FINE, after_ms=LATER_MS) == ["page oldest_age.recovered"]
     catalog.targets = (LOG,)
@@ -232,7 +236,7 @@ def test_what_nobody_tells_any_more_is_given_up_after_days_and_said_so() -> None
     catalog = Catalog(LOG)
     catalog.run(WRONG, outcome=DOWN)
     catalog.run(FINE, outcome=DOWN, after_ms=LATER_MS)
-    catalog.targets = (Target("page"),)
+    catalog.targets = (AlertTarget("page"),)
     catalog.now_ms += KEPT_MS
     (step,) = catalog.plan(FINE)
     assert [line.partition(":")[0] for line in step.lost] == ["log was never told"] * 2
@@ -282,8 +286,8 @@ def test_an_event_is_a_cloud_event() -> None:
 
 
 @pytest.mark.parametrize("outcome", [TOLD, DOWN])
-def test_a_state_comes_back_as_it_was_stored(outcome: Outcome) -> None:
-    catalog = Catalog(LOG, Target("page"))
+def test_a_state_comes_back_as_it_was_stored(outcome: NoticeOutcome) -> None:
+    catalog = Catalog(LOG, AlertTarget("page"))
     (step,) = catalog.plan(WRONG)
     state = settled(step.state, [(step.notices[0], outcome)], 5)
     assert load(dump(state)) == state

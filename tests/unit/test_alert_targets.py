@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cassq.alerts.targets import Target, load_targets
+from cassq.alerts.targets import AlertTarget, load_targets
 from cassq.errors import ConfigError
 
 GOOD = """
@@ -37,14 +37,14 @@ def written(tmp_path: Path, text: str) -> Path:
 
 def test_a_file_names_logs_commands_and_webhooks(tmp_path: Path) -> None:
     assert load_targets(written(tmp_path, GOOD)) == [
-        Target("log"),
-        Target(
+        AlertTarget("log"),
+        AlertTarget(
             "page",
             command=("notify", "--from", "cassq"),
             importances=("high", "critical"),
             timeout=5.0,
         ),
-        Target(
+        AlertTarget(
             "hook",
             webhook="https://example.com:8443/hooks?team=a",
             headers=(("Authorization", "Bearer x"),),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cassq.catalog.cassandra.partition import claim_rows as cql
 from cassq.catalog.cassandra.partition.claim_plans import plan_claim, plan_fence, plan_replace
-from cassq.catalog.cassandra.partition.known import Known
+from cassq.catalog.cassandra.partition.known import PartitionCache
 from cassq.message.frames import Place
 from cassq.model.rows import Claim, ClaimState, Cursor
 
@@ -19,8 +19,8 @@ def a_claim(start: int, end: int, state: ClaimState = ClaimState.HELD) -> Claim:
     return Claim(*KEY, start, end, 10 * start, state, due_ms=9, deliveries=1, version=version)
 
 
-def known(*rows: Claim) -> Known:
-    found = Known(KEY)
+def known(*rows: Claim) -> PartitionCache:
+    found = PartitionCache(KEY)
     found.load(CURSOR, rows, 1)
     return found
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from cassq.cli.stopping import Stop, Stopped
+from cassq.cli.stopping import Stopped, StopSignal
 
 DEADLINE_SECONDS = 20.0
 TOO_LATE = b"too late"
 
 
 @pytest.fixture
-def stop() -> Iterator[Stop]:
-    with Stop() as stop:
+def stop() -> Iterator[StopSignal]:
+    with StopSignal() as stop:
         yield stop
 
 
@@ -58,13 +58,13 @@ def signalled_elsewhere() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
-def test_what_can_be_read_ends_the_wait_for_it(stop: Stop, pipe: tuple[int, int]) -> None:
+def test_what_can_be_read_ends_the_wait_for_it(stop: StopSignal, pipe: tuple[int, int]) -> None:
     os.write(pipe[1], b"x")
     stop.wait_for_input(pipe[0])
     assert os.read(pipe[0], 9) == b"x"
 
 
-def test_the_end_of_what_is_read_ends_the_wait(stop: Stop) -> None:
+def test_the_end_of_what_is_read_ends_the_wait(stop: StopSignal) -> None:
     ends = os.pipe()
     os.close(ends[1])
     stop.wait_for_input(ends[0])
@@ -77,7 +77,7 @@ def test_the_end_of_what_is_read_ends_the_wait(stop: Stop) -> None:
     [lambda stop, fd: stop.wait_for_input(fd), lambda stop, _: stop.wait(2 * DEADLINE_SECONDS)],
 )
 def test_a_signal_that_interrupts_no_call_ends_a_wait(
-    stop: Stop, pipe: tuple[int, int], wait: Callable[[Stop, int], bool | None]
+    stop: StopSignal, pipe: tuple[int, int], wait: Callable[[StopSignal, int], bool | None]
 ) -> None:
     try:
         with signalled_elsewhere():
@@ -88,14 +88,16 @@ def test_a_signal_that_interrupts_no_call_ends_a_wait(
     assert stop.exit_code == 128 + signal.SIGTERM
 
 
-def test_what_comes_after_a_signal_is_not_waited_for(stop: Stop, pipe: tuple[int, int]) -> None:
+def test_what_comes_after_a_signal_is_not_waited_for(
+    stop: StopSignal, pipe: tuple[int, int]
+) -> None:
     signal.raise_signal(signal.SIGTERM)
     with pytest.raises(Stopped):
         stop.wait_for_input(pipe[0])
     assert stop.wait(DEADLINE_SECONDS)
 
 
-def test_other_signals_end_no_wait(stop: Stop, pipe: tuple[int, int]) -> None:
+def test_other_signals_end_no_wait(stop: StopSignal, pipe: tuple[int, int]) -> None:
     seen: list[int] = []
 
     def take(signum: int, _: object) -> None:
@@ -117,7 +119,7 @@ def test_a_second_signal_is_the_former_handlers() -> None:
     taken: list[int] = []
     former: Any = signal.signal(signal.SIGTERM, lambda signum, _: taken.append(signum))
     try:
-        with Stop():
+        with StopSignal():
             os.kill(os.getpid(), signal.SIGTERM)
             assert taken == []
             os.kill(os.getpid(), signal.SIGTERM)
@@ -129,14 +131,14 @@ def test_a_second_signal_is_the_former_handlers() -> None:
 def test_all_is_as_before_when_it_is_over() -> None:
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     fds = len(os.listdir("/proc/self/fd"))
-    with Stop():
+    with StopSignal():
         assert signal.getsignal(signal.SIGTERM) != before[1]
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
     assert signal.set_wakeup_fd(-1) == -1
     assert len(os.listdir("/proc/self/fd")) == fds
 
 
-def test_another_thread_may_wait_too(stop: Stop) -> None:
+def test_another_thread_may_wait_too(stop: StopSignal) -> None:
     found: list[bool] = []
     thread = threading.Thread(target=lambda: found.append(stop.wait(DEADLINE_SECONDS)))
     thread.start()

@@ -9,8 +9,8 @@ import pytest
 
 from cassq.extents.protocol.words import Done, Listed, Replicate, Replicated, Scrubbed, Told
 from cassq.extents.replicas.fleet import Need
-from cassq.extents.sidecar.net.network import Answer
-from cassq.extents.sidecar.repair.copying import Copying, Step
+from cassq.extents.sidecar.net.network import CallResult
+from cassq.extents.sidecar.repair.copying import Copying, CopyStep
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 
 PIPE, END = "0123456789abcdef01234567", 100
@@ -35,10 +35,10 @@ def a_copying() -> Copying:
 def looked(copying: Copying, *extents: Told | None) -> None:
     """Have it hear what each source has; the damaged one tells that it is so."""
     answers = [
-        Answer(at.sidecar, [Done(), Listed([found] if found else [])], None)
+        CallResult(at.sidecar, [Done(), Listed([found] if found else [])], None)
         for at, found in zip((A, B), extents, strict=True)
     ]
-    answers.append(Answer("c", [Listed([told(damage="bad")])], None))
+    answers.append(CallResult("c", [Listed([told(damage="bad")])], None))
     copying.take(answers)
 
 
@@ -50,14 +50,14 @@ def source_of(copying: Copying) -> str:
 def scrubbed(copying: Copying, *replies: Scrubbed) -> None:
     calls = copying.calls(1 << 20)
     copying.take(
-        [Answer(c.sidecar, [reply], None) for c, reply in zip(calls, replies, strict=True)]
+        [CallResult(c.sidecar, [reply], None) for c, reply in zip(calls, replies, strict=True)]
     )
 
 
 def test_a_whole_replica_is_the_source() -> None:
     copying = a_copying()
     looked(copying, told(), told())
-    assert copying.step is Step.CHECK
+    assert copying.step is CopyStep.CHECK
     assert source_of(copying) == "a"
 
 
@@ -82,7 +82,7 @@ def test_one_that_is_not_whole_is_no_source(bad: Told | None) -> None:
 def test_without_a_whole_one_nothing_is_copied(bad: dict[str, Any]) -> None:
     copying = a_copying()
     looked(copying, told(**bad), told(**bad))
-    assert copying.step is Step.FAILED
+    assert copying.step is CopyStep.FAILED
     assert copying.calls(1 << 20) == []
 
 
@@ -90,15 +90,15 @@ def test_a_copy_counts_once_it_is_the_same_as_its_source() -> None:
     copying = a_copying()
     looked(copying, told(), told())
     scrubbed(copying, Scrubbed(END, "", "digest"))
-    assert copying.step is Step.COPY
+    assert copying.step is CopyStep.COPY
     (call,) = copying.calls(1 << 20)
     assert call.sidecar == "c"
     assert isinstance(call.requests[0], Replicate)
     assert call.requests[0].source == "a:1"
-    copying.take([Answer("c", [Replicated(END)], None)])
-    assert copying.step is Step.VERIFY
+    copying.take([CallResult("c", [Replicated(END)], None)])
+    assert copying.step is CopyStep.VERIFY
     scrubbed(copying, Scrubbed(END, "", "digest"), Scrubbed(END, "", "digest"))
-    assert copying.step is Step.DONE
+    assert copying.step is CopyStep.DONE
 
 
 @pytest.mark.parametrize(
@@ -108,6 +108,6 @@ def test_a_copy_that_differs_does_not_count(found: Scrubbed) -> None:
     copying = a_copying()
     looked(copying, told(), told())
     scrubbed(copying, Scrubbed(END, "", "digest"))
-    copying.take([Answer("c", [Replicated(END)], None)])
+    copying.take([CallResult("c", [Replicated(END)], None)])
     scrubbed(copying, Scrubbed(END, "", "digest"), found)
-    assert copying.step is Step.FAILED
+    assert copying.step is CopyStep.FAILED

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cassq.message.batches import Batch
-from cassq.producer.intake import Entry
+from cassq.producer.intake import PendingPush
 
 
-def an_entry(lane: int | None = None, batch: Batch | None = None) -> Entry:
-    entry = Entry(b"x", None, None, batch)
+def an_entry(lane: int | None = None, batch: Batch | None = None) -> PendingPush:
+    entry = PendingPush(b"x", None, None, batch)
     entry.lane = lane
     return entry
 
@@ -24,7 +24,9 @@ def an_entry(lane: int | None = None, batch: Batch | None = None) -> Entry:
         (an_entry(batch=Batch([b"x"], 0)), an_entry(), False),
     ],
 )
-def test_single_pushes_of_one_lane_go_together(one: Entry, other: Entry, together: bool) -> None:
+def test_single_pushes_of_one_lane_go_together(
+    one: PendingPush, other: PendingPush, together: bool
+) -> None:
     """What is delayed lies in other pipes than what is not; a batch goes alone."""
     assert one.goes_with(other) is together
     assert other.goes_with(one) is together

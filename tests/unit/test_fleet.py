@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from cassq.extents.replicas.fleet import Fleet, Need, Standing, fleet_of, mended
+from cassq.extents.replicas.fleet import Fleet, Need, ReplicaStanding, fleet_of, mended
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarState
 
 NOW_MS, LEASE_MS, AFTER_MS = 10_000_000, 10_000, 600_000
@@ -80,30 +80,30 @@ def the_missing(told: str) -> set[ReplicaAt]:
 @pytest.mark.parametrize(
     ("told", "standing"),
     [
-        ("a", Standing.GOOD),
-        ("a:full", Standing.GOOD),
-        ("a:damaged", Standing.DAMAGED),
-        ("a:away", Standing.AWAY),
-        ("a:away:damaged", Standing.AWAY),
-        ("a:away:draining", Standing.AWAY),
-        ("a:dead", Standing.LOST),
-        ("a:dead:draining", Standing.LOST),
-        ("a:gone", Standing.LOST),
-        ("a:gone:away", Standing.LOST),
-        ("a:new", Standing.LOST),
-        ("a:draining", Standing.LEAVING),
-        ("a:draining:damaged", Standing.LOST),
-        ("a:missing", Standing.MISSING),
-        ("a:draining:missing", Standing.MISSING),
-        ("a:away:missing", Standing.AWAY),
-        ("a:new:missing", Standing.LOST),
-        ("a:gone:missing", Standing.LOST),
+        ("a", ReplicaStanding.GOOD),
+        ("a:full", ReplicaStanding.GOOD),
+        ("a:damaged", ReplicaStanding.DAMAGED),
+        ("a:away", ReplicaStanding.AWAY),
+        ("a:away:damaged", ReplicaStanding.AWAY),
+        ("a:away:draining", ReplicaStanding.AWAY),
+        ("a:dead", ReplicaStanding.LOST),
+        ("a:dead:draining", ReplicaStanding.LOST),
+        ("a:gone", ReplicaStanding.LOST),
+        ("a:gone:away", ReplicaStanding.LOST),
+        ("a:new", ReplicaStanding.LOST),
+        ("a:draining", ReplicaStanding.LEAVING),
+        ("a:draining:damaged", ReplicaStanding.LOST),
+        ("a:missing", ReplicaStanding.MISSING),
+        ("a:draining:missing", ReplicaStanding.MISSING),
+        ("a:away:missing", ReplicaStanding.AWAY),
+        ("a:new:missing", ReplicaStanding.LOST),
+        ("a:gone:missing", ReplicaStanding.LOST),
         # Told to be damaged, it is there.
-        ("a:damaged:missing", Standing.DAMAGED),
-        ("b", Standing.LOST),
+        ("a:damaged:missing", ReplicaStanding.DAMAGED),
+        ("b", ReplicaStanding.LOST),
     ],
 )
-def test_how_a_replica_stands(told: str, standing: Standing) -> None:
+def test_how_a_replica_stands(told: str, standing: ReplicaStanding) -> None:
     sidecars, damaged = the_fleet(told)
     a, missing = at("a"), the_missing(told)
     assert sidecars.standing(a, damaged=a in damaged, missing=a in missing) is standing
@@ -112,14 +112,14 @@ def test_how_a_replica_stands(told: str, standing: Standing) -> None:
 @pytest.mark.parametrize(
     ("seen_ms", "standing"),
     [
-        (NOW_MS - LEASE_MS + 1, Standing.GOOD),
-        (NOW_MS - LEASE_MS, Standing.AWAY),
-        (NOW_MS - LEASE_MS - AFTER_MS + 1, Standing.AWAY),
-        (NOW_MS - LEASE_MS - AFTER_MS, Standing.LOST),
+        (NOW_MS - LEASE_MS + 1, ReplicaStanding.GOOD),
+        (NOW_MS - LEASE_MS, ReplicaStanding.AWAY),
+        (NOW_MS - LEASE_MS - AFTER_MS + 1, ReplicaStanding.AWAY),
+        (NOW_MS - LEASE_MS - AFTER_MS, ReplicaStanding.LOST),
     ],
 )
 def test_a_silent_sidecar_is_away_after_its_lease_and_lost_after_its_time(
-    seen_ms: int, standing: Standing
+    seen_ms: int, standing: ReplicaStanding
 ) -> None:
     sidecars = fleet(replace(a_sidecar("a"), seen_ms=seen_ms))
     assert sidecars.standing(at("a")) is standing
@@ -315,4 +315,6 @@ def _good(
     known: Fleet, placement: Placement, damaged: set[ReplicaAt], missing: set[ReplicaAt]
 ) -> int:
     standings = known.state_of(placement, damaged, missing).standings.values()
-    return sum(standing in (Standing.GOOD, Standing.LEAVING) for standing in standings)
+    return sum(
+        standing in (ReplicaStanding.GOOD, ReplicaStanding.LEAVING) for standing in standings
+    )

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("cassandra")
 
-from cassq.catalog.cassandra.partition.gaps import ALL_MOST, SETTLED_US, Gaps
+from cassq.catalog.cassandra.partition.gaps import ALL_MOST, SETTLED_US, TombstoneCompactor
 from cassq.errors import BackendUnavailableError
 
 DROP = "DELETE FROM listing USING TIMESTAMP ? WHERE owner = ? AND name > ? AND name < ?"
@@ -43,7 +43,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.cql = Written()
-        self._gaps = Gaps(self.cql)  # type: ignore[arg-type]
+        self._gaps = TombstoneCompactor(self.cql)  # type: ignore[arg-type]
 
     def covered(self, at_us: int, names: str) -> list[Range]:
         """The ranges that are covered when these names, of a letter each, are listed."""

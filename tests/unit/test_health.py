@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cassq.consumer.health import LOOK_MS, NOTE_MS, SPARED, Health, freed
+from cassq.consumer.health import LOOK_MS, NOTE_MS, SPARED, GroupHealth, freed
 from cassq.model.claims import failure_record
 from cassq.model.queues import GroupPolicy, QueuePolicy, Rules, rules_of
 from cassq.model.rows import Claim, ClaimState
@@ -45,7 +45,7 @@ class Group:
         self.rules: Rules = rules_of(QueuePolicy(**policy), GroupPolicy())
         clock = SimpleNamespace(boot_ms=lambda: self.now_ms)
         ports: Any = SimpleNamespace(catalog=self.catalog, clock=clock, sharing=None)
-        self.health = Health(ports, "g", lambda: self.rules)
+        self.health = GroupHealth(ports, "g", lambda: self.rules)
 
     def fails(self, claim: Claim, now_ms: int = FIRST_MS) -> Claim:
         """The claim after it expired; it is one row still."""

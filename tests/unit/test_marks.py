@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cassq.errors import CorruptionError
-from cassq.sidecar.engine.rocksdb.marks import Mark, Marks, UnreadableMarkError
+from cassq.sidecar.engine.rocksdb.marks import SyncMark, SyncMarks, UnreadableMarkError
 
 HEADER, SLOT, HALF = 65536, 128, 64
 NAME = b"\0" + bytes(range(12))
@@ -19,19 +19,19 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "marks"
 
 
-def begun(path: Path) -> Marks:
-    marks = Marks(path, "g1", create=True)
+def begun(path: Path) -> SyncMarks:
+    marks = SyncMarks(path, "g1", create=True)
     marks.grow()
     return marks
 
 
-def reopened(path: Path) -> Marks:
-    return Marks(path, "g1", create=False)
+def reopened(path: Path) -> SyncMarks:
+    return SyncMarks(path, "g1", create=False)
 
 
 def test_a_mark_is_read_back_by_whoever_opens_the_file_next(path: Path) -> None:
     marks = begun(path)
-    stored = {3: Mark(1, 2, 3, NAME), 0: Mark(9, 2**63, 2**63, b"n" * 22, going=True)}
+    stored = {3: SyncMark(1, 2, 3, NAME), 0: SyncMark(9, 2**63, 2**63, b"n" * 22, going=True)}
     for slot, mark in stored.items():
         marks.store(slot, mark)
     for again in (marks, reopened(path)):  # not closed yet, nor synced, as after a kill
@@ -47,16 +47,16 @@ def test_the_newest_of_many_marks_counts_however_often_it_is_opened(path: Path) 
         marks = reopened(path)
         marks.read(0)
         for end in range(version % 3 + 1):
-            marks.store(0, Mark(1, version, end, NAME))
+            marks.store(0, SyncMark(1, version, end, NAME))
         marks.close()
         marks = reopened(path)
-        assert marks.read(0) == Mark(1, version, version % 3, NAME)
+        assert marks.read(0) == SyncMark(1, version, version % 3, NAME)
         marks.close()
 
 
 def test_a_store_torn_anywhere_leaves_the_mark_before_it(path: Path) -> None:
     marks = begun(path)
-    first, second, third = (Mark(1, number, 10 * number, NAME) for number in (1, 2, 3))
+    first, second, third = (SyncMark(1, number, 10 * number, NAME) for number in (1, 2, 3))
     marks.store(0, first)
     marks.store(0, second)
     before = path.read_bytes()
@@ -77,7 +77,7 @@ def test_a_store_torn_anywhere_leaves_the_mark_before_it(path: Path) -> None:
 def test_a_first_store_that_was_torn_is_no_mark(path: Path) -> None:
     marks = begun(path)
     before = path.read_bytes()
-    marks.store(0, Mark(1, 1, 10, NAME))
+    marks.store(0, SyncMark(1, 1, 10, NAME))
     after = path.read_bytes()
     marks.close()
     for at in range(HEADER + HALF + 1, HEADER + SLOT):
@@ -85,13 +85,13 @@ def test_a_first_store_that_was_torn_is_no_mark(path: Path) -> None:
         with path.open("ab") as file:
             file.truncate(len(after))
         marks = reopened(path)
-        assert marks.read(0) in (None, Mark(1, 1, 10, NAME))
+        assert marks.read(0) in (None, SyncMark(1, 1, 10, NAME))
         marks.close()
 
 
 def test_a_flipped_bit_is_seen_or_outdone_by_the_other_half(path: Path) -> None:
     marks = begun(path)
-    mark = Mark(1, 1, 10, NAME)
+    mark = SyncMark(1, 1, 10, NAME)
     marks.store(0, mark)
     marks.store(0, mark)
     raw = path.read_bytes()
@@ -113,7 +113,7 @@ def test_a_flipped_bit_is_seen_or_outdone_by_the_other_half(path: Path) -> None:
 
 def test_a_mark_in_another_slot_is_no_mark_of_it(path: Path) -> None:
     marks = begun(path)
-    marks.store(0, Mark(1, 1, 10, NAME))
+    marks.store(0, SyncMark(1, 1, 10, NAME))
     raw = bytearray(path.read_bytes())
     marks.close()
     raw[HEADER + SLOT : HEADER + 2 * SLOT] = raw[HEADER : HEADER + SLOT]
@@ -126,7 +126,7 @@ def test_a_mark_in_another_slot_is_no_mark_of_it(path: Path) -> None:
 
 def test_a_cleared_slot_has_no_mark(path: Path) -> None:
     marks = begun(path)
-    marks.store(0, Mark(1, 1, 10, NAME))
+    marks.store(0, SyncMark(1, 1, 10, NAME))
     marks.clear(0)
     assert marks.read(0) is None
     marks.close()
@@ -137,11 +137,11 @@ def test_a_cleared_slot_has_no_mark(path: Path) -> None:
 
 def test_what_is_going_keeps_what_was_synced_of_it(path: Path) -> None:
     marks = begun(path)
-    marks.store(0, Mark(5, 1, 10, NAME))
+    marks.store(0, SyncMark(5, 1, 10, NAME))
     marks.store_going(0, 4)
-    assert marks.read(0) == Mark(5, 1, 10, NAME)
+    assert marks.read(0) == SyncMark(5, 1, 10, NAME)
     marks.store_going(0, 5)
-    assert marks.read(0) == Mark(5, 1, 10, NAME, going=True)
+    assert marks.read(0) == SyncMark(5, 1, 10, NAME, going=True)
     marks.store_going(1, 5)
     assert marks.read(1) is None
     marks.close()
@@ -150,10 +150,10 @@ def test_what_is_going_keeps_what_was_synced_of_it(path: Path) -> None:
 def test_many_slots_do_not_touch_one_another(path: Path) -> None:
     chance, marks = random.Random(4), begun(path)
     marks.grow()
-    expected: dict[int, Mark] = {}
+    expected: dict[int, SyncMark] = {}
     for number in range(1, 3000):
         slot = chance.randrange(marks.slots)
-        expected[slot] = Mark(number, chance.randrange(9), chance.randrange(1 << 40), NAME)
+        expected[slot] = SyncMark(number, chance.randrange(9), chance.randrange(1 << 40), NAME)
         marks.store(slot, expected[slot])
     marks.close()
     marks = reopened(path)
@@ -163,8 +163,8 @@ def test_many_slots_do_not_touch_one_another(path: Path) -> None:
 
 def test_a_name_too_long_to_stand_there_is_left_out(path: Path) -> None:
     marks = begun(path)
-    marks.store(0, Mark(1, 1, 1, b"n" * 23))
-    assert marks.read(0) == Mark(1, 1, 1, b"")
+    marks.store(0, SyncMark(1, 1, 1, b"n" * 23))
+    assert marks.read(0) == SyncMark(1, 1, 1, b"")
     marks.close()
 
 
@@ -176,4 +176,4 @@ def test_marks_that_are_not_those_of_the_directory_are_refused(path: Path, harm:
     elif harm == "header":
         path.write_bytes(b"x" + path.read_bytes()[1:])
     with pytest.raises(CorruptionError, match="marks"):
-        Marks(path, "g2" if harm == "other" else "g1", create=False)
+        SyncMarks(path, "g2" if harm == "other" else "g1", create=False)

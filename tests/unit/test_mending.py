@@ -15,7 +15,7 @@ from cassq.catalog.port import Claims
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.rows import Claim, ClaimState, Cursor
-from cassq.reaper.mend import Mended
+from cassq.reaper.mend import MendedClaims
 from cassq.reaper.mend import mended as mended_rows
 
 HELD, FREE, DONE = ClaimState.HELD, ClaimState.FREE, ClaimState.DONE
@@ -36,7 +36,7 @@ def row(
     return Claim("g", "p", start, end, start, state, 0, deliveries, acked=acked, version=version())
 
 
-def mended(where: Cursor, rows: Sequence[Claim], on_record: RangeSet = EMPTY) -> Mended:
+def mended(where: Cursor, rows: Sequence[Claim], on_record: RangeSet = EMPTY) -> MendedClaims:
     return mended_rows(
         where, rows, on_record, {}, lambda a, b, pos: [(a, b, pos, 0)], version, 1000
     )

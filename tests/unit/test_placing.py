@@ -11,8 +11,8 @@ import pytest
 from cassq.base.clock import ManualClock
 from cassq.errors import BackendTimeoutError, BackendUnavailableError
 from cassq.extents.protocol.words import Code, RefusedError
-from cassq.extents.sidecar.health import AVOID_FIRST_MS, AVOID_MOST_MS, Health
-from cassq.extents.sidecar.net.network import Answer
+from cassq.extents.sidecar.health import AVOID_FIRST_MS, AVOID_MOST_MS, SidecarHealth
+from cassq.extents.sidecar.net.network import CallResult
 from cassq.extents.sidecar.placing import LOAD_UNIT, chosen, takers
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 
@@ -106,7 +106,7 @@ def test_a_disk_of_no_size_is_no_error() -> None:
 
 def test_who_failed_is_avoided_for_ever_longer() -> None:
     clock = ManualClock()
-    health = Health(clock)
+    health = SidecarHealth(clock)
     avoided_ms = AVOID_FIRST_MS
     for _ in range(10):
         health.failed("a")
@@ -137,8 +137,8 @@ def test_who_failed_is_avoided_for_ever_longer() -> None:
 def test_what_an_answer_says_of_a_sidecar(
     error: BackendUnavailableError | None, slow: bool, avoided: bool
 ) -> None:
-    health = Health(ManualClock())
-    health.note([Answer("a", [], error)], slow=slow)
+    health = SidecarHealth(ManualClock())
+    health.note([CallResult("a", [], error)], slow=slow)
     assert health.avoided("a") is avoided
-    health.note([Answer("a", [], None)])
+    health.note([CallResult("a", [], None)])
     assert not health.avoided("a")

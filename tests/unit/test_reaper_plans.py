@@ -25,7 +25,7 @@ from cassq.model.rows import (
 )
 from cassq.reaper import retire, rollback, seal, sweep, unstage
 from cassq.reaper.actions import Action
-from cassq.reaper.seal import ASKED_MAX, Sight, Sightings
+from cassq.reaper.seal import ASKED_MAX, SeenLease, Sightings
 
 LEASE_MS = 10_000
 SEEN_MS = 500_000
@@ -49,13 +49,13 @@ def subjects(actions: list[Action]) -> list[str]:
 
 
 def planned_seals(
-    pipes: list[PipeRow], seen: dict[str, Sight], now_ms: int, *gone: str
+    pipes: list[PipeRow], seen: dict[str, SeenLease], now_ms: int, *gone: str
 ) -> list[str]:
     return subjects(seal.plan(seal.Unsealed(pipes, seen, gone, {"queue": "mail"}), now_ms))
 
 
-def sights(pipes: list[PipeRow]) -> dict[str, Sight]:
-    return {pipe.id: Sight(pipe.beat, SEEN_MS, SEEN_MS) for pipe in pipes}
+def sights(pipes: list[PipeRow]) -> dict[str, SeenLease]:
+    return {pipe.id: SeenLease(pipe.beat, SEEN_MS, SEEN_MS) for pipe in pipes}
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_beat_that_moved_is_seen_anew() -> None:
     sightings = Sightings()
     sightings.watch([a_pipe(beat=7)], 100)
     sightings.watch([a_pipe(beat=8)], 200)
-    assert sightings.seen["p"] == Sight(8, 200, 200, "queue")
+    assert sightings.seen["p"] == SeenLease(8, 200, 200, "queue")
 
 
 def test_a_pipe_that_is_gone_is_forgotten() -> None:
@@ -282,13 +282,13 @@ def test_a_write_is_aborted_when_its_driver_s_lease_stood_still_for_its_whole_le
     beat: int, passed_ms: int, planned: list[str]
 ) -> None:
     row = WriteRow("queue", "w", 0, 1, WriteState.OPEN, "d", 0)
-    look = unstage.Look(3, SEEN_MS)
+    look = unstage.SeenDriver(3, SEEN_MS)
     drivers = {"d": Driver("d", beat, LEASE_MS)}
-    snapshot = unstage.Writes([row], drivers, {"d": look}, {"queue": "mail"})
+    snapshot = unstage.OpenWrites([row], drivers, {"d": look}, {"queue": "mail"})
     assert subjects(unstage.plan(snapshot, SEEN_MS + passed_ms)) == planned
 
 
 @pytest.mark.parametrize("state", [WriteState.PUBLISHED, WriteState.ABORTED])
 def test_a_write_that_is_over_is_finished_whatever_its_driver_does(state: WriteState) -> None:
     row = WriteRow("queue", "w", 0, 1, state, "d", 0)
-    assert subjects(unstage.plan(unstage.Writes([row], {}, {}, {}), SEEN_MS)) == ["w"]
+    assert subjects(unstage.plan(unstage.OpenWrites([row], {}, {}, {}), SEEN_MS)) == ["w"]

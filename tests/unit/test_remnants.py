@@ -8,7 +8,7 @@ import pytest
 
 from cassq.consumer import remnants
 from cassq.consumer.remnants import KEPT_MS_MAX, Remnants
-from cassq.message.bundles import Piece, Remnant
+from cassq.message.bundles import BundleSlice, RetainedBundle
 from cassq.message.frames import Extras, Frame, decode, encode
 from cassq.message.ranges import RangeSet
 from cassq.model.rows import Claim, ClaimState
@@ -40,7 +40,7 @@ def a_row(left: RangeSet, *, due_ms: int = NOW_MS) -> Claim:
 @pytest.mark.parametrize("plain", [True, False])
 def test_a_remnant_says_what_its_frame_says(plain: bool) -> None:
     frame, seqs = a_frame(plain=plain), RangeSet([(100, 102), (105, 106), (118, 120)])
-    kept = Remnant(frame, seqs)
+    kept = RetainedBundle(frame, seqs)
     assert kept.count == 5
     assert kept.payloads_of(seqs) == frame.payloads_of(seqs)
     assert kept.payloads_of(seqs) == [frame.payloads(s - 100, s - 99)[0] for s in seqs]
@@ -58,7 +58,7 @@ def test_a_remnant_says_what_its_frame_says(plain: bool) -> None:
 def test_what_was_kept_of_a_row_is_found_once() -> None:
     frame, left = a_frame(), RangeSet([(101, 103), (110, 111)])
     kept = Remnants()
-    kept.keep(a_row(left), [Piece(frame, RangeSet.run(100, 120))], NOW_MS)
+    kept.keep(a_row(left), [BundleSlice(frame, RangeSet.run(100, 120))], NOW_MS)
     found = kept.take(a_row(left))
     assert found is not None
     (piece,) = found
@@ -70,8 +70,8 @@ def test_what_was_kept_of_a_row_is_found_once() -> None:
 
 def test_a_row_over_two_frames_is_kept_of_both() -> None:
     pieces = [
-        Piece(a_frame(), RangeSet.run(100, 120)),
-        Piece(a_frame(base_seq=120), RangeSet.run(120, 140)),
+        BundleSlice(a_frame(), RangeSet.run(100, 120)),
+        BundleSlice(a_frame(base_seq=120), RangeSet.run(120, 140)),
     ]
     kept = Remnants()
     left = RangeSet([(119, 121), (130, 131)])
@@ -88,7 +88,7 @@ def test_a_row_that_another_changed_meanwhile_is_not_found() -> None:
     kept = Remnants()
     left = RangeSet([(101, 103), (110, 111)])
     for now in (left - RangeSet.run(102, 103), left | RangeSet.run(112, 113)):
-        kept.keep(a_row(left), [Piece(a_frame(), RangeSet.run(100, 120))], NOW_MS)
+        kept.keep(a_row(left), [BundleSlice(a_frame(), RangeSet.run(100, 120))], NOW_MS)
         assert kept.take(a_row(now)) is None
     assert kept.take(replace(a_row(left), pipe_id="another")) is None
 
@@ -97,17 +97,19 @@ def test_what_is_due_much_later_is_not_kept() -> None:
     kept = Remnants()
     for later_ms, is_kept in ((KEPT_MS_MAX, True), (KEPT_MS_MAX + 1, False)):
         row = a_row(RangeSet.run(101, 103), due_ms=NOW_MS + later_ms)
-        kept.keep(row, [Piece(a_frame(), RangeSet.run(100, 120))], NOW_MS)
+        kept.keep(row, [BundleSlice(a_frame(), RangeSet.run(100, 120))], NOW_MS)
         assert (kept.take(row) is not None) == is_kept
 
 
 def test_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = a_frame()
     rows = [a_row(RangeSet.run(seq, seq + 1)) for seq in range(100, 120)]
-    monkeypatch.setattr(remnants, "KEPT_BYTES_MAX", 5 * Remnant(frame, rows[0].left).size + 50)
+    monkeypatch.setattr(
+        remnants, "KEPT_BYTES_MAX", 5 * RetainedBundle(frame, rows[0].left).size + 50
+    )
     kept = Remnants()
     for row in rows:
-        kept.keep(row, [Piece(frame, RangeSet.run(100, 120))], NOW_MS)
+        kept.keep(row, [BundleSlice(frame, RangeSet.run(100, 120))], NOW_MS)
     found = [row.start for row in rows if kept.take(row) is not None]
     assert found == [115, 116, 117, 118, 119]
     assert kept._size == 0

@@ -10,7 +10,7 @@ from cassq.extents.replicas.fleet import Fleet
 from cassq.inspect.rounds import AGAIN_MS, Round
 from cassq.model.sidecar_rows import Placement
 from cassq.reaper.actions import DONE, PLANNED
-from cassq.reaper.repair import Kept, emptied, plan
+from cassq.reaper.repair import RepairMemory, emptied, plan
 from cassq.reaper.walk import SOON_MS, is_due
 from tests.unit.test_fleet import NOW_MS, at, fleet, placed, the_fleet
 
@@ -25,7 +25,7 @@ def planned(
     known, _ = the_fleet(sidecars)
     told = {each.pipe_id: [at(damaged)] for each in placements if damaged}
     absent = {each.pipe_id: [at(missing)] for each in placements if missing}
-    actions = plan(Kept(known, placements, told, absent))
+    actions = plan(RepairMemory(known, placements, told, absent))
     assert all(action.outcome == PLANNED and action.verb == "repair" for action in actions)
     return [(action.subject, action.detail) for action in actions]
 
@@ -54,7 +54,7 @@ def test_a_plan_says_why() -> None:
 
 def test_a_plan_names_the_queue() -> None:
     known, _ = the_fleet("a b c:dead d")
-    (action,) = plan(Kept(known, [named("p", "a", "b", "c")], {}, {}))
+    (action,) = plan(RepairMemory(known, [named("p", "a", "b", "c")], {}, {}))
     assert action.queue == "queue-p"
 
 

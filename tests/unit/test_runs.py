@@ -10,7 +10,7 @@ import pytest
 from cassq.message.batches import FRAME_BYTES_TARGET, FRAME_MESSAGES_MAX
 from cassq.message.columns import ABSENT
 from cassq.message.frames import Extras, decode, encode
-from cassq.message.runs import Run, Strings
+from cassq.message.runs import ColumnBatch, Strings
 
 TIME_MS = 1_700_000_000_000
 
@@ -37,7 +37,7 @@ def test_a_frame_of_a_run_is_that_of_its_messages(
     keys: list[bytes | None] | None,
     compression: str,
 ) -> None:
-    run = Run(
+    run = ColumnBatch(
         strings(list(payloads)),
         TIME_MS,
         headers and strings(headers),
@@ -52,7 +52,7 @@ def test_a_frame_of_a_run_is_that_of_its_messages(
 
 def test_payloads_of_one_length_are_told_by_one_number() -> None:
     payloads = [b"%04d" % n for n in range(100)]
-    run = Run(strings(list(payloads)), TIME_MS, length=4)
+    run = ColumnBatch(strings(list(payloads)), TIME_MS, length=4)
     expected = encode(0, payloads[10:90], Extras(TIME_MS))
     assert run.frame(0, 10, 90, 0, "none") == expected
     frame = decode(b"".join(expected))
@@ -60,14 +60,14 @@ def test_payloads_of_one_length_are_told_by_one_number() -> None:
 
 
 def test_frames_end_at_their_target_of_bytes_or_messages() -> None:
-    large = Run(strings([b"x" * 300_000] * 9), TIME_MS)
+    large = ColumnBatch(strings([b"x" * 300_000] * 9), TIME_MS)
     assert large.frame_end(0, 9) == FRAME_BYTES_TARGET // 300_000
     assert large.frame_end(0, 2) == 2
     assert large.frame_end(8, 9) == 9
-    huge = Run(strings([b"x" * (2 * FRAME_BYTES_TARGET)] * 2), TIME_MS)
+    huge = ColumnBatch(strings([b"x" * (2 * FRAME_BYTES_TARGET)] * 2), TIME_MS)
     assert huge.frame_end(0, 2) == 1, "one message is in each, however large"
-    small = Run(strings([b"x"] * (FRAME_MESSAGES_MAX + 5)), TIME_MS)
+    small = ColumnBatch(strings([b"x"] * (FRAME_MESSAGES_MAX + 5)), TIME_MS)
     assert small.frame_end(0, small.count) == FRAME_MESSAGES_MAX
     assert small.frame_end(FRAME_MESSAGES_MAX, small.count) == small.count
-    keyed = Run(strings([b"x"] * 9), TIME_MS, keys=strings([b"k" * 300_000] * 9))
+    keyed = ColumnBatch(strings([b"x"] * 9), TIME_MS, keys=strings([b"k" * 300_000] * 9))
     assert keyed.frame_end(0, 9) == FRAME_BYTES_TARGET // 300_000

@@ -11,7 +11,7 @@ from cassq.model.rows import Member, PipeRow, PipeState, QueueRow
 from cassq.model.scaling import (
     LEASES_KEPT,
     PIPE_MESSAGES_PER_SECOND,
-    Load,
+    QueueLoad,
     next_wish,
     share_of,
     wished_pipes,
@@ -43,18 +43,18 @@ def a_pipe(owner: str, rate: int = 0, **changes: object) -> PipeRow:
     [(0, 1), (FULL, 1), (FULL + 1, 2), (3 * FULL, 3), (3 * FULL + 1, 4), (100 * FULL, 6)],
 )
 def test_pipes_follow_throughput_up_to_the_policy_s_most(rate: int, wished: int) -> None:
-    assert wished_pipes(Load(rate, poppers=20), POLICY) == wished
+    assert wished_pipes(QueueLoad(rate, poppers=20), POLICY) == wished
 
 
 @pytest.mark.parametrize(
     ("busy", "idle", "wished"), [(0, 0, 1), (1, 0, 1), (1, 1, 2), (1, 3, 4), (4, 0, 4), (9, 9, 6)]
 )
 def test_pipes_follow_the_poppers_that_need_one_each(busy: int, idle: int, wished: int) -> None:
-    assert wished_pipes(Load(1, 20, busy, idle), POLICY) == wished
+    assert wished_pipes(QueueLoad(1, 20, busy, idle), POLICY) == wished
 
 
 def test_there_are_no_more_pipes_than_poppers_or_than_a_popper_considers() -> None:
-    load = Load(100 * FULL, poppers=3)
+    load = QueueLoad(100 * FULL, poppers=3)
     assert wished_pipes(load, POLICY) == 3
     assert wished_pipes(load._replace(poppers=1), POLICY) == 1, "one keeps its order"
     assert wished_pipes(load._replace(poppers=0), POLICY) == 1
@@ -62,13 +62,13 @@ def test_there_are_no_more_pipes_than_poppers_or_than_a_popper_considers() -> No
 
 
 def test_there_are_never_fewer_than_the_policy_s_least() -> None:
-    assert wished_pipes(Load(), replace(POLICY, min_open_pipes=4)) == 4
-    assert wished_pipes(Load(0, 1), replace(POLICY, min_open_pipes=4, max_pop_width=1)) == 4
+    assert wished_pipes(QueueLoad(), replace(POLICY, min_open_pipes=4)) == 4
+    assert wished_pipes(QueueLoad(0, 1), replace(POLICY, min_open_pipes=4, max_pop_width=1)) == 4
 
 
 def test_a_strict_queue_has_one() -> None:
     strict = QueuePolicy(consistency="cp", min_open_pipes=3)
-    assert wished_pipes(Load(100 * FULL, 20, 20, 20), strict) == 1
+    assert wished_pipes(QueueLoad(100 * FULL, 20, 20, 20), strict) == 1
     assert share_of(replace(a_queue(4), policy=strict), [], "me") == 1
 
 
@@ -111,13 +111,13 @@ def test_a_load_is_made_of_all_pipes_and_of_the_groups_that_need_most() -> None:
         Crowd(True, members(1, 5)),
     ]
     busy = Busy(a_queue(), [a_pipe("a", 10), a_pipe("b", 5)], crowds)
-    assert load_of(busy) == Load(rate=15, poppers=10, busy=2, idle=1)
+    assert load_of(busy) == QueueLoad(rate=15, poppers=10, busy=2, idle=1)
 
 
 def test_poppers_are_idle_only_while_messages_wait() -> None:
     busy = Busy(a_queue(), [], [Crowd(True, members(1, 3), waits=False)])
-    assert load_of(busy) == Load(0, poppers=4, busy=1, idle=0)
-    assert load_of(Busy(a_queue(), [], [])) == Load()
+    assert load_of(busy) == QueueLoad(0, poppers=4, busy=1, idle=0)
+    assert load_of(Busy(a_queue(), [], [])) == QueueLoad()
 
 
 def test_a_plan_names_the_wish() -> None:

@@ -29,7 +29,7 @@ from cassq.extents.protocol.words import (
 )
 from cassq.sidecar.engine.checks import FRAME_BYTES_MAX, PIPE_ID_LENGTH_MAX, QUEUE_NAME_LENGTH_MAX
 from cassq.sidecar.engine.port import Replica
-from cassq.sidecar.engine.shelf import Outcome
+from cassq.sidecar.engine.shelf import ReplicaAnswer
 from tests.unit.shelved import OTHER, PIPE, Sidecar, a_frame, an_append, begun, copying
 
 
@@ -128,12 +128,12 @@ def test_each_request_in_each_state(
 
 def test_an_extent_is_opened_durably_and_once() -> None:
     sidecar = Sidecar()
-    assert sidecar.outcome(Open(PIPE, 1, "orders", True)) == Outcome(Done(), durable=True)
+    assert sidecar.outcome(Open(PIPE, 1, "orders", True)) == ReplicaAnswer(Done(), durable=True)
     made = sidecar.replica()
     assert made == Replica(PIPE, "orders", True, sidecar.clock.wall_ms(), 1)
     sidecar.clock.advance(9)
     sidecar.does(an_append(0))
-    assert sidecar.outcome(Open(PIPE, 1, "orders", True)) == Outcome(Done(), durable=True)
+    assert sidecar.outcome(Open(PIPE, 1, "orders", True)) == ReplicaAnswer(Done(), durable=True)
     assert sidecar.replica() is made
     assert made.end == 10
 
@@ -185,7 +185,7 @@ def test_a_read_only_sidecar_opens_and_takes_nothing_and_gives_what_it_has(
 
 def test_frames_are_added_one_behind_the_other(sidecar: Sidecar) -> None:
     added = sidecar.outcome(an_append(20, 5, acked=15))
-    assert added == Outcome(Appended(25, False, False), durable=True, grown=PIPE)
+    assert added == ReplicaAnswer(Appended(25, False, False), durable=True, grown=PIPE)
     replica = sidecar.replica()
     assert (replica.end, replica.acked, replica.frames) == (25, 15, 3)
     assert replica.size_bytes == 2 * len(a_frame(0)) + len(a_frame(20, 5))
@@ -206,7 +206,7 @@ def test_acknowledged_never_goes_back(sidecar: Sidecar) -> None:
 
 def test_the_same_frame_again_is_acknowledged_again(sidecar: Sidecar) -> None:
     again = sidecar.outcome(an_append(0))
-    assert again == Outcome(Appended(20, False, False), durable=True)
+    assert again == ReplicaAnswer(Appended(20, False, False), durable=True)
     assert sidecar.outcome(an_append(10, acked=20)).grown == PIPE
     assert (sidecar.replica().frames, sidecar.replica().acked) == (2, 20)
 
@@ -344,8 +344,10 @@ def test_ends_tell_how_far_each_extent_is(sidecar: Sidecar) -> None:
     sidecar.clock.advance(1.5)
     ends = Ends([(PIPE, 0), ("none", 3), (OTHER, 0)], 0)
     told = sidecar.outcome(ends)
-    assert told == Outcome(EndsAre([(5, 20, False, False, 1500), None, (0, 0, False, False, 1500)]))
-    assert sidecar.outcome(Mark(PIPE, 1, 20, False)) == Outcome(Done(), grown=PIPE)
+    assert told == ReplicaAnswer(
+        EndsAre([(5, 20, False, False, 1500), None, (0, 0, False, False, 1500)])
+    )
+    assert sidecar.outcome(Mark(PIPE, 1, 20, False)) == ReplicaAnswer(Done(), grown=PIPE)
     assert sidecar.does(ends).ends[0] == (20, 20, False, False, 1500)
     assert sidecar.outcome(Mark(PIPE, 1, 20, False)).grown == ""
     assert sidecar.outcome(Mark(PIPE, 1, 20, True)).grown == PIPE

@@ -31,7 +31,7 @@ from cassq.extents.protocol.words import (
     Turn,
 )
 from cassq.message.frames import decode, pipe_key
-from cassq.sidecar.engine.shelf import Outcome
+from cassq.sidecar.engine.shelf import ReplicaAnswer
 from tests.unit.shelved import OTHER, PIPE, Sidecar, a_frame, an_append, begun, copying
 
 
@@ -47,7 +47,7 @@ def test_a_read_gives_whole_frames_from_the_one_that_holds_the_seq(sidecar: Side
     sidecar.does(an_append(20))
     one, two, three = a_frame(0), a_frame(10), a_frame(20)
     read = Read(PIPE, 5, 30, READ_BYTES_MAX, 9, 0)
-    assert sidecar.outcome(read) == Outcome(Frames(30, one + two + three))
+    assert sidecar.outcome(read) == ReplicaAnswer(Frames(30, one + two + three))
     assert sidecar.does(replace(read, end_seq=11)).frames == one + two
     assert sidecar.does(replace(read, end_seq=10)).frames == one
     assert sidecar.does(replace(read, frames_max=2)).frames == one + two
@@ -105,7 +105,7 @@ def test_what_asks_for_too_much_or_for_nothing(
 def test_a_fence_is_durable_and_tells_what_is_there(sidecar: Sidecar) -> None:
     for _ in range(2):
         told = sidecar.outcome(Fence(PIPE, 2))
-        assert told == Outcome(Fenced(20, 5, False), durable=True, grown=PIPE)
+        assert told == ReplicaAnswer(Fenced(20, 5, False), durable=True, grown=PIPE)
         assert (sidecar.replica().fenced, sidecar.replica().epoch) == (True, 2)
     sidecar.engine.sync()
     sidecar.crash()
@@ -128,12 +128,12 @@ def test_a_copy_that_is_not_whole_says_so_to_a_sealer(sidecar: Sidecar) -> None:
 
 
 def test_settling_removes_what_lies_past_the_end(sidecar: Sidecar) -> None:
-    assert sidecar.outcome(Settle(PIPE, 10)) == Outcome(Done(), durable=True, grown=PIPE)
+    assert sidecar.outcome(Settle(PIPE, 10)) == ReplicaAnswer(Done(), durable=True, grown=PIPE)
     replica = sidecar.replica()
     assert (replica.end, replica.final, replica.fenced) == (10, 10, True)
     assert (replica.frames, replica.size_bytes) == (1, len(a_frame(0)))
     assert sidecar.does(Read(PIPE, 0, 20, 1000, 9, 0)).frames == a_frame(0)
-    assert sidecar.outcome(Settle(PIPE, 10)) == Outcome(Done(), durable=True)
+    assert sidecar.outcome(Settle(PIPE, 10)) == ReplicaAnswer(Done(), durable=True)
 
 
 def test_settling_a_replica_that_has_less_finds_it_damaged(sidecar: Sidecar) -> None:
@@ -170,7 +170,7 @@ def test_dropped_extents_are_gone_with_what_was_remembered_of_them(sidecar: Side
     sidecar.does(Mark(PIPE, 1, 20, True))
     sidecar.does(Open(OTHER, 1, "orders", False))
     dropped = sidecar.outcome(Drop([PIPE, "none", PIPE]))
-    assert dropped == Outcome(Done(), durable=True, grown=PIPE)
+    assert dropped == ReplicaAnswer(Done(), durable=True, grown=PIPE)
     assert list(sidecar.engine.replicas()) == [OTHER]
     sidecar.does(Open(PIPE, 1, "orders", False))
     assert sidecar.does(an_append(0)) == Appended(10, False, False)

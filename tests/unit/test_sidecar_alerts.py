@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cassq.alerts.events import event_maker
-from cassq.alerts.incidents import RAISED, RECOVERED, View, plan
+from cassq.alerts.incidents import RAISED, RECOVERED, AlertView, plan
 from cassq.alerts.rules import KINDS, Finding
 from cassq.alerts.sidecars import UNREACHABLE_SECONDS, sidecar_findings
 from cassq.inspect.rounds import Round
@@ -77,7 +77,7 @@ def test_an_incident_of_a_sidecar_begins_and_ends() -> None:
     wants = {"log": lambda finding: True}
     make_event = event_maker(0)
     silent = fleet(replace(a_sidecar("a"), seen_ms=NOW_MS - LIMIT_MS))
-    view = View([], sidecars=sidecar_findings(silent, ROUND))
+    view = AlertView([], sidecars=sidecar_findings(silent, ROUND))
     (begun,) = plan(view, [], wants, make_event, NOW_MS, 1000)
     (notice,) = begun.notices
     assert notice.stage == RAISED
@@ -89,8 +89,8 @@ def test_an_incident_of_a_sidecar_begins_and_ends() -> None:
     # Who did not look at sidecars ends nothing of theirs.
     assert all(
         not step.notices or step.notices[-1].stage == RAISED
-        for step in plan(View([]), [row], wants, make_event, later_ms, 1000)
+        for step in plan(AlertView([]), [row], wants, make_event, later_ms, 1000)
     )
-    over = View([], sidecars=sidecar_findings(fleet(a_sidecar("a")), ROUND))
+    over = AlertView([], sidecars=sidecar_findings(fleet(a_sidecar("a")), ROUND))
     (ended,) = plan(over, [row], wants, make_event, later_ms, 1000)
     assert ended.notices[-1].stage == RECOVERED

@@ -53,9 +53,9 @@ def test_of_a_long_error_the_line_is_told_that_says_most() -> None:
 
 
 def test_progress_is_told_in_pipes_and_messages() -> None:
-    from cassq.spark.jobs.archive import Progress
+    from cassq.spark.jobs.archive import ArchiveProgress
 
-    told = progress_line(Progress(3, 12, 1500, 40_000))
+    told = progress_line(ArchiveProgress(3, 12, 1500, 40_000))
     assert told == "3 of 12 pipes, 1,500 of 40,000 messages"
 
 

@@ -14,7 +14,7 @@ from cassq.errors import ConfigError
 from cassq.extents.protocol.words import Hello
 from cassq.extents.sidecar.net.link import Access
 from cassq.extents.sidecar.settings import Settings
-from cassq.sidecar.sessions.door import Door
+from cassq.sidecar.sessions.door import Handshake
 
 SECRET = "s3cret+token"
 THEIRS = {"store": SIDECAR}
@@ -142,7 +142,7 @@ def test_a_token_of_the_environment_that_cannot_be_used_is_told_by_its_name(
         (Settings(5, "rack", SECRET), ["5", "rack"]),
         (Access(SECRET, None, "me"), ["me", "set"]),
         (Hello(7, "this one", SECRET, "me"), ["7", "this one", "me"]),
-        (Door("a:1", "g", "z", "this one", SECRET), ["a:1", "this one", "set"]),
+        (Handshake("a:1", "g", "z", "this one", SECRET), ["a:1", "this one", "set"]),
     ],
 )
 def test_who_bears_a_token_does_not_show_it(bearer: object, shown: list[str]) -> None:

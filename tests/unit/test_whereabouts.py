@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cassq.inspect.whereabouts import Content, Sight, Times, step_of
+from cassq.inspect.whereabouts import Content, MessageState, Times, step_of
 from cassq.message.frames import Place
 from cassq.message.ranges import RangeSet
 from cassq.model.claims import failure_record
@@ -29,7 +29,7 @@ from cassq.model.rows import (
 
 NOW = Times(now_ms=100_000, to_wall_ms=0)
 POLICY = QueuePolicy(max_deliveries=3, sick_check=False)
-SIGHT = Sight(
+SIGHT = MessageState(
     QueueRow("q", "jobs", POLICY, 1, 1),
     GroupRow("g", "q", "default", GroupPolicy()),
     "p",
@@ -41,7 +41,7 @@ SIGHT = Sight(
 )
 
 
-def seen(**claim: Any) -> Sight:
+def seen(**claim: Any) -> MessageState:
     """The sight with some of its claim's fields changed."""
     assert SIGHT.claim is not None
     return replace(SIGHT, claim=replace(SIGHT.claim, **claim))
@@ -91,7 +91,7 @@ DOOMED = failure_record("rejected", "bad", "me", 90_000, doomed=True)
          "Of 9 messages in it went 2 to the dead letters, 1 as purged or cancelled"),
     ],
 )  # fmt: skip
-def test_every_state_has_its_words(sight: Sight, state: str, said: str) -> None:
+def test_every_state_has_its_words(sight: MessageState, state: str, said: str) -> None:
     step = step_of(sight, NOW)
     assert step.state == state
     assert said in " ".join((*step.happened, *step.next))
@@ -105,7 +105,7 @@ def test_every_state_has_its_words(sight: Sight, state: str, said: str) -> None:
         (seen(**FREE, due_ms=200_000), "It is delivered again from"),
     ],
 )
-def test_what_is_among_the_dead_letters_is_dead(sight: Sight, said: str) -> None:
+def test_what_is_among_the_dead_letters_is_dead(sight: MessageState, said: str) -> None:
     queue = replace(SIGHT.queue, name="jobs~default~dead")
     step = step_of(replace(sight, queue=queue), NOW)
     assert step.state == "dead"

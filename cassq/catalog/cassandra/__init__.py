@@ -13,9 +13,9 @@ from cassq.catalog.cassandra.claims.cursor_tables import Cursors
 from cassq.catalog.cassandra.claims.due_tables import DueClaims
 from cassq.catalog.cassandra.lease_tables import CassandraLeases
 from cassq.catalog.cassandra.partition.consumed import ConsumedPipes
-from cassq.catalog.cassandra.partition.gaps import Gaps
+from cassq.catalog.cassandra.partition.gaps import TombstoneCompactor
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
-from cassq.catalog.cassandra.partition.partitions import Partitions
+from cassq.catalog.cassandra.partition.partitions import ConditionalWriter
 from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
 from cassq.catalog.cassandra.partition.queue_rows import QueueRows
 from cassq.catalog.cassandra.pipes.listing import Listing
@@ -41,10 +41,12 @@ class CassandraCatalog(Catalog):
 
     def __init__(self, cql: Cql, clock: Clock, *, time: ClusterTime | None = None) -> None:
         schema.check(cql)
-        self._keyspace = keyspace = Keyspace(cql, clock, time or cql.time, Ids(), Gaps(cql))
+        self._keyspace = keyspace = Keyspace(
+            cql, clock, time or cql.time, Ids(), TombstoneCompactor(cql)
+        )
         rows, consumed = QueueRows(keyspace), ConsumedPipes(keyspace)
         pipe_records = PipeRecords(keyspace, rows, consumed)
-        partitions = Partitions(keyspace)
+        partitions = ConditionalWriter(keyspace)
         cursors = Cursors(keyspace, rows, pipe_records, partitions.memory)
         due = DueClaims(keyspace, cursors, pipe_records, partitions.memory)
         arrivals = Arrivals(keyspace)

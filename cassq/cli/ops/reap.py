@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 
-from cassq.alerts.targets import Target, load_targets
+from cassq.alerts.targets import AlertTarget, load_targets
 from cassq.base.clock import Stopwatch, SystemClock
 from cassq.cli.ops.reap_health import ReapHealth
-from cassq.cli.stopping import Stop
+from cassq.cli.stopping import StopSignal
 from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb, complete_queue, options, seconds
 from cassq.client.client import Client
@@ -163,17 +163,17 @@ def _run(
     every: float | None,
     dry_run: bool,
     *,
-    once: Callable[[Stop], Pass],
-    again: Callable[[Stop], Pass],
+    once: Callable[[StopSignal], Pass],
+    again: Callable[[StopSignal], Pass],
     metrics: tuple[int, str] | None = None,
-    targets: Sequence[Target] = (),
+    targets: Sequence[AlertTarget] = (),
 ) -> None:
     call = ctx.ensure_object(Invocation)
     if metrics is not None and every is None:
         raise UsageError("--metrics-port goes with --every: one pass is over too soon")
     if every is not None and every < EVERY_SECONDS_MIN:
         raise UsageError(f"--every is at least {EVERY_SECONDS_MIN} seconds, not {every:g}")
-    with Stop() as stop, call.connect() as client:
+    with StopSignal() as stop, call.connect() as client:
         reaper = partial(_reaper, client, targets, dry_run=dry_run)
         if every is not None:
             health = ReapHealth(every, SystemClock())
@@ -198,7 +198,7 @@ def _run(
         ctx.exit(1)
 
 
-def _reaper(client: Client, targets: Sequence[Target], *, dry_run: bool) -> Reaper:
+def _reaper(client: Client, targets: Sequence[AlertTarget], *, dry_run: bool) -> Reaper:
     """The client's, set up. Raises BackendUnavailableError while no server has answered yet."""
     reaper = client.reaper
     reaper.dry_run, reaper.patience, reaper.targets = dry_run, PATIENCE_SECONDS, targets
@@ -212,7 +212,7 @@ def _go_on(
     queues: tuple[str, ...],
     work: Pass,
     pause: float,
-    stop: Stop,
+    stop: StopSignal,
     health: ReapHealth,
 ) -> None:
     """The daemon: passes until the command shall end; what fails is told and tried again."""
@@ -249,7 +249,7 @@ def _tell(call: Invocation, actions: list[Action]) -> None:
 
 
 def _repair_on(
-    client: Client, seconds: float, stop: Stop, *, tell: Callable[[list[Action]], object]
+    client: Client, seconds: float, stop: StopSignal, *, tell: Callable[[list[Action]], object]
 ) -> None:
     """Go on with repairs for so long, while there is anything to go on with."""
     watch, reaper = Stopwatch(), client.reaper
@@ -264,19 +264,19 @@ def _rows(client: Client, queues: tuple[str, ...]) -> list[QueueRow] | None:
 # --- the passes -----------------------------------------------------------------------------
 
 
-def _reap(_stop: Stop) -> Pass:
+def _reap(_stop: StopSignal) -> Pass:
     return Reaper.reap
 
 
-def _roll_back(_stop: Stop) -> Pass:
+def _roll_back(_stop: StopSignal) -> Pass:
     return lambda reaper, rows: reaper.reap(rows, only=("rollback",))
 
 
-def _roll_back_once(stop: Stop) -> Pass:
+def _roll_back_once(stop: StopSignal) -> Pass:
     return lambda reaper, rows: _each(reaper, rows, ("rollback",), stop)
 
 
-def _reap_once(stop: Stop) -> Pass:
+def _reap_once(stop: StopSignal) -> Pass:
     """All passes, after watching what cannot be told at the first look."""
 
     def work(reaper: Reaper, rows: list[QueueRow] | None) -> list[Action]:
@@ -288,7 +288,7 @@ def _reap_once(stop: Stop) -> Pass:
 
 
 def _each(
-    reaper: Reaper, rows: list[QueueRow] | None, names: Sequence[str], stop: Stop
+    reaper: Reaper, rows: list[QueueRow] | None, names: Sequence[str], stop: StopSignal
 ) -> list[Action]:
     """These passes once each; one that another reaper is in the middle of when that is done."""
     actions: list[Action] = []
@@ -302,7 +302,9 @@ def _each(
     return actions
 
 
-def _seal_after_watching(reaper: Reaper, rows: list[QueueRow] | None, stop: Stop) -> list[Action]:
+def _seal_after_watching(
+    reaper: Reaper, rows: list[QueueRow] | None, stop: StopSignal
+) -> list[Action]:
     """Seal pipes, and abort writes, until every one of the others has shown that its owner lives.
 
     The reaper takes note of each lease at every look, and ends those that stood still for their

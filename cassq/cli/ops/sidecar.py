@@ -19,7 +19,7 @@ from cassq.client.connecting import DEFAULT_URL
 from cassq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cassq.sidecar.serving import Told
+    from cassq.sidecar.serving import ServingAddress
 
 FREE_MIN = "2%"
 DRAIN = "30s"
@@ -185,7 +185,7 @@ def serve(
         orphan_ms=round(orphans_after * 1000),
     )
 
-    def ready(told: Told) -> None:
+    def ready(told: ServingAddress) -> None:
         _show(call, told, open_to_all=not (token or files))
 
     serve(options, opener(free_min), ready=ready)
@@ -214,7 +214,7 @@ def _token(path: Path | None) -> str:
     return token
 
 
-def _show(call: Invocation, told: Told, *, open_to_all: bool) -> None:
+def _show(call: Invocation, told: ServingAddress, *, open_to_all: bool) -> None:
     if call.as_json:
         output.json_line({"sidecar": told.name, "address": told.address, "http": told.http})
         return

@@ -9,12 +9,12 @@ import click
 
 from cassq.base.clock import Stopwatch
 from cassq.cli.ops.sidecars import URL, row_of, so_many, upkeep_of
-from cassq.cli.stopping import Stop
+from cassq.cli.stopping import StopSignal
 from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb
 from cassq.client.client import Client
 from cassq.errors import UsageError
-from cassq.extents.replicas.fleet import Fleet, Standing
+from cassq.extents.replicas.fleet import Fleet, ReplicaStanding
 from cassq.inspect.inspection import left_on
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarState
 from cassq.reaper.actions import FAILED, Scope
@@ -54,7 +54,7 @@ def drain(ctx: click.Context, name: str, undo: bool, wait: bool) -> None:
     call = ctx.ensure_object(Invocation)
     if undo and wait:
         raise UsageError("--undo has nothing to wait for")
-    with Stop() as stop, call.connect() as client:
+    with StopSignal() as stop, call.connect() as client:
         fleet = upkeep_of(client).fleet()
         row = row_of(fleet, name)
         if row.state is GONE:
@@ -95,7 +95,7 @@ def _warn(fleet: Fleet, name: str, left: list[Placement]) -> None:
 
 
 def _copied(
-    client: Client, name: str, left: list[Placement], stop: Stop
+    client: Client, name: str, left: list[Placement], stop: StopSignal
 ) -> tuple[list[Placement], str]:
     """Repair until nothing is left there, or nothing moves for a minute; what is left, and why."""
     reaper, scope = client.reaper, Scope(client.ports)
@@ -199,6 +199,6 @@ def _running(name: str) -> UsageError:
 def _good_elsewhere(fleet: Fleet, placement: Placement, name: str) -> bool:
     def fine(at: ReplicaAt) -> bool:
         standing = fleet.standing(at)
-        return standing in (Standing.GOOD, Standing.AWAY, Standing.LEAVING)
+        return standing in (ReplicaStanding.GOOD, ReplicaStanding.AWAY, ReplicaStanding.LEAVING)
 
     return any(at.sidecar != name and fine(at) for at in placement.replicas)

@@ -16,7 +16,7 @@ from cassq.errors import BackendError, ConfigError, UsageError
 from cassq.extents.replicas.fleet import Fleet
 from cassq.extents.replicas.shortages import note_shortage
 from cassq.extents.replicas.upkeep import Upkeep
-from cassq.inspect.inspection import KINDS, MISSING, Found, Inspection, inspect
+from cassq.inspect.inspection import KINDS, MISSING, ExtentFinding, Inspection, inspect
 from cassq.inspect.rounds import last_round
 from cassq.model.sidecar_rows import SidecarRow
 from cassq.plurals import counted
@@ -239,5 +239,5 @@ def _show_inspection(found: Inspection) -> None:
     output.say(f"{so_many(found.extents)}: {', '.join(counts) or 'all is well'}")
 
 
-def _line(each: Found) -> tuple[str, ...]:
+def _line(each: ExtentFinding) -> tuple[str, ...]:
     return each.kind, each.pipe_id, each.queue, each.sidecar or "-", each.detail

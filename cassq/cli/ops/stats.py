@@ -13,7 +13,7 @@ import click
 from cassq.base.clock import SystemClock
 from cassq.base.counters import REQUESTS
 from cassq.cli.ops import history as past
-from cassq.cli.stopping import Stop
+from cassq.cli.stopping import StopSignal
 from cassq.cli.ui import output
 from cassq.cli.ui.chart import number
 from cassq.cli.verb import Invocation, Verb, complete_queue, seconds
@@ -145,7 +145,7 @@ def stats(
         return
     if watch < WATCH_SECONDS_MIN:
         raise UsageError(f"--watch is at least {WATCH_SECONDS_MIN} seconds, not {watch:g}")
-    with Stop() as stop, call.connect() as client:
+    with StopSignal() as stop, call.connect() as client:
         _watch(call, client, queue, watch, stop)
 
 
@@ -171,7 +171,9 @@ def _show_history(
         past.show(queue, chosen, found)
 
 
-def _watch(call: Invocation, client: Client, queue: str | None, every: float, stop: Stop) -> None:
+def _watch(
+    call: Invocation, client: Client, queue: str | None, every: float, stop: StopSignal
+) -> None:
     clock = SystemClock()
     on_terminal = sys.stdout.isatty()
     if on_terminal and not call.as_json:
@@ -194,7 +196,7 @@ def _watch(call: Invocation, client: Client, queue: str | None, every: float, st
             return
 
 
-class Found(NamedTuple):
+class QueueReport(NamedTuple):
     """What is told of a queue."""
 
     stats: QueueStats
@@ -204,12 +206,12 @@ class Found(NamedTuple):
         return {**self.stats.as_dict(), "rates": self.rates.as_dict()}
 
 
-def _stats(client: Client, name: str | None) -> list[Found]:
+def _stats(client: Client, name: str | None) -> list[QueueReport]:
     queues = client.queues() if name is None else [client.queue(name)]
-    return [Found(*queue.stats_and_rates()) for queue in queues]
+    return [QueueReport(*queue.stats_and_rates()) for queue in queues]
 
 
-def _lines(found: list[Found], queue: str | None) -> list[str]:
+def _lines(found: list[QueueReport], queue: str | None) -> list[str]:
     lines = _table([each.stats for each in found])
     if queue is not None:
         stats, rates = found[0]

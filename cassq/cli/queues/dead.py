@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from cassq.cli.queues.push import header
-from cassq.cli.stopping import Stop
+from cassq.cli.stopping import StopSignal
 from cassq.cli.ui import output
 from cassq.cli.verb import (
     Invocation,
@@ -20,7 +20,7 @@ from cassq.cli.verb import (
     seconds,
     sure_to,
 )
-from cassq.dead_letters.errands import Outcome, Watch
+from cassq.dead_letters.errands import BulkOutcome, Watch
 from cassq.dead_letters.letters import Letter
 from cassq.dead_letters.queue import DeadLetterQueue
 from cassq.errors import CassqError, QueueNotFoundError
@@ -192,7 +192,7 @@ def merge(
     nothing: run it again, and it goes on with what is left.
     """
     call = ctx.ensure_object(Invocation)
-    with Stop() as stop, call.connect() as client:
+    with StopSignal() as stop, call.connect() as client:
         letters = client.queue(queue).dead_letters(group)
         with _watching(stop, "merged") as watch:
             outcome = letters.merge(
@@ -231,7 +231,7 @@ def purge(
     """
     call = ctx.ensure_object(Invocation)
     where = _where(settings)
-    with Stop() as stop, call.connect() as client:
+    with StopSignal() as stop, call.connect() as client:
         letters = client.queue(queue).dead_letters(group)
         if not dry_run and not yes:
             count = letters.purge(limit=limit, dry_run=True, **where).messages
@@ -261,11 +261,11 @@ def _letters(count: int) -> str:
 
 
 @contextmanager
-def _watching(stop: Stop, done: str) -> Iterator[Watch]:
+def _watching(stop: StopSignal, done: str) -> Iterator[Watch]:
     """Ends the work on a signal; on a terminal, a line tells how far it is."""
     with output.passing_line() as show:
 
-        def look(outcome: Outcome) -> bool:
+        def look(outcome: BulkOutcome) -> bool:
             show(lambda _: f"{done} {_letters(outcome.messages)}")
             return stop.wanted
 
@@ -277,8 +277,8 @@ def _conclude(
     call: Invocation,
     letters: DeadLetterQueue,
     done: str,
-    outcome: Outcome,
-    stop: Stop,
+    outcome: BulkOutcome,
+    stop: StopSignal,
 ) -> None:
     if call.as_json:
         told = outcome.as_dict()
@@ -316,7 +316,7 @@ def export(ctx: click.Context, /, queue: str, group: str, **settings: Any) -> No
     call = ctx.ensure_object(Invocation)
     broken: dict[str, CassqError] = {}
     lines: list[bytes] = []
-    with Stop() as stop, call.connect() as client:
+    with StopSignal() as stop, call.connect() as client:
         sink = output.Sink(stop)
         letters = client.queue(queue).dead_letters(group)
         for letter in letters.export(broken=broken, **_where(settings)):

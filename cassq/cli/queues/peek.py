@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from cassq.cli.stopping import Stop
+from cassq.cli.stopping import StopSignal
 from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb, queue_argument
 from cassq.client.queue import PEEK_MAX
@@ -86,7 +86,7 @@ def peek(
         for message in found:
             output.json_line(_fields(message, decoding))
     elif raw:
-        with Stop() as stop:
+        with StopSignal() as stop:
             output.Sink(stop).write(output.message_lines(found, as_json=False))
     else:
         headers = ("ID", "STATE", "ATTEMPTS", "PUSHED", "DUE", "BYTES", "PAYLOAD")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from cassq.base.clock import Stopwatch
-from cassq.cli.stopping import Stop, Stopped
+from cassq.cli.stopping import Stopped, StopSignal
 from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb, queue_argument, seconds
 from cassq.consumer.holdings import Messages
@@ -108,7 +108,7 @@ def pop(
     call = ctx.ensure_object(Invocation)
     if limit is None and not (drain or follow):
         limit = 1
-    with Stop() as stop, call.connect() as client:
+    with StopSignal() as stop, call.connect() as client:
         found = client.queue(queue)
         with found.popper(group) as popper:
             sink = output.Sink(stop, piecemeal=limit is None)
@@ -139,7 +139,7 @@ class Popping:
     """
 
     def __init__(
-        self, popper: Popper, stop: Stop, sink: output.Sink, *, ack: bool, as_json: bool
+        self, popper: Popper, stop: StopSignal, sink: output.Sink, *, ack: bool, as_json: bool
     ) -> None:
         self.failed: bool = False
         self.ran_dry: bool = False

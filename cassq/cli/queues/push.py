@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import click
 
-from cassq.cli.stopping import Stop, Stopped
+from cassq.cli.stopping import Stopped, StopSignal
 from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb, queue_argument
 from cassq.errors import CassqError, MessageTooLargeError, UsageError
@@ -26,7 +26,7 @@ STDIN = "-"
 Read = Callable[[int], bytes]
 
 
-class Chunk(NamedTuple):
+class InputChunk(NamedTuple):
     """Messages that are pushed together, and how many bytes of input they were made of."""
 
     payloads: list[bytes]
@@ -51,7 +51,7 @@ class Pushing:
         self._headers = headers
         self._key = key
 
-    def push(self, chunk: Chunk) -> MessageIds:
+    def push(self, chunk: InputChunk) -> MessageIds:
         """Push a chunk; durable when it returns. An error names in `pushed` how many are."""
         count = len(chunk.payloads)
         headers = [self._headers] * count if self._headers else None
@@ -124,7 +124,7 @@ def push(
     all_headers = dict(with_importance(dict(headers), importance) or {})
     runs: list[MessageIds] = []
     with (
-        Stop() as stop,
+        StopSignal() as stop,
         call.connect() as client,
         client.queue(queue).pusher() as pusher,
         output.progress(_total_bytes(sources), quiet=_in_the_way(sources, ids)) as advance,
@@ -175,7 +175,7 @@ def _conclude(call: Invocation, queue: str, count: int, runs: list[MessageIds] |
 # --- reading --------------------------------------------------------------------------------
 
 
-def chunks(sources: tuple[str, ...], *, whole: bool, stop: Stop) -> Iterator[Chunk]:
+def chunks(sources: tuple[str, ...], *, whole: bool, stop: StopSignal) -> Iterator[InputChunk]:
     """The messages of all sources, in order."""
     for source in sources:
         with _opened(source, stop) as read:
@@ -186,7 +186,7 @@ def chunks(sources: tuple[str, ...], *, whole: bool, stop: Stop) -> Iterator[Chu
                 raise
 
 
-def lines(read: Read) -> Iterator[Chunk]:
+def lines(read: Read) -> Iterator[InputChunk]:
     """The lines of an input, as many at a time as one read has brought.
 
     An empty read is the end. Raises MessageTooLargeError for a line that cannot be a message,
@@ -197,7 +197,7 @@ def lines(read: Read) -> Iterator[Chunk]:
     while data := read(READ_BYTES):
         head, newline, tail = data.rpartition(b"\n")
         if newline:
-            yield Chunk(b"".join([*begun, head]).split(b"\n"), size + len(data) - len(tail))
+            yield InputChunk(b"".join([*begun, head]).split(b"\n"), size + len(data) - len(tail))
             begun, size = [], 0
         if tail:
             begun.append(tail)
@@ -205,10 +205,10 @@ def lines(read: Read) -> Iterator[Chunk]:
         if size > MESSAGE_BYTES_MAX:
             raise MessageTooLargeError(f"a line has more than {MESSAGE_BYTES_MAX:,} bytes")
     if begun:
-        yield Chunk([b"".join(begun)], size)
+        yield InputChunk([b"".join(begun)], size)
 
 
-def _whole(read: Read, source: str) -> Chunk:
+def _whole(read: Read, source: str) -> InputChunk:
     parts: list[bytes] = []
     size = 0
     while data := read(READ_BYTES):
@@ -216,11 +216,11 @@ def _whole(read: Read, source: str) -> Chunk:
         size += len(data)
         if size > MESSAGE_BYTES_MAX:
             raise MessageTooLargeError(f"{source} has more than {MESSAGE_BYTES_MAX:,} bytes")
-    return Chunk([b"".join(parts)], size)
+    return InputChunk([b"".join(parts)], size)
 
 
 @contextmanager
-def _opened(source: str, stop: Stop) -> Iterator[Read]:
+def _opened(source: str, stop: StopSignal) -> Iterator[Read]:
     """How to read a source: what has come, as soon as something has; a signal ends the wait.
 
     Nothing was read from it before, so what it has buffered is nothing.

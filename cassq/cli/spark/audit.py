@@ -13,7 +13,7 @@ from cassq.cli.verb import Invocation, Verb, queue_argument
 from cassq.inspect.audit import LEDGER, Audit
 
 if TYPE_CHECKING:
-    from cassq.spark.jobs.audit import Progress
+    from cassq.spark.jobs.audit import AuditProgress
 
 
 @click.command(
@@ -59,7 +59,7 @@ def audit(
     with session_of("audit", master, settings) as session, output.passing_line() as show:
         from cassq.spark.jobs.audit import audit as run
 
-        def progress(told: Progress) -> None:
+        def progress(told: AuditProgress) -> None:
             show(lambda _: progress_line(told))
 
         found = run(
@@ -74,7 +74,7 @@ def audit(
         ctx.exit(1)
 
 
-def progress_line(told: Progress) -> str:
+def progress_line(told: AuditProgress) -> str:
     """How far an audit is."""
     of = output.messages(told.messages_in_all)
     return f"{told.messages:,} of {of} of {told.pipes:,} pipes"

@@ -14,7 +14,7 @@ from cassq.cli.verb import Invocation, Verb, queue_argument
 from cassq.plurals import counted
 
 if TYPE_CHECKING:
-    from cassq.spark.jobs.archive import Archived, Progress
+    from cassq.spark.jobs.archive import Archived, ArchiveProgress
 
 HEADERS = ("QUEUE", "PIPES", "MESSAGES", "ALREADY", "MISSED")
 
@@ -73,7 +73,7 @@ def archive(
     with session_of("archive", master, settings) as session, output.passing_line() as show:
         from cassq.spark.jobs.archive import archive as run
 
-        def progress(told: Progress) -> None:
+        def progress(told: ArchiveProgress) -> None:
             show(lambda _: progress_line(told))
 
         done = run(
@@ -89,7 +89,7 @@ def archive(
         ctx.exit(1)
 
 
-def progress_line(told: Progress) -> str:
+def progress_line(told: ArchiveProgress) -> str:
     """How far an archive is."""
     return (
         f"{told.pipes:,} of {told.pipes_in_all:,} pipes,"
@@ -163,7 +163,7 @@ def replay(
     with session_of("replay", master, settings) as session, output.passing_line() as show:
         from cassq.spark.jobs import replay as job
 
-        def progress(told: job.Progress) -> None:
+        def progress(told: job.ReplayProgress) -> None:
             messages = output.messages(told.messages)
             show(lambda _: f"{told.writes:,} of {told.writes_in_all:,} writes, {messages}")
 

@@ -11,7 +11,7 @@ from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb, complete_queue
 
 if TYPE_CHECKING:
-    from cassq.spark.jobs.rollup import Progress
+    from cassq.spark.jobs.rollup import RollupProgress
 
 
 @click.command(
@@ -48,7 +48,7 @@ def rollup(
     with session_of("rollup", master, settings) as session, output.passing_line() as show:
         from cassq.spark.jobs.rollup import rollup as run
 
-        def progress(told: Progress) -> None:
+        def progress(told: RollupProgress) -> None:
             show(lambda _: progress_line(told))
 
         done = run(session, client.url, directory, queues, progress=progress)
@@ -59,6 +59,6 @@ def rollup(
         output.table(("QUEUE", "DAYS", "UNFINISHED", "SAMPLES"), rows)
 
 
-def progress_line(told: Progress) -> str:
+def progress_line(told: RollupProgress) -> str:
     """How far a roll-up is."""
     return f"{told.queues:,} of {told.queues_in_all:,} queues, {told.samples:,} samples"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cassq.base.clock import Stopwatch
-from cassq.cli.stopping import Stop, Stopped
+from cassq.cli.stopping import Stopped, StopSignal
 from cassq.message.decoding import text_or_base64
 from cassq.plurals import counted
 
@@ -182,7 +182,7 @@ class Sink:
     not waited for.
     """
 
-    def __init__(self, stop: Stop, *, piecemeal: bool = False) -> None:
+    def __init__(self, stop: StopSignal, *, piecemeal: bool = False) -> None:
         if sys.stdout is None:
             raise OSError(errno.EBADF, "standard output is closed")
         self._stop = stop

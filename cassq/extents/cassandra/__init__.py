@@ -53,11 +53,11 @@ from cassq.extents.cassandra.ends import plain_end, strict_end
 from cassq.extents.cassandra.heads import Head, Heads
 from cassq.extents.cassandra.marks import marks_of
 from cassq.extents.cassandra.plain_writer import PlainWriter
-from cassq.extents.cassandra.published import Ends
+from cassq.extents.cassandra.published import PolledEnds
 from cassq.extents.cassandra.reader import CassandraReader, Turns
 from cassq.extents.cassandra.strict_writer import StrictWriter
-from cassq.extents.cassandra.writer import CassandraWriter, Means, Sizes
-from cassq.extents.kept import Kept
+from cassq.extents.cassandra.writer import CassandraWriter, Sizes, WriterContext
+from cassq.extents.kept import FrameCache
 from cassq.extents.port import ExtentInfo, ExtentMissingError, ExtentReader, ExtentStore
 from cassq.message.frames import Place
 
@@ -76,13 +76,13 @@ class CassandraStore(ExtentStore):
         self._clock = clock
         self._heads = Heads(cql)
         self._turns = Turns(cql, clock)
-        self._kept = Kept()
-        self._ends = Ends(cql)
+        self._kept = FrameCache()
+        self._ends = PolledEnds(cql)
         self._writers: dict[str, CassandraWriter] = {}
         # So that telling never waits, not even in an outage.
         cql.prepare(statements.TELL_ACKED)
         cql.prepare(statements.TELL_CLOSED)
-        self._means = Means(cql, self._heads, clock, sizes or Sizes(), self._writer_closed)
+        self._means = WriterContext(cql, self._heads, clock, sizes or Sizes(), self._writer_closed)
 
     def create(self, pipe_id: str, queue_name: str, *, strict: bool = False) -> CassandraWriter:
         """Cost: one conditional write."""

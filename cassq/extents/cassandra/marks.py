@@ -16,7 +16,7 @@ from cassq.message.frames import Place
 logger: logging.Logger = logging.getLogger("cassq")
 
 
-class Marks(NamedTuple):
+class ExtentMarks(NamedTuple):
     """See `extent_marks` in the schema."""
 
     acked: int = 0  # the position of the end of what is acknowledged
@@ -24,15 +24,15 @@ class Marks(NamedTuple):
     turn: bool = False
 
 
-def marks_of(rows: Sequence[Row]) -> Marks:
+def marks_of(rows: Sequence[Row]) -> ExtentMarks:
     """Marks as they were read."""
     if not rows:
-        return Marks()
+        return ExtentMarks()
     acked, closed, turn = rows[0]
-    return Marks(acked or 0, bool(closed), bool(turn))
+    return ExtentMarks(acked or 0, bool(closed), bool(turn))
 
 
-class Look:
+class RepeatedRead:
     """A read that is repeated, at once or in passing, each time giving its rows to `note`.
 
     note: called in the driver's thread too, so it only sets values.
@@ -86,7 +86,7 @@ class Look:
         self._busy = False
 
 
-class Teller:
+class MarkWriter:
     """Tells the end of what is acknowledged, in passing: one write at a time, the newest end."""
 
     def __init__(self, cql: Cql, extent: str) -> None:

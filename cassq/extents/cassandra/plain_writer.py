@@ -16,7 +16,7 @@ from cassq.cassandra.tries import is_held_up
 from cassq.errors import BackendError, BackendTimeoutError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.heads import Head
-from cassq.extents.cassandra.writer import CassandraWriter, Means, Piece
+from cassq.extents.cassandra.writer import CassandraWriter, PendingFrame, WriterContext
 
 PAUSE_MIN, PAUSE_MAX = 0.001, 0.25
 IN_FLIGHT_MAX = 64
@@ -31,13 +31,13 @@ class _Flight(NamedTuple):
 class PlainWriter(CassandraWriter):
     """Cost of an append: a plain write a frame, and one read for all of them."""
 
-    def __init__(self, means: Means, head: Head) -> None:
+    def __init__(self, means: WriterContext, head: Head) -> None:
         super().__init__(means, head)
         self._flying: deque[_Flight] = deque()
         self._flying_bytes = 0
         self._window = means.sizes.flight_bytes  # bytes in flight, less if that is too much
 
-    def _put(self, piece: Piece) -> None:
+    def _put(self, piece: PendingFrame) -> None:
         parts = self._put_parts(piece)
         statement = self._cql.bound(
             statements.PUT,

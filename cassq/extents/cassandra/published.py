@@ -11,7 +11,7 @@ from cassq.base.clock import Stopwatch
 from cassq.cassandra.session import Cql, Row
 from cassq.errors import BackendError
 from cassq.extents.cassandra import statements
-from cassq.extents.cassandra.marks import Look, marks_of
+from cassq.extents.cassandra.marks import RepeatedRead, marks_of
 from cassq.extents.cassandra.places import end_at
 from cassq.message.frames import Place
 
@@ -20,13 +20,13 @@ from cassq.message.frames import Place
 FRESH_SECONDS, STALE_SECONDS = 0.004, 0.03
 
 
-class Published:
+class PolledEnd:
     """The end of what is acknowledged in one extent, as last heard. Thread-safe."""
 
     def __init__(self, cql: Cql, extent: str) -> None:
         self._cql = cql
         self._values = (extent,)
-        self._look = Look(cql, statements.READ_MARKS, self._values, self._note)
+        self._look = RepeatedRead(cql, statements.READ_MARKS, self._values, self._note)
         self._lock = threading.Lock()
         self._asked: tuple[ResponseFuture, Stopwatch] | None = None
         self.end: Place = Place(0, 0)
@@ -74,17 +74,17 @@ class Published:
         self.learn(end_at(marks_of(rows).acked))
 
 
-class Ends:
+class PolledEnds:
     """The published ends of the extents that are being read."""
 
     def __init__(self, cql: Cql) -> None:
         self._cql = cql
         self._lock = threading.Lock()
-        self._known: WeakValueDictionary[str, Published] = WeakValueDictionary()
+        self._known: WeakValueDictionary[str, PolledEnd] = WeakValueDictionary()
 
-    def of(self, extent: str) -> Published:
+    def of(self, extent: str) -> PolledEnd:
         with self._lock:
             found = self._known.get(extent)
             if found is None:
-                found = self._known[extent] = Published(self._cql, extent)
+                found = self._known[extent] = PolledEnd(self._cql, extent)
             return found

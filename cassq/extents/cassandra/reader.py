@@ -12,11 +12,11 @@ from cassq.cassandra.session import Cql, Row
 from cassq.errors import BackendError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.heads import Head, Heads, missing
-from cassq.extents.cassandra.marks import Marks, marks_of
+from cassq.extents.cassandra.marks import ExtentMarks, marks_of
 from cassq.extents.cassandra.places import bucket_and_seq, end_place, position
-from cassq.extents.cassandra.published import Ends
+from cassq.extents.cassandra.published import PolledEnds
 from cassq.extents.cassandra.writer import CassandraWriter
-from cassq.extents.kept import Kept
+from cassq.extents.kept import FrameCache
 from cassq.extents.port import ExtentReader, Slice
 from cassq.extents.read_loop import parted, read_slices
 from cassq.message.frames import HEADER_SIZE, Frame, FrameError, Place, decode, frame_seqs, pipe_key
@@ -34,7 +34,7 @@ class Turns:
         self._clock = clock
         self._seen: dict[str, tuple[int, int]] = {}
 
-    def ask(self, extent: str, marks: Marks) -> int:
+    def ask(self, extent: str, marks: ExtentMarks) -> int:
         """Ask once; own boot milliseconds of the last append, as far as it was watched.
         Cost: one plain write, the first time."""
         if extent not in self._seen:
@@ -72,8 +72,8 @@ class CassandraReader(ExtentReader):
         heads: Heads,
         head: Head,
         turns: Turns,
-        kept: Kept,
-        ends: Ends,
+        kept: FrameCache,
+        ends: PolledEnds,
         local: Callable[[str], CassandraWriter | None],
     ) -> None:
         self._cql = cql

@@ -6,7 +6,7 @@ from cassq.base.clock import Stopwatch
 from cassq.errors import BackendError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.heads import Head
-from cassq.extents.cassandra.writer import CassandraWriter, Means, Piece
+from cassq.extents.cassandra.writer import CassandraWriter, PendingFrame, WriterContext
 
 PAUSE_MIN, PAUSE_MAX = 0.005, 0.25
 
@@ -14,11 +14,11 @@ PAUSE_MIN, PAUSE_MAX = 0.005, 0.25
 class StrictWriter(CassandraWriter):
     """Cost of an append: a conditional write a frame; a read more when it begins a bucket."""
 
-    def __init__(self, means: Means, head: Head) -> None:
+    def __init__(self, means: WriterContext, head: Head) -> None:
         super().__init__(means, head)
         self._began = False  # a bucket, in this append
 
-    def _put(self, piece: Piece) -> None:
+    def _put(self, piece: PendingFrame) -> None:
         parts = self._put_parts(piece)
         values = (
             *(self._bucket_start, piece.end_seq, piece.count, len(parts), parts[0]),

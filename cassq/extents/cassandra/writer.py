@@ -12,7 +12,7 @@ from cassq.cassandra.session import Cql, Row, Statement
 from cassq.errors import PipeSealedError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.heads import Head, Heads, head_of
-from cassq.extents.cassandra.marks import Look, Teller, marks_of
+from cassq.extents.cassandra.marks import MarkWriter, RepeatedRead, marks_of
 from cassq.extents.cassandra.places import end_place
 from cassq.extents.port import ExtentWriter
 from cassq.message.frames import Place, frame_seqs
@@ -33,7 +33,7 @@ class Sizes(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PendingFrame:
     """A frame about to be written. first: it begins its bucket, which had no end before."""
 
     base_seq: int
@@ -46,7 +46,7 @@ class Piece:
         return self.base_seq + self.count
 
 
-class Means(NamedTuple):
+class WriterContext(NamedTuple):
     """What a writer works with. closed: called with the pipe's id when it stops."""
 
     cql: Cql
@@ -59,7 +59,7 @@ class Means(NamedTuple):
 class CassandraWriter(ExtentWriter):
     """The one writer that an extent has in its life."""
 
-    def __init__(self, means: Means, head: Head) -> None:
+    def __init__(self, means: WriterContext, head: Head) -> None:
         cql, self._heads, clock, self._sizes, self._on_close = means
         self._cql, self._clock = cql, clock
         self._head = head
@@ -73,9 +73,9 @@ class CassandraWriter(ExtentWriter):
         self._closed = False
         self._sealed = False
         self._turn_wanted = False
-        self._teller = Teller(cql, head.extent)
-        self._seal_look = Look(cql, statements.READ_HEAD, (head.pipe_id,), self._note_head)
-        self._turn_look = Look(cql, statements.READ_MARKS, (head.extent,), self._note_marks)
+        self._teller = MarkWriter(cql, head.extent)
+        self._seal_look = RepeatedRead(cql, statements.READ_HEAD, (head.pipe_id,), self._note_head)
+        self._turn_look = RepeatedRead(cql, statements.READ_MARKS, (head.extent,), self._note_marks)
         self.last_append_ms: int = clock.boot_ms()
 
     @property
@@ -104,7 +104,7 @@ class CassandraWriter(ExtentWriter):
                 or self._bucket_frames >= self._sizes.bucket_frames
             ):
                 self._next_bucket(base_seq)
-            piece = Piece(base_seq, count, data, self._bucket_frames == 0)
+            piece = PendingFrame(base_seq, count, data, self._bucket_frames == 0)
             self._bucket_bytes += len(data)
             self._bucket_frames += 1
             self._put(piece)
@@ -139,7 +139,7 @@ class CassandraWriter(ExtentWriter):
             self._on_close(self.pipe_id)
 
     @abc.abstractmethod
-    def _put(self, piece: Piece) -> None:
+    def _put(self, piece: PendingFrame) -> None:
         """Write a frame, or begin to."""
 
     @abc.abstractmethod
@@ -159,7 +159,7 @@ class CassandraWriter(ExtentWriter):
         self._bucket_start = base_seq
         self._bucket_bytes = self._bucket_frames = 0
 
-    def _put_parts(self, piece: Piece) -> list[bytes]:
+    def _put_parts(self, piece: PendingFrame) -> list[bytes]:
         """The parts of a frame, all but the first of them written: a frame is there when its
         first part is."""
         step = self._sizes.part_bytes

@@ -23,8 +23,8 @@ from cassq.message.frames import (
     HEADER_SIZE,
     Frame,
     FrameError,
+    FrameSpan,
     Place,
-    Span,
     decode,
     frame_span,
     pipe_key,
@@ -284,7 +284,7 @@ class FileReader(ExtentReader):
                 return Place(self._frame_at_pos(pos).base_seq, pos)
         return None
 
-    def _header(self, pos: int) -> Span | None:
+    def _header(self, pos: int) -> FrameSpan | None:
         """What a header at byte `pos` says, not verified; None when there is none."""
         try:
             return frame_span(self._disk.pread(self._fd, HEADER_SIZE, pos))

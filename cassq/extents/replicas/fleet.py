@@ -23,7 +23,7 @@ from typing import NamedTuple
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarState
 
 
-class Standing(enum.Enum):
+class ReplicaStanding(enum.Enum):
     """How a replica stands; see above."""
 
     GOOD = "good"
@@ -68,18 +68,18 @@ class Need(NamedTuple):
         return f"{self.good} of {self.placement.wanted} replicas"
 
 
-class State(NamedTuple):
+class ReplicaSet(NamedTuple):
     """How the replicas of an extent stand. short: how many there should be beside those that are
     good or only away. need: what can be done now; None for nothing."""
 
-    standings: Mapping[ReplicaAt, Standing]
+    standings: Mapping[ReplicaAt, ReplicaStanding]
     short: int
     need: Need | None
 
     @property
     def readable(self) -> bool:
         """Whether any replica is known to be whole, or may come back."""
-        fine = (Standing.GOOD, Standing.LEAVING, Standing.AWAY)
+        fine = (ReplicaStanding.GOOD, ReplicaStanding.LEAVING, ReplicaStanding.AWAY)
         return any(standing in fine for standing in self.standings.values())
 
 
@@ -99,22 +99,22 @@ class Fleet:
 
     def standing(
         self, replica: ReplicaAt, *, damaged: bool = False, missing: bool = False
-    ) -> Standing:
+    ) -> ReplicaStanding:
         """How a replica stands. damaged, missing: whether its sidecar tells so."""
         row = self.sidecars.get(replica.sidecar)
         if row is None or row.generation != replica.generation or self.is_lost(row):
-            return Standing.LOST
+            return ReplicaStanding.LOST
         if not row.alive(self.now_ms):
-            return Standing.AWAY
+            return ReplicaStanding.AWAY
         if missing and not damaged:
-            return Standing.MISSING
+            return ReplicaStanding.MISSING
         if row.state is SidecarState.DRAINING:
-            return Standing.LOST if damaged else Standing.LEAVING
-        return Standing.DAMAGED if damaged else Standing.GOOD
+            return ReplicaStanding.LOST if damaged else ReplicaStanding.LEAVING
+        return ReplicaStanding.DAMAGED if damaged else ReplicaStanding.GOOD
 
     def is_there(self, replica: ReplicaAt) -> bool:
         """Whether a replica's sidecar lives, and was not given up: what it says of it counts."""
-        return self.standing(replica) in (Standing.GOOD, Standing.LEAVING)
+        return self.standing(replica) in (ReplicaStanding.GOOD, ReplicaStanding.LEAVING)
 
     def is_draining(self) -> bool:
         """Whether a sidecar drains that is there, and not empty."""
@@ -141,7 +141,7 @@ class Fleet:
         placement: Placement,
         damaged: Collection[ReplicaAt] = (),
         missing: Collection[ReplicaAt] = (),
-    ) -> State:
+    ) -> ReplicaSet:
         """How an extent is, and what it needs. damaged, missing: replicas that are told to be so.
 
         An extent that is not sealed needs nothing that could be done: it is sealed first.
@@ -150,30 +150,35 @@ class Fleet:
             each: self.standing(each, damaged=each in damaged, missing=each in missing)
             for each in placement.replicas
         }
-        fine = (Standing.GOOD, Standing.LEAVING, Standing.AWAY)
+        fine = (ReplicaStanding.GOOD, ReplicaStanding.LEAVING, ReplicaStanding.AWAY)
         short = placement.wanted - sum(standing in fine for standing in standings.values())
         need = None if placement.end is None else self._need(placement, standings)
-        return State(standings, max(0, short), need)
+        return ReplicaSet(standings, max(0, short), need)
 
-    def _need(self, placement: Placement, standings: Mapping[ReplicaAt, Standing]) -> Need | None:
-        def those(*wanted: Standing) -> list[ReplicaAt]:
+    def _need(
+        self, placement: Placement, standings: Mapping[ReplicaAt, ReplicaStanding]
+    ) -> Need | None:
+        def those(*wanted: ReplicaStanding) -> list[ReplicaAt]:
             return [each for each, standing in standings.items() if standing in wanted]
 
-        good, staying = those(Standing.GOOD), those(Standing.GOOD, Standing.AWAY)
-        leaving, lost = those(Standing.LEAVING), those(Standing.LOST)
-        missing = those(Standing.MISSING)
+        good, staying = (
+            those(ReplicaStanding.GOOD),
+            those(ReplicaStanding.GOOD, ReplicaStanding.AWAY),
+        )
+        leaving, lost = those(ReplicaStanding.LEAVING), those(ReplicaStanding.LOST)
+        missing = those(ReplicaStanding.MISSING)
         need = Need(placement, len(good) + len(leaving))
         gone = [*missing, *lost] if len(staying) >= placement.wanted else []
         if len(good) >= placement.wanted:
-            gone = [*missing, *lost, *leaving, *those(Standing.DAMAGED)]
+            gone = [*missing, *lost, *leaving, *those(ReplicaStanding.DAMAGED)]
         if gone:
             return need._replace(gone=gone)
         need = need._replace(sources=self._sources(good, leaving, lost))
         if not need.sources:
             return None
         # What has no room for a copy in its place is as good as lost.
-        broken = [each for each in those(Standing.DAMAGED) if not self._row(each).read_only]
-        full = [each for each in those(Standing.DAMAGED) if each not in broken]
+        broken = [each for each in those(ReplicaStanding.DAMAGED) if not self._row(each).read_only]
+        full = [each for each in those(ReplicaStanding.DAMAGED) if each not in broken]
         # Each that is missing has its turn, and may be copied to its place then.
         taken = [self._row(each) for each in (*staying, *leaving, *broken, *full, *missing[1:])]
         free = [row for row in self.sidecars.values() if row not in taken and self._takes(row)]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cassq.extents.protocol.words import Told
 
 
-class Mended(NamedTuple):
+class RepairOutcome(NamedTuple):
     """What became of a need in some time.
 
     done: it is over: `detail` says what was done, or is empty when it was not needed any more.
@@ -57,7 +57,7 @@ class Upkeep(abc.ABC):
         placements of which something is missing."""
 
     @abc.abstractmethod
-    def mend(self, needs: Sequence[Need], seconds: float) -> list[Mended]:
+    def mend(self, needs: Sequence[Need], seconds: float) -> list[RepairOutcome]:
         """Go on with what these need, some side by side, for so many seconds or a little longer.
 
         What was not come to is not told. All copies of all clients together are no faster than

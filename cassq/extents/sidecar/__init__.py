@@ -39,21 +39,21 @@ from cassq.base.clock import Clock
 from cassq.base.counters import Requests
 from cassq.base.ids import Ids
 from cassq.catalog.port import Catalog
-from cassq.extents.kept import Kept
+from cassq.extents.kept import FrameCache
 from cassq.extents.port import ExtentInfo, ExtentReader, ExtentStore
 from cassq.extents.replicas.upkeep import Upkeep
-from cassq.extents.sidecar.ahead import Ahead, AheadOfAll
+from cassq.extents.sidecar.ahead import AheadOfAll, ReadAhead
 from cassq.extents.sidecar.dropping import drop_extents
-from cassq.extents.sidecar.health import Health
-from cassq.extents.sidecar.means import Means
+from cassq.extents.sidecar.health import SidecarHealth
+from cassq.extents.sidecar.means import StoreContext
 from cassq.extents.sidecar.net.link import Access
-from cassq.extents.sidecar.net.links import Links
+from cassq.extents.sidecar.net.links import ConnectionPool
 from cassq.extents.sidecar.net.network import Network
 from cassq.extents.sidecar.opening import open_extent
-from cassq.extents.sidecar.published import PublishedEnds, ask_ends, ends_told
+from cassq.extents.sidecar.published import HeardEnds, ask_ends, ends_told
 from cassq.extents.sidecar.reader import SLICE_BYTES, SidecarReader
 from cassq.extents.sidecar.repair.repairing import Repairing
-from cassq.extents.sidecar.roster import Roster
+from cassq.extents.sidecar.roster import SidecarDirectory
 from cassq.extents.sidecar.sealing import sealed_end
 from cassq.extents.sidecar.settings import Settings
 from cassq.extents.sidecar.writer import LOOK_MS, SidecarWriter
@@ -73,7 +73,7 @@ def open_sidecar_store(
     sockets. requests: counts what became of them. Cost: none, before it is used."""
     if network is None:
         access = Access(settings.token, settings.tls, ids.client)
-        network = Links(catalog.sidecars.listed, catalog.records.identity, access)
+        network = ConnectionPool(catalog.sidecars.listed, catalog.records.identity, access)
     return SidecarStore(catalog, clock, ids, settings, network, requests)
 
 
@@ -97,16 +97,16 @@ class SidecarStore(ExtentStore):
         look_ms: int = LOOK_MS,
         slice_bytes: int = SLICE_BYTES,
     ) -> None:
-        health, roster = Health(clock), Roster(catalog, clock)
+        health, roster = SidecarHealth(clock), SidecarDirectory(catalog, clock)
         counted = requests or Requests()
-        self._means = Means(
+        self._means = StoreContext(
             catalog, network, health, roster, clock, ids, settings, counted, look_ms, slice_bytes
         )
         self._catalog = catalog
         self._rng = random.Random(ids.version())
         self.upkeep: Upkeep = Repairing(catalog, network, clock, ids, settings, self._rng)
-        self._kept = Kept()
-        self._ends = PublishedEnds(self._means)
+        self._kept = FrameCache()
+        self._ends = HeardEnds(self._means)
         self._ahead = AheadOfAll()
         self._writers: dict[str, SidecarWriter] = {}
 
@@ -129,7 +129,7 @@ class SidecarStore(ExtentStore):
         return [None if found is None else self._reader(found) for found in placements]
 
     def _reader(self, placement: Placement) -> SidecarReader:
-        ahead = Ahead(self._means, self._ahead)
+        ahead = ReadAhead(self._means, self._ahead)
         return SidecarReader(
             self._means, placement, self._kept, self._ends, self._writers.get, ahead
         )

@@ -9,8 +9,8 @@ from weakref import WeakSet
 
 from cassq.errors import BackendTimeoutError
 from cassq.extents.protocol.words import Read
-from cassq.extents.sidecar.means import Means, call_of
-from cassq.extents.sidecar.net.network import Answer, Begun, Patience
+from cassq.extents.sidecar.means import StoreContext, call_of
+from cassq.extents.sidecar.net.network import Begun, CallResult, Patience
 from cassq.model.sidecar_rows import ReplicaAt
 
 # Of all readers of a store together.
@@ -24,9 +24,9 @@ class AheadOfAll:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._some: WeakSet[Ahead] = WeakSet()
+        self._some: WeakSet[ReadAhead] = WeakSet()
 
-    def admits(self, one: Ahead, size: int) -> bool:
+    def admits(self, one: ReadAhead, size: int) -> bool:
         """Whether there is room for so many bytes more."""
         with self._lock:
             self._some.add(one)
@@ -41,7 +41,7 @@ class _UnderWay(NamedTuple):
     answer: Begun
 
 
-class Ahead:
+class ReadAhead:
     """What one reader has asked for ahead: one slice at most.
 
     Memory: the slice, here or on its way, at most `bytes_max` of its request, or one frame if
@@ -49,7 +49,7 @@ class Ahead:
     of an answer that is no slice neither: it is asked for once more.
     """
 
-    def __init__(self, means: Means, others: AheadOfAll) -> None:
+    def __init__(self, means: StoreContext, others: AheadOfAll) -> None:
         self._means = means
         self._others = others
         self._under_way: _UnderWay | None = None
@@ -74,7 +74,9 @@ class Ahead:
         if self._under_way is not None:
             self._under_way.answer.go_on()
 
-    def taken(self, replicas: Sequence[ReplicaAt], seq: int, seconds: float) -> list[Answer] | None:
+    def taken(
+        self, replicas: Sequence[ReplicaAt], seq: int, seconds: float
+    ) -> list[CallResult] | None:
         """What came of the slice from `seq` on, if just that replica was asked for it; None where
         it has to be asked for. In any case nothing is under way any more."""
         under_way = self._under_way

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cassq.errors import BackendUnavailableError
 from cassq.extents.protocol.words import EXTENTS_MAX, Drop
-from cassq.extents.sidecar.means import Means, call_of
+from cassq.extents.sidecar.means import StoreContext, call_of
 from cassq.extents.sidecar.net.network import Patience
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 from cassq.plurals import counted
@@ -16,7 +16,7 @@ from cassq.plurals import counted
 LAG = 0.2
 
 
-def drop_extents(means: Means, pipe_ids: Sequence[str]) -> None:
+def drop_extents(means: StoreContext, pipe_ids: Sequence[str]) -> None:
     """Remove these extents, as far as they are there.
 
     The writer of one that is not sealed may live. It is stopped by any replica that is gone: where
@@ -41,7 +41,7 @@ def drop_extents(means: Means, pipe_ids: Sequence[str]) -> None:
         )
 
 
-def _dropped_at(means: Means, placements: Sequence[Placement]) -> set[ReplicaAt]:
+def _dropped_at(means: StoreContext, placements: Sequence[Placement]) -> set[ReplicaAt]:
     """Drop the replicas of these; where that was done."""
     parts: dict[ReplicaAt, list[str]] = {}
     for placement in placements:

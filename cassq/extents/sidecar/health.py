@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from cassq.base.clock import Clock
 from cassq.errors import BackendTimeoutError
 from cassq.extents.protocol.words import RefusedError
-from cassq.extents.sidecar.net.network import Answer
+from cassq.extents.sidecar.net.network import CallResult
 
 # How long one that failed is avoided: at first, and at most; twice as long each time.
 AVOID_FIRST_MS, AVOID_MOST_MS = 1000, 60_000
 
 
-class Health:
+class SidecarHealth:
     """Those that failed, and until when they are avoided. Thread-safe. A hint, never more: who
     has no other choice asks them all the same."""
 
@@ -44,7 +44,7 @@ class Health:
         failing = self._failing.get(sidecar)
         return failing is not None and self._clock.boot_ms() < failing[1]
 
-    def note(self, answers: Sequence[Answer], *, slow: bool = True) -> None:
+    def note(self, answers: Sequence[CallResult], *, slow: bool = True) -> None:
         """Learn from what became of calls. slow: whether one that did not answer in time failed;
         not where the time was short."""
         for answer in answers:

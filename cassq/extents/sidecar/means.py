@@ -12,9 +12,9 @@ from cassq.catalog.port import Catalog
 from cassq.errors import BackendError
 from cassq.extents.port import ExtentMissingError
 from cassq.extents.protocol.words import Code, RefusedError, Request
-from cassq.extents.sidecar.health import Health
+from cassq.extents.sidecar.health import SidecarHealth
 from cassq.extents.sidecar.net.network import Call, Network
-from cassq.extents.sidecar.roster import Roster
+from cassq.extents.sidecar.roster import SidecarDirectory
 from cassq.extents.sidecar.settings import Settings
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 
@@ -22,14 +22,14 @@ from cassq.model.sidecar_rows import Placement, ReplicaAt
 WRITER_EPOCH, SEALER_EPOCH = 1, 2
 
 
-class Means(NamedTuple):
+class StoreContext(NamedTuple):
     """Of one store. look_ms: how often an idle writer looks whether its extent is sealed.
     slice_bytes: how much the first read of an extent asks for."""
 
     catalog: Catalog
     network: Network
-    health: Health
-    roster: Roster
+    health: SidecarHealth
+    roster: SidecarDirectory
     clock: Clock
     ids: Ids
     settings: Settings

@@ -13,7 +13,7 @@ from cassq.errors import (
     StorageFullError,
 )
 from cassq.extents.protocol.words import Code, Open, RefusedError
-from cassq.extents.sidecar.means import WRITER_EPOCH, Means, majority, refused_as
+from cassq.extents.sidecar.means import WRITER_EPOCH, StoreContext, majority, refused_as
 from cassq.extents.sidecar.net.network import Call, Patience
 from cassq.extents.sidecar.placing import chosen, takers
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarState
@@ -30,7 +30,7 @@ _FULL = "read-only, for want of space"
 
 
 def open_extent(
-    means: Means, pipe_id: str, queue_name: str, *, strict: bool, rng: random.Random
+    means: StoreContext, pipe_id: str, queue_name: str, *, strict: bool, rng: random.Random
 ) -> Placement:
     """Make a new extent: on as many sidecars as it is to be on, or at least on a majority of so
     many, which is told and counted. Its existence is durable then.
@@ -66,7 +66,7 @@ def open_extent(
     return placement
 
 
-def _recorded(means: Means, placement: Placement) -> bool:
+def _recorded(means: StoreContext, placement: Placement) -> bool:
     for tries_left in reversed(range(TRIES)):
         try:
             return means.catalog.sidecars.add_placement(placement)
@@ -79,7 +79,7 @@ def _recorded(means: Means, placement: Placement) -> bool:
 class _Opening:
     """The sidecars that were asked, and what they said."""
 
-    def __init__(self, means: Means, request: Open, rng: random.Random) -> None:
+    def __init__(self, means: StoreContext, request: Open, rng: random.Random) -> None:
         self._means = means
         self._request = request
         self._rng = rng

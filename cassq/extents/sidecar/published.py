@@ -12,9 +12,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 from cassq.extents.protocol.words import EXTENTS_MAX, Ends
-from cassq.extents.sidecar.health import Health
-from cassq.extents.sidecar.means import Means, call_of
-from cassq.extents.sidecar.net.network import Answer, Patience
+from cassq.extents.sidecar.health import SidecarHealth
+from cassq.extents.sidecar.means import StoreContext, call_of
+from cassq.extents.sidecar.net.network import CallResult, Patience
 from cassq.extents.sidecar.replicas import nearest
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 
@@ -32,7 +32,7 @@ KNOWN_MAX = 10_000
 End = tuple[int, int, bool, bool, int]
 
 
-class Published:
+class HeardEnd:
     """The end of what is acknowledged in one extent, as last heard.
 
     absent: where it was looked for last, there is no such extent.
@@ -51,31 +51,31 @@ class Published:
         self.end = max(self.end, end)
 
 
-class PublishedEnds:
+class HeardEnds:
     """The published ends of the extents that are being read. Thread-safe."""
 
-    def __init__(self, means: Means) -> None:
+    def __init__(self, means: StoreContext) -> None:
         self._means = means
         self._lock = threading.Lock()
-        self._late = Health(means.clock)  # too slow for this, if not for all
-        self._known: OrderedDict[str, Published] = OrderedDict()
-        self._wanted: dict[str, Published] = {}
+        self._late = SidecarHealth(means.clock)  # too slow for this, if not for all
+        self._known: OrderedDict[str, HeardEnd] = OrderedDict()
+        self._wanted: dict[str, HeardEnd] = {}
 
-    def of(self, placement: Placement) -> Published:
+    def of(self, placement: Placement) -> HeardEnd:
         with self._lock:
-            found = self._known.setdefault(placement.pipe_id, Published(placement))
+            found = self._known.setdefault(placement.pipe_id, HeardEnd(placement))
             self._known.move_to_end(placement.pipe_id)
             if len(self._known) > KNOWN_MAX:
                 self._known.popitem(last=False)
             found.placement = placement
             return found
 
-    def want(self, published: Published) -> None:
+    def want(self, published: HeardEnd) -> None:
         """Say that its end will be asked for, as it is from now on."""
         with self._lock:
             self._wanted[published.placement.pipe_id] = published
 
-    def refresh(self, published: Published) -> None:
+    def refresh(self, published: HeardEnd) -> None:
         """Have it hear of the end, as far as anybody can tell. Cost: none if it was asked for just
         now, and since it was last wanted; else one request to each sidecar that has an extent
         wanted."""
@@ -84,13 +84,13 @@ class PublishedEnds:
         if published.placement.pipe_id in self._wanted:
             self._join(published)  # the first one may have been asked for before
 
-    def _is_fresh(self, published: Published) -> bool:
+    def _is_fresh(self, published: HeardEnd) -> bool:
         asked_ms = published.asked_ms
         if asked_ms is None or published.placement.pipe_id in self._wanted:
             return False
         return self._means.clock.boot_ms() - asked_ms < FRESH_MS
 
-    def _join(self, published: Published) -> None:
+    def _join(self, published: HeardEnd) -> None:
         """Wait for who asks already, or ask for all that is wanted."""
         mine = threading.Event()
         with self._lock:
@@ -109,7 +109,7 @@ class PublishedEnds:
                 each.round = None
             mine.set()
 
-    def _ask(self, wanted: Sequence[Published]) -> None:
+    def _ask(self, wanted: Sequence[HeardEnd]) -> None:
         """Ask the nearest replica of each, and the next one of those of which it cannot tell; at
         first all of them, for what a writer tells in passing may have come to some alone."""
         now_ms = self._means.clock.boot_ms()
@@ -117,7 +117,7 @@ class PublishedEnds:
         for each in wanted:
             each.asked_ms, each.absent = now_ms, False
             each.tried.clear()
-        parts: dict[ReplicaAt, list[Published]] = {}
+        parts: dict[ReplicaAt, list[HeardEnd]] = {}
         for each in new:
             for replica in self._untried(each):
                 parts.setdefault(replica, []).append(each)
@@ -128,7 +128,7 @@ class PublishedEnds:
                     parts.setdefault(replica, []).append(each)
             left, parts = self._ask_these(parts), {}
 
-    def _untried(self, published: Published) -> list[ReplicaAt]:
+    def _untried(self, published: HeardEnd) -> list[ReplicaAt]:
         """The replicas to ask, in order; none of those that failed lately: an end may lag."""
         healths = (self._means.health, self._late)
         return [
@@ -138,7 +138,7 @@ class PublishedEnds:
             and not any(health.avoided(replica.sidecar) for health in healths)
         ]
 
-    def _ask_these(self, parts: Mapping[ReplicaAt, Sequence[Published]]) -> list[Published]:
+    def _ask_these(self, parts: Mapping[ReplicaAt, Sequence[HeardEnd]]) -> list[HeardEnd]:
         """Ask each replica's sidecar for these; those of which none could tell."""
         asked = {
             replica: [(each.placement.pipe_id, each.end) for each in part]
@@ -162,8 +162,8 @@ class PublishedEnds:
 
 
 def ask_ends(
-    means: Means, asked: Mapping[ReplicaAt, Sequence[tuple[str, int]]], wait_ms: int
-) -> list[Answer]:
+    means: StoreContext, asked: Mapping[ReplicaAt, Sequence[tuple[str, int]]], wait_ms: int
+) -> list[CallResult]:
     """Ask the sidecars of these replicas for the ends of extents: an answer for each. asked: pipe
     ids, and what is known."""
     if not asked:
@@ -178,7 +178,7 @@ def ask_ends(
     return answers
 
 
-def ends_told(answer: Answer, count: int) -> list[End | None]:
+def ends_told(answer: CallResult, count: int) -> list[End | None]:
     """What an answer says of the `count` extents asked for; nothing if it failed."""
     if answer.error is not None:
         return [None] * count

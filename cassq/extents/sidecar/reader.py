@@ -13,14 +13,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
 from cassq.errors import BackendError
-from cassq.extents.kept import Kept
+from cassq.extents.kept import FrameCache
 from cassq.extents.port import ExtentReader, ExtentUnavailableError, Slice
 from cassq.extents.protocol.words import Code, Frames, Read, RefusedError, Turn
 from cassq.extents.read_loop import parted, read_slices
-from cassq.extents.sidecar.ahead import AHEAD_MS, Ahead
-from cassq.extents.sidecar.means import Means, call_of, majority, missing, refused_as
-from cassq.extents.sidecar.net.network import Answer, Patience
-from cassq.extents.sidecar.published import PublishedEnds
+from cassq.extents.sidecar.ahead import AHEAD_MS, ReadAhead
+from cassq.extents.sidecar.means import StoreContext, call_of, majority, missing, refused_as
+from cassq.extents.sidecar.net.network import CallResult, Patience
+from cassq.extents.sidecar.published import HeardEnds
 from cassq.extents.sidecar.replicas import nearest
 from cassq.extents.sidecar.writer import SidecarWriter
 from cassq.message.frames import Frame, FrameError, Place, decode, frame_span, pipe_key
@@ -46,12 +46,12 @@ class SidecarReader(ExtentReader):
 
     def __init__(
         self,
-        means: Means,
+        means: StoreContext,
         placement: Placement,
-        kept: Kept,
-        ends: PublishedEnds,
+        kept: FrameCache,
+        ends: HeardEnds,
         local: Callable[[str], SidecarWriter | None],
-        ahead: Ahead,
+        ahead: ReadAhead,
     ) -> None:
         self._means = means
         self._placement = placement
@@ -175,7 +175,7 @@ class SidecarReader(ExtentReader):
         follows = self._slice.replica is not None and self._slice.end == seq
         self._slice, self._frame = _NOTHING, None
         request = self._request(seq, end_seq, limit)
-        asked: dict[ReplicaAt, Answer] = {}
+        asked: dict[ReplicaAt, CallResult] = {}
         for replicas, seconds in self._tries(asked):
             answers = self._ask(replicas, request, seconds)
             asked |= dict(zip(replicas, answers, strict=True))
@@ -189,7 +189,7 @@ class SidecarReader(ExtentReader):
             return self._loaded(seq, end_seq, limit)  # it was repaired meanwhile
         raise self._failed(seq, asked)
 
-    def _tries(self, asked: dict[ReplicaAt, Answer]) -> Iterator[tuple[list[ReplicaAt], float]]:
+    def _tries(self, asked: dict[ReplicaAt, CallResult]) -> Iterator[tuple[list[ReplicaAt], float]]:
         """Which replicas to ask next, and for how many seconds: one after another for as long as
         all others would not wait for one; then those together that did not answer, for longer.
         Where all have failed lately they are asked once."""
@@ -210,7 +210,7 @@ class SidecarReader(ExtentReader):
 
     def _ask(
         self, replicas: Sequence[ReplicaAt], request: Read, seconds: float
-    ) -> Iterator[Answer]:
+    ) -> Iterator[CallResult]:
         """Read from these; the first good slice that comes is taken."""
         calls = [call_of(replica, [request]) for replica in replicas]
         answers = self._ahead.taken(replicas, request.seq, seconds)
@@ -273,7 +273,7 @@ class SidecarReader(ExtentReader):
             self._published.placement = placement
         return placement
 
-    def _failed(self, seq: int, asked: dict[ReplicaAt, Answer]) -> Exception:
+    def _failed(self, seq: int, asked: dict[ReplicaAt, CallResult]) -> Exception:
         """Why no replica gave a good frame."""
         lost = self._means.roster.lost(self._placement.replicas)
         left = [answer for replica, answer in asked.items() if replica not in lost]
@@ -293,7 +293,7 @@ class SidecarReader(ExtentReader):
             pipe_id=self._pipe_id,
         )
 
-    def _unreachable(self, answers: Sequence[Answer]) -> BackendError:
+    def _unreachable(self, answers: Sequence[CallResult]) -> BackendError:
         told = "; ".join(f"{a.sidecar}: {a.error.message}" for a in answers if a.error)
         return ExtentUnavailableError(
             f"no replica of pipe {self._pipe_id} can be read ({told})",

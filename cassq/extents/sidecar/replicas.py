@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from cassq.extents.sidecar.means import Means
+from cassq.extents.sidecar.means import StoreContext
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 
 
 def nearest(
-    means: Means, placement: Placement, last: Collection[ReplicaAt] = ()
+    means: StoreContext, placement: Placement, last: Collection[ReplicaAt] = ()
 ) -> list[ReplicaAt]:
     """The replicas: of the client's own zone first, those that failed lately after all others,
     and `last` at the very end. Cost: as `Roster.rows`."""

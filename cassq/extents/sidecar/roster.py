@@ -15,7 +15,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 FRESH_MS = 1000
 
 
-class Roster:
+class SidecarDirectory:
     """Rows of sidecars, read again when they are a second old. Thread-safe."""
 
     def __init__(self, catalog: Catalog, clock: Clock) -> None:

@@ -22,13 +22,13 @@ from cassq.extents.replicas.fleet import fleet_of
 from cassq.extents.replicas.shortages import note_shortage
 from cassq.extents.sidecar.means import (
     SEALER_EPOCH,
-    Means,
+    StoreContext,
     call_of,
     majority,
     missing,
     refused_as,
 )
-from cassq.extents.sidecar.net.network import Answer, Patience
+from cassq.extents.sidecar.net.network import CallResult, Patience
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarState
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -52,7 +52,7 @@ def agreed_end(told: Sequence[Fenced], replicas: int) -> int | None:
     return min(ends) if len(ends) >= majority(replicas) else None
 
 
-def sealed_end(means: Means, pipe_id: str) -> int:
+def sealed_end(means: StoreContext, pipe_id: str) -> int:
     """Seal an extent, if that was not done; its end, for ever.
 
     Raises ExtentMissingError; BackendUnavailableError when too few replicas can be fenced.
@@ -72,7 +72,7 @@ def sealed_end(means: Means, pipe_id: str) -> int:
     raise BackendTimeoutError(f"pipe {pipe_id} could not be sealed")
 
 
-def _recorded(means: Means, placement: Placement, settled: Placement) -> bool:
+def _recorded(means: StoreContext, placement: Placement, settled: Placement) -> bool:
     for _ in range(TRIES):
         try:
             return means.catalog.sidecars.change_placement(placement, settled)
@@ -82,13 +82,15 @@ def _recorded(means: Means, placement: Placement, settled: Placement) -> bool:
     return False
 
 
-def _settle(means: Means, placement: Placement, end: int) -> None:
+def _settle(means: StoreContext, placement: Placement, end: int) -> None:
     for replica in placement.replicas:
         settle = [Settle(placement.pipe_id, end)]
         means.network.tell(replica.sidecar, replica.generation, settle)
 
 
-def _tell_if_short(means: Means, placement: Placement, missing_at: Collection[ReplicaAt]) -> None:
+def _tell_if_short(
+    means: StoreContext, placement: Placement, missing_at: Collection[ReplicaAt]
+) -> None:
     """From now on it can be repaired: say so if it has to be, for nobody looks at all placements
     for long. missing_at: who said that they do not have it. Cost: as `Roster.rows`; where it is
     short a write."""
@@ -106,13 +108,13 @@ def _tell_if_short(means: Means, placement: Placement, missing_at: Collection[Re
         logger.debug("that pipe %s is short of replicas is not noted: %s", placement.pipe_id, exc)
 
 
-def _fenced_end(means: Means, placement: Placement) -> tuple[int, set[ReplicaAt]]:
+def _fenced_end(means: StoreContext, placement: Placement) -> tuple[int, set[ReplicaAt]]:
     """Fence the replicas, and find the end that covers everything acknowledged; and the replicas
     that are missing, as far as it was told by then."""
     replicas = placement.replicas
     fence = [Fence(placement.pipe_id, SEALER_EPOCH)]
     calls = [call_of(replica, fence) for replica in replicas]
-    answers: list[Answer] = []
+    answers: list[CallResult] = []
     told: list[Fenced] = []
     missing_at: set[ReplicaAt] = set()
     # Of those that were quick one may not count: then the others are needed.
@@ -141,7 +143,7 @@ def _fenced_end(means: Means, placement: Placement) -> tuple[int, set[ReplicaAt]
     return end, missing_at
 
 
-def _gone(means: Means, placement: Placement, answers: Sequence[Answer]) -> int:
+def _gone(means: StoreContext, placement: Placement, answers: Sequence[CallResult]) -> int:
     """How many replicas are lost for certain: by a person's word, with their directory, or since
     they were dropped. They never come back to make a majority, and each of the others has
     everything that was acknowledged, too."""
@@ -152,7 +154,7 @@ def _gone(means: Means, placement: Placement, answers: Sequence[Answer]) -> int:
     )
 
 
-def _too_few(placement: Placement, answers: Sequence[Answer], gone: int) -> BackendError:
+def _too_few(placement: Placement, answers: Sequence[CallResult], gone: int) -> BackendError:
     if gone == len(answers):
         return missing(placement.pipe_id)
     told = "; ".join(

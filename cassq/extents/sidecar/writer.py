@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from cassq.errors import BackendError, BackendUnavailableError, PipeSealedError
 from cassq.extents.port import ExtentWriter
 from cassq.extents.protocol.words import Append, Code, Ends, Mark, Request
-from cassq.extents.sidecar.means import WRITER_EPOCH, Means, call_of, majority, refused_as
-from cassq.extents.sidecar.net.network import Answer, Patience
+from cassq.extents.sidecar.means import WRITER_EPOCH, StoreContext, call_of, majority, refused_as
+from cassq.extents.sidecar.net.network import CallResult, Patience
 from cassq.message.frames import Place, frame_seqs
 from cassq.model.sidecar_rows import Placement
 
@@ -26,7 +26,9 @@ class SidecarWriter(ExtentWriter):
     """The one writer that an extent has in its life. closed: called with the pipe's id when it
     stops."""
 
-    def __init__(self, means: Means, placement: Placement, closed: Callable[[str], object]) -> None:
+    def __init__(
+        self, means: StoreContext, placement: Placement, closed: Callable[[str], object]
+    ) -> None:
         self._means = means
         self._placement = placement
         self._on_close = closed
@@ -106,12 +108,12 @@ class SidecarWriter(ExtentWriter):
             self._tell()
             self._on_close(self.pipe_id)
 
-    def _asked(self, requests: Sequence[Request], patience: Patience) -> list[Answer]:
+    def _asked(self, requests: Sequence[Request], patience: Patience) -> list[CallResult]:
         self._asked_ms = self._means.clock.boot_ms()
         calls = [call_of(replica, requests) for replica in self._placement.replicas]
         return self._means.network.exchange(calls, patience)
 
-    def _check(self, answers: Sequence[Answer], end_seq: int) -> None:
+    def _check(self, answers: Sequence[CallResult], end_seq: int) -> None:
         """Raise unless every replica has everything, and hear what else they say."""
         failed = [answer for answer in answers if answer.error is not None]
         if any(refused_as(answer.error, Code.FENCED) for answer in failed):

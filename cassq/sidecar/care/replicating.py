@@ -28,8 +28,8 @@ from cassq.message.frames import FrameError, pipe_key, verify
 from cassq.sidecar.care.aside import Aside
 from cassq.sidecar.engine.checks import check_open
 from cassq.sidecar.engine.port import Engine, Replica
-from cassq.sidecar.load import Load
-from cassq.sidecar.sessions.desk import Desk
+from cassq.sidecar.load import ByteLoad
+from cassq.sidecar.sessions.desk import Dispatcher
 
 EPOCH = 2  # of who seals: the writer's is 1
 ANEW = "it is being copied anew"
@@ -55,10 +55,10 @@ class Replicating:
     def __init__(
         self,
         engine: Engine,
-        desk: Desk,
+        desk: Dispatcher,
         sources: Sources,
         clock: Clock,
-        load: Load,
+        load: ByteLoad,
         *,
         aside: Aside | None = None,
         steps: Steps | None = None,

@@ -11,7 +11,7 @@ from cassq.extents.protocol.words import Code, RefusedError, Scrub, Scrubbed
 from cassq.message.frames import FrameError, frame_span
 from cassq.sidecar.care.aside import Aside
 from cassq.sidecar.engine.port import Engine
-from cassq.sidecar.engine.shelf import Shelf
+from cassq.sidecar.engine.shelf import ReplicaState
 
 # A stretch ends with the first frame that makes it so long: every replica gives the same ones.
 STRETCH_BYTES = 32 * 1024 * 1024
@@ -28,7 +28,7 @@ class Scrubbing:
     def __init__(
         self,
         engine: Engine,
-        shelf: Shelf,
+        shelf: ReplicaState,
         aside: Aside | None = None,
         *,
         stretch_bytes: int = STRETCH_BYTES,

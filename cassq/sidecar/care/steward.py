@@ -13,10 +13,10 @@ from cassq.errors import BackendError
 from cassq.extents.protocol.words import Drop, RefusedError, Scrub, Settle
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 from cassq.sidecar.care.scrubbing import Scrubbing
-from cassq.sidecar.care.stewardship import Orphans, Step, Verb, plan
+from cassq.sidecar.care.stewardship import Orphans, OrphanStep, OrphanVerb, plan
 from cassq.sidecar.catalog_thread import CatalogThread
 from cassq.sidecar.engine.port import Engine
-from cassq.sidecar.sessions.desk import Desk
+from cassq.sidecar.sessions.desk import Dispatcher
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -29,13 +29,13 @@ SCRUB_SECONDS = 24 * 3600.0  # a pass over all frames takes so long at least
 _SCRUB_FIRST_SECONDS = 60.0
 
 
-class Steward:
+class OrphanCollector:
     """Looks after the extents of one sidecar. touched_ms: see `Orphans.look`."""
 
     def __init__(
         self,
         engine: Engine,
-        desk: Desk,
+        desk: Dispatcher,
         catalog: CatalogThread,
         me: ReplicaAt,
         clock: Clock,
@@ -60,9 +60,9 @@ class Steward:
                 logger.debug("a walk ended early: %s", exc)
             await asyncio.sleep(max(0.0, WALK_SECONDS - watch.seconds()))
 
-    async def walk(self) -> list[Step]:
+    async def walk(self) -> list[OrphanStep]:
         """Look at each extent once; what was done. Raises BackendError without the catalog."""
-        done: list[Step] = []
+        done: list[OrphanStep] = []
         ids = sorted(self._engine.replicas())
         for at in range(0, len(ids), BATCH):
             watch = Stopwatch()
@@ -75,7 +75,9 @@ class Steward:
                 await asyncio.sleep(max(0.0, BATCH_SECONDS - watch.seconds()))
         return done
 
-    def _steps(self, batch: Sequence[str], found: Sequence[Placement | None]) -> Iterator[Step]:
+    def _steps(
+        self, batch: Sequence[str], found: Sequence[Placement | None]
+    ) -> Iterator[OrphanStep]:
         """Each decided when it comes to it: extents change while those before are acted on."""
         now_ms = self._clock.boot_ms()
         for pipe_id, placement in zip(batch, found, strict=True):
@@ -90,20 +92,20 @@ class Steward:
             failed = self._engine.failure or self._engine.starved
             for step in (orphan, plan(replica, placement, self._me)):
                 # An engine that failed changes nothing any more; but damage is still told.
-                if step is not None and (step.verb is Verb.DAMAGE or not failed):
+                if step is not None and (step.verb is OrphanVerb.DAMAGE or not failed):
                     yield step
 
-    async def _act(self, step: Step) -> bool:
+    async def _act(self, step: OrphanStep) -> bool:
         pipe_id = step.pipe_id
         try:
             match step.verb:
-                case Verb.SETTLE:
+                case OrphanVerb.SETTLE:
                     await self._desk.done(Settle(pipe_id, step.end))
-                case Verb.DROP:
+                case OrphanVerb.DROP:
                     logger.warning("extent %s is an orphan: it is removed", pipe_id)
                     await self._desk.done(Drop([pipe_id]))
                     self.orphans.forget(pipe_id)
-                case Verb.DAMAGE:
+                case OrphanVerb.DAMAGE:
                     logger.error("extent %s is damaged: %s", pipe_id, step.told)
                     self._desk.shelf.found(pipe_id, step.told)
                     self._desk.shelf.note_found()

@@ -13,7 +13,7 @@ from cassq.model.sidecar_rows import Placement, ReplicaAt
 from cassq.sidecar.engine.port import Replica
 
 
-class Verb(enum.Enum):
+class OrphanVerb(enum.Enum):
     """What is to be done about an extent."""
 
     SETTLE = "settle"  # its end is recorded, and not known here
@@ -21,16 +21,16 @@ class Verb(enum.Enum):
     DROP = "drop"  # an orphan, for long enough
 
 
-class Step(NamedTuple):
+class OrphanStep(NamedTuple):
     """end: for SETTLE. told: what is wrong, for DAMAGE."""
 
-    verb: Verb
+    verb: OrphanVerb
     pipe_id: str
     end: int = 0
     told: str = ""
 
 
-def plan(replica: Replica, placement: Placement | None, me: ReplicaAt) -> Step | None:
+def plan(replica: Replica, placement: Placement | None, me: ReplicaAt) -> OrphanStep | None:
     """What to do about an extent that has its row; None for nothing."""
     if placement is None or me not in placement.replicas:
         return None
@@ -40,15 +40,15 @@ def plan(replica: Replica, placement: Placement | None, me: ReplicaAt) -> Step |
     if replica.copying:
         # No placement names a copy before it is whole: this one was begun since it was missing,
         # and it would not be told again if whoever began it ends.
-        return Step(Verb.DAMAGE, pipe_id, told="it is a copy that is not whole")
+        return OrphanStep(OrphanVerb.DAMAGE, pipe_id, told="it is a copy that is not whole")
     if replica.final is None:
         if replica.end < end or end < replica.acked:
             told = f"it ends at {replica.end}, the catalog says {end}"
-            return Step(Verb.DAMAGE, pipe_id, told=told)
-        return Step(Verb.SETTLE, pipe_id, end)
+            return OrphanStep(OrphanVerb.DAMAGE, pipe_id, told=told)
+        return OrphanStep(OrphanVerb.SETTLE, pipe_id, end)
     if replica.final != end or replica.end != end:
         told = f"it was settled at {replica.final}, the catalog says {end}"
-        return Step(Verb.DAMAGE, pipe_id, told=told)
+        return OrphanStep(OrphanVerb.DAMAGE, pipe_id, told=told)
     return None
 
 
@@ -71,7 +71,7 @@ class Orphans:
         *,
         now_ms: int,
         touched_ms: int,
-    ) -> Step | None:
+    ) -> OrphanStep | None:
         """Take note of whether it is an orphan now; DROP when it has been one for long enough.
         touched_ms: when it was last copied to, which begins its time anew."""
         if placement is not None and me in placement.replicas:
@@ -80,7 +80,7 @@ class Orphans:
         since_ms = max(self._since_ms.setdefault(pipe_id, now_ms), touched_ms)
         if now_ms - since_ms < self._safe_ms:
             return None
-        return Step(Verb.DROP, pipe_id)
+        return OrphanStep(OrphanVerb.DROP, pipe_id)
 
     def forget(self, pipe_id: str) -> None:
         """It is gone."""

@@ -12,7 +12,7 @@ from cassq.sidecar.engine.port import Engine
 _STEP_BYTES = 4 << 20
 
 
-class Stretch(NamedTuple):
+class ScrubbedRange(NamedTuple):
     """What a scrub came to.
 
     seq: where to go on; the end that was asked for when it came through. digest: xxh3-128 of the
@@ -26,7 +26,7 @@ class Stretch(NamedTuple):
     size_bytes: int
 
 
-def scrub(engine: Engine, pipe_id: str, seq: int, end_seq: int, bytes_max: int) -> Stretch:
+def scrub(engine: Engine, pipe_id: str, seq: int, end_seq: int, bytes_max: int) -> ScrubbedRange:
     """Verify the frames of an extent that begin at `seq` or later and below `end_seq`, up to some
     bytes but at least one frame. Cost: a read of them and a checksum or two; for any thread.
 
@@ -49,4 +49,4 @@ def scrub(engine: Engine, pipe_id: str, seq: int, end_seq: int, bytes_max: int) 
                 break
             digest.update(frame)
             seq, size_bytes = base_seq + count, size_bytes + size
-    return Stretch(seq, digest.hexdigest(), damage, size_bytes)
+    return ScrubbedRange(seq, digest.hexdigest(), damage, size_bytes)

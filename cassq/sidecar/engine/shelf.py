@@ -60,7 +60,7 @@ from cassq.sidecar.engine.port import Engine, Replica
 logger: logging.Logger = logging.getLogger("cassq")
 
 
-class Outcome(NamedTuple):
+class ReplicaAnswer(NamedTuple):
     """What to answer. durable: only after a sync of the engine that begins after now.
     grown: the pipe of which `acked` or the end moved, or which was closed, fenced, settled or
     dropped, for who waits for that; "" if none."""
@@ -70,7 +70,7 @@ class Outcome(NamedTuple):
     grown: str = ""
 
 
-class Shelf:
+class ReplicaState:
     """The extents of one sidecar. wall_ms: the wall clock. boot_ms: boot milliseconds, for idle
     times, which after a start count from it. Not thread-safe, but for `Read`.
 
@@ -92,7 +92,7 @@ class Shelf:
         self._found: deque[tuple[str, str]] = deque()
         self.draining = False
 
-    def handle(self, request: Request) -> Outcome:
+    def handle(self, request: Request) -> ReplicaAnswer:
         """Carry a request out. Raises RefusedError; then nothing was changed, but that a replica
         may have been found to be damaged, which is noted; and of FAILED nobody knows.
 
@@ -125,7 +125,7 @@ class Shelf:
         """Milliseconds since the last append to an extent, or since the start."""
         return self._boot_ms() - self._appended_ms.get(pipe_id, self._started_ms)
 
-    def _change(self, request: Request) -> Outcome:
+    def _change(self, request: Request) -> ReplicaAnswer:
         match request:
             case Append():
                 return self._append(request)
@@ -138,7 +138,7 @@ class Shelf:
             case Turn():
                 self._replica(request.pipe_id)
                 self._turns.add(request.pipe_id)
-                return Outcome(TurnAsked(self.idle_ms(request.pipe_id)))
+                return ReplicaAnswer(TurnAsked(self.idle_ms(request.pipe_id)))
             case Fence():
                 return self._fence(request)
             case Settle():
@@ -151,7 +151,7 @@ class Shelf:
 
     # --- a writer's ---------------------------------------------------------------------------
 
-    def _open(self, request: Open) -> Outcome:
+    def _open(self, request: Open) -> ReplicaAnswer:
         pipe_id, name = request.pipe_id, request.queue_name
         check_open(request)
         replica = self._engine.replicas().get(pipe_id)
@@ -169,9 +169,9 @@ class Shelf:
             self._writable(replica, request.epoch)
             if replica.epoch != request.epoch:
                 raise RefusedError(Code.CONFLICT, f"{pipe_id} is of epoch {replica.epoch}")
-        return Outcome(Done(), durable=True)
+        return ReplicaAnswer(Done(), durable=True)
 
-    def _append(self, request: Append) -> Outcome:
+    def _append(self, request: Append) -> ReplicaAnswer:
         replica = self._replica(request.pipe_id)
         self._writable(replica, request.epoch)
         frame = checked_frame(request)
@@ -194,7 +194,7 @@ class Shelf:
         self._closed.discard(pipe_id)
         turn = pipe_id in self._turns
         self._turns.discard(pipe_id)
-        return Outcome(Appended(replica.end, turn, self.draining), durable=True, grown=grown)
+        return ReplicaAnswer(Appended(replica.end, turn, self.draining), durable=True, grown=grown)
 
     def _again(self, replica: Replica, base_seq: int, frame: bytes) -> None:
         """See that a frame below the end is the one that is there."""
@@ -211,7 +211,7 @@ class Shelf:
         if there != frame:
             raise self._damaged(replica, f"the frame at seq {base_seq} has changed")
 
-    def _mark(self, request: Mark) -> Outcome:
+    def _mark(self, request: Mark) -> ReplicaAnswer:
         """What is acknowledged stays so, whoever was fenced since: the epoch does not matter."""
         replica = self._replica(request.pipe_id)
         self._has(replica, request.acked)
@@ -219,7 +219,7 @@ class Shelf:
         if request.closed and request.epoch >= replica.epoch:
             self._closed.add(request.pipe_id)
             grown = request.pipe_id
-        return Outcome(Done(), grown=grown)
+        return ReplicaAnswer(Done(), grown=grown)
 
     def _acknowledged(self, replica: Replica, acked: int) -> str:
         """Take note of what is acknowledged; the pipe's id if that is news."""
@@ -230,7 +230,7 @@ class Shelf:
 
     # --- a reader's ---------------------------------------------------------------------------
 
-    def _read(self, request: Read) -> Outcome:
+    def _read(self, request: Read) -> ReplicaAnswer:
         replica = self._replica(request.pipe_id)
         if request.seq < 0 or request.frames_max < 1:
             raise RefusedError(Code.MALFORMED, "a read asks for a frame from seq 0 on at least")
@@ -244,13 +244,15 @@ class Shelf:
             raise RefusedError(Code.DAMAGED, exc.message, end=replica.end) from exc
         if not frames and seq < end_seq and replica.damage:
             raise RefusedError(Code.DAMAGED, replica.damage, end=replica.end)
-        return Outcome(Frames(replica.end, b"".join(frames)))
+        return ReplicaAnswer(Frames(replica.end, b"".join(frames)))
 
-    def _ends(self, request: Ends) -> Outcome:
+    def _ends(self, request: Ends) -> ReplicaAnswer:
         within("extents", len(request.asked), EXTENTS_MAX)
         within("milliseconds", request.wait_ms, WAIT_MS_MAX)
         replicas = self._engine.replicas()
-        return Outcome(EndsAre([self._end(replicas.get(pipe_id)) for pipe_id, _ in request.asked]))
+        return ReplicaAnswer(
+            EndsAre([self._end(replicas.get(pipe_id)) for pipe_id, _ in request.asked])
+        )
 
     def _end(self, replica: Replica | None) -> tuple[int, int, bool, bool, int] | None:
         if replica is None:
@@ -263,7 +265,7 @@ class Shelf:
 
     # --- a sealer's, and a steward's ------------------------------------------------------------
 
-    def _fence(self, request: Fence) -> Outcome:
+    def _fence(self, request: Fence) -> ReplicaAnswer:
         replica = self._replica(request.pipe_id)
         if replica.damage:
             raise RefusedError(Code.DAMAGED, replica.damage, end=replica.end)
@@ -274,9 +276,9 @@ class Shelf:
         if not replica.fenced or request.epoch > replica.epoch:
             self._engine.note(request.pipe_id, epoch=request.epoch, fenced=True)
         fenced = Fenced(replica.end, replica.acked, replica.copying)
-        return Outcome(fenced, durable=True, grown=request.pipe_id)
+        return ReplicaAnswer(fenced, durable=True, grown=request.pipe_id)
 
-    def _settle(self, request: Settle) -> Outcome:
+    def _settle(self, request: Settle) -> ReplicaAnswer:
         replica = self._replica(request.pipe_id)
         pipe_id, end = request.pipe_id, request.end
         if replica.damage:
@@ -287,7 +289,7 @@ class Shelf:
                     Code.CONFLICT, f"{pipe_id} ends at {replica.final}, not {end}", end=replica.end
                 )
             # One that cannot sync any more is copied from all the same, and nobody relies on it.
-            return Outcome(Done(), durable=not self._engine.failure)
+            return ReplicaAnswer(Done(), durable=not self._engine.failure)
         if replica.copying:
             raise RefusedError(Code.BUSY, f"{pipe_id} is being copied", end=replica.end)
         if end < replica.acked:
@@ -309,9 +311,9 @@ class Shelf:
             # First: what is cut away again after a crash is no loss, a tail past the end would be.
             self._engine.cut(pipe_id, end)
         self._engine.note(pipe_id, fenced=True, final=end)
-        return Outcome(Done(), durable=True, grown=pipe_id)
+        return ReplicaAnswer(Done(), durable=True, grown=pipe_id)
 
-    def _drop(self, request: Drop) -> Outcome:
+    def _drop(self, request: Drop) -> ReplicaAnswer:
         within("extents", len(request.pipe_ids), EXTENTS_MAX)
         replicas = self._engine.replicas()
         there = [pipe_id for pipe_id in dict.fromkeys(request.pipe_ids) if pipe_id in replicas]
@@ -322,9 +324,9 @@ class Shelf:
             self._closed.discard(pipe_id)
             self._turns.discard(pipe_id)
         # Who waits for one of several hears of it in the end: waits are short.
-        return Outcome(Done(), durable=True, grown=there[0] if len(there) == 1 else "")
+        return ReplicaAnswer(Done(), durable=True, grown=there[0] if len(there) == 1 else "")
 
-    def _list(self, request: List) -> Outcome:
+    def _list(self, request: List) -> ReplicaAnswer:
         within("extents", request.limit, EXTENTS_MAX)
         if request.limit < 1 or request.only not in ("", "damaged", "unsealed"):
             raise RefusedError(Code.MALFORMED, f"{request} cannot be listed")
@@ -334,7 +336,7 @@ class Shelf:
             if replica.pipe_id > request.after and is_listed(replica, request.only)
         ]
         first = nsmallest(request.limit, chosen, key=lambda replica: replica.pipe_id)
-        return Outcome(Listed([told(replica) for replica in first]))
+        return ReplicaAnswer(Listed([told(replica) for replica in first]))
 
     # --- what they have in common -----------------------------------------------------------------
 

@@ -20,7 +20,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 Then = Callable[[BackendError | None], None]
 
 
-class Committer:
+class GroupSync:
     """Syncs while there is something to sync. sync: `Engine.sync`."""
 
     def __init__(self, sync: Callable[[], None]) -> None:

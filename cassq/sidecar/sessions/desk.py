@@ -26,10 +26,10 @@ from cassq.extents.protocol.words import (
     Scrub,
 )
 from cassq.sidecar.engine.port import Engine
-from cassq.sidecar.engine.shelf import Outcome, Shelf
-from cassq.sidecar.load import Load
-from cassq.sidecar.sessions.committer import Committer
-from cassq.sidecar.sessions.waiters import Asker, Waiter, Waiters
+from cassq.sidecar.engine.shelf import ReplicaAnswer, ReplicaState
+from cassq.sidecar.load import ByteLoad
+from cassq.sidecar.sessions.committer import GroupSync
+from cassq.sidecar.sessions.waiters import Asker, WaitingRequest, WaitingRequests
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -38,17 +38,17 @@ Answer = Callable[[Reply | RefusedError], None]
 Slow = Callable[[Any], Coroutine[Any, Any, Reply]]
 
 
-class Desk:
+class Dispatcher:
     """What a sidecar does with requests. facts: what it tells of itself. load: is told what is
     written. slow: how kinds are carried out that take their time."""
 
     def __init__(
         self,
         engine: Engine,
-        shelf: Shelf,
-        committer: Committer,
+        shelf: ReplicaState,
+        committer: GroupSync,
         facts: Callable[[], dict[str, Any]],
-        load: Load,
+        load: ByteLoad,
     ) -> None:
         self.shelf = shelf
         self._load = load
@@ -59,7 +59,7 @@ class Desk:
         self.refusals: Counter[str] = Counter()
         self._engine = engine
         self._facts = facts
-        self._waiters = Waiters()
+        self._waiters = WaitingRequests()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, asker: Asker, request: Request, answer: Answer) -> None:
@@ -106,7 +106,7 @@ class Desk:
             await self.committer.synced()
         return outcome.reply
 
-    def _handle(self, request: Request) -> Outcome:
+    def _handle(self, request: Request) -> ReplicaAnswer:
         outcome = self.shelf.handle(request)
         if isinstance(request, Append) and isinstance(request.frame, bytes):
             self._load.bytes += len(request.frame)
@@ -147,7 +147,7 @@ class Desk:
             else [pipe_id for pipe_id, _ in request.asked]
         )
         seconds = min(request.wait_ms, WAIT_MS_MAX) / 1000
-        waiter: Waiter
+        waiter: WaitingRequest
 
         def look_and_leave(late: bool) -> bool:
             answered = look(late)

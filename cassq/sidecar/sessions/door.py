@@ -11,7 +11,7 @@ from cassq.extents.protocol.words import VERSION, Code, Hello, RefusedError, Wel
 WINDOW_BYTES = 8 * 1024 * 1024
 
 
-class Door(NamedTuple):
+class Handshake(NamedTuple):
     """What a sidecar is, and what it asks of its clients. token: "" for none."""
 
     sidecar: str

@@ -8,9 +8,9 @@ import ssl
 
 from cassq.errors import ConfigError
 from cassq.extents.sidecar.net.link import host_and_port
-from cassq.sidecar.sessions.desk import Desk
-from cassq.sidecar.sessions.door import Door
-from cassq.sidecar.sessions.session import HELLO_SECONDS, LINGER_SECONDS, Session
+from cassq.sidecar.sessions.desk import Dispatcher
+from cassq.sidecar.sessions.door import Handshake
+from cassq.sidecar.sessions.session import HELLO_SECONDS, LINGER_SECONDS, ServerConnection
 
 SWEEP_SECONDS = 5.0
 BACKLOG = 512
@@ -19,8 +19,8 @@ BACKLOG = 512
 class Server:
     """Connections to one address."""
 
-    def __init__(self, door: Door, desk: Desk) -> None:
-        self.sessions: set[Session] = set()
+    def __init__(self, door: Handshake, desk: Dispatcher) -> None:
+        self.sessions: set[ServerConnection] = set()
         self._door = door
         self._desk = desk
         self._server: asyncio.Server | None = None
@@ -33,7 +33,7 @@ class Server:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: Session(self._door, self._desk, self.sessions),
+                lambda: ServerConnection(self._door, self._desk, self.sessions),
                 host,
                 port,
                 ssl=tls,

@@ -25,8 +25,8 @@ from cassq.extents.protocol.wire import (
     reply_parts,
 )
 from cassq.extents.protocol.words import Code, Hello, RefusedError, Reply
-from cassq.sidecar.sessions.desk import Desk
-from cassq.sidecar.sessions.door import Door
+from cassq.sidecar.sessions.desk import Dispatcher
+from cassq.sidecar.sessions.door import Handshake
 from cassq.sidecar.sessions.waiters import Asker
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -40,10 +40,10 @@ SESSIONS_MAX = 4096
 _SMALL_BYTES = 16 * 1024  # parts that are joined before they are written
 
 
-class Session(asyncio.BufferedProtocol):
+class ServerConnection(asyncio.BufferedProtocol):
     """The protocol of one connection. sessions: all there are; it adds and removes itself."""
 
-    def __init__(self, door: Door, desk: Desk, sessions: set[Session]) -> None:
+    def __init__(self, door: Handshake, desk: Dispatcher, sessions: set[ServerConnection]) -> None:
         self.asker: Asker = Asker(self.blocked)
         self.received_bytes: int = 0
         self.sent_bytes: int = 0

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 
-class Waiter:
+class WaitingRequest:
     """One request that waits. answer: tries to answer it; with True it must, for its time is over.
     blocked: whether its client takes nothing at the moment."""
 
@@ -14,7 +14,7 @@ class Waiter:
 
     def __init__(
         self,
-        waiters: Waiters,
+        waiters: WaitingRequests,
         pipes: Sequence[str],
         answer: Callable[[bool], bool],
         blocked: Callable[[], bool],
@@ -57,14 +57,14 @@ class Asker:
 
     def __init__(self, blocked: Callable[[], bool]) -> None:
         self.blocked: Callable[[], bool] = blocked
-        self.waiters: set[Waiter] = set()
+        self.waiters: set[WaitingRequest] = set()
 
 
-class Waiters:
+class WaitingRequests:
     """All that wait, by extent."""
 
     def __init__(self) -> None:
-        self._by_pipe: dict[str, set[Waiter]] = {}
+        self._by_pipe: dict[str, set[WaitingRequest]] = {}
         self._grown: set[str] = set()
 
     def wait(
@@ -73,9 +73,9 @@ class Waiters:
         seconds: float,
         answer: Callable[[bool], bool],
         blocked: Callable[[], bool],
-    ) -> Waiter:
+    ) -> WaitingRequest:
         """Have a request wait until one of these extents grows, so long at most."""
-        waiter = Waiter(self, pipes, answer, blocked)
+        waiter = WaitingRequest(self, pipes, answer, blocked)
         for pipe_id in pipes:
             self._by_pipe.setdefault(pipe_id, set()).add(waiter)
         waiter.start(asyncio.get_running_loop().call_later(seconds, waiter.late))
@@ -89,7 +89,7 @@ class Waiters:
             asyncio.get_running_loop().call_soon(self._look)
         self._grown.add(pipe_id)
 
-    def remove(self, waiter: Waiter, pipes: Sequence[str]) -> None:
+    def remove(self, waiter: WaitingRequest, pipes: Sequence[str]) -> None:
         """One that waits no more."""
         for pipe_id in pipes:
             those = self._by_pipe.get(pipe_id)

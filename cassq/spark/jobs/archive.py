@@ -31,7 +31,7 @@ MESSAGES_PER_STEP = 5_000_000
 STAGING, WHOLE = "_staging", "_whole"
 
 
-class Progress(NamedTuple):
+class ArchiveProgress(NamedTuple):
     """How far it is: of the pipes that are to be written, and their messages."""
 
     pipes: int
@@ -64,7 +64,7 @@ def archive(
     directory: str,
     *,
     messages_per_step: int = MESSAGES_PER_STEP,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: Callable[[ArchiveProgress], None] = lambda _: None,
 ) -> Archived:
     """Write every sealed or consumed pipe of a queue whose messages are stored, and that is not in
     `directory` wholly, to Parquet.
@@ -104,10 +104,13 @@ def archive(
 
 
 def _tell(
-    progress: Callable[[Progress], None], sizes: dict[str, int], done: list[str], missed: list[str]
+    progress: Callable[[ArchiveProgress], None],
+    sizes: dict[str, int],
+    done: list[str],
+    missed: list[str],
 ) -> None:
     over = sum(sizes[pipe_id] for pipe_id in (*done, *missed))
-    progress(Progress(len(done) + len(missed), len(sizes), over, sum(sizes.values())))
+    progress(ArchiveProgress(len(done) + len(missed), len(sizes), over, sum(sizes.values())))
 
 
 # --- planning -----------------------------------------------------------------------------------

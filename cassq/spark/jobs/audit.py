@@ -24,14 +24,14 @@ from cassq.spark.clients import absolute, client_of
 from cassq.spark.jobs.audit_tasks import standings, walks
 from cassq.spark.jobs.sessions import told_as_ours
 from cassq.spark.options import MESSAGES_PER_PARTITION
-from cassq.spark.reading import Part, Piece, parts
+from cassq.spark.reading import PipeRange, ScanTask, parts
 
 PIPES_PER_TASK = 100
 # After so many tasks for each core it is told how far it is.
 TASKS_PER_STEP = 4
 
 
-class Progress(NamedTuple):
+class AuditProgress(NamedTuple):
     """How far it is: of the messages of so many pipes."""
 
     pipes: int
@@ -45,7 +45,7 @@ def audit(
     queue: str,
     *,
     messages_per_task: int = MESSAGES_PER_PARTITION,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: Callable[[AuditProgress], None] = lambda _: None,
 ) -> Audit:
     """Audit a queue: `Queue.audit`, with a task for each range of a pipe, and a join by seq of what
     was pushed for each group with what became of it.
@@ -89,12 +89,12 @@ def _walks(
     url: str,
     found: Sequence[Standing],
     messages_per_task: int,
-    progress: Callable[[Progress], None],
+    progress: Callable[[AuditProgress], None],
 ) -> dict[str, list[Walked]]:
     """What was read of each pipe, in order."""
     in_all, done = sum(standing.end for standing in found), 0
     walked: dict[str, list[Walked]] = {}
-    progress(Progress(len(found), done, in_all))
+    progress(AuditProgress(len(found), done, in_all))
     at_once = TASKS_PER_STEP * spark.sparkContext.defaultParallelism
     left = _parts(found, messages_per_task)
     while step := list(islice(left, at_once)):
@@ -102,9 +102,9 @@ def _walks(
         for each in rows.mapPartitions(partial(walks, url)).collect():
             walked.setdefault(each.pipe_id, []).append(each)
         done += sum(piece.messages for part in step for piece in part.pieces)
-        progress(Progress(len(found), done, in_all))
+        progress(AuditProgress(len(found), done, in_all))
     return walked
 
 
-def _parts(found: Sequence[Standing], most: int) -> Iterator[Part]:
-    return parts((Piece(each.pipe.id, Place(0, 0), each.end) for each in found), most)
+def _parts(found: Sequence[Standing], most: int) -> Iterator[ScanTask]:
+    return parts((PipeRange(each.pipe.id, Place(0, 0), each.end) for each in found), most)

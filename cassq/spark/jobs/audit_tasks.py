@@ -9,7 +9,7 @@ from cassq.inspect.audit import Standing, Walked, bounded, cursors_of, standing,
 from cassq.lifecycle.ports import Ports
 from cassq.model.rows import GroupRow, PipeRow
 from cassq.spark.clients import client_of
-from cassq.spark.reading import Part, Piece
+from cassq.spark.reading import PipeRange, ScanTask
 
 # Of the dead letters of a pipe that are not where they should be, so many are named.
 MISPLACED_MAX = 100
@@ -29,13 +29,13 @@ def standings(url: str, groups: Sequence[GroupRow], pipes: Iterable[PipeRow]) ->
         yield found._replace(astray=astray)
 
 
-def walks(url: str, parts: Iterable[Part]) -> Iterator[Walked]:
+def walks(url: str, parts: Iterable[ScanTask]) -> Iterator[Walked]:
     """Read every frame of these pieces: each checksum is verified, and that seqs have no gap."""
     ports = client_of(url).ports
     for part in parts:
         yield from map(partial(walk, ports), part.pieces)
 
 
-def walk(ports: Ports, piece: Piece) -> Walked:
+def walk(ports: Ports, piece: PipeRange) -> Walked:
     """Read every frame of a piece."""
     return walk_through(ports, piece.pipe_id, piece.start, piece.end_seq)

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 
 import cassq.spark
-from cassq.dead_letters.errands import Outcome
+from cassq.dead_letters.errands import BulkOutcome
 from cassq.errors import ConfigError
 from cassq.lifecycle.retries import DEATH_HEADER
 from cassq.spark.clients import absolute, client_of
@@ -99,7 +99,7 @@ def _thing(name: str) -> Column:
 
 def merge(
     spark: SparkSession, url: str | None, queue: str, group: str = "default", *, where: str
-) -> Outcome:
+) -> BulkOutcome:
     """Bring the dead letters for which `where` holds back to their group, as
     `DeadLetterQueue.merge` does, at most `MERGED_MAX` of them: call it again for the rest.
 

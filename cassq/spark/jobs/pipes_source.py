@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from cassq.message.frames import Place
 from cassq.spark.decoding import SCHEMA
 from cassq.spark.options import MESSAGES_PER_PARTITION
-from cassq.spark.reading import Part, Piece, parts, read_pieces
+from cassq.spark.reading import PipeRange, ScanTask, parts, read_pieces
 
 NAME = "cassq-pipes"
 
@@ -56,9 +56,11 @@ class PipesReader(DataSourceReader):
         self._strict = fail_on_data_loss
 
     def partitions(self) -> list[InputPartition]:
-        pieces = [Piece(pipe_id, Place(0, 0), count) for pipe_id, count in self._lengths.items()]
+        pieces = [
+            PipeRange(pipe_id, Place(0, 0), count) for pipe_id, count in self._lengths.items()
+        ]
         return list(parts(pieces, MESSAGES_PER_PARTITION))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        pieces = partition.pieces if isinstance(partition, Part) else ()
+        pieces = partition.pieces if isinstance(partition, ScanTask) else ()
         return read_pieces(self._url, pieces, self._columns, fail_on_data_loss=self._strict)

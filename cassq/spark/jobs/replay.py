@@ -22,7 +22,7 @@ from cassq.client.client import Client
 from cassq.errors import ConfigError
 from cassq.model.rows import WriteState
 from cassq.spark.clients import absolute
-from cassq.spark.jobs.replay_sources import Archive, Chunk, Source, Stored, chunks
+from cassq.spark.jobs.replay_sources import Archive, ReplayChunk, Source, Stored, chunks
 from cassq.spark.jobs.sessions import told_as_ours
 from cassq.spark.options import time_ms
 from cassq.spark.writing import check_target
@@ -37,7 +37,7 @@ class Choice(NamedTuple):
     where: str | None = None
 
 
-class Progress(NamedTuple):
+class ReplayProgress(NamedTuple):
     """How far it is: of the writes that are to be done, and messages that were published."""
 
     writes: int
@@ -45,7 +45,7 @@ class Progress(NamedTuple):
     messages: int
 
 
-Tell = Callable[[Progress], None]
+Tell = Callable[[ReplayProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +62,23 @@ class Replayed:
         return asdict(self)
 
 
-class Target(NamedTuple):
+class ReplayTarget(NamedTuple):
     """The queue that is pushed to, and under which id."""
 
     client: Client
     queue: str
     write_id: str
 
-    def published(self, chunk: Chunk | None = None) -> bool:
+    def published(self, chunk: ReplayChunk | None = None) -> bool:
         """Whether a write was published. Cost: a read."""
         return self.state(chunk) is WriteState.PUBLISHED
 
-    def state(self, chunk: Chunk | None = None) -> WriteState | None:
+    def state(self, chunk: ReplayChunk | None = None) -> WriteState | None:
         queue_id = self.client.queue(self.queue).row.id
         row = self.client.ports.catalog.writes.by_id(queue_id, f"batch:{self.name(chunk)}")
         return None if row is None else row.state
 
-    def name(self, chunk: Chunk | None) -> str:
+    def name(self, chunk: ReplayChunk | None) -> str:
         """The `writeId` of a write."""
         return f"{self.write_id}/{chunk.pipe_id}/{chunk.first}" if chunk else self.write_id
 
@@ -106,7 +106,7 @@ def replay(
     """
     choice = choice or Choice()
     place = absolute(url)
-    target = Target(check_target(place, queue), queue, write_id)
+    target = ReplayTarget(check_target(place, queue), queue, write_id)
     check(choice, write_id, rate, target.client.ports.clock.wall_ms())
     origin = source or queue
     with told_as_ours():
@@ -141,7 +141,7 @@ def check(choice: Choice, write_id: str, rate: float | None, now_ms: int) -> Non
         )
 
 
-def _at_once(target: Target, found: Source, choice: Choice) -> Replayed:
+def _at_once(target: ReplayTarget, found: Source, choice: Choice) -> Replayed:
     if any(target.state(chunk) is not None for chunk in chunks(found.lengths)):
         raise ConfigError(
             f"writeId {target.write_id!r} was begun with a rate",
@@ -153,7 +153,9 @@ def _at_once(target: Target, found: Source, choice: Choice) -> Replayed:
     return Replayed(target.queue, count, 1, 0)
 
 
-def _paced(target: Target, found: Source, choice: Choice, rate: float, tell: Tell) -> Replayed:
+def _paced(
+    target: ReplayTarget, found: Source, choice: Choice, rate: float, tell: Tell
+) -> Replayed:
     left = [chunk for chunk in chunks(found.lengths) if not target.published(chunk)]
     already = sum(1 for _ in chunks(found.lengths)) - len(left)
     clock, watch, messages = target.client.ports.clock, Stopwatch(), 0
@@ -162,7 +164,7 @@ def _paced(target: Target, found: Source, choice: Choice, rate: float, tell: Tel
         frame = found.read([chunk.pipe_id])
         part = frame.where((sql.col("seq") >= chunk.first) & (sql.col("seq") < chunk.end))
         messages += _write(target, chunk, _chosen(part, choice))
-        tell(Progress(done + 1, len(left), messages))
+        tell(ReplayProgress(done + 1, len(left), messages))
     return Replayed(target.queue, messages, len(left), already)
 
 
@@ -183,7 +185,7 @@ def _literal(name: str, told: str) -> Any:
     return sql.lit(datetime.fromtimestamp(time_ms(name, told) / 1000, UTC))
 
 
-def _write(target: Target, chunk: Chunk | None, frame: DataFrame) -> int:
+def _write(target: ReplayTarget, chunk: ReplayChunk | None, frame: DataFrame) -> int:
     """Publish a frame; how many messages it had."""
     seen = Observation()
     counted = frame.select("payload", "headers", "key").observe(seen, sql.count("*").alias("n"))

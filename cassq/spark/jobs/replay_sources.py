@@ -19,7 +19,7 @@ from cassq.spark.jobs.pipes_source import read_pipes
 MESSAGES_PER_CHUNK = 10_000
 
 
-class Chunk(NamedTuple):
+class ReplayChunk(NamedTuple):
     """Messages `first .. end` of a pipe."""
 
     pipe_id: str
@@ -73,8 +73,8 @@ class Archive(Source):
         return reader.parquet(*paths)
 
 
-def chunks(lengths: Mapping[str, int]) -> Iterator[Chunk]:
+def chunks(lengths: Mapping[str, int]) -> Iterator[ReplayChunk]:
     """Pipes in chunks that are the same whenever they are cut: by places alone. Pure."""
     for pipe_id, length in lengths.items():
         for first in range(0, length, MESSAGES_PER_CHUNK):
-            yield Chunk(pipe_id, first, min(length, first + MESSAGES_PER_CHUNK))
+            yield ReplayChunk(pipe_id, first, min(length, first + MESSAGES_PER_CHUNK))

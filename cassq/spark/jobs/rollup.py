@@ -39,7 +39,7 @@ TABLES = (HOURS, DAYS, SAMPLES)
 MARKS = "_whole"
 
 
-class Progress(NamedTuple):
+class RollupProgress(NamedTuple):
     """How far it is: of the queues, and the samples that were written."""
 
     queues: int
@@ -85,7 +85,7 @@ def rollup(
     queues: Sequence[str] = (),
     *,
     queues_per_step: int = QUEUES_PER_STEP,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: Callable[[RollupProgress], None] = lambda _: None,
 ) -> RolledUp:
     """Write the history of these queues, or of all there are, to tables of Parquet files.
 
@@ -119,8 +119,8 @@ def rollup(
     return RolledUp(directory, tuple(done))
 
 
-def _tell(progress: Callable[[Progress], None], done: Sequence[OfQueue], in_all: int) -> None:
-    progress(Progress(len(done), in_all, sum(each.samples for each in done)))
+def _tell(progress: Callable[[RollupProgress], None], done: Sequence[OfQueue], in_all: int) -> None:
+    progress(RollupProgress(len(done), in_all, sum(each.samples for each in done)))
 
 
 # --- marks --------------------------------------------------------------------------------------

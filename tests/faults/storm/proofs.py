@@ -12,7 +12,7 @@ from cassq.client.sidecar_options import settings_of
 from cassq.errors import BackendError
 from cassq.extents.protocol.words import List, Request, Scrub, Told
 from cassq.extents.sidecar.net.link import Access
-from cassq.extents.sidecar.net.links import Links
+from cassq.extents.sidecar.net.links import ConnectionPool
 from cassq.extents.sidecar.net.network import Call, Patience
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 from tests.faults.storm.replicas import Shelves, complaints, dependants, orphans, unequal
@@ -31,7 +31,7 @@ class Prover:
         catalog = client.ports.catalog
         access = Access(settings.token, settings.tls, "prover")
         self._client = client
-        self._network = Links(catalog.sidecars.listed, catalog.records.identity, access)
+        self._network = ConnectionPool(catalog.sidecars.listed, catalog.records.identity, access)
 
     def repaired_within(self, seconds: float, *, alone: bool = False) -> list[str]:
         """Reap until there is nothing to complain of; else what there still is then. alone:

@@ -15,18 +15,18 @@ from cassq.catalog.cassandra.claims.cursor_tables import Cursors
 from cassq.catalog.cassandra.claims.due_tables import DueClaims
 from cassq.catalog.cassandra.partition import claim_rows as cql
 from cassq.catalog.cassandra.partition.claim_plans import (
-    Batch,
     Change,
-    Facts,
-    Step,
+    ConditionalBatch,
+    PlannedBatch,
+    SettledFacts,
     plan_claim,
     plan_fence,
     plan_mend,
     plan_replace,
 )
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
-from cassq.catalog.cassandra.partition.known import Known
-from cassq.catalog.cassandra.partition.partitions import CHANGES_MAX, Partitions
+from cassq.catalog.cassandra.partition.known import PartitionCache
+from cassq.catalog.cassandra.partition.partitions import CHANGES_MAX, ConditionalWriter
 from cassq.catalog.cassandra.partition.queue_rows import QueueRows
 from cassq.catalog.cover import fault
 from cassq.catalog.port import Claims
@@ -50,7 +50,7 @@ class CassandraClaims(Claims):
         self,
         keyspace: Keyspace,
         queues: QueueRows,
-        partitions: Partitions,
+        partitions: ConditionalWriter,
         cursors: Cursors,
         due: DueClaims,
         arrivals: Arrivals,
@@ -84,7 +84,7 @@ class CassandraClaims(Claims):
         """Cost: one conditional batch. `synced` changes nothing: a quorum has it either way.
         After a refusal it waits for a while, so that those who claim at once do not go on so."""
 
-        def plan(known: Known, fresh: bool) -> Step | None:
+        def plan(known: PartitionCache, fresh: bool) -> PlannedBatch | None:
             return plan_claim(known, cursor, chain, rows, removed, fresh=fresh)
 
         step = self._partitions.change((cursor.group_id, cursor.pipe_id), plan)
@@ -98,7 +98,7 @@ class CassandraClaims(Claims):
     def fence(self, cursor: Cursor, owner: str) -> Cursor | None:
         """Cost: one conditional batch."""
 
-        def plan(known: Known, fresh: bool) -> Step | None:
+        def plan(known: PartitionCache, fresh: bool) -> PlannedBatch | None:
             if not fresh:
                 known.see(cursor)
             step = plan_fence(known, cursor, owner)
@@ -130,9 +130,9 @@ class CassandraClaims(Claims):
     ) -> bool:
         """Cost: one conditional batch; a round of plain writes more for what is withdrawn."""
         key = (old.group_id, old.pipe_id)
-        facts = Facts(settle, withdraw, removed)
+        facts = SettledFacts(settle, withdraw, removed)
 
-        def plan(known: Known, fresh: bool) -> Step | None:
+        def plan(known: PartitionCache, fresh: bool) -> PlannedBatch | None:
             nonlocal facts
             if fresh and facts.withdraw:
                 facts = self._without_settled(key, facts)
@@ -152,21 +152,21 @@ class CassandraClaims(Claims):
         except BackendError as exc:
             logger.info("announcements of moves are left to grow old: %s", exc)
 
-    def _without_settled(self, key: cql.Key, facts: Facts) -> Facts:
+    def _without_settled(self, key: cql.Key, facts: SettledFacts) -> SettledFacts:
         """Without withdrawing what others have settled."""
         seqs = [move.seq for move in facts.withdraw]
         values = (*key, min(seqs), max(seqs) + 1)
         there = cql.moves_of(key, self._cql.read(cql.MOVES, values, serial=True))
         settled = {move.seq for move in there if move.settled}
         left = [move for move in facts.withdraw if move.seq not in settled]
-        return Facts(facts.settle, left, facts.removed)
+        return SettledFacts(facts.settle, left, facts.removed)
 
     def mend(
         self, cursor: Cursor, old: Sequence[Claim], new: Sequence[Claim], chain: Place
     ) -> bool:
         """Cost: a read, one conditional batch."""
 
-        def plan(known: Known, fresh: bool) -> Step | None:
+        def plan(known: PartitionCache, fresh: bool) -> PlannedBatch | None:
             return plan_mend(known, cursor, old, new, chain) if fresh else None
 
         return self._partitions.change((cursor.group_id, cursor.pipe_id), plan).results == [True]
@@ -202,7 +202,7 @@ class CassandraClaims(Claims):
         if epoch is None:
             return self._partitions.replace_together(key, changes)
 
-        def plan(known: Known, fresh: bool) -> Step | None:
+        def plan(known: PartitionCache, fresh: bool) -> PlannedBatch | None:
             step = plan_replace(known, changes, epoch)
             return step if step is None or fresh or step.sure else None
 
@@ -215,7 +215,7 @@ class CassandraClaims(Claims):
     ) -> Move | None:
         """Cost: one plain write, one conditional batch."""
         key = (move.group_id, move.pipe_id)
-        batch = Batch(key)
+        batch = ConditionalBatch(key)
         if held is not None:
             batch.rows.append(_check(held))
         if instead_of is None:
@@ -225,29 +225,29 @@ class CassandraClaims(Claims):
         self._arrivals.note([move])
         there: Move | None = None
 
-        def plan(known: Known, fresh: bool) -> Step | None:
+        def plan(known: PartitionCache, fresh: bool) -> PlannedBatch | None:
             nonlocal there
             if fresh:
                 there = next(iter(self._moves(key, range(move.seq, move.seq + 1))), None)
                 if held is not None and not _holds(known, held):
                     there = None
-                    return Step(None, [False])
+                    return PlannedBatch(None, [False])
                 if there is not None and there != instead_of:
-                    return Step(None, [False])
+                    return PlannedBatch(None, [False])
                 if there is None and instead_of is not None:
                     batch.rows[-1] = cql.put_move(cql.FIRST_MOVE, move)
-            return Step(batch, [True], known.cursor)
+            return PlannedBatch(batch, [True], known.cursor)
 
         return move if self._partitions.change(key, plan).results == [True] else there
 
     def intend_many(self, moves: Sequence[Move], held: Claim) -> bool:
         """Cost: a round of plain writes, one conditional batch."""
-        batch = Batch((held.group_id, held.pipe_id), rows=[_check(held)])
+        batch = ConditionalBatch((held.group_id, held.pipe_id), rows=[_check(held)])
         batch.rows += (cql.put_move(cql.PUT_MOVE, move) for move in moves)
         self._arrivals.note(moves)
 
-        def plan(known: Known, fresh: bool) -> Step | None:
-            return Step(batch, [True], known.cursor, final=True)
+        def plan(known: PartitionCache, fresh: bool) -> PlannedBatch | None:
+            return PlannedBatch(batch, [True], known.cursor, final=True)
 
         return self._partitions.change(batch.key, plan).results == [True]
 
@@ -327,7 +327,7 @@ def _check(held: Claim) -> Statement:
     return cql.CHECK_CLAIM, (held.pos, held.group_id, held.pipe_id, held.start, held.version)
 
 
-def _holds(known: Known, held: Claim) -> bool:
+def _holds(known: PartitionCache, held: Claim) -> bool:
     row = known.rows.get(held.start)
     return row is not None and row.version == held.version
 

@@ -14,7 +14,7 @@ from cassq.cassandra.session import Row, Statement
 from cassq.catalog.cassandra.claims.cursor_tables import COVER_PIPES, LIST_PIPES, Cursors
 from cassq.catalog.cassandra.partition import claim_rows as cql
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
-from cassq.catalog.cassandra.partition.known import Known, Memory
+from cassq.catalog.cassandra.partition.known import PartitionCache, PartitionCaches
 from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
 from cassq.model.rows import Claim, ClaimState, PipeState
 
@@ -27,7 +27,7 @@ class DueClaims:
     """What is due, looked for in what is remembered."""
 
     def __init__(
-        self, keyspace: Keyspace, cursors: Cursors, records: PipeRecords, memory: Memory
+        self, keyspace: Keyspace, cursors: Cursors, records: PipeRecords, memory: PartitionCaches
     ) -> None:
         self._cql = keyspace.cql
         self._clock = keyspace.clock
@@ -63,7 +63,7 @@ class DueClaims:
 
     def looked_at(
         self, group_ids: Sequence[str], until_ms: int | None, without: Collection[str]
-    ) -> list[Known]:
+    ) -> list[PartitionCache]:
         """What is known of the groups' pipes, fresh where something may be due by then."""
         now_ms = self._clock.boot_ms()
         stale = [
@@ -93,7 +93,7 @@ class DueClaims:
         return known
 
     def _read_partitions(
-        self, wanted: Sequence[Known], others: Sequence[Statement] = ()
+        self, wanted: Sequence[PartitionCache], others: Sequence[Statement] = ()
     ) -> list[list[Row]]:
         """Read partitions anew; the answers to other statements that are asked with them."""
         writes = [each.writes for each in wanted]
@@ -105,27 +105,29 @@ class DueClaims:
                 self._repair(each)
         return answers[: len(others)]
 
-    def _take_in(self, known: Known, writes: int, rows: Sequence[Row]) -> None:
+    def _take_in(self, known: PartitionCache, writes: int, rows: Sequence[Row]) -> None:
         """Remember what was read, unless this process has written there since."""
         with known.lock:
             if known.writes == writes:
                 known.load(*cql.parted(known.key, rows), self._clock.boot_ms())
 
-    def _repair(self, known: Known) -> None:
+    def _repair(self, known: PartitionCache) -> None:
         """There is no cursor where there is a hint of one: it is not made yet, or the pipe went
         and somebody crashed."""
         pipe = self._records.by_id(known.key[1])
         if pipe is None or pipe.row.state is PipeState.CONSUMED:
             self._cursors.unnote(known.key)
 
-    def _known_of(self, group_ids: Iterable[str], without: Collection[str]) -> Iterable[Known]:
+    def _known_of(
+        self, group_ids: Iterable[str], without: Collection[str]
+    ) -> Iterable[PartitionCache]:
         for group_id in group_ids:
             for pipe_id in list(self._cursors.listed(group_id).pipe_ids):
                 if pipe_id not in without:
                     yield self._memory.of((group_id, pipe_id))
 
 
-def _needs_look(known: Known, now_ms: int, until_ms: int | None) -> bool:
+def _needs_look(known: PartitionCache, now_ms: int, until_ms: int | None) -> bool:
     """Whether a partition is to be read: what is remembered may be old."""
     if known.read_ms is None:
         return True

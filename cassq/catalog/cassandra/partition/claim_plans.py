@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from cassq.cassandra.session import Row, Statement
 from cassq.catalog.cassandra.partition import claim_rows as cql
-from cassq.catalog.cassandra.partition.known import Known
+from cassq.catalog.cassandra.partition.known import PartitionCache
 from cassq.message.frames import Place
 from cassq.model.rows import Claim, ClaimState, Cursor, Move, Removed
 
@@ -31,7 +31,7 @@ Change = tuple[Claim, Sequence[Claim]]
 
 
 @dataclass(slots=True)
-class Batch:
+class ConditionalBatch:
     """One conditional batch on a partition. sets, conditions: of the statics."""
 
     key: cql.Key
@@ -54,7 +54,7 @@ class Batch:
 
 
 @dataclass(slots=True)
-class Step:
+class PlannedBatch:
     """A plan: the batch (None: nothing is to be written), what the caller is told when it was
     applied, and what is known then.
 
@@ -62,7 +62,7 @@ class Step:
     final: a refusal says all: there is no use in looking again.
     """
 
-    batch: Batch | None
+    batch: ConditionalBatch | None
     results: list[bool]
     cursor: Cursor | None = None
     gone: Sequence[int] = ()
@@ -74,10 +74,10 @@ class Step:
 class Edit:
     """Changes of the rows of one partition, laid over what is known of it."""
 
-    def __init__(self, known: Known, cursor: Cursor) -> None:
+    def __init__(self, known: PartitionCache, cursor: Cursor) -> None:
         self._known = known
         self.cursor: Cursor = cursor
-        self.batch: Batch = Batch(known.key)
+        self.batch: ConditionalBatch = ConditionalBatch(known.key)
         self.gone: dict[int, Claim] = {}  # rows that were known, and change or go
         self.put: dict[int, Claim] = {}
 
@@ -133,8 +133,10 @@ class Edit:
             if row.state is ClaimState.DONE and took_in:
                 self.batch.rows.append((cql.DROP_BETWEEN, (*self._known.key, start, row.end)))
 
-    def step(self, results: list[bool]) -> Step:
-        return Step(self.batch, results, self.cursor, list(self.gone), list(self.put.values()))
+    def step(self, results: list[bool]) -> PlannedBatch:
+        return PlannedBatch(
+            self.batch, results, self.cursor, list(self.gone), list(self.put.values())
+        )
 
     def tidy_up(self) -> None:
         """Join done rows that stand side by side, some of them."""
@@ -214,22 +216,22 @@ class Edit:
 
 
 def plan_claim(
-    known: Known,
+    known: PartitionCache,
     cursor: Cursor,
     chain: Place,
     rows: Sequence[Claim],
     removed: Sequence[Removed],
     *,
     fresh: bool,
-) -> Step | None:
+) -> PlannedBatch | None:
     """Move the chain, and insert the rows that cover it. None: more must be known. fresh: `known`
     was just read."""
     here = known.cursor
     if here is not None and (here.chain.seq > cursor.chain.seq or here.epoch > cursor.epoch):
-        return Step(None, [False])  # both only grow
+        return PlannedBatch(None, [False])  # both only grow
     done = any(row.state is ClaimState.DONE for row in rows)
     if done and (here is None or (here.chain.seq, here.epoch) != (cursor.chain.seq, cursor.epoch)):
-        return None if not fresh else Step(None, [False])
+        return None if not fresh else PlannedBatch(None, [False])
     ack = cursor.ack if here is None else max(here.ack, cursor.ack)
     edit = Edit(known, replace(cursor, ack=ack, chain=chain))
     edit.batch.sets += [("chain_seq", chain.seq), ("chain_pos", chain.pos)]
@@ -245,16 +247,16 @@ def plan_claim(
 
 
 def plan_mend(
-    known: Known, cursor: Cursor, old: Sequence[Claim], new: Sequence[Claim], chain: Place
-) -> Step | None:
+    known: PartitionCache, cursor: Cursor, old: Sequence[Claim], new: Sequence[Claim], chain: Place
+) -> PlannedBatch | None:
     """Put new rows in the place of all there are, if cursor and rows are still as they were read.
     Only those that change are written. None: it does not fit together."""
     here = known.cursor
     if here is None or here != cursor:
-        return Step(None, [False])
+        return PlannedBatch(None, [False])
     rows = cql.joined(known.rows[start] for start in known.starts)
     if [(row.start, row.version) for row in rows] != [(row.start, row.version) for row in old]:
-        return Step(None, [False])
+        return PlannedBatch(None, [False])
     stay = {row.start: row.version for row in new}
     edit = Edit(known, replace(cursor, chain=chain, epoch=cursor.epoch + 1))
     edit.batch.sets += [("chain_seq", chain.seq), ("chain_pos", chain.pos)]
@@ -276,21 +278,21 @@ def plan_mend(
     return edit.step([True])
 
 
-def plan_fence(known: Known, cursor: Cursor, owner: str) -> Step:
+def plan_fence(known: PartitionCache, cursor: Cursor, owner: str) -> PlannedBatch:
     """Raise the epoch, if the cursor stands where it is known to."""
     here = known.cursor
     if here is None or here.epoch != cursor.epoch:
-        return Step(None, [False], sure=here is not None and here.epoch > cursor.epoch)
-    batch = Batch(known.key)
+        return PlannedBatch(None, [False], sure=here is not None and here.epoch > cursor.epoch)
+    batch = ConditionalBatch(known.key)
     batch.sets += [("epoch", here.epoch + 1), ("owner", owner)]
     batch.conditions += [
         ("epoch =", here.epoch), ("chain_seq =", here.chain.seq), ("ack_seq =", here.ack.seq),
     ]  # fmt: skip
-    return Step(batch, [True], replace(here, epoch=here.epoch + 1, owner=owner))
+    return PlannedBatch(batch, [True], replace(here, epoch=here.epoch + 1, owner=owner))
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class SettledFacts:
     """What is written with a replacement."""
 
     settle: Sequence[Move] = ()
@@ -307,13 +309,16 @@ class Facts:
 
 
 def plan_replace(
-    known: Known, changes: Sequence[Change], epoch: int | None, facts: Facts | None = None
-) -> Step | None:
+    known: PartitionCache,
+    changes: Sequence[Change],
+    epoch: int | None,
+    facts: SettledFacts | None = None,
+) -> PlannedBatch | None:
     """Put new rows in the place of old ones that are still there. None: more must be known."""
     cursor = known.cursor
     if cursor is None or (epoch is not None and cursor.epoch != epoch):
         sure = cursor is not None and epoch is not None and cursor.epoch > epoch
-        return Step(None, [False] * len(changes), sure=sure)
+        return PlannedBatch(None, [False] * len(changes), sure=sure)
     edit = Edit(known, cursor)
     results: list[bool] = []
     for old, new in changes:
@@ -323,7 +328,7 @@ def plan_replace(
             edit.replace(old, new)
         results.append(fits)
     if not any(results):
-        return Step(None, results, sure=False)
+        return PlannedBatch(None, results, sure=False)
     edit.tidy_up()
     if not edit.finish():
         return None

@@ -45,7 +45,7 @@ class _Listing:
     is_known: bool = False  # whether what others left before the first read was looked after
 
 
-class Gaps:
+class TombstoneCompactor:
     """The gaps in all listings that this process reads. `drop` is the statement that removes the
     range between two keys of a partition, and names the listing."""
 

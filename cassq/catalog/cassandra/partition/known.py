@@ -19,7 +19,7 @@ from cassq.model.rows import Claim, ClaimState, Cursor
 KEPT_MOST = 4096  # partitions
 
 
-class Request:
+class PendingChanges:
     """Changes that a thread wants made; whoever has the lock next makes those of all who wait."""
 
     def __init__(self, changes: Sequence[tuple[Claim, Sequence[Claim]]]) -> None:
@@ -39,7 +39,7 @@ class Request:
         return self.results
 
 
-class Known:
+class PartitionCache:
     """One partition as it was last seen. `lock` is held by who plans and writes."""
 
     def __init__(self, key: Key) -> None:
@@ -48,7 +48,7 @@ class Known:
         self.cursor: Cursor | None = None
         self.rows: dict[int, Claim] = {}
         self.starts: list[int] = []  # of the rows, sorted
-        self.requests: list[Request] = []  # of threads that wait for `lock`
+        self.requests: list[PendingChanges] = []  # of threads that wait for `lock`
         self.write_ms: float = 0.0  # a moving average: what a conditional batch takes
         self.refused = 0  # claims in a row that others were faster with
         self.places: dict[int, int] = {}  # positions of seqs at which claims began or will
@@ -149,18 +149,18 @@ class GroupPipes:
         self.asked_ms = 0  # when somebody began to list them
 
 
-class Memory:
+class PartitionCaches:
     """The partitions that are known, those used last; `KEPT_MOST` of them."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Key, Known] = OrderedDict()
+        self._known: OrderedDict[Key, PartitionCache] = OrderedDict()
         self._lock = threading.Lock()
 
-    def of(self, key: Key) -> Known:
+    def of(self, key: Key) -> PartitionCache:
         with self._lock:
             known = self._known.get(key)
             if known is None:
-                known = self._known[key] = Known(key)
+                known = self._known[key] = PartitionCache(key)
                 self._make_room()
             self._known.move_to_end(key)
             return known

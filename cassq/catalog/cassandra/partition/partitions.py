@@ -15,10 +15,10 @@ from typing import Any
 
 from cassq.cassandra.session import Row
 from cassq.catalog.cassandra.partition import claim_rows as cql
-from cassq.catalog.cassandra.partition.claim_plans import Change, Step, plan_replace
+from cassq.catalog.cassandra.partition.claim_plans import Change, PlannedBatch, plan_replace
 from cassq.catalog.cassandra.partition.claim_rows import Key
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
-from cassq.catalog.cassandra.partition.known import Known, Memory, Request
+from cassq.catalog.cassandra.partition.known import PartitionCache, PartitionCaches, PendingChanges
 from cassq.catalog.cover import fault, wedged
 from cassq.errors import BackendError, BackendTimeoutError, CassqError
 
@@ -28,19 +28,19 @@ CHANGES_MAX = 500  # in one batch
 REFUSALS_MAX = 8
 STAND_BACK_MAX = 1.0  # seconds
 
-Plan = Callable[[Known, bool], Step | None]
+Plan = Callable[[PartitionCache, bool], PlannedBatch | None]
 
 
-class Partitions:
+class ConditionalWriter:
     """What the verbs on cursors and claims have in common. memory: what is known of partitions."""
 
     def __init__(self, keyspace: Keyspace) -> None:
         self.cql = keyspace.cql
         self.ids = keyspace.ids
         self.clock = keyspace.clock
-        self.memory = Memory()
+        self.memory = PartitionCaches()
 
-    def change(self, key: Key, plan: Plan) -> Step:
+    def change(self, key: Key, plan: Plan) -> PlannedBatch:
         """Plan and write until it is written, or nothing is to be written; the plan it came to.
 
         plan: is told whether what is known was just read; its None asks for that. Raises
@@ -51,7 +51,7 @@ class Partitions:
         with known.lock:
             return self._change_known(known, plan)
 
-    def _change_known(self, known: Known, plan: Plan) -> Step:
+    def _change_known(self, known: PartitionCache, plan: Plan) -> PlannedBatch:
         """The same, by who holds the lock."""
         change = _Change(self, known)
         try:
@@ -66,14 +66,14 @@ class Partitions:
         """Make changes of threads of this process that wait for one another in one batch, as
         `replace_many` without an epoch. Cost: one conditional batch for all of them."""
         known = self.memory.of(key)
-        mine = Request(changes)
+        mine = PendingChanges(changes)
         known.requests.append(mine)
         with known.lock:
             if not mine.over:
                 self._serve(known, mine)
         return mine.answer()
 
-    def _serve(self, known: Known, first: Request) -> None:
+    def _serve(self, known: PartitionCache, first: PendingChanges) -> None:
         """Make the changes of one who waits, and of others as far as there is room."""
         together, count = [first], len(first.changes)
         for request in list(known.requests):
@@ -83,7 +83,7 @@ class Partitions:
         known.requests = [request for request in known.requests if request not in together]
         changes = [change for request in together for change in request.changes]
 
-        def plan(known: Known, fresh: bool) -> Step | None:
+        def plan(known: PartitionCache, fresh: bool) -> PlannedBatch | None:
             step = plan_replace(known, changes, None)
             return step if step is None or fresh or step.sure else None
 
@@ -99,14 +99,14 @@ class Partitions:
                 if request.results is None:
                     request.error = failure
 
-    def stand_back(self, known: Known) -> None:
+    def stand_back(self, known: PartitionCache) -> None:
         """After others were faster with a claim: wait for a while that nobody can foresee, longer
         from time to time, so that of many who claim at once most are not refused."""
         known.refused = min(known.refused + 1, REFUSALS_MAX)
         self.clock.sleep(min(random() * known.refused * known.write_ms / 1000, STAND_BACK_MAX))
 
     def read_of(
-        self, known: Known, text: str, values: Sequence[Any], *, serial: bool = False
+        self, known: PartitionCache, text: str, values: Sequence[Any], *, serial: bool = False
     ) -> list[Row]:
         """Rows of a partition. Linearized while a write is in doubt: one that a minority of servers
         has taken would be finished by the next write, after a plain read had not seen it."""
@@ -114,7 +114,7 @@ class Partitions:
         known.doubtful = False
         return rows
 
-    def load(self, known: Known, *, serial: bool) -> None:
+    def load(self, known: PartitionCache, *, serial: bool) -> None:
         """Read a partition anew, from the ack offset on. serial: after a refusal, or an unknown
         outcome: with all that was begun before."""
         text, values = cql.read_statement(known.key, known.ack_seq)
@@ -125,14 +125,14 @@ class Partitions:
 class _Change:
     """One change, through all its tries. unsure: how many of them had no answer."""
 
-    def __init__(self, partitions: Partitions, known: Known) -> None:
+    def __init__(self, partitions: ConditionalWriter, known: PartitionCache) -> None:
         self._partitions = partitions
         self._known = known
         self._writer = int(partitions.ids.client, 16)
-        self._tries: dict[str, Step] = {}
+        self._tries: dict[str, PlannedBatch] = {}
         self.unsure = 0
 
-    def run(self, plan: Plan) -> Step:
+    def run(self, plan: Plan) -> PlannedBatch:
         fresh = False
         for _ in range(TRIES_MAX):
             step = plan(self._known, fresh)
@@ -142,7 +142,7 @@ class _Change:
                 if self._write(step):
                     return step
                 if step.final and not self.unsure:
-                    return Step(None, [False] * len(step.results), sure=False)
+                    return PlannedBatch(None, [False] * len(step.results), sure=False)
             elif fresh and not self.unsure:
                 self._check_cover()
             self._partitions.load(self._known, serial=fresh or bool(self._tries))
@@ -162,7 +162,7 @@ class _Change:
         if known.cursor is not None and (why := fault(known.cursor, rows)):
             raise wedged(known.key[1], why)
 
-    def _write(self, step: Step) -> bool:
+    def _write(self, step: PlannedBatch) -> bool:
         """Whether it was applied, as far as the answer tells."""
         assert step.batch is not None
         token = self._partitions.ids.version()
@@ -186,7 +186,7 @@ class _Change:
             self._known.changed_ms = self._partitions.clock.boot_ms()
         return True
 
-    def _looked_up(self) -> Step | None:
+    def _looked_up(self) -> PlannedBatch | None:
         """The try that was written after all, by the writer's own mark. What was read before that
         may be from before it."""
         values = (*self._known.key, self._writer)

@@ -22,7 +22,7 @@ DROP_ENTRY = (
 )
 
 
-class Entry(NamedTuple):
+class PipeEntry(NamedTuple):
     position: int
     pipe_id: str
 
@@ -50,9 +50,9 @@ class Listing:
             if self._cql.stamp() - positions[0] < SETTLED_US // 2:
                 return positions
             for position, pipe_id in zip(positions, pipe_ids, strict=True):
-                self.unlist(queue_id, Entry(position, pipe_id))
+                self.unlist(queue_id, PipeEntry(position, pipe_id))
         raise BackendTimeoutError("adding a pipe took minutes", hint="is this machine overloaded?")
 
-    def unlist(self, queue_id: str, entry: Entry) -> None:
+    def unlist(self, queue_id: str, entry: PipeEntry) -> None:
         """Remove an entry. Cost: a plain write."""
         self._cql.write(DROP_ENTRY, (queue_id, entry.position // DAY_US, *entry))

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from cassq.cassandra.session import Statement
 from cassq.catalog.cassandra.partition import pipe_rows as cql
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
-from cassq.catalog.cassandra.pipes.listing import DAY_US, SETTLED_US, SLICES, Entry, Listing
+from cassq.catalog.cassandra.pipes.listing import DAY_US, SETTLED_US, SLICES, Listing, PipeEntry
 from cassq.catalog.cassandra.pipes.write_tables import CassandraWrites
 from cassq.model.rows import PipeRow, PipeState
 
@@ -49,11 +49,11 @@ class PipeLists:
         self._listing = listing
         self._writes = writes
 
-    def entries(self, queue_id: str) -> list[Entry]:
+    def entries(self, queue_id: str) -> list[PipeEntry]:
         """The entries of a queue's pipes in order. Cost: two rounds of reads."""
         return self.entries_of([queue_id])[queue_id]
 
-    def entries_of(self, queue_ids: Sequence[str]) -> dict[str, list[Entry]]:
+    def entries_of(self, queue_ids: Sequence[str]) -> dict[str, list[PipeEntry]]:
         """The same of several queues. Cost: two rounds of reads, of one read a queue and one for
         each of its slices; a round more while something is being written to them."""
         asked_us = self._cql.stamp()
@@ -71,13 +71,13 @@ class PipeLists:
             for slice_, floor, _ in rows
             if slice_ is not None
         ]
-        entries: dict[str, list[Entry]] = {queue_id: [] for queue_id in queue_ids}
+        entries: dict[str, list[PipeEntry]] = {queue_id: [] for queue_id in queue_ids}
         found = self._cql.read_many([(ENTRIES, values) for values in slices])
         for (queue_id, slice_, floor), rows in zip(slices, found, strict=True):
             self._raise_floor(queue_id, slice_, floor, rows[0][0] if rows else None)
             positions = [position for position, _ in rows]
             self._gaps.read(COVER_ENTRIES, (queue_id, slice_), positions, asked_us, int)
-            entries[queue_id] += (Entry(*row) for row in rows)
+            entries[queue_id] += (PipeEntry(*row) for row in rows)
         return entries
 
     def _raise_floor(self, queue_id: str, slice_: int, floor: int, first: int | None) -> None:
@@ -93,7 +93,7 @@ class PipeLists:
 
     # --- rows of what is listed -----------------------------------------------------------------
 
-    def rows(self, listed: Mapping[str, Sequence[Entry]]) -> dict[str, list[PipeRow]]:
+    def rows(self, listed: Mapping[str, Sequence[PipeEntry]]) -> dict[str, list[PipeRow]]:
         """By queue, the pipes that are where these entries say, with what their owners tell.
         Cost: a round of two reads an entry."""
         pipe_ids = [entry.pipe_id for entries in listed.values() for entry in entries]
@@ -102,7 +102,7 @@ class PipeLists:
         found: dict[str, list[PipeRow]] = {}
         for queue_id, entries in listed.items():
             mine = found[queue_id] = list[PipeRow]()
-            stale: list[Entry] = []
+            stale: list[PipeEntry] = []
             for entry in entries:
                 rows, beats = next(answers), next(answers)
                 pipe = cql.pipe_of(entry.pipe_id, rows[0]).row if rows else None
@@ -113,7 +113,7 @@ class PipeLists:
             self._repair_entries(queue_id, stale)
         return found
 
-    def _repair_entries(self, queue_id: str, stale: Iterable[Entry]) -> None:
+    def _repair_entries(self, queue_id: str, stale: Iterable[PipeEntry]) -> None:
         """Remove entries that somebody's crash has left."""
         old = self._cql.stamp() - OLD_US
         for entry in stale:
@@ -133,6 +133,6 @@ class PipeLists:
         }
         return {queue_id: rows for queue_id, rows in live.items() if rows}
 
-    def live_of(self, queue_id: str, entries: Sequence[Entry]) -> list[PipeRow]:
+    def live_of(self, queue_id: str, entries: Sequence[PipeEntry]) -> list[PipeRow]:
         rows = self.rows({queue_id: entries})[queue_id]
         return [row for row in rows if row.state < PipeState.CONSUMED]

@@ -13,7 +13,7 @@ from cassq.catalog.cassandra.partition.keyspace import Keyspace
 from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
 from cassq.catalog.cassandra.partition.pipe_rows import Pipe
 from cassq.catalog.cassandra.partition.queue_rows import QueueRows
-from cassq.catalog.cassandra.pipes.listing import SLICES, Entry, Listing
+from cassq.catalog.cassandra.pipes.listing import SLICES, Listing, PipeEntry
 from cassq.catalog.cassandra.pipes.pipe_lists import DROP_ENTRIES, DROP_SLICES, PipeLists
 from cassq.catalog.cassandra.pipes.retiring import Retiring
 from cassq.catalog.cassandra.pipes.totals import Totals
@@ -79,7 +79,7 @@ class CassandraPipes(Pipes):
             after = before.row.ordinal if before is not None else 0
         position = self._listing.announce(row.queue_id, row.id, after)
         if not self._records.insert(replace(row, ordinal=position)):
-            self._listing.unlist(row.queue_id, Entry(position, row.id))
+            self._listing.unlist(row.queue_id, PipeEntry(position, row.id))
             return False
         # Who deletes the queue or the group has either seen the listing, or is seen here.
         if self._records.home(row) is None or (in_line and not self._become_tail(row)):
@@ -219,7 +219,7 @@ class CassandraPipes(Pipes):
     def _forget(self, pipe: Pipe) -> None:
         row = pipe.row
         self._retiring.clear_away(pipe)
-        self._listing.unlist(row.queue_id, Entry(row.ordinal, row.id))
+        self._listing.unlist(row.queue_id, PipeEntry(row.ordinal, row.id))
         if row.stage:
             self._writes.unstage(row)
         self._cql.write(cql.DROP_BEATS, (row.id,))

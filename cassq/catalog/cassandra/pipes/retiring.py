@@ -36,7 +36,7 @@ from cassq.catalog.cassandra.partition.keyspace import Keyspace
 from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
 from cassq.catalog.cassandra.partition.pipe_rows import LEAVING, RETIRING, Pipe, Total
 from cassq.catalog.cassandra.partition.queue_rows import QueueRows
-from cassq.catalog.cassandra.pipes.listing import Entry, Listing
+from cassq.catalog.cassandra.pipes.listing import Listing, PipeEntry
 from cassq.catalog.cassandra.pipes.totals import Totals
 from cassq.errors import BackendError
 from cassq.model.rows import GroupRow, PipeState, Retired
@@ -179,10 +179,10 @@ class Retiring:
             return there is not None and there.row.ordinal == position
 
         if not settled(lambda: self._cql.apply(cql.REPOINT, (*values, *old))[0], is_gone):
-            self._listing.unlist(queue_id, Entry(position, row.id))
+            self._listing.unlist(queue_id, PipeEntry(position, row.id))
             return False
         self._totals.copy(Pipe(row, "", totals))
-        self._listing.unlist(row.queue_id, Entry(row.ordinal, row.id))
+        self._listing.unlist(row.queue_id, PipeEntry(row.ordinal, row.id))
         for each in readers:
             self._cursors.drop((each.id, row.id))
         for _ in range(TRIES):

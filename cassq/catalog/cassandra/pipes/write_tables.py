@@ -29,7 +29,7 @@ from cassq.catalog.cassandra.partition.gaps import SETTLED_US
 from cassq.catalog.cassandra.partition.keyspace import TRIES, Keyspace, contended
 from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
 from cassq.catalog.cassandra.partition.queue_rows import QueueRows
-from cassq.catalog.cassandra.pipes.listing import SLICES, Entry, Listing
+from cassq.catalog.cassandra.pipes.listing import SLICES, Listing, PipeEntry
 from cassq.catalog.write_port import Writes
 from cassq.errors import BackendError, BrokenInvariantError
 from cassq.model.rows import Driver, PipeRow, PipeState, WriteRow, WriteState, begun
@@ -87,7 +87,7 @@ def _is_settled(row: Row) -> bool:
     return bool(row[9])
 
 
-class Step(NamedTuple):
+class FinishedPart(NamedTuple):
     """What was done for a write."""
 
     changed: int  # pipes
@@ -234,11 +234,11 @@ class CassandraWrites(Writes):
                 break
         return changed
 
-    def _finish(self, queue_id: str, write_id: str, most: int | None = None) -> Step:
+    def _finish(self, queue_id: str, write_id: str, most: int | None = None) -> FinishedPart:
         """Go on with a write, with at most so many winners."""
         found = self._write_record(queue_id, write_id, serial=True)
         if found is None:
-            return Step(0, 0)
+            return FinishedPart(0, 0)
         write = _write_row(found)
         staged = [pipe_id for (pipe_id,) in self._cql.read(STAGED, (queue_id, write_id))]
         queue = self._queues.by_id(queue_id)
@@ -253,7 +253,7 @@ class CassandraWrites(Writes):
         unlisted = len(winners) - len(taken) + kept_back
         if not unlisted + kept and write.state is not WriteState.OPEN and not _is_settled(found):
             self._settle(write, len(there))
-        return Step(done + dropped, unlisted)
+        return FinishedPart(done + dropped, unlisted)
 
     def _settle(self, write: WriteRow, had: int) -> None:
         """Nothing is left to do, if no further pipe is noted."""
@@ -279,7 +279,7 @@ class CassandraWrites(Writes):
                 pipe = there.row if there is not None else None
                 ours = done or (pipe is not None and pipe.ordinal == position)
                 if not ours:
-                    self._listing.unlist(write.queue_id, Entry(position, pipe_id))
+                    self._listing.unlist(write.queue_id, PipeEntry(position, pipe_id))
                 if ours or pipe is None or pipe.state is not PipeState.STAGED:
                     over.append(pipe_id)
                 count += bool(ours)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cassq.extents.protocol.words import Request
-from cassq.extents.sidecar.net.link import Access, Link
+from cassq.extents.sidecar.net.link import Access, Connection
 from cassq.extents.sidecar.net.network import Call, Patience
 from cassq.extents.sidecar.net.talks import Talk, converse
 
@@ -31,13 +31,13 @@ class Asking:
         self._access = access
         self._cluster = cluster
         self._patience = Patience(seconds, seconds, 1)
-        self._link: Link | None = None
+        self._link: Connection | None = None
 
     def __call__(self, request: Request) -> Any:
         """The reply. Raises RefusedError, BackendUnavailableError or BackendTimeoutError."""
         link, self._link = self._link, None
         if link is None:
-            link = Link(self._address, self._cluster, self._access)
+            link = Connection(self._address, self._cluster, self._access)
         talk = Talk(Call("", "", [request]), link)
         converse([talk], self._patience)
         answer = talk.answer()

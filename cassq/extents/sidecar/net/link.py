@@ -59,7 +59,7 @@ class Phase(enum.Enum):
     READY = "waiting for its answer"
 
 
-class Link:
+class Connection:
     """A connection that was begun. answers: what came, by the request's number, not yet taken.
 
     Everything that goes wrong is raised by `step` as BackendUnavailableError, or RefusedError when

@@ -14,8 +14,8 @@ from functools import partial
 from cassq.errors import BackendError, BackendUnavailableError
 from cassq.extents.protocol.words import Request
 from cassq.extents.sidecar.net.addresses import Addresses
-from cassq.extents.sidecar.net.link import Access, Link
-from cassq.extents.sidecar.net.network import Answer, Begun, Call, Network, Patience
+from cassq.extents.sidecar.net.link import Access, Connection
+from cassq.extents.sidecar.net.network import Begun, Call, CallResult, Network, Patience
 from cassq.extents.sidecar.net.talks import Talk, converse
 from cassq.model.sidecar_rows import SidecarRow
 
@@ -23,7 +23,7 @@ IDLE_MAX = 8  # connections kept to each sidecar
 UNTOLD_MAX = 1000  # calls of `tell` that wait for a connection
 
 
-class Links(Network):
+class ConnectionPool(Network):
     """Connections to the sidecars of one catalog. Thread-safe.
 
     rows: its sidecars, see `SidecarPort.sidecars`; asked only before a connection is opened.
@@ -39,12 +39,12 @@ class Links(Network):
         self._addresses = Addresses(rows)
         self._cluster = cluster
         self._access = access
-        self._idle: dict[str, deque[Link]] = {}
+        self._idle: dict[str, deque[Connection]] = {}
         self._untold: dict[str, deque[tuple[str, Sequence[Request]]]] = {}
         self._lock = threading.Lock()
         self._closed = False
 
-    def exchange(self, calls: Sequence[Call], patience: Patience) -> list[Answer]:
+    def exchange(self, calls: Sequence[Call], patience: Patience) -> list[CallResult]:
         begun = [self._begin(call) for call in calls]
         talks = [talk for talk in begun if isinstance(talk, Talk)]
         try:
@@ -88,19 +88,19 @@ class Links(Network):
 
     # --- borrowing ------------------------------------------------------------------------------
 
-    def _begin(self, call: Call) -> Talk | Answer:
+    def _begin(self, call: Call) -> Talk | CallResult:
         try:
             link = self._idle_link(call.sidecar)
             if link is None:
                 link = self._open(self._addresses.of(call.sidecar))
         except BackendError as exc:
-            return Answer(call.sidecar, [], exc)
+            return CallResult(call.sidecar, [], exc)
         return Talk(call, link, partial(self._anew, call.sidecar))
 
-    def _open(self, address: str) -> Link:
-        return Link(address, self._cluster(), self._access)
+    def _open(self, address: str) -> Connection:
+        return Connection(address, self._cluster(), self._access)
 
-    def _anew(self, sidecar: str, broken: Link, another: bool) -> Link:
+    def _anew(self, sidecar: str, broken: Connection, another: bool) -> Connection:
         """A link in the place of one that broke; whatever was idle has broken with it."""
         with self._lock:
             idle = self._idle.pop(sidecar, deque())
@@ -111,7 +111,7 @@ class Links(Network):
             raise BackendUnavailableError(f"nothing else is known of sidecar {sidecar!r}")
         return self._open(address)
 
-    def _idle_link(self, sidecar: str) -> Link | None:
+    def _idle_link(self, sidecar: str) -> Connection | None:
         """One that was given back and seems to live, the last one used first."""
         while True:
             with self._lock:
@@ -123,7 +123,7 @@ class Links(Network):
                 return link
             link.close()
 
-    def _give_back(self, sidecar: str, link: Link | None) -> None:
+    def _give_back(self, sidecar: str, link: Connection | None) -> None:
         if link is None:
             return
         while link.clean:
@@ -143,7 +143,7 @@ class Links(Network):
 class _Begun(Begun):
     """A talk that goes on whenever somebody looks. give_back: the link, once it is over."""
 
-    def __init__(self, talk: Talk, give_back: Callable[[Link | None], None]) -> None:
+    def __init__(self, talk: Talk, give_back: Callable[[Connection | None], None]) -> None:
         self._talk = talk
         self._give_back = give_back
 
@@ -151,7 +151,7 @@ class _Begun(Begun):
         if not self._talk.done:
             self._talk.step()
 
-    def end(self, patience: Patience) -> Answer:
+    def end(self, patience: Patience) -> CallResult:
         try:
             if not self._talk.done:
                 converse([self._talk], patience)
@@ -164,7 +164,7 @@ class _Begun(Begun):
         self._give_back(self._talk.link)
 
 
-def _tell(link: Link, generation: str, requests: Sequence[Request]) -> bool:
+def _tell(link: Connection, generation: str, requests: Sequence[Request]) -> bool:
     """Send what is not answered; False when the link is of no use any more."""
     if generation and link.welcome.generation != generation:
         return True  # it is for a data directory that is gone

@@ -21,7 +21,7 @@ class Call(NamedTuple):
     requests: Sequence[Request]
 
 
-class Answer(NamedTuple):
+class CallResult(NamedTuple):
     """What became of a call: the replies to its requests, in their order, up to the first that
     failed; and why that one did. A refusal is a RefusedError; anything else means that nobody
     knows what was done."""
@@ -53,7 +53,7 @@ class Begun(abc.ABC):
         """Take in what has come, without waiting. Never raises for what a sidecar does."""
 
     @abc.abstractmethod
-    def end(self, patience: Patience) -> Answer:
+    def end(self, patience: Patience) -> CallResult:
         """Wait for its answer, as `Network.exchange` does from now on. What breaks meanwhile is
         not tried once more."""
 
@@ -66,7 +66,7 @@ class Network(abc.ABC):
     """The sidecars of a catalog, by name. Thread-safe."""
 
     @abc.abstractmethod
-    def exchange(self, calls: Sequence[Call], patience: Patience) -> list[Answer]:
+    def exchange(self, calls: Sequence[Call], patience: Patience) -> list[CallResult]:
         """Make all calls side by side; an answer for each, in their order, as soon as all are
         done or patience is over. Never raises for what a sidecar does or does not do.
 

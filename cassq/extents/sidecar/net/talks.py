@@ -11,15 +11,15 @@ from cassq.base.clock import Stopwatch
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
 from cassq.extents.protocol.wire import ProtocolError, reply_of
 from cassq.extents.protocol.words import RefusedError
-from cassq.extents.sidecar.net.link import Link, Phase
-from cassq.extents.sidecar.net.network import Answer, Call, Patience
+from cassq.extents.sidecar.net.link import Connection, Phase
+from cassq.extents.sidecar.net.network import Call, CallResult, Patience
 
 # A sidecar that lives lets a client in within this time.
 WELCOME_SECONDS = 5.0
 _MISSING: Any = object()
 
 # Given the link that broke, and whether it led to another sidecar than the one that was called.
-Anew = Callable[[Link, bool], Link]
+Anew = Callable[[Connection, bool], Connection]
 
 
 class _AnotherSidecarError(BackendUnavailableError):
@@ -33,8 +33,8 @@ class Talk:
     BackendError where that is of no use.
     """
 
-    def __init__(self, call: Call, link: Link, anew: Anew | None = None) -> None:
-        self.link: Link | None = None
+    def __init__(self, call: Call, link: Connection, anew: Anew | None = None) -> None:
+        self.link: Connection | None = None
         self.error: BackendError | None = None
         self._call = call
         self._replies: list[Any] = [_MISSING] * len(call.requests)
@@ -99,7 +99,7 @@ class Talk:
             error = BackendUnavailableError(told, hint=hint, outcome_unknown=self._sent_ever)
         self._end(error)
 
-    def answer(self) -> Answer:
+    def answer(self) -> CallResult:
         """What became of it."""
         whole = len(self._replies)
         for place, reply in enumerate(self._replies):
@@ -109,16 +109,16 @@ class Talk:
         error = self.error
         if whole < len(self._replies) and self._replies[whole] is not _MISSING:
             error = self._replies[whole]
-        return Answer(self._call.sidecar, self._replies[:whole], error)
+        return CallResult(self._call.sidecar, self._replies[:whole], error)
 
     # --- its steps ------------------------------------------------------------------------------
 
-    def _use(self, link: Link) -> None:
+    def _use(self, link: Connection) -> None:
         self.link = link
         self._unsent = sorted([*self._unsent, *self._numbers.values()], reverse=True)
         self._numbers.clear()
 
-    def _feed(self, link: Link) -> bool:
+    def _feed(self, link: Connection) -> bool:
         """Submit what the window has room for; whether there was any."""
         if link.phase is not Phase.READY or not self._unsent:
             return False
@@ -134,7 +134,7 @@ class Talk:
             self._sent_ever = fed = True
         return fed
 
-    def _take(self, link: Link) -> None:
+    def _take(self, link: Connection) -> None:
         while link.answers:
             number, answer = link.answers.popleft()
             place = self._numbers.pop(number)
@@ -150,7 +150,7 @@ class Talk:
                     f"sidecar {self._call.sidecar!r}: {exc.message}", outcome_unknown=True
                 ) from exc
 
-    def _check(self, link: Link) -> None:
+    def _check(self, link: Connection) -> None:
         """_AnotherSidecarError unless it is the sidecar that was called."""
         name, generation = self._call.sidecar, self._call.generation
         if link.phase is not Phase.READY:
@@ -167,7 +167,7 @@ class Talk:
                 retryable=False,
             )
 
-    def _broke(self, link: Link, exc: BackendError) -> None:
+    def _broke(self, link: Connection, exc: BackendError) -> None:
         anew, self._anew = self._anew, None
         if anew is None:
             self._end(exc)

@@ -20,14 +20,14 @@ from collections.abc import Collection, Mapping, Sequence
 from cassq.errors import BackendError, BackendTimeoutError
 from cassq.extents.protocol.words import List, Replicate, Request, Scrub, Settle, Told
 from cassq.extents.replicas.fleet import Need
-from cassq.extents.sidecar.net.network import Answer, Call
+from cassq.extents.sidecar.net.network import Call, CallResult
 from cassq.extents.sidecar.placing import chosen
 from cassq.model.sidecar_rows import ReplicaAt, SidecarRow
 
 TIMEOUTS_MAX = 3
 
 
-class Step(enum.Enum):
+class CopyStep(enum.Enum):
     """What is to be done next."""
 
     LOOK = "looked for"
@@ -54,7 +54,7 @@ class Copying:
         avoid: Collection[str] = (),
     ) -> None:
         self.need = need
-        self.step: Step = Step.LOOK
+        self.step: CopyStep = CopyStep.LOOK
         self.seq: int = 0
         self.size_bytes: int = 0
         self.copied_bytes: float = 0.0
@@ -72,12 +72,12 @@ class Copying:
     @property
     def is_over(self) -> bool:
         """Whether there are no more steps."""
-        return self.step in (Step.DONE, Step.FAILED)
+        return self.step in (CopyStep.DONE, CopyStep.FAILED)
 
     @property
     def told(self) -> str:
         """For people: from where to where it is going, and how far it is."""
-        if self.target is None or self.step is Step.LOOK:
+        if self.target is None or self.step is CopyStep.LOOK:
             return self.need.why
         way = f"from {self._source.sidecar} to {self.target.sidecar}"
         return f"{way}: {self.step.value} up to {self.seq:,} of {self.end:,} messages"
@@ -97,19 +97,19 @@ class Copying:
     def calls(self, bytes_max: int) -> list[Call]:
         """What to ask next. bytes_max: how much may be copied."""
         match self.step:
-            case Step.LOOK:
+            case CopyStep.LOOK:
                 # A page of one extent, from the name right before: names are hex digits.
                 look = List(self._pipe_id[:-1] + chr(ord(self._pipe_id[-1]) - 1), 1, "")
                 # Who was away when the end was recorded hears of it now.
                 settle = Settle(self._pipe_id, self.end)
                 sources = [_call(replica, settle, look) for replica in self.need.sources]
                 return sources + [_call(replica, look) for replica in self._candidates()]
-            case Step.CHECK:
+            case CopyStep.CHECK:
                 return [_call(self._source, Scrub(self._pipe_id, self.seq))]
-            case Step.VERIFY:
+            case CopyStep.VERIFY:
                 scrub = Scrub(self._pipe_id, self.seq)
                 return [_call(self._source, scrub), _call(self._where(), scrub)]
-            case Step.COPY:
+            case CopyStep.COPY:
                 placement, source = (
                     self.need.placement,
                     self._addresses.get(self._source.sidecar, ""),
@@ -136,10 +136,10 @@ class Copying:
 
     # --- learning -------------------------------------------------------------------------------
 
-    def take(self, answers: Sequence[Answer]) -> None:
+    def take(self, answers: Sequence[CallResult]) -> None:
         """Go on by what the calls were answered."""
         self.copied_bytes = 0.0
-        if self.step is Step.LOOK:
+        if self.step is CopyStep.LOOK:
             self._looked(answers)
             return
         for answer in answers:
@@ -149,14 +149,14 @@ class Copying:
         self._timeouts = 0
         replies = [answer.replies[0] for answer in answers]
         match self.step:
-            case Step.COPY:
+            case CopyStep.COPY:
                 before, self.seq = self.seq, replies[0].seq
                 if self.end:
                     share = max(0, self.seq - before) / self.end
                     self.copied_bytes = self.size_bytes * share
                 if self.seq >= self.end:
-                    self.seq, self.step = 0, Step.VERIFY
-            case Step.CHECK | Step.VERIFY:
+                    self.seq, self.step = 0, CopyStep.VERIFY
+            case CopyStep.CHECK | CopyStep.VERIFY:
                 for answer, reply in zip(answers, replies, strict=True):
                     if reply.damage:
                         self._fail(f"{answer.sidecar} has it damaged: {reply.damage}")
@@ -175,12 +175,12 @@ class Copying:
             self._fail(f"nothing could be verified from seq {self.seq} on")
         elif seq < self.end:
             self.seq = seq
-        elif self.step is Step.CHECK:
-            self.seq, self.step = 0, Step.COPY
+        elif self.step is CopyStep.CHECK:
+            self.seq, self.step = 0, CopyStep.COPY
         else:
-            self.seq, self.step = self.end, Step.DONE
+            self.seq, self.step = self.end, CopyStep.DONE
 
-    def _looked(self, answers: Sequence[Answer]) -> None:
+    def _looked(self, answers: Sequence[CallResult]) -> None:
         """Choose whom to copy from, and where to."""
         there = {answer.sidecar: self._extent(answer) for answer in answers if answer.error is None}
         good = [each for each in self.need.sources if self._is_good(there.get(each.sidecar))]
@@ -195,7 +195,7 @@ class Copying:
             if self.need.anew.sidecar not in there:
                 self._fail(self._complaints(answers, there))
             else:
-                self.step = Step.CHECK
+                self.step = CopyStep.CHECK
             return
         row = self._chosen([row for row in self.need.targets if row.name in there], there)
         if row is None:
@@ -205,10 +205,10 @@ class Copying:
         self.target = _replica_on(row)
         if begun is not None and self.target in self.need.placement.replicas:
             # It was missing, and is not: a copy was begun, or it is there and readers may use it.
-            self.step = Step.CHECK
+            self.step = CopyStep.CHECK
             return
         self.seq = begun.end if begun is not None and not begun.damage else 0
-        self.step = Step.COPY
+        self.step = CopyStep.COPY
 
     def _chosen(
         self, rows: Sequence[SidecarRow], there: Mapping[str, Told | None]
@@ -225,7 +225,7 @@ class Copying:
             return furthest
         return chosen(rows, 1, self._rng, beside=self.need.beside)[0]
 
-    def _extent(self, answer: Answer) -> Told | None:
+    def _extent(self, answer: CallResult) -> Told | None:
         listed = answer.replies[-1].extents
         return listed[0] if listed and listed[0].pipe_id == self._pipe_id else None
 
@@ -234,7 +234,7 @@ class Copying:
             return False
         return told.end == told.final == self.end
 
-    def _complaints(self, answers: Sequence[Answer], there: Mapping[str, Told | None]) -> str:
+    def _complaints(self, answers: Sequence[CallResult], there: Mapping[str, Told | None]) -> str:
         """What everybody said, for people."""
         told = []
         for answer in answers:
@@ -257,7 +257,7 @@ class Copying:
         self._fail(f"{sidecar}: {error.message}")
 
     def _fail(self, error: str) -> None:
-        self.step, self.error = Step.FAILED, error
+        self.step, self.error = CopyStep.FAILED, error
 
 
 def _replica_on(row: SidecarRow) -> ReplicaAt:

@@ -9,7 +9,7 @@ ROUND_BYTES_MIN, ROUND_BYTES_MAX = 64 * 1024, 4 * 1024 * 1024
 ROUNDS_PER_SECOND = 4
 
 
-class Pace:
+class CopyPace:
     """What was copied is paid for with time; nothing is saved up. rate: bytes a second.
 
     round_bytes: how much to copy at once.

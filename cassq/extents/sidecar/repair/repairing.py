@@ -15,11 +15,11 @@ from cassq.base.ids import Ids
 from cassq.catalog.port import Catalog
 from cassq.errors import BackendError
 from cassq.extents.protocol.words import EXTENTS_MAX, Drop, Ends, Info, List, Told
-from cassq.extents.replicas.fleet import Fleet, Need, Standing, fleet_of, mended
-from cassq.extents.replicas.upkeep import Mended, Upkeep
-from cassq.extents.sidecar.net.network import Answer, Call, Network, Patience
-from cassq.extents.sidecar.repair.copying import Copying, Step
-from cassq.extents.sidecar.repair.pace import Pace
+from cassq.extents.replicas.fleet import Fleet, Need, ReplicaStanding, fleet_of, mended
+from cassq.extents.replicas.upkeep import RepairOutcome, Upkeep
+from cassq.extents.sidecar.net.network import Call, CallResult, Network, Patience
+from cassq.extents.sidecar.repair.copying import Copying, CopyStep
+from cassq.extents.sidecar.repair.pace import CopyPace
 from cassq.extents.sidecar.settings import Settings
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow
 from cassq.plurals import counted
@@ -55,7 +55,7 @@ class Repairing(Upkeep):
         self._network = network
         self._clock = clock
         self._ids = ids
-        self._pace = Pace(clock, settings.repair_rate)
+        self._pace = CopyPace(clock, settings.repair_rate)
         self._rng = rng
         self._mutex = threading.Lock()
         self._copies: dict[str, Copying] = {}
@@ -134,14 +134,14 @@ class Repairing(Upkeep):
             raise answer.error
         return answer.replies[0]
 
-    def _exchange(self, calls: Sequence[Call], seconds: float) -> list[Answer]:
+    def _exchange(self, calls: Sequence[Call], seconds: float) -> list[CallResult]:
         if not calls:
             return []
         return self._network.exchange(calls, Patience(seconds, seconds, len(calls)))
 
     # --- mending --------------------------------------------------------------------------------
 
-    def mend(self, needs: Sequence[Need], seconds: float) -> list[Mended]:
+    def mend(self, needs: Sequence[Need], seconds: float) -> list[RepairOutcome]:
         owner = self._ids.client
         with self._mutex:
             if self._catalog.leases.take(COPYING_LEASE, owner, LEASE_MS) is None:
@@ -156,8 +156,8 @@ class Repairing(Upkeep):
                 else:
                     self._catalog.leases.drop(COPYING_LEASE, owner)
 
-    def _mend(self, needs: Sequence[Need], fleet: Fleet, until_ms: int) -> list[Mended]:
-        left, active, told = deque(needs), list[Copying](), list[Mended]()
+    def _mend(self, needs: Sequence[Need], fleet: Fleet, until_ms: int) -> list[RepairOutcome]:
+        left, active, told = deque(needs), list[Copying](), list[RepairOutcome]()
         wanted = {need.placement.pipe_id for need in needs}
         self._copies = {key: copy for key, copy in self._copies.items() if key in wanted}
         while True:
@@ -175,14 +175,14 @@ class Repairing(Upkeep):
                 del self._copies[copy.need.placement.pipe_id]
                 told.append(self._attempt(copy.need, partial(self._ended, copy)))
             if self._clock.boot_ms() >= until_ms:
-                return told + [Mended(copy.need, False, copy.told) for copy in active]
+                return told + [RepairOutcome(copy.need, False, copy.told) for copy in active]
 
-    def _attempt(self, need: Need, end: Callable[[Need], Mended]) -> Mended:
+    def _attempt(self, need: Need, end: Callable[[Need], RepairOutcome]) -> RepairOutcome:
         try:
             return end(need)
         except BackendError as exc:
             # Whether it was done is seen when the placement is looked at again.
-            return Mended(need, False, need.why, str(exc))
+            return RepairOutcome(need, False, need.why, str(exc))
 
     def _copy_of(self, need: Need, fleet: Fleet) -> Copying:
         pipe_id, now_ms = need.placement.pipe_id, self._clock.boot_ms()
@@ -195,14 +195,14 @@ class Repairing(Upkeep):
 
     def _go_on(self, active: Sequence[Copying], until_ms: int) -> None:
         """One step of each, side by side, once there is room for more bytes."""
-        copying = sum(copy.step is Step.COPY for copy in active)
+        copying = sum(copy.step is CopyStep.COPY for copy in active)
         owed_ms = self._pace.owed_ms()
         if copying and owed_ms:
             left_ms = until_ms - self._clock.boot_ms()
             if copying == len(active):
                 self._clock.sleep(max(0, min(owed_ms, left_ms)) / 1000)
             if self._pace.owed_ms():
-                active = [copy for copy in active if copy.step is not Step.COPY]
+                active = [copy for copy in active if copy.step is not CopyStep.COPY]
         bytes_max = self._pace.round_bytes // max(1, copying)
         calls = [copy.calls(bytes_max) for copy in active]
         answers = deque(self._exchange([call for those in calls for call in those], STEP_SECONDS))
@@ -212,30 +212,30 @@ class Repairing(Upkeep):
 
     # --- what becomes of it ---------------------------------------------------------------------
 
-    def _ended(self, copy: Copying, need: Need) -> Mended:
+    def _ended(self, copy: Copying, need: Need) -> RepairOutcome:
         """Count a copy that is whole; or tell why it failed."""
         target = copy.target
-        if copy.step is Step.FAILED or target is None:
+        if copy.step is CopyStep.FAILED or target is None:
             if target is not None and need.anew is None:
                 self._avoid[target.sidecar] = self._clock.boot_ms() + AVOID_MS
-            return Mended(need, False, copy.told, copy.error)
+            return RepairOutcome(need, False, copy.told, copy.error)
         if need.anew is None and not self._changed(need, target):
-            return Mended(need, True, "")
+            return RepairOutcome(need, True, "")
         count = f"{counted(copy.end, 'message')}, {counted(copy.size_bytes, 'byte')}"
         if target in (need.anew, need.instead):
-            return Mended(need, True, f"copied anew to {target.sidecar}: {count}")
+            return RepairOutcome(need, True, f"copied anew to {target.sidecar}: {count}")
         instead = ""
         if need.instead is not None:
             instead = f", for the one on {need.instead.sidecar}"
             self._drop(need, [need.instead])
-        return Mended(need, True, f"copied to {target.sidecar}{instead}: {count}")
+        return RepairOutcome(need, True, f"copied to {target.sidecar}{instead}: {count}")
 
-    def _removed(self, need: Need) -> Mended:
+    def _removed(self, need: Need) -> RepairOutcome:
         if not self._changed(need):
-            return Mended(need, True, "")
+            return RepairOutcome(need, True, "")
         self._drop(need, need.gone)
         names = ", ".join(each.sidecar for each in need.gone)
-        return Mended(need, True, f"taken away from {names}, where it is not needed")
+        return RepairOutcome(need, True, f"taken away from {names}, where it is not needed")
 
     def _changed(self, need: Need, copy: ReplicaAt | None = None) -> bool:
         """Whether the placement was changed; else another was faster, or the extent is gone."""
@@ -249,7 +249,7 @@ class Repairing(Upkeep):
         pipe_id, fleet = need.placement.pipe_id, self.fleet()
         placement = self._catalog.sidecars.placements_of([pipe_id])[0]
         for replica in replicas:
-            if fleet.standing(replica) is not Standing.LEAVING:
+            if fleet.standing(replica) is not ReplicaStanding.LEAVING:
                 continue
             if placement is not None and replica in placement.replicas:
                 continue

@@ -28,12 +28,12 @@ from cassq.errors import (
 from cassq.message.frames import FrameError, pipe_key, verify
 from cassq.sidecar.engine.port import Engine, Replica, Space
 from cassq.sidecar.engine.rocksdb.directory import Directory, Identity
-from cassq.sidecar.engine.rocksdb.marks import Mark
+from cassq.sidecar.engine.rocksdb.marks import SyncMark
 from cassq.sidecar.engine.rocksdb.opening import opened
 from cassq.sidecar.engine.rocksdb.options import Tuning
 from cassq.sidecar.engine.rocksdb.reclaim import Reclaim
 from cassq.sidecar.engine.rocksdb.room import Room, space_of
-from cassq.sidecar.engine.rocksdb.rows import Kept, seq_bytes, seq_of
+from cassq.sidecar.engine.rocksdb.rows import StoredReplica, seq_bytes, seq_of
 from cassq.sidecar.engine.rocksdb.trouble import Trouble, explained
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -80,7 +80,7 @@ class RocksEngine(Engine):
         self._closed = False
         self._changing = threading.Lock()
         self._syncing = threading.Lock()
-        self._unmarked: dict[str, Kept] = {}  # changed since the last sync began
+        self._unmarked: dict[str, StoredReplica] = {}  # changed since the last sync began
         self._leaving: list[int] = []  # slots of what was dropped since
         self._reclaim = Reclaim(self._compact, self._names)
         self._marks.start()
@@ -109,7 +109,7 @@ class RocksEngine(Engine):
                 slots = self._marks.slots
                 self._marks.grow()
                 self._free.extend(range(self._marks.slots - 1, slots - 1, -1))
-            kept = Kept(replica, self._birth, self._free[-1])
+            kept = StoredReplica(replica, self._birth, self._free[-1])
             batch = WriteBatch(raw_mode=True)
             batch.put(kept.name, kept.row(), self._rows)
             self._write(batch, f"creating {replica.pipe_id}")
@@ -189,7 +189,7 @@ class RocksEngine(Engine):
             self._unmarked[pipe_id] = kept
             self._reclaim.add(kept.name, size_bytes)
 
-    def _tail(self, kept: Kept, end: int) -> tuple[int, int]:
+    def _tail(self, kept: StoredReplica, end: int) -> tuple[int, int]:
         """The frames from `end` on, and their bytes, as far as they can be read."""
         replica = kept.replica
         if end == replica.end:
@@ -240,7 +240,7 @@ class RocksEngine(Engine):
                 unmarked, self._unmarked = self._unmarked, {}
                 leaving, self._leaving = self._leaving, []
                 marks = [
-                    (kept, Mark(kept.birth, kept.version, kept.replica.end, kept.name))
+                    (kept, SyncMark(kept.birth, kept.version, kept.replica.end, kept.name))
                     for kept in unmarked.values()
                 ]
             if not marks and not leaving:
@@ -327,7 +327,7 @@ class RocksEngine(Engine):
             raise explained(exc, f"reading {pipe_id}") from exc
         return frame
 
-    def _frames(self, kept: Kept) -> tuple[RdictIter, ReadOptions]:
+    def _frames(self, kept: StoredReplica) -> tuple[RdictIter, ReadOptions]:
         """An iterator over the frames of a replica, and over what lies before them; with its
         options, which have to live as long: it looks for its bound in their memory."""
         bounds = ReadOptions()

@@ -52,7 +52,7 @@ _NEITHER = 2
 _NOTHING = bytes(_HALF)
 
 
-class Mark(NamedTuple):
+class SyncMark(NamedTuple):
     """What was synced of a replica.
 
     birth: which one; 0 for an empty slot. name: within keys; empty when it is too long to stand
@@ -70,7 +70,7 @@ class UnreadableMarkError(CorruptionError):
     """Neither half of a mark can be read."""
 
 
-class Marks:
+class SyncMarks:
     """The marks of one data directory. Stores are made under the caller's lock.
 
     create: make the file; else it has to be there. Raises CorruptionError for one that is not of
@@ -121,7 +121,7 @@ class Marks:
             os.fsync(self._fd)
         self._map(at)
 
-    def read(self, slot: int) -> Mark | None:
+    def read(self, slot: int) -> SyncMark | None:
         """The newest mark of a slot; None when none was ever stored. Raises UnreadableMarkError
         when there were marks, and all are damaged."""
         if slot >= self.slots:
@@ -137,7 +137,7 @@ class Marks:
             return None  # the first store was torn, so no sync returned since
         raise UnreadableMarkError("its synced mark cannot be read")
 
-    def store(self, slot: int, mark: Mark) -> None:
+    def store(self, slot: int, mark: SyncMark) -> None:
         """Store a mark; the one before stays until it is whole."""
         self._number = number = self._number + 1
         name = mark.name if len(mark.name) <= _NAME_BYTES_MAX else b""
@@ -162,7 +162,7 @@ class Marks:
 
     def clear(self, slot: int) -> None:
         """Empty a slot, for another replica."""
-        self.store(slot, Mark(0, 0, 0, b""))
+        self.store(slot, SyncMark(0, 0, 0, b""))
 
     def sync(self) -> None:
         """Make the marks durable. Cost: a sync of the file, if any was stored since."""
@@ -215,9 +215,9 @@ class Marks:
         self._segments[slot // _SEGMENT_SLOTS][at : at + _HALF] = raw
 
 
-def _opened(raw: bytes, slot: int) -> tuple[int, Mark | None]:
+def _opened(raw: bytes, slot: int) -> tuple[int, SyncMark | None]:
     """The number of a half's store, and its mark if it can be read."""
     check, birth, number, version, end, flags, length, name = _MARK.unpack(raw)
     if check != xxh3_64_intdigest(raw[8:], seed=slot) or length > _NAME_BYTES_MAX:
         return 0, None
-    return number, Mark(birth, version, end, name[:length], bool(flags & _GOING))
+    return number, SyncMark(birth, version, end, name[:length], bool(flags & _GOING))

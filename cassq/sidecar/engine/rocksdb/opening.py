@@ -16,9 +16,9 @@ from rocksdict import ColumnFamily, Options, Rdict, WriteBatch
 from cassq.errors import CorruptionError
 from cassq.sidecar.engine.port import Replica
 from cassq.sidecar.engine.rocksdb.directory import Directory
-from cassq.sidecar.engine.rocksdb.marks import HINT, Mark, Marks, UnreadableMarkError
+from cassq.sidecar.engine.rocksdb.marks import HINT, SyncMark, SyncMarks, UnreadableMarkError
 from cassq.sidecar.engine.rocksdb.options import Tuning, options, takes_direct_io
-from cassq.sidecar.engine.rocksdb.rows import ROWS, Kept, kept_of, pipe_id_of
+from cassq.sidecar.engine.rocksdb.rows import ROWS, StoredReplica, kept_of, pipe_id_of
 from cassq.sidecar.engine.rocksdb.trouble import explained
 
 
@@ -30,8 +30,8 @@ class Opened:
     db: Rdict
     options: Options
     rows: ColumnFamily
-    marks: Marks
-    kept: dict[str, Kept]
+    marks: SyncMarks
+    kept: dict[str, StoredReplica]
     free: list[int]
     birth: int
 
@@ -48,7 +48,7 @@ def opened(directory: Directory, tuning: Tuning) -> Opened:
     chosen = options(tuning, create=new, direct=takes_direct_io(directory.path))
     db = _database(place, chosen, new)
     try:
-        marks = Marks(directory.path / "marks", directory.identity.generation, create=new)
+        marks = SyncMarks(directory.path / "marks", directory.identity.generation, create=new)
     except BaseException:
         db.close()
         raise
@@ -75,9 +75,9 @@ def _database(place: Path, chosen: Options, new: bool) -> Rdict:
         raise error from exc
 
 
-def _rows(db: Rdict) -> dict[str, Kept]:
+def _rows(db: Rdict) -> dict[str, StoredReplica]:
     rows = db.get_column_family(ROWS).iter()
-    kept: dict[str, Kept] = {}
+    kept: dict[str, StoredReplica] = {}
     try:
         rows.seek_to_first()
         while rows.valid():
@@ -95,12 +95,12 @@ def _rows(db: Rdict) -> dict[str, Kept]:
     return kept
 
 
-def _compare(found: Opened, kept: dict[str, Kept]) -> None:
+def _compare(found: Opened, kept: dict[str, StoredReplica]) -> None:
     """See what is damaged, and note it."""
     marks = found.marks
     found.kept = kept
     by_slot = {each.slot: each for each in kept.values()}
-    news: list[Kept] = []
+    news: list[StoredReplica] = []
     found.birth = 1 + max((each.birth for each in kept.values()), default=0)
     for slot in range(max([marks.slots, *(slot + 1 for slot in by_slot)])):
         damage, mark = "", None
@@ -133,7 +133,7 @@ def _compare(found: Opened, kept: dict[str, Kept]) -> None:
     _note(found, news)
 
 
-def _damage(kept: Kept, mark: Mark | None) -> str:
+def _damage(kept: StoredReplica, mark: SyncMark | None) -> str:
     """What a replica lacks of what its mark says was synced."""
     if mark is None or mark.birth < kept.birth:
         return ""  # it was never synced
@@ -149,7 +149,7 @@ def _damage(kept: Kept, mark: Mark | None) -> str:
     return ""
 
 
-def _lost(mark: Mark | None, slot: int, kept: dict[str, Kept]) -> Kept | None:
+def _lost(mark: SyncMark | None, slot: int, kept: dict[str, StoredReplica]) -> StoredReplica | None:
     """The replica that a mark without a row is of, as something to be copied anew."""
     if mark is None or mark.going or not mark.name:
         return None
@@ -157,10 +157,10 @@ def _lost(mark: Mark | None, slot: int, kept: dict[str, Kept]) -> Kept | None:
     if pipe_id in kept:
         return None
     damage = f"all of it is lost, {mark.end} was synced"
-    return Kept(Replica(pipe_id, "", False, 0, 1, fenced=True, damage=damage), 0, slot)
+    return StoredReplica(Replica(pipe_id, "", False, 0, 1, fenced=True, damage=damage), 0, slot)
 
 
-def _note(found: Opened, news: list[Kept]) -> None:
+def _note(found: Opened, news: list[StoredReplica]) -> None:
     if not news:
         return
     batch = WriteBatch(raw_mode=True)
@@ -175,4 +175,4 @@ def _note(found: Opened, news: list[Kept]) -> None:
         while each.slot >= found.marks.slots:
             found.marks.grow()
         replica = each.replica
-        found.marks.store(each.slot, Mark(each.birth, each.version, replica.end, each.name))
+        found.marks.store(each.slot, SyncMark(each.birth, each.version, replica.end, each.name))

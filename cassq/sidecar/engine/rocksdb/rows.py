@@ -61,7 +61,7 @@ def seq_of(key: bytes) -> int:
 
 
 @dataclass(slots=True)
-class Kept:
+class StoredReplica:
     """A replica, and what the engine keeps of it beside.
 
     birth: a number no other replica of this directory ever has. slot: of its synced mark.
@@ -102,8 +102,8 @@ class Kept:
         return fixed + queue + damage
 
 
-def kept_of(name: bytes, row: bytes) -> Kept:
-    """What `Kept.row` made. Raises CorruptionError for anything else."""
+def kept_of(name: bytes, row: bytes) -> StoredReplica:
+    """What `StoredReplica.row` made. Raises CorruptionError for anything else."""
     try:
         layout, flags, birth, slot, *rest = _ROW.unpack_from(row)
     except struct.error as exc:
@@ -120,4 +120,4 @@ def kept_of(name: bytes, row: bytes) -> Kept:
         *(end, acked, size_bytes, frames, bool(flags & _FENCED)),
         *(None if final < 0 else final, damage, bool(flags & _COPYING)),
     )
-    return Kept(replica, birth, slot, version, cut_version, cut_end)
+    return StoredReplica(replica, birth, slot, version, cut_version, cut_end)
