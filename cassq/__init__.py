@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cassq.client.client import Client
     from cassq.client.connecting import connect
     from cassq.client.queue import Group, Queue
-    from cassq.consumer.holdings import Message, Messages
+    from cassq.consumer.delivery import Message, Messages
     from cassq.errors import CassqError
     from cassq.message.message_ids import MessageId, MessageIds
     from cassq.popper import Popper
@@ -37,10 +37,10 @@ _HOMES = {
     "CassqError": "cassq.errors",
     "Client": "cassq.client.client",
     "Group": "cassq.client.queue",
-    "Message": "cassq.consumer.holdings",
+    "Message": "cassq.consumer.delivery",
     "MessageId": "cassq.message.message_ids",
     "MessageIds": "cassq.message.message_ids",
-    "Messages": "cassq.consumer.holdings",
+    "Messages": "cassq.consumer.delivery",
     "Popper": "cassq.popper",
     "Pusher": "cassq.producer.pusher",
     "Queue": "cassq.client.queue",

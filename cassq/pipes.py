@@ -28,7 +28,7 @@ from cassq.errors import (
 from cassq.extents.port import ExtentMissingError, ExtentWriter
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import STRAY_MS, seal_pipe
-from cassq.message.batches import AppendReceipt, Intend, Appendable
+from cassq.message.batches import Appendable, AppendReceipt, Intend
 from cassq.message.frames import Place, pipe_key
 from cassq.model.lanes import lane_start_ms
 from cassq.model.queues import QueuePolicy

@@ -34,7 +34,7 @@ from cassq.base.arguments import (
 from cassq.base.counters import Tally
 from cassq.base.housekeeper import Tend
 from cassq.consumer.claimer import Claimer
-from cassq.consumer.holdings import (
+from cassq.consumer.delivery import (
     DeliveredRun,
     Delivery,
     Error,

@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from cassq.client.queue import Queue
-from cassq.consumer.holdings import Message, Messages
+from cassq.consumer.delivery import Message, Messages
 from cassq.errors import CassqError, CorruptionError, OwnershipError
 from cassq.lifecycle.ports import Ports
 from cassq.message.batches import Batch, Intend

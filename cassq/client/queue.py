@@ -21,11 +21,11 @@ from cassq.errors import (
     QueueNotFoundError,
 )
 from cassq.inspect.audit import Audit, audit_queue
+from cassq.inspect.degradation import stats_with_troubles
 from cassq.inspect.explain import Explanation, explain
 from cassq.inspect.history import Point, Rates, history, queue_rates
 from cassq.inspect.peeking import Peeked, check_state, peek
 from cassq.inspect.stats import QueueStats
-from cassq.inspect.troubles import stats_with_troubles
 from cassq.lifecycle.cancelling import cancel
 from cassq.lifecycle.damage import PipeDamage, PipeInfo, look_into, pipes_of
 from cassq.lifecycle.groups import group_starts
@@ -45,9 +45,9 @@ from cassq.model.queues import (
 )
 from cassq.model.rows import GroupRow, QueueRow
 from cassq.popper import KEEP_ALIVE_SECONDS, TEND_SECONDS, Popper
-from cassq.producer.intake import Admission
-from cassq.producer.limits import drained, lengths, paused
+from cassq.producer.admission import Admission
 from cassq.producer.pusher import Pusher
+from cassq.producer.quota import drained, lengths, paused
 from cassq.producer.spilling import Overflow
 from cassq.settings import GroupSettings, QueueSettings, Start, State, Step
 

@@ -15,10 +15,10 @@ from cassq.base.counters import Requests, Tallies, Tally
 from cassq.base.housekeeper import Housekeeper, Tend
 from cassq.client.embedded import Embedded
 from cassq.client.watched import WatchedQueue
-from cassq.consumer.attendance import LOOK_SECONDS, Presence
+from cassq.consumer.presence import LOOK_SECONDS, Presence
 from cassq.doorbell import Doorbell, PollingDoorbell
 from cassq.errors import BackendUnavailableError, ClosedError
-from cassq.inspect.troubles import NOTE_SECONDS, Notebook
+from cassq.inspect.degradation import NOTE_SECONDS, Notebook
 from cassq.lifecycle.ports import Life, Ports
 from cassq.lifecycle.retries import AppendTo, DeadLetters
 from cassq.model.queues import is_dead_letter_name

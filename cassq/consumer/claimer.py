@@ -12,11 +12,11 @@ import logging
 from collections.abc import Callable
 
 from cassq.catalog.cover import fault, fault_now, wedged
-from cassq.consumer.advancing import TRIES_MAX, ClaimRequest, NewClaims
-from cassq.consumer.health import GroupHealth, freed
-from cassq.consumer.holdings import Delivery, Holder
-from cassq.consumer.retaking import Found, Redelivery, read_left
-from cassq.consumer.window import REFRESH_MS, CandidatePipes, PipeView
+from cassq.consumer.candidates import REFRESH_MS, CandidatePipes, PipeView
+from cassq.consumer.delivery import Delivery, Holder
+from cassq.consumer.group_health import GroupHealth, freed
+from cassq.consumer.new_claims import TRIES_MAX, ClaimRequest, NewClaims
+from cassq.consumer.redelivery import Found, Redelivery, read_left
 from cassq.errors import CassqError, CorruptionError
 from cassq.extents.port import ExtentMissingError, ExtentUnavailableError
 from cassq.lifecycle.expiry import Expiry

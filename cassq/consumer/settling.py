@@ -18,7 +18,7 @@ from random import random
 
 from cassq.base.counters import Tally
 from cassq.consumer.claimer import Claimer
-from cassq.consumer.holdings import Delivery, NackOptions
+from cassq.consumer.delivery import Delivery, NackOptions
 from cassq.consumer.pace import ACK_INTERVAL_MS, PopperPace
 from cassq.errors import BackendError, ClaimLostError
 from cassq.lifecycle.ports import Ports

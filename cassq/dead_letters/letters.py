@@ -24,7 +24,7 @@ from cassq.message.frames import Frame
 from cassq.message.ranges import RangeSet
 from cassq.model.ledger import Fate, Unfinished, unfinished
 from cassq.model.rows import GroupRow, PipeRow
-from cassq.producer.intake import check_key, check_payload
+from cassq.producer.admission import check_key, check_payload
 
 AGE_MAX_SECONDS = 100 * 365 * 86400.0
 ID_LENGTH_MAX = 200

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from cassq.dead_letters.errands import BATCH_BYTES, BulkJob, LetterBatch, Spot
+from cassq.dead_letters.bulk_job import BATCH_BYTES, BulkJob, LetterBatch, Spot
 from cassq.dead_letters.letters import Filter
 from cassq.errors import CassqError, OwnershipError
 from cassq.extents.port import Slice

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import NamedTuple, TypedDict, Unpack
 
 from cassq.base.arguments import check_count
-from cassq.dead_letters.errands import BulkOutcome, Watch
+from cassq.dead_letters.bulk_job import BulkOutcome, Watch
 from cassq.dead_letters.letters import Filter, Letter, batch_of, letter_from_json, letters_of
 from cassq.dead_letters.merging import Merging, Purging
 from cassq.errors import CassqError, UsageError

@@ -67,8 +67,9 @@ class GroupStats:
 @dataclass(slots=True)
 class QueueStats:
     """A queue at a glance. pushed: since it was created; pipes: by state. troubles: how many
-    messages had which in the last two days, if they were asked for: see `cassq.inspect.troubles`.
-    requests: how many requests to servers had which, of all clients of all queues."""
+    messages had which in the last two days, if they were asked for: see
+    `cassq.inspect.degradation`. requests: how many requests to servers had which, of all clients
+    of all queues."""
 
     name: str
     consistency: str

@@ -28,7 +28,7 @@ from cassq.errors import BackendError, ClosedError, UsageError
 from cassq.lifecycle.ports import Life, operation
 from cassq.message.batches import Batch, Intend
 from cassq.message.message_ids import MessageId, MessageIds
-from cassq.producer.intake import Admission, PendingPush, settle_futures, tell, wake_in_turn
+from cassq.producer.admission import Admission, PendingPush, settle_futures, tell, wake_in_turn
 
 BUFFER_BYTES_MAX = 32 * 1024 * 1024
 BUFFER_MESSAGES_MAX = 100_000

@@ -31,7 +31,7 @@ from cassq.message.batches import Appendable
 from cassq.model.rows import PipeRow, PipeState, QueueRow, WriteRow, WriteState
 from cassq.pipes import OpenPipe, PipeWriter
 from cassq.plurals import counted
-from cassq.producer.limits import lengths
+from cassq.producer.quota import lengths
 
 logger: logging.Logger = logging.getLogger("cassq")
 

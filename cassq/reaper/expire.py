@@ -13,7 +13,7 @@ from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import Bury
 from cassq.model.rows import PipeRow, QueueRow
 from cassq.producer.dedup import forget
-from cassq.producer.limits import trim
+from cassq.producer.quota import trim
 from cassq.reaper.actions import VOID, Action, PlannedPass, Scope
 
 MESSAGES, OVERFLOW, DEDUP_IDS = "old messages", "messages past the limit", "old dedup ids"

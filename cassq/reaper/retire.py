@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from cassq.model.rows import PipeRow, PipeState, QueueRow
 from cassq.plurals import counted
-from cassq.producer.limits import keeps
+from cassq.producer.quota import keeps
 from cassq.reaper.actions import DONE, Action, PlannedPass, Scope
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from cassq.consumer.health import GroupHealth, freed
+from cassq.consumer.group_health import GroupHealth, freed
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import Bury
 from cassq.model import claims

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cassq.consumer.attendance import GONE_MS
+from cassq.consumer.presence import GONE_MS
 from cassq.lifecycle.sealing import seen_end
 from cassq.model.rows import GroupRow, Member, PipeRow, QueueRow
 from cassq.model.scaling import QueueLoad, next_wish, wished_pipes

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cassq.base.tls import tls_of
 from cassq.errors import BackendError, ConfigError
-from cassq.extents.sidecar.net.link import host_and_port
+from cassq.extents.sidecar.net.connection import host_and_port
 
 
 def is_loopback(host: str) -> bool:

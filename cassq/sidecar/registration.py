@@ -15,7 +15,7 @@ from cassq.catalog.port import Catalog
 from cassq.errors import BackendError
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 from cassq.sidecar.catalog_thread import CatalogThread
-from cassq.sidecar.engine.shelf import ReplicaState
+from cassq.sidecar.engine.replica_state import ReplicaState
 
 logger: logging.Logger = logging.getLogger("cassq")
 

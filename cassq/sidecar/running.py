@@ -11,17 +11,17 @@ from typing import Any
 from cassq.base.clock import Clock, Stopwatch
 from cassq.extents.protocol.words import Replicate, Scrub
 from cassq.extents.sidecar.net.asking import Asking
-from cassq.extents.sidecar.net.link import Access
+from cassq.extents.sidecar.net.connection import Access
 from cassq.sidecar.care.replicating import Replicating
 from cassq.sidecar.care.scrubbing import Scrubbing
 from cassq.sidecar.engine.port import Engine
-from cassq.sidecar.engine.shelf import ReplicaState
-from cassq.sidecar.facts import SidecarStatus
+from cassq.sidecar.engine.replica_state import ReplicaState
 from cassq.sidecar.load import ByteLoad
-from cassq.sidecar.sessions.committer import GroupSync
-from cassq.sidecar.sessions.desk import Dispatcher
-from cassq.sidecar.sessions.door import Handshake
+from cassq.sidecar.sessions.dispatcher import Dispatcher
+from cassq.sidecar.sessions.group_sync import GroupSync
+from cassq.sidecar.sessions.handshake import Handshake
 from cassq.sidecar.sessions.server import Server
+from cassq.sidecar.status import SidecarStatus
 
 logger: logging.Logger = logging.getLogger("cassq")
 

@@ -20,20 +20,20 @@ from typing import Any, NamedTuple
 from cassq.base.clock import Clock, SystemClock
 from cassq.catalog.port import Catalog
 from cassq.errors import BackendError, ConfigError
-from cassq.extents.sidecar.net.link import Access, host_and_port
+from cassq.extents.sidecar.net.connection import Access, host_and_port
 from cassq.model.sidecar_rows import ReplicaAt, SidecarRow, SidecarState
+from cassq.sidecar.care.orphan_collector import SAFE_MS, OrphanCollector, ScrubPass
 from cassq.sidecar.care.reopening import Reopening, damage_of
-from cassq.sidecar.care.steward import SAFE_MS, OrphanCollector, ScrubPass
 from cassq.sidecar.catalog_thread import CatalogThread
 from cassq.sidecar.catalogs import open_catalog
 from cassq.sidecar.engine.port import Engine
 from cassq.sidecar.exposure import check_exposure, client_tls, server_tls
-from cassq.sidecar.facts import count_extents, healthy, metrics
 from cassq.sidecar.memory import keep_memory
 from cassq.sidecar.registration import LEASE_MS, Registration
 from cassq.sidecar.running import Sidecar
-from cassq.sidecar.sessions.door import Handshake
+from cassq.sidecar.sessions.handshake import Handshake
 from cassq.sidecar.sessions.http import HttpServer
+from cassq.sidecar.status import count_extents, healthy, metrics
 
 logger: logging.Logger = logging.getLogger("cassq")
 

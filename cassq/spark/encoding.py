@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cassq.errors import ConfigError, InvalidPayloadError, MessageTooLargeError
+from cassq.message.column_batch import ColumnBatch, Strings
 from cassq.message.columns import ABSENT, COLUMN_BYTES_MAX
 from cassq.message.frames import MESSAGE_BYTES_MAX
-from cassq.message.runs import ColumnBatch, Strings
 from cassq.spark.options import WriteOptions
 
 APPEND_BYTES = 8 * 1024 * 1024

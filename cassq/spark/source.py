@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from cassq.errors import ConfigError
 from cassq.spark.decoding import SCHEMA
 from cassq.spark.encoding import chosen
-from cassq.spark.keeper import driver_id, keeper
+from cassq.spark.heartbeats import driver_id, keeper
 from cassq.spark.options import WriteOptions, read_options, stream_options, write_options
 from cassq.spark.reading import BatchReader
 from cassq.spark.streaming import StreamReader

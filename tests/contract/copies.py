@@ -19,7 +19,7 @@ from cassq.extents.protocol.words import (
 )
 from cassq.message.frames import FrameError, pipe_key, verify
 from cassq.sidecar.engine.port import Engine, Replica
-from cassq.sidecar.engine.shelf import ReplicaState
+from cassq.sidecar.engine.replica_state import ReplicaState
 
 STRETCH_FRAMES = 3
 ANEW = "it is being copied anew"

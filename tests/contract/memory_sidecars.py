@@ -14,7 +14,7 @@ from cassq.extents.protocol.words import RefusedError, Request
 from cassq.extents.sidecar.net.network import Begun, Call, CallResult, Network, Patience
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 from cassq.sidecar.engine.port import Replica
-from cassq.sidecar.engine.shelf import ReplicaState
+from cassq.sidecar.engine.replica_state import ReplicaState
 from tests.simulation.memory_engine import MemoryEngine, row_of
 
 

@@ -22,7 +22,7 @@ from cassq.message.frames import FrameError, Place
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarState
 from cassq.reaper.actions import Action, Scope
 from cassq.reaper.repair import Repair
-from cassq.sidecar.care.stewardship import OrphanVerb, plan
+from cassq.sidecar.care.orphans import OrphanVerb, plan
 from cassq.sidecar.engine.port import Replica
 from tests.catalog_parts import put_part
 from tests.contract.backends import closed_later

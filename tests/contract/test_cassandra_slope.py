@@ -19,11 +19,11 @@ from cassq.base.ids import Ids
 from cassq.cassandra.session import Contact
 from cassq.catalog.cassandra import CassandraCatalog, schema
 from cassq.catalog.cassandra.claims.cursor_tables import COVER_PIPES, LIST_PIPES, NOTE_PIPE
-from cassq.catalog.cassandra.partition.gaps import SETTLED_US
+from cassq.catalog.cassandra.partition.tombstones import SETTLED_US
 from cassq.client.client import Client
 from cassq.client.embedded import Embedded
 from cassq.client.queue import Queue
-from cassq.consumer.holdings import Message
+from cassq.consumer.delivery import Message
 from cassq.doorbell import PollingDoorbell
 from cassq.extents.cassandra import CassandraStore
 from cassq.lifecycle.ports import Life, Ports

@@ -13,8 +13,8 @@ from cassq.base.clock import ManualClock
 from cassq.errors import BackendUnavailableError, PipeSealedError
 from cassq.extents.port import ExtentMissingError
 from cassq.extents.protocol.words import Drop, Fenced
-from cassq.extents.sidecar.means import majority
 from cassq.extents.sidecar.sealing import agreed_end
+from cassq.extents.sidecar.store_context import majority
 from tests.contract.backends import SidecarPlace
 from tests.contract.memory_sidecars import MemorySidecar
 from tests.contract.on_sidecars import append, placement_of

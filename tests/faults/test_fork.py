@@ -17,8 +17,8 @@ import cassq
 from cassq.base.clock import SystemClock
 from cassq.errors import ForkedClientError
 from cassq.extents.sidecar import SidecarStore
-from cassq.extents.sidecar.net.link import Connection
-from cassq.extents.sidecar.net.links import ConnectionPool
+from cassq.extents.sidecar.net.connection import Connection
+from cassq.extents.sidecar.net.connection_pool import ConnectionPool
 from cassq.model.sidecar_rows import SidecarRow
 from cassq.sidecar.catalogs import open_catalog
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually, in_threads

@@ -10,14 +10,14 @@ from typing import Any
 
 from cassq.base.clock import SystemClock
 from cassq.extents.protocol.words import Append, Request
-from cassq.extents.sidecar.net.link import Access
-from cassq.extents.sidecar.net.links import ConnectionPool
+from cassq.extents.sidecar.net.connection import Access
+from cassq.extents.sidecar.net.connection_pool import ConnectionPool
 from cassq.extents.sidecar.net.network import Call, CallResult, Patience
 from cassq.message.frames import Extras, encode, pipe_key
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 from cassq.sidecar.engine.port import Engine
 from cassq.sidecar.running import Sidecar
-from cassq.sidecar.sessions.door import Handshake
+from cassq.sidecar.sessions.handshake import Handshake
 from tests.integration.deadlines import joined
 from tests.simulation.memory_engine import MemoryEngine
 

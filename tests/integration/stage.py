@@ -14,7 +14,7 @@ from cassq.base.ids import Ids
 from cassq.catalog.sqlite import SqliteCatalog
 from cassq.client.embedded import BELLS, CATALOG, PIPES, Embedded
 from cassq.client.runtime import PASSING_LEASE
-from cassq.consumer.holdings import Message
+from cassq.consumer.delivery import Message
 from cassq.doorbell import FifoDoorbell
 from cassq.extents.files.disk import Disk
 from cassq.extents.files.store import FilesStore

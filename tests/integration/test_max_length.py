@@ -9,7 +9,7 @@ import pytest
 import cassq
 from cassq.base.clock import ManualClock
 from cassq.errors import BackendError, QueueFullError
-from cassq.producer.limits import lengths, trim
+from cassq.producer.quota import lengths, trim
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.stage import Connect, alone, drain, numbers, payloads, push
 from tests.integration.timed import clock, timed

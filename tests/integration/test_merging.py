@@ -14,7 +14,7 @@ import pytest
 
 import cassq
 from cassq.base.clock import Stopwatch
-from cassq.dead_letters.errands import BATCH_MESSAGES, BulkOutcome
+from cassq.dead_letters.bulk_job import BATCH_MESSAGES, BulkOutcome
 from cassq.dead_letters.letters import Letter
 from cassq.doorbell import LOOK_AGAIN_SECONDS
 from cassq.errors import GroupNotFoundError, UsageError

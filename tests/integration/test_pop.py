@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cassq
-from cassq.consumer.holdings import Message
+from cassq.consumer.delivery import Message
 from cassq.errors import ClosedError, GroupNotFoundError, InvalidNameError, UsageError
 from tests.integration.deadlines import eventually, in_threads, joined
 from tests.integration.stage import Connect, alone, drain, numbers, payloads, push

@@ -11,7 +11,7 @@ import pytest
 
 import cassq
 from cassq.base.arguments import ERROR_MAX, error_text
-from cassq.consumer.holdings import Message, NackOptions
+from cassq.consumer.delivery import Message, NackOptions
 from cassq.errors import UsageError
 from tests.integration.stage import numbers, push
 

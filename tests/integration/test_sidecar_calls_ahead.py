@@ -10,7 +10,7 @@ import pytest
 
 from cassq.errors import BackendTimeoutError, BackendUnavailableError
 from cassq.extents.protocol.words import Code, Frames, Info, Mark, Open, Read, RefusedError, Request
-from cassq.extents.sidecar.net.links import ConnectionPool
+from cassq.extents.sidecar.net.connection_pool import ConnectionPool
 from cassq.extents.sidecar.net.network import Begun, Call, Patience
 from tests.integration.deadlines import eventually
 from tests.integration.sidecars import PATIENCE, Running, append, call, links_to, reply

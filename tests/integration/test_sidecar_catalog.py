@@ -19,7 +19,7 @@ from cassq.errors import BackendUnavailableError, ConfigError
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 from cassq.sidecar.catalog_thread import CatalogThread
 from cassq.sidecar.catalogs import open_catalog
-from cassq.sidecar.engine.shelf import ReplicaState
+from cassq.sidecar.engine.replica_state import ReplicaState
 from cassq.sidecar.registration import LEASE_MS, Registration
 from tests.simulation.memory_engine import MemoryEngine
 

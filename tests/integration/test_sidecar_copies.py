@@ -28,11 +28,11 @@ from cassq.extents.protocol.words import (
     Scrubbed,
     Settle,
 )
-from cassq.extents.sidecar.net.links import ConnectionPool
+from cassq.extents.sidecar.net.connection_pool import ConnectionPool
 from cassq.model.sidecar_rows import Placement, ReplicaAt
+from cassq.sidecar.care.orphan_collector import OrphanCollector, ScrubPass
+from cassq.sidecar.care.orphans import OrphanStep, OrphanVerb
 from cassq.sidecar.care.replicating import Steps
-from cassq.sidecar.care.steward import OrphanCollector, ScrubPass
-from cassq.sidecar.care.stewardship import OrphanStep, OrphanVerb
 from cassq.sidecar.catalog_thread import CatalogThread
 from cassq.sidecar.engine.port import Replica
 from tests.integration.sidecars import CLUSTER, Running, append, call, links_to, reply

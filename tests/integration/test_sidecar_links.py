@@ -26,8 +26,8 @@ from cassq.extents.protocol.words import (
     Scrub,
 )
 from cassq.extents.sidecar.net.asking import Asking, ask
-from cassq.extents.sidecar.net.link import Access
-from cassq.extents.sidecar.net.links import ConnectionPool
+from cassq.extents.sidecar.net.connection import Access
+from cassq.extents.sidecar.net.connection_pool import ConnectionPool
 from cassq.extents.sidecar.net.network import Call, Patience
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.sidecars import PATIENCE, Running, append, call, links_to, reply

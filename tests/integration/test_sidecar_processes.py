@@ -18,8 +18,8 @@ from cassq.client.connecting import connect
 from cassq.errors import BackendError, ConfigError
 from cassq.extents.protocol.words import Append, Appended, Code, Info, Open, Read, RefusedError
 from cassq.extents.sidecar.net.asking import Asking, ask
-from cassq.extents.sidecar.net.link import Access
-from cassq.extents.sidecar.net.links import ConnectionPool
+from cassq.extents.sidecar.net.connection import Access
+from cassq.extents.sidecar.net.connection_pool import ConnectionPool
 from cassq.extents.sidecar.net.network import Call, Patience
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 from tests.integration.deadlines import eventually, joined

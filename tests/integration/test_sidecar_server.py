@@ -31,9 +31,9 @@ from cassq.extents.protocol.words import (
     RefusedError,
 )
 from cassq.extents.sidecar.net.asking import Asking, ask
-from cassq.extents.sidecar.net.link import Access
-from cassq.sidecar.facts import healthy
-from cassq.sidecar.sessions import session
+from cassq.extents.sidecar.net.connection import Access
+from cassq.sidecar.sessions import connection
+from cassq.sidecar.status import healthy
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.sidecars import CLUSTER, Running, append, call, links_to, reply
 
@@ -187,7 +187,7 @@ def test_a_long_message_is_not_taken_before_hello(sidecar: Running) -> None:
 
 
 def test_who_says_nothing_is_sent_away(sidecar: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "HELLO_SECONDS", 0.0)
+    monkeypatch.setattr(connection, "HELLO_SECONDS", 0.0)
     with closing(Raw(sidecar.address, hello=False)) as raw:
         eventually("it is there", lambda: sidecar.sidecar.server.sessions)
         sidecar.run(lambda: [s.sweep() for s in list(sidecar.sidecar.server.sessions)])
@@ -273,7 +273,7 @@ def test_a_message_in_small_pieces_is_as_good(sidecar: Running) -> None:
 def test_who_stops_in_a_message_is_sent_away(
     sidecar: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "STALLED_SECONDS", 0.0)
+    monkeypatch.setattr(connection, "STALLED_SECONDS", 0.0)
     with closing(Raw(sidecar.address)) as raw, closing(Raw(sidecar.address)) as idle:
         raw.socket.sendall(b"\x50\x00\x00\x00\x93")
         sessions = sidecar.sidecar.server.sessions
@@ -383,14 +383,14 @@ def test_a_client_that_stops_reading_is_not_read_from_and_then_closed(
             "it is paused", lambda: [s for s in sidecar.sidecar.server.sessions if s.blocked()]
         )
         kept = sidecar.run(stuck._transport.get_write_buffer_size)
-        assert kept <= session.HIGH_BYTES + 1_100_000
+        assert kept <= connection.HIGH_BYTES + 1_100_000
         handled = sidecar.run(sidecar.sidecar.told)["requests"]["Read"]
         assert handled < 100, "the others wait for their turn"
         # It reads again: all of them are answered.
         for number in range(2, 252):
             assert raw.answer()[0] == number
         # And stops again.
-        monkeypatch.setattr(session, "STALLED_SECONDS", 0.0)
+        monkeypatch.setattr(connection, "STALLED_SECONDS", 0.0)
         eventually(
             "it is closed",
             lambda: (sidecar.run(stuck.sweep), stuck not in sidecar.sidecar.server.sessions)[1],
@@ -490,7 +490,7 @@ def test_many_clients_at_once(sidecar: Running) -> None:
 def test_one_connection_too_many_is_told_so(
     sidecar: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "SESSIONS_MAX", 3)
+    monkeypatch.setattr(connection, "SESSIONS_MAX", 3)
     raws = [Raw(sidecar.address) for _ in range(3)]
     with pytest.raises(RefusedError, match="3 connections are open") as caught:
         ask(sidecar.address, Info())

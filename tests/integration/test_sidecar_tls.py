@@ -24,7 +24,7 @@ from cassq.extents.protocol.words import (
     Replicated,
 )
 from cassq.extents.sidecar.net.asking import ask
-from cassq.extents.sidecar.net.link import Access
+from cassq.extents.sidecar.net.connection import Access
 from cassq.sidecar.exposure import check_exposure, client_tls, server_tls
 from tests.integration.certificates import authority, signed
 from tests.integration.deadlines import eventually, in_threads

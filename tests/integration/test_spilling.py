@@ -22,7 +22,7 @@ from cassq.cli.main import main
 from cassq.client.embedded import open_directory
 from cassq.client.runtime import Offline
 from cassq.client.spool import Spool
-from cassq.consumer.holdings import Message
+from cassq.consumer.delivery import Message
 from cassq.errors import (
     BackendError,
     BackendUnavailableError,

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cassq.consumer.holdings import Message
+from cassq.consumer.delivery import Message
 from cassq.lifecycle.retries import DEATH_HEADER
 from cassq.message.message_ids import SpilledId
 from cassq.message.ranges import RangeSet

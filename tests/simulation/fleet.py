@@ -18,8 +18,8 @@ from cassq.errors import BackendError, BackendUnavailableError
 from cassq.extents.protocol.words import RefusedError, Replicate, Request, Scrub
 from cassq.model.sidecar_rows import Placement, SidecarRow
 from cassq.sidecar.engine.port import Engine
-from cassq.sidecar.engine.shelf import ReplicaState
-from cassq.sidecar.sessions.desk import refusal_of
+from cassq.sidecar.engine.replica_state import ReplicaState
+from cassq.sidecar.sessions.dispatcher import refusal_of
 from tests.simulation.memory_engine import MemoryEngine, row_of
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.slow_work import Bounds, SlowWork

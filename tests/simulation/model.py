@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from cassq.consumer.holdings import Message
+from cassq.consumer.delivery import Message
 from cassq.model.queues import is_dead_letter_name
 
 NEVER = 1 << 60

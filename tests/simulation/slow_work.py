@@ -19,10 +19,10 @@ from cassq.sidecar.care.aside import Aside
 from cassq.sidecar.care.replicating import Replicating, Steps
 from cassq.sidecar.care.scrubbing import Scrubbing
 from cassq.sidecar.engine.port import Engine
-from cassq.sidecar.engine.shelf import ReplicaState
+from cassq.sidecar.engine.replica_state import ReplicaState
 from cassq.sidecar.load import ByteLoad
-from cassq.sidecar.sessions.committer import GroupSync, Then
-from cassq.sidecar.sessions.desk import Dispatcher
+from cassq.sidecar.sessions.dispatcher import Dispatcher
+from cassq.sidecar.sessions.group_sync import GroupSync, Then
 
 T = TypeVar("T")
 Moment = Callable[[], None]

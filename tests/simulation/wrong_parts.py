@@ -25,8 +25,8 @@ from cassq.message.frames import Place
 from cassq.model import claims
 from cassq.model.rows import Claim, ClaimState, Cursor, PipeRow
 from cassq.pipes import PipeWriter
-from cassq.producer.intake import Admission, AppendedPushes, PendingPush, gathered
-from cassq.producer.limits import Quota
+from cassq.producer.admission import Admission, AppendedPushes, PendingPush, gathered
+from cassq.producer.quota import Quota
 from cassq.reaper import retire
 from tests.simulation import actors
 from tests.simulation.client import SteppedClient

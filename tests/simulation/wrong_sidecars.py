@@ -9,13 +9,13 @@ from unittest import mock
 
 from cassq.extents.protocol.words import Code, Ends, EndsAre, Fence, Fenced, RefusedError
 from cassq.extents.sidecar import sealing
-from cassq.extents.sidecar.means import majority
 from cassq.extents.sidecar.net.network import Call, CallResult, Patience
 from cassq.extents.sidecar.reader import SidecarReader
+from cassq.extents.sidecar.store_context import majority
 from cassq.extents.sidecar.writer import SidecarWriter
 from cassq.model.sidecar_rows import ReplicaAt
 from cassq.sidecar.engine.port import Replica
-from cassq.sidecar.engine.shelf import ReplicaAnswer, ReplicaState
+from cassq.sidecar.engine.replica_state import ReplicaAnswer, ReplicaState
 from tests.simulation.memory_engine import MemoryEngine
 from tests.simulation.simnetwork import SimNetwork
 

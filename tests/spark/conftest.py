@@ -63,7 +63,7 @@ def spark() -> Iterator[Any]:
     cassq.spark.register(session)
     yield session
     session.stop()
-    from cassq.spark.keeper import keeper
+    from cassq.spark.heartbeats import keeper
 
     keeper().close()
 
@@ -72,7 +72,7 @@ def spark() -> Iterator[Any]:
 def spark_keyspace(cassandra1_for_the_session: CassandraCluster) -> Iterator[str]:
     for session in opened_keyspace(cassandra1_for_the_session, "spark"):
         yield cassandra1_for_the_session.url(session.contact.keyspace)
-        from cassq.spark.keeper import keeper
+        from cassq.spark.heartbeats import keeper
 
         keeper().close()  # while those answer who its clients know
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cassq.spark.keeper import keeper
+from cassq.spark.heartbeats import keeper
 from cassq.spark.source import CassqSource
 from cassq.spark.writing import StreamWriter
 

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from cassq.spark.keeper import keeper
+from cassq.spark.heartbeats import keeper
 from cassq.spark.source import CassqSource
 from cassq.spark.writing import StreamWriter
 

@@ -19,7 +19,7 @@ from cassq.extents.protocol.words import (
 )
 from cassq.message.frames import Extras, encode, pipe_key
 from cassq.sidecar.engine.port import Replica
-from cassq.sidecar.engine.shelf import ReplicaAnswer, ReplicaState
+from cassq.sidecar.engine.replica_state import ReplicaAnswer, ReplicaState
 from tests.simulation.memory_engine import MemoryEngine
 
 PIPE = "0123456789abcdef01234567"

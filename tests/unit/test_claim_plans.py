@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cassq.catalog.cassandra.partition import claim_rows as cql
 from cassq.catalog.cassandra.partition.claim_plans import plan_claim, plan_fence, plan_replace
-from cassq.catalog.cassandra.partition.known import PartitionCache
+from cassq.catalog.cassandra.partition.partition_cache import PartitionCache
 from cassq.message.frames import Place
 from cassq.model.rows import Claim, ClaimState, Cursor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cassq.message.batches import Batch
-from cassq.producer.intake import PendingPush
+from cassq.producer.admission import PendingPush
 
 
 def an_entry(lane: int | None = None, batch: Batch | None = None) -> PendingPush:

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("cassandra")
 
-from cassq.catalog.cassandra.partition.gaps import ALL_MOST, SETTLED_US, TombstoneCompactor
+from cassq.catalog.cassandra.partition.tombstones import ALL_MOST, SETTLED_US, TombstoneCompactor
 from cassq.errors import BackendUnavailableError
 
 DROP = "DELETE FROM listing USING TIMESTAMP ? WHERE owner = ? AND name > ? AND name < ?"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cassq.consumer.health import LOOK_MS, NOTE_MS, SPARED, GroupHealth, freed
+from cassq.consumer.group_health import LOOK_MS, NOTE_MS, SPARED, GroupHealth, freed
 from cassq.model.claims import failure_record
 from cassq.model.queues import GroupPolicy, QueuePolicy, Rules, rules_of
 from cassq.model.rows import Claim, ClaimState

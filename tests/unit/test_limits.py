@@ -14,7 +14,7 @@ from cassq.message.ranges import RangeSet
 from cassq.model.claims import failure_record, marked_leaving, marked_moving
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import Claim, ClaimState, Cursor, PipeRow, PipeState
-from cassq.producer.limits import keeps, paused, uncommitted
+from cassq.producer.quota import keeps, paused, uncommitted
 
 HELD, FREE, DONE = ClaimState.HELD, ClaimState.FREE, ClaimState.DONE
 CURSOR = Cursor("g", "p", ack=Place(10, 0), chain=Place(40, 0))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cassq.consumer.holdings import Message
+from cassq.consumer.delivery import Message
 from cassq.message.columns import encode_headers
 from cassq.message.frames import Extras, Frame, decode, encode
 from cassq.message.message_ids import MessageIds

@@ -21,10 +21,10 @@ RIGHT = {
     "cassq/cli/spark/rollup.py": "of how many in all",
     "cassq/sidecar/engine/checks.py": "what a request of the protocol announced",
     "cassq/sidecar/engine/rocksdb/engine.py": "the name of a write",
-    "cassq/sidecar/engine/shelf.py": "a bug's own message",
+    "cassq/sidecar/engine/replica_state.py": "a bug's own message",
     "cassq/extents/sidecar/repair/copying.py": "of how many in all",
     "cassq/message/frames.py": "a frame's own numbers",
-    "cassq/producer/limits.py": "more than a limit of one at least",
+    "cassq/producer/quota.py": "more than a limit of one at least",
 }
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from cassq.consumer import remnants
-from cassq.consumer.remnants import KEPT_MS_MAX, Remnants
+from cassq.consumer import retained
+from cassq.consumer.retained import KEPT_MS_MAX, Remnants
 from cassq.message.bundles import BundleSlice, RetainedBundle
 from cassq.message.frames import Extras, Frame, decode, encode
 from cassq.message.ranges import RangeSet
@@ -105,7 +105,7 @@ def test_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = a_frame()
     rows = [a_row(RangeSet.run(seq, seq + 1)) for seq in range(100, 120)]
     monkeypatch.setattr(
-        remnants, "KEPT_BYTES_MAX", 5 * RetainedBundle(frame, rows[0].left).size + 50
+        retained, "KEPT_BYTES_MAX", 5 * RetainedBundle(frame, rows[0].left).size + 50
     )
     kept = Remnants()
     for row in rows:

@@ -17,9 +17,9 @@ from cassq.cassandra.errors import OverloadedError
 from cassq.cassandra.tries import is_held_up, note_answer, note_error
 from cassq.cli.ops.stats import _trouble_lines
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
+from cassq.inspect.degradation import NOTE_REQUESTS_MS, Notebook, requests_of, troubles_of
 from cassq.inspect.metrics import request_metrics
 from cassq.inspect.stats import QueueStats
-from cassq.inspect.troubles import NOTE_REQUESTS_MS, Notebook, requests_of, troubles_of
 from cassq.model.rows import Sample
 
 

@@ -8,9 +8,9 @@ from itertools import accumulate
 import pytest
 
 from cassq.message.batches import FRAME_BYTES_TARGET, FRAME_MESSAGES_MAX
+from cassq.message.column_batch import ColumnBatch, Strings
 from cassq.message.columns import ABSENT
 from cassq.message.frames import Extras, decode, encode
-from cassq.message.runs import ColumnBatch, Strings
 
 TIME_MS = 1_700_000_000_000
 

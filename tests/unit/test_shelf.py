@@ -29,7 +29,7 @@ from cassq.extents.protocol.words import (
 )
 from cassq.sidecar.engine.checks import FRAME_BYTES_MAX, PIPE_ID_LENGTH_MAX, QUEUE_NAME_LENGTH_MAX
 from cassq.sidecar.engine.port import Replica
-from cassq.sidecar.engine.shelf import ReplicaAnswer
+from cassq.sidecar.engine.replica_state import ReplicaAnswer
 from tests.unit.shelved import OTHER, PIPE, Sidecar, a_frame, an_append, begun, copying
 
 

@@ -31,7 +31,7 @@ from cassq.extents.protocol.words import (
     Turn,
 )
 from cassq.message.frames import decode, pipe_key
-from cassq.sidecar.engine.shelf import ReplicaAnswer
+from cassq.sidecar.engine.replica_state import ReplicaAnswer
 from tests.unit.shelved import OTHER, PIPE, Sidecar, a_frame, an_append, begun, copying
 
 

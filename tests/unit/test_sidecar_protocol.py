@@ -20,8 +20,8 @@ from cassq.extents.protocol.wire import (
 )
 from cassq.extents.protocol.words import REPLIES, REQUESTS, Append, Code, Hello, RefusedError, Told
 from cassq.sidecar.engine import checks
-from cassq.sidecar.sessions import session
-from cassq.sidecar.sessions.door import WINDOW_BYTES
+from cassq.sidecar.sessions import connection
+from cassq.sidecar.sessions.handshake import WINDOW_BYTES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sidecar_protocol.md"
 TEXT = PAGE.read_text()
@@ -111,19 +111,19 @@ def test_limits_are_those_of_the_code() -> None:
         words.READ_BYTES_MAX,
         words.WAIT_MS_MAX,
         words.EXTENTS_MAX,
-        session.WAITING_MAX,
+        connection.WAITING_MAX,
         checks.PIPE_ID_LENGTH_MAX,
         checks.QUEUE_NAME_LENGTH_MAX,
     ]
     flowing = " ".join(TEXT.split())
     for number in (
         f"{words.VERSION}. Frames",
-        f"within {session.HELLO_SECONDS:g} seconds",
-        f"more than {session.HIGH_BYTES >> 20} MiB",
-        f"for {session.STALLED_SECONDS:g} seconds",
+        f"within {connection.HELLO_SECONDS:g} seconds",
+        f"more than {connection.HIGH_BYTES >> 20} MiB",
+        f"for {connection.STALLED_SECONDS:g} seconds",
         f"{HELLO_BYTES_MAX:,}",
-        f"have {session.WAITING_MAX} long polls",
-        f"has {session.SESSIONS_MAX} connections at most",
+        f"have {connection.WAITING_MAX} long polls",
+        f"has {connection.SESSIONS_MAX} connections at most",
     ):
         assert number in flowing, number
 
@@ -152,9 +152,9 @@ def test_facts_are_named(name: str) -> None:
 
 
 def test_all_facts_are_named() -> None:
-    from cassq.sidecar import facts
+    from cassq.sidecar import status
 
-    source = Path(str(facts.__file__)).read_text()
+    source = Path(str(status.__file__)).read_text()
     told: list[Any] = re.findall(r'^            "([a-z_]+)":', source, re.MULTILINE)
     assert len(told) > 20
     for name in told:

@@ -12,9 +12,9 @@ from cassq.client.sidecar_options import TOKEN_VARIABLE
 from cassq.client.stores import CASSANDRA, FILES, SIDECAR, sidecars_of
 from cassq.errors import ConfigError
 from cassq.extents.protocol.words import Hello
-from cassq.extents.sidecar.net.link import Access
+from cassq.extents.sidecar.net.connection import Access
 from cassq.extents.sidecar.settings import Settings
-from cassq.sidecar.sessions.door import Handshake
+from cassq.sidecar.sessions.handshake import Handshake
 
 SECRET = "s3cret+token"
 THEIRS = {"store": SIDECAR}

@@ -12,12 +12,12 @@ from cassq.catalog.cassandra.claims.claim_tables import CassandraClaims
 from cassq.catalog.cassandra.claims.cursor_tables import Cursors
 from cassq.catalog.cassandra.claims.due_tables import DueClaims
 from cassq.catalog.cassandra.lease_tables import CassandraLeases
+from cassq.catalog.cassandra.partition.conditional_writer import ConditionalWriter
 from cassq.catalog.cassandra.partition.consumed import ConsumedPipes
-from cassq.catalog.cassandra.partition.gaps import TombstoneCompactor
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
-from cassq.catalog.cassandra.partition.partitions import ConditionalWriter
 from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
 from cassq.catalog.cassandra.partition.queue_rows import QueueRows
+from cassq.catalog.cassandra.partition.tombstones import TombstoneCompactor
 from cassq.catalog.cassandra.pipes.listing import Listing
 from cassq.catalog.cassandra.pipes.pipe_lists import PipeLists
 from cassq.catalog.cassandra.pipes.pipe_tables import CassandraPipes

@@ -12,8 +12,8 @@ from functools import partial
 
 from cassq.cassandra.session import Statement, settled
 from cassq.catalog.cassandra.notes import Notes
-from cassq.catalog.cassandra.partition.gaps import SETTLED_US
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
+from cassq.catalog.cassandra.partition.tombstones import SETTLED_US
 from cassq.catalog.record_port import Records
 from cassq.errors import BackendTimeoutError
 from cassq.model.rows import Dedup, Incident, Member, Sample

@@ -19,9 +19,9 @@ from cassq.cli.ui.chart import number
 from cassq.cli.verb import Invocation, Verb, complete_queue, seconds
 from cassq.client.client import Client
 from cassq.errors import UsageError
+from cassq.inspect.degradation import TROUBLES
 from cassq.inspect.history import STEPS, WINDOWS_MS, Rates, Windows
 from cassq.inspect.stats import QueueStats
-from cassq.inspect.troubles import TROUBLES
 from cassq.settings import Step
 
 WATCH_SECONDS = 2.0

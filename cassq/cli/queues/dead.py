@@ -20,7 +20,7 @@ from cassq.cli.verb import (
     seconds,
     sure_to,
 )
-from cassq.dead_letters.errands import BulkOutcome, Watch
+from cassq.dead_letters.bulk_job import BulkOutcome, Watch
 from cassq.dead_letters.letters import Letter
 from cassq.dead_letters.queue import DeadLetterQueue
 from cassq.errors import CassqError, QueueNotFoundError

@@ -11,7 +11,7 @@ from cassq.base.clock import Stopwatch
 from cassq.cli.stopping import Stopped, StopSignal
 from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb, queue_argument, seconds
-from cassq.consumer.holdings import Messages
+from cassq.consumer.delivery import Messages
 from cassq.errors import (
     CassqError,
     ClaimLostError,

@@ -25,7 +25,7 @@ from cassq.message.decoding import text_or_base64
 from cassq.plurals import counted
 
 if TYPE_CHECKING:
-    from cassq.consumer.holdings import Message
+    from cassq.consumer.delivery import Message
     from cassq.inspect.peeking import Peeked
 
 PREVIEW_CHARACTERS = 60

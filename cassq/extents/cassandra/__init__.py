@@ -57,7 +57,7 @@ from cassq.extents.cassandra.published import PolledEnds
 from cassq.extents.cassandra.reader import CassandraReader, Turns
 from cassq.extents.cassandra.strict_writer import StrictWriter
 from cassq.extents.cassandra.writer import CassandraWriter, Sizes, WriterContext
-from cassq.extents.kept import FrameCache
+from cassq.extents.frame_cache import FrameCache
 from cassq.extents.port import ExtentInfo, ExtentMissingError, ExtentReader, ExtentStore
 from cassq.message.frames import Place
 

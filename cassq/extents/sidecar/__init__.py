@@ -39,23 +39,23 @@ from cassq.base.clock import Clock
 from cassq.base.counters import Requests
 from cassq.base.ids import Ids
 from cassq.catalog.port import Catalog
-from cassq.extents.kept import FrameCache
+from cassq.extents.frame_cache import FrameCache
 from cassq.extents.port import ExtentInfo, ExtentReader, ExtentStore
 from cassq.extents.replicas.upkeep import Upkeep
-from cassq.extents.sidecar.ahead import AheadOfAll, ReadAhead
+from cassq.extents.sidecar.directory import SidecarDirectory
 from cassq.extents.sidecar.dropping import drop_extents
 from cassq.extents.sidecar.health import SidecarHealth
-from cassq.extents.sidecar.means import StoreContext
-from cassq.extents.sidecar.net.link import Access
-from cassq.extents.sidecar.net.links import ConnectionPool
+from cassq.extents.sidecar.net.connection import Access
+from cassq.extents.sidecar.net.connection_pool import ConnectionPool
 from cassq.extents.sidecar.net.network import Network
 from cassq.extents.sidecar.opening import open_extent
 from cassq.extents.sidecar.published import HeardEnds, ask_ends, ends_told
+from cassq.extents.sidecar.read_ahead import AheadOfAll, ReadAhead
 from cassq.extents.sidecar.reader import SLICE_BYTES, SidecarReader
 from cassq.extents.sidecar.repair.repairing import Repairing
-from cassq.extents.sidecar.roster import SidecarDirectory
 from cassq.extents.sidecar.sealing import sealed_end
 from cassq.extents.sidecar.settings import Settings
+from cassq.extents.sidecar.store_context import StoreContext
 from cassq.extents.sidecar.writer import LOOK_MS, SidecarWriter
 from cassq.message.frames import Place
 from cassq.model.sidecar_rows import Placement, ReplicaAt

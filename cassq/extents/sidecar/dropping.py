@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from cassq.errors import BackendUnavailableError
 from cassq.extents.protocol.words import EXTENTS_MAX, Drop
-from cassq.extents.sidecar.means import StoreContext, call_of
 from cassq.extents.sidecar.net.network import Patience
+from cassq.extents.sidecar.store_context import StoreContext, call_of
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 from cassq.plurals import counted
 

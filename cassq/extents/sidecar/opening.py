@@ -13,9 +13,9 @@ from cassq.errors import (
     StorageFullError,
 )
 from cassq.extents.protocol.words import Code, Open, RefusedError
-from cassq.extents.sidecar.means import WRITER_EPOCH, StoreContext, majority, refused_as
 from cassq.extents.sidecar.net.network import Call, Patience
 from cassq.extents.sidecar.placing import chosen, takers
+from cassq.extents.sidecar.store_context import WRITER_EPOCH, StoreContext, majority, refused_as
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarState
 
 logger: logging.Logger = logging.getLogger("cassq")

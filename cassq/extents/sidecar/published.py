@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from cassq.extents.protocol.words import EXTENTS_MAX, Ends
 from cassq.extents.sidecar.health import SidecarHealth
-from cassq.extents.sidecar.means import StoreContext, call_of
 from cassq.extents.sidecar.net.network import CallResult, Patience
 from cassq.extents.sidecar.replicas import nearest
+from cassq.extents.sidecar.store_context import StoreContext, call_of
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 
 # An end that was asked for so lately is new enough.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from cassq.extents.sidecar.means import StoreContext
+from cassq.extents.sidecar.store_context import StoreContext
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 
 

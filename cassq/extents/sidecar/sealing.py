@@ -20,7 +20,8 @@ from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableEr
 from cassq.extents.protocol.words import Code, Fence, Fenced, Settle
 from cassq.extents.replicas.fleet import fleet_of
 from cassq.extents.replicas.shortages import note_shortage
-from cassq.extents.sidecar.means import (
+from cassq.extents.sidecar.net.network import CallResult, Patience
+from cassq.extents.sidecar.store_context import (
     SEALER_EPOCH,
     StoreContext,
     call_of,
@@ -28,7 +29,6 @@ from cassq.extents.sidecar.means import (
     missing,
     refused_as,
 )
-from cassq.extents.sidecar.net.network import CallResult, Patience
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarState
 
 logger: logging.Logger = logging.getLogger("cassq")

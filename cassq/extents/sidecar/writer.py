@@ -7,8 +7,14 @@ from collections.abc import Callable, Sequence
 from cassq.errors import BackendError, BackendUnavailableError, PipeSealedError
 from cassq.extents.port import ExtentWriter
 from cassq.extents.protocol.words import Append, Code, Ends, Mark, Request
-from cassq.extents.sidecar.means import WRITER_EPOCH, StoreContext, call_of, majority, refused_as
 from cassq.extents.sidecar.net.network import CallResult, Patience
+from cassq.extents.sidecar.store_context import (
+    WRITER_EPOCH,
+    StoreContext,
+    call_of,
+    majority,
+    refused_as,
+)
 from cassq.message.frames import Place, frame_seqs
 from cassq.model.sidecar_rows import Placement
 

@@ -29,7 +29,7 @@ from cassq.sidecar.care.aside import Aside
 from cassq.sidecar.engine.checks import check_open
 from cassq.sidecar.engine.port import Engine, Replica
 from cassq.sidecar.load import ByteLoad
-from cassq.sidecar.sessions.desk import Dispatcher
+from cassq.sidecar.sessions.dispatcher import Dispatcher
 
 EPOCH = 2  # of who seals: the writer's is 1
 ANEW = "it is being copied anew"

@@ -11,7 +11,7 @@ from cassq.extents.protocol.words import Code, RefusedError, Scrub, Scrubbed
 from cassq.message.frames import FrameError, frame_span
 from cassq.sidecar.care.aside import Aside
 from cassq.sidecar.engine.port import Engine
-from cassq.sidecar.engine.shelf import ReplicaState
+from cassq.sidecar.engine.replica_state import ReplicaState
 
 # A stretch ends with the first frame that makes it so long: every replica gives the same ones.
 STRETCH_BYTES = 32 * 1024 * 1024

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from cassq.errors import CassqError, ConfigError, MissingExtraError
-from cassq.extents.sidecar.net.link import host_and_port
+from cassq.extents.sidecar.net.connection import host_and_port
 
 logger: logging.Logger = logging.getLogger("cassq")
 

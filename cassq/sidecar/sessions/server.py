@@ -7,10 +7,10 @@ import errno
 import ssl
 
 from cassq.errors import ConfigError
-from cassq.extents.sidecar.net.link import host_and_port
-from cassq.sidecar.sessions.desk import Dispatcher
-from cassq.sidecar.sessions.door import Handshake
-from cassq.sidecar.sessions.session import HELLO_SECONDS, LINGER_SECONDS, ServerConnection
+from cassq.extents.sidecar.net.connection import host_and_port
+from cassq.sidecar.sessions.connection import HELLO_SECONDS, LINGER_SECONDS, ServerConnection
+from cassq.sidecar.sessions.dispatcher import Dispatcher
+from cassq.sidecar.sessions.handshake import Handshake
 
 SWEEP_SECONDS = 5.0
 BACKLOG = 512

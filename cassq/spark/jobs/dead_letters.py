@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 
 import cassq.spark
-from cassq.dead_letters.errands import BulkOutcome
+from cassq.dead_letters.bulk_job import BulkOutcome
 from cassq.errors import ConfigError
 from cassq.lifecycle.retries import DEATH_HEADER
 from cassq.spark.clients import absolute, client_of

@@ -11,8 +11,8 @@ from cassq.base.clock import Stopwatch
 from cassq.client.sidecar_options import settings_of
 from cassq.errors import BackendError
 from cassq.extents.protocol.words import List, Request, Scrub, Told
-from cassq.extents.sidecar.net.link import Access
-from cassq.extents.sidecar.net.links import ConnectionPool
+from cassq.extents.sidecar.net.connection import Access
+from cassq.extents.sidecar.net.connection_pool import ConnectionPool
 from cassq.extents.sidecar.net.network import Call, Patience
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 from tests.faults.storm.replicas import Shelves, complaints, dependants, orphans, unequal

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cassq.extents.protocol.words import Told
-from cassq.extents.sidecar.means import majority
+from cassq.extents.sidecar.store_context import majority
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 
 

@@ -24,9 +24,9 @@ from cassq.catalog.cassandra.partition.claim_plans import (
     plan_mend,
     plan_replace,
 )
+from cassq.catalog.cassandra.partition.conditional_writer import CHANGES_MAX, ConditionalWriter
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
-from cassq.catalog.cassandra.partition.known import PartitionCache
-from cassq.catalog.cassandra.partition.partitions import CHANGES_MAX, ConditionalWriter
+from cassq.catalog.cassandra.partition.partition_cache import PartitionCache
 from cassq.catalog.cassandra.partition.queue_rows import QueueRows
 from cassq.catalog.cover import fault
 from cassq.catalog.port import Claims

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from cassq.catalog.cassandra.partition import claim_rows as cql
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
-from cassq.catalog.cassandra.partition.known import GroupPipes, PartitionCaches
+from cassq.catalog.cassandra.partition.partition_cache import GroupPipes, PartitionCaches
 from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
 from cassq.catalog.cassandra.partition.pipe_rows import Pipe
 from cassq.catalog.cassandra.partition.queue_rows import QueueRows

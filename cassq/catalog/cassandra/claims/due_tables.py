@@ -14,7 +14,7 @@ from cassq.cassandra.session import Row, Statement
 from cassq.catalog.cassandra.claims.cursor_tables import COVER_PIPES, LIST_PIPES, Cursors
 from cassq.catalog.cassandra.partition import claim_rows as cql
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
-from cassq.catalog.cassandra.partition.known import PartitionCache, PartitionCaches
+from cassq.catalog.cassandra.partition.partition_cache import PartitionCache, PartitionCaches
 from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
 from cassq.model.rows import Claim, ClaimState, PipeState
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from cassq.cassandra.session import Row, Statement
 from cassq.catalog.cassandra.partition import claim_rows as cql
-from cassq.catalog.cassandra.partition.known import PartitionCache
+from cassq.catalog.cassandra.partition.partition_cache import PartitionCache
 from cassq.message.frames import Place
 from cassq.model.rows import Claim, ClaimState, Cursor, Move, Removed
 

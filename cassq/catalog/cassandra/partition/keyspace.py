@@ -8,7 +8,7 @@ from cassq.base.clock import Clock
 from cassq.base.ids import Ids
 from cassq.cassandra.cluster_time import ClusterTime
 from cassq.cassandra.session import Cql
-from cassq.catalog.cassandra.partition.gaps import TombstoneCompactor
+from cassq.catalog.cassandra.partition.tombstones import TombstoneCompactor
 from cassq.errors import BackendTimeoutError
 
 TRIES = 50  # at a compare-and-set that others win

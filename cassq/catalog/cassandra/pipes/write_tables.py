@@ -25,10 +25,10 @@ from cassq.base.ids import made_at_ms
 from cassq.cassandra.session import Row, Statement, settled
 from cassq.catalog.cassandra.partition import pipe_rows as cql
 from cassq.catalog.cassandra.partition.consumed import ConsumedPipes
-from cassq.catalog.cassandra.partition.gaps import SETTLED_US
 from cassq.catalog.cassandra.partition.keyspace import TRIES, Keyspace, contended
 from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
 from cassq.catalog.cassandra.partition.queue_rows import QueueRows
+from cassq.catalog.cassandra.partition.tombstones import SETTLED_US
 from cassq.catalog.cassandra.pipes.listing import SLICES, Listing, PipeEntry
 from cassq.catalog.write_port import Writes
 from cassq.errors import BackendError, BrokenInvariantError

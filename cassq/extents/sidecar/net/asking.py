@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cassq.extents.protocol.words import Request
-from cassq.extents.sidecar.net.link import Access, Connection
+from cassq.extents.sidecar.net.connection import Access, Connection
 from cassq.extents.sidecar.net.network import Call, Patience
 from cassq.extents.sidecar.net.talks import Talk, converse
 

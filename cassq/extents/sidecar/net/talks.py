@@ -11,7 +11,7 @@ from cassq.base.clock import Stopwatch
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
 from cassq.extents.protocol.wire import ProtocolError, reply_of
 from cassq.extents.protocol.words import RefusedError
-from cassq.extents.sidecar.net.link import Connection, Phase
+from cassq.extents.sidecar.net.connection import Connection, Phase
 from cassq.extents.sidecar.net.network import Call, CallResult, Patience
 
 # A sidecar that lives lets a client in within this time.

@@ -1,7 +1,7 @@
-"""Stewardship: what a sidecar has to do about its own extents, decided from the catalog's rows.
+"""What a sidecar has to do about its own extents, decided from the catalog's rows.
 
-Pure; `cassq.sidecar.care.steward` walks and acts. An extent without a row that names this replica
-is an *orphan*: it may be about to get one, so it goes only after a safe time.
+Pure; `cassq.sidecar.care.orphan_collector` walks and acts. An extent without a row that names this
+replica is an *orphan*: it may be about to get one, so it goes only after a safe time.
 """
 
 from __future__ import annotations

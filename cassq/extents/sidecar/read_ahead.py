@@ -9,8 +9,8 @@ from weakref import WeakSet
 
 from cassq.errors import BackendTimeoutError
 from cassq.extents.protocol.words import Read
-from cassq.extents.sidecar.means import StoreContext, call_of
 from cassq.extents.sidecar.net.network import Begun, CallResult, Patience
+from cassq.extents.sidecar.store_context import StoreContext, call_of
 from cassq.model.sidecar_rows import ReplicaAt
 
 # Of all readers of a store together.

@@ -36,7 +36,7 @@ from cassq.model.lanes import lane_of
 from cassq.model.rows import QueueRow
 from cassq.pipes import Chore, PipeWriter, PipeWriters, Present, Tended
 from cassq.producer.dedup import DedupPush, marked
-from cassq.producer.limits import Quota
+from cassq.producer.quota import Quota
 from cassq.producer.spilling import Overflow, spilled_count, spilled_rest
 
 OVERHEAD_BYTES = 200  # what a waiting message costs beside its payload

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from cassq.catalog.cover import fault_now, wedged
 from cassq.catalog.port import Catalog
-from cassq.consumer.holdings import Delivery, Holder
-from cassq.consumer.remnants import Remnants
-from cassq.consumer.window import CandidatePipes
+from cassq.consumer.candidates import CandidatePipes
+from cassq.consumer.delivery import Delivery, Holder
+from cassq.consumer.retained import Remnants
 from cassq.errors import CorruptionError
 from cassq.extents.port import (
     ExtentMissingError,

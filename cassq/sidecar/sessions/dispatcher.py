@@ -26,10 +26,10 @@ from cassq.extents.protocol.words import (
     Scrub,
 )
 from cassq.sidecar.engine.port import Engine
-from cassq.sidecar.engine.shelf import ReplicaAnswer, ReplicaState
+from cassq.sidecar.engine.replica_state import ReplicaAnswer, ReplicaState
 from cassq.sidecar.load import ByteLoad
-from cassq.sidecar.sessions.committer import GroupSync
-from cassq.sidecar.sessions.waiters import Asker, WaitingRequest, WaitingRequests
+from cassq.sidecar.sessions.group_sync import GroupSync
+from cassq.sidecar.sessions.waiting import Asker, WaitingRequest, WaitingRequests
 
 logger: logging.Logger = logging.getLogger("cassq")
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from cassq.consumer.holdings import Delivery, Holder
-from cassq.consumer.retaking import CLAIM_BYTES_MAX, Found
-from cassq.consumer.window import CandidatePipes, PipeView
+from cassq.consumer.candidates import CandidatePipes, PipeView
+from cassq.consumer.delivery import Delivery, Holder
+from cassq.consumer.redelivery import CLAIM_BYTES_MAX, Found
 from cassq.extents.port import Slice
 from cassq.lifecycle.expiry import Expiry
 from cassq.lifecycle.ports import Ports

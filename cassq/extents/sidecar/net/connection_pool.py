@@ -14,7 +14,7 @@ from functools import partial
 from cassq.errors import BackendError, BackendUnavailableError
 from cassq.extents.protocol.words import Request
 from cassq.extents.sidecar.net.addresses import Addresses
-from cassq.extents.sidecar.net.link import Access, Connection
+from cassq.extents.sidecar.net.connection import Access, Connection
 from cassq.extents.sidecar.net.network import Begun, Call, CallResult, Network, Patience
 from cassq.extents.sidecar.net.talks import Talk, converse
 from cassq.model.sidecar_rows import SidecarRow

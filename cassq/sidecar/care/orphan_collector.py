@@ -12,11 +12,11 @@ from cassq.base.clock import Clock, Stopwatch
 from cassq.errors import BackendError
 from cassq.extents.protocol.words import Drop, RefusedError, Scrub, Settle
 from cassq.model.sidecar_rows import Placement, ReplicaAt
+from cassq.sidecar.care.orphans import Orphans, OrphanStep, OrphanVerb, plan
 from cassq.sidecar.care.scrubbing import Scrubbing
-from cassq.sidecar.care.stewardship import Orphans, OrphanStep, OrphanVerb, plan
 from cassq.sidecar.catalog_thread import CatalogThread
 from cassq.sidecar.engine.port import Engine
-from cassq.sidecar.sessions.desk import Dispatcher
+from cassq.sidecar.sessions.dispatcher import Dispatcher
 
 logger: logging.Logger = logging.getLogger("cassq")
 

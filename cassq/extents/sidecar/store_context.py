@@ -12,9 +12,9 @@ from cassq.catalog.port import Catalog
 from cassq.errors import BackendError
 from cassq.extents.port import ExtentMissingError
 from cassq.extents.protocol.words import Code, RefusedError, Request
+from cassq.extents.sidecar.directory import SidecarDirectory
 from cassq.extents.sidecar.health import SidecarHealth
 from cassq.extents.sidecar.net.network import Call, Network
-from cassq.extents.sidecar.roster import SidecarDirectory
 from cassq.extents.sidecar.settings import Settings
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 

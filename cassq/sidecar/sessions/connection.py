@@ -25,9 +25,9 @@ from cassq.extents.protocol.wire import (
     reply_parts,
 )
 from cassq.extents.protocol.words import Code, Hello, RefusedError, Reply
-from cassq.sidecar.sessions.desk import Dispatcher
-from cassq.sidecar.sessions.door import Handshake
-from cassq.sidecar.sessions.waiters import Asker
+from cassq.sidecar.sessions.dispatcher import Dispatcher
+from cassq.sidecar.sessions.handshake import Handshake
+from cassq.sidecar.sessions.waiting import Asker
 
 logger: logging.Logger = logging.getLogger("cassq")
 

@@ -13,9 +13,9 @@ from cassq.sidecar.care.scrubbing import Scrubbing
 from cassq.sidecar.catalog_thread import CatalogThread
 from cassq.sidecar.engine.port import Engine, Space
 from cassq.sidecar.load import ByteLoad
-from cassq.sidecar.sessions.committer import GroupSync
-from cassq.sidecar.sessions.desk import Dispatcher
-from cassq.sidecar.sessions.door import Handshake
+from cassq.sidecar.sessions.dispatcher import Dispatcher
+from cassq.sidecar.sessions.group_sync import GroupSync
+from cassq.sidecar.sessions.handshake import Handshake
 from cassq.sidecar.sessions.server import Server
 from cassq.version import __version__
 

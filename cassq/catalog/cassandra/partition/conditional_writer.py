@@ -18,7 +18,11 @@ from cassq.catalog.cassandra.partition import claim_rows as cql
 from cassq.catalog.cassandra.partition.claim_plans import Change, PlannedBatch, plan_replace
 from cassq.catalog.cassandra.partition.claim_rows import Key
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
-from cassq.catalog.cassandra.partition.known import PartitionCache, PartitionCaches, PendingChanges
+from cassq.catalog.cassandra.partition.partition_cache import (
+    PartitionCache,
+    PartitionCaches,
+    PendingChanges,
+)
 from cassq.catalog.cover import fault, wedged
 from cassq.errors import BackendError, BackendTimeoutError, CassqError
 
