@@ -221,10 +221,10 @@ def test_a_catalog_is_opened_by_the_url_that_clients_have(tmp_path: Path) -> Non
     with closing(open_catalog(f"file:{tmp_path / 'queues'}", clock)) as catalog:
         assert catalog.records.identity() == identity
     for url, told in (
-        ("http://there", "no URL of queues"),
+        ("http://there", "not a URL that leads to queues"),
         (f"file:{tmp_path / 'queues'}?colour=red", "unknown option 'colour'"),
         ("cassandra://", "names no server"),
-        ("", "no URL of queues"),
+        ("", "not a URL that leads to queues"),
     ):
         with pytest.raises(ConfigError, match=told):
             open_catalog(url, clock)

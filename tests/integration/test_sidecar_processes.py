@@ -269,12 +269,12 @@ def test_two_of_one_name(start: Start, catalog: SqliteCatalog, tmp_path: Path) -
     ("options", "told"),
     [
         (["--listen", "0.0.0.0:0"], "loopback addresses only"),
-        (["--listen", "nonsense"], "no address"),
-        (["--zone", "a b"], "no zone"),
-        (["--free-min", "lots"], "no size"),
+        (["--listen", "nonsense"], "is not the address"),
+        (["--zone", "a b"], "is not a valid zone name"),
+        (["--free-min", "lots"], "is not a size"),
         (["--free-min", "100%"], "leaves nothing"),
         (["--cert", "missing.pem"], "TLS needs --key"),
-        (["--catalog", "http://queues"], "no URL of queues"),
+        (["--catalog", "http://queues"], "not a URL that leads to queues"),
         (["--http", "127.0.0.1:99999"], "cannot be served"),
         (["--listen", "0.0.0.0:0", "--insecure"], "--advertise"),
     ],
@@ -319,7 +319,8 @@ def test_a_token_file(start: Start, tmp_path: Path) -> None:
         ask(served.address, Info())
     assert ask(served.address, Info(), Access("s3cret"))
     (tmp_path / "token").write_text("two words\n")
-    assert "is no token" in refused(start, "--token-file", str(tmp_path / "token"), name="b")
+    errors = refused(start, "--token-file", str(tmp_path / "token"), name="b")
+    assert "is not a valid token" in errors
     errors = refused(start, "--token-file", str(tmp_path / "nowhere"), name="b")
     assert "nowhere cannot be read: No such file" in errors
     assert '"hint"' in errors

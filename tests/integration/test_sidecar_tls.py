@@ -197,8 +197,8 @@ def test_sidecars_copy_from_one_another_over_tls(files: Path) -> None:
         ("10.0.0.1:1", "", True, False, False, "TLS alone keeps nobody out"),
         ("10.0.0.1:1", "t", True, False, False, ""),
         ("10.0.0.1:1", "", True, True, False, ""),
-        ("nonsense", "", False, False, False, "no address"),
-        ("host:99999", "", False, False, False, "no address"),
+        ("nonsense", "", False, False, False, "is not the address"),
+        ("host:99999", "", False, False, False, "is not the address"),
     ],
 )
 def test_what_may_listen_where(

@@ -70,7 +70,7 @@ def test_without_letters_nothing_is_counted_and_wrong_calls_are_refused(
 
     found = analyse(spark, client.url, queue.name)
     assert (found.letters, found.top) == (0, ())
-    with pytest.raises(ConfigError, match="has to be said"):
+    with pytest.raises(ConfigError, match="say which letters to merge"):
         merge(spark, client.url, queue.name, where="")
     with pytest.raises(ConfigError, match=r"Spark: .*colour"):
         analyse(spark, client.url, queue.name, where="colour = 1")

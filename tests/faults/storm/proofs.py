@@ -85,7 +85,7 @@ class Prover:
         after = ""
         while True:
             page = self._ask(name, "", List(after, PAGE, "")).extents
-            found += (Told(*told) for told in page)
+            found += page
             if len(page) < PAGE:
                 return found
             after = found[-1].pipe_id
