@@ -491,9 +491,9 @@ class Popper:
         """Hand out nothing more. Safe in a signal handler and from any thread: takes no lock, and
         returns at once.
 
-        An iteration ends after the current message, whose ack still counts; a waiting `pop` returns
-        nothing. The first `pop` of a thread after that returns nothing, so that a loop can check
-        `stopped`; the next raises ClosedError. Prefetched messages are given back, uncounted.
+        An iteration ends after the current message, whose ack still counts. A `pop` that waits or
+        begins later returns nothing once in each thread, so that a loop can check `stopped`, then
+        raises ClosedError. Prefetched messages are given back, uncounted.
         """
         if self._life.forked:
             return  # it belongs to the parent

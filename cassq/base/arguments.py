@@ -1,4 +1,4 @@
-"""Checks of what callers pass: each names the argument, what is allowed and what came."""
+"""Checks of arguments: each error names the argument, what is allowed and what was passed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cassq.errors import UsageError
 _MESSAGE_ID = re.compile(r"([0-9a-f]{24}):([0-9]{1,18})")
 DELAY_MAX_SECONDS = 10 * 365 * 86400.0
 ERROR_MAX = 4096  # characters of an error that are kept
-_SHOWN_MAX = 100  # characters of what was given that a refusal shows
+_SHOWN_MAX = 100  # characters of a refused value that the error shows
 
 
 def check_count(name: str, count: int, most: int) -> None:
@@ -39,7 +39,7 @@ def check_zone(name: str, when: datetime) -> None:
 
 
 def milliseconds(name: str, seconds: float | None) -> int:
-    """A delay in seconds as milliseconds; None is none."""
+    """A delay in seconds as milliseconds; None means no delay."""
     if seconds is None:
         return 0
     check_seconds(name, seconds, DELAY_MAX_SECONDS)
@@ -47,10 +47,10 @@ def milliseconds(name: str, seconds: float | None) -> int:
 
 
 def error_text(name: str, error: object) -> str:
-    """What is recorded of a failure: a text as it is, an exception as its type and text.
+    """The recorded form of a failure: a text unchanged, an exception as its type and text.
 
-    At most `ERROR_MAX` characters; newlines stay, and characters that no encoding has (lone
-    surrogates) are escaped. None is an empty text; UsageError for anything else.
+    At most `ERROR_MAX` characters; newlines stay, and characters that cannot be encoded (lone
+    surrogates) are escaped. None is an empty text; raises UsageError for anything else.
     """
     match error:
         case None:
@@ -64,7 +64,7 @@ def error_text(name: str, error: object) -> str:
                 f"{name} is a text or an exception, not {_shown(error)}",
                 hint=f"for instance {name}=str(...), or the exception itself",
             )
-    # Sliced and encoded by `str`, whatever a class derived from it does.
+    # Sliced and encoded by `str` itself, whatever a subclass overrides.
     kept = str.__getitem__(text, slice(ERROR_MAX))
     return str.encode(kept, errors="backslashreplace").decode()[:ERROR_MAX]
 
@@ -79,7 +79,7 @@ def _of_exception(exc: BaseException) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value, and its type, in an error's text."""
+    """A value and its type, for an error message."""
     kind = type(value).__name__
     try:
         told = repr(value)
@@ -89,7 +89,7 @@ def _shown(value: object) -> str:
 
 
 def message_place(message_id: str) -> tuple[str, int]:
-    """The pipe and seq that a message's id names; UsageError when it names none."""
+    """The pipe and seq that a message ID names; raises UsageError if it is not valid."""
     found = _MESSAGE_ID.fullmatch(message_id) if isinstance(message_id, str) else None
     if found is None:
         raise UsageError(
