@@ -459,8 +459,7 @@ class PipeWriter:
         pipe.beaten_ms = self._clock.boot_ms()
 
     def _prepare(self, after: int) -> None:
-        """Open the next pipe, which an append may then take, unless an append has opened one since.
-        """
+        """Open the next pipe. An append may then take it, unless one has opened a pipe since."""
         ready = self._create("", PipeState.READY)
         ready.after = after
         self._ready = ready
