@@ -267,7 +267,7 @@ class _Backlog:
         self.head_ms = 0  # when the first message was pushed, or came due
 
     def look(self) -> bool:
-        """Find the first message; False when nothing waits."""
+        """Find the first message; False if nothing waits."""
         try:
             return self._look()
         except (ExtentMissingError, CorruptionError) as exc:
