@@ -583,13 +583,13 @@ class Popper:
     def __reduce__(self) -> NoReturn:
         refuse_pickling(
             "popper, or a message of one,",
-            "pass payloads, or say cassq.connect(url).queue(name).popper() there",
+            "pass payloads, or call cassq.connect(url).queue(name).popper() there",
         )
 
     def _check_open(self) -> None:
         if self._closed:
             self._life.check()
             raise ClosedError(
-                "this popper is closed; what it had out was given back",
-                hint="stop() ends an iteration and leaves time for the message in hand",
+                "this popper is closed; its messages were given back",
+                hint="stop() ends an iteration and leaves time for the current message",
             )

@@ -15,19 +15,19 @@ _SHOWN_MAX = 100  # characters of a refused value that the error shows
 
 
 def check_count(name: str, count: int, most: int) -> None:
-    """UsageError unless `count` is a whole number from 1 to `most`."""
+    """UsageError unless `count` must be a whole number from 1 to `most`."""
     if isinstance(count, bool) or not isinstance(count, int):
-        raise UsageError(f"{name} is a whole number, not {count!r}")
+        raise UsageError(f"{name} must be a whole number, not {count!r}")
     if not 1 <= count <= most:
-        raise UsageError(f"{name} is between 1 and {most}, not {count}")
+        raise UsageError(f"{name} must be between 1 and {most}, not {count}")
 
 
 def check_seconds(name: str, seconds: float, most: float, *, least: float = 0) -> None:
     """UsageError unless `seconds` is a number from `least` to `most`."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise UsageError(f"{name} is a number of seconds, not {seconds!r}")
+        raise UsageError(f"{name} must be a number of seconds, not {seconds!r}")
     if not least <= seconds <= most:
-        raise UsageError(f"{name} is between {least} and {most:.0f} seconds, not {seconds}")
+        raise UsageError(f"{name} must be between {least} and {most:.0f} seconds, not {seconds}")
 
 
 def check_zone(name: str, when: datetime) -> None:
@@ -61,7 +61,7 @@ def error_text(name: str, error: object) -> str:
             text = _of_exception(error)
         case _:
             raise UsageError(
-                f"{name} is a text or an exception, not {_shown(error)}",
+                f"{name} must be a text or an exception, not {_shown(error)}",
                 hint=f"for instance {name}=str(...), or the exception itself",
             )
     # Sliced and encoded by `str` itself, whatever a subclass overrides.
@@ -74,7 +74,7 @@ def _of_exception(exc: BaseException) -> str:
     try:
         told = str(exc)
     except Exception as failure:  # any class may have a broken __str__
-        return f"{kind} (its text cannot be had: {type(failure).__name__})"
+        return f"{kind} (its text is unavailable: {type(failure).__name__})"
     return f"{kind}: {told}" if told else kind
 
 

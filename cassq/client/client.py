@@ -210,7 +210,7 @@ class Client:
                 pusher.push_intended(batch, intend)
                 return
             except QueueNotFoundError:
-                logger.warning("queue %s was deleted: it is made anew for a dead letter", name)
+                logger.warning("queue %s was deleted: it is created again for a dead letter", name)
         pusher = self._letter_pushers[name] = own_queue(self.runtime, name).new_pusher()
         pusher.push_intended(batch, intend)
 

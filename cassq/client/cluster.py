@@ -172,7 +172,7 @@ def open_session(url: str | None, clock: Clock) -> Cql:
     rest, _, query = rest.partition("?")
     if scheme != "cassandra":
         raise ConfigError(
-            "only a Cassandra keyspace has a schema to be looked after",
+            "only a Cassandra keyspace has a schema to manage",
             hint=f"name it with --url or CASSQ_URL: {_EXAMPLE}",
         )
     return Cql(contact_of(rest, dict(parse_qsl(query, keep_blank_values=True))), clock)
@@ -231,7 +231,7 @@ def _hosts(listed: str) -> tuple[tuple[str, ...], int]:
             ports.add(int(match["port"]))
     if len(ports) > 1:
         raise ConfigError(
-            f"{listed} has several ports", hint="all servers of a cluster listen at one port"
+            f"{listed} has several ports", hint="all servers of a cluster listen on one port"
         )
     return tuple(hosts), ports.pop() if ports else PORT
 

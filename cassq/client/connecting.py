@@ -58,7 +58,7 @@ def connect(
     """
     url = url or os.environ.get("CASSQ_URL") or DEFAULT_URL
     if not isinstance(url, str):
-        raise ConfigError(f"a URL is a str, not {type(url).__name__}")
+        raise ConfigError(f"a URL must be a str, not {type(url).__name__}")
     scheme, rest, options = _parts(url)
     if durability is not None:
         options["durability"] = durability
@@ -72,9 +72,9 @@ def connect(
             return _open_cluster(url, rest, options, clock)
         case _:
             raise ConfigError(
-                "it is not a URL that leads to queues"
+                "it is not a queue URL"
                 if "@" in url
-                else f"{url.partition('?')[0]!r} is not a URL of queues",
+                else f"{url.partition('?')[0]!r} is not a queue URL",
                 hint="write file:cassq-data, file:///var/lib/cassq or cassandra://host/keyspace",
             )
     return Client(url, embedded, clock)

@@ -158,7 +158,7 @@ class Forwarder:
                 try:
                     messages = popper.pop(AT_ONCE)
                 except CorruptionError as exc:
-                    logger.warning("what is spilled for %s cannot be read: %s", target.name, exc)
+                    logger.warning("messages spilled for %s cannot be read: %s", target.name, exc)
                     continue
                 if not messages:
                     return

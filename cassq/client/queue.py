@@ -206,7 +206,7 @@ class Queue:
             if self._ports.catalog.queues.update(row.id, row.version, new):
                 self._runtime.changed(replace(row, policy=new, version=row.version + 1))
                 return new
-        raise BackendTimeoutError(f"queue {self.name!r} is being changed by others all the time")
+        raise BackendTimeoutError(f"queue {self.name!r} keeps being changed by other clients")
 
     @operation
     def create_group(
@@ -238,7 +238,7 @@ class Queue:
             group = GroupRow(ports.ids.new(now_ms), row.id, name, new, now_ms)
             if ports.catalog.queues.create_group(group, starts, row.groups_version):
                 return Group(name, new)
-        raise BackendTimeoutError(f"the groups of {self.name!r} are changing all the time")
+        raise BackendTimeoutError(f"the groups of queue {self.name!r} keep changing")
 
     def _same_group(self, existing: GroupRow, new: GroupPolicy) -> Group:
         if existing.policy != new:
@@ -472,7 +472,7 @@ class Queue:
     def __reduce__(self) -> NoReturn:
         refuse_pickling(
             "queue",
-            "pass its name and the client's url, and say cassq.connect(url).queue(name) there",
+            "pass its name and the client's url, and call cassq.connect(url).queue(name) there",
         )
 
     def __repr__(self) -> str:

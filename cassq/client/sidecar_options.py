@@ -57,7 +57,7 @@ def _replicas(told: str) -> int:
 def _repair_after(told: str) -> float:
     if not re.fullmatch(r"\d{1,8}(\.\d+)?", told, re.ASCII) or float(told) > REPAIR_AFTER_MAX:
         raise ConfigError(
-            f"repair_after is a number of seconds up to {REPAIR_AFTER_MAX:,}, not {told!r}"
+            f"repair_after must be a number of seconds up to {REPAIR_AFTER_MAX:,}, not {told!r}"
         )
     return float(told)
 

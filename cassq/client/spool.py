@@ -179,7 +179,7 @@ class Spool:
         """Warn, once for each reason."""
         if self._told.get(name) != why:
             self._told[name] = why
-            logger.warning("what is spilled is not forwarded: %s", why)
+            logger.warning("spilled messages are not forwarded: %s", why)
 
     # --- inspecting and closing -----------------------------------------------------------------
 

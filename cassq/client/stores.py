@@ -37,7 +37,7 @@ def sidecars_of(options: Mapping[str, str], own: str) -> Settings | None:
         needless = [name for name in STORE_OPTIONS[1:] if name in options]
         if needless:
             raise ConfigError(
-                f"{needless[0]} is for sidecars alone", hint=f"write store={SIDECAR} as well"
+                f"{needless[0]} is only for sidecars", hint=f"write store={SIDECAR} as well"
             )
         return None
     with extras.wanted(*extras.SIDECAR):

@@ -142,7 +142,7 @@ class Claimer:
         except CassqError as exc:
             if not fresh:
                 raise
-            logger.warning("left for the next look: %s", exc)
+            logger.warning("left for the next try: %s", exc)
             return fresh
         return back + fresh
 
@@ -249,7 +249,7 @@ class Claimer:
             else:
                 self.put_away(spent)
         except CassqError as exc:
-            logger.warning("left for the next look: %s", exc)
+            logger.warning("left for the next try: %s", exc)
 
     def put_away_owed(self) -> None:
         """Make dead letters of what an exclusive group leaves to the next holder of the pipe's

@@ -419,7 +419,7 @@ def by_holding(messages: Iterable[Message], holder: Holder) -> list[tuple[Delive
     for message in messages:
         if not isinstance(message, Message):
             raise UsageError(
-                f"what can be settled is a message that pop() returned, not {message!r:.100}"
+                f"only messages that pop() returned can be settled, not {message!r:.100}"
             )
         seqs.setdefault(message._holding, []).append(message.seq)
     return [(_of(holder, each), RangeSet.of(sorted(found))) for each, found in seqs.items()]

@@ -55,8 +55,8 @@ class FrameError(CorruptionError):
     """A frame is damaged or cut short."""
 
     default_hint = (
-        "keep a copy of the data; `cassq pipe show PIPE` tells what cannot be read, "
-        "and `cassq pipe skip PIPE` goes on behind it"
+        "keep a copy of the data; `cassq pipe show PIPE` shows what cannot be read, "
+        "and `cassq pipe skip PIPE` continues past it"
     )
 
 

@@ -27,7 +27,7 @@ def with_importance(
         return headers
     if not isinstance(importance, str) or not _WORD.fullmatch(importance):
         raise UsageError(
-            f"importance is a word, not {importance!r}",
+            f"importance must be a word, not {importance!r}",
             hint="for instance low, normal, high or critical",
         )
     return {**(headers or {}), IMPORTANCE_HEADER: importance}

@@ -188,7 +188,7 @@ class RangeSet:
             code = letter.decode("ascii")
             steps = from_little(code, raw[_FIRST.size :], (len(raw) - _FIRST.size) // _WIDTHS[code])
         except (struct.error, KeyError) as exc:
-            raise ValueError("these are no ranges") from exc
+            raise ValueError("these bytes are not a range set") from exc
         edges = accumulate(steps, initial=first)
         return _made(tuple(zip(edges, edges, strict=True)))
 

@@ -44,11 +44,11 @@ def check_group_name(name: str) -> str:
 
 def _checked(noun: str, name: str, pattern: re.Pattern[str]) -> str:
     if not isinstance(name, str):
-        raise InvalidNameError(f"a {noun}'s name is a str, not {type(name).__name__}")
+        raise InvalidNameError(f"a {noun}'s name must be a str, not {type(name).__name__}")
     if len(name) > NAME_LENGTH_MAX or not pattern.fullmatch(name):
-        raise InvalidNameError(f"{name[:220]!r} is not a name for a {noun}")
+        raise InvalidNameError(f"{name[:220]!r} is not a valid {noun} name")
     if any(part in (".", "..") for part in name.split("/")):
-        raise InvalidNameError(f"{name!r} is not a name for a {noun}: '.' and '..' are no parts")
+        raise InvalidNameError(f"{name!r} is not a valid {noun} name: no part may be '.' or '..'")
     return name
 
 
@@ -138,9 +138,9 @@ class QueuePolicy:
 
     def __post_init__(self) -> None:
         if self.consistency not in CONSISTENCIES:
-            raise ConfigError(f"consistency is 'ap' or 'cp', not {self.consistency!r}")
+            raise ConfigError(f"consistency must be 'ap' or 'cp', not {self.consistency!r}")
         if self.compression not in COMPRESSIONS:
-            raise ConfigError(f"compression is none, zstd or lz4, not {self.compression!r}")
+            raise ConfigError(f"compression must be none, zstd or lz4, not {self.compression!r}")
         _check_seconds(self, "claim_timeout", 0.05, 7 * 86400)
         _check_seconds(self, "max_push_time_of_pipe", 0.05, 365 * 86400)
         _check_seconds(self, "lease", 0.5, 3600)
@@ -165,7 +165,7 @@ class QueuePolicy:
     def _check_limits(self) -> None:
         """Check limits and retention; None means no limit."""
         if self.overflow not in OVERFLOWS:
-            raise ConfigError(f"overflow is {' or '.join(OVERFLOWS)}, not {self.overflow!r}")
+            raise ConfigError(f"overflow must be {' or '.join(OVERFLOWS)}, not {self.overflow!r}")
         for name in ("message_ttl", "retain_unconsumed"):
             if getattr(self, name) is not None:
                 _check_seconds(self, name, 0.001, KEPT_SECONDS_MAX)
@@ -180,7 +180,7 @@ class QueuePolicy:
     def _check_alerts(self) -> None:
         """Check who gets alerts, and when; None means never."""
         if not isinstance(self.owner, str) or len(self.owner) > NAME_LENGTH_MAX:
-            raise ConfigError(f"owner is a short text, not {self.owner!r:.220}")
+            raise ConfigError(f"owner must be a short text, not {self.owner!r:.220}")
         for name in ("alert_no_consumer", "alert_oldest_age", "alert_stalled"):
             if getattr(self, name) is not None:
                 _check_seconds(self, name, 0.1, KEPT_SECONDS_MAX)
@@ -323,16 +323,16 @@ def differences(old: Policy, new: Policy) -> dict[str, tuple[Any, Any]]:
 def _check_seconds(policy: Policy, name: str, least: float, most: float) -> None:
     value = getattr(policy, name)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ConfigError(f"{name} is a number of seconds, not {value!r}")
+        raise ConfigError(f"{name} must be a number of seconds, not {value!r}")
     if not least <= value <= most:
-        raise ConfigError(f"{name} is between {least} and {most} seconds, not {value}")
+        raise ConfigError(f"{name} must be between {least} and {most} seconds, not {value}")
     object.__setattr__(policy, name, float(value))
 
 
 def _check_flag(policy: Policy, name: str) -> None:
     value = getattr(policy, name)
     if not isinstance(value, bool):
-        raise ConfigError(f"{name} is True or False, not {value!r}")
+        raise ConfigError(f"{name} must be True or False, not {value!r}")
 
 
 def _check_schedule(policy: Policy) -> None:
@@ -342,7 +342,7 @@ def _check_schedule(policy: Policy) -> None:
     if steps is not None:
         if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
             raise ConfigError(
-                f"retry_schedule is a list of seconds, not {steps!r}",
+                f"retry_schedule must be a list of seconds, not {steps!r}",
                 hint="for instance [10, 100, 1000]",
             )
         steps = tuple(steps)
@@ -352,7 +352,7 @@ def _check_schedule(policy: Policy) -> None:
             number = isinstance(step, (int, float)) and not isinstance(step, bool)
             if not number or not 0 <= step <= RETRY_SECONDS_MAX:  # also for nan
                 raise ConfigError(
-                    f"a step of retry_schedule is 0 to {RETRY_SECONDS_MAX} seconds, not {step!r}"
+                    f"retry_schedule takes 0 to {RETRY_SECONDS_MAX} seconds a step, not {step!r}"
                 )
         object.__setattr__(policy, "retry_schedule", tuple(float(step) for step in steps))
     if policy.retry_jitter is not None:
@@ -364,7 +364,7 @@ def _check_share(policy: Policy, name: str) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not 0 <= value <= 1:  # also for nan
         raise ConfigError(
-            f"{name} is a share, from 0 to 1, not {value!r}",
+            f"{name} must be a share from 0 to 1, not {value!r}",
             hint="0.1 lengthens each delay by up to a tenth of it, at random",
         )
     object.__setattr__(policy, name, float(value))
@@ -373,4 +373,4 @@ def _check_share(policy: Policy, name: str) -> None:
 def _check_count(policy: Policy, name: str, most: int) -> None:
     value = getattr(policy, name)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise ConfigError(f"{name} is a whole number between 1 and {most}, not {value!r}")
+        raise ConfigError(f"{name} must be a whole number between 1 and {most}, not {value!r}")

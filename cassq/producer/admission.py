@@ -335,7 +335,7 @@ def check_payload(payload: bytes) -> bytes:
     if type(payload) is not bytes:
         if not isinstance(payload, (bytes, bytearray, memoryview)):
             raise InvalidPayloadError(
-                f"a payload is bytes, not {type(payload).__name__}",
+                f"a payload must be bytes, not {type(payload).__name__}",
                 hint="encode it first, for instance with json.dumps(...).encode()",
             )
         payload = bytes(payload)
@@ -371,7 +371,7 @@ def check_key(key: bytes | None) -> bytes | None:
         if key is not None and len(key) > COLUMN_BYTES_MAX:
             raise MessageTooLargeError(f"a key of {len(key)} bytes is too large")
         return key
-    raise InvalidPayloadError(f"a key is bytes, not {type(key).__name__}")
+    raise InvalidPayloadError(f"a key must be bytes, not {type(key).__name__}")
 
 
 def gathered(entries: list[PendingPush], now_ms: int) -> Batch:
@@ -391,7 +391,7 @@ def check_delay_ms(delay: float | None, due: datetime | None, wall_ms: int) -> i
     if delay is not None:
         raise UsageError("delay and due say the same: pass only one of them")
     if not isinstance(due, datetime):
-        raise UsageError(f"due is a datetime, not {due!r}", hint="for seconds there is delay")
+        raise UsageError(f"due must be a datetime, not {due!r}", hint="for seconds use delay")
     check_zone("due", due)
     delay_ms = round(due.astimezone(UTC).timestamp() * 1000) - wall_ms
     if delay_ms > DELAY_MAX_SECONDS * 1000:

@@ -88,7 +88,7 @@ def check_dedup_id(dedup_id: str) -> str:
     """`dedup_id` if it is valid; else raises InvalidPayloadError."""
     if not isinstance(dedup_id, str) or not 0 < len(dedup_id) <= DEDUP_LENGTH_MAX:
         raise InvalidPayloadError(
-            f"a dedup_id is a str of 1 to {DEDUP_LENGTH_MAX} characters, not {dedup_id!r:.200}"
+            f"a dedup_id must be a str of 1 to {DEDUP_LENGTH_MAX} characters, not {dedup_id!r:.200}"
         )
     return dedup_id
 
@@ -144,9 +144,7 @@ class DedupPush:
                 left = [index for index in left if index not in self._done]
                 if tries == TRIES_MAX:
                     name = str(self._dedup_ids[left[0]])
-                    raise BackendTimeoutError(
-                        f"dedup id {name!r} is being pushed by others all the time"
-                    )
+                    raise BackendTimeoutError(f"dedup id {name!r} keeps being pushed by others")
         except BackendError as exc:
             pushed = takewhile(self._done.__contains__, leading)
             exc.fields["pushed"] = sum(1 for _ in pushed)

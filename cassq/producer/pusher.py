@@ -425,7 +425,7 @@ class Pusher:
     def __reduce__(self) -> NoReturn:
         refuse_pickling(
             "pusher",
-            "pass the names, and say cassq.connect(url).queue(name).pusher() there",
+            "pass the names, and call cassq.connect(url).queue(name).pusher() there",
         )
 
     def _check_open(self) -> None:

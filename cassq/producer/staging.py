@@ -73,7 +73,7 @@ def begin(ports: Ports, queue: QueueRow, write_id: str, number: int, driver: str
     if row is None:
         raise QueueNotFoundError(f"queue {queue.name!r} was deleted")
     if not is_over(row, number) and row.driver != driver:
-        raise FencedError(f"write {write_id!r} to queue {queue.name!r} was begun anew by another")
+        raise FencedError(f"write {write_id!r} to queue {queue.name!r} was begun again by another")
     return row
 
 
@@ -100,7 +100,7 @@ def publish(ports: Ports, queue: QueueRow, write: WriteRow, pipes: list[StagedPi
         raise QueueNotFoundError(f"queue {queue.name!r} was deleted")
     if not is_over(row, write.number):
         raise FencedError(
-            f"write {write.id!r} to queue {queue.name!r} was aborted or begun anew by another",
+            f"write {write.id!r} to queue {queue.name!r} was aborted or begun again by another",
             hint="nothing of it was published; start it again",
         )
     return False
@@ -166,7 +166,7 @@ class _StagedWriter(PipeWriter):
 
     def _over(self) -> FencedError:
         return FencedError(
-            f"the write to queue {self._name!r} is over, or was begun anew",
+            f"the write to queue {self._name!r} is over, or was begun again",
             hint="nothing of this attempt will be published",
         )
 
