@@ -309,7 +309,7 @@ def _at_exit() -> None:
     for client in sorted(_clients, key=lambda client: client.spool is None):
         try:
             client.close()
-        except CassqError as exc:  # the others must be closed all the same
+        except CassqError as exc:  # the others must still be closed
             logger.warning("%r could not be closed at the end of the process: %s", client, exc)
 
 

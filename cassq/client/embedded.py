@@ -207,7 +207,7 @@ def _locked(directory: Path, clock: Clock, how: int) -> Iterator[None]:
                 break
             except BlockingIOError as exc:
                 if waited.seconds() > LOCK_WAIT_SECONDS:
-                    told = f"another process has been making the catalog of {directory} for long"
+                    told = f"another process takes too long to create the catalog of {directory}"
                     raise BackendTimeoutError(told) from exc
             clock.sleep(_LOOK_SECONDS)
         yield
@@ -331,9 +331,9 @@ def _told(directory: Path, found: Adopted, *, lost: bool) -> str:
     if not lost:
         return f"pipe files of {directory} had no row in the catalog; found messages: {listed}"
     told = (
-        f"the catalog of {directory} was gone, and was made anew from the pipe files. What was "
-        f"delivered is delivered again, to the group 'default': {listed or 'no messages'}. "
-        "Make settings, and groups of other names, again"
+        f"the catalog of {directory} was gone, and was rebuilt from the pipe files. Messages that "
+        f"were delivered are delivered again, to the group 'default': {listed or 'no messages'}. "
+        "Set policies, and create other groups, again"
     )
     if found.in_use:
         told += (
@@ -383,7 +383,7 @@ def schema_of_directory(directory: Path) -> tuple[int, int]:
         if _has_files(directory):
             raise ConfigError(
                 f"the catalog of {directory} is gone",
-                hint="other commands make it anew from the pipe files: `cassq stats`",
+                hint="other commands, such as `cassq stats`, rebuild it from the pipe files",
             )
         raise ConfigError(f"there is no queue directory at {directory}", hint=_NAME_IT)
     return stored_version(path), latest_version("sqlite")

@@ -101,7 +101,7 @@ class Online:
 
 
 class Runtime:
-    """What one client's queues, pushers and poppers share. Thread-safe.
+    """The parts that one client's queues, pushers and poppers share. Thread-safe.
 
     place: already open, or opened by `reach` as soon as a server answers. overflow: takes pushes
     to ap queues while no quorum answers, if there is one. append_to: pushes dead letters.

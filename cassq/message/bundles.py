@@ -57,7 +57,7 @@ class BundleSlice(NamedTuple):
     seqs: RangeSet
 
     def kept(self, seqs: RangeSet) -> BundleSlice:
-        """The given messages, without holding the bytes of the others in memory."""
+        """The given messages, without keeping the bytes of the others in memory."""
         if isinstance(self.bundle, RetainedBundle) and len(seqs) == self.bundle.count:
             return BundleSlice(self.bundle, seqs)
         return BundleSlice(RetainedBundle(self.bundle, seqs), seqs)

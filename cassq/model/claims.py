@@ -262,9 +262,9 @@ def unmarked(claim: Claim) -> Claim:
 def freed(
     claim: Claim, now_ms: int, due_ms: int, max_deliveries: int, version: Version
 ) -> list[Claim]:
-    """A claim taken away from its holder: what is left of it free from `due_ms` on, cut up when
-    it was lost twice or its deliveries are spent, so that a poisonous message ends up alone. What
-    is doomed, or being moved, stays so."""
+    """A claim taken away from its holder: the rest is free from `due_ms` on, split if it was lost
+    twice or its deliveries are spent, so that a poisonous message ends up alone. Claims that are
+    doomed, or being moved, stay so."""
     if is_doomed(claim):
         return [replace(claim, state=ClaimState.FREE, due_ms=0, holder="", version=version())]
     failure = failure_record("expired", "", claim.holder, now_ms)
