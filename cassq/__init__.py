@@ -11,15 +11,15 @@
             print(message.payload)
             message.ack()
 
-What is named here is loaded when it is first used: a program that imports cassq and then does
-not need it pays next to nothing.
+Each name here is loaded on first use: a program that imports cassq and then does not need it pays
+next to nothing.
 """
 
 from __future__ import annotations
 
 from cassq.version import __version__
 
-# By this name type checkers know it; `typing` itself takes longer to load than all that is here.
+# Type checkers know this name; importing `typing` takes longer than loading all of this module.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # to a type checker it would say that every name exists
+if not TYPE_CHECKING:  # a type checker would conclude that every name exists
 
     def __getattr__(name: str) -> object:
         from importlib import import_module

@@ -1,8 +1,8 @@
 """Doorbells: how a waiting popper learns at once that something was pushed.
 
-A doorbell is a hint: a ring may be lost or come for nothing, so a waiter looks again by itself
-four times a second. The embedded one is a FIFO a waiter and one shared page a queue, on which a
-waiter marks that it sleeps: ringing when nobody sleeps costs a look at that page.
+A doorbell is a hint: a ring may be lost or spurious, so a waiter also checks by itself four times a
+second. The embedded one has a FIFO for each waiter and one shared page for each queue, on which a
+waiter marks that it sleeps: ringing when none sleeps costs a read of that page.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ SLOTS = 256
 _PAGE = 4096
 _NOBODY = bytes(SLOTS)
 LOOK_AGAIN_SECONDS = 0.25
-# What a system answers on which a FIFO cannot be locked, as on macOS: nobody can have a slot there.
+# Errors of systems that cannot lock a FIFO, such as macOS: waiters get no slot there.
 _NO_LOCKS = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL}
 
 
 class Waiter(abc.ABC):
-    """One who waits for pushes to a queue."""
+    """Waits for pushes to a queue."""
 
     @abc.abstractmethod
     def wait(self, seconds: float, ready: Callable[[], bool]) -> None:
@@ -38,8 +38,8 @@ class Waiter(abc.ABC):
 
     @abc.abstractmethod
     def wake(self) -> None:
-        """End the wait that there is, if there is one. Takes no lock that a wait holds, so that a
-        signal's handler may call it in the middle of one."""
+        """End the current wait, if there is one. Takes no lock that a wait holds, so that a signal
+        handler may call it during a wait."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -47,19 +47,19 @@ class Waiter(abc.ABC):
 
 
 class Doorbell(abc.ABC):
-    """The bell of one queue."""
+    """The doorbell of one queue."""
 
     @abc.abstractmethod
     def ring(self) -> None:
-        """Wake whoever waits. Cost when nobody does: a memory read."""
+        """Wake all waiters. Cost without waiters: a memory read."""
 
     @abc.abstractmethod
     def listen(self) -> Waiter:
-        """A place to wait at."""
+        """A new waiter for this doorbell."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Give back what is held."""
+        """Release what is held."""
 
 
 class FifoDoorbell(Doorbell):
@@ -92,20 +92,20 @@ class FifoDoorbell(Doorbell):
                 self._wake(slot)
 
     def _wake(self, slot: int) -> None:
-        # One at a time: a rope let go by one thread must not be pulled by another, whose byte
-        # would go into whatever file has got its number since.
+        # One thread at a time: if one closed a FIFO that another writes to, the byte would go
+        # into whatever file has that descriptor by then.
         with self._mutex:
             if slot in self._ropes and not self._pull(slot):
-                self._let_go(slot)  # that waiter left; another may have come
+                self._let_go(slot)  # its waiter left; another may have come
             if slot not in self._ropes:
-                with contextlib.suppress(OSError):  # nobody there, or no file can be opened
+                with contextlib.suppress(OSError):  # no waiter, or no file can be opened
                     flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
                     self._ropes[slot] = os.open(self._path(slot), flags)
                     if not self._pull(slot):
                         self._let_go(slot)
 
     def _pull(self, slot: int) -> bool:
-        """Write into a FIFO; False when nobody reads it."""
+        """Write into a FIFO; False if no process reads it."""
         try:
             os.write(self._ropes[slot], b"!")
         except BlockingIOError:
@@ -131,7 +131,7 @@ class FifoDoorbell(Doorbell):
             except FileNotFoundError:
                 continue
             try:
-                # An open file's lock ends with its process, so a slot of the dead is free.
+                # A file lock ends with its process, so the slot of a dead process is free.
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(fd)
@@ -142,7 +142,7 @@ class FifoDoorbell(Doorbell):
                     raise
                 return PollingWaiter(self._clock)
             if not _is_at(fd, path):
-                os.close(fd)  # its last waiter left this moment, and took it along
+                os.close(fd)  # its last waiter just left, and removed it
                 continue
             return FifoWaiter(self._page, slot, fd, path)
         return PollingWaiter(self._clock)
@@ -151,7 +151,7 @@ class FifoDoorbell(Doorbell):
         return self._directory / f"{self._queue_id}.{slot}"
 
     def close(self) -> None:
-        """Let the FIFOs and the page go; its waiters are closed before."""
+        """Close the FIFOs and the page. Its waiters must be closed before."""
         with self._mutex:
             self._page.close()
             for slot in list(self._ropes):
@@ -167,8 +167,8 @@ def _is_at(fd: int, path: Path) -> bool:
 
 
 class FifoWaiter(Waiter):
-    """Sleeps in poll(2) on its FIFO. Looking hot first was measured, and was slower: a sleep that
-    ends by itself is less exact than one that is ended."""
+    """Sleeps in poll(2) on its FIFO. Busy-waiting first was measured to be slower: a sleep that
+    times out is less exact than one that is interrupted."""
 
     def __init__(self, page: mmap.mmap, slot: int, fd: int, path: Path) -> None:
         self._page = page
@@ -208,12 +208,12 @@ class FifoWaiter(Waiter):
             os.read(self._fd, 4096)
 
     def wake(self) -> None:
-        # If another holds the guard, it is at the beginning or the end of a wait: the one looks
-        # again before it sleeps, or a quarter of a second later, the other has no need.
+        # If the guard is held, a wait is starting or ending: one that starts checks again before it
+        # sleeps, or a quarter of a second later; one that ends needs no wake-up.
         if self._guard.acquire(blocking=False):
             try:
                 if not self._closed:
-                    with contextlib.suppress(BlockingIOError):  # full: it wakes
+                    with contextlib.suppress(BlockingIOError):  # full: it wakes anyway
                         os.write(self._fd, b"!")
             finally:
                 self._guard.release()
@@ -224,18 +224,18 @@ class FifoWaiter(Waiter):
                 return
             self._closed = True
             if self._waiting:
-                os.write(self._fd, b"!")  # who waits closes it on his way out
+                os.write(self._fd, b"!")  # the waiting thread closes it when it leaves
             else:
                 self._leave()
 
     def _leave(self) -> None:
-        """Take the FIFO away, while its lock is held, and let go of it."""
+        """Remove the FIFO while its lock is held, then close it."""
         self._path.unlink(missing_ok=True)
         os.close(self._fd)
 
 
 class PollingWaiter(Waiter):
-    """Looks every few milliseconds: when no slot is free, and on stores without a bell."""
+    """Checks every few milliseconds: for when no slot is free, and for stores without a bell."""
 
     def __init__(self, clock: Clock, pause: float = 0.005) -> None:
         self._clock = clock
@@ -247,15 +247,15 @@ class PollingWaiter(Waiter):
             self._clock.sleep(min(self._pause, seconds))
 
     def wake(self) -> None:
-        """It looks again in a moment."""
+        """Nothing to do: it checks again in a moment."""
 
     def close(self) -> None:
         """Nothing is held."""
 
 
 class PollingDoorbell(Doorbell):
-    """The bell of one client where nothing is shared with other machines but the store: who waits
-    hears this client's pushes at once, and looks for those of others every `pause` seconds."""
+    """The doorbell of one client where machines share nothing but the store: waiters learn of this
+    client's pushes at once, and check for those of others every `pause` seconds."""
 
     def __init__(self, pause: float = 0.04) -> None:
         self._pause = pause
@@ -278,7 +278,7 @@ class PollingDoorbell(Doorbell):
             self._ears.discard(ear)
 
     def close(self) -> None:
-        """Wake whoever waits."""
+        """Wake all waiters."""
         self.ring()
 
 
@@ -296,7 +296,7 @@ class _ListeningWaiter(Waiter):
             left = limit - watch.seconds()
             if left <= 0 or self._ear.wait(min(left, self._pause)):
                 break
-        self._ear.wait(0)  # who comes back looks anew
+        self._ear.wait(0)  # discard a nudge: the next wait checks first anyway
 
     def wake(self) -> None:
         self._ear.give()

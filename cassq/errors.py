@@ -7,7 +7,7 @@ The tree::
     ├─ OwnershipError    someone else owns it now
     ├─ BackendError      back off and retry (the command exits with 75)
     ├─ CorruptionError   stop reading this pipe and tell someone
-    └─ BrokenInvariantError   a bug of cassq's own
+    └─ BrokenInvariantError   a bug in cassq
 
 An error's docstring is its default message; ``hint`` says what to do next.
 """
@@ -56,7 +56,7 @@ class InvalidNameError(UsageError):
 
 
 class InvalidPayloadError(UsageError):
-    """A payload, key or header is not of a type that can be stored."""
+    """A payload, key or header has a type that cannot be stored."""
 
     default_hint = "payloads and keys are bytes; headers are a dict of str to str"
 
@@ -94,9 +94,9 @@ class GroupExistsError(UsageError):
 
 
 class MessageNotFoundError(UsageError):
-    """There is no such message, and nothing is known of it."""
+    """There is no such message, and no record of one."""
 
-    default_hint = "an id is what a push returned; those of deleted queues are forgotten"
+    default_hint = "pass an id that a push returned; ids of deleted queues are forgotten"
 
 
 class ClosedError(UsageError):
@@ -115,8 +115,8 @@ class InterruptedCallError(UsageError):
     """This thread is in the middle of another call of the same client; nothing was done."""
 
     default_hint = (
-        "a signal handler interrupted it: call popper.stop() or client.close() there, which finish "
-        "when that call ends, or set a flag, and do the rest in the program itself"
+        "a signal handler interrupted it: in the handler call only popper.stop() or "
+        "client.close(), which finish when that call ends, or set a flag and act on it outside"
     )
 
 
@@ -142,7 +142,7 @@ class FencedError(OwnershipError):
 
 
 class PipeSealedError(OwnershipError):
-    """The pipe is sealed: it takes no more frames."""
+    """The pipe is sealed: no more frames can be appended."""
 
 
 # --- back off and retry ---------------------------------------------------------------------
@@ -168,17 +168,17 @@ class BackendError(CassqError):
 
 
 class BackendUnavailableError(BackendError):
-    """The storage cannot be used at the moment."""
+    """The storage is unavailable at the moment."""
 
 
 class BackendTimeoutError(BackendError):
     """The storage did not answer in time."""
 
-    default_hint = "another process holds the catalog for long; try again"
+    default_hint = "another process is holding the catalog for a long time; try again"
 
 
 def is_outage(exc: BaseException) -> bool:
-    """Whether an error says that the storage does not answer at the moment."""
+    """Whether an error means that the storage does not answer at the moment."""
     outage = isinstance(exc, (BackendUnavailableError, BackendTimeoutError))
     return outage and isinstance(exc, BackendError) and exc.retryable
 
@@ -190,7 +190,7 @@ class StorageFullError(BackendError):
 
 
 class QueueFullError(BackendError):
-    """The queue holds as many messages as it may: nothing was pushed."""
+    """The queue has reached its maximum length: nothing was pushed."""
 
     default_hint = "try again when consumers have caught up, or raise max_length"
 
@@ -211,6 +211,6 @@ class CorruptionError(CassqError):
 
 
 class BrokenInvariantError(CassqError):
-    """cassq's own bug: something that can never happen has happened."""
+    """A bug in cassq: something that can never happen has happened."""
 
     default_hint = "please report it with the traceback"

@@ -1,10 +1,10 @@
-"""Pipes: how one is opened, appended to, rolled and sealed.
+"""Pipes: opens, appends to, rolls and seals them.
 
 `PipeWriter` is a pusher's core: it owns one open pipe at a time and turns batches of messages into
 frames in it. It has no threads and no locks: `cassq.producer.pusher` serialises its callers.
 `PipeWriters` are those of one pusher.
 
-It seals as everybody does (`cassq.lifecycle.sealing`).
+Pipes are sealed as everywhere else (`cassq.lifecycle.sealing`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 CARRY_OVERS_MAX = 4
 TEND_SECONDS = 1.0
-# A cp pusher may keep its turn so long while others wait; one that appends nothing is passed.
+# How long a cp pusher may keep its turn while others wait; one that appends nothing is passed over.
 TURN_MS = 50
 TURN_IDLE_MS = 5
 TURN_WAIT_SECONDS = 30.0
@@ -51,42 +51,42 @@ class OpenPipe:
 
     row: PipeRow
     extent: ExtentWriter
-    opened_ms: int  # boot time; of a ready pipe, when it was created
-    used_ms: int  # when it was last seen to be used ...
+    opened_ms: int  # boot time; for a ready pipe, when it was created
+    used_ms: int  # when it was last found used ...
     beaten_ms: int
     strict: bool  # whether others may want the turn
-    key: int  # what its frames are keyed with, see `pipe_key`
-    used: bool = False  # ... and whether it was since
-    after: int = 0  # a ready pipe: how many its appender had opened at once when it was wanted
+    key: int  # its frames' key, see `pipe_key`
+    used: bool = False  # ... and whether it was used since
+    after: int = 0  # a ready pipe: how many its writer had opened at once when it was requested
 
 
-# Something that takes the catalog, and may wait for it.
+# A task that uses the catalog, and may wait for it.
 Chore = Callable[[], object]
 
 
 class Present(NamedTuple):
-    """What an append goes by, looked at once: the queue's row, and the boot time."""
+    """The snapshot that an append uses: the queue's row, and the boot time."""
 
     queue: QueueRow
     now_ms: int
 
 
 class Tended(NamedTuple):
-    """What housekeeping came to: seconds until the next time, and what is left to be done."""
+    """The result of housekeeping: seconds until the next time, and the chores left to do."""
 
     again: float
     chores: list[Chore]
 
 
 class PushPace:
-    """How fast an appender appends, in messages a second, measured now and then: it decides how
-    many pipes are open side by side."""
+    """How fast a writer appends, in messages a second, measured periodically: it decides how many
+    pipes are open side by side."""
 
     __slots__ = ("_since_ms", "count", "rate")
 
     def __init__(self, now_ms: int) -> None:
-        self.count: int = 0  # messages since it was last measured
-        self.rate: int = 0  # messages a second, then
+        self.count: int = 0  # messages since the last measurement
+        self.rate: int = 0  # messages a second at the last measurement
         self._since_ms = now_ms
 
     def measure(self, now_ms: int) -> int:
@@ -97,12 +97,12 @@ class PushPace:
 
 
 class PipeWriter:
-    """Appends batches of one queue, one after another, each durable when `append` returns.
+    """Appends batches to one queue, one after another, each durable when `append` returns.
 
-    queue: asked at each append, so that a changed policy is taken up. lane: of delayed messages,
-    which go to timer pipes; None: of those to be delivered at once. group_id: the only group its
-    pipes are for. owner: who is said to own them; made up when empty. patient: whether, when
-    nobody answers what became of a write, another pipe is tried. tally: where that is counted.
+    queue: called at each append, so that a changed policy applies. lane: for delayed messages,
+    which go to timer pipes; None: for immediate delivery. group_id: the only group its pipes are
+    for. owner: the pipes' owner; generated if empty. patient: whether to try another pipe when the
+    outcome of a write is unknown. tally: counts such writes.
     """
 
     def __init__(
@@ -119,8 +119,8 @@ class PipeWriter:
         self._lane = lane
         self._tally = tally or Tally()
         self._patient = patient
-        self.receipts: list[AppendReceipt] = []  # what the present, or last, append has pushed ...
-        self.doubt: tuple[str, int] | None = None  # ... and where its next message may be as well
+        self.receipts: list[AppendReceipt] = []  # what the current or last append has pushed ...
+        self.doubt: tuple[str, int] | None = None  # ... and where its next message may also be
         self._group_id = group_id
         self._catalog = ports.catalog
         self._store = ports.store
@@ -131,8 +131,8 @@ class PipeWriter:
         self._pace = PushPace(self._clock.boot_ms())
         self._pipe: OpenPipe | None = None
         self._ready: OpenPipe | None = None
-        self._opened_at_once = 0  # pipes an append opened, for none was ready
-        self._failing = False  # whether the last write has failed
+        self._opened_at_once = 0  # pipes opened during an append, as none was ready
+        self._failing = False  # whether the last write failed
         self._closed = False
         self.rolls: int = 0
         self.written_bytes: int = 0  # of frames, without their headers
@@ -142,15 +142,15 @@ class PipeWriter:
     def append(
         self, batch: Appendable, intend: Intend | None = None, present: Present | None = None
     ) -> list[AppendReceipt]:
-        """Push a batch; where its messages went, in order. present: if it was just looked at.
+        """Push a batch; returns where its messages went, in order. present: a fresh snapshot.
 
-        An error raised names in `.fields["pushed"]` how many messages, from the first, are
-        durably pushed all the same; the others are not, unless its `outcome_unknown` is set.
+        A BackendError's `.fields["pushed"]` says how many messages, from the first, are durably
+        pushed all the same; the others are not, unless its `outcome_unknown` is set.
         """
         receipts = self.receipts = []
         self.doubt = None
         at, failures = 0, 0
-        doubtful = False  # what could not be written may be found yet
+        doubtful = False  # whether a failed write may still turn out to be there
         total = batch.count
         try:
             while at < total:
@@ -198,8 +198,8 @@ class PipeWriter:
         base: int,
         intend: Intend | None,
     ) -> int:
-        """Encode those messages of a batch that are left, from seq `base` on, and append what one
-        write takes; how many."""
+        """Encode the messages of a batch that are left, from seq `base` on, and append as many as
+        one write takes; returns how many."""
         at, seq, key = left.start, base, pipe.key
         stop = min(left.stop, at + policy.max_pushes_per_pipe - base)
         frames: list[tuple[bytes, bytes]] = []
@@ -221,7 +221,8 @@ class PipeWriter:
         return seq - base
 
     def _adopt(self, pipe: OpenPipe, base: int, most: int) -> int:
-        """Somebody sealed the pipe: how many messages from `base` on lie below its end."""
+        """After another process sealed the pipe: how many messages from `base` on lie below its
+        end."""
         self._drop_current(pipe)
         try:
             end = seal_pipe(self._catalog, self._store, pipe.row.id)
@@ -229,7 +230,7 @@ class PipeWriter:
             exc.outcome_unknown = True
             self.doubt = pipe.row.id, base
             raise
-        # Of a pipe that is gone nobody can tell any more: a duplicate is the lesser evil.
+        # If the pipe is gone, the outcome stays unknown: a duplicate is the lesser evil.
         counted = 0 if end is None else max(0, min(end.seq - base, most))
         self._tally.carried_over += most - counted
         return counted
@@ -237,11 +238,11 @@ class PipeWriter:
     def _salvage(
         self, pipe: OpenPipe, base: int, most: int, exc: BackendError | None = None
     ) -> int | None:
-        """Seal a pipe that could not be written: how many messages from `base` on lie below its
-        end all the same. None when it is left to the reaper, so that nobody can tell yet."""
+        """Seal a pipe after a failed write: how many messages from `base` on lie below its end all
+        the same. None if that is left to the reaper, so the outcome is unknown for now."""
         self._drop_current(pipe)
         if exc is not None and is_outage(exc) and not self._patient:
-            return None  # whoever tries again looks there first
+            return None  # the next try looks there first
         try:
             end = seal_pipe(self._catalog, self._store, pipe.row.id)
         except (BackendError, CorruptionError) as exc:
@@ -250,7 +251,7 @@ class PipeWriter:
         return 0 if end is None else max(0, min(end.seq - base, most))
 
     def _carries_over(self, count: int, in_doubt: bool, exc: BackendError) -> None:
-        """So many messages are tried in another pipe. Told once, until a write succeeds."""
+        """Count messages that are tried in another pipe. Warns once, until a write succeeds."""
         self._tally.carried_over += count
         self._tally.doubtful += count if in_doubt else 0
         level = logging.INFO if self._failing else logging.WARNING
@@ -265,7 +266,7 @@ class PipeWriter:
     # --- opening and rolling ------------------------------------------------------------------
 
     def _current(self, policy: QueuePolicy, now_ms: int) -> OpenPipe:
-        """The pipe to append to, opened or rolled if need be. now_ms: boot time."""
+        """The pipe to append to, opened or rolled if needed. now_ms: boot time."""
         pipe = self._pipe
         if pipe is not None and self._is_full(pipe, policy, now_ms):
             self.rolls += 1
@@ -302,7 +303,7 @@ class PipeWriter:
         ready, now_ms = self._ready, self._clock.boot_ms()
         if ready is not None and not self._is_stale(ready, now_ms):
             self._ready = None
-            # Unsynced is enough: readers look into ready pipes too.
+            # Unsynced is enough: readers read ready pipes too.
             rate, sealed = self._pace.rate, ready.extent.sealed()
             if not sealed and self._catalog.pipes.beat(
                 ready.row.id, self._owner, PipeState.OPEN, rate
@@ -314,12 +315,11 @@ class PipeWriter:
         return self._create("", PipeState.OPEN)
 
     def _is_stale(self, ready: OpenPipe, now_ms: int) -> bool:
-        """Whether no append may take a ready pipe any more. `tend` seals it.
+        """Whether appends may no longer take a ready pipe. `tend` seals it.
 
-        One is outrun when a pipe was opened at once since it was wanted: it may stand before that
-        one, and what is pushed later is not to be delivered first. And one that waited for long
-        would be retired too soon after its pushes: `keeps` counts from when it was created.
-        now_ms: boot time.
+        A ready pipe is outrun if an append opened a pipe since it was requested: it may come before
+        that one, and later pushes must not be delivered first. And a pipe that waited long would be
+        retired too soon after its pushes: `keeps` counts from its creation. now_ms: boot time.
         """
         waited_ms = now_ms - ready.opened_ms
         outrun = ready.after != self._opened_at_once
@@ -340,7 +340,7 @@ class PipeWriter:
         try:
             added = self._catalog.pipes.add(row)
         except BackendError:
-            # The row may be there or not: as an empty pipe it does no harm, the reaper takes it.
+            # The row may exist: an empty pipe does no harm, and the reaper removes it.
             extent.close()
             raise
         if not added:
@@ -370,7 +370,8 @@ class PipeWriter:
         )
 
     def _open_strict(self) -> OpenPipe:
-        """Succeed the queue's newest pipe once its end is recorded; wait for the turn."""
+        """Wait for the turn, and open a successor once the end of the queue's newest pipe is
+        recorded."""
         started_ms = self._clock.boot_ms()
         while True:
             queue = self._catalog.queues.by_id(self._queue().id)
@@ -386,13 +387,13 @@ class PipeWriter:
             self._clock.sleep(0.001)
 
     def _pass_turn(self, tail: PipeRow, started_ms: int) -> bool:
-        """Take the turn from the newest pipe's owner when it is gone, idle or deaf."""
+        """Take the turn from the newest pipe's owner if it is gone, idle or unresponsive."""
         try:
             reader = self._store.reader(tail.id)
         except ExtentMissingError:
-            # Its end can never be found: strict order cannot be kept past it without a person.
+            # Its end can never be found: keeping strict order past it needs a person.
             if self._catalog.pipes.by_id(tail.id) is None:
-                return False  # retired a moment ago: look again
+                return False  # retired a moment ago: try again
             raise
         try:
             last_ms = reader.ask_turn()
@@ -409,10 +410,10 @@ class PipeWriter:
     # --- housekeeping -------------------------------------------------------------------------
 
     def tend(self) -> Tended:
-        """Show life to the reaper, seal an idle pipe, open the next one before it is needed.
+        """Renew the lease, seal an idle pipe, open the next one before it is needed.
 
-        Called between appends, and waits for nothing: what takes the catalog is returned, to be
-        done beside later appends, in order, before the next call.
+        Called between appends, and never waits: chores that need the catalog are returned, to be
+        done alongside later appends, in order, before the next call.
         """
         policy = self._queue().policy
         now_ms = self._clock.boot_ms()
@@ -431,7 +432,7 @@ class PipeWriter:
         chores += self._tend_ready(now_ms, keep=not stale)
         wanted = self._lane is None and not policy.strict
         if wanted and self._ready is None and self._pipe and self._nearly_full(pipe):
-            # Counted here, between appends: an append may be opening a pipe when this is done.
+            # Counted here, between appends: an append may be opening a pipe when the chore runs.
             chores.append(partial(self._prepare, self._opened_at_once))
         return Tended(min(TEND_SECONDS, policy.lease / 6), chores)
 
@@ -448,7 +449,7 @@ class PipeWriter:
         return []
 
     def _beat(self, pipe: OpenPipe, rate: int) -> None:
-        """Show that its owner lives. An append may open a ready pipe meanwhile."""
+        """Show that the pipe's owner is alive. An append may open a ready pipe meanwhile."""
         ready = self._ready is pipe
         if ready:
             self._catalog.pipes.beat(pipe.row.id, self._owner, PipeState.READY)
@@ -458,12 +459,11 @@ class PipeWriter:
         pipe.beaten_ms = self._clock.boot_ms()
 
     def _prepare(self, after: int) -> None:
-        """Open the next pipe, which an append may take as soon as it is there, if none has been
-        opened at once since."""
+        """Open the next pipe. An append may then take it, unless one has opened a pipe since."""
         ready = self._create("", PipeState.READY)
         ready.after = after
         self._ready = ready
-        if self._closed:  # `close` may have looked before
+        if self._closed:  # `close` may have run before it was there
             self._close_ready()
 
     def _nearly_full(self, pipe: OpenPipe) -> bool:
@@ -490,12 +490,12 @@ class PipeWriter:
             self._salvage(ready, 0, 0)
 
 
-# --- a pusher's appenders --------------------------------------------------------------------
+# --- a pusher's writers ----------------------------------------------------------------------
 
 
 class PipeWriters:
-    """Those of one pusher: some for what is delivered at once, and one for each lane of timers.
-    Made when they are first needed; not thread-safe, as an appender is not."""
+    """The writers of one pusher: some for immediate delivery, and one for each lane of timers.
+    Created when first needed; not thread-safe, as a `PipeWriter` is not."""
 
     def __init__(
         self,
@@ -513,12 +513,12 @@ class PipeWriters:
         self._group_id = group_id
         self._lanes: dict[int, PipeWriter] = {}
         self._owner = ports.ids.version()
-        self._side_by_side: list[PipeWriter] = []  # for what is delivered at once, in turn
+        self._side_by_side: list[PipeWriter] = []  # for immediate delivery, in turn
         self._share = 1
         self._turn = 0
 
     def of(self, lane: int | None) -> PipeWriter:
-        """The appender of a lane; None: the next of those for what is delivered at once."""
+        """The writer of a lane; None: the next of those for immediate delivery."""
         if lane is None:
             self._turn = (self._turn + 1) % self._share
             if self._turn >= len(self._side_by_side):
@@ -542,7 +542,7 @@ class PipeWriters:
         )
 
     def tend(self) -> Tended:
-        """Housekeeping of them all, as `PipeWriter.tend`."""
+        """Housekeeping of all writers, as `PipeWriter.tend`."""
         again, chores = 1.0, self._follow_wish()
         for appender in self._all():
             tended = appender.tend()
@@ -551,7 +551,8 @@ class PipeWriters:
         return Tended(again, chores)
 
     def _follow_wish(self) -> list[Chore]:
-        """Take this pusher's share of the queue's wished pipes; what is too much is to be sealed.
+        """Take this pusher's share of the queue's wished pipes; returns chores that seal the
+        excess.
 
         Cost: none while one pipe is wished for, else one query of a partial index.
         """

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def counted(count: int, noun: str) -> str:
-    """So many of a thing. noun: in the singular; its plural has an s."""
+    """A count and its noun. noun: in the singular; its plural adds an s."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

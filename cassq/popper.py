@@ -1,17 +1,15 @@
-"""Poppers: claim messages for a group, hand them out, and keep what is said of them.
+"""Poppers: claim messages for a group, hand them out, and record how they are settled.
 
 A popper is thread-safe. Acks are collected and written in groups: at the next `commit`, before
-the popper waits, and after `Pace.ack_wait_ms`: 50 ms, or up to a second where writing takes long.
+the popper waits, and after `Pace.ack_wait_ms`: 50 ms, or up to a second where writes are slow.
 
 Invariants:
-1. A message is handed out only after its claim, with the delivery counted, was written.
-2. What `commit` returned for is durable; an ack that was not yet written can only cause a
-   redelivery.
+1. A message is handed out only after its claim, with the delivery counted, is written.
+2. When `commit` returns, its acks are durable; an ack not yet written can only cause a redelivery.
 3. On exclusive groups nothing is handed out while anything is unacked, and acks are written at
    once, on the condition that the pipe is still ours.
-4. No call is entered by a thread that is inside another one, as a signal's handler would
-   (`cassq.lifecycle.ports.Life`): `stop` takes no lock, `close` waits for the call that was
-   interrupted.
+4. A thread inside one call never enters another, as a signal handler would
+   (`cassq.lifecycle.ports.Life`): `stop` takes no lock, `close` waits for the interrupted call.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ _NEVER = 3600.0
 
 
 class Popper:
-    """Takes messages for one group of a queue; made by `Queue.popper`."""
+    """Pops messages for one group of a queue; get one from `Queue.popper`."""
 
     def __init__(
         self,
@@ -94,29 +92,29 @@ class Popper:
         self._hurry = hurry
         self._soon = soon
         self._keep_alive_ms = (keep_alive or 0) * 1000
-        self._keep_at_ms = math.inf  # when claims are looked at that may have to be extended
+        self._keep_at_ms = math.inf  # when to check which claims must be extended
         self._lock = threading.Lock()
         self._buffer: deque[Message] = deque()  # claimed ahead by an iteration
         self._ahead: threading.Thread | None = None  # the thread that did so last
         self._pace = self._settler.pace
         self._closed = False
         self._stopping = False
-        self._heard: set[int] = set()  # threads whose pop told that it was stopped
+        self._heard: set[int] = set()  # threads whose pop returned nothing because of `stop`
 
     @property
     def lost(self) -> int:
-        """How many messages' claims were lost before they were settled."""
+        """How many messages lost their claim before they were settled."""
         return self.tally.lost
 
     @property
     def broken(self) -> dict[str, Exception]:
-        """Pipes that cannot be read, each told once by `pop`, and why."""
+        """Pipes that cannot be read → the error that `pop` raised once for each."""
         return dict(self._claimer.window.broken)
 
     # --- taking -------------------------------------------------------------------------------
 
     def pop(self, max_messages: int = 1, wait: float = 0.0) -> Messages:
-        """At most `max_messages` messages; none when there are none after `wait` seconds.
+        """At most `max_messages` messages; empty if none arrive within `wait` seconds.
 
         Cost: one unsynced catalog transaction and one read of the pipe, however many messages.
         Raises CorruptionError or ExtentMissingError once for a pipe that cannot be read.
@@ -142,7 +140,7 @@ class Popper:
         finally:
             if life.later:
                 life.catch_up()
-        # What a handler closed in the meantime has given them back.
+        # A signal handler may have closed the popper meanwhile, which gave them back.
         return Messages() if self._closed else messages
 
     def _pop_within(self, max_messages: int, wait: float) -> Messages:
@@ -175,7 +173,7 @@ class Popper:
             return Messages([message.as_run() for message in ahead])
         found = self._claim(max_messages)
         if not found and self._settler.giving:
-            self._flush()  # what this popper itself gave back
+            self._flush()  # this popper may have given some back itself
             found = self._claim(max_messages)
         if self._stopping:
             self._buffer.extend(found)  # never handed out: it is given back, uncounted
@@ -184,13 +182,13 @@ class Popper:
         return found
 
     def _entered(self) -> threading.Lock:
-        """`Life.enter`, which is asked only when it refuses: the hottest calls have no time."""
+        """`Life.enter`, called only if it would refuse: this is on the hottest path."""
         life = self._life
         calling = life.mine.calling
         return life.enter() if life.forked or life.closed or calling.locked() else calling
 
     def _may_hand_out(self) -> bool:
-        """Do what is due before anything is handed out; whether it may be."""
+        """Do what is due before messages are handed out; whether they may be."""
         if self._closed:
             self._check_open()
         claimer = self._claimer
@@ -235,8 +233,8 @@ class Popper:
 
     def __iter__(self) -> Iterator[Message]:
         """Messages one by one, for ever: waits when there are none, ends when the popper is
-        stopped or closed. Claims ahead what it does in a tenth of a second; more where claims take
-        long (see `cassq.consumer.pace`)."""
+        stopped or closed. Prefetches a tenth of a second of work; more where claims are slow (see
+        `cassq.consumer.pace`)."""
         thread = threading.current_thread()
         while not (self._stopping or self._closed):
             try:
@@ -245,12 +243,12 @@ class Popper:
             except ClosedError:
                 return
             if self._closed:
-                return  # by a handler, in that very moment: it was given back
+                return  # a signal handler closed it just now: the message was given back
             yield from messages
 
-    # This one, `pop`, `ack_held` and `give_held` are `operation`s written out: the hottest.
+    # This, `pop`, `ack_held` and `give_held` are `operation`s written inline: the hottest calls.
     def _next(self, thread: threading.Thread) -> Message | None:
-        """The next message of an iteration, which that thread began, if there is one."""
+        """The next message of the iteration that `thread` began, if there is one."""
         life = self._life
         try:
             with self._entered(), self._lock:
@@ -271,7 +269,7 @@ class Popper:
                 life.catch_up()
 
     def _forget_stale(self) -> None:
-        """Drop what was claimed ahead and is, or may be, another's by now."""
+        """Drop prefetched messages that another popper has, or may have, by now."""
         while self._buffer:
             holding = holding_of(self._buffer[0])
             if not holding.lost and holding.due_ms > self._catalog.now_ms():
@@ -280,9 +278,9 @@ class Popper:
 
     @contextmanager
     def transaction(self, max_messages: int = 1, wait: float = 0.0) -> Iterator[Messages]:
-        """Pop for a `with` block: committed at its end, rolled back if it raises.
+        """Pop for a `with` block: commits at its end, rolls back if it raises.
 
-        Messages acked or given back inside the block are left as they are.
+        Messages acked or given back inside the block are left alone.
         """
         messages = self.pop(max_messages, wait)
         try:
@@ -293,7 +291,7 @@ class Popper:
         self._settle(messages, self._ack_left)
 
     def _finished(self) -> None:
-        """A holding is over: others may go on."""
+        """A delivery is settled: other poppers may continue."""
         if self._claimer.exclusive:
             self._doorbell.ring()
 
@@ -306,9 +304,9 @@ class Popper:
     # --- settling -----------------------------------------------------------------------------
 
     def commit(self, messages: Iterable[Message]) -> None:
-        """Ack messages, durably when it returns. Cost: one synced transaction for all of them.
+        """Ack messages, durable on return. Cost: one synced transaction for all of them.
 
-        Raises ClaimLostError when some were not ours any more; the others are committed.
+        Raises ClaimLostError if some were no longer ours; the others are committed.
         """
         self._settle(messages, self._ack)
 
@@ -328,8 +326,8 @@ class Popper:
     def rollback(
         self, messages: Iterable[Message], delay: float | None = None, error: Error = None
     ) -> None:
-        """Give messages back to be delivered again after `delay` seconds, or by the group's
-        retry schedule; durable on return.
+        """Give messages back, to be delivered again after `delay` seconds (None: by the group's
+        retry schedule). Durable on return.
 
         The delivery counts towards `max_deliveries`. error: as for `Message.nack`. Raises
         ClaimLostError as `commit` does.
@@ -345,7 +343,7 @@ class Popper:
         self._give_back(messages, NackOptions(counted=False))
 
     def dead(self, messages: Iterable[Message], reason: Error = "") -> None:
-        """Put messages among the group's dead letters, as rejected, with `reason`, a text or an
+        """Reject messages: they become dead letters of the group, with `reason`, a text or an
         exception, as their error.
 
         Durable on return. Raises ClaimLostError as `commit` does.
@@ -359,7 +357,7 @@ class Popper:
     def _settle(
         self, messages: Iterable[Message], say: Callable[[Delivery, RangeSet], None]
     ) -> None:
-        """Say something of messages, and write it."""
+        """Note how messages are settled, and write it."""
         with self._lock:
             self._check_open()
             lost: ClaimLostError | None = None
@@ -374,8 +372,8 @@ class Popper:
 
     @operation
     def _roll_back_open(self, messages: Iterable[Message], error: str) -> None:
-        """Give back what is still open, on the way out of a block that failed: what was lost
-        meanwhile is delivered again anyway, and must not hide why the block failed."""
+        """Give back what is still open when a block fails. Messages lost meanwhile are delivered
+        again anyway, and must not hide why the block failed."""
         with self._lock:
             if self._closed:
                 return
@@ -409,7 +407,7 @@ class Popper:
 
     # --- a message's verbs ----------------------------------------------------------------------
 
-    # Written with the next group; at once on exclusive groups, and past the deadline.
+    # Written with the next batch of acks; at once on exclusive groups, and past the deadline.
     def ack_held(self, holding: Delivery, seqs: range) -> None:
         life = self._life
         try:
@@ -460,8 +458,8 @@ class Popper:
     # --- life ---------------------------------------------------------------------------------
 
     def tend(self) -> float:
-        """Write acks that are old enough, keep claims alive, close the files of pipes that were
-        retired; seconds until the next time."""
+        """Write acks that are old enough, keep claims alive, close the files of retired pipes.
+        Returns the seconds until the next time."""
         with self._lock:
             if self._closed:
                 return _NEVER
@@ -474,46 +472,46 @@ class Popper:
             return min(again, self._keep_claims_alive())
 
     def _keep_claims_alive(self) -> float:
-        """Extend the claims that near their deadlines; seconds until they are to be looked at."""
+        """Extend claims close to their deadlines; seconds until the next check."""
         if not self._settler.holdings:
             self._keep_at_ms = math.inf
         self._claimer.look()
         now_ms, timeout_ms = self._catalog.now_ms(), self._claimer.rules.claim_timeout_ms
         if now_ms >= self._keep_at_ms:
-            # Should this fail, the housekeeper tries it again after a second.
+            # If this fails, the housekeeper tries again after a second.
             wanted = self._settler.near_deadline(self._keep_alive_ms, timeout_ms)
             if wanted and self._buffer and not self._claimer.exclusive:
-                # Its consumer is busy with something long: others may have time for the rest.
+                # The consumer is busy with a long task: other poppers may have time for the rest.
                 self._give_back_ahead(now_ms - 2 * timeout_ms / 3)
             self._settler.keep_alive(wanted)
             self._keep_at_ms = now_ms + timeout_ms / 3
         return min(_NEVER, max(0.0, (self._keep_at_ms - now_ms) / 1000))
 
     def stop(self) -> None:
-        """Hand out nothing more. For a signal's handler, and for any other thread: takes no lock,
-        and returns at once.
+        """Hand out nothing more. Safe in a signal handler and from any thread: takes no lock, and
+        returns at once.
 
-        An iteration ends after the message in hand, whose ack still counts; a `pop` that waits
-        returns nothing. A `pop` begun later returns nothing once, so that a loop can look at
-        `stopped`, and then raises ClosedError. What was claimed ahead is given back, uncounted.
+        An iteration ends after the current message, whose ack still counts. A `pop` that waits or
+        begins later returns nothing once in each thread, so that a loop can check `stopped`, then
+        raises ClosedError. Prefetched messages are given back, uncounted.
         """
         if self._life.forked:
-            return  # it is the parent's
+            return  # it belongs to the parent
         self._stopping = True
         self._waiter.wake()
         self._soon()
 
     @property
     def stopped(self) -> bool:
-        """Whether it hands out nothing more: it was stopped, or closed."""
+        """Whether the popper was stopped or closed, and hands out nothing more."""
         return self._stopping or self._closed
 
     def close(self) -> None:
-        """Write what was acked; give back what is out, at once, for others to have.
+        """Write the acks, and give all other messages back at once, for other poppers.
 
-        What was claimed ahead and never handed out does not count as delivered. In the middle of
-        another call of this thread, as in a signal's handler, it stops the popper, and closes it
-        when that call ends; a `pop` that ends so returns nothing.
+        Prefetched messages that were never handed out do not count as delivered. Called in the
+        middle of another call of this thread, as in a signal handler, it stops the popper, and
+        closes it when that call ends; a `pop` interrupted like this returns nothing.
         """
         self._life.end(self.close_inside, meanwhile=self.stop)
 
@@ -530,13 +528,13 @@ class Popper:
                 self._claimer.put_away_owed()
                 self._claimer.health.tell(at_once=True)
             except (QueueNotFoundError, GroupNotFoundError):
-                self._end()  # deleted meanwhile: there is nothing to give back to
+                self._end()  # deleted meanwhile: there is nothing left to give back to
             except Exception:
                 self._end()
                 raise
             else:
                 self._end()
-            # What a signal's handler raised leaves it open: it can be closed again.
+            # An exception from a signal handler leaves it open: `close` can be called again.
 
     def _end(self) -> None:
         self._closed = self.tally.over = True
@@ -544,7 +542,7 @@ class Popper:
         self._waiter.close()
 
     def _give_back_ahead(self, claimed_by_ms: float = math.inf) -> None:
-        """Give back, uncounted, what was claimed ahead by then and never handed out. The lock is
+        """Give back, uncounted, what was prefetched by then and never handed out. The lock is
         held."""
         ahead: dict[Delivery, list[int]] = {}
         for message in self._buffer:
@@ -585,13 +583,13 @@ class Popper:
     def __reduce__(self) -> NoReturn:
         refuse_pickling(
             "popper, or a message of one,",
-            "pass payloads, or say cassq.connect(url).queue(name).popper() there",
+            "pass payloads, or call cassq.connect(url).queue(name).popper() there",
         )
 
     def _check_open(self) -> None:
         if self._closed:
             self._life.check()
             raise ClosedError(
-                "this popper is closed; what it had out was given back",
-                hint="stop() ends an iteration and leaves time for the message in hand",
+                "this popper is closed; its messages were given back",
+                hint="stop() ends an iteration and leaves time for the current message",
             )

@@ -1,7 +1,7 @@
-"""The settings of queues and groups as arguments, and words that others take, for type checkers.
+"""Types for the settings of queues and groups, and for the choices that other calls take.
 
-What they mean, and their defaults, is in `cassq.model.queues`; a test holds both to the same names
-and types. A sequence is taken where a tuple is kept.
+`cassq.model.queues` has their meaning and defaults; a test holds both to the same names and types.
+Arguments accept a sequence where the policy keeps a tuple.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class QueueSettings(TypedDict, total=False):
 
 
 class GroupSettings(TypedDict, total=False):
-    """The fields of `cassq.model.queues.GroupPolicy`, times in seconds; None takes the queue's
+    """The fields of `cassq.model.queues.GroupPolicy`, times in seconds; None means the queue's
     value."""
 
     exclusive: bool

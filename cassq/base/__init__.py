@@ -1,1 +1,1 @@
-"""What all rooms stand on: clocks, ids, counters, checks of arguments; nothing about queues."""
+"""What all other rooms use: clocks, ids, counters, checks of arguments; nothing about queues."""

@@ -1,4 +1,4 @@
-"""Checks of what callers pass: each names the argument, what is allowed and what came."""
+"""Checks of arguments: each error names the argument, what is allowed and what was passed."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from cassq.errors import UsageError
 _MESSAGE_ID = re.compile(r"([0-9a-f]{24}):([0-9]{1,18})")
 DELAY_MAX_SECONDS = 10 * 365 * 86400.0
 ERROR_MAX = 4096  # characters of an error that are kept
-_SHOWN_MAX = 100  # characters of what was given that a refusal shows
+_SHOWN_MAX = 100  # characters of a refused value that the error shows
 
 
 def check_count(name: str, count: int, most: int) -> None:
-    """UsageError unless `count` is a whole number from 1 to `most`."""
+    """UsageError unless `count` must be a whole number from 1 to `most`."""
     if isinstance(count, bool) or not isinstance(count, int):
-        raise UsageError(f"{name} is a whole number, not {count!r}")
+        raise UsageError(f"{name} must be a whole number, not {count!r}")
     if not 1 <= count <= most:
-        raise UsageError(f"{name} is between 1 and {most}, not {count}")
+        raise UsageError(f"{name} must be between 1 and {most}, not {count}")
 
 
 def check_seconds(name: str, seconds: float, most: float, *, least: float = 0) -> None:
     """UsageError unless `seconds` is a number from `least` to `most`."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise UsageError(f"{name} is a number of seconds, not {seconds!r}")
+        raise UsageError(f"{name} must be a number of seconds, not {seconds!r}")
     if not least <= seconds <= most:
-        raise UsageError(f"{name} is between {least} and {most:.0f} seconds, not {seconds}")
+        raise UsageError(f"{name} must be between {least} and {most:.0f} seconds, not {seconds}")
 
 
 def check_zone(name: str, when: datetime) -> None:
@@ -39,7 +39,7 @@ def check_zone(name: str, when: datetime) -> None:
 
 
 def milliseconds(name: str, seconds: float | None) -> int:
-    """A delay in seconds as milliseconds; None is none."""
+    """A delay in seconds as milliseconds; None means no delay."""
     if seconds is None:
         return 0
     check_seconds(name, seconds, DELAY_MAX_SECONDS)
@@ -47,10 +47,10 @@ def milliseconds(name: str, seconds: float | None) -> int:
 
 
 def error_text(name: str, error: object) -> str:
-    """What is recorded of a failure: a text as it is, an exception as its type and text.
+    """The recorded form of a failure: a text unchanged, an exception as its type and text.
 
-    At most `ERROR_MAX` characters; newlines stay, and characters that no encoding has (lone
-    surrogates) are escaped. None is an empty text; UsageError for anything else.
+    At most `ERROR_MAX` characters; newlines stay, and characters that cannot be encoded (lone
+    surrogates) are escaped. None is an empty text; raises UsageError for anything else.
     """
     match error:
         case None:
@@ -61,10 +61,10 @@ def error_text(name: str, error: object) -> str:
             text = _of_exception(error)
         case _:
             raise UsageError(
-                f"{name} is a text or an exception, not {_shown(error)}",
+                f"{name} must be a text or an exception, not {_shown(error)}",
                 hint=f"for instance {name}=str(...), or the exception itself",
             )
-    # Sliced and encoded by `str`, whatever a class derived from it does.
+    # Sliced and encoded by `str` itself, whatever a subclass overrides.
     kept = str.__getitem__(text, slice(ERROR_MAX))
     return str.encode(kept, errors="backslashreplace").decode()[:ERROR_MAX]
 
@@ -74,12 +74,12 @@ def _of_exception(exc: BaseException) -> str:
     try:
         told = str(exc)
     except Exception as failure:  # any class may have a broken __str__
-        return f"{kind} (its text cannot be had: {type(failure).__name__})"
+        return f"{kind} (its text is unavailable: {type(failure).__name__})"
     return f"{kind}: {told}" if told else kind
 
 
 def _shown(value: object) -> str:
-    """A value, and its type, in an error's text."""
+    """A value and its type, for an error message."""
     kind = type(value).__name__
     try:
         told = repr(value)
@@ -89,7 +89,7 @@ def _shown(value: object) -> str:
 
 
 def message_place(message_id: str) -> tuple[str, int]:
-    """The pipe and seq that a message's id names; UsageError when it names none."""
+    """The pipe and seq that a message ID names; raises UsageError if it is not valid."""
     found = _MESSAGE_ID.fullmatch(message_id) if isinstance(message_id, str) else None
     if found is None:
         raise UsageError(

@@ -1,9 +1,8 @@
-"""Clocks: the only place that asks what time it is, or waits.
+"""Clocks: the only place that reads the time, or waits.
 
-Three kinds of time are kept apart. *Boot time* runs evenly, also while the machine sleeps, and
-is what leases and deadlines are measured in. *Wall time* is what people read. *Catalog time*
-(see `cassq.catalog.port`) is boot time moved to the wall clock's numbers once a boot, so that a
-wall clock that jumps moves no deadline.
+There are three kinds of time. *Boot time* runs evenly, also while the machine sleeps; leases and
+deadlines use it. *Wall time* is what people read. *Catalog time* (see `cassq.catalog.port`) is boot
+time shifted to the wall clock once a boot, so that a wall clock that jumps moves no deadline.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ def _boot_clock() -> int:
     if hasattr(time, "CLOCK_BOOTTIME"):  # Linux
         return time.CLOCK_BOOTTIME
     if hasattr(time, "CLOCK_UPTIME_RAW"):
-        # macOS. There the raw monotonic clock runs on while it sleeps; this other one does not.
+        # macOS. There the raw monotonic clock runs on while it sleeps; CLOCK_UPTIME_RAW does not.
         return time.CLOCK_MONOTONIC_RAW
     return time.CLOCK_MONOTONIC
 
@@ -28,7 +27,7 @@ _BOOT_CLOCK = _boot_clock()
 
 
 class Clock(abc.ABC):
-    """What the code below and above the ports asks the time of."""
+    """The source of time for all code below and above the ports."""
 
     @abc.abstractmethod
     def boot_ms(self) -> int:
@@ -40,7 +39,7 @@ class Clock(abc.ABC):
 
     @abc.abstractmethod
     def sleep(self, seconds: float) -> None:
-        """Wait; cost: the time itself."""
+        """Wait. Cost: the time itself."""
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Wait for an event that another thread sets, at most `seconds`; True when it is set."""
@@ -120,7 +119,7 @@ def _read_boot_id() -> str:
 
 
 def _sysctl(name: str) -> str:
-    """A text that the kernel tells by that name; empty where it does not."""
+    """The kernel's text value of that name; empty if it has none."""
     try:
         import ctypes  # slow to load, of no use where there is /proc, and not in every Python
 
@@ -135,7 +134,7 @@ def _sysctl(name: str) -> str:
 
 
 class Stopwatch:
-    """Seconds of monotonic time since it was made: for waits with a deadline."""
+    """Seconds of monotonic time since its creation: for waits with a deadline."""
 
     __slots__ = ("_start_ns",)
 
@@ -147,11 +146,11 @@ class Stopwatch:
 
 
 class Nudge:
-    """What one thread waits at, and any other wakes it. A nudge to one that is awake makes its
-    next wait short; two are like one.
+    """One thread waits on it, and any other can wake that thread. A nudge while it is awake ends
+    its next wait at once; two nudges count as one.
 
-    An Event would do, but for signals: an exception that a handler raises in `Event.set` can leave
-    its lock taken for ever.
+    Not an Event: an exception from a signal handler in `Event.set` can leave its lock taken for
+    ever.
     """
 
     __slots__ = ("_lock",)
@@ -165,7 +164,7 @@ class Nudge:
         try:
             self._lock.release()
         except RuntimeError:
-            return  # it has been nudged, and has not come to it yet
+            return  # an earlier nudge is still pending
 
     def wait(self, seconds: float) -> bool:
         """Wait for a nudge at most `seconds`; whether there was one."""

@@ -1,9 +1,9 @@
-"""Counters: what a client's pushers and poppers have done, and what became of its requests.
+"""Counters: what a client's pushers and poppers have done, and the outcomes of its requests.
 
-Each pusher and popper has a `Tally` of its own and adds plain integers to it, inside locks that it
-holds anyway: counting costs no lock and no write. Whoever reads adds the tallies up, and may see
-one a moment old. Of the requests of a session with servers (`Requests`) only what is out of the
-ordinary is counted, so that counting costs a request next to nothing.
+Each pusher and popper has its own `Tally` and adds plain integers to it, inside locks that it holds
+anyway: counting costs no lock and no write. A reader adds the tallies up, and may see one a moment
+old. For the requests of a session with servers (`Requests`) only unusual events are counted, so
+that counting costs a request next to nothing.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Tally:
     """What one pusher, or one popper of `group`, has done. All are messages unless named bytes.
 
     pushed: durably; spilled: of those, into the spool. forwarded: from a spool; found: of those,
-    had arrived before. carried_over: to another pipe, as a write had failed; doubtful: of those,
+    had arrived before. carried_over: to another pipe, after a failed write; doubtful: of those,
     may be in both. refused: not pushed, as the storage did not answer. written_bytes: of frames,
-    compressed if the queue's are. popped: handed out; redelivered: claimed, and not for the first
-    time. committed: durably. rolled_back, released, dead: given back as failed, as untried, for
-    good. lost: claims that became another's.
+    compressed if the queue's are. popped: handed out; redelivered: claimed again. committed:
+    durably. rolled_back, released, dead: given back as failed, as untried, as dead letters.
+    lost: those whose claim was lost.
     push_failures: messages not pushed, by error. failures: operations, by (name, error).
     """
 
@@ -56,21 +56,21 @@ class Tally:
             setattr(self, name, 0)
         self.push_failures: Counter[str] = Counter()
         self.failures: Counter[tuple[str, str]] = Counter()
-        self.over: bool = False  # nothing will be added any more
+        self.over: bool = False  # nothing more will be added
 
     def failed(self, operation: str, exc: Exception) -> None:
-        """An operation ended with an error."""
+        """Count an operation that ended with an error."""
         self.failures[operation, type(exc).__name__] += 1
 
     def push_failed(self, count: int, exc: Exception) -> None:
-        """A push of `count` messages failed; the first of them may be pushed all the same."""
+        """Count a failed push of `count` messages; the first of them may be pushed all the same."""
         pushed = int(getattr(exc, "fields", {}).get("pushed", 0))
         self.pushed += pushed
         self.push_failures[type(exc).__name__] += count - pushed
         self.refused += count - pushed if is_outage(exc) else 0
 
     def given(self, count: int, *, counted: bool, doomed: bool) -> None:
-        """Messages are given back."""
+        """Count messages that are given back."""
         if doomed:
             self.dead += count
         elif counted:
@@ -79,7 +79,7 @@ class Tally:
             self.released += count
 
     def add(self, other: Tally) -> None:
-        """Add what another has counted."""
+        """Add the counts of another tally."""
         for name in COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.push_failures.update(other.push_failures.copy())
@@ -87,8 +87,8 @@ class Tally:
 
 
 class Tallies:
-    """The tallies of one client, by (queue, group); those that are over are added up in passing,
-    so that their number does not grow and no total ever falls."""
+    """The tallies of one client, by (queue, group); finished ones are merged, so that their number
+    does not grow and no total ever falls."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -96,7 +96,7 @@ class Tallies:
         self._present: dict[tuple[str, str], list[Tally]] = {}
 
     def add(self, queue: str, tally: Tally) -> None:
-        """Take on the tally of a new pusher or popper of a queue."""
+        """Add the tally of a new pusher or popper of a queue."""
         key = queue, tally.group
         with self._mutex:
             here = self._present.get(key, [])
@@ -105,7 +105,7 @@ class Tallies:
             self._present[key] = [*(old for old in here if not old.over), tally]
 
     def totals(self) -> dict[tuple[str, str], Tally]:
-        """Sums by (queue, group); the group is empty for what was pushed."""
+        """Sums by (queue, group); the group is empty for pushers."""
         found: dict[tuple[str, str], Tally] = {}
         with self._mutex:
             for key, here in self._present.items():

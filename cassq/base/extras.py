@@ -1,4 +1,4 @@
-"""Optional packages: what is said where one is missing."""
+"""Optional packages: the error when one is missing."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from contextlib import contextmanager
 
 from cassq.errors import MissingExtraError
 
-# What opens a cassandra: URL.
+# What a cassandra: URL needs.
 CASSANDRA = ("cassandra: URLs need", "cassandra-driver", "cassandra")
-# What a URL with store=sidecar needs, and what runs a sidecar.
+# What a URL with store=sidecar needs, and what running a sidecar needs.
 SIDECAR = ("store=sidecar needs", "msgspec", "sidecar")
 SIDECAR_SERVER = ("a sidecar needs", "rocksdict", "sidecar-server")
 
 
 @contextmanager
 def wanted(who_needs: str, package: str, extra: str) -> Iterator[None]:
-    """For an import that may fail: raises MissingExtraError then, with the command that helps.
+    """Wraps an import that may fail: raises MissingExtraError then, with the command to run.
 
-    who_needs: a subject and its verb, as "metrics need". extra: of cassq's own.
+    who_needs: a subject and its verb, as "metrics need". extra: the name of cassq's extra.
     """
     try:
         yield

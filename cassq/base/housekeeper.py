@@ -1,7 +1,7 @@
-"""The housekeeper: a thread of a client that does what must be done at some time.
+"""The housekeeper: a client's thread for periodic work.
 
-Leases, idle pipes, collected acks, claims to be kept alive, and the reaper's urgent passes.
-It sleeps until the next of them is due. A second one reads settings anew, and does nothing else.
+It renews leases, seals idle pipes, writes collected acks, extends claims, and runs the reaper's
+passes. It sleeps until the next task is due. A second one only reads settings again.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from cassq.errors import CassqError
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-# Does what is due; seconds until it wants to be called again.
+# Does what is due; returns the seconds until its next call.
 Tend = Callable[[], float]
 
 
 class Housekeeper:
-    """Calls each of its tasks when the task wants to be called."""
+    """Calls each of its tasks when it is due."""
 
     def __init__(self, clock: Clock, name: str = "housekeeper") -> None:
         self._clock = clock
@@ -36,7 +36,7 @@ class Housekeeper:
         self._stopped = False
 
     def add(self, tend: Tend, first: float) -> None:
-        """Take on a task, to be called in `first` seconds or sooner."""
+        """Add a task, first called in `first` seconds or sooner."""
         self._schedule(tend, first, only_known=False)
         with self._mutex:
             if self._thread is None:
@@ -44,16 +44,16 @@ class Housekeeper:
                 self._thread.start()
 
     def hurry(self, tend: Tend, seconds: float) -> None:
-        """Call a task in so many seconds or sooner."""
+        """Call a task in `seconds` or sooner."""
         self._schedule(tend, seconds, only_known=True)
 
     def call_soon(self, tend: Tend) -> None:
-        """Call a task now. Takes no lock, so that a signal's handler may ask for it."""
+        """Call a task now. Takes no lock, so that a signal handler may call this."""
         self._urgent.append(tend)
         self._nudge.give()
 
     def remove(self, tend: Tend) -> None:
-        """Forget a task."""
+        """Remove a task."""
         with self._mutex:
             self._due.pop(tend, None)
             self._failing.discard(tend)
@@ -88,8 +88,8 @@ class Housekeeper:
         try:
             again = tend()
         except CassqError as exc:
-            # The task's own caller meets the same error at its next call; here it is tried again.
-            # It is told once, not every second of an outage.
+            # The user gets the same error from the next call; here the task is retried. It is
+            # logged once, not every second of an outage.
             level = logging.INFO if tend in self._failing else logging.WARNING
             logger.log(level, "housekeeping failed, trying again every second: %s", exc)
             self._failing.add(tend)
@@ -102,7 +102,7 @@ class Housekeeper:
         self._schedule(tend, again, only_known=True)
 
     def stop(self) -> None:
-        """End the thread; nothing is called any more when it returns."""
+        """End the thread; no task is called after it returns."""
         self._stopped = True
         self._nudge.give()
         if self._thread is not None and self._thread is not threading.current_thread():

@@ -1,4 +1,4 @@
-"""What an error of the operating system means to a user of cassq, and what to do about it."""
+"""Translates errors of the operating system to cassq's, with hints on what to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Turn an OSError into the BackendError it means; `what` names file and operation."""
+    """Turn an OSError into the matching BackendError; `what` names file and operation."""
     try:
         yield
     except OSError as exc:
@@ -21,7 +21,7 @@ def translated(what: str) -> Iterator[None]:
 
 
 def explained(exc: OSError, what: str) -> BackendError:
-    """The BackendError that an OSError means."""
+    """The BackendError that matches an OSError."""
     if exc.errno in _FULL:
         return StorageFullError(f"{what}: {exc.strerror}")
     if exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM):

@@ -1,8 +1,8 @@
-"""The schema files: finds and reads what `schema/` holds, from a wheel and from a source tree.
+"""The schema files: finds and reads the files of `schema/`, in a wheel or in a source tree.
 
 `schema/<backend>.sql` (or `.cql`) is the full current schema of a new store;
-`schema/<backend>/NNNN_name.sql` upgrades a store from version NNNN - 1 to NNNN. A new store is
-of the version of the last migration, or of version 1 while there is none.
+`schema/<backend>/NNNN_name.sql` upgrades a store from version NNNN - 1 to NNNN. A new store has
+the version of the last migration, or version 1 while there is none.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Migration(NamedTuple):
 def read(name: str, *, directory: Path | None = None) -> str:
     """The text of one schema file, such as `sqlite.sql` or `sqlite/0002_leases.sql`.
 
-    Raises ConfigError when the installation has no such file. Cost: one small file read.
+    Raises ConfigError if the installation has no such file. Cost: one small file read.
     """
     path = (directory or find_directory()) / name
     try:
@@ -41,9 +41,9 @@ def read(name: str, *, directory: Path | None = None) -> str:
 
 
 def migrations(backend: str, *, directory: Path | None = None) -> list[Migration]:
-    """The migrations of a backend, such as `sqlite`, in the order they are applied in.
+    """The migrations of a backend, such as `sqlite`, in the order in which they apply.
 
-    Raises BrokenInvariantError when a file is misnamed or a number is missing or given twice.
+    Raises BrokenInvariantError if a file is misnamed or a number is missing or used twice.
     """
     folder = (directory or find_directory()) / backend
     if not folder.is_dir():
@@ -70,9 +70,9 @@ def latest_version(backend: str, *, directory: Path | None = None) -> int:
 def find_directory(package: Path | None = None) -> Path:
     """The directory of the schema files that belong to the package's directory.
 
-    A wheel carries it inside the package; in a source tree (and so in an editable install) it
-    stands beside the package. The project file tells a source tree from a site-packages
-    directory, in which a neighbour named `schema` would be another project's.
+    A wheel has it inside the package; in a source tree (and so in an editable install) it is beside
+    the package. The project file distinguishes a source tree from a site-packages directory, where
+    a neighbour named `schema` would belong to another project.
     """
     package = package or Path(__file__).resolve().parents[1]
     inside, beside = package / "schema", package.parent / "schema"

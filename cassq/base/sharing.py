@@ -1,7 +1,7 @@
-"""Sharing: threads of one process that want the same done have it done by one of them.
+"""Sharing: if several threads of one process need the same work, one of them does it for all.
 
-While one is at it the others wait; the next one does it for all who came meanwhile. What was
-learned on the way is left for whoever comes next.
+While one works the others wait; the next one works for all that came meanwhile. The result is kept
+for the next call.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Place(Generic[W]):
 
 
 class _Followers(Generic[W, L]):
-    """Those who want the same. lock: held by who serves."""
+    """The threads that want the same. lock: held by the one that serves."""
 
     __slots__ = ("last", "lock", "places")
 
@@ -42,17 +42,17 @@ class _Followers(Generic[W, L]):
 
 
 class Sharing(Generic[K, W, L]):
-    """Lines of wishes by key, those used last kept."""
+    """Lines of wishes by key; the most recently used are kept."""
 
     def __init__(self) -> None:
         self._lines: OrderedDict[K, _Followers[W, L]] = OrderedDict()
         self._lock = threading.Lock()
 
     def together(self, key: K, wish: W, serve: Callable[[list[W], L | None], L | None]) -> None:
-        """Have a wish served, by this thread or another's; wishes wait in order.
+        """Have a wish served, by this thread or another; wishes wait in order.
 
-        serve: is given all that wait, and what it returned last time. What it raises is raised
-        here to its own thread; to the others their wishes were served, and nothing came of them.
+        serve: gets all waiting wishes, and its last result. An error is raised in its own thread
+        only; the other wishes count as served, without a result.
         """
         line = self._line(key)
         place = _Place(wish)
@@ -72,11 +72,11 @@ class Sharing(Generic[K, W, L]):
                     each.served = True
 
     def last(self, key: K) -> L | None:
-        """What was returned last for this key."""
+        """The last result for this key."""
         return self._line(key).last
 
     def busy(self, key: K) -> bool:
-        """Whether a thread is at it."""
+        """Whether a thread is serving this key."""
         return self._line(key).lock.locked()
 
     def _line(self, key: K) -> _Followers[W, L]:
@@ -92,7 +92,7 @@ class Sharing(Generic[K, W, L]):
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[V]):
-    """What was answered to a question, and when it had been asked, in boot milliseconds."""
+    """An answer, and when its question was asked, in boot milliseconds."""
 
     asked_ms: int
     value: V
@@ -100,7 +100,7 @@ class Answer(Generic[V]):
 
 @dataclass(slots=True)
 class _Question(Generic[V]):
-    """since_ms: an answer to who had asked by then is too old."""
+    """since_ms: the answer to a question asked by then is too old."""
 
     since_ms: int
     answer: Answer[V] | None = None
@@ -114,10 +114,10 @@ def answered(
     *,
     old_ms: int = 0,
 ) -> Answer[V]:
-    """What `ask` answers, to this thread or to another that asked it after this call began.
+    """What `ask` returns, to this thread or to another that called it after this call began.
 
-    old_ms: it may have been asked so long before; and while another thread is asking, the answer
-    before that will do. sharing: None where each asks for itself.
+    old_ms: the answer may also be this old; and while another thread is asking, the previous answer
+    will do. sharing: None means that each thread asks for itself.
     """
     if sharing is None:
         return Answer(now_ms(), ask())

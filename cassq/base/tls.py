@@ -1,4 +1,4 @@
-"""TLS: how a URL's options say that servers are to be spoken to."""
+"""TLS: encryption of connections to servers, from a URL's options."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ LEVELS = ("full", "ca", "no")
 
 
 def tls_of(options: Mapping[str, str], prefix: str = "") -> ssl.SSLContext | None:
-    """How to encrypt; None for not at all. prefix: what the names of these options begin with.
+    """How to encrypt; None means not at all. prefix: the prefix of these options' names.
 
-    `tls=full` (or 1): the server has a certificate for its address, of an authority in the file
-    `ca=` or known to this machine. `tls=ca`: whatever its address. `cert=` and `key=`: the
-    client's own. With any of these files tls is on.
+    `tls=full` (or 1): the server must have a certificate for its address, from an authority in the
+    file `ca=` or known to this machine. `tls=ca`: the same without checking the address. `cert=`
+    and `key=`: the client's own. Naming any of these files turns tls on.
     """
     tls, ca, cert, key = (f"{prefix}{name}" for name in ("tls", "ca", "cert", "key"))
     files = {name: options[name] for name in (ca, cert, key) if name in options}

@@ -1,1 +1,1 @@
-"""The client and its queues, and how a URL becomes one: embedded, on a cluster, or with a spool."""
+"""The client and its queues, and opening them from a URL: embedded, in a cluster, with a spool."""

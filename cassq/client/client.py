@@ -1,4 +1,4 @@
-"""The client: queues of one place, and what its pushers and poppers have in common."""
+"""The client: the queues of one URL, and what its pushers and poppers share."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ _of_the_parent: list[object] = []
 
 
 class Client:
-    """Queues of one place. Thread-safe; not to be used after a fork.
+    """The queues of one URL. Thread-safe; must not be used after a fork.
 
-    place: one that is open, or that the spool's thread opens as soon as a server answers. spool:
-    what takes pushes while no quorum answers, if there is one.
+    place: already open, or opened by the spool's thread as soon as a server answers. spool: takes
+    pushes while no quorum answers, if there is one.
     """
 
     runtime_class: ClassVar[type[Runtime]] = Runtime
@@ -96,10 +96,10 @@ class Client:
 
     @operation
     def create_queue(self, name: str, **policy: Unpack[QueueSettings]) -> Queue:
-        """Make a queue with its group `default`; the settings are those of `QueuePolicy`.
+        """Create a queue with its group `default`; the settings are those of `QueuePolicy`.
 
-        A queue that exists with the same settings is returned. Raises QueueExistsError, which names
-        the differences, when it has other settings.
+        If the queue exists with the same settings, returns it. Raises QueueExistsError, which names
+        the differences, if it has other settings.
         """
         return create_queue(self.runtime, check_queue_name(name), policy)
 
@@ -122,12 +122,12 @@ class Client:
 
     @operation
     def queues(self, prefix: str = "") -> list[Queue]:
-        """The queues whose name begins with `prefix`, by name; dead letters among them."""
+        """The queues whose names begin with `prefix`, by name, including dead-letter queues."""
         return [Queue(self.runtime, row) for row in self.ports.catalog.queues.listed(prefix)]
 
     @operation
     def queue_of_pipe(self, pipe_id: str) -> Queue:
-        """The queue that a pipe belongs to; UsageError when there is no such pipe, or it is
+        """The queue that a pipe belongs to. Raises UsageError if there is no such pipe, or it is
         retired. Cost: two reads."""
         pipe = live_pipe(self.ports.catalog, pipe_id)
         row = None if pipe is None else self.ports.catalog.queues.by_id(pipe.queue_id)
@@ -142,14 +142,14 @@ class Client:
     def explain(self, message_id: str) -> Explanation:
         """Where a message is for every group, what happened to it, what happens next and when.
 
-        Raises UsageError for what is no id, MessageNotFoundError for one that no queue knows.
+        Raises UsageError for an invalid id, MessageNotFoundError for one that no queue knows.
         Cost: see `cassq.inspect.explain`.
         """
         return explain(self.ports, message_id)
 
     @operation
     def delete_queue(self, name: str) -> None:
-        """Remove a queue with its messages, groups and dead letters, durably and for ever."""
+        """Delete a queue with its messages, groups and dead letters, durably and for ever."""
         row = self._named(name).row
         doomed = [row]
         if not is_dead_letter_name(name):
@@ -160,7 +160,7 @@ class Client:
             watching |= self.runtime.forget([queue.name])
             self.ports.store.drop(self.ports.catalog.queues.delete(queue.id))
         for watched in watching:
-            watched.refresh()  # their users learn of it at the next call
+            watched.refresh()  # pushers and poppers learn of it at their next call
             self.runtime.settings.remove(watched.refresh)
         self.reaper.reap(only=("sweep",))
 
@@ -175,11 +175,11 @@ class Client:
     ) -> PrometheusServer:
         """Serve metrics for Prometheus at http://host:port/ until the client is closed.
 
-        port: 0 for any that is free; the answer's `port` tells. queues: whether the depths of all
-        queues are told as well, at the cost of `Queue.stats` for each at every scrape. health: the
-        facts of /health, of which "healthy" makes it 200 or 503; without them it is 404.
+        port: 0 picks a free one; the result's `port` is the one in use. queues: also report the
+        depths of all queues, at the cost of `Queue.stats` for each at every scrape. health: the
+        facts for /health; its "healthy" decides between 200 and 503. Without it /health is 404.
         Raises MissingExtraError without the extra `metrics`, and ConfigError for an address that
-        cannot be listened at.
+        cannot be listened on.
         """
         with extras.wanted("metrics need", "prometheus-client", "metrics"):
             from cassq.inspect.prometheus import PrometheusServer
@@ -192,35 +192,35 @@ class Client:
 
     @operation
     def reap(self, queues: Iterable[str] | None = None, *, dry_run: bool = False) -> list[Action]:
-        """Run the reaper's passes once, over the queues of these names or all there are; what was
-        done, each with `verb`, `subject`, `queue`, `outcome` and `detail`.
+        """Run the reaper's passes once, over the named queues (None: all). Returns the actions
+        taken, each with `verb`, `subject`, `queue`, `outcome` and `detail`.
 
-        dry_run: say what would be done, and do nothing. Only a second call, a lease later, can tell
-        that a pusher stands still. Raises QueueNotFoundError. Cost with nothing to do: one query a
+        dry_run: return what would be done, and do nothing. Only a second call, a lease later, can
+        detect a stalled pusher. Raises QueueNotFoundError. Cost with nothing to do: one query a
         pass, whatever the number of queues.
         """
         rows = None if queues is None else [self._named(name).row for name in queues]
         return self.reaper.reap(rows, dry_run=dry_run)
 
     def _append_to(self, name: str, batch: Batch, intend: Intend) -> None:
-        """Push one dead letter, to a queue made when it is first needed."""
+        """Push one dead letter, to a queue created when it is first needed."""
         pusher = self._letter_pushers.get(name)
         if pusher is not None and not pusher.closed:
             try:
                 pusher.push_intended(batch, intend)
                 return
             except QueueNotFoundError:
-                logger.warning("queue %s was deleted: it is made anew for a dead letter", name)
+                logger.warning("queue %s was deleted: it is created again for a dead letter", name)
         pusher = self._letter_pushers[name] = own_queue(self.runtime, name).new_pusher()
         pusher.push_intended(batch, intend)
 
     # --- life -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close every pusher and popper, durably, and give back what is held.
+        """Close every pusher and popper, durably, and give back the messages they hold.
 
-        In the middle of another call of this thread, as in a signal's handler, it stops the poppers
-        and closes when that call ends.
+        Called in the middle of another call of this thread, as in a signal handler, it stops the
+        poppers at once and closes when that call ends.
         """
         self._life.end(self._close_now, meanwhile=self._stop_poppers)
 
@@ -251,7 +251,7 @@ class Client:
             runtime.notebook.close(online.ports)
             online.attendance.tend()
         except CassqError as exc:
-            # Who spills has nothing to lose here.
+            # With a spool, an outage loses nothing here.
             failure = failure or (None if self.spool and is_outage(exc) else exc)
         if self.spool is not None:
             self.spool.close()
@@ -261,14 +261,14 @@ class Client:
             raise failure
 
     def _next_to_close(self) -> Pusher | Popper | None:
-        """The one opened first; those that push dead letters after all others, which may have some
-        to put away."""
+        """The one opened first; pushers of dead letters come last, as others may still bury
+        some."""
         things, letters = list(self.runtime.open), list(self._letter_pushers.values())
         others = (thing for thing in things if thing not in letters)
         return next(others, things[0] if things else None)
 
     def _retire(self, queues: Iterable[WatchedQueue]) -> None:
-        """Remove what was consumed; what cannot be now is left for the next reaper."""
+        """Retire consumed pipes; what cannot be retired now is left for the next reaper."""
         for queue in queues:
             try:
                 self.reaper.reap([queue.load()], only=("retire",))
@@ -276,7 +276,7 @@ class Client:
                 logger.warning("queue %s is left for the reaper: %s", queue.name, exc)
 
     def _forget_parent(self) -> None:
-        """In a forked child: touch nothing that is the parent's, refuse every call."""
+        """In a forked child: touch nothing of the parent's, and refuse every call."""
         kept = self.runtime.abandon()
         for server in self._servers:
             server.abandon()
@@ -305,11 +305,11 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
-    # A spool's directory is a client too, and closed by the one that spills.
+    # A spool's directory has a client too, which the spilling client closes.
     for client in sorted(_clients, key=lambda client: client.spool is None):
         try:
             client.close()
-        except CassqError as exc:  # the others are to be closed all the same
+        except CassqError as exc:  # the others must still be closed
             logger.warning("%r could not be closed at the end of the process: %s", client, exc)
 
 

@@ -1,4 +1,4 @@
-"""A Cassandra keyspace as the place of queues: its URL, and the ports put together.
+"""Opening a Cassandra keyspace: parses its URL, and assembles the ports.
 
 cassandra://USER:PASSWORD@HOST1,HOST2:9042/KEYSPACE?dc=...&consistency=...&locks=...&tls=...
 """
@@ -35,14 +35,14 @@ from cassq.locks.tokens import lease_tokens
 logger: logging.Logger = logging.getLogger("cassq")
 
 PORT = 9042
-APART_MS = 5_000  # between a client's clock and the servers', of which it is warned
+APART_MS = 5_000  # a larger difference between a client's clock and the servers' is logged
 OPTIONS = (
     *("dc", "consistency", "serial", "locks", "spill", "tls", "ca", "cert", "key"),
     *STORE_OPTIONS,
 )
-# Whether the keyspace has any extent itself.
+# Whether the keyspace itself has any extent.
 ANY_EXTENT = "SELECT pipe_id FROM extents LIMIT 1"
-# Two quorums have a replica in common: what one wrote the other reads.
+# Any two quorums share a replica: what one wrote the other reads.
 QUORUMS = ("local_quorum", "quorum")
 # How long a client that can spill tries a request.
 SPILL_PATIENCE_SECONDS = 3.0
@@ -56,11 +56,11 @@ _KEYSPACE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 def open_keyspace(
     rest: str, options: Mapping[str, str], clock: Clock, requests: Requests | None = None
 ) -> Embedded:
-    """The queues of a keyspace whose tables were made by `cassq schema apply`. rest, options: of
-    the URL, as in `contact_of`. requests: counts what becomes of them.
+    """Open the queues of a keyspace whose tables `cassq schema apply` created. rest, options: of
+    the URL, as in `contact_of`. requests: counts their outcomes.
 
-    Raises ConfigError for a URL, credentials, a keyspace or data centre that cannot be right, and
-    BackendUnavailableError when no server answers. Cost: some fifteen requests.
+    Raises ConfigError for an invalid URL, credentials, keyspace or data centre, and
+    BackendUnavailableError if no server answers. Cost: some fifteen requests.
     """
     contact = contact_of(rest, options)
     sidecars = sidecars_of(options, CASSANDRA)
@@ -92,7 +92,7 @@ def open_keyspace(
 
 
 def _compare_clocks(cql: Cql, clock: Clock) -> None:
-    """Warn of a wall clock that is wrong: queues do not go by it, but what people read does."""
+    """Warn of a wrong wall clock: queues do not use it, but the times shown to people do."""
     ahead_ms = clock.wall_ms() - cql.time.now_ms()
     if abs(ahead_ms) >= APART_MS:
         logger.warning(
@@ -105,7 +105,7 @@ def _compare_clocks(cql: Cql, clock: Clock) -> None:
 
 
 def _open_locker(url: str, cql: Cql, catalog: CassandraCatalog, clock: Clock, ids: Ids) -> Locker:
-    """The locker of a URL; leases in the catalog where there is none."""
+    """The locker of a URL; leases in the catalog if there is none."""
     shown = _CREDENTIALS.sub("//", url).partition("?")[0] or "leases"
     hint = "give all of them the same locks= in the URL"
     _check_agreed(cql, "locks", shown, hint)
@@ -122,8 +122,8 @@ def _open_locker(url: str, cql: Cql, catalog: CassandraCatalog, clock: Clock, id
 
 
 def quorums_of(contact: Contact, replicas: Mapping[str, int]) -> str:
-    """Which quorums a client uses: those of two clients meet if this is the same for both. Empty
-    where all do, since one data centre has all replicas. replicas: by data centre."""
+    """Which quorums a client uses: those of two clients overlap if this is the same for both. Empty
+    if all overlap, as one data centre has all replicas. replicas: by data centre."""
     if len(replicas) < 2:
         return ""
     levels = f"{contact.consistency}, {contact.serial}"
@@ -143,12 +143,12 @@ def _agree_on_quorums(cql: Cql) -> None:
 
 
 def _agree(cql: Cql, key: str, value: str, hint: str) -> None:
-    """Use what all clients of the keyspace use: the first has said it, in `meta`."""
+    """Check that all clients of the keyspace use the same: the first one wrote it to `meta`."""
     _check_same(cql, key, Notes(cql).note(key, value), value, hint)
 
 
 def _check_agreed(cql: Cql, key: str, value: str, hint: str) -> None:
-    """ConfigError where all use another; nobody may have said yet."""
+    """Raise ConfigError if other clients use another value; none may have written one yet."""
     used = Notes(cql).find(key)
     if used is not None:
         _check_same(cql, key, used, value, hint)
@@ -164,22 +164,22 @@ def _check_same(cql: Cql, key: str, used: str, value: str, hint: str) -> None:
 
 
 def open_session(url: str | None, clock: Clock) -> Cql:
-    """A session with the cluster of a URL, whose keyspace need not be there.
+    """A session with the cluster of a URL, whose keyspace need not exist.
 
-    Raises as `open_keyspace`, and ConfigError for a URL of anything else.
+    Raises as `open_keyspace`, and ConfigError for any other URL.
     """
     scheme, _, rest = (url or "").partition(":")
     rest, _, query = rest.partition("?")
     if scheme != "cassandra":
         raise ConfigError(
-            "only a Cassandra keyspace has a schema to be looked after",
+            "only a Cassandra keyspace has a schema to manage",
             hint=f"name it with --url or CASSQ_URL: {_EXAMPLE}",
         )
     return Cql(contact_of(rest, dict(parse_qsl(query, keep_blank_values=True))), clock)
 
 
 def contact_of(rest: str, options: Mapping[str, str]) -> Contact:
-    """Where a URL leads: what stands between `cassandra:` and `?`, and its options.
+    """How to reach the servers of a URL. rest: its part between `cassandra:` and `?`.
 
     Raises ConfigError, which never shows a password.
     """
@@ -231,13 +231,13 @@ def _hosts(listed: str) -> tuple[tuple[str, ...], int]:
             ports.add(int(match["port"]))
     if len(ports) > 1:
         raise ConfigError(
-            f"{listed} has several ports", hint="all servers of a cluster listen at one port"
+            f"{listed} has several ports", hint="all servers of a cluster listen on one port"
         )
     return tuple(hosts), ports.pop() if ports else PORT
 
 
 def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
-    """An option that has one of these values; the first if it is not given."""
+    """An option with one of these values; the first is the default."""
     value = options.get(name, allowed[0]).lower()
     if value not in allowed:
         raise ConfigError(

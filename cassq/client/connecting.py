@@ -1,4 +1,4 @@
-"""Connecting: `connect(url)` picks the backends by the URL's scheme and puts them together."""
+"""Connecting: `connect(url)` picks the backends by the URL's scheme and assembles them."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ def connect(
     spill: str | None = None,
     create: bool = True,
 ) -> Client:
-    """A client of the queues at `url`: `CASSQ_URL` when None, else `file:cassq-data`.
+    """A client of the queues at `url`; None means `CASSQ_URL` if set, else `file:cassq-data`.
 
-    file:DIR and file:///DIR name a local directory, made when it is not there; any number of
-    threads and processes of one machine may use it at once.
-    durability: "disk" (the default) syncs to disk before anything is acknowledged; "os" leaves it
-    to the operating system: nothing is lost when a process dies, the last seconds may be when the
-    machine does. Also as `?durability=os` in the URL.
-    create: False makes a directory that is not there a ConfigError.
+    file:DIR and file:///DIR name a local directory, created if missing; any number of threads and
+    processes of one machine may use it at once.
+    durability: "disk" (the default) syncs to disk before anything is acknowledged; "os" leaves
+    syncing to the operating system: nothing is lost if a process dies, but the last seconds may be
+    lost if the machine does. Also as `?durability=os` in the URL.
+    create: if False, a missing directory is a ConfigError.
 
-    cassandra://HOST1,HOST2/KEYSPACE names a keyspace of a Cassandra cluster, whose tables
-    `cassq schema apply` makes. Before the hosts may stand USER:PASSWORD@, after the last :PORT.
+    cassandra://HOST1,HOST2/KEYSPACE names a keyspace of a Cassandra cluster; `cassq schema apply`
+    creates its tables. USER:PASSWORD@ may precede the hosts, and :PORT follow the last.
     Options: dc (the data centre of this client, needed where there are several), consistency
     (local_quorum or quorum), serial (local_serial or serial), locks (the URL of ZooKeeper or
     Hazelcast, the same for all clients; without it locks are leases in the keyspace), tls, ca, cert
     and key (see `cassq.base.tls.tls_of`), and spill, also as an argument: a local directory that
-    takes pushes to ap queues while no quorum answers, and forwards them when it does.
+    takes pushes to ap queues while no quorum answers, and forwards them when one does.
 
-    store=sidecar, for either of them, has messages kept on storage sidecars instead of there. The
-    first client chooses the store of a directory or keyspace, for ever. Options: replicas (1 to
-    9, of each new pipe; 3), zone (this client's, whose sidecars it reads from first),
-    sidecar_token (that of `CASSQ_SIDECAR_TOKEN` without it), sidecar_tls, sidecar_ca,
-    sidecar_cert and sidecar_key (see `cassq.base.tls.tls_of`), repair_after (for how many seconds a
-    sidecar may be silent before what it had is copied elsewhere; 600) and repair_rate (how many
-    bytes a second are copied then; 64M).
+    store=sidecar, with either scheme, keeps messages on storage sidecars instead. The first client
+    chooses the store of a directory or keyspace, for ever. Options: replicas (1 to 9, of each new
+    pipe; default 3), zone (of this client, which reads from sidecars in its zone first),
+    sidecar_token (default: `CASSQ_SIDECAR_TOKEN`), sidecar_tls, sidecar_ca, sidecar_cert and
+    sidecar_key (see `cassq.base.tls.tls_of`), repair_after (how many seconds a sidecar may be
+    silent before its data is copied elsewhere; default 600) and repair_rate (how many bytes a
+    second that copies; default 64M).
 
     Raises ConfigError for a URL, directory or keyspace that cannot be used, MissingExtraError
-    without the packages it needs, BackendUnavailableError when no server answers. Sidecars are
-    not looked for before a message is pushed or popped.
+    if a package is missing, BackendUnavailableError if no server answers. Sidecars are not
+    contacted before a message is pushed or popped.
     """
     url = url or os.environ.get("CASSQ_URL") or DEFAULT_URL
     if not isinstance(url, str):
-        raise ConfigError(f"a URL is a str, not {type(url).__name__}")
+        raise ConfigError(f"a URL must be a str, not {type(url).__name__}")
     scheme, rest, options = _parts(url)
     if durability is not None:
         options["durability"] = durability
@@ -72,9 +72,9 @@ def connect(
             return _open_cluster(url, rest, options, clock)
         case _:
             raise ConfigError(
-                "it is not a URL that leads to queues"
+                "it is not a queue URL"
                 if "@" in url
-                else f"{url.partition('?')[0]!r} is not a URL of queues",
+                else f"{url.partition('?')[0]!r} is not a queue URL",
                 hint="write file:cassq-data, file:///var/lib/cassq or cassandra://host/keyspace",
             )
     return Client(url, embedded, clock)
@@ -98,7 +98,7 @@ def _open_cluster(url: str, rest: str, options: dict[str, str], clock: Clock) ->
     with extras.wanted(*extras.CASSANDRA):
         from cassq.client.cluster import contact_of, open_keyspace
     contact = contact_of(rest, options)
-    sidecars_of(options, CASSANDRA)  # what cannot be right is told before a spool is made
+    sidecars_of(options, CASSANDRA)  # refuses wrong options before a spool is created
     spool = _open_spool(options, contact.keyspace, clock)
     try:
         embedded = open_keyspace(rest, options, clock)
@@ -114,7 +114,7 @@ def _open_cluster(url: str, rest: str, options: dict[str, str], clock: Clock) ->
 
 
 def _parts(url: str) -> tuple[str, str, dict[str, str]]:
-    """The scheme of a URL, empty if it has none; what is behind it; and the options."""
+    """The scheme of a URL, empty if it has none; what follows it; and the options."""
     scheme, colon, rest = url.partition(":")
     rest, _, query = rest.partition("?")
     return scheme if colon else "", rest, dict(parse_qsl(query, keep_blank_values=True))
@@ -130,7 +130,7 @@ def _open_spool(options: dict[str, str], keyspace: str, clock: Clock) -> Spool |
 
 
 def _spool_in(place: str, keyspace: str, clock: Clock, *, create: bool) -> Spool:
-    """A spool has a directory for each keyspace."""
+    """The spool below `place`: one directory for each keyspace."""
     directory = Path(place).expanduser().absolute() / keyspace
     embedded = open_directory(directory, clock, "disk", create=create)
     client = Client(f"file://{directory}", embedded, clock)
@@ -138,13 +138,13 @@ def _spool_in(place: str, keyspace: str, clock: Clock, *, create: bool) -> Spool
 
 
 def local_directory(url: str | None) -> Path | None:
-    """The directory that a URL names, as `connect` takes it; None for a URL of anything else."""
+    """The directory that a URL names, as `connect` reads it; None for other URLs."""
     scheme, rest, _ = _parts(url or os.environ.get("CASSQ_URL") or DEFAULT_URL)
     return directory_of(rest) if scheme == "file" else None
 
 
 def open_spool(url: str | None) -> Spool:
-    """The spool of a URL alone, to be looked at while no server answers.
+    """The spool of a URL by itself, for inspection while no server answers.
 
     Raises ConfigError for a URL without one.
     """

@@ -1,4 +1,4 @@
-"""The embedded backends: one local directory, opened, checked and recovered.
+"""The embedded backends: opens, checks and recovers one local directory.
 
 DIR/catalog.sqlite    queues, groups, pipes, claims
 DIR/pipes/ID.pipe     a pipe's frames, unless they are on sidecars
@@ -55,9 +55,10 @@ _NETWORK = {
 
 
 class Embedded(NamedTuple):
-    """An opened place of queues.
+    """The opened backends of a client.
 
-    doorbell: the bell of a queue, by its id. abandon: what a forked child keeps, untouched.
+    doorbell: the doorbell of a queue, by its id. abandon: returns what a forked child must keep,
+    untouched.
     """
 
     ports: Ports
@@ -73,7 +74,7 @@ class Embedded(NamedTuple):
         return self.ports.requests
 
     def close(self) -> None:
-        """Close what it is made of."""
+        """Close its parts."""
         self.ports.locker.close()
         self.ports.store.close()
         self.ports.life.closed = True
@@ -88,15 +89,15 @@ def open_directory(
     create: bool = True,
     sidecars: Settings | None = None,
 ) -> Embedded:
-    """Open a directory, made if it is not there; heal what a crash left. Any number of processes
-    may do so at once. sidecars: how to use those, where they have the frames.
+    """Open a directory, creating it if missing, and recover from a crash. Any number of processes
+    may do so at once. sidecars: how to use them, if they hold the frames.
 
-    A directory of pipe files whose catalog is gone gets a new one, with a warning that says what is
-    delivered again. create: False refuses only one that has neither.
+    If there are pipe files but the catalog is gone, creates a new one, with a warning that says
+    what is delivered again. create: False refuses only a directory that has neither.
 
-    Raises ConfigError for a directory that is another program's, of a newer cassq, on a network
-    file system, or used with another store, and BackendUnavailableError for one that cannot be
-    written.
+    Raises ConfigError for a directory that belongs to another program or a newer cassq, is on a
+    network file system, or is used with another store, and BackendUnavailableError for one that
+    cannot be written.
     """
     with ExitStack() as making:
         return _open(directory, clock, durability, create, sidecars, making)
@@ -110,7 +111,7 @@ def _open(
     sidecars: Settings | None,
     making: ExitStack,
 ) -> Embedded:
-    """making: ends when whoever else opens the directory may go on."""
+    """making: while it is open, other processes that open the directory wait."""
     check_durability(durability)
     disk = Disk()
     opening = f"opening {directory}"
@@ -161,13 +162,13 @@ def _open(
 def _open_catalog(
     directory: Path, clock: Clock, making: ExitStack, *, durable: bool
 ) -> tuple[SqliteCatalog, bool]:
-    """The catalog of a directory, made if it is not there; and whether it was, though there are
-    pipe files: then it was lost. Until `making` ends, whoever opens the directory meanwhile waits:
-    a new catalog does not have the queues yet whose pipe files are there.
+    """The catalog of a directory, created if missing; and whether it was lost: missing although
+    there are pipe files. Until `making` ends, other processes that open the directory wait: a new
+    catalog does not yet have the queues of those pipe files.
 
-    SQLite would take a log that a lost catalog has left for the new one's, and fill it with parts
-    of the old. So that is removed first, by one process at a time: to another the new one's log
-    might look like that.
+    SQLite would take the log left by a lost catalog for the new one's, and restore parts of the old
+    catalog from it. So the log is removed first, by one process at a time: another might take the
+    new catalog's log for a leftover.
     """
     path = directory / CATALOG
     if _is_made(path):
@@ -186,7 +187,7 @@ def _open_catalog(
 
 
 def _is_made(catalog: Path) -> bool:
-    """Whether there is a catalog: an empty file is one that is about to be made, or is lost."""
+    """Whether there is a catalog: an empty file is one about to be created, or lost."""
     try:
         return catalog.stat().st_size > 0
     except FileNotFoundError:
@@ -195,8 +196,8 @@ def _is_made(catalog: Path) -> bool:
 
 @contextmanager
 def _locked(directory: Path, clock: Clock, how: int) -> Iterator[None]:
-    """Hold the kernel's lock on a directory, exclusively or shared. Raises BackendTimeoutError when
-    another process does for long."""
+    """Hold the kernel's lock on a directory, exclusive or shared. Raises BackendTimeoutError if
+    another process holds it too long."""
     fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
         waited = Stopwatch()
@@ -206,12 +207,12 @@ def _locked(directory: Path, clock: Clock, how: int) -> Iterator[None]:
                 break
             except BlockingIOError as exc:
                 if waited.seconds() > LOCK_WAIT_SECONDS:
-                    told = f"another process has been making the catalog of {directory} for long"
+                    told = f"another process takes too long to create the catalog of {directory}"
                     raise BackendTimeoutError(told) from exc
             clock.sleep(_LOOK_SECONDS)
         yield
     finally:
-        fcntl.flock(fd, fcntl.LOCK_UN)  # a process forked meanwhile has the descriptor as well
+        fcntl.flock(fd, fcntl.LOCK_UN)  # a process forked meanwhile shares the descriptor
         os.close(fd)
 
 
@@ -229,8 +230,8 @@ def _has_files(directory: Path) -> bool:
 
 
 def check_contents(directory: Path) -> None:
-    """ConfigError unless the directory is cassq's, empty or not there. Pipe files make it cassq's:
-    a person may have put a lost catalog's remains beside them."""
+    """Raise ConfigError unless the directory is cassq's, empty or missing. Pipe files make it
+    cassq's: a user may have put a lost catalog's remains beside them."""
     if not directory.exists():
         return
     if not directory.is_dir():
@@ -245,7 +246,7 @@ def check_contents(directory: Path) -> None:
 
 
 def check_file_system(directory: Path, mounted: dict[str, str]) -> None:
-    """ConfigError when the directory lies on a network file system.
+    """Raise ConfigError if the directory is on a network file system.
 
     mounted: mount point → type of file system.
     """
@@ -262,7 +263,7 @@ def check_file_system(directory: Path, mounted: dict[str, str]) -> None:
 
 
 def mounts() -> dict[str, str]:
-    """Mount point → type of file system, where the system tells."""
+    """Mount point → type of file system; empty where the system does not list them."""
     try:
         lines = Path("/proc/self/mounts").read_text().splitlines()
     except OSError:
@@ -272,8 +273,8 @@ def mounts() -> dict[str, str]:
 
 
 class Adopted(NamedTuple):
-    """What was found without a row: queue → messages in pipes that have one now; and how many
-    pipes were left, as they are being written."""
+    """Pipe files found without a row: queue → messages in pipes that now have one; and how many
+    pipes were left out because they are being written."""
 
     messages: dict[str, int]
     in_use: int
@@ -293,11 +294,11 @@ def adopt(catalog: Catalog, store: ExtentStore, ids: Ids) -> Adopted:
             in_use += 1
             continue
         if catalog.pipes.by_id(info.pipe_id) is not None:
-            continue  # the row came between the two looks
+            continue  # the row was added between the two reads
         try:
             end = store.seal(info.pipe_id) if info.queue_name else None
         except ExtentMissingError:
-            continue  # another process, which opened the directory too, has removed it
+            continue  # another process that opened the directory has removed it
         except BackendError as exc:
             logger.warning("pipe %s cannot be adopted: %s", info.pipe_id, exc)
             continue
@@ -322,7 +323,7 @@ def adopt(catalog: Catalog, store: ExtentStore, ids: Ids) -> Adopted:
 
 
 def _told(directory: Path, found: Adopted, *, lost: bool) -> str:
-    """What a user must know of messages that were found without a row."""
+    """The warning about messages that were found without a row."""
     counts = [f"{count:,} of queue {name!r}" for name, count in sorted(found.messages.items())]
     listed = ", ".join(counts[:_QUEUES_TOLD])
     if len(counts) > _QUEUES_TOLD:
@@ -330,9 +331,9 @@ def _told(directory: Path, found: Adopted, *, lost: bool) -> str:
     if not lost:
         return f"pipe files of {directory} had no row in the catalog; found messages: {listed}"
     told = (
-        f"the catalog of {directory} was gone, and was made anew from the pipe files. What was "
-        f"delivered is delivered again, to the group 'default': {listed or 'no messages'}. "
-        "Make settings, and groups of other names, again"
+        f"the catalog of {directory} was gone, and was rebuilt from the pipe files. Messages that "
+        f"were delivered are delivered again, to the group 'default': {listed or 'no messages'}. "
+        "Set policies, and create other groups, again"
     )
     if found.in_use:
         told += (
@@ -343,12 +344,12 @@ def _told(directory: Path, found: Adopted, *, lost: bool) -> str:
 
 
 def _timer_ms(store: ExtentStore, pipe_id: str) -> int | None:
-    """Whether it was a timer pipe: its frames say when their messages are due."""
+    """0 for a timer pipe, whose frames say when their messages are due; None for others."""
     reader = store.reader(pipe_id)
     try:
         ((frame, first, _),) = reader.read(Place(0, 0), 1, 1, 0)
     except CorruptionError:
-        return None  # whoever reads it tells of it
+        return None  # the popper that reads it reports it
     finally:
         reader.close()
     return None if frame.due_ms(first) is None else 0
@@ -372,24 +373,25 @@ def default_group(queue_id: str, ids: Ids, now_ms: int) -> GroupRow:
 
 
 def schema_of_directory(directory: Path) -> tuple[int, int]:
-    """The schema version of a directory's catalog, and the one this cassq makes of it when it opens
-    it. Nothing is changed.
+    """The schema version of a directory's catalog, and the one that opening it with this cassq
+    would migrate it to. Changes nothing.
 
-    Raises ConfigError where there is no catalog, or it is another program's.
+    Raises ConfigError if there is no catalog, or it belongs to another program.
     """
     path = directory / CATALOG
     if not path.exists():
         if _has_files(directory):
             raise ConfigError(
                 f"the catalog of {directory} is gone",
-                hint="other commands make it anew from the pipe files: `cassq stats`",
+                hint="other commands, such as `cassq stats`, rebuild it from the pipe files",
             )
         raise ConfigError(f"there is no queue directory at {directory}", hint=_NAME_IT)
     return stored_version(path), latest_version("sqlite")
 
 
 def directory_of(rest: str) -> Path:
-    """The directory of a `file:` URL's rest: relative, or absolute as `///path`."""
+    """The directory of a `file:` URL, from what follows the scheme: relative, or absolute as
+    `///path`."""
     path = rest.removeprefix("//") if rest.startswith(("///", "//~")) else rest
     if path.startswith("//") or not path:
         raise ConfigError(

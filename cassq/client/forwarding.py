@@ -1,9 +1,9 @@
-"""Forwarding: what lies in a spool goes on to its queues, when a quorum answers again.
+"""Forwarding: pushes the messages of a spool to their queues once a quorum answers again.
 
 A spool is a directory of queues: one for each queue of the cluster that has spilled, named
-`NAME~ID` after it. Forwarding is a popper there and a pusher here. Which place a message is about
-to get is noted in the spool before it is written, so that after a crash, or a write without an
-answer, it is looked for there, and pushed again only if it is not to be found: see
+`NAME~ID` after it. Forwarding pops from the spool and pushes to the cluster. The place that a
+message is about to get is noted in the spool before it is written, so that after a crash, or a
+write without an answer, forwarding looks there, and pushes again only if it is not found: see
 `cassq.producer.dedup`.
 """
 
@@ -34,19 +34,19 @@ from cassq.settings import QueueSettings
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-# The header that says before which cluster time a spilled message is not to be delivered.
+# The header with the cluster time before which a spilled message must not be delivered.
 DUE_HEADER = "cassq-spill-due"
 _HEADER_ROOM = 64
-# How long a note of a place is kept: so long a forwarder may stand still and not double a message.
+# How long a note of a place is kept: a forwarder may stall this long without duplicating messages.
 NOTES_SECONDS = 7 * 86400.0
 AT_ONCE = 5_000
 LEASE_MS = 30_000
-# Is told how many messages are in their queues, and how many of them were there before; whether
-# to go on.
+# Takes how many messages are now in their queues, and how many of those were there before; returns
+# whether to continue.
 Went = Callable[[int, int], bool]
 _NAME = re.compile(r"(?P<name>.+)~(?P<id>[0-9a-f]{24})")
 
-# What a queue of a spool is made with: nothing in it gets lost, however often forwarding fails.
+# The policy of a spool's queues: nothing in them is lost, however often forwarding fails.
 SPOOL_POLICY: QueueSettings = {
     "claim_timeout": 60.0,
     "max_deliveries": 1_000_000,
@@ -69,15 +69,15 @@ class ForwardTarget(NamedTuple):
 
 
 def target_of(spool_name: str) -> ForwardTarget | None:
-    """Which queue a queue of a spool is for; None when it is none of cassq's making."""
+    """The queue that a queue of a spool is for; None if cassq did not create it."""
     match = _NAME.fullmatch(spool_name)
     return ForwardTarget(match["name"], match["id"]) if match else None
 
 
 @dataclass(slots=True)
 class Forwarded:
-    """What a pass has done. count: messages that are in their queues now; found: of those, the
-    ones that had got there before. stuck: spool queue → why nothing can be done."""
+    """The result of a pass. count: messages now in their queues; found: how many of them were there
+    before. stuck: spool queue → why it cannot be forwarded."""
 
     count: int = 0
     found: int = 0
@@ -85,7 +85,7 @@ class Forwarded:
 
 
 class ForwardedPush(DedupPush):
-    """Messages of a spool on their way, each noted in the spool under its id. ids: theirs."""
+    """A push of spooled messages, each noted in the spool under its id. ids: the messages'."""
 
     def __init__(
         self, ports: Ports, spool: Ports, queue: QueueRow, target_id: str, ids: Sequence[str]
@@ -97,14 +97,14 @@ class ForwardedPush(DedupPush):
         return self._id
 
     def _bears(self, frame: Frame, index: int, row: Dedup) -> bool:
-        # A push without an answer, before it was spilled, gave the message the id of its place.
+        # If a push got no answer before the message was spilled, its id there is its place.
         own = f"{row.pipe_id}:{row.seq}"
         return frame.id_at(index, row.pipe_id).decode() in (row.dedup_id, own)
 
 
 class Forwarder:
     """Forwards everything in a spool. spool: its ports; queues: lists its queues. ports: the
-    cluster's; open_pusher: a pusher there, which does not spill."""
+    cluster's; open_pusher: opens a pusher there that does not spill."""
 
     def __init__(
         self,
@@ -120,10 +120,10 @@ class Forwarder:
         self._owner = spool.ids.version()
 
     def forward(self, went: Went = lambda _count, _found: True) -> Forwarded:
-        """Forward what there is, by one forwarder of a spool's queue at a time; `went` is told
-        how many after each batch, and says whether to go on.
+        """Forward everything; one forwarder works on a spool's queue at a time. Calls `went` with
+        the counts of each batch, which returns whether to continue.
 
-        Raises BackendError when the cluster does not answer.
+        Raises BackendError if the cluster does not answer.
         """
         done = Forwarded()
         live = set(self._spool.catalog.queues.live())
@@ -158,7 +158,7 @@ class Forwarder:
                 try:
                     messages = popper.pop(AT_ONCE)
                 except CorruptionError as exc:
-                    logger.warning("what is spilled for %s cannot be read: %s", target.name, exc)
+                    logger.warning("messages spilled for %s cannot be read: %s", target.name, exc)
                     continue
                 if not messages:
                     return
@@ -174,7 +174,7 @@ class Forwarder:
         done: Forwarded,
         went: Went,
     ) -> None:
-        """Push messages, run by run of those that are pushed alike, and commit each run."""
+        """Push messages, one run of the same kind after another, and commit each run."""
         now_ms = self._ports.catalog.now_ms()
         left = list(_letters(messages))
         try:
@@ -205,11 +205,11 @@ class Forwarder:
         return ForwardedPush(self._ports, self._spool, spool_row, row.id, ids)
 
 
-# --- messages as they lie in a spool --------------------------------------------------------------
+# --- messages as stored in a spool ----------------------------------------------------------------
 
 
 class Kind(NamedTuple):
-    """What must be alike of messages that are pushed together."""
+    """What messages that are pushed together must have in common."""
 
     lane: int | None
     deduplicated: bool
@@ -219,7 +219,7 @@ class SpilledMessage(NamedTuple):
     """A spilled message. due_ms: in cluster time; 0: at once."""
 
     message: Message
-    stored: bytes | None  # its headers, as they are in a frame
+    stored: bytes | None  # its headers, as in a frame
     headers: dict[str, str]
     due_ms: int
 
@@ -237,7 +237,7 @@ def _letters(messages: Messages) -> Iterator[SpilledMessage]:
 
 
 def _batch(letters: Sequence[SpilledMessage], *, due: bool) -> Batch:
-    """Messages as they were pushed, under the ids that their pushers got."""
+    """Messages as originally pushed, under the ids that their pushers got."""
     return Batch(
         [letter.message.payload for letter in letters],
         [letter.message.pushed_ms for letter in letters],
@@ -249,8 +249,7 @@ def _batch(letters: Sequence[SpilledMessage], *, due: bool) -> Batch:
 
 
 def spoolable(batch: Batch) -> Batch:
-    """A batch as it is kept in a spool: due times among the headers, since there it is to be
-    taken at once."""
+    """A batch as kept in a spool: due times are in the headers, as the spool delivers at once."""
     dues = batch.dues_ms
     if dues is None:
         return batch
@@ -267,8 +266,8 @@ def spoolable(batch: Batch) -> Batch:
 
 
 def notes(spool: Ports, queue_id: str, pipe_id: str, seq: int) -> Intend:
-    """Notes that messages, in a spool at the places it is told, may be in the cluster from this
-    place on."""
+    """An `Intend` for pushes to a spool: notes that the messages may be in the cluster already,
+    from this place on."""
 
     def note(spool_pipe: str, spool_seq: int, messages: range) -> None:
         now_ms = spool.catalog.now_ms()

@@ -1,4 +1,4 @@
-"""A queue as its user holds it: makes pushers and poppers, changes policies, tells its state."""
+"""The user's handle on a queue: opens pushers and poppers, changes policies, reports state."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Group:
 
 
 class Queue:
-    """A named stream of messages; made by `Client.create_queue` and `Client.queue`."""
+    """A named stream of messages; get one from `Client.create_queue` or `Client.queue`."""
 
     def __init__(self, runtime: Runtime, row: QueueRow) -> None:
         self._runtime = runtime
@@ -91,12 +91,12 @@ class Queue:
 
     @property
     def policy(self) -> QueuePolicy:
-        """The policy as it is now. Cost: one read."""
+        """The current policy. Cost: one read."""
         return self._load().policy
 
     @property
     def row(self) -> QueueRow:
-        """The queue as the catalog has it, which is what a reaper takes. Cost: one read."""
+        """The queue's row in the catalog, as a reaper takes it. Cost: one read."""
         return self._load()
 
     def _load(self) -> QueueRow:
@@ -107,7 +107,7 @@ class Queue:
         return row
 
     def _latest(self) -> QueueRow:
-        """The row; as it was last seen while no quorum answers, if pushes may be spilled then."""
+        """The row; the last one seen if no quorum answers and pushes may be spilled."""
         overflow, known = self._runtime.overflow, self._watched.row.known
         return self._load() if overflow is None else overflow.latest(self._load, known)
 
@@ -125,7 +125,7 @@ class Queue:
         )
 
     def forwarding_pusher(self) -> Pusher:
-        """A pusher for what was spilled. One that cannot tell what became of a push stops."""
+        """A pusher for spilled messages. It stops when the outcome of a push is unknown."""
         return self._pusher_for("", patient=False)
 
     def _pusher_for(
@@ -157,10 +157,10 @@ class Queue:
     ) -> Popper:
         """A member of a consumer group.
 
-        keep_alive: claims of messages that were handed out are extended by themselves, up to so
-        many seconds from the claim, while this process and the thread that popped them run; 0 or
+        keep_alive: claims of delivered messages are extended automatically, for up to this many
+        seconds from the claim, while this process and the thread that popped them run; 0 or
         None: `claim_timeout` is the limit. Cost: a synced transaction every third of
-        `claim_timeout`, when something is held for so long. Raises GroupNotFoundError.
+        `claim_timeout`, while something is held that long. Raises GroupNotFoundError.
         """
         queue_row = self._load()
         row = self._group_in(queue_row, group)
@@ -184,10 +184,11 @@ class Queue:
 
     @operation
     def update(self, **policy: Unpack[QueueSettings]) -> QueuePolicy:
-        """Change settings: at once for this client's pushers and poppers; others take them up
-        within two seconds, or half a lease if that is less. The new policy.
+        """Change settings; returns the new policy.
 
-        Raises ConfigError for a setting that does not exist or cannot be changed.
+        They apply at once to this client's pushers and poppers, to others within two seconds, or
+        half a lease if that is less. Raises ConfigError for a setting that does not exist or cannot
+        be changed.
         """
         return self._update(policy)
 
@@ -205,7 +206,7 @@ class Queue:
             if self._ports.catalog.queues.update(row.id, row.version, new):
                 self._runtime.changed(replace(row, policy=new, version=row.version + 1))
                 return new
-        raise BackendTimeoutError(f"queue {self.name!r} is being changed by others all the time")
+        raise BackendTimeoutError(f"queue {self.name!r} keeps being changed by other clients")
 
     @operation
     def create_group(
@@ -215,12 +216,12 @@ class Queue:
         start: Start | datetime = "beginning",
         **policy: Unpack[GroupSettings],
     ) -> Group:
-        """Make a consumer group, which gets every message from `start` on.
+        """Create a consumer group, which gets every message from `start` on.
 
-        start: "beginning" (all that is not yet retired), "now", or the push time of the first
-        message. A group that exists with the same settings is returned. Raises GroupExistsError
-        when it has other settings.
-        Cost: for a datetime, one look into each live pipe.
+        start: "beginning" (everything not yet retired), "now", or the push time of the first
+        message. If the group exists with the same settings, returns it. Raises GroupExistsError if
+        it has other settings.
+        Cost: for a datetime, one read of each live pipe.
         """
         check_group_name(name)
         new = changed(GroupPolicy(), policy)
@@ -237,7 +238,7 @@ class Queue:
             group = GroupRow(ports.ids.new(now_ms), row.id, name, new, now_ms)
             if ports.catalog.queues.create_group(group, starts, row.groups_version):
                 return Group(name, new)
-        raise BackendTimeoutError(f"the groups of {self.name!r} are changing all the time")
+        raise BackendTimeoutError(f"the groups of queue {self.name!r} keep changing")
 
     def _same_group(self, existing: GroupRow, new: GroupPolicy) -> Group:
         if existing.policy != new:
@@ -250,8 +251,8 @@ class Queue:
 
     @operation
     def update_group(self, name: str, **policy: Unpack[GroupSettings]) -> Group:
-        """Change a group's settings: at once for this client's poppers, others take them up within
-        a second."""
+        """Change a group's settings: at once for this client's poppers, within a second for
+        others."""
         row = self._group(name)
         new = changed(row.policy, policy)
         if new.exclusive != row.policy.exclusive:
@@ -268,7 +269,7 @@ class Queue:
 
     @operation
     def delete_group(self, name: str) -> None:
-        """Remove a group and its claims; its dead letters stay, as a queue of their own."""
+        """Delete a group and its claims; its dead letters stay, as a queue of their own."""
         if not self._ports.catalog.queues.delete_group(self._group(name).id):
             raise GroupNotFoundError(f"group {name!r} of {self.name!r} was deleted")
         self._watched.refresh()
@@ -285,7 +286,8 @@ class Queue:
         raise GroupNotFoundError(f"queue {self.name!r} has no group {name!r}")
 
     def _same(self, row: GroupRow) -> GroupRow:
-        """The row as it is now, unless the group was deleted, if only to be made anew."""
+        """The current row. Raises GroupNotFoundError if the group was deleted, even if one of
+        that name was created since."""
         for now in self._ports.catalog.queues.groups(row.queue_id):
             if now.id == row.id:
                 return now
@@ -293,16 +295,17 @@ class Queue:
 
     @operation
     def cancel(self, message_id: str) -> bool:
-        """Take a delayed message back: True when no group that there is now gets it, nor has got
-        it, except one that had it and whose messages were purged since.
+        """Cancel a delayed message: True if no present group will get it or has had it, except a
+        group that had it and was purged since.
 
-        Raises UsageError for an id that is none, or of a message that was not delayed. Cost: two
+        Raises UsageError for an invalid id, or for a message that was not delayed. Cost: two
         synced transactions for each group.
         """
         return cancel(self._ports, self._load(), message_id)
 
     def dead_letters(self, group: str = "default") -> DeadLetterQueue:
-        """The dead letters of a group, which may be gone: to look at, merge back, throw away."""
+        """The dead letters of a group, to inspect, merge back or discard; the group itself may be
+        gone."""
         check_group_name(group)
         runtime, name = self._runtime, dead_letter_name(self.name, group)
 
@@ -327,21 +330,21 @@ class Queue:
     def pause(self, *, push: bool = True, pop: bool = True) -> None:
         """Refuse pushes with QueuePausedError, and let pops find nothing, until `resume`.
 
-        What is False stays as it is. What poppers hold they may commit.
+        push, pop: False leaves that side unchanged. Poppers may still commit what they hold.
         """
         self._update(paused(True, push=push, pop=pop))
 
     @operation
     def resume(self, *, push: bool = True, pop: bool = True) -> None:
-        """End a pause; what is False stays as it is."""
+        """End a pause. push, pop: False leaves that side unchanged."""
         self._update(paused(False, push=push, pop=pop))
 
     def drain(self, timeout: float = 60.0) -> int:
-        """Pause pushing, and wait until every group has committed everything; how many messages
-        the slowest has left after `timeout` seconds, 0 when the queue is drained.
+        """Pause pushing, and wait until every group has committed everything. Returns how many
+        messages the slowest group has left after `timeout` seconds: 0 when the queue is drained.
 
-        Pushing stays paused; the work is for poppers to do. Takes at least as long as running
-        pushers take to learn of the pause: 4 seconds, or a lease if that is less.
+        Pushing stays paused; poppers must do the work. Takes at least as long as running pushers
+        take to learn of the pause: 4 seconds, or a lease if that is less.
         """
         check_seconds("timeout", timeout, DRAIN_SECONDS_MAX)
         self.pause(pop=False)
@@ -354,14 +357,14 @@ class Queue:
 
     @operation
     def purge(self, group: str | None = None) -> dict[str, int]:
-        """Remove for ever what waits for a group (None: for each), delayed messages too; group →
-        how many messages. What poppers hold stays with them. Cost: see
+        """Remove for ever all messages waiting for a group (None: for each), including delayed
+        ones. Returns group → number of messages. Poppers keep what they hold. Cost: see
         `cassq.lifecycle.purging`."""
         return purge(self._ports, self._load(), self._purged_groups(group))
 
     @operation
     def count_waiting(self, group: str | None = None) -> dict[str, int]:
-        """What `purge` would remove; group → how many messages."""
+        """What `purge` would remove: group → number of messages."""
         return count_waiting(self._ports, self._load(), self._purged_groups(group))
 
     def _purged_groups(self, group: str | None) -> list[GroupRow]:
@@ -378,7 +381,7 @@ class Queue:
         """The next messages a group has not committed, oldest pipe first, with no effect on them.
 
         state: only those "waiting", "pending" or "delayed", or the group's dead letters ("dead").
-        A pipe that cannot be read is left out, and logged. Cost: reads the frames they are in.
+        A pipe that cannot be read is skipped and logged. Cost: reads the frames they are in.
         """
         check_count("max_messages", max_messages, PEEK_MAX)
         check_state(state)
@@ -388,25 +391,26 @@ class Queue:
     def explain(self, message_id: str) -> Explanation:
         """Where a message is for every group, what happened to it, what happens next and when.
 
-        Raises MessageNotFoundError when it is none of this queue's. Cost: see
+        Raises MessageNotFoundError if it is not in this queue. Cost: see
         `cassq.inspect.explain`.
         """
         return explain(self._ports, message_id, self._load())
 
     @operation
     def stats(self) -> QueueStats:
-        """Depths for each group, pipes, age of the oldest message, troubles of two days."""
+        """Depths for each group, pipes, age of the oldest message, troubles of the last two
+        days."""
         return stats_with_troubles(self._ports, self._load())
 
     @operation
     def rates(self) -> Rates:
-        """Messages a second over the last 1, 5 and 15 minutes. Cost: that of `stats`, and the
-        samples of half an hour."""
+        """Messages a second over the last 1, 5 and 15 minutes. Cost: that of `stats`, and reading
+        half an hour of samples."""
         return self._stats_and_rates()[1]
 
     @operation
     def stats_and_rates(self) -> tuple[QueueStats, Rates]:
-        """Both, of one moment."""
+        """`stats` and `rates`, taken at one moment."""
         return self._stats_and_rates()
 
     def _stats_and_rates(self) -> tuple[QueueStats, Rates]:
@@ -424,9 +428,9 @@ class Queue:
     ) -> list[Point]:
         """Totals, depths and rates by minute, hour or day, oldest first.
 
-        group: None for the queue as a whole, of which only `pushed` is known. since: a time, or
-        how many seconds back; None: 3 hours of minutes, 3 days of hours, 90 days. Kept are 2 days
-        of minutes, 60 days of hours and 5 years. Cost: reads no message.
+        group: None means the queue as a whole, which has only `pushed`. since: a time, or how many
+        seconds back; None: 3 hours by minute, 3 days by hour, 90 days by day. Kept: 2 days by
+        minute, 60 days by hour, 5 years by day. Cost: reads no message.
         """
         row = None if group is None else self._group(group)
         return history(self._ports, self._load(), row, step, since)
@@ -445,20 +449,20 @@ class Queue:
 
     @operation
     def look_into_pipe(self, pipe_id: str) -> PipeDamage:
-        """What of a pipe cannot be read, and what `skip_damage` would cost each group.
+        """Which parts of a pipe cannot be read, and what `skip_damage` would cost each group.
 
-        Raises UsageError when the queue has no such pipe. Cost: the pipe is read whole.
+        Raises UsageError if the queue has no such pipe. Cost: reads the whole pipe.
         """
         return look_into(self._ports, self._load(), pipe_id)
 
     @operation
     def skip_damage(self, pipe_id: str, *, dry_run: bool = False) -> PipeDamage:
-        """Go on behind the damage in a pipe: what cannot be read is on record as lost, for ever,
-        for each group that there is now and has not had it; what can be read is delivered.
+        """Continue past the damage in a pipe: what cannot be read is recorded as lost, for ever,
+        for each present group that has not had it; what can be read is delivered.
 
-        dry_run: only tell, as `look_into_pipe`. A pipe that is still written is sealed first. What
-        consumers hold is left to them: skip it again when they are done. Raises UsageError when
-        the queue has no such pipe. Cost: the pipe is read whole; see `cassq.lifecycle.skipping`.
+        dry_run: only report, as `look_into_pipe` does. A pipe still being written is sealed first.
+        Consumers keep what they hold: skip again when they are done. Raises UsageError if the
+        queue has no such pipe. Cost: reads the whole pipe; see `cassq.lifecycle.skipping`.
         """
         return skip(self._ports, self._load(), pipe_id, dry_run=dry_run)
 
@@ -468,7 +472,7 @@ class Queue:
     def __reduce__(self) -> NoReturn:
         refuse_pickling(
             "queue",
-            "pass its name and the client's url, and say cassq.connect(url).queue(name) there",
+            "pass its name and the client's url, and call cassq.connect(url).queue(name) there",
         )
 
     def __repr__(self) -> str:
@@ -479,7 +483,7 @@ class Queue:
 
 
 def create_queue(runtime: Runtime, name: str, policy: QueueSettings) -> Queue:
-    """Make a queue, or find it as it would be made. Raises QueueExistsError, ConfigError."""
+    """Create a queue, or return one with the same policy. Raises QueueExistsError, ConfigError."""
     catalog, ids = runtime.ports.catalog, runtime.ports.ids
     new = changed(QueuePolicy(), policy)
     check_compression(new.compression)
@@ -498,6 +502,6 @@ def create_queue(runtime: Runtime, name: str, policy: QueueSettings) -> Queue:
 
 
 def own_queue(runtime: Runtime, name: str, **policy: Unpack[QueueSettings]) -> Queue:
-    """A queue of cassq's own, as of dead letters, made when it is first needed."""
+    """One of cassq's own queues, such as dead letters, created when first needed."""
     row = runtime.ports.catalog.queues.named(name)
     return Queue(runtime, row) if row else create_queue(runtime, name, policy)

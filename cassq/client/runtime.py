@@ -1,7 +1,7 @@
-"""The runtime of a client: what its queues, pushers and poppers have in common.
+"""The runtime of a client: what its queues, pushers and poppers share.
 
-The ports, once the place is open; threads that keep things going beside the calls; the bells; and
-what is open, to be told of settings that change, and to be closed.
+The ports, once the place is open; background threads; the doorbells; and the open pushers and
+poppers, which must learn of changed settings and be closed.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from cassq.reaper import Reaper
 
 REAP_SECONDS = 1.0
 REFRESH_SECONDS = 0.25
-# After a pass all rest for so many times as long as it took: it may cost a fiftieth of one core.
+# After a pass every client rests this many times as long as it took: at most 1/50 of one core.
 REAP_REST = 50
 REAP_REST_SECONDS_MAX = 10.0
-# Held by the client that reaps in passing, from its pass until the next is due.
+# Held by the client that reaps in the background, from its pass until the next is due.
 PASSING_LEASE = "reaper:passing"
 
 
 class Offline:
-    """Instead of a place: no server has answered yet.
+    """Stands in for a place while no server has answered yet.
 
     Until one does, a client can push to the queues that its spool knows, by the clock of its
     machine. Everything else needs the ports of the place, and raises the error of `opened`.
 
-    really: opens the place, counting its requests there; raises BackendError while no server
-    answers. why: what it said first. life: that of the client, also when the place is open.
+    really: opens the place, counting requests in its argument; raises BackendError while no server
+    answers. why: the text of its first error. life: the client's, also once the place is open.
     """
 
     def __init__(self, really: Callable[[Requests], Embedded], why: str) -> None:
@@ -57,7 +57,7 @@ class Offline:
         self._closed = False
 
     def open(self) -> Embedded:
-        """Open the place, unless it is open. Raises BackendError while no server answers."""
+        """Open the place, if it is not open. Raises BackendError while no server answers."""
         with self._mutex:
             if self._place is None:
                 if self._closed:
@@ -67,19 +67,19 @@ class Offline:
             return self._place
 
     def opened(self) -> NoReturn:
-        """Refuse what cannot be done offline."""
+        """Raise BackendUnavailableError: the call needs a server."""
         raise BackendUnavailableError(self._why, hint="it is tried again and again")
 
     def doorbell(self, _queue_id: str) -> Doorbell:
-        """A bell that needs no server."""
+        """A doorbell that needs no server."""
         return PollingDoorbell()
 
     def abandon(self) -> object:
-        """What a forked child keeps, untouched."""
+        """What a forked child must keep, untouched."""
         return None if self._place is None else self._place.abandon()
 
     def close(self) -> None:
-        """Close the place, if it is open; it cannot be opened any more."""
+        """Close the place, if it is open; it cannot be opened again."""
         with self._mutex:
             self._closed = True
             if self._place is not None:
@@ -88,7 +88,7 @@ class Offline:
 
 
 class Online:
-    """What works with the ports of a client."""
+    """The parts of a client that need its ports."""
 
     def __init__(self, ports: Ports, append_to: AppendTo) -> None:
         self.ports: Ports = ports
@@ -101,10 +101,10 @@ class Online:
 
 
 class Runtime:
-    """Of one client. Thread-safe.
+    """The parts that one client's queues, pushers and poppers share. Thread-safe.
 
-    place: one that is open, or that `reach` opens as soon as a server answers. overflow: where
-    pushes to ap queues go while no quorum answers, if anywhere. append_to: pushes dead letters.
+    place: already open, or opened by `reach` as soon as a server answers. overflow: takes pushes
+    to ap queues while no quorum answers, if there is one. append_to: pushes dead letters.
     """
 
     def __init__(
@@ -118,13 +118,13 @@ class Runtime:
         self.life: Life = place.life
         self.overflow: Overflow | None = overflow
         self.open: dict[Pusher | Popper, WatchedQueue] = {}
-        self.closing: bool = False  # whether nothing new is opened
+        self.closing: bool = False  # whether opening pushers and poppers is refused
         self.tallies: Tallies = Tallies()
         self.notebook: Notebook = Notebook(clock)
         self.housekeeper: Housekeeper = Housekeeper(clock)
-        # Has a task called in so many seconds at the latest.
+        # Has a task called within this many seconds.
         self.hurry: Callable[[Tend, float], None] = self.housekeeper.hurry
-        # Beside it: what the housekeeper does may wait for long, and so would a new setting.
+        # Separate: the housekeeper's tasks may block for long, and would delay new settings.
         self.settings: Housekeeper = Housekeeper(clock, "settings")
         self._place = place
         self._append_to = append_to
@@ -136,7 +136,7 @@ class Runtime:
     # --- the place ------------------------------------------------------------------------------
 
     def reach(self) -> Ports:
-        """The ports, opened if need be: for the spool's thread, which tries again and again.
+        """The ports, opened if needed: for the spool's thread, which keeps retrying.
 
         Raises BackendError while no server answers.
         """
@@ -145,7 +145,7 @@ class Runtime:
         return self._state.ports
 
     def online(self) -> Online:
-        """What needs a server; BackendUnavailableError while none has answered yet."""
+        """The parts that need a server; BackendUnavailableError while none has answered yet."""
         return self._state.opened()
 
     @property
@@ -155,47 +155,47 @@ class Runtime:
 
     @property
     def requests(self) -> Requests | None:
-        """What became of requests to servers, those to open the place among them."""
+        """Outcomes of requests to servers, including those that opened the place."""
         return self._place.requests
 
     def actions(self) -> Mapping[tuple[str, str], int]:
-        """How many actions of the reaper there were, by (pass, outcome)."""
+        """Counts of the reaper's actions, by (pass, outcome)."""
         return {} if isinstance(self._state, Offline) else self._state.reaper.counts()
 
     def bury(self, queue: QueueRow, group: GroupRow, claim: Claim) -> bool:
-        """How a spent message becomes a dead letter: see `Bury`."""
+        """Make a dead letter of a spent message: see `Bury`."""
         return self._state.opened().dead_letters.bury(queue, group, claim)
 
     def doorbell(self, queue_id: str) -> Doorbell:
-        """The bell of a queue."""
+        """The doorbell of a queue."""
         bell = self._doorbells.get(queue_id)
         if bell is None:
             bell = self._doorbells[queue_id] = self._place.doorbell(queue_id)
         return bell
 
-    # --- beside the calls -----------------------------------------------------------------------
+    # --- in the background ----------------------------------------------------------------------
 
     def call_soon(self, tend: Tend) -> None:
-        """Have `tend` called now. Takes no lock: for a signal's handler."""
+        """Have `tend` called now. Takes no lock: safe in a signal handler."""
         self.housekeeper.call_soon(tend)
 
     def look_after(self, tend: Tend, first: float) -> None:
-        """Have the housekeeper call `tend`, first in so many seconds."""
+        """Have the housekeeper call `tend`, the first time in `first` seconds."""
         self.housekeeper.add(self.reap_in_passing, REAP_SECONDS)
         self.housekeeper.add(tend, first)
 
     def keep_fresh(self, refresh: Tend, first: float) -> None:
-        """Have settings read anew by `refresh`, first in so many seconds."""
+        """Have `refresh` read settings again, the first time in `first` seconds."""
         self.settings.add(refresh, first)
 
     def attend(self, group_id: str, tally: Tally) -> None:
-        """Note from now on that a popper of that group is there."""
+        """Record from now on that a popper of that group is present."""
         attendance = self._state.opened().attendance
         attendance.add(group_id, tally)
         self.look_after(attendance.tend, LOOK_SECONDS)
 
     def reap_in_passing(self) -> float:
-        """Every pass, by one client at a time; the longer it took, the later the next."""
+        """Run every pass, one client at a time; the longer they took, the later the next run."""
         lease_ms = round(REAP_SECONDS * 1000)
         if not self.open:
             return REAP_SECONDS
@@ -217,8 +217,8 @@ class Runtime:
     # --- what is open ---------------------------------------------------------------------------
 
     def opened(self, thing: Pusher | Popper, queue: WatchedQueue) -> None:
-        """Remember what to close; refuse it, closed, while the client is being closed: but poppers
-        that are closed with it may have dead letters to put away."""
+        """Remember a pusher or popper to close later. While the client is being closed, close it
+        and raise ClosedError, unless it pushes dead letters, which closing poppers may need."""
         if self.closing and not is_dead_letter_name(queue.name):
             thing.close_inside()
             raise ClosedError("this client is being closed")
@@ -234,12 +234,13 @@ class Runtime:
         self.keep_fresh(queue.refresh, REFRESH_SECONDS)
 
     def changed(self, row: QueueRow | GroupRow) -> None:
-        """Settings were changed by this client: its pushers and poppers go by them from now on."""
+        """Apply settings that this client changed to its own pushers and poppers."""
         for queue in set(self.open.values()):
             queue.take_up(row)
 
     def forget(self, names: Iterable[str]) -> set[WatchedQueue]:
-        """Close nothing of these queues, and look after nothing of them; as they were known."""
+        """Stop tending these queues' pushers and poppers, and do not close them later. Returns
+        the queues as watched."""
         forgotten: set[WatchedQueue] = set()
         for name in names:
             for thing, queue in list(self.open.items()):
@@ -250,12 +251,13 @@ class Runtime:
         return forgotten
 
     def close_place(self) -> None:
-        """Give back what is held, when nothing is open any more."""
+        """Close the doorbells and the place, once nothing else is open."""
         for bell in self._doorbells.values():
             bell.close()
         self._place.close()
 
     def abandon(self) -> object:
-        """In a forked child: refuse every call. What it keeps, untouched: it is the parent's."""
+        """In a forked child: refuse every call. Returns what it must keep, untouched: it belongs
+        to the parent."""
         self.life.forked = True
         return self._place.abandon()

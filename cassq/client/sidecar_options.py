@@ -1,4 +1,4 @@
-"""What the options of a URL say of sidecars, and what of that cannot be right."""
+"""The sidecar options of a URL, and their validation."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _TOKEN = re.compile(rf"[!-~]{{1,{TOKEN_CHARACTERS_MAX}}}")
 
 
 def settings_of(options: Mapping[str, str]) -> Settings:
-    """What the options of a URL say of sidecars.
+    """The sidecar settings of a URL's options.
 
-    The token is that of the environment if the URL has none: a URL is shown by `ps`, and written
-    into logs. Raises ConfigError, which never shows it.
+    If the URL has no token, it comes from the environment: `ps` and logs show URLs. Raises
+    ConfigError, which never shows the token.
     """
     zone = options.get("zone")
     if zone is not None and not _ZONE.fullmatch(zone):
@@ -57,7 +57,7 @@ def _replicas(told: str) -> int:
 def _repair_after(told: str) -> float:
     if not re.fullmatch(r"\d{1,8}(\.\d+)?", told, re.ASCII) or float(told) > REPAIR_AFTER_MAX:
         raise ConfigError(
-            f"repair_after is a number of seconds up to {REPAIR_AFTER_MAX:,}, not {told!r}"
+            f"repair_after must be a number of seconds up to {REPAIR_AFTER_MAX:,}, not {told!r}"
         )
     return float(told)
 

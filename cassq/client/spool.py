@@ -1,9 +1,9 @@
-"""The spool of a client: a queue directory of this machine that takes pushes while no quorum of
-the cluster answers, and a thread that forwards them when it does again.
+"""The spool of a client: a queue directory on this machine that takes pushes while no quorum of
+the cluster answers, and a thread that forwards them when one does again.
 
 Invariants:
-1. A spilled push is acknowledged only when it is durable in the directory.
-2. It is committed there only when it is durable in the cluster.
+1. A spilled push is acknowledged only once it is durable in the directory.
+2. It is committed there only once it is durable in the cluster.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from cassq.producer.spilling import Doubt, Overflow
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-# How often the cluster is tried while it does not answer, and how often the directory is looked
-# at for what others left there.
+# How often the cluster is tried while it does not answer, and how often the directory is checked
+# for messages that other processes left there.
 TRY_SECONDS_MIN, TRY_SECONDS_MAX = 0.25, 8.0
 LOOK_SECONDS = 5.0
 
 
 class Spilled(NamedTuple):
-    """What a spool holds, or held, for a queue: messages since ever."""
+    """What a spool holds for a queue. spilled: all messages ever; waiting: not yet forwarded."""
 
     queue: str
     queue_id: str
@@ -59,24 +59,24 @@ class Spilled(NamedTuple):
 
 
 class Spool:
-    """Of one client. Thread-safe. place: the runtime of a client of its directory; close: closes
-    that."""
+    """One client's spool. Thread-safe. place: the runtime of a client of its directory; close:
+    closes that client."""
 
     def __init__(self, place: Runtime, close: Callable[[], object]) -> None:
         self._place = place
         self._close = close
         self._mutex = threading.Lock()
         self._pushers: dict[str, tuple[str, Pusher]] = {}  # by the queue's id: spool queue, pusher
-        self._rows: dict[str, QueueRow] = {}  # by name, as they were when they were last opened
+        self._rows: dict[str, QueueRow] = {}  # by name, as of when they were last opened
         self._forwarder: Forwarder | None = None
-        self._reach: Callable[[], Ports]  # these two are given by `start`
+        self._reach: Callable[[], Ports]  # `start` sets these two
         self._open_pusher: Callable[[QueueRow], Pusher]
         self._nudge = Nudge()
         self.overflow: Overflow = Overflow(self._keep, self._expect, self._nudge.give)
         self._thread: threading.Thread | None = None
         self._forwarding = threading.Lock()
         self._working = True
-        self._stopped = False  # whether what is under way is broken off
+        self._stopped = False  # whether to interrupt forwarding in progress
         self._told: dict[str, str] = {}
         self.found: int = 0
 
@@ -88,8 +88,8 @@ class Spool:
             self._pusher_of(queue)
 
     def named(self, name: str, load: Callable[[str], QueueRow | None]) -> QueueRow | None:
-        """The queue of a name, as `load` reads it. While the cluster does not answer, one that this
-        client, or an earlier one on this machine, has pushed to is believed to be there."""
+        """The queue of a name, as `load` reads it. While the cluster does not answer, a queue that
+        this or an earlier client on this machine has pushed to is assumed to exist."""
         seen = self._seen(name) if self.overflow.down else None
         if seen is not None:
             return seen
@@ -107,7 +107,7 @@ class Spool:
             targets = (target_of(queue.name) for queue in self._queues(f"{name}~"))
             ids = [target.id for target in targets if target is not None and target.name == name]
             if ids:
-                # Its policy is not known; an ap queue it is, or it would not be here.
+                # Its policy is unknown, but it must be an ap queue to be here.
                 policy = QueuePolicy(dedup_window=NOTES_SECONDS)
                 self._rows[name] = QueueRow(max(ids), name, policy, 1, 1)
         return self._rows.get(name)
@@ -130,7 +130,7 @@ class Spool:
     # --- forwarding -----------------------------------------------------------------------------
 
     def start(self, reach: Callable[[], Ports], open_pusher: Callable[[QueueRow], Pusher]) -> None:
-        """Forward from now on what there is, and what comes. reach: the cluster's ports; raises
+        """Start forwarding present and future messages. reach: returns the cluster's ports; raises
         BackendError while no server has answered yet."""
         self._reach, self._open_pusher = reach, open_pusher
         self._thread = threading.Thread(target=self._work, name="cassq-spool", daemon=True)
@@ -154,8 +154,8 @@ class Spool:
                 pause = TRY_SECONDS_MAX
 
     def forward(self) -> Forwarded:
-        """Forward what there is. Raises BackendError when the cluster does not answer. Cost with
-        nothing to do: two local queries, and while it does not answer one read of the cluster."""
+        """Forward everything in the spool. Raises BackendError if the cluster does not answer. Cost
+        with nothing to do: two local queries, and during an outage one read of the cluster."""
         with self._forwarding:
             ports = self._reach()
             if self._forwarder is None:
@@ -176,15 +176,15 @@ class Spool:
         return not self._stopped
 
     def _tell(self, name: str, why: str) -> None:
-        """Once for each reason."""
+        """Warn, once for each reason."""
         if self._told.get(name) != why:
             self._told[name] = why
-            logger.warning("what is spilled is not forwarded: %s", why)
+            logger.warning("spilled messages are not forwarded: %s", why)
 
-    # --- looking and ending ---------------------------------------------------------------------
+    # --- inspecting and closing -----------------------------------------------------------------
 
     def contents(self) -> list[Spilled]:
-        """What is, and was, in the spool of this machine, by queue. Cost: that of `Queue.stats` for
+        """What this machine's spool holds and has held, by queue. Cost: that of `Queue.stats` for
         each."""
         found: list[Spilled] = []
         for queue in self._queues():
@@ -203,7 +203,7 @@ class Spool:
             ]
 
     def stop(self) -> None:
-        """Forward only when asked to, from now on."""
+        """Stop the thread: from now on only explicit calls forward."""
         with self._mutex:
             thread, self._thread = self._thread, None
         self._working = False

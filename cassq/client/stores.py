@@ -1,6 +1,6 @@
-"""Which store keeps the messages of a place: what its URL says of it, and that all clients agree.
+"""Which store keeps the messages: reads it from the URL, and checks that all clients agree.
 
-store=sidecar has their frames on storage sidecars, whatever the catalog; without it they are where
+With store=sidecar frames are on storage sidecars, whatever the catalog; without it they are where
 the catalog is.
 """
 
@@ -25,10 +25,10 @@ STORE_OPTIONS = (
 
 
 def sidecars_of(options: Mapping[str, str], own: str) -> Settings | None:
-    """How a URL asks for sidecars; None where it is the catalog's own store that is asked for.
+    """The sidecar settings of a URL; None if it uses the catalog's own store.
 
-    own: the name of that one. Raises as `settings_of`, and MissingExtraError without what sidecars
-    need, which nobody else loads.
+    own: that store's name. Raises as `settings_of`, and MissingExtraError without the packages that
+    sidecars need, which are loaded only here.
     """
     store = options.get("store", own)
     if store not in (own, SIDECAR):
@@ -37,7 +37,7 @@ def sidecars_of(options: Mapping[str, str], own: str) -> Settings | None:
         needless = [name for name in STORE_OPTIONS[1:] if name in options]
         if needless:
             raise ConfigError(
-                f"{needless[0]} is for sidecars alone", hint=f"write store={SIDECAR} as well"
+                f"{needless[0]} is only for sidecars", hint=f"write store={SIDECAR} as well"
             )
         return None
     with extras.wanted(*extras.SIDECAR):
@@ -48,12 +48,11 @@ def sidecars_of(options: Mapping[str, str], own: str) -> Settings | None:
 def agree_on_store(
     catalog: Catalog, store: str, own: str, place: str, used: Callable[[], bool]
 ) -> None:
-    """Use the store that all use: the first client, or sidecar, has noted it in the catalog.
+    """Check that all clients use one store: the first client, or sidecar, notes it in the catalog.
 
-    own: the name of the catalog's own store. place: how it is told. used: whether the own store
-    has extents, which is asked where sidecars are to be used: a catalog that was lost tells of no
-    store any more. Raises ConfigError where it is another. Cost: a read; the first time a
-    conditional write.
+    own: the name of the catalog's own store. place: its name in messages. used: whether the own
+    store has extents; called if sidecars are requested, as a recreated catalog has no note. Raises
+    ConfigError if another store is in use. Cost: a read; the first time a conditional write.
     """
     noted = catalog.records.note("store", own if store == own or used() else store)
     if noted != store:

@@ -1,7 +1,7 @@
-"""Rows as they were a moment ago: how policies are taken up by running clients.
+"""Rows as last seen: how running clients pick up policy changes.
 
-Nobody waits for a policy: a push or a pop goes by the row as it was last seen, and the client has
-it read again beside them, by a thread that does nothing else.
+No call waits for a policy: a push or a pop uses the row as last seen, and a dedicated thread of
+the client reads it again in the background.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Generic, TypeVar
 from cassq.errors import GroupNotFoundError, QueueNotFoundError
 from cassq.model.rows import GroupRow, QueueRow
 
-GROUP_WATCH_MS = 1000  # how often a group's policy is read anew
+GROUP_WATCH_MS = 1000  # how often a group's policy is read again
 GONE_SECONDS = 3600.0
 
 R = TypeVar("R", QueueRow, GroupRow)
 
 
 class Watched(Generic[R]):
-    """A row as it was last seen."""
+    """A row as last seen."""
 
     def __init__(self, row: R, load: Callable[[], R]) -> None:
         self.known: R = row
@@ -28,19 +28,19 @@ class Watched(Generic[R]):
         self._gone = False
 
     def __call__(self) -> R:
-        """The row. Raises as `load` does once it was deleted. Cost: a memory read."""
+        """The row. Raises as `load` does once it is deleted. Cost: a memory read."""
         if self._gone:
             self.refresh()
         return self.known
 
     def put(self, row: R) -> None:
-        """This is the row as it is now: it was read, or changed, by this client."""
+        """Set the current row, which this client has just read or changed."""
         self._puts += 1
         self.known = row
         self._gone = False
 
     def refresh(self) -> None:
-        """Read the row again. Raises as `load` does; what was known stays then. Cost: that of
+        """Read the row again. Raises as `load` does, and keeps the known row then. Cost: that of
         `load`."""
         while True:
             puts = self._puts
@@ -53,14 +53,14 @@ class Watched(Generic[R]):
                 self.known = row
                 self._gone = False
             if puts == self._puts:
-                return  # else a change of this client's may be newer than what was read
+                return  # else this client may have put a newer row than the one read
 
 
 class WatchedQueue:
     """A queue as the pushers and poppers of one `Queue` know it: its row, and those of the groups
     that have poppers.
 
-    load: reads the queue's row. latest: does so, or tells what was last seen while no quorum
+    load: reads the queue's row. latest: reads it, or returns the row last seen while no quorum
     answers. load_group: reads a group's row.
     """
 
@@ -80,13 +80,13 @@ class WatchedQueue:
         self._groups: dict[str, Watched[GroupRow]] = {}
 
     def group(self, row: GroupRow) -> Watched[GroupRow]:
-        """A group of it, of which this is the row now."""
+        """One of its groups. row: its current row."""
         watched = self._groups.setdefault(row.id, Watched(row, lambda: self._load_group(row)))
         watched.put(row)
         return watched
 
     def refresh(self) -> float:
-        """Have its pushers and poppers take up what others changed; seconds until the next time.
+        """Pick up what others changed; seconds until the next time.
 
         Raises BackendError. Cost: one read, and one for each group that has poppers.
         """
@@ -97,17 +97,17 @@ class WatchedQueue:
                 watch_ms = min(watch_ms, GROUP_WATCH_MS)
                 self._refresh_group(watched)
         except QueueNotFoundError:
-            return GONE_SECONDS  # each of them tells its caller
+            return GONE_SECONDS  # each pusher and popper raises it to its caller
         return watch_ms / 1000
 
     def _refresh_group(self, watched: Watched[GroupRow]) -> None:
         try:
             watched.refresh()
         except GroupNotFoundError:
-            return  # its poppers tell their callers
+            return  # its poppers raise it to their callers
 
     def take_up(self, row: QueueRow | GroupRow) -> None:
-        """A row that this client has just read, or changed."""
+        """Take over a row that this client has just read or changed."""
         if isinstance(row, QueueRow):
             if row.id == self.id:
                 self.row.put(row)

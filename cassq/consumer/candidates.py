@@ -1,14 +1,14 @@
-"""The window: which pipes a group may claim from at the moment, and in which order.
+"""Candidate pipes: which pipes a group may claim from at the moment, and in which order.
 
-Of the live pipes that have something waiting for the group, the oldest `max_pop_width` are
-taken from in rounds, one claim each, so that none of them starves. The listing is cached: what
-it misses is found when nothing else is, or within a second.
+A popper claims in rounds, one claim each, from the oldest `max_pop_width` live pipes that have
+something waiting for the group (the *window*), so that none of them starves. The listing is cached:
+what it misses is found when nothing else is, or within a second.
 
-The bound on overtaking: while at most `max_pop_width` pipes have something waiting, a message
-with d unclaimed messages ahead of it, in a pipe that the popper has listed, is passed, before it
-is delivered to a single popper that asks for c at a time, by at most `(p - 1) * c * (d // c + 2)`
-newer messages, p being the number of pipes. A pipe beyond the window waits until an older one in
-it is empty.
+The bound on overtaking: while at most `max_pop_width` pipes have something waiting, take a message
+with d unclaimed messages ahead of it, in a pipe that the popper has listed. Before it is delivered
+to a single popper that asks for c at a time, at most `(p - 1) * c * (d // c + 2)` newer messages
+pass it, p being the number of pipes. A pipe beyond the window waits until an older one in it is
+empty.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from cassq.lifecycle.sealing import live_pipe
 from cassq.model.rows import Cursor, GroupRow, PipeRow, PipeState, QueueRow
 
 REFRESH_MS = 1000
-# A pipe that cannot be reached is left alone for so long; each time it is tried in vain for twice
-# as long, up to this: many of them, each waited for, shall not keep a popper from the others.
+# How long an unreachable pipe is left alone; this doubles with each failed try, up to the maximum:
+# waiting for many of them must not keep a popper from the others.
 AWAY_MS = 1000
 AWAY_MAX_MS = 8000
-# So long after a pipe could not be read it is tried again: somebody may have mended it.
+# An unreadable pipe is tried again after this time: it may have been repaired.
 BROKEN_AGAIN_MS = 5000
 LISTED_MIN = 64
 READERS_MAX = 64
@@ -36,7 +36,7 @@ READERS_MAX = 64
 
 class PipeView:
     """A pipe as one group sees it. `cursor` may lag behind the catalog's, never lead. end_seq: as
-    it was when it was last looked at; everything below is acknowledged and may be delivered."""
+    last read; everything below it is acknowledged and may be delivered."""
 
     __slots__ = ("cursor", "end_seq", "follows", "reader", "row")
 
@@ -49,10 +49,10 @@ class PipeView:
 
 
 class Readers:
-    """Open extents, the least recently used closed first, and those that were removed at once.
+    """Open extents; the least recently used are closed first, removed ones at once.
 
-    At most `READERS_MAX` are open: a popper also reads pipes that no listing names, when something
-    of theirs is delivered again or comes due.
+    At most `READERS_MAX` are open: a popper also reads pipes in no listing, when a message in them
+    is redelivered or comes due.
     """
 
     def __init__(self, open_extent: Callable[[str], ExtentReader]) -> None:
@@ -60,7 +60,7 @@ class Readers:
         self._readers: OrderedDict[str, ExtentReader] = OrderedDict()
 
     def get(self, pipe_id: str) -> ExtentReader:
-        """The reader of a pipe; ExtentMissingError when its extent is gone."""
+        """The reader of a pipe; raises ExtentMissingError if its extent is gone."""
         reader = self._readers.get(pipe_id)
         if reader is None:
             reader = self._open(pipe_id)
@@ -70,7 +70,7 @@ class Readers:
         return reader
 
     def put(self, pipe_id: str, reader: ExtentReader) -> None:
-        """A reader was opened, and is to be closed here."""
+        """Add an open reader, which must be closed here."""
         self.forget(pipe_id)
         self._readers[pipe_id] = reader
         if len(self._readers) > READERS_MAX:
@@ -82,7 +82,7 @@ class Readers:
             reader.close()
 
     def close_dropped(self) -> None:
-        """Close those whose pipe was retired: an open file keeps its space though it has no name.
+        """Close readers of retired pipes: an open file keeps its disk space even without a name.
         Cost: a system call for each."""
         for pipe_id in [pipe_id for pipe_id, held in self._readers.items() if held.dropped()]:
             self.forget(pipe_id)
@@ -93,7 +93,7 @@ class Readers:
 
 
 class CandidatePipes:
-    """The pipes a group can claim from, oldest first, taken from in turn."""
+    """The pipes a group can claim from, oldest first, in turn."""
 
     def __init__(
         self, ports: Ports, queue: Callable[[], QueueRow], group: GroupRow, *, in_order: bool
@@ -108,21 +108,21 @@ class CandidatePipes:
         self.truncated: bool = False  # the last listing was cut off
         self._round: set[str] = set()
         self.readers: Readers = Readers(ports.store.reader)
-        # Pipes that cannot be read, each told to the user once; they are left alone from then on,
-        # but for a look now and then, whose boot time is in `_again_ms`.
+        # Pipes that cannot be read, each reported to the user once; they are left alone from then
+        # on, except for a retry at the boot time in `_again_ms`.
         self.broken: dict[str, CassqError] = {}
         self.untold: list[CassqError] = []
         self._again_ms: dict[str, int] = {}
-        # Those that could not be reached when last tried: until when they are left alone, and for
-        # how long they are. away: the last of them that was found so.
+        # Pipes that could not be reached when last tried: until when, and for how long, they are
+        # left alone. away: the latest such error.
         self._away: dict[str, tuple[int, int]] = {}
         self.away: ExtentUnavailableError | None = None
-        self._out: set[str] = set()  # what the candidates were chosen without
+        self._out: set[str] = set()  # the pipes left out when choosing candidates
 
     def refresh(self, *, old_ms: int = 0) -> bool:
-        """List the live pipes, with other poppers of this client where that takes round trips;
-        whether they are as they were after this call began. old_ms: or take what one of those
-        listed not longer ago. Cost: one query, bounded by a stored floor."""
+        """List the live pipes, sharing the query with other poppers of this client where it takes
+        round trips. Returns whether the list was read after this call began. old_ms: accept a list
+        of this age from another popper. Cost: one query, bounded by a stored floor."""
         begun_ms = self._ports.clock.boot_ms()
         least = max(LISTED_MIN, 4 * self._queue().policy.max_pop_width)
         self._limit = max(self._limit, least)
@@ -153,7 +153,7 @@ class CandidatePipes:
         return asked_now or self._ports.sharing is None
 
     def look_further(self) -> None:
-        """List twice as many: what was listed are open pipes with nothing in them."""
+        """List twice as many: the listed pipes are open ones with nothing in them."""
         self._limit *= 2
         self.refresh()
 
@@ -163,8 +163,8 @@ class CandidatePipes:
         return now_ms - self._refreshed_ms >= REFRESH_MS
 
     def candidates(self, width: int, now_ms: int) -> list[PipeView]:
-        """The views to try: the oldest with something waiting, `width` of them, those first that
-        were not yet claimed from in this round. now_ms: boot time."""
+        """The views to try: the oldest `width` with something waiting, starting with those not yet
+        claimed from in this round. now_ms: boot time."""
         found: list[PipeView] = []
         out = self._out = self.left_alone(now_ms)
         left = [view for view in self._views.values() if view.row.id not in out]
@@ -185,12 +185,12 @@ class CandidatePipes:
         return found
 
     def is_blocked(self) -> bool:
-        """Whether some of the candidates could not be read, so that there are others now."""
+        """Whether some candidates could not be read, so that there are other candidates now."""
         return not self.left_alone() <= self._out
 
     def _look_at(self, views: list[PipeView]) -> None:
-        """Make cursors for those that have none, and have it known how far they go: what each
-        takes to ask for is asked for all of them at once. Views of retired pipes go."""
+        """Read missing cursors, and the ends of growing pipes, in one request for all of them.
+        Drops the views of retired pipes."""
         new = [view for view in views if view.cursor is None]
         if new:
             cursors = self._ports.catalog.claims.cursors_in(self._group.id, [v.row.id for v in new])
@@ -218,7 +218,7 @@ class CandidatePipes:
         return self.end_seq(view) > done
 
     def end_seq(self, view: PipeView) -> int:
-        """Look where the pipe ends."""
+        """Read where the pipe ends."""
         end = view.row.end
         view.end_seq = self._see(view).published().seq if end is None else end.seq
         return view.end_seq
@@ -229,12 +229,12 @@ class CandidatePipes:
         return view.reader
 
     def reader(self, view: PipeView) -> ExtentReader:
-        """The pipe's reader, kept open while it is used."""
+        """The pipe's reader, marked as just used so that it stays open."""
         view.reader = self.readers.get(view.row.id)
         return view.reader
 
     def claimed(self, view: PipeView) -> None:
-        """It had its turn in this round."""
+        """Note that the pipe had its turn in this round."""
         self._round.discard(view.row.id)
         self._away.pop(view.row.id, None)
         if view.row.id in self.broken:
@@ -242,14 +242,14 @@ class CandidatePipes:
             self._again_ms.pop(view.row.id, None)
 
     def forget(self, view: PipeView) -> None:
-        """The pipe is gone, and what was known of it counts no more."""
+        """Drop a view whose pipe is gone."""
         view.cursor = None
         self._views.pop(view.row.id, None)
         self.readers.forget(view.row.id)
 
     def set_aside(self, pipe_id: str, exc: CassqError) -> None:
-        """A pipe cannot be read: leave it alone, and have the user told, unless it was retired
-        in the meantime."""
+        """Leave an unreadable pipe alone, and report it to the user, unless it was retired
+        meanwhile."""
         row = live_pipe(self._ports.catalog, pipe_id)
         self.readers.forget(pipe_id)
         if row is None:
@@ -262,8 +262,8 @@ class CandidatePipes:
             self._again_ms[pipe_id] = self._ports.clock.boot_ms() + BROKEN_AGAIN_MS
 
     def leave(self, pipe_id: str, exc: ExtentUnavailableError) -> None:
-        """A pipe cannot be reached: leave it alone for a moment, for the others may be. Raises
-        what happened where none may pass it."""
+        """Leave an unreachable pipe alone for a moment, as others may be reachable. Raises `exc`
+        if no pipe may pass it (in order)."""
         if self._in_order:
             raise exc
         now_ms = self._ports.clock.boot_ms()
@@ -277,7 +277,7 @@ class CandidatePipes:
         self.away = exc
 
     def left_alone(self, now_ms: int | None = None) -> set[str]:
-        """The pipes that could not be reached a moment ago, or not be read. now_ms: boot time."""
+        """The pipes that could not be reached or read a moment ago. now_ms: boot time."""
         if not (self._away or self.broken):
             return set()
         if now_ms is None:
@@ -296,42 +296,42 @@ class CandidatePipes:
             if cursor is not None and cursor.ack.seq < before.end.seq:
                 return False
             if cursor is None or not self._was_passed_over(cursor, before.end.seq):
-                break  # it was delivered only after what came before it
+                break  # it was delivered only after everything before it
             before = self._before(before)
         view.follows = True
         return True
 
     def _before(self, row: PipeRow) -> PipeRow | None:
-        """The pipe before this one; the first has none."""
+        """The pipe before this one; None for the first."""
         return self._ports.catalog.pipes.by_id(row.predecessor) if row.predecessor else None
 
     def _was_passed_over(self, cursor: Cursor, end_seq: int) -> bool:
-        """Whether nothing of an acked pipe need have been delivered: it is empty, or what was in
-        it was purged, expired, or dropped, while what came before it was, and may be, pending."""
+        """Whether an acked pipe may have had no delivery: it is empty, or its messages were purged,
+        expired or dropped, while messages before it were, and may still be, pending."""
         catalog, key = self._ports.catalog, (cursor.group_id, cursor.pipe_id)
         removed = sum(row.end - row.start for row in catalog.claims.removed(*key))
         moved = sum(move.settled for move in catalog.claims.moves(*key))
         return cursor.start + removed + moved >= end_seq
 
     def close_dropped(self) -> None:
-        """Close what was retired since the last listing."""
+        """Close readers of pipes retired since the last listing."""
         for view in list(self._views.values()):
             if view.reader is not None and view.reader.dropped():
                 view.reader = None  # the mapping would keep its page
         self.readers.close_dropped()
 
     def close(self) -> None:
-        """Give back file handles and mappings."""
+        """Release file handles and mappings."""
         self.readers.close()
         self._views.clear()
 
     def has_news(self) -> bool:
-        """Whether a known open pipe grew past what is known to be claimed. Memory reads only; on
+        """Whether a known open pipe has grown past its known claims. Memory reads only; on
         networked stores one round of reads."""
         known: list[tuple[ExtentReader, int]] = []
         now_ms = self._ports.clock.boot_ms()
         for view in list(self._views.values()):
-            reader, cursor = view.reader, view.cursor  # another thread may be at the view
+            reader, cursor = view.reader, view.cursor  # another thread may change the view
             if reader is None or cursor is None:
                 continue
             if self._away.get(view.row.id, (0, 0))[0] > now_ms:

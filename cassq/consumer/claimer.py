@@ -1,9 +1,9 @@
-"""The claimer: finds something for a group to do, and claims it. No threads, no waiting.
+"""The claimer: finds messages for a group, and claims them. No threads, no waiting.
 
-Messages stand in one line: those never claimed by the time they were pushed, from the window's
-pipes in turn; those that failed, or were delayed, by the time they came due; those that were
-given back untried, or whose popper vanished, in front. On exclusive groups a pipe's lock is taken
-before anything of it is claimed, and everything of a pipe is done in its order.
+Messages form one line: those never claimed, by push time, from the candidate pipes in turn; those
+that failed, or were delayed, by due time; those given back untried, or whose popper vanished, at
+the front. On exclusive groups a pipe's lock is taken before anything in it is claimed, and its
+messages are delivered in order.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ logger: logging.Logger = logging.getLogger("cassq")
 DUE_LISTED = 256
 GRAIN_MS = 2
 BURIED_AT_ONCE = 32  # dead letters: each costs a few syncs
-PATIENCE_MS = 1000  # pipes that cannot be read are tried one after another for so long
-LOOK_MS = 40  # how often what came back is looked for while there is something new
+PATIENCE_MS = 1000  # how long unreadable pipes are tried one after another
+LOOK_MS = 40  # how often to look for redeliveries while there are new messages
 
 
 class Claimer:
     """Claims for one popper of one group.
 
-    bury: puts a spent message among the group's dead letters.
+    bury: makes a spent message a dead letter of the group.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class Claimer:
         self._looked_ms = -LOOK_MS
         self._welcome = 0
         self._policies = queue().policy, group().policy
-        self.rules: Rules = rules_of(*self._policies)  # as they were at the last `look`
-        self.paused: bool = False  # whether nothing is to be handed out, then
+        self.rules: Rules = rules_of(*self._policies)  # as of the last `look`
+        self.paused: bool = False  # whether popping was paused then
         self.name: str = ports.ids.version()
         self.exclusive: bool = group().policy.exclusive or queue().policy.strict
         self.window: CandidatePipes = CandidatePipes(ports, queue, group(), in_order=self.exclusive)
@@ -70,21 +70,21 @@ class Claimer:
         self._expiry = Expiry(ports, queue)
         self._advancer = NewClaims(ports, group, self.window, self._expiry)
         self._told_sick = False  # since something last succeeded here
-        self._owed: list[Claim] = []  # spent rows of an exclusive group, as they were given back
+        self._owed: list[Claim] = []  # spent rows of an exclusive group, as given back
 
     def look(self) -> None:
-        """Take up the policies as they are now: once in an operation, which goes by them. Raises
-        as the queue and the group do once they were deleted. Cost: two memory reads."""
+        """Take the current policies, once for each operation. Raises as `queue` and `group` do once
+        they are deleted. Cost: two memory reads."""
         queue, group = self._queue().policy, self._group().policy
         if queue is not self._policies[0] or group is not self._policies[1]:
             self._policies, self.rules = (queue, group), rules_of(queue, group)
         self.paused = queue.pop_paused
 
     def claim(self, limit: int, holder: Holder, welcome: int, began_ms: int) -> list[Found]:
-        """New holdings, of at most `limit` messages together; none when nothing can be claimed.
-        Goes by the policies as they were at the last `look`.
+        """New deliveries, of at most `limit` messages together; none if nothing can be claimed.
+        Uses the policies of the last `look`.
 
-        welcome: so many may be of a pipe in which far more are waiting. began_ms: boot time now.
+        welcome: the limit for a pipe in which far more are waiting. began_ms: boot time now.
         """
         policy = self._policies[0]
         most = policy.max_claim_messages
@@ -102,11 +102,11 @@ class Claimer:
                     self.window.claimed(view)
                     return found
                 if policy.strict and self._is_unacked(view):
-                    break  # nothing passes it: not what was merged back, either
+                    break  # nothing may pass it, not even messages merged back
             else:
                 now_ms = self._ports.clock.boot_ms()
                 if self.window.is_blocked() and now_ms - began_ms < PATIENCE_MS:
-                    continue  # behind those that cannot be read there may be some that can
+                    continue  # behind the unreadable pipes there may be readable ones
                 if not fresh:
                     fresh = self._refresh()
                     due = self._due_now(now_ms)
@@ -125,14 +125,14 @@ class Claimer:
         return self.window.refresh(old_ms=old_ms)
 
     def given_back(self) -> None:
-        """There may be something that came back: look for it first."""
+        """Some messages may have been given back: look for those first."""
         self._looked_ms = -LOOK_MS
 
     def _claim_both(
         self, line: list[Claim], view: PipeView, limit: int, holder: Holder
     ) -> list[Found]:
-        """What stands in line before a pipe's messages, and then of those as many as there is
-        room for: a few failures do not cost a pop of their own."""
+        """Claim what stands in line before a pipe's messages, and then as many of these as there is
+        room for: a few failures do not cost a separate pop."""
         room = limit - sum(row.left_count for row in line)
         if not line or self.exclusive or room <= 0 or any(map(claims.is_suspect, line)):
             return self._retake(line, limit, holder) or self._claim_from(view, limit, holder)
@@ -142,7 +142,7 @@ class Claimer:
         except CassqError as exc:
             if not fresh:
                 raise
-            logger.warning("left for the next look: %s", exc)
+            logger.warning("left for the next try: %s", exc)
             return fresh
         return back + fresh
 
@@ -155,7 +155,7 @@ class Claimer:
             wish = ClaimRequest(self.name, holder, self.rules, limit, self._welcome, joint)
             return self._advancer.claim(view, wish)
         except (ExtentMissingError, CorruptionError) as exc:
-            view.cursor = None  # when it is tried again, somebody may have gone on behind it
+            view.cursor = None  # by the next try, another popper may have continued past it
             self.window.set_aside(view.row.id, exc)
             return []
         except ExtentUnavailableError as exc:
@@ -163,13 +163,13 @@ class Claimer:
             self.window.leave(view.row.id, exc)
             return []
         except BaseException:
-            view.cursor = None  # whatever happened to it, look again
+            view.cursor = None  # its state is unknown: read it again
             raise
 
-    # --- what was never claimed -------------------------------------------------------------
+    # --- new messages -----------------------------------------------------------------------
 
     def _in_line(self, due: list[Claim], view: PipeView) -> list[Claim]:
-        """Those that stand before the first waiting message of a pipe."""
+        """The due rows that come before the first waiting message of a pipe."""
         head_ms = self._head_ms(view)
         return [row for row in due if row.due_ms <= head_ms]
 
@@ -179,23 +179,24 @@ class Claimer:
             return 0
         chain, end_seq = view.cursor.chain, self.window.end_seq(view)
         if chain.seq >= end_seq:
-            return self._catalog.now_ms()  # it is all claimed, and not all acked
+            return self._catalog.now_ms()  # all claimed, and not all acked
         try:
             reader = self.window.reader(view)
             ((frame, first, _),) = reader.read(chain, end_seq, 1, 0)
         except (ExtentMissingError, ExtentUnavailableError, CorruptionError):
-            return 0  # whoever claims from it tells of it
-        # Both clocks are read in turn: what is within their grain counts as pushed before.
+            return 0  # claiming from it reports the error
+        # The clocks are read one after the other: a tie within their grain counts as pushed before.
         to_catalog_ms = self._catalog.now_ms() - self._ports.clock.wall_ms()
         return frame.time_ms(first) + to_catalog_ms - GRAIN_MS
 
-    # --- what came back, or has come due ------------------------------------------------------
+    # --- redeliveries, and delayed messages that came due ------------------------------------
 
     def _due_now(self, now_ms: int) -> list[Claim]:
-        """The free rows whose time has come, in line; not all of them when so much was to be done
-        first that there may be more. now_ms: boot time.
+        """The free rows that are due, in line; not always all of them if much had to be done first.
+        now_ms: boot time.
 
-        Expired claims are freed, spent messages put away, delayed ones scheduled on the way.
+        First frees expired claims, makes dead letters of spent messages, and schedules delayed
+        ones.
         """
         self._looked_ms = now_ms
         left: list[Claim] = []
@@ -218,8 +219,8 @@ class Claimer:
         return left
 
     def _listed(self, now_ms: int) -> list[Claim]:
-        """What is due; in exclusive groups only of timer pipes: what came back in another pipe is
-        for who has its lock, and must not hide the others."""
+        """What is due; in exclusive groups only in timer pipes: redeliveries in another pipe belong
+        to the holder of its lock, and must not hide the others."""
         without = self.window.left_alone()
         while True:
             due = self._catalog.claims.due(
@@ -233,8 +234,8 @@ class Claimer:
             without |= locked
 
     def follow_up(self, free: list[Claim], *, succeeded: bool) -> None:
-        """Acks, or rows that are free now, were written: what is to be done about that. An error
-        is told, not raised: it must not look as if they had not been written."""
+        """Follow up on written acks, or on rows now free. Errors are logged, not raised: it must
+        not look as if the write had failed."""
         try:
             now_ms = self._catalog.now_ms()
             if succeeded:
@@ -248,17 +249,17 @@ class Claimer:
             else:
                 self.put_away(spent)
         except CassqError as exc:
-            logger.warning("left for the next look: %s", exc)
+            logger.warning("left for the next try: %s", exc)
 
     def put_away_owed(self) -> None:
-        """Put away what an exclusive group leaves to the next popper that gets the pipe's lock:
-        none may come. It is done as the reaper does it, without the lock."""
+        """Make dead letters of what an exclusive group leaves to the next holder of the pipe's
+        lock, as none may come. Done without the lock, as the reaper does."""
         self.put_away(self._owed)
         self._owed = []
 
     def put_away(self, spent: list[Claim]) -> int:
-        """Make dead letters of spent rows; of how many. Of many some are left for the next look:
-        meanwhile nobody could pop, or ack."""
+        """Make dead letters of spent rows; returns how many. If there are many, some wait for the
+        next time, as this blocks pops and acks."""
         return sum(map(self._put_away, spent[:BURIED_AT_ONCE]))
 
     def _is_spent(self, row: Claim) -> bool:
@@ -295,8 +296,8 @@ class Claimer:
         )
 
     def _or_set_aside(self, row: Claim, act: Callable[[], bool]) -> bool:
-        """What became of a row; True as well when its pipe cannot be read: that is left out of
-        what is due from now on."""
+        """The result of `act` for a row; also True if its pipe cannot be read, in which case the
+        pipe is left out of what is due from now on."""
         try:
             return act()
         except (ExtentMissingError, CorruptionError) as exc:
@@ -307,7 +308,7 @@ class Claimer:
             return True
 
     def _free(self, expired: list[Claim]) -> None:
-        """Free claims whose holders let their deadlines pass."""
+        """Free claims that are past their deadlines."""
         for row in expired:
             logger.info("taking over an expired claim of pipe %s from %s", row.pipe_id, row.holder)
         self._catalog.claims.replace_many([(row, self._freed(row)) for row in expired])
@@ -318,7 +319,7 @@ class Claimer:
     def _retake(
         self, due: list[Claim], limit: int, holder: Holder, *, joint: bool = False
     ) -> list[Found]:
-        """Take the first free rows of those that are due."""
+        """Take the first of the free rows that are due."""
         if not due:
             return []
         timeout_ms = self.rules.claim_timeout_ms
@@ -330,11 +331,11 @@ class Claimer:
     # --- exclusive groups ---------------------------------------------------------------------
 
     def _claim_exclusively(self, view: PipeView, limit: int, holder: Holder) -> list[Found]:
-        """Lock the pipe, take over what the lock's last holder left, go on in order."""
+        """Lock the pipe, take over what the lock's last holder left, and continue in order."""
         if not self.window.follows(view):
             return []
         group, timeout_ms = self._group(), self.rules.claim_timeout_ms
-        # Read anew: a lock on a pipe that was retired meanwhile would be left behind.
+        # Read again: a lock on a pipe retired meanwhile would be left behind.
         before = self._catalog.claims.cursor(group.id, view.row.id)
         if before is None:
             self.window.forget(view)
@@ -348,8 +349,9 @@ class Claimer:
         found: list[Found] = []
         try:
             cursor = self._catalog.claims.cursor(group.id, view.row.id)
-            # Asked after the cursor was read: whoever took the lock since has fenced before, and
-            # then it is not ours, or will after, and then the compare-and-set fails.
+            # Checked after the cursor was read: if another popper took the lock since, it either
+            # fenced before, and then the lock is not ours, or will later, and then the
+            # compare-and-set fails.
             fenced = cursor and lock.held() and self._catalog.claims.fence(cursor, self.name)
             if fenced:
                 view.cursor = fenced
@@ -363,7 +365,7 @@ class Claimer:
         return found
 
     def _is_unacked(self, view: PipeView) -> bool:
-        """Whether anything of a pipe is unacked at this moment: what was may have expired."""
+        """Whether anything in a pipe is unacked now: what was unacked may have expired."""
         view.cursor = view.cursor or self._catalog.claims.cursor(self._group().id, view.row.id)
         return self.window.waiting(view)
 
@@ -381,7 +383,7 @@ class Claimer:
                 self._advancer.claim_for([wish], view, lock)
                 return [wish.found] if wish.found is not None else []
             if row.state is ClaimState.HELD:
-                # Its holder's lock is ours now, so the claim is, whatever its deadline.
+                # We have its holder's lock now, so the claim is ours, whatever its deadline.
                 if not self._catalog.claims.replace(row, self._freed(row), epoch=cursor.epoch):
                     return []
             elif row.due_ms > self._catalog.now_ms():
@@ -394,14 +396,14 @@ class Claimer:
         return []
 
     def _check_cover(self, pipe_id: str) -> None:
-        """Nothing passes what no claim row covers: raises CorruptionError if that is so. Cost: that
-        of `fault_now`."""
+        """Raise CorruptionError if no claim row covers part of a pipe: nothing may pass that. Cost:
+        that of `fault_now`."""
         found = fault_now(self._catalog.claims, self._group().id, pipe_id)
         if found is not None:
             raise wedged(pipe_id, found[1])
 
     def _take(self, row: Claim, limit: int, holder: Holder, lock: Lock, epoch: int) -> list[Found]:
-        """Take the free row at the head, read before it is taken."""
+        """Take the free row at the head; its messages are read first."""
         pieces, until = read_left(self.window.readers.get(row.pipe_id), row, limit)
         now_ms = self._catalog.now_ms()
         due_ms = now_ms + self.rules.claim_timeout_ms
@@ -411,7 +413,7 @@ class Claimer:
         return [(Delivery(holder, [mine], now_ms, lock, epoch), pieces)]
 
     def until_due(self, most: float) -> float:
-        """Seconds until the next free row comes due, or held one expires; at most `most`."""
+        """Seconds until the next free row comes due or held row expires; at most `most`."""
         without = self.window.left_alone()
         due_ms = self._catalog.claims.next_due_ms(self._group().id, without=tuple(without))
         if due_ms is None or self.exclusive or self.paused:
@@ -425,11 +427,11 @@ class Claimer:
         return self.window.has_news() or self.timers.has_news()
 
     def close_dropped(self) -> None:
-        """Give back the files of pipes that were retired. Cost: a system call for each open one."""
+        """Close the files of retired pipes. Cost: a system call for each open file."""
         self.window.close_dropped()
         self.timers.close_dropped()
 
     def close(self) -> None:
-        """Give back file handles and mappings."""
+        """Release file handles and mappings."""
         self.window.close()
         self.timers.close()

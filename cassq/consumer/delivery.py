@@ -1,7 +1,7 @@
-"""Holdings: what one popper has been handed, what it has said of it so far, and its messages.
+"""Deliveries: the messages one popper holds, how they are settled so far, and `Message` itself.
 
-A holding is the popper's side of a claim: which of its messages are acked, given back or still
-open, and the claim rows as they were last written. It does no I/O: the popper writes.
+A delivery is the popper's side of a claim: which of its messages are acked, given back or still
+open, and the claim rows as last written. It does no I/O: the popper writes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cassq.message.bundles import Bundle, BundleSlice
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.rows import Claim, ClaimState
 
-# What a message failed of: a text, or the exception itself.
+# Why a message failed: a text, or the exception itself.
 Error = str | BaseException | None
 
 
@@ -27,8 +27,8 @@ class NackOptions(NamedTuple):
     """How messages are given back: after `delay_ms` (None: by the group's schedule), as a
     delivery that counts or not.
 
-    error: what they failed of, as `error_text` made it. doomed: they are to become dead letters at
-    once. together: they failed as one, and it is not known which of them is at fault.
+    error: why they failed, as `error_text` returned it. doomed: they become dead letters at once.
+    together: they failed as a batch, and it is not known which of them is at fault.
     """
 
     delay_ms: int | None = None
@@ -39,8 +39,8 @@ class NackOptions(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """What a popper does when something is said of what it holds; one a popper, which so tells
-    whose a holding is."""
+    """A popper's callbacks for settling its deliveries. Each popper has one, which identifies the
+    owner of a delivery."""
 
     ack: Callable[[Delivery, range], None]
     give: Callable[[Delivery, range, NackOptions], None]
@@ -48,13 +48,13 @@ class Holder(NamedTuple):
 
 
 class Delivery:
-    """The messages of one pipe that were claimed together and are in a popper's hands.
+    """Messages of one pipe that a popper claimed together and holds.
 
     rows: the claim rows that are still ours, disjoint, all with the same number of deliveries.
-    taken_ms: when they were there to be worked on. settled: seqs acked, whether written or not.
-    pending: those acked and not yet written. backs: what is being given back and not yet written,
-    by how. given, and given_singly: all that was given back. pieces: its messages, as they were
-    handed out. consumers: the threads that were given some of them.
+    taken_ms: when work on them could begin. settled: seqs acked, whether written or not.
+    pending: those acked and not yet written. backs: seqs given back and not yet written, by their
+    options. given and given_singly: all seqs given back. pieces: its messages, as handed out.
+    consumers: the threads that received some of them.
     """
 
     __slots__ = (
@@ -113,20 +113,20 @@ class Delivery:
         self.consumers: tuple[Thread, ...] = ()
 
     def taken_by(self, thread: Thread) -> None:
-        """A thread is given some of its messages."""
+        """Note that a thread received some of its messages."""
         if thread not in self.consumers:
             self.consumers += (thread,)
 
     @property
     def is_attended(self) -> bool:
-        """Whether a thread that was given some of its messages still runs."""
+        """Whether a thread that received some of its messages still runs."""
         return any(thread.is_alive() for thread in self.consumers)
 
     def __reduce__(self) -> NoReturn:
         refuse_pickling("message", "pass its payload and id, and handle it there")
 
     def settle(self, seqs: RangeSet) -> None:
-        """Note acks. Raises ClaimLostError for messages that are not ours any more."""
+        """Note acks. Raises ClaimLostError for messages that are no longer ours."""
         if self.lost or self.gave:
             self.check(seqs)
         new = seqs - self.settled if self.settled is not EMPTY else seqs
@@ -135,7 +135,7 @@ class Delivery:
         self.left -= len(new)
 
     def give(self, seqs: RangeSet, back: NackOptions) -> None:
-        """Note messages given back; they were checked, and are not settled."""
+        """Note messages given back. The caller has checked them; none is settled."""
         self.backs.setdefault(back, []).extend(seqs.ranges)
         if seqs.single is not None:
             self.given_singly.add(seqs.single)
@@ -158,14 +158,14 @@ class Delivery:
         return bool(self.given_singly) or self.given is not EMPTY
 
     def given_seqs(self) -> RangeSet:
-        """All that was given back."""
+        """All seqs given back."""
         if self.given_singly:
             self.given = self.given | RangeSet.of(sorted(self.given_singly))
             self.given_singly = set()
         return self.given
 
     def check(self, seqs: RangeSet) -> None:
-        """Raise ClaimLostError when the claim, or these of its messages, are not ours."""
+        """Raise ClaimLostError if the claim, or one of these messages, is no longer ours."""
         if self.lost:
             raise ClaimLostError(pipe_id=self.pipe_id)
         if self._has_given(seqs):
@@ -174,7 +174,7 @@ class Delivery:
             )
 
     def has_given(self, seq: int) -> bool:
-        """Whether that message was given back."""
+        """Whether a message was given back."""
         return seq in self.given_singly or (bool(self.given) and seq in self.given)
 
     def _has_given(self, seqs: RangeSet) -> bool:
@@ -186,7 +186,7 @@ class Delivery:
         return any(given.within(start, end) for start, end in seqs.ranges)
 
     def open_seqs(self) -> RangeSet:
-        """What is neither acked nor given back."""
+        """The seqs neither acked nor given back."""
         held = RangeSet((row.start, row.end) for row in self.rows)
         return held - self.settled - self.given_seqs()
 
@@ -220,9 +220,9 @@ class Delivery:
 
 
 class Message:
-    """One delivery of one message. Its verbs are thread-safe.
+    """One delivery of one message. Its methods are thread-safe.
 
-    payload: the bytes pushed. seq: its place in its pipe.
+    payload: the bytes pushed. seq: its number in its pipe.
     """
 
     __slots__ = ("_bundle", "_holding", "payload", "seq")
@@ -235,9 +235,9 @@ class Message:
 
     @property
     def id(self) -> str:
-        """`pipe:seq` of its first place; the same over every delivery and move."""
+        """`pipe:seq` of its first place; it stays the same over every delivery and move."""
         bundle = self._bundle
-        if not bundle.ids:  # most often: the bundle need not be asked
+        if not bundle.ids:  # the common case
             return f"{self._holding.pipe_id}:{self.seq}"
         return bundle.id_at(self.seq - bundle.base_seq, self._holding.pipe_id).decode()
 
@@ -248,7 +248,7 @@ class Message:
 
     @property
     def attempts(self) -> int:
-        """How often it was delivered to its group, this time included; 1 the first time."""
+        """How often it was delivered to its group, including this time; 1 the first time."""
         return self._holding.deliveries
 
     @property
@@ -272,27 +272,27 @@ class Message:
         return self._bundle.time_ms(self.seq - self._bundle.base_seq)
 
     def ack(self) -> None:
-        """The message is done. Written durably in a group with others within 50 ms, at once on
-        an exclusive group or past the claim's deadline; `Popper.commit` waits for that.
+        """Mark the message as done. The ack becomes durable, together with others, within 50 ms;
+        at once on an exclusive group or past the claim's deadline. `Popper.commit` waits for that.
 
-        A second ack has no effect. Raises ClaimLostError when another popper has the message.
+        A second ack has no effect. Raises ClaimLostError if another popper has the message.
         """
         self._holding.ack(range(self.seq, self.seq + 1))
 
     def nack(self, delay: float | None = None, error: Error = None) -> None:
-        """The message failed: deliver it again after `delay` seconds, or by the group's retry
-        schedule; without one at once, behind what is waiting. Written as `ack` is.
+        """Mark the message as failed: deliver it again after `delay` seconds, or by the group's
+        retry schedule; without a schedule at once, behind what is waiting. Written as `ack` is.
 
-        error: a text, or an exception, of which type and text are recorded; the first 4,096
-        characters are kept, newlines among them. After `max_deliveries` the message goes to the
-        group's dead letters, with `error`; but not while nothing of the group succeeds: see
-        `sick_check` and `sick_hold` in `QueuePolicy`. Raises UsageError for anything else, and
-        nothing is said of the message then.
+        error: a text, or an exception, whose type and text are recorded; the first 4,096
+        characters are kept, newlines included. After `max_deliveries` the message goes to the
+        group's dead letters, with `error`, but not while nothing in the group succeeds: see
+        `sick_check` and `sick_hold` in `QueuePolicy`. Raises UsageError for any other type, and
+        leaves the message unsettled.
         """
         self._holding.nack(range(self.seq, self.seq + 1), delay, error)
 
     def dead(self, reason: Error = "") -> None:
-        """Give the message up: it goes to the group's dead letters, with `reason`, a text or an
+        """Reject the message: it goes to the group's dead letters, with `reason`, a text or an
         exception, as its error. Written as `ack` is; raises UsageError as `nack` does."""
         self._holding.dead(range(self.seq, self.seq + 1), reason)
 
@@ -334,7 +334,7 @@ class DeliveredRun(NamedTuple):
 
 
 class Messages(Sequence[Message]):
-    """What one pop handed out, in order; each `Message` is made when it is looked at.
+    """The messages of one pop, in order; each `Message` object is created when accessed.
 
     Immutable. runs: the same messages, as runs of bundles.
     """
@@ -401,7 +401,7 @@ class Messages(Sequence[Message]):
 
 
 def by_holding(messages: Iterable[Message], holder: Holder) -> list[tuple[Delivery, RangeSet]]:
-    """Messages as seqs of the holdings they belong to. Cost: none a message for whole pops."""
+    """Messages as seqs of their deliveries. Cost: none a message for whole pops."""
     if isinstance(messages, Messages):
         pieces: dict[Delivery, list[RangeSet]] = {}
         for holding, _, found in messages.runs:
@@ -411,7 +411,7 @@ def by_holding(messages: Iterable[Message], holder: Holder) -> list[tuple[Delive
         one = isinstance(messages, Message)
         raise UsageError(
             f"this takes many messages, not {'one' if one else type(messages).__name__}",
-            hint="put it in a list: popper.commit([message]); or say message.ack()"
+            hint="put it in a list: popper.commit([message]); or call message.ack()"
             if one
             else "pass what pop() returned, or a list of its messages",
         )
@@ -419,7 +419,7 @@ def by_holding(messages: Iterable[Message], holder: Holder) -> list[tuple[Delive
     for message in messages:
         if not isinstance(message, Message):
             raise UsageError(
-                f"what can be settled is a message that pop() returned, not {message!r:.100}"
+                f"only messages that pop() returned can be settled, not {message!r:.100}"
             )
         seqs.setdefault(message._holding, []).append(message.seq)
     return [(_of(holder, each), RangeSet.of(sorted(found))) for each, found in seqs.items()]
@@ -432,5 +432,5 @@ def _of(holder: Holder, holding: Delivery) -> Delivery:
 
 
 def holding_of(message: Message) -> Delivery:
-    """Whose claim a message belongs to."""
+    """The delivery that a message belongs to."""
     return message._holding

@@ -1,17 +1,17 @@
-"""Health: tells a sick consumer from a poisonous message.
+"""Group health: distinguishes a sick consumer from a poisonous message.
 
-A message that fails while others of its group succeed is at fault itself. When nothing of the
-group has succeeded since it first failed, the consumers, or what they depend on, are likelier to
-be: then redelivery slows down, and no message is given up for its number of deliveries until
-something succeeds. Nor is one that failed in such a time given up as soon as it is over: first it
-must fail a delivery that began after. (`sick_check=False` turns this off.)
+If a message fails while others of its group succeed, the message is at fault. If nothing in the
+group has succeeded since it first failed, the consumers, or what they depend on, more likely are:
+then redelivery slows down, and no message becomes a dead letter for its number of deliveries until
+something succeeds. Nor does one that failed during such a time as soon as it is over: it must first
+fail a delivery that began after it. (`sick_check=False` turns this off.)
 
-A group of which nothing has ever succeeded may have no healthy consumer, nor another message that
+A group in which nothing has ever succeeded may have no healthy consumer, and no other message that
 could succeed: there a message is kept for `sick_hold` seconds from its first failure, and then
 counts as poisonous.
 
-Of a first failure it cannot be said whether the group was sick. So where one delivery is all that
-is allowed, it decides, as soon as something succeeds.
+After a first failure it is unknown whether the group was sick. So if only one delivery is allowed,
+that one decides, as soon as something succeeds.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ DOUBLINGS_MAX = 30
 NOTE_MS = 1000
 LOOK_MS = 250
 
-# How many failures of a message, from its last in a sick time on, do not make a dead letter of it:
-# that one, and the next, for its delivery may have begun before something succeeded.
+# How many failures, from a message's last one in a sick time on, do not make it a dead letter: that
+# one, and the next, as its delivery may have begun before something succeeded.
 SPARED = 2
 
 
 class GroupHealth:
-    """Of one group, as one client sees it. rules: asked whenever they are needed."""
+    """The health of one group, as one client sees it. rules: called whenever they are needed."""
 
     def __init__(self, ports: Ports, group_id: str, rules: Callable[[], Rules]) -> None:
         self._catalog = ports.catalog
@@ -51,18 +51,18 @@ class GroupHealth:
         self._noted_ms = self._looked_ms = -NOTE_MS
 
     def succeeded(self, now_ms: int) -> None:
-        """Something was committed. Cost: at most one unsynced write a second."""
+        """Note that something was committed. Cost: at most one unsynced write a second."""
         self._success_ms = self._own_ms = now_ms
         self.tell()
 
     def tell(self, *, at_once: bool = False) -> None:
-        """Let others know of a success that they have not been told of."""
+        """Record a success that is not yet recorded, for other clients."""
         if self._own_ms <= self._noted_ms:
             return
         if at_once:
             self._note()
         elif self._catalog.now_ms() - self._noted_ms >= NOTE_MS:
-            # Where it takes a round trip, one popper of this client does it for all.
+            # Where this takes a round trip, one popper of this client does it for all.
             key, boot_ms = ("success", self._group_id), self._clock.boot_ms
             answered(self._sharing, key, self._note, boot_ms, old_ms=NOTE_MS)
             self._noted_ms = self._own_ms
@@ -72,24 +72,24 @@ class GroupHealth:
         self._catalog.records.note_success(self._group_id, self._own_ms)
 
     def sick(self, claim: Claim) -> bool:
-        """Whether the group is sick, as far as a claim's messages tell: see `claims.is_sick`."""
+        """Whether the group is sick, judging by a claim's messages: see `claims.is_sick`."""
         if not self._rules().sick_check or not claims.is_sick(claim, self._success_ms):
             return False
         self._look()
         return claims.is_sick(claim, self._success_ms)
 
     def spares(self, claim: Claim) -> bool:
-        """Whether a claim's messages are kept though they were delivered as often as allowed: the
-        group is sick, and has not kept them for too long."""
+        """Whether to keep a claim's messages although they were delivered as often as allowed: the
+        group is sick, and has not kept them too long."""
         return self.sick(claim) and self._hold_left_ms(claim) != 0
 
     def _hold_left_ms(self, claim: Claim) -> int | None:
-        """For how long the group may keep what it keeps because it is sick; None: no limit."""
+        """How much longer the group may keep messages because it is sick; None: no limit."""
         ends_ms = claims.hold_ends_ms(claim, self._rules().sick_hold_ms, self._success_ms)
         return None if ends_ms is None else max(0, ends_ms - self._catalog.now_ms())
 
     def _look(self) -> None:
-        """Ask for successes that others know of, now and then."""
+        """Read, from time to time, the successes that other clients recorded."""
         now_ms = self._clock.boot_ms()
         if now_ms - self._looked_ms >= LOOK_MS:
             self._looked_ms = now_ms
@@ -98,7 +98,7 @@ class GroupHealth:
             )
 
     def recorded(self, claim: Claim, failure: str) -> str:
-        """The record `failure` of what a held claim's messages failed just now, with what is to be
+        """`failure`, the record of why a held claim's messages failed just now, with what must be
         kept of `claim.failure`, their record so far."""
         if not claim.failure:
             return failure
@@ -108,8 +108,8 @@ class GroupHealth:
         return json.dumps({**record, "spared": spared} if spared else record)
 
     def slow_ms(self, claim: Claim) -> int:
-        """How long a failed claim must wait at least: doubled with each failure of a sick group,
-        but not beyond the time that the group may keep it for."""
+        """How long a failed claim must wait at least: doubled with each failure in a sick group,
+        but no longer than the group may keep it."""
         if claim.deliveries < 2 or not self.sick(claim):
             return 0
         doublings = min(DOUBLINGS_MAX, claim.deliveries - 2)
@@ -120,7 +120,7 @@ class GroupHealth:
 def freed(
     claim: Claim, now_ms: int, rules: Rules, health: GroupHealth, version: claims.Version
 ) -> list[Claim]:
-    """An expired claim's successors: free at once in their old place in line, or by schedule."""
+    """An expired claim's successors: free at once, in their old place in line, or by schedule."""
     wait_ms = max(rules.retry_ms(claim.deliveries, random()), health.slow_ms(claim))
     due_ms = now_ms + wait_ms if wait_ms else 0
     rows = claims.freed(claim, now_ms, due_ms, rules.max_deliveries, version)

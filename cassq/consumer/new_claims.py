@@ -1,7 +1,7 @@
-"""Advancing: claiming runs of what was never claimed, by moving a pipe's chain.
+"""New claims: claims runs of messages that were never claimed, by moving a pipe's chain.
 
 Each claim is one compare-and-set. Where that is a round trip to a cluster, poppers of one process
-that want something of the same pipe at the same time get it in one step, each a claim of its own.
+that claim from the same pipe at the same time do so in one step, each with a claim of its own.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from cassq.model.queues import Rules
 from cassq.model.rows import Cursor, GroupRow
 
 TRIES_MAX = 32
-SHARE = 16  # of what waits in a pipe, the part that a popper may claim unasked
+SHARE = 16  # a popper may prefetch 1/SHARE of what waits in a pipe
 
 
 @dataclass(slots=True)
 class ClaimRequest:
-    """What one popper wants of a pipe: `limit` messages, or up to `welcome` where far more wait.
+    """What one popper wants from a pipe: `limit` messages, or up to `welcome` where far more wait.
 
-    name: the popper's, as a holder of claims. rules: of its group, as they are now. joint: they are
+    name: the popper's, as a holder of claims. rules: its group's, now. joint: the messages are
     handed out with others. found: what it got.
     """
 
@@ -66,8 +66,8 @@ class NewClaims:
         self._expiry = expiry
 
     def claim(self, view: PipeView, wish: ClaimRequest) -> list[Found]:
-        """Claim a run from the chain's end on; nothing when there is nothing, or others are
-        faster all the time."""
+        """Claim a run from the chain's end on; empty if nothing waits, or others are always
+        faster."""
         if self._ports.sharing is None:
             self.claim_for([wish], view)
         else:
@@ -111,7 +111,7 @@ class NewClaims:
             places = [cursor.chain]
             for part in parts:
                 places.append(reader.place_after(places[-1], part))
-            # What felled the machine, again and again, is to be counted.
+            # Synced, so that messages that keep crashing the machine are counted.
             if self._advance(cursor, places, wishes, parts, lock, synced=reader.earlier_boot):
                 view.cursor = replace(cursor, chain=places[-1])
                 return
@@ -129,7 +129,7 @@ class NewClaims:
         *,
         synced: bool,
     ) -> bool:
-        """Write a claim for each part, and hand it to its wish; False when others were faster."""
+        """Write a claim for each part, and set its wish's `found`; False if others were faster."""
         now_ms = self._catalog.now_ms()
         version = self._ports.ids.version
         served = list(zip(wishes, parts, pairwise(places), strict=False))
@@ -157,7 +157,7 @@ class NewClaims:
 
 
 def dealt(slices: Sequence[Slice], sizes: Sequence[int]) -> list[list[Slice]]:
-    """The first `sizes[0]` messages, the next `sizes[1]`, and so on, as far as they go."""
+    """The first `sizes[0]` messages, the next `sizes[1]`, and so on, as far as they reach."""
     if len(sizes) == 1:
         return [list(slices)]
     parts: list[list[Slice]] = []
@@ -176,5 +176,5 @@ def dealt(slices: Sequence[Slice], sizes: Sequence[int]) -> list[list[Slice]]:
 
 
 def _progress(cursor: Cursor) -> tuple[int, int]:
-    """Of two cursors the later one has more of it."""
+    """A sort key for cursors: the later one is greater."""
     return cursor.epoch, cursor.chain.seq

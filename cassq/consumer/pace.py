@@ -1,33 +1,33 @@
-"""Pace: how fast a popper finishes messages, what its writes take, and what follows from that.
+"""Pace: how fast a popper finishes messages, how long its writes take, and what follows from that.
 
-Where a claim or an ack takes long, as it does where many share one pipe of a cluster, each is made
-to cover more work, so that writing takes a small part of a popper's time; the writes become fewer,
-and shorter. Where they are quick, as in one directory, they stay small, and others find work.
+Where a claim or an ack is slow, as where many poppers share one pipe of a cluster, each covers more
+work, so that writing takes a small part of a popper's time; the writes become fewer, and shorter.
+Where they are quick, as in one directory, they stay small, which leaves work for others.
 
-What poppers of one client write at the same time goes in one step. So where they write seldom they
-do it in time with each other: by a beat of the client's own, which other clients' do not fall on.
+Writes that one client's poppers make at the same time go in one step. So poppers that write seldom
+do it in time with each other, on a beat of their client that differs from other clients' beats.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-PREFETCH_SECONDS = 0.1  # how much work an iteration claims ahead
-PREFETCH_SECONDS_MAX = 2.0  # and at most, where claiming takes long and there is enough for all
-ACK_INTERVAL_MS = 50  # when acks are written at the latest
-ACK_INTERVAL_MS_MAX = 1000  # and where writing them takes long
-WORK_PER_WRITE = 32  # so many times longer than a write is the work between two
-SAMPLES_MAX = 16  # what was measured before counts for next to nothing
-BEATS_MS = (125, 250, 500, 1000, 2000)  # who keeps a slow one keeps time with the quicker, too
+PREFETCH_SECONDS = 0.1  # how much work an iteration prefetches
+PREFETCH_SECONDS_MAX = 2.0  # at most, where claims are slow and there is enough for all
+ACK_INTERVAL_MS = 50  # how long acks are collected at most ...
+ACK_INTERVAL_MS_MAX = 1000  # ... and where writing them is slow
+WORK_PER_WRITE = 32  # the work between two writes lasts this many times a write's time
+SAMPLES_MAX = 16  # older measurements count for next to nothing
+BEATS_MS = (125, 250, 500, 1000, 2000)  # each divides the slower ones: their beats coincide
 
 
 class PopperPace:
     """Moving averages of one popper: its messages a second, unknown until it finished some, and
-    what its claims and the writes of its acks took.
+    how long its claims and its writes of acks took.
 
-    client: the same for all poppers of a client, which keep time by it. finished: (how many
-    messages, milliseconds) of claims all of whose messages were settled, newest last. claimed:
-    milliseconds that claims took. quick: whether acks are written often, as writing is quick.
+    client: the same for all poppers of a client; sets the phase of their beat. finished: (number of
+    messages, milliseconds) of fully settled claims, newest last. claimed: milliseconds that claims
+    took. quick: whether acks are written often because writing is quick.
     """
 
     def __init__(self, client: int = 0) -> None:
@@ -39,7 +39,7 @@ class PopperPace:
         self.quick: bool = True
 
     def _look(self) -> None:
-        """Take what was measured into the averages."""
+        """Add the new measurements to the averages."""
         while self.finished:
             count, ms = self.finished.popleft()
             rate = count * 1000 / max(ms, 1)
@@ -48,17 +48,17 @@ class PopperPace:
             self._claim_ms = 0.75 * self._claim_ms + 0.25 * self.claimed.popleft()
 
     def flushed(self, ms: int) -> None:
-        """The acks of some messages took `ms` milliseconds to be written."""
+        """Note that writing some acks took `ms` milliseconds."""
         self._flush_ms = 0.75 * self._flush_ms + 0.25 * ms
         self.quick = WORK_PER_WRITE * self._flush_ms <= ACK_INTERVAL_MS
 
     def ahead(self) -> int:
-        """How many an iteration may claim that it has not been asked for."""
+        """How many messages an iteration may prefetch."""
         return self._in_seconds(PREFETCH_SECONDS)
 
     def welcome(self, now_ms: int) -> int:
-        """How many it may claim where that leaves plenty for others: as many as are done by a
-        beat."""
+        """How many messages it may claim where plenty remain for others: as many as it finishes by
+        a beat."""
         self._look()
         wanted_ms = WORK_PER_WRITE * self._claim_ms
         if wanted_ms <= PREFETCH_SECONDS * 1000:
@@ -72,7 +72,7 @@ class PopperPace:
         return 1 if self._rate is None else max(1, int(self._rate * seconds))
 
     def ack_wait_ms(self, timeout_ms: int, now_ms: int) -> int:
-        """How long an ack may wait for others to be written with it."""
+        """How long an ack may wait to be written together with others."""
         most_ms = min(ACK_INTERVAL_MS_MAX, timeout_ms // 10)
         if self.quick or most_ms < BEATS_MS[0]:
             return ACK_INTERVAL_MS
@@ -82,7 +82,7 @@ class PopperPace:
         return beat_ms - (now_ms + self._phase_ms) % beat_ms
 
     def allowed(self, asked: int, timeout_ms: int) -> int:
-        """No more than was being finished in a third of the claim timeout."""
+        """At most as many as the popper finishes in a third of the claim timeout."""
         self._look()
         if self._rate is None:
             return asked
@@ -90,6 +90,6 @@ class PopperPace:
 
 
 def _beat_ms(wanted_ms: float, most_ms: int) -> int:
-    """The quickest beat that is as slow as wanted, as far as that is allowed."""
+    """The quickest beat of at least `wanted_ms`, or else the slowest one allowed."""
     allowed = [beat_ms for beat_ms in BEATS_MS if beat_ms <= most_ms]
     return next((beat_ms for beat_ms in allowed if beat_ms >= wanted_ms), allowed[-1])

@@ -1,6 +1,6 @@
-"""Attendance: notes which poppers are there and whether they find anything to do.
+"""Presence: records which poppers are present and whether they find anything to do.
 
-By it the reaper knows for how many poppers to open pipes, and alerts know that nobody has come.
+From it the reaper knows for how many poppers to open pipes, and alerts know that none has come.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from cassq.model.rows import Member
 
 ATTEND_MS = 5000
 LOOK_SECONDS = 1.0
-# A popper not seen for so long is gone.
+# A popper not seen for this long is gone.
 GONE_MS = 3 * ATTEND_MS
 
 
 class _Guest:
-    """A popper, as it was last noted."""
+    """A popper, as last recorded."""
 
     __slots__ = ("group_id", "name", "noted_ms", "popped", "tally", "waiting")
 
@@ -32,7 +32,7 @@ class _Guest:
 
 
 class Presence:
-    """Of one client's poppers. Thread-safe."""
+    """Records the presence of one client's poppers. Thread-safe."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -40,15 +40,15 @@ class Presence:
         self._guests: list[_Guest] = []
 
     def add(self, group_id: str, tally: Tally) -> None:
-        """A popper of that group, which counts what it does in `tally`, has come."""
+        """Add a popper of that group. tally: its counters."""
         with self._mutex:
             self._guests.append(_Guest(group_id, self._ports.ids.version(), tally))
 
     def tend(self) -> float:
-        """Note who is there: what changed, and everybody now and then; seconds until the next time.
+        """Record changes, and every popper periodically; seconds until the next time.
 
-        Cost: one unsynced write for each popper every five seconds, or when it begins or ceases to
-        find something.
+        Cost: one unsynced write for each popper every five seconds, or when it starts or stops
+        finding messages.
         """
         now_ms = self._ports.catalog.now_ms()
         with self._mutex:
@@ -63,7 +63,7 @@ class Presence:
     def _note(self, guest: _Guest, now_ms: int) -> None:
         tally = guest.tally
         settled = tally.committed + tally.rolled_back + tally.released + tally.dead + tally.lost
-        # It holds nothing, and has found nothing since the last look.
+        # It holds nothing, and has found nothing since the last check.
         waiting = tally.popped <= settled and tally.popped == guest.popped
         guest.popped = tally.popped
         if waiting != guest.waiting or now_ms - guest.noted_ms >= ATTEND_MS:

@@ -1,4 +1,4 @@
-"""Retaking: reading what is left of claim rows, and handing several of them out together."""
+"""Redelivery: reads what is left of claim rows, and hands several of them out together."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class ChosenPart(NamedTuple):
     until: Place
 
 
-# What one pop gets: messages that were claimed together, by their frames.
+# What one pop gets: messages claimed together, by frame.
 Found = tuple[Delivery, list[BundleSlice]]
 
 
 def read_left(
     reader: ExtentReader, row: Claim, limit: int, room: int = CLAIM_BYTES_MAX
 ) -> tuple[list[BundleSlice], Place]:
-    """The first messages of a row that are not acked, at most `limit`, in frames of at most
-    `room` bytes or one; and the place after the last of them, or of the row's end when there are
-    no more. Cost: the frames they are in."""
+    """The first unacked messages of a row, at most `limit`, in one frame or frames of at most
+    `room` bytes; and the place after the last of them, or the row's end if none are left. Cost:
+    the frames they are in."""
     left = row.left
     pieces: list[BundleSlice] = []
     place = Place(row.start, row.pos)
@@ -71,14 +71,14 @@ class Redelivery:
         self._name = name
         self._version = version
         self.remnants: Remnants = Remnants()
-        self._refused: set[str] = set()  # versions of rows that could not be taken
+        self._refused: set[str] = set()  # versions of rows whose taking was refused
 
     def retake(
         self, due: Sequence[Claim], limit: int, holder: Holder, timeout_ms: int, *, joint: bool
     ) -> tuple[list[Found], bool]:
-        """Take free rows; and whether there may be more. They are read before they are taken, so
-        that damage is found first. joint: others are handed out with them. Cost: one synced
-        transaction for all of them, and frames that are not kept in memory."""
+        """Take free rows; returns them, and whether there may be more. They are read before they
+        are taken, so that damage is found first. joint: others are handed out with them. Cost: one
+        synced transaction for all of them, and the frames that are not kept in memory."""
         chosen = self._choose(due, limit)
         if not chosen:
             return [], False
@@ -99,8 +99,8 @@ class Redelivery:
         return into_holdings(got, holder, now_ms), more
 
     def _note_refused(self, rows: Sequence[Claim]) -> None:
-        """A row that is refused as it was once before is not another's by now: see whether the
-        claims of its pipe are whole. Cost: then that of `fault_now`."""
+        """If a row is refused twice in the same version, no other popper took it: check whether
+        the claims of its pipe are whole. Cost: then that of `fault_now`."""
         for row in rows:
             if row.version not in self._refused:
                 continue
@@ -110,8 +110,7 @@ class Redelivery:
         self._refused = {row.version for row in rows}
 
     def _choose(self, due: Sequence[Claim], limit: int) -> list[ChosenPart]:
-        """The rows that are taken together: those in which a poisonous message may be stand
-        alone."""
+        """The rows to take together; a row that may hold a poisonous message is taken alone."""
         chosen: list[ChosenPart] = []
         room = CLAIM_BYTES_MAX
         for row in due:
@@ -133,7 +132,7 @@ class Redelivery:
         return chosen
 
     def _left(self, row: Claim, limit: int, room: int) -> tuple[list[BundleSlice], Place]:
-        """The first messages left of a row, and the place after them: from memory, or read."""
+        """The first messages left in a row, and the place after them: from memory, or read."""
         kept = self.remnants.take(row)
         if kept is not None and row.left_count <= limit:
             return kept, Place(row.end, row.pos)
@@ -143,7 +142,7 @@ class Redelivery:
 def into_holdings(
     taken: Iterable[tuple[Claim, list[BundleSlice]]], holder: Holder, now_ms: int
 ) -> list[Found]:
-    """Rows just taken as holdings: one for each pipe and number of deliveries."""
+    """Rows just taken, as deliveries: one for each pipe and number of deliveries."""
     found: list[Found] = []
     for _, group in groupby(sorted(taken, key=_kind), key=_kind):
         together = list(group)

@@ -1,9 +1,8 @@
-"""Remnants: messages that failed, kept in memory until they are due again.
+"""Retained messages: keeps failed messages in memory until they are due again.
 
-To hand out a message again, its whole frame has to be read: that costs a hundred times the
-message. Its consumer had it in memory when it failed, so the popper keeps it, as long as there
-is room and it is due soon: what is stored of a message never changes, and the claim rows alone
-say who may have it.
+To redeliver a message, its whole frame must be read, which costs a hundred times the message. The
+popper had it in memory when it failed, so it keeps it, if there is room and it is due soon: a
+stored message never changes, and only the claim rows decide who may have it.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ KEPT_MS_MAX = 5000
 
 
 class Remnants:
-    """What one popper keeps, by the free rows it is part of. The oldest make room for the new."""
+    """What one popper keeps, by free row. The oldest make room for new ones."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, int], list[BundleSlice]] = {}
         self._size = 0
 
     def keep(self, row: Claim, pieces: Sequence[BundleSlice], now_ms: int) -> None:
-        """Keep the messages of a free row. pieces: where they are; they may hold others too."""
+        """Keep the messages of a free row. pieces: hold them, and may hold others too."""
         if row.due_ms - now_ms > KEPT_MS_MAX:
             return
         left = row.left
@@ -44,11 +43,11 @@ class Remnants:
             self._drop(next(iter(self._kept)))
 
     def take(self, row: Claim) -> list[BundleSlice] | None:
-        """What is left of a row, if just that was kept; it is not kept any longer."""
+        """What is left of a row, if exactly that was kept; it is then dropped."""
         kept = self._drop((row.pipe_id, row.start))
         if kept is None:
             return None
-        # A row cut or acked since is another: what is left of it is read.
+        # A row cut or acked since has changed: what is left of it must be read.
         same = RangeSet.joined(piece.seqs for piece in kept) == row.left
         return kept if same else None
 

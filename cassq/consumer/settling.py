@@ -1,9 +1,9 @@
-"""Settling: how what a popper says of its messages gets into the catalog.
+"""Settling: how a popper's acks, nacks and extensions get into the catalog.
 
-Acks are collected and written in groups; giving back and extending write at once, and take the
-collected acks of the same claim along. Every write is conditional on the row's version (and, in
-exclusive groups, on the pipe's epoch): one that does not apply means that the claim was lost. One
-whose outcome is unknown is read back before anything else is written.
+Acks and nacks are collected and written in groups; extending writes at once. Every write is
+conditional on the row's version (and, in exclusive groups, on the pipe's epoch): if it does not
+apply, the claim was lost. If its outcome is unknown, it is read back before anything else is
+written.
 
 Not thread-safe: `cassq.popper` holds its lock around every call.
 """
@@ -30,15 +30,15 @@ from cassq.model.rows import Claim, ClaimState
 
 Change = tuple[Delivery, Claim, list[Claim]]
 
-# A claim is kept alive once no more than this share of its timeout is left. It is looked at three
+# A claim is extended once no more than this share of its timeout is left. Claims are checked three
 # times in a timeout, so more than a third is left then.
 EXTENDED_BELOW = 0.7
 
 
 class Settler:
-    """Keeps the holdings of one popper until all of their messages are settled.
+    """Keeps the deliveries of one popper until all of their messages are settled.
 
-    claimer: who claims them. finished: told when a holding is over.
+    claimer: claims them. finished: called when a delivery is over.
     """
 
     def __init__(
@@ -52,17 +52,17 @@ class Settler:
         self._version = ports.ids.version
         self._claimer = claimer
         self._finished = finished
-        self.said: dict[Delivery, None] = {}  # those of which something is to be written
+        self.said: dict[Delivery, None] = {}  # those with something to write
         self._unsure: list[tuple[Delivery, Claim, list[Claim]]] = []  # writes of unknown outcome
-        self.flush_ms: int = 0  # when the acks not yet written are to be
+        self.flush_ms: int = 0  # when to write the acks not yet written
         self.acks_written: bool = False  # by the last flush
-        self.failure: Exception | None = None  # why it could not write all that was said
+        self.failure: Exception | None = None  # why it could not write everything
         self.holdings: dict[Delivery, None] = {}
         self.tally: Tally = Tally(group)
         self.pace: PopperPace = PopperPace(int(ports.ids.client, 16))
 
     def take(self, holding: Delivery, pieces: Sequence[BundleSlice], now_ms: int) -> None:
-        """Keep a new holding. pieces: its messages."""
+        """Keep a new delivery. pieces: its messages."""
         holding.pieces = pieces
         holding.taken_ms = now_ms
         self.holdings[holding] = None
@@ -70,7 +70,7 @@ class Settler:
             self.tally.redelivered += holding.count
 
     def until_flush_ms(self, now_ms: int) -> int:
-        """How long acks are, or would be, collected from now on."""
+        """How much longer acks are, or would be, collected."""
         if self.said:
             return max(0, self.flush_ms - now_ms)
         if self.pace.quick:
@@ -78,8 +78,8 @@ class Settler:
         return self.pace.ack_wait_ms(self._claimer.rules.claim_timeout_ms, now_ms)
 
     def begin(self, now_ms: int) -> int:
-        """Something is about to be said: for how many milliseconds it may be collected with more.
-        0 when it is collected with what was said before."""
+        """Before an ack or nack is noted: for how many milliseconds more may be collected with it;
+        0 if it joins a group already being collected."""
         if self.said:
             return 0
         wait_ms = self.until_flush_ms(now_ms)
@@ -88,7 +88,7 @@ class Settler:
 
     @property
     def overdue(self) -> bool:
-        """Whether what was said was collected for long enough; asked while there is any."""
+        """Whether acks were collected for long enough; called only while there are any."""
         return self._catalog.now_ms() >= self.flush_ms
 
     @property
@@ -104,7 +104,7 @@ class Settler:
     # --- acks ---------------------------------------------------------------------------------
 
     def note(self, holding: Delivery, seqs: RangeSet, now_ms: int) -> None:
-        """Collect acks. Raises ClaimLostError for messages that are not ours any more."""
+        """Collect acks. Raises ClaimLostError for messages that are no longer ours."""
         given, gave = EMPTY, holding.gave
         if gave and seqs.single is None:
             given = seqs & holding.given_seqs()
@@ -116,8 +116,8 @@ class Settler:
             holding.check(given)
 
     def flush(self) -> list[Claim]:
-        """One synced transaction for everything collected; lost claims are marked. The rows that
-        were given back, as they are free now. What could not be written is in `failure`."""
+        """Write everything collected in one synced transaction, and mark lost claims. Returns the
+        rows given back, free now. `failure` says why something could not be written."""
         begun_ms = self._catalog.now_ms()
         try:
             free = self._flush()
@@ -144,9 +144,9 @@ class Settler:
         return free
 
     def _said(self, holding: Delivery) -> tuple[list[Change], bool]:
-        """What is to be written of a holding, and whether that is all that was said of it. If what
-        it gives back cannot be made into rows that is left for the next time: it must cost no
-        message its ack."""
+        """What to write for a delivery, and whether that is everything noted of it. If the rows
+        for what it gives back cannot be built, those wait for the next time: no message may lose
+        its ack over that."""
         try:
             return self._changes(holding, self._gives(holding)), True
         except Exception as exc:
@@ -154,7 +154,7 @@ class Settler:
             return self._changes(holding, []), False
 
     def _written(self, holding: Delivery, *, gives_too: bool) -> None:
-        """What was said of a holding is written, or lost with its claim."""
+        """What was noted of a delivery is now written, or lost with its claim."""
         if not holding.lost:
             self.acks_written |= bool(holding.pending)
             self.tally.committed += len(holding.pending)
@@ -165,7 +165,7 @@ class Settler:
             self._drop_if_over(holding)
 
     def _changes(self, holding: Delivery, gives: list[GiveBack]) -> list[Change]:
-        """What takes the place of each row of whose messages something was said."""
+        """The replacement of each row with messages that were acked or given back."""
         rows = sorted(holding.rows, key=attrgetter("start"))
         starts = [row.start for row in rows]
         given: list[list[GiveBack]] = [[] for _ in rows]
@@ -185,7 +185,7 @@ class Settler:
 
     def _write(self, changes: list[Change], epoch: int | None) -> list[Claim]:
         pairs = [(old, new) for _, old, new in changes]
-        # Also when a signal's handler raises in the middle of this, it is not known how it ended.
+        # The outcome is unknown also when a signal handler raises in the middle of this.
         self._unsure += changes
         try:
             results = self._catalog.claims.replace_many(pairs, epoch=epoch)
@@ -208,8 +208,8 @@ class Settler:
         return free
 
     def _clear_up(self) -> None:
-        """Read back the writes whose outcome was unknown: they applied, did not, or the claim was
-        lost before them."""
+        """Read back the writes of unknown outcome: each applied, did not, or came after the claim
+        was lost."""
         while self._unsure:
             holding, old, new = self._unsure[-1]
             seqs = range(old.start, old.end)
@@ -223,10 +223,10 @@ class Settler:
             self._unsure.pop()
 
     def _is_done(self, old: Claim, holding: Delivery, rows: list[Claim]) -> bool:
-        """Whether all of `old` is done, in rows merged or an ack offset that moved on."""
+        """Whether all of `old` is done, by merged rows or an advanced ack offset."""
         cursor = self._catalog.claims.cursor(old.group_id, old.pipe_id)
         if holding.epoch is not None and (cursor is None or cursor.epoch != holding.epoch):
-            return False  # another was, or may have been, given the pipe since
+            return False  # another popper has, or may have, taken the pipe since
         done = RangeSet((row.start, row.end) for row in rows if row.state is ClaimState.DONE)
         below = RangeSet.run(0, cursor.ack.seq if cursor else old.end)
         return (done | below).covers(old.start, old.end)
@@ -250,10 +250,10 @@ class Settler:
     # --- giving back ----------------------------------------------------------------------------
 
     def give(self, holding: Delivery, seqs: RangeSet, back: NackOptions) -> None:
-        """Collect messages to be given back; what was settled before stays as it is.
+        """Collect messages to give back; settled ones stay settled.
 
-        In an exclusive group what comes after them in the claim is given back as well, uncounted:
-        it must not be done before them. Raises ClaimLostError.
+        In an exclusive group the messages after them in the claim are given back as well,
+        uncounted: they must not be done first. Raises ClaimLostError.
         """
         if self._unsure:
             self._clear_up()
@@ -271,7 +271,7 @@ class Settler:
                 holding.give(later, NackOptions(counted=False))
 
     def give_one(self, holding: Delivery, seq: int, back: NackOptions, now_ms: int) -> None:
-        """`give` for one message of a group that is not exclusive."""
+        """`give` for one message of a non-exclusive group."""
         if self._unsure or holding.lost or holding.has_given(seq):
             self.give(holding, RangeSet.run(seq, seq + 1), back)
         elif not holding.settled or seq not in holding.settled:
@@ -281,13 +281,13 @@ class Settler:
             self.tally.given(1, counted=back.counted, doomed=back.doomed)
 
     def _note(self, holding: Delivery, now_ms: int) -> None:
-        """Something is said of a holding, to be written."""
+        """Note that a delivery has something to write."""
         if not self.said and self.flush_ms <= now_ms:
             self.begin(now_ms)
         self.said[holding] = None
 
     def _gives(self, holding: Delivery) -> list[GiveBack]:
-        """What is being given back, as the claim rows are to have it. Delays begin now."""
+        """What is being given back, in the form for claim rows. Delays begin now."""
         if not holding.backs:
             return []
         self._claimer.look()
@@ -297,9 +297,9 @@ class Settler:
         for back, spans in holding.backs.items():
             seqs = RangeSet(spans)
             if not seqs:
-                continue  # who said it was interrupted before it was noted
+                continue  # the caller was interrupted before the seqs were noted
             if not back.counted:
-                gives.append(GiveBack(seqs, 0, holding.deliveries - 1))  # in front of the line
+                gives.append(GiveBack(seqs, 0, holding.deliveries - 1))  # to the front of the line
                 continue
             wait_ms = back.delay_ms
             if wait_ms is None:
@@ -315,7 +315,7 @@ class Settler:
             give = GiveBack(seqs, due_ms, holding.deliveries, failure)
             spent = holding.deliveries >= rules.max_deliveries
             if back.doomed or (spent and not back.together):
-                # Each is given up by itself, in a row of its own.
+                # Each becomes a dead letter by itself, so each needs a row of its own.
                 gives += [give._replace(seqs=RangeSet.run(seq, seq + 1)) for seq in seqs]
             elif back.together:
                 gives.append(claims.cut_up(give, rules.max_deliveries))
@@ -324,7 +324,7 @@ class Settler:
         return gives
 
     def _recorded(self, give: GiveBack, row: Claim) -> GiveBack:
-        """With what is to be kept of the failures before."""
+        """`give`, with what must be kept of earlier failures."""
         if not give.failure:
             return give
         return give._replace(failure=self._claimer.health.recorded(row, give.failure))
@@ -351,8 +351,8 @@ class Settler:
             raise ClaimLostError(pipe_id=holding.pipe_id)
 
     def near_deadline(self, cap_ms: float, timeout_ms: int) -> dict[Delivery, int]:
-        """The claims that are to be extended, and to how long from now: those that near their
-        deadline, up to `cap_ms` after they were made, and whose consumers live."""
+        """The claims to extend, and for how long from now: those close to their deadline whose
+        consumers are alive, up to `cap_ms` after the claim was made."""
         now_ms = self._catalog.now_ms()
         found: dict[Delivery, int] = {}
         for holding in self.holdings:
@@ -363,8 +363,8 @@ class Settler:
         return found
 
     def keep_alive(self, wanted: dict[Delivery, int]) -> None:
-        """Extend claims, each to so long from now. Who works on one that is lost learns of it
-        from his ack. Cost: one synced transaction for all; in exclusive groups one for each."""
+        """Extend claims, each to the given time from now. The consumer of a lost one learns of it
+        when it acks. Cost: one synced transaction for all; in exclusive groups one for each."""
         together = [holding for holding in wanted if holding.epoch is None]
         if together:
             self._clear_up()
@@ -386,4 +386,4 @@ class Settler:
                 try:
                     self.extend(holding, ms)
                 except ClaimLostError:
-                    continue  # whoever works on it learns it from his ack
+                    continue  # its consumer learns of it when it acks

@@ -1,4 +1,4 @@
-"""Batches: messages to be pushed together, and how they are cut into frames."""
+"""Batches: messages to push together, and how they are split into frames."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from cassq.message.frames import Extras, encode
 FRAME_BYTES_TARGET = 1024 * 1024
 FRAME_MESSAGES_MAX = 16_384
 
-# Called with the place that messages are about to get, before they are written there: the pipe,
-# the seq of the first, and which messages of the batch they are.
+# Called with the place that messages are about to get, before they are written: the pipe, the seq
+# of the first, and the messages' indexes in the batch.
 Intend = Callable[[str, int, range], None]
 
 
 class Appendable(Protocol):
-    """What can be appended: messages to be pushed together, however they lie in memory."""
+    """What can be appended: messages to push together, in any memory layout."""
 
     @property
     def count(self) -> int: ...
 
     def frame_end(self, at: int, stop: int) -> int:
-        """Where the frame that begins at message `at` ends, at `stop` at the latest."""
+        """The end of the frame that begins at message `at`; at most `stop`."""
 
     def frame(
         self, seq: int, at: int, last: int, pipe_key: int, compression: str
     ) -> tuple[bytes, bytes]:
-        """The frame of messages `at .. last`, the first of which gets `seq`: header and body."""
+        """The frame of messages `at .. last`: header and body. seq: of the first message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages to be pushed together, column-wise; headers as encoded, times in wall ms."""
+    """Messages to push together, by column; headers are encoded, times are wall milliseconds."""
 
     payloads: Sequence[bytes]
     times_ms: int | Sequence[int]
     headers: Sequence[bytes | None] | None = None
     keys: Sequence[bytes | None] | None = None
     ids: Sequence[bytes | None] | None = None
-    length: int | None = None  # of each payload, when they are known to have one
+    length: int | None = None  # of each payload, if they are known to have the same
     dues_ms: int | Sequence[int] | None = None  # catalog time before which nothing is delivered
 
     @property
@@ -78,7 +78,7 @@ class Batch:
         )
 
     def only(self, wanted: Sequence[int]) -> Batch:
-        """The batch of these messages alone, by their indices in ascending order."""
+        """A batch of these messages only, by their indices in ascending order."""
         if len(wanted) == len(self.payloads):
             return self
         times, dues = self.times_ms, self.dues_ms
@@ -108,12 +108,12 @@ class SpilledReceipt(AppendReceipt):
 
 
 def frame_end(batch: Batch, at: int, stop: int) -> int:
-    """Where the frame that begins at message `at` ends: at its target of bytes or messages."""
+    """The end of the frame that begins at message `at`: at its target of bytes or messages."""
     last = min(stop, at + FRAME_MESSAGES_MAX)
     size = _size(batch, at, last)
     if size <= FRAME_BYTES_TARGET:
         return last
-    # Guess by the mean, then halve until it fits or one message is left.
+    # Estimate by the mean, then halve until it fits or one message is left.
     last = at + max(1, (last - at) * FRAME_BYTES_TARGET // size)
     while last - at > 1 and _size(batch, at, last) > 2 * FRAME_BYTES_TARGET:
         last = at + (last - at) // 2

@@ -1,4 +1,4 @@
-"""Bundles: messages of a pipe as they lie in memory, with their columns: frames, and remnants."""
+"""Bundles: messages of a pipe in memory, with their columns: frames, and retained messages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Bundle(abc.ABC):
         return headers
 
     def id_at(self, index: int, pipe_id: str) -> bytes:
-        """The id of message `index`: the place it was pushed to first. pipe_id: where it is."""
+        """The id of message `index`: the place it was first pushed to. pipe_id: where it is now."""
         first = self.ids[index] if self.ids else None
         return first or f"{pipe_id}:{self.base_seq + index}".encode()
 
@@ -57,14 +57,14 @@ class BundleSlice(NamedTuple):
     seqs: RangeSet
 
     def kept(self, seqs: RangeSet) -> BundleSlice:
-        """These of its messages, without holding the bytes of the others in memory."""
+        """The given messages, without keeping the bytes of the others in memory."""
         if isinstance(self.bundle, RetainedBundle) and len(seqs) == self.bundle.count:
             return BundleSlice(self.bundle, seqs)
         return BundleSlice(RetainedBundle(self.bundle, seqs), seqs)
 
 
 class RetainedBundle(Bundle):
-    """Copies of some messages of a bundle. size: bytes in memory, about."""
+    """Copies of some messages of a bundle. size: approximate bytes in memory."""
 
     __slots__ = ("_payloads",)
 
@@ -91,7 +91,7 @@ class RetainedBundle(Bundle):
         return [self._payloads[seq] for seq in seqs]
 
 
-_OVERHEAD = 250  # bytes that Python takes for each message
+_OVERHEAD = 250  # bytes that Python needs for each message
 
 
 def _some(column: Column | None, indexes: Iterable[int]) -> dict[int, bytes | None] | None:

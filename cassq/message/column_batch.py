@@ -1,5 +1,5 @@
-"""Runs: messages whose columns lie in memory as a frame stores them; a frame of them is a few
-slices and one join, whatever their number.
+"""Column batches: messages whose columns are in memory as a frame stores them; making a frame takes
+a few slices and one join, whatever their number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Strings:
     """Byte strings, one after another in `data`.
 
     offsets: where each begins, and where the last one ends. lengths: of each, as little-endian
-    32-bit numbers; `columns.ABSENT` for one that is not there.
+    32-bit numbers; `columns.ABSENT` for an absent one.
     """
 
     offsets: Sequence[int]
@@ -37,9 +37,9 @@ class Strings:
 
 @dataclass(frozen=True, slots=True)
 class ColumnBatch:
-    """Messages to be appended (see `batches.Appendable`). time_ms: wall milliseconds, of all.
+    """Messages to append (see `batches.Appendable`). time_ms: wall milliseconds, for all.
 
-    length: of each payload, when they are known to have one.
+    length: of each payload, if they are known to have the same.
     """
 
     payloads: Strings

@@ -1,4 +1,4 @@
-"""Compression of frames: which codecs there are, and their optional packages."""
+"""Compression of frames: the codecs, and their optional packages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _U32 = struct.Struct("<I")
 
 
 def check_compression(name: str) -> str:
-    """`name` when frames can be compressed so here; else ConfigError or MissingExtraError."""
+    """`name`, if this codec can be used here; else raises ConfigError or MissingExtraError."""
     if name not in COMPRESSIONS:
         raise ConfigError(f"compression {name!r} is unknown", hint="use none, zstd or lz4")
     if name != "none":

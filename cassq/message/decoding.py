@@ -1,6 +1,6 @@
 """Decoding of payloads for people: text, JSON, MessagePack and protobuf.
 
-A payload that cannot be decoded is no error of the reader's: it is told, and shown as bytes.
+A payload that cannot be decoded raises nothing: it is shown as bytes, with the reason.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ FORMATS = ("text", "json", "msgpack", f"{PROTOBUF}:MESSAGE")
 
 
 class Decoded(NamedTuple):
-    """A payload as it can be read. text: one form of it for people. value: for programs, what
-    JSON can hold; None with an error. error: why it could not be decoded; `text` shows bytes then.
+    """A decoded payload. text: for people. value: for programs, what JSON can hold; None with an
+    error. error: why it could not be decoded; `text` shows bytes then.
     """
 
     text: str
@@ -38,8 +38,8 @@ def decoder(name: str, descriptor_set: Path | None = None) -> Decoder:
     """The decoder of that name: text, json, msgpack, or protobuf:MESSAGE with a descriptor set.
 
     descriptor_set: a file made by `protoc --include_imports --descriptor_set_out`. The decoder
-    never raises. Raises ConfigError for what is not a decoder and for a descriptor set that cannot
-    be used, MissingExtraError when its package is not there.
+    never raises. Raises ConfigError for an unknown decoder or an unusable descriptor set,
+    MissingExtraError if its package is missing.
     """
     form, _, message = name.partition(":")
     if descriptor_set is not None and form != PROTOBUF:
@@ -57,14 +57,14 @@ def decoder(name: str, descriptor_set: Path | None = None) -> Decoder:
 
 
 def shown_bytes(payload: bytes) -> str:
-    """The beginning of a payload in hexadecimal digits, and how long it is."""
+    """The beginning of a payload in hexadecimal digits, and its length."""
     cut = "…" if len(payload) > SHOWN_BYTES else ""
     return f"{payload[:SHOWN_BYTES].hex()}{cut} ({len(payload):,} bytes)"
 
 
 def text_or_base64(name: str, value: bytes | None) -> dict[str, str | None]:
-    """Bytes as a field of JSON of that name: as text if they are UTF-8, else as base64, which the
-    name then says."""
+    """Bytes as a JSON field: as text if they are UTF-8, else as base64, with `_base64` added to the
+    name."""
     if value is None:
         return {name: None}
     try:
@@ -74,13 +74,13 @@ def text_or_base64(name: str, value: bytes | None) -> dict[str, str | None]:
 
 
 def _guarded(noun: str, decode: Callable[[bytes], Any]) -> Decoder:
-    """`decode` with its failures told and not raised: each library has errors of its own."""
+    """`decode`, with failures returned instead of raised: each library has its own errors."""
 
     def guarded(payload: bytes) -> Decoded:
         try:
             value = decode(payload)
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            text.encode()  # half a surrogate pair can be in JSON, and nowhere else
+            text.encode()  # JSON can hold half a surrogate pair, UTF-8 cannot
         except Exception as exc:
             reason = str(exc).partition("\n")[0][:200] or type(exc).__name__
             return Decoded(shown_bytes(payload), error=f"not {noun}: {reason}")
@@ -114,7 +114,7 @@ def _msgpack() -> Callable[[bytes], Any]:
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold of a value: bytes as base64, keys and anything else as text."""
+    """A value as JSON can hold it: bytes as base64, keys and anything else as text."""
     match value:
         case float() if not math.isfinite(value):
             return str(value)
@@ -147,7 +147,7 @@ def _protobuf(message: str, descriptor_set: Path | None) -> Callable[[bytes], An
     def decode(payload: bytes) -> Any:
         decoded = kind.FromString(payload)
         if payload and not decoded.ListFields() and len(unknown_fields(decoded)):
-            # Almost any bytes can be read as a message with fields that nobody knows.
+            # Almost any bytes can be read as a message with unknown fields.
             raise ValueError("it has none of the message's fields")
         return to_dict(decoded, preserving_proto_field_name=True)
 

@@ -34,13 +34,13 @@ BODY_BYTES_MAX = 64 * 1024 * 1024
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 COUNT_MAX = 1_000_000
 
-UNIFORM = 1  # all payloads are of one length, stored once
+UNIFORM = 1  # all payloads have the same length, stored once
 TIME_ONE = 2  # one push time for the whole frame
 TIMES = 4  # a push time a message
 HEADERS = 8
 KEYS = 16
 IDS = 32
-DUE_ONE = 64  # no message is to be delivered before one time
+DUE_ONE = 64  # one due time for the whole frame
 DUES = 128  # a due time a message
 _KNOWN_FLAGS = UNIFORM | TIME_ONE | TIMES | HEADERS | KEYS | IDS | DUE_ONE | DUES
 
@@ -48,20 +48,20 @@ _HEADER = struct.Struct("<4sBBHIIQQ")
 _SUMMED = HEADER_SIZE - 8  # the checksum covers the header up to itself, then the body
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
-_SMALL_BODY = 4096  # to copy so much is cheaper than a second call
+_SMALL_BODY = 4096  # copying this much is cheaper than a second call
 
 
 class FrameError(CorruptionError):
     """A frame is damaged or cut short."""
 
     default_hint = (
-        "keep a copy of the data; `cassq pipe show PIPE` tells what cannot be read, "
-        "and `cassq pipe skip PIPE` goes on behind it"
+        "keep a copy of the data; `cassq pipe show PIPE` shows what cannot be read, "
+        "and `cassq pipe skip PIPE` continues past it"
     )
 
 
 class Place(NamedTuple):
-    """Where a message stands in a pipe.
+    """The position of a message in a pipe.
 
     seq: its number. pos: the store's own cursor of the frame that holds it, or of an earlier
     frame of the same pipe: a reader skips forward to `seq`.
@@ -77,11 +77,11 @@ def pipe_key(pipe_id: str) -> int:
 
 
 class Extras:
-    """The optional columns of a run of messages; a column absent is `None`.
+    """The optional columns of a run of messages; an absent column is `None`.
 
     headers: encoded with `encode_headers`; keys, ids: bytes; each entry may be None.
-    times_ms: wall milliseconds, one for all or one a message. dues_ms: catalog milliseconds
-    before which nothing is delivered, likewise; None: at once.
+    times_ms: wall milliseconds, one for all or one a message. dues_ms: due times in catalog
+    milliseconds, likewise; None: due at once.
     """
 
     __slots__ = ("dues_ms", "headers", "ids", "keys", "times_ms")
@@ -112,9 +112,9 @@ def encode(
 ) -> tuple[bytes, bytes]:
     """The frame of `payloads` as (header, body), to be written one after the other.
 
-    length: of each payload, when the caller knows that all have one.
+    length: of each payload, if the caller knows that all have the same.
 
-    Raises MessageTooLargeError when a payload or the whole is over its limit.
+    Raises MessageTooLargeError if a payload or the whole is over its limit.
     Cost: one join and one checksum of the body.
     """
     count = len(payloads)
@@ -135,7 +135,7 @@ def encode(
 def framed(
     base_seq: int, count: int, flags: int, body: bytes, pipe_key: int, compression: str
 ) -> tuple[bytes, bytes]:
-    """The frame of a body whose columns are those that `flags` name, as `encode` gives it."""
+    """The frame of a body with the columns that `flags` name, as `encode` returns it."""
     if len(body) > BODY_BYTES_MAX:
         raise MessageTooLargeError(
             f"a frame of {count} messages has {len(body)} bytes, the limit is {BODY_BYTES_MAX}",
@@ -220,8 +220,8 @@ class Frame(Bundle):
         ]
 
     def payload_run(self, first: int, last: int) -> tuple[memoryview, int | array[int]]:
-        """The payloads of messages `first .. last` as they lie, one after another, and their
-        lengths: one number when all have the same."""
+        """The payloads of messages `first .. last` as stored, one after another, and their
+        lengths: one number if all have the same."""
         at = self._payload_at
         if self._uniform >= 0:
             size = self._uniform
@@ -232,13 +232,13 @@ class Frame(Bundle):
         return memoryview(self._data)[at : at + sum(lengths)], lengths
 
     def due_ms(self, index: int) -> int | None:
-        """Before which catalog time message `index` is not to be delivered, if that was said."""
+        """The due time of message `index` in catalog time; None if it has none."""
         dues = self._dues
         return dues if dues is None or isinstance(dues, int) else dues[index]
 
     @property
     def many_dues(self) -> bool:
-        """Whether its messages have due times of their own."""
+        """Whether each message has its own due time."""
         return isinstance(self._dues, array)
 
     def times_ms(self) -> int | Sequence[int]:
@@ -247,7 +247,7 @@ class Frame(Bundle):
 
 
 class FrameSpan(NamedTuple):
-    """What a frame's header says; size: of the whole, in bytes."""
+    """What a frame's header says. size: of the whole frame, in bytes."""
 
     base_seq: int
     messages: int
@@ -255,9 +255,9 @@ class FrameSpan(NamedTuple):
 
 
 def frame_span(data: bytes, at: int = 0) -> FrameSpan:
-    """What the header that stands at `at` says.
+    """What the header at `at` says, unverified.
 
-    Raises FrameError when no header stands there. What it says is not yet verified.
+    Raises FrameError if there is no header.
     """
     if len(data) - at < HEADER_SIZE:
         raise FrameError("a frame's header is cut short")
@@ -272,15 +272,15 @@ def frame_span(data: bytes, at: int = 0) -> FrameSpan:
 
 
 def frame_seqs(header: bytes) -> tuple[int, int]:
-    """The base seq and the count of the frame that begins with `header`, as `encode` made it."""
+    """The base seq and the count of the frame that begins with a `header` from `encode`."""
     _, _, _, _, count, _, base_seq, _ = _HEADER.unpack_from(header)
     return base_seq, count
 
 
 def verify(data: bytes, at: int = 0, *, pipe_key: int = 0) -> FrameSpan:
-    """What stands at `at`, once its checksum was found to be right; its columns are not looked at.
+    """Verify the checksum of the frame at `at`, without reading its columns.
 
-    Raises FrameError when it is damaged or cut short. Cost: one checksum pass.
+    Raises FrameError if it is damaged or cut short. Cost: one checksum pass.
     """
     span = frame_span(data, at)
     if len(data) - at < span.size:
@@ -297,8 +297,8 @@ def verify(data: bytes, at: int = 0, *, pipe_key: int = 0) -> FrameSpan:
 def decode(data: bytes, at: int = 0, *, pipe_key: int = 0) -> Frame:
     """Verify and open the frame at `at` of `data`.
 
-    Raises FrameError when anything is wrong with it. Cost: one checksum pass; payloads are not
-    copied until they are asked for.
+    Raises FrameError if anything is wrong with it. Cost: one checksum pass; payloads are not
+    copied until they are requested.
     """
     base_seq, count, size = verify(data, at, pipe_key=pipe_key)
     _, _, code, flags, _, _, _, _ = _HEADER.unpack_from(data, at)
@@ -361,7 +361,7 @@ def _parse_columns(frame: Frame, flags: int, body: bytes, at: int, end: int) -> 
 
 
 def _encode_lengths(payloads: Sequence[bytes], known: int | None) -> tuple[int, list[bytes]]:
-    """The column of lengths, one number when all are equal, and its flag."""
+    """The column of lengths (one number if all are equal), and its flag."""
     first = len(payloads[0])
     if (len(payloads) == 1 or known is not None) and first <= MESSAGE_BYTES_MAX:
         return UNIFORM, [_U32.pack(first)]
@@ -375,7 +375,7 @@ def _encode_lengths(payloads: Sequence[bytes], known: int | None) -> tuple[int, 
 def _encode_times(
     columns: list[bytes], times: int | Sequence[int], count: int, one: int, many: int
 ) -> int:
-    """Add one time for all, or one a message; the flag that says which."""
+    """Add one time for all, or one a message; returns the flag that says which."""
     if isinstance(times, int):
         columns.append(_U64.pack(times))
         return one

@@ -1,4 +1,4 @@
-"""Importance: how much a message matters to those who are told that it failed.
+"""Importance: how much a message matters, for alerts about its failure.
 
 It is a header, so it stays with the message over retries, dead letters and merges.
 """
@@ -12,22 +12,22 @@ from typing import Any
 from cassq.errors import UsageError
 
 IMPORTANCE_HEADER = "cassq-importance"
-NORMAL = "normal"  # the importance of what says nothing else
+NORMAL = "normal"  # the importance of messages without the header
 _WORD = re.compile(r"[A-Za-z0-9._-]{1,40}")
 
 
 def with_importance(
     headers: Mapping[str, str] | None, importance: str | None
 ) -> Mapping[str, str] | None:
-    """Headers of a message of that importance; the same headers for None.
+    """The headers with that importance added; unchanged for None.
 
-    Raises UsageError for what is no word.
+    Raises UsageError for anything but a word.
     """
     if importance is None:
         return headers
     if not isinstance(importance, str) or not _WORD.fullmatch(importance):
         raise UsageError(
-            f"importance is a word, not {importance!r}",
+            f"importance must be a word, not {importance!r}",
             hint="for instance low, normal, high or critical",
         )
     return {**(headers or {}), IMPORTANCE_HEADER: importance}
@@ -36,7 +36,7 @@ def with_importance(
 def all_with_importance(
     headers: Sequence[Mapping[str, str] | None] | None, importance: str | None, count: int
 ) -> Sequence[Mapping[str, str] | None] | None:
-    """`with_importance` for the headers of many messages, of which there are `count`."""
+    """`with_importance` for the headers of `count` messages."""
     if importance is None:
         return headers
     if headers is None:

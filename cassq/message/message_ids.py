@@ -11,7 +11,7 @@ from cassq.message.batches import SpilledReceipt
 class MessageId(str):
     """The id of a message, as a push returns it.
 
-    spilled: whether it is in the client's local spool, and on its way to the queue.
+    spilled: whether the message is in the client's local spool, on its way to the queue.
     """
 
     __slots__ = ()
@@ -26,10 +26,10 @@ class SpilledId(MessageId):
 
 
 class MessageIds(Sequence[str]):
-    """The ids of messages pushed together, made when they are looked at.
+    """The ids of messages pushed together; each is created when accessed.
 
-    To type checkers it is a sequence of str, so that `list(ids)` is a list[str] as everywhere; one
-    id of it, `ids[0]`, is a `MessageId`, and so is each that an iteration gives.
+    To type checkers it is a sequence of str, so that `list(ids)` is a list[str]; an item, as
+    `ids[0]` or from an iteration, is a `MessageId`.
     runs: (pipe id, first seq, count) of each run; a `SpilledReceipt` for those in the spool.
     """
 
@@ -43,7 +43,7 @@ class MessageIds(Sequence[str]):
 
     @property
     def spilled(self) -> int:
-        """How many of them are in the client's local spool, and on their way to the queue."""
+        """How many are in the client's local spool, on their way to the queue."""
         return sum(run[2] for run in self.runs if isinstance(run, SpilledReceipt))
 
     def __iter__(self) -> Iterator[str]:

@@ -41,12 +41,12 @@ class RangeSet:
 
     @classmethod
     def run(cls, start: int, end: int) -> RangeSet:
-        """`[start, end)`; empty when there is nothing between."""
+        """`[start, end)`; empty if `start` is not below `end`."""
         return _made(((start, end),)) if start < end else EMPTY
 
     @classmethod
     def of(cls, seqs: Iterable[int]) -> RangeSet:
-        """The set of single seqs; in ascending order it costs one pass."""
+        """The set of single seqs. Cost: one pass, if they are in ascending order."""
         ranges: list[tuple[int, int]] = []
         start = end = -1
         for seq in seqs:
@@ -62,13 +62,13 @@ class RangeSet:
 
     @classmethod
     def joined(cls, sets: Iterable[RangeSet]) -> RangeSet:
-        """The union of several. Cost: what their ranges cost together, once."""
+        """The union of several sets. Cost: linear in the number of all their ranges."""
         found = list(sets)
         return found[0] if len(found) == 1 else cls([r for each in found for r in each.ranges])
 
     @property
     def single(self) -> int | None:
-        """The seq, when there is but one."""
+        """The seq, if there is exactly one."""
         if len(self.ranges) == 1 and self.ranges[0][0] + 1 == self.ranges[0][1]:
             return self.ranges[0][0]
         return None
@@ -112,7 +112,7 @@ class RangeSet:
         return self - (self - other)
 
     def within(self, start: int, end: int) -> RangeSet:
-        """What lies in `[start, end)`. Cost: a binary search, and the ranges found."""
+        """The part in `[start, end)`. Cost: a binary search, and the ranges found."""
         ranges = self.ranges
         at = bisect_right(ranges, (start,))
         if at and ranges[at - 1][1] > start:
@@ -126,7 +126,7 @@ class RangeSet:
         return _made(found)
 
     def part(self, first: int, last: int) -> RangeSet:
-        """The seqs from the `first` on, below the `last`, counted from 0."""
+        """The seqs at positions `first` to `last` (excluded), counted from 0."""
         if len(self.ranges) == 1:
             start, end = self.ranges[0]
             return RangeSet.run(start + first, min(end, start + last))
@@ -168,8 +168,8 @@ class RangeSet:
         return at > 0 and end <= self.ranges[at - 1][1]
 
     def to_bytes(self) -> bytes:
-        """The first seq as eight bytes, and the steps from each edge of a range to the next as
-        numbers of two, four or eight, as the letter in front says; all little-endian."""
+        """A letter, the first seq in eight bytes, and the steps from each edge of a range to the
+        next in two, four or eight bytes each, as the letter says; all little-endian."""
         if not self.ranges:
             return b""
         edges = list(chain.from_iterable(self.ranges))
@@ -180,7 +180,7 @@ class RangeSet:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> RangeSet:
-        """The inverse of `to_bytes`. Raises ValueError for what is none of its."""
+        """The inverse of `to_bytes`. Raises ValueError for any other bytes."""
         if not raw:
             return EMPTY
         try:
@@ -188,7 +188,7 @@ class RangeSet:
             code = letter.decode("ascii")
             steps = from_little(code, raw[_FIRST.size :], (len(raw) - _FIRST.size) // _WIDTHS[code])
         except (struct.error, KeyError) as exc:
-            raise ValueError("these are no ranges") from exc
+            raise ValueError("these bytes are not a range set") from exc
         edges = accumulate(steps, initial=first)
         return _made(tuple(zip(edges, edges, strict=True)))
 
@@ -201,10 +201,10 @@ def _made(ranges: tuple[tuple[int, int], ...]) -> RangeSet:
 
 
 def _gaps(start: int, end: int, cuts: tuple[tuple[int, int], ...]) -> RangeSet:
-    """What the ranges `cuts`, which lie in `[start, end)`, leave of it."""
+    """`[start, end)` without the ranges `cuts`, which lie in it."""
     edges = [start, *chain.from_iterable(cuts), end]
     gaps = list(zip(edges[::2], edges[1::2], strict=True))
-    # Only at the ends can one be empty: ranges never touch.
+    # Only the first and last gap can be empty: ranges never touch.
     if gaps[-1][0] == end:
         gaps.pop()
     if gaps and gaps[0][1] == start:

@@ -1,1 +1,1 @@
-"""What a queue, a group, a pipe and a claim are: policies, rows, states; no input and no output."""
+"""The model of queues, groups, pipes and claims: policies, rows, states. No I/O."""

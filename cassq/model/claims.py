@@ -1,13 +1,14 @@
-"""Claims: what can become of one, as pure functions from rows to rows.
+"""Claims: their transitions, as pure functions from rows to rows.
 
-A claim row is never edited: each move here gives the rows that take its place, which cover the
-same seqs, and `Catalog.replace` puts them there if nobody was faster. `Catalog.claim` makes the
-first row.
+A claim row is never edited: each transition here returns the rows that replace it, which cover the
+same seqs, and `Catalog.replace` writes them unless another writer was faster. `Catalog.claim`
+creates the first row.
 
 Invariants:
-1. Whatever a move does, an acked seq stays acked or lies in a done row: acks only accumulate.
-2. `deliveries` of a held row counts its own delivery; it is written before the hand-over.
-3. Only a row of one message is given up for its number of deliveries.
+1. After any transition an acked seq stays acked or lies in a done row: acks only accumulate.
+2. `deliveries` of a held row counts its own delivery; it is written before the messages are handed
+   out.
+3. Only a row of one message becomes a dead letter for its number of deliveries.
 """
 
 from __future__ import annotations
@@ -25,15 +26,14 @@ from cassq.model.rows import Claim, ClaimState, Cursor
 
 LOSSES_BEFORE_CUT = 2
 CUT_INTO = 16
-# The marks of a failure record, as they stand in it: with the colon, so that no text is taken
-# for one.
+# The marks in a failure record's JSON: with the colon, so that no text can be mistaken for one.
 DOOMED, MOVING, LEAVING = '"doomed":', '"moving":', '"leaving":'
 
 Version = Callable[[], str]
 
 
 class GiveBack(NamedTuple):
-    """Seqs to be given back, and how: free from `due_ms`, with so many deliveries counted."""
+    """Seqs to give back, and how: free from `due_ms` on, with this number of deliveries."""
 
     seqs: RangeSet
     due_ms: int
@@ -45,9 +45,9 @@ class GiveBack(NamedTuple):
 def failure_record(
     reason: str, error: str, consumer: str, now_ms: int, *, doomed: bool = False
 ) -> str:
-    """What a claim row keeps of its messages' last failure, and of the time of the first.
+    """A claim row's record of its messages' last failure, with the time of the first.
 
-    reason: "rejected" or "expired". doomed: it is to be given up, however often it was delivered.
+    reason: "rejected" or "expired". doomed: must become a dead letter, however often delivered.
     """
     record: dict[str, Any] = {"reason": reason, "error": error, "consumer": consumer}
     record |= {"first_ms": now_ms, "at_ms": now_ms}
@@ -61,9 +61,9 @@ def failed_again(before: str, now: str) -> str:
 
 
 def cut_up(give: GiveBack, max_deliveries: int) -> GiveBack:
-    """How to give back messages that failed together. When it was not the first time, or their
-    deliveries are spent, they come in pieces, and are delivered once more in those: a message is
-    given up only after it failed alone, so `deliveries` may stand still meanwhile.
+    """How to give back messages that failed together. If it was not the first time, or their
+    deliveries are spent, they are split into pieces, which are delivered once more: a message
+    becomes a dead letter only after it failed alone, so `deliveries` may not grow meanwhile.
     """
     if len(give.seqs) == 1:
         return give
@@ -98,8 +98,8 @@ def first(
 
 
 def unclaimed(cursor: Cursor, end: Place, version: Version) -> Claim:
-    """A free row, which is not there yet, of everything between the cursor's chain end and `end`:
-    it was never delivered."""
+    """A free row, not yet written, for everything between the cursor's chain end and `end`, which
+    was never delivered."""
     row = first(cursor, end, "", 0, version)
     return replace(row, state=ClaimState.FREE, deliveries=0)
 
@@ -109,7 +109,7 @@ def resolved(
 ) -> list[Claim]:
     """A held claim after its holder acked `acks` and gave back `gives`.
 
-    What is neither stays held. Without gives the claim stays one row.
+    The rest stays held. Without `gives` the claim stays one row.
     """
     held = claim.left - acks
     if not held:
@@ -139,8 +139,8 @@ def resolved(
 def _laid_out(
     claim: Claim, parts: Sequence[tuple[RangeSet, Claim]], version: Version
 ) -> list[Claim]:
-    """Rows that cover `claim`: each part as few rows like its pattern as the others allow, with
-    what is acked between as their holes, and done rows where nothing is left."""
+    """Rows that cover `claim`: for each part, as few rows like its pattern as the other parts
+    allow, with acked seqs as their holes; and done rows where nothing is left."""
     rows: list[Claim] = []
     at = claim.start
     for left, pattern in _in_order(parts):
@@ -179,29 +179,30 @@ def is_spent(claim: Claim, max_deliveries: int) -> bool:
 
 
 def is_suspect(claim: Claim) -> bool:
-    """Whether its messages are to be handed out by themselves: they failed together, or felled
-    their consumer, and it is not known which of them did."""
+    """Whether its messages must be handed out by themselves: they failed together, or crashed
+    their consumer, and it is unknown which of them is at fault."""
     return claim.losses > 0
 
 
 def is_doomed(claim: Claim) -> bool:
-    """Whether its one message is to be given up, or a move of its messages is to be finished."""
+    """Whether its one message must become a dead letter, or a move of its messages must be
+    finished."""
     if is_leaving(claim):
         return True
     return DOOMED in claim.failure and claim.left_count == 1
 
 
 def is_spared(claim: Claim) -> bool:
-    """Whether its last failure does not count, because nothing of its group succeeded then."""
+    """Whether its last failure does not count, because nothing in its group succeeded then."""
     return bool(claim.failure) and bool(json.loads(claim.failure).get("spared"))
 
 
 def is_sick(claim: Claim, success_ms: int) -> bool:
-    """Whether nothing of the group has succeeded since the messages of a claim first failed; of a
-    free one also, whether their last failure does not count because nothing had.
+    """Whether nothing in the group has succeeded since a claim's messages first failed; for a free
+    claim, also True if their last failure does not count for that reason.
 
-    success_ms: when something last did, 0 for never. Whether the group is checked for that is for
-    the caller to ask.
+    success_ms: when something last succeeded, 0 for never. The caller must check whether the group
+    uses `sick_check`.
     """
     if not claim.failure:
         return False
@@ -211,45 +212,45 @@ def is_sick(claim: Claim, success_ms: int) -> bool:
 
 
 def first_failure_ms(claim: Claim) -> int:
-    """When the messages of a claim that failed did so first."""
+    """When the messages of a failed claim first failed."""
     return int(json.loads(claim.failure).get("first_ms", 0))
 
 
 def hold_ends_ms(claim: Claim, hold_ms: int, success_ms: int) -> int | None:
-    """Until when a sick group keeps messages of a claim that failed; None: until it succeeds.
+    """Until when a sick group keeps the messages of a failed claim; None: until it succeeds.
 
-    hold_ms: how long, in a group of which nothing has ever succeeded.
+    hold_ms: how long, in a group where nothing has ever succeeded.
     """
     return None if success_ms else first_failure_ms(claim) + hold_ms
 
 
 def is_moving(claim: Claim) -> bool:
-    """Whether its messages were being moved: before anybody gets them, it must be looked whether
-    they have arrived elsewhere."""
+    """Whether its messages were being moved: before delivering them, check whether they have
+    arrived elsewhere."""
     return MOVING in claim.failure
 
 
 def is_leaving(claim: Claim) -> bool:
-    """Whether its messages are on their way elsewhere, and may have arrived: nothing else may be
-    done with them before that was looked into."""
+    """Whether its messages are on their way elsewhere, and may have arrived: check that before
+    doing anything else with them."""
     return is_moving(claim) or LEAVING in claim.failure
 
 
 def marked_leaving(claim: Claim, reason: str) -> str:
-    """The failure record of a claim whose one message becomes a dead letter, for that reason:
-    once that has begun it is finished, whatever the policy, or the group's health, says by then."""
+    """The failure record of a claim whose one message becomes a dead letter for `reason`. Once
+    begun, that is finished, whatever the policy or the group's health is by then."""
     return json.dumps({**json.loads(claim.failure or "{}"), "leaving": reason})
 
 
 def marked_moving(claim: Claim) -> str:
-    """The failure record of a claim while its messages are moved; with when it was due."""
+    """The failure record of a claim while its messages are moved, with its due time."""
     record: dict[str, Any] = json.loads(claim.failure or "{}")
     due_ms = claim.due_ms if claim.state is ClaimState.FREE else 0
     return json.dumps({"moving": due_ms, **record})
 
 
 def unmarked(claim: Claim) -> Claim:
-    """What is left of a claim whose move has ended: it is due when it was before."""
+    """A claim whose move has ended: without the mark, and with its earlier due time."""
     if not is_moving(claim):
         return claim
     record: dict[str, Any] = json.loads(claim.failure)
@@ -261,9 +262,9 @@ def unmarked(claim: Claim) -> Claim:
 def freed(
     claim: Claim, now_ms: int, due_ms: int, max_deliveries: int, version: Version
 ) -> list[Claim]:
-    """A claim taken away from its holder: what is left of it free from `due_ms` on, cut up when
-    it was lost twice or its deliveries are spent, so that a poisonous message ends up alone. What
-    is doomed, or being moved, stays so."""
+    """A claim taken away from its holder: the rest is free from `due_ms` on, split if it was lost
+    twice or its deliveries are spent, so that a poisonous message ends up alone. Claims that are
+    doomed, or being moved, stay so."""
     if is_doomed(claim):
         return [replace(claim, state=ClaimState.FREE, due_ms=0, holder="", version=version())]
     failure = failure_record("expired", "", claim.holder, now_ms)
@@ -274,7 +275,7 @@ def freed(
     deliveries = claim.deliveries
     cut = losses >= LOSSES_BEFORE_CUT or deliveries >= max_deliveries
     if claim.joint or (cut and len(left) > 1):
-        # Each is to be delivered alone before it is given up.
+        # Each must be delivered alone before it becomes a dead letter.
         deliveries = min(deliveries, max_deliveries - 1)
     free = replace(
         claim,
@@ -316,8 +317,8 @@ def scheduled(
 def taken(
     free: Claim, until: Place, holder: str, due_ms: int, version: Version, *, joint: bool = False
 ) -> tuple[Claim, list[Claim]]:
-    """What of a free row lies below `until`, held by `holder` and counted as delivered once
-    more; and all rows that result. joint: others are handed out with it."""
+    """The part of a free row below `until`, held by `holder` with one more delivery counted; and
+    all resulting rows. joint: others are handed out with it."""
     middle = min(until.seq, free.end)
     mine = replace(
         free,
@@ -339,7 +340,7 @@ def taken(
 
 
 def buried(claim: Claim, version: Version) -> list[Claim]:
-    """The claim after its last message was put elsewhere."""
+    """The claim after its last message was moved elsewhere."""
     return [_done(claim, claim.start, claim.end, version)]
 
 

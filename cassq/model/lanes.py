@@ -1,18 +1,18 @@
-"""Lanes of timer pipes: by how far away their messages are.
+"""Lanes of timer pipes: by how far in the future their messages are due.
 
-So that one message due in a year does not keep a file full of others, and so that a pipe can say
-before which time nothing in it is due.
+Lanes ensure that one message due in a year does not keep a file full of others, and that a pipe can
+state a time before which nothing in it is due.
 """
 
 from __future__ import annotations
 
-# Lane 0 takes what is due sooner; lane n > 0 what waits at least `LANE_MS * 4 ** (n - 1)`.
+# Lane n > 0 takes messages that wait at least `LANE_MS * 4 ** (n - 1)`; lane 0 those due sooner.
 LANE_MS = 600_000
 LANES = 12
 
 
 def lane_of(delay_ms: int) -> int:
-    """The lane for messages due in so many milliseconds."""
+    """The lane for messages due in `delay_ms` milliseconds."""
     lane = 0
     while lane < LANES and delay_ms >= LANE_MS * 4**lane:
         lane += 1
@@ -20,6 +20,6 @@ def lane_of(delay_ms: int) -> int:
 
 
 def lane_start_ms(lane: int, now_ms: int) -> int:
-    """Before which time nothing is due in a pipe of a lane that is opened now. Half of what the
-    lane's messages wait at least: one may have been on its way for a while."""
+    """The time before which nothing is due in a pipe of a lane opened now. It is half of the lane's
+    minimum wait away, as a message may have been on its way for a while."""
     return now_ms if lane == 0 else now_ms + LANE_MS * 4 ** (lane - 1) // 2

@@ -1,18 +1,18 @@
-"""The ledger: what a group has of a pipe. This is decided here and nowhere else. Pure.
+"""The ledger: the state of a pipe's messages for a group. Decided here and nowhere else. Pure.
 
-Each message of a pipe has one *fate* for each group, and what the catalog has of the two decides
-which. The messages below the cursor's `start` were never for the group; those below `ack` are done;
-those from `chain` on were never claimed; claim rows cover what lies between, each seq once, and say
-of each whether it is done, held or free. Settled moves and removals say of some that are done that
-they were not committed. So the fates of `[0, end)` are a partition of it.
+Each message of a pipe has one *fate* for each group, which the catalog's rows for the two decide.
+Messages below the cursor's `start` were never for the group; those below `ack` are done; those from
+`chain` on were never claimed; claim rows cover the rest, each seq once, and say whether it is done,
+held or free. Settled moves and removals say which of the done messages were not committed. So the
+fates of `[0, end)` are a partition of it.
 
 `tally` counts: it costs what the rows cost, however many messages they cover. `unfinished`,
-`done_of` and `fates` say which messages are meant. Where rows contradict each other, because they
-are damaged or were not read at one moment, `faults` names the seqs.
+`done_of` and `fates` say which messages have which fate. If rows contradict each other, because
+they are damaged or were not read at one moment, `faults` names the seqs.
 
-Two things need more than the rows. A claim past its deadline stays pending until somebody takes it
-over: `is_held` tells whether its holder may still be at work. And only the frame of a delayed
-message that no popper has looked at says when it is due: until then it counts as delayed.
+Two things need more than the rows. A claim past its deadline stays pending until it is taken over:
+`is_held` says whether its holder may still be working. And only the frame of a delayed message says
+when it is due: until a popper has read the frame, the message counts as delayed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NAMED_MAX = 5
 
 
 class Fate(enum.StrEnum):
-    """What a message of a pipe is for a group."""
+    """The fate of a message for a group."""
 
     SKIPPED = "skipped"  # pushed before the group's start: it never gets it
     COMMITTED = "committed"  # acked
@@ -52,13 +52,13 @@ class Fate(enum.StrEnum):
 # Done, but not by a commit.
 GONE = (Fate.DEAD, Fate.EXPIRED, Fate.PURGED, Fate.MERGED, Fate.LOST)
 UNFINISHED = (Fate.WAITING, Fate.PENDING, Fate.DELAYED)
-# For the loop over rows: to look a member up in its enum costs as much as the rest of it.
+# For the loop over rows: looking a member up in its enum costs as much as the rest of the loop.
 _WAITING, _PENDING, _DELAYED = UNFINISHED
 _HELD, _FREE, _DONE = ClaimState
 
 
 class GroupView(NamedTuple):
-    """What the catalog has of a group in a pipe. cursor: None when the group has not begun."""
+    """The catalog's rows for a group and a pipe. cursor: None if the group has not begun."""
 
     cursor: Cursor | None
     rows: Sequence[Claim] = ()
@@ -67,10 +67,9 @@ class GroupView(NamedTuple):
 
 
 class Unfinished(NamedTuple):
-    """Messages that a group has not done with, and that stand alike.
+    """Messages that are not done for a group, all with the same fate.
 
-    messages: how many. row: their claim; None: they were never claimed, and are those from `chain`
-    on.
+    messages: how many. row: their claim; None: they were never claimed, and start at `chain`.
     """
 
     fate: Fate
@@ -80,29 +79,29 @@ class Unfinished(NamedTuple):
 
     @property
     def start(self) -> Place:
-        """Where they can be read from: at or before the first of them."""
+        """Where to start reading them: at or before the first."""
         return self.chain if self.row is None else Place(self.row.start, self.row.pos)
 
     @property
     def seqs(self) -> RangeSet:
-        """Which they are."""
+        """Their seqs."""
         if self.row is not None:
             return self.row.left
         return RangeSet.run(self.chain.seq, self.chain.seq + self.messages)
 
     @property
     def runs(self) -> list[tuple[Place, int]]:
-        """Their runs without a gap: where each begins, and below which seq it ends."""
+        """Their contiguous runs: where each begins, and the seq after its last."""
         pos = self.start.pos
         return [(Place(start, pos), end) for start, end in self.seqs.ranges]
 
 
 @dataclass(slots=True)
 class Account:
-    """How many messages of a pipe have which fate for a group.
+    """How many messages of a pipe have each fate for a group.
 
-    claimed: below this seq each is accounted for; `up_to` adds the others. deliveries: of those
-    that are unfinished, how many were delivered how often.
+    claimed: each message below this seq is counted; `up_to` adds the others. deliveries: number of
+    deliveries → how many unfinished messages had it.
     """
 
     claimed: int = 0
@@ -111,7 +110,7 @@ class Account:
     deliveries: dict[int, int] = field(default_factory=partial(defaultdict, int))
 
     def up_to(self, end_seq: int, *, timed: bool) -> Account:
-        """Add what lies below `end_seq` and was never claimed. timed: it is a timer pipe."""
+        """Add what lies below `end_seq` and was never claimed. timed: the pipe is a timer pipe."""
         self.pushed = end_seq
         if self.claimed < end_seq:
             self._count(_unclaimed_fate(timed), end_seq - self.claimed, 0)
@@ -126,7 +125,7 @@ class Account:
 
 
 def is_held(row: Claim, now_ms: int) -> bool:
-    """Whether a consumer may be at work on a claim: its deadline has not passed."""
+    """Whether a consumer may be working on a claim: its deadline has not passed."""
     return row.state is _HELD and row.due_ms > now_ms
 
 
@@ -138,8 +137,8 @@ def unfinished(
     *,
     timed: bool = False,
 ) -> list[Unfinished]:
-    """What a group has not done with of a pipe below `end_seq`, in order: of each claim row what
-    is left of it, then what was never claimed. now_ms: catalog time. timed: a timer pipe."""
+    """What is not done for a group below `end_seq` of a pipe, in order: what is left of each claim
+    row, then what was never claimed. now_ms: catalog time. timed: the pipe is a timer pipe."""
     found = []
     for row in rows:
         state = row.state
@@ -149,7 +148,7 @@ def unfinished(
                 fate = _DELAYED if row.due_ms > now_ms else _WAITING
             found.append(Unfinished(fate, left, row))
     start = cursor.chain if cursor else Place(0, 0)
-    if start.seq < end_seq:  # else the end that is known lags behind what was claimed
+    if start.seq < end_seq:  # else the known end lags behind the claims
         found.append(Unfinished(_unclaimed_fate(timed), end_seq - start.seq, chain=start))
     return found
 
@@ -173,12 +172,12 @@ def _done(row: Claim) -> Iterable[tuple[int, int]]:
 
 
 def done_of(cursor: Cursor, rows: Iterable[Claim]) -> RangeSet:
-    """What a group has done with of a pipe, in whatever way, or was never to get."""
+    """What is done for a group in a pipe, in whatever way, or was never for it."""
     return RangeSet.run(0, cursor.ack.seq) | acked(rows)
 
 
 def tally(view: GroupView, now_ms: int) -> Account:
-    """The account of what was claimed, or was never to be. Cost: that of the rows."""
+    """The account of what was claimed, or was never for the group. Cost: that of the rows."""
     cursor, found = view.cursor, Account()
     if cursor is None:
         return found
@@ -200,7 +199,7 @@ def tally(view: GroupView, now_ms: int) -> Account:
 
 
 def tally_retired(row: Retired | RetiredSum) -> Account:
-    """The account of a retired pipe, or of all of a queue, from the totals written at its end."""
+    """The account of a retired pipe, or of all of a queue's, from the totals written at its end."""
     counts: dict[Fate, int] = {fate: getattr(row, fate) for fate in GONE}
     committed = row.pushed - row.start - sum(counts.values())
     counts |= {Fate.SKIPPED: row.start, Fate.COMMITTED: committed}
@@ -213,7 +212,7 @@ def tally_retired(row: Retired | RetiredSum) -> Account:
 def fates(
     view: GroupView, end_seq: int, now_ms: int, *, timed: bool = False
 ) -> dict[Fate, RangeSet]:
-    """What of a pipe has which fate for a group. The arguments are those of `unfinished`."""
+    """The seqs of a pipe by their fate for a group. The arguments are those of `unfinished`."""
     return _apart(_joined(_said(view, end_seq, now_ms, timed=timed)))
 
 
@@ -222,7 +221,7 @@ def _joined(said: Mapping[Fate, Iterable[tuple[int, int]]]) -> dict[Fate, RangeS
 
 
 def _apart(joined: Mapping[Fate, RangeSet]) -> dict[Fate, RangeSet]:
-    """What each row says, where only that is committed which is done and not gone."""
+    """`joined`, with only those seqs committed that are done and not gone."""
     gone = RangeSet.joined(joined[fate] for fate in GONE if joined[fate])
     return {**joined, Fate.COMMITTED: joined[Fate.COMMITTED] - gone}
 
@@ -230,7 +229,7 @@ def _apart(joined: Mapping[Fate, RangeSet]) -> dict[Fate, RangeSet]:
 def _said(
     view: GroupView, end_seq: int, now_ms: int, *, timed: bool = False
 ) -> dict[Fate, list[tuple[int, int]]]:
-    """What each row says, in ranges; of all that is done that it is committed."""
+    """What each row says, as ranges; everything done counts as committed here."""
     said: dict[Fate, list[tuple[int, int]]] = {fate: [] for fate in Fate}
     done = said[Fate.COMMITTED]
     if view.cursor is not None:
@@ -251,8 +250,8 @@ def _said(
 
 
 def faults(view: GroupView, now_ms: int) -> list[str]:
-    """Where the rows of a group in a pipe contradict each other: a part of a sentence for each.
-    Of what was claimed each message has to have one fate, and nothing else any."""
+    """The contradictions between the rows of a group in a pipe, each as part of a sentence. Each
+    claimed message must have exactly one fate, and no other message any."""
     if view.cursor is None:
         return []
     given = RangeSet.run(0, view.cursor.chain.seq)
@@ -296,7 +295,7 @@ def _not_one(found: Mapping[Fate, RangeSet], given: RangeSet) -> Iterator[str]:
 
 
 def _undone(found: Mapping[Fate, RangeSet], done: RangeSet, given: RangeSet) -> Iterator[str]:
-    """What is gone and not done; what is also one of the others was found as both."""
+    """Seqs that are gone and not done; `_not_one` reports those that also have another fate."""
     for fate in GONE:
         undone = (found[fate] & given) - done
         for other in (Fate.SKIPPED, *UNFINISHED):
@@ -306,7 +305,7 @@ def _undone(found: Mapping[Fate, RangeSet], done: RangeSet, given: RangeSet) -> 
 
 
 def named(seqs: RangeSet) -> str:
-    """Seqs as a sentence has them: `seqs 3, 7-9`."""
+    """Seqs as text for a sentence: `seqs 3, 7-9`."""
     runs = [f"{a}" if a + 1 == b else f"{a}-{b - 1}" for a, b in seqs.ranges[:NAMED_MAX]]
     more = len(seqs.ranges) - len(runs)
     return f"seqs {', '.join(runs)}" + (f" and {more} runs more" if more else "")

@@ -28,27 +28,27 @@ OVERFLOWS: tuple[Overflow, ...] = get_args(Overflow)
 _PART = r"[A-Za-z0-9._-]+"
 _QUEUE_NAME = re.compile(rf"{_PART}|(?:/{_PART})+")
 _GROUP_NAME = re.compile(_PART)
-# The character that user-given names may not contain joins the parts of cassq's own.
+# Joins the parts of cassq's own names; users' names may not contain it.
 OWN = "~"
 
 
 def check_queue_name(name: str) -> str:
-    """`name` if a user may give it to a queue; else InvalidNameError."""
+    """`name`, if valid for a user's queue; else raises InvalidNameError."""
     return _checked("queue", name, _QUEUE_NAME)
 
 
 def check_group_name(name: str) -> str:
-    """`name` if a user may give it to a consumer group; else InvalidNameError."""
+    """`name`, if valid for a consumer group; else raises InvalidNameError."""
     return _checked("group", name, _GROUP_NAME)
 
 
 def _checked(noun: str, name: str, pattern: re.Pattern[str]) -> str:
     if not isinstance(name, str):
-        raise InvalidNameError(f"a {noun}'s name is a str, not {type(name).__name__}")
+        raise InvalidNameError(f"a {noun}'s name must be a str, not {type(name).__name__}")
     if len(name) > NAME_LENGTH_MAX or not pattern.fullmatch(name):
-        raise InvalidNameError(f"{name[:220]!r} is not a name for a {noun}")
+        raise InvalidNameError(f"{name[:220]!r} is not a valid {noun} name")
     if any(part in (".", "..") for part in name.split("/")):
-        raise InvalidNameError(f"{name!r} is not a name for a {noun}: '.' and '..' are no parts")
+        raise InvalidNameError(f"{name!r} is not a valid {noun} name: no part may be '.' or '..'")
     return name
 
 
@@ -58,7 +58,7 @@ def dead_letter_name(queue: str, group: str) -> str:
 
 
 def origin_of(name: str) -> tuple[str, str]:
-    """The queue and group whose dead letters the queue of that name holds."""
+    """The queue and group whose dead letters a queue holds, from its name."""
     queue, group, _ = name.rsplit(OWN, 2)
     return queue, group
 
@@ -78,69 +78,69 @@ class QueuePolicy:
     claim_timeout: float = 30.0
     # Deliveries of a message to a group before it becomes a dead letter.
     max_deliveries: int = 10
-    # Seconds before a failed message is delivered again, by its failures; the last one repeats.
-    # Empty: at once, behind what is waiting.
+    # Seconds before a message is delivered again after its 1st, 2nd, ... failure; the last entry
+    # repeats. Empty: at once, behind what is waiting.
     retry_schedule: tuple[float, ...] = ()
-    # Each of these times is lengthened by up to this share of it, from 0 to 1, at random.
+    # Each delay grows at random by up to this share of it, from 0 to 1.
     retry_jitter: float = 0.0
-    # While nothing of a group succeeds, redelivery slows down and nothing becomes a dead letter
-    # for its deliveries: it is more likely that the consumers are sick than all the messages.
+    # While nothing in a group succeeds, redelivery slows down and no message becomes a dead letter
+    # for its deliveries: sick consumers are more likely than all messages being bad.
     sick_check: bool = True
-    # But in a group of which nothing has ever succeeded, for so many seconds from a message's first
-    # failure at most: then it becomes a dead letter if its deliveries are spent.
+    # Where nothing in the group has ever succeeded, that lasts at most this many seconds from a
+    # message's first failure: then it becomes a dead letter if its deliveries are spent.
     sick_hold: float = 600.0
-    # How many pipes, oldest first, a popper takes from in turn.
+    # How many pipes, oldest first, a popper claims from in turn.
     max_pop_width: int = 8
-    # How many pipes are open side by side for an ap queue: from the first number, while somebody
-    # pushes, up to the second, as throughput and the poppers of exclusive groups ask for.
+    # How many pipes of an ap queue are open side by side: at least the first number while there
+    # are pushes, at most the second, as throughput and the poppers of exclusive groups require.
     min_open_pipes: int = 1
     max_open_pipes: int = 16
     # The largest claim, in messages.
     max_claim_messages: int = 10_000
-    # A pipe is full after so many messages ...
+    # A pipe is full after this many messages ...
     max_pushes_per_pipe: int = 1_000_000
     # ... or seconds ...
     max_push_time_of_pipe: float = 600.0
     # ... or bytes.
     max_bytes_per_pipe: int = 256 * 1024 * 1024
-    # Seconds after which a pusher that shows no sign of life may be sealed by others.
+    # Seconds without a sign of life from a pusher after which others may seal its pipe.
     lease: float = 10.0
     # Seconds without a push after which a pusher seals its pipe.
     idle_seal: float = 60.0
     # Frames are compressed with "none", "zstd" or "lz4".
     compression: Compression = "none"
-    # Seconds from its push, or from its due time, after which a message is not delivered any more.
+    # Seconds from its push, or from its due time, after which a message is no longer delivered.
     message_ttl: float | None = None
-    # Seconds that a pipe is kept after its seal although every group has committed all of it, so
-    # that new groups can begin before what was consumed.
+    # Seconds that a pipe is kept after its seal even if every group has committed all of it, so
+    # that new groups can start with consumed messages.
     retain_consumed: float = 0.0
-    # Seconds after which a message is removed that nobody has consumed.
+    # Seconds after which a message is removed even if it was not consumed.
     retain_unconsumed: float | None = None
-    # How many messages may be not yet committed by the slowest group ...
+    # How many messages the slowest group may have uncommitted ...
     max_length: int | None = None
     # ... before a push is refused ("reject"), or the oldest go to the dead letters ("drop-oldest").
     overflow: Overflow = "reject"
     # While paused, pushes are refused and pops find nothing.
     push_paused: bool = False
     pop_paused: bool = False
-    # Seconds in which a second push with the same `dedup_id` is the first one.
+    # Seconds within which pushes with the same `dedup_id` are one message.
     dedup_window: float = 0.0
     # Who is responsible for the queue: alerts are routed by it.
     owner: str = ""
-    # Alert when messages have waited so many seconds and nobody has come for them ...
+    # Alert when messages have waited this many seconds and no consumer has come ...
     alert_no_consumer: float | None = 900.0
-    # ... when the oldest message not committed is so many seconds old ...
+    # ... when the oldest uncommitted message is this many seconds old ...
     alert_oldest_age: float | None = None
-    # ... when so many messages became dead letters within an hour ...
+    # ... when this many messages became dead letters within an hour ...
     alert_dead_growth: int | None = None
-    # ... when there are consumers and messages, but nothing was committed for so many seconds.
+    # ... when there are consumers and messages, but nothing was committed for this many seconds.
     alert_stalled: float | None = None
 
     def __post_init__(self) -> None:
         if self.consistency not in CONSISTENCIES:
-            raise ConfigError(f"consistency is 'ap' or 'cp', not {self.consistency!r}")
+            raise ConfigError(f"consistency must be 'ap' or 'cp', not {self.consistency!r}")
         if self.compression not in COMPRESSIONS:
-            raise ConfigError(f"compression is none, zstd or lz4, not {self.compression!r}")
+            raise ConfigError(f"compression must be none, zstd or lz4, not {self.compression!r}")
         _check_seconds(self, "claim_timeout", 0.05, 7 * 86400)
         _check_seconds(self, "max_push_time_of_pipe", 0.05, 365 * 86400)
         _check_seconds(self, "lease", 0.5, 3600)
@@ -163,9 +163,9 @@ class QueuePolicy:
         self._check_limits()
 
     def _check_limits(self) -> None:
-        """Limits and retention; None is for no limit."""
+        """Check limits and retention; None means no limit."""
         if self.overflow not in OVERFLOWS:
-            raise ConfigError(f"overflow is {' or '.join(OVERFLOWS)}, not {self.overflow!r}")
+            raise ConfigError(f"overflow must be {' or '.join(OVERFLOWS)}, not {self.overflow!r}")
         for name in ("message_ttl", "retain_unconsumed"):
             if getattr(self, name) is not None:
                 _check_seconds(self, name, 0.001, KEPT_SECONDS_MAX)
@@ -178,9 +178,9 @@ class QueuePolicy:
         self._check_alerts()
 
     def _check_alerts(self) -> None:
-        """Whom to tell, and when; None is for never."""
+        """Check who gets alerts, and when; None means never."""
         if not isinstance(self.owner, str) or len(self.owner) > NAME_LENGTH_MAX:
-            raise ConfigError(f"owner is a short text, not {self.owner!r:.220}")
+            raise ConfigError(f"owner must be a short text, not {self.owner!r:.220}")
         for name in ("alert_no_consumer", "alert_oldest_age", "alert_stalled"):
             if getattr(self, name) is not None:
                 _check_seconds(self, name, 0.1, KEPT_SECONDS_MAX)
@@ -189,12 +189,12 @@ class QueuePolicy:
 
     @property
     def strict(self) -> bool:
-        """Whether messages are in one order for all."""
+        """Whether all consumers see messages in one order."""
         return self.consistency == "cp"
 
     @property
     def age_limit_ms(self) -> int | None:
-        """How old a message may become; None: as old as it likes."""
+        """How old a message may become; None: no limit."""
         limits = [s for s in (self.message_ttl, self.retain_unconsumed) if s is not None]
         return round(min(limits) * 1000) if limits else None
 
@@ -203,7 +203,7 @@ class QueuePolicy:
 class GroupPolicy:
     """How a consumer group behaves; `None` takes the queue's value."""
 
-    # While one popper has messages of a pipe, no other gets any of it. Always so on cp queues.
+    # While one popper holds messages of a pipe, no other gets any from it. Always so on cp queues.
     exclusive: bool = False
     claim_timeout: float | None = None
     max_deliveries: int | None = None
@@ -238,10 +238,10 @@ class Rules:
     retry_jitter: float
     sick_check: bool
     sick_hold_ms: int
-    age_limit_ms: int | None = None  # what is older is not delivered
+    age_limit_ms: int | None = None  # older messages are not delivered
 
     def retry_ms(self, failures: int, chance: float) -> int:
-        """How long a message waits after so many failures. chance: at random, from 0 to 1."""
+        """How long a message waits after this many failures. chance: random, from 0 to 1."""
         if not self.retry_schedule:
             return 0
         step = self.retry_schedule[min(max(failures, 1), len(self.retry_schedule)) - 1]
@@ -291,8 +291,8 @@ def to_json(policy: Policy) -> str:
     return json.dumps(as_dict(policy))
 
 
-# Most queues, and most groups, have the policy of another one: to read and check it takes longer
-# than to read the row. Policies do not change, so rows can share them.
+# Most queues, and most groups, share their policy with others, and parsing and checking it takes
+# longer than reading the row. Policies are immutable, so rows can share them.
 @lru_cache(_POLICIES_KEPT)
 def queue_policy(stored: str) -> QueuePolicy:
     """The policy that was stored; settings this version does not know are left out."""
@@ -310,7 +310,7 @@ def known_only(kind: type[Policy], stored: dict[str, Any]) -> dict[str, Any]:
     names = {field.name for field in fields(kind)}
     known = {name: value for name, value in stored.items() if name in names}
     if (known.get("retry_jitter") or 0) > 1:
-        known["retry_jitter"] = 1.0  # it could be up to 10 once
+        known["retry_jitter"] = 1.0  # older versions allowed up to 10
     return known
 
 
@@ -323,25 +323,26 @@ def differences(old: Policy, new: Policy) -> dict[str, tuple[Any, Any]]:
 def _check_seconds(policy: Policy, name: str, least: float, most: float) -> None:
     value = getattr(policy, name)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ConfigError(f"{name} is a number of seconds, not {value!r}")
+        raise ConfigError(f"{name} must be a number of seconds, not {value!r}")
     if not least <= value <= most:
-        raise ConfigError(f"{name} is between {least} and {most} seconds, not {value}")
+        raise ConfigError(f"{name} must be between {least} and {most} seconds, not {value}")
     object.__setattr__(policy, name, float(value))
 
 
 def _check_flag(policy: Policy, name: str) -> None:
     value = getattr(policy, name)
     if not isinstance(value, bool):
-        raise ConfigError(f"{name} is True or False, not {value!r}")
+        raise ConfigError(f"{name} must be True or False, not {value!r}")
 
 
 def _check_schedule(policy: Policy) -> None:
-    """`retry_schedule` is some numbers of seconds, `retry_jitter` a share; both may be None."""
+    """Check `retry_schedule`, numbers of seconds, and `retry_jitter`, a share; either may be
+    None."""
     steps: Any = policy.retry_schedule
     if steps is not None:
         if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
             raise ConfigError(
-                f"retry_schedule is a list of seconds, not {steps!r}",
+                f"retry_schedule must be a list of seconds, not {steps!r}",
                 hint="for instance [10, 100, 1000]",
             )
         steps = tuple(steps)
@@ -351,7 +352,7 @@ def _check_schedule(policy: Policy) -> None:
             number = isinstance(step, (int, float)) and not isinstance(step, bool)
             if not number or not 0 <= step <= RETRY_SECONDS_MAX:  # also for nan
                 raise ConfigError(
-                    f"a step of retry_schedule is 0 to {RETRY_SECONDS_MAX} seconds, not {step!r}"
+                    f"retry_schedule takes 0 to {RETRY_SECONDS_MAX} seconds a step, not {step!r}"
                 )
         object.__setattr__(policy, "retry_schedule", tuple(float(step) for step in steps))
     if policy.retry_jitter is not None:
@@ -363,7 +364,7 @@ def _check_share(policy: Policy, name: str) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not 0 <= value <= 1:  # also for nan
         raise ConfigError(
-            f"{name} is a share, from 0 to 1, not {value!r}",
+            f"{name} must be a share from 0 to 1, not {value!r}",
             hint="0.1 lengthens each delay by up to a tenth of it, at random",
         )
     object.__setattr__(policy, name, float(value))
@@ -372,4 +373,4 @@ def _check_share(policy: Policy, name: str) -> None:
 def _check_count(policy: Policy, name: str, most: int) -> None:
     value = getattr(policy, name)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise ConfigError(f"{name} is a whole number between 1 and {most}, not {value!r}")
+        raise ConfigError(f"{name} must be a whole number between 1 and {most}, not {value!r}")

@@ -18,15 +18,15 @@ class PipeState(enum.IntEnum):
       └────────────────^ ^          ^
               staged ────┴──────────┘
 
-    A staged pipe is sealed by the write it belongs to, when that is published, and consumed when it
-    is not to be: until then it is in no listing, whether it has an end or not.
+    A staged pipe becomes sealed when its write is published, and consumed when the write is
+    aborted: until then it is in no listing, whether it has an end or not.
     """
 
     READY = 0  # opened ahead by a pusher; no frame yet
     OPEN = 1  # its owner appends
     SEALED = 2  # its end is fixed for ever
     CONSUMED = 3  # retired: its frames may be removed
-    STAGED = 4  # a write's that is not published: nobody's yet
+    STAGED = 4  # belongs to a write that is not published: not yet part of the queue
 
 
 class ClaimState(enum.IntEnum):
@@ -37,7 +37,7 @@ class ClaimState(enum.IntEnum):
     """
 
     HELD = 0  # a popper has it until `due_ms`
-    FREE = 1  # given back or expired: anybody may take it from `due_ms` on
+    FREE = 1  # given back or expired: any popper may take it from `due_ms` on
     DONE = 2  # every message is committed or dead
 
 
@@ -49,11 +49,11 @@ class WriteState(enum.IntEnum):
     """
 
     OPEN = 0  # its pipes are being filled
-    PUBLISHED = 1  # the winners among its pipes are the queue's
-    ABORTED = 2  # none of its pipes is
+    PUBLISHED = 1  # the winners among its pipes belong to the queue
+    ABORTED = 2  # none of its pipes does
 
 
-# What of retired pipes is added up.
+# The totals of retired pipes that are added up.
 SUMMED = ("start", "pushed", "dead", "expired", "purged", "merged", "lost")
 
 
@@ -66,8 +66,8 @@ class QueueRow:
     groups_version: int  # grows when a group comes or goes, and when a pipe retires
     tail: str = ""  # cp: the newest pipe, the one that the next must succeed
     deleted: bool = False
-    wished_pipes: int = 1  # how many are to be open side by side, as a reaper has found ...
-    wished_ms: int = 0  # ... and when so many were last needed
+    wished_pipes: int = 1  # how many should be open side by side, as a reaper found ...
+    wished_ms: int = 0  # ... and when this many were last needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +87,13 @@ class PipeRow:
     owner: str  # which pusher
     created_ms: int
     lease_ms: int
-    beat: int = 0  # the owner raises it to show that it lives
-    end: Place | None = None  # recorded once, by whoever sealed it first
+    beat: int = 0  # the owner raises it to show that it is alive
+    end: Place | None = None  # recorded once, by the first that sealed it
     predecessor: str = ""  # cp: the pipe before it
     ordinal: int = 0  # the order of creation in the queue
     group_id: str = ""  # the only group it is for; empty: for all
-    timer_ms: int | None = None  # a timer pipe: nothing in it is due before
-    rate: int = 0  # messages a second, as its owner told with its last beat
+    timer_ms: int | None = None  # for a timer pipe: nothing in it is due before
+    rate: int = 0  # messages a second, as of its owner's last beat
     stage: str = ""  # while it is staged: `WriteRow.stage` of its write
 
     def is_for(self, group_id: str) -> bool:
@@ -103,11 +103,11 @@ class PipeRow:
 
 @dataclass(frozen=True, slots=True)
 class WriteRow:
-    """Many pipes that become a queue's at once, or never: this row alone decides.
+    """Many pipes that join a queue all at once, or never: this row alone decides.
 
-    number: of those with one id the newest, as of the batches of a stream; all before are over.
-    epoch: grows each time the write is begun anew; what was staged before is nobody's any more.
-    driver: who leads it, see `Driver`; of two, the one with the greater id is the younger.
+    number: of successive writes with one id, as the batches of a stream, the newest; earlier ones
+    are over. epoch: grows each time the write is begun again; what was staged before is discarded.
+    driver: leads the write, see `Driver`; of two, the one with the greater id is the younger.
     """
 
     queue_id: str
@@ -120,13 +120,13 @@ class WriteRow:
 
     @property
     def stage(self) -> str:
-        """What pipes of this epoch bear."""
+        """The `PipeRow.stage` of this epoch's pipes."""
         return f"{self.epoch}:{self.id}"
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """Who leads writes, and shows that it lives by raising `beat` within each `lease_ms`."""
+    """Leads writes, and shows that it is alive by raising `beat` within each `lease_ms`."""
 
     id: str
     beat: int
@@ -134,9 +134,9 @@ class Driver:
 
 
 def begun(found: WriteRow | None, wanted: WriteRow) -> WriteRow | None:
-    """The row by which a write is begun; None when the one found stays. Pure.
+    """The row that begins a write; None if the one found stays. Pure.
 
-    That is, when it is this very write, or its number is over, or a younger driver leads it.
+    It stays if it is this very write, or its number is over, or a younger driver leads it.
     """
     if found is None:
         return replace(wanted, epoch=1, state=WriteState.OPEN)
@@ -152,7 +152,7 @@ def begun(found: WriteRow | None, wanted: WriteRow) -> WriteRow | None:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a group stands in a pipe: below `ack` all is done, from `chain` on nothing is claimed.
+    """A group's position in a pipe: below `ack` all is done, from `chain` on nothing is claimed.
 
     epoch and owner fence: an exclusive popper raises the epoch before its first claim.
     """
@@ -163,16 +163,16 @@ class Cursor:
     chain: Place
     epoch: int = 0
     owner: str = ""
-    start: int = 0  # the group was created after what lies below: never delivered to it
+    start: int = 0  # what lies below is older than the group, and never delivered to it
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The messages `[start, end)` of a pipe for a group, and what has become of them.
+    """The messages `[start, end)` of a pipe for a group, and their state.
 
-    Those in `acked` are done, whatever the state says of the others. The rows of a (group, pipe)
+    Those in `acked` are done; the state applies to the others. The rows of a (group, pipe)
     are disjoint and cover `[ack, chain)` of its cursor. `version` changes with every write of the
-    row, and is what the next conditional write names.
+    row, and the next conditional write names it.
     """
 
     group_id: str
@@ -196,7 +196,7 @@ class Claim:
 
     @property
     def left(self) -> RangeSet:
-        """What of its range is not acked."""
+        """The unacked seqs of its range."""
         return RangeSet.run(self.start, self.end) - self.acked
 
     @property
@@ -207,11 +207,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """An intent to put a message elsewhere: the key of the ledger's dead.
+    """An intent to move a message elsewhere: the basis of the ledger's dead.
 
     key: (group, pipe, seq). It is written before the message is pushed to `dest`; the message is
-    there if the frame at `dest` bears its id. `settled` is set by the write that marks the
-    message done in its old place.
+    there if the frame at `dest` has its id. The write that marks the message done in its old
+    place sets `settled`.
     """
 
     group_id: str
@@ -231,7 +231,7 @@ class Retired:
     pipe_id: str
     group_id: str
     queue_id: str
-    start: int  # the group was created after what lies below
+    start: int  # what lies below is older than the group
     pushed: int
     dead: int
     expired: int = 0
@@ -242,8 +242,8 @@ class Retired:
 
 @dataclass(frozen=True, slots=True)
 class RetiredSum:
-    """The totals of all retired pipes of a queue for one group, added up; group_id "": what the
-    pipes held, each once."""
+    """The totals of all retired pipes of a queue for one group, added up. group_id "": what the
+    pipes held, each counted once."""
 
     group_id: str
     pipes: int
@@ -271,14 +271,14 @@ class Reason(enum.StrEnum):
     """Why messages of a group are done without having been committed."""
 
     EXPIRED = "expired"  # older than they may become
-    PURGED = "purged"  # somebody threw them away
-    CANCELLED = "cancelled"  # somebody took a delayed message back; totals count it as purged
+    PURGED = "purged"  # removed by a purge
+    CANCELLED = "cancelled"  # a delayed message taken back; totals count it as purged
     MERGED = "merged"  # dead letters: they are back in their queue
     LOST = "lost"  # damaged, and given up by an explicit command
 
     @property
     def total(self) -> str:
-        """The total of the ledger that counts it: a field of `Retired`, and of the statistics."""
+        """The total of the ledger that counts it: a field of `Retired`, and in the statistics."""
         return "purged" if self is Reason.CANCELLED else str(self)
 
 
@@ -308,7 +308,7 @@ class Dedup:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A popper of a group, as it was last seen. waiting: it found nothing to claim."""
+    """A popper of a group, as last seen. waiting: it found nothing to claim."""
 
     group_id: str
     name: str
@@ -320,7 +320,7 @@ class Member:
 class Sample:
     """Totals and depths of a queue or group (`subject`: its id) at a time, as JSON.
 
-    step_ms: what it stands for: a minute, an hour or a day from `at_ms` on.
+    step_ms: the time it covers: a minute, an hour or a day from `at_ms` on.
     """
 
     subject: str
@@ -331,7 +331,8 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Something an alert told of, and has not yet told the end of. version: compare-and-set."""
+    """A problem that an alert reported, and whose end is not yet reported. version: for
+    compare-and-set."""
 
     key: str
     since_ms: int

@@ -1,9 +1,9 @@
-"""Scaling: how many pipes of a queue are to be open side by side, and each pusher's share of them.
+"""Scaling: how many pipes of a queue should be open side by side, and each pusher's share of them.
 
-One pipe serves any number of poppers of a shared group, but one at a time of an *exclusive* group:
-so what is wished for is as many pipes as throughput fills, or as poppers of an exclusive group
-have something to do. More than there are poppers would only cost order, so one pusher and one
-popper keep theirs.
+One pipe serves any number of poppers of a shared group, but only one at a time of an *exclusive*
+group: so a queue should have as many pipes as its throughput fills, or as poppers of an exclusive
+group can use. More pipes than poppers would only cost order, so one pusher and one popper keep
+theirs.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import NamedTuple
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import PipeRow, QueueRow
 
-# What one pipe is thought to take; a single one is measured to take several times as much.
+# The assumed throughput of a pipe; a single one measures several times as much.
 PIPE_MESSAGES_PER_SECOND = 50_000
-# What is not needed for so many leases is given up.
+# A pipe that is not needed for this many leases is given up.
 LEASES_KEPT = 2
 
 
 class QueueLoad(NamedTuple):
-    """What a queue has to bear.
+    """The load on a queue.
 
-    rate: messages pushed a second. poppers: those alive, of the group that has most. busy: those of
-    the busiest exclusive group that hold messages. idle: of the same group, those that found
+    rate: messages pushed a second. poppers: live poppers of the group that has most. busy: poppers
+    of the busiest exclusive group that hold messages. idle: poppers of the same group that found
     nothing to claim although messages wait.
     """
 
@@ -35,7 +35,7 @@ class QueueLoad(NamedTuple):
 
 
 def wished_pipes(load: QueueLoad, policy: QueuePolicy) -> int:
-    """How many pipes the load asks for, within the policy's limits. Pure."""
+    """How many pipes the load requires, within the policy's limits. Pure."""
     if policy.strict:
         return 1
     by_rate = -(-load.rate // PIPE_MESSAGES_PER_SECOND)
@@ -45,8 +45,8 @@ def wished_pipes(load: QueueLoad, policy: QueuePolicy) -> int:
 
 
 def next_wish(queue: QueueRow, asked: int, now_ms: int) -> int | None:
-    """What is to be written when a load asks for so many pipes: more at once, fewer only when
-    they were not needed for `LEASES_KEPT` leases; None: nothing.
+    """The wish to write if a load requires `asked` pipes: more at once, fewer only once they were
+    not needed for `LEASES_KEPT` leases; None: write nothing.
 
     now_ms: catalog time.
     """
@@ -57,15 +57,15 @@ def next_wish(queue: QueueRow, asked: int, now_ms: int) -> int | None:
     if asked > present:
         return asked
     if asked == present:
-        # It is still needed: say so before it could be given up.
+        # Still needed: refresh it before it could be given up.
         return asked if asked > least and age_ms >= kept_ms // 4 else None
     return asked if age_ms >= kept_ms else None
 
 
 def share_of(queue: QueueRow, pipes: Iterable[PipeRow], owner: str) -> int:
-    """How many of a queue's wished pipes one of its pushers is to have open; at least one.
+    """How many of a queue's wished pipes one of its pushers should have open; at least one.
 
-    pipes: those unsealed, by which the pushers are known.
+    pipes: the unsealed ones, whose owners are the pushers.
     """
     policy = queue.policy
     if policy.strict:

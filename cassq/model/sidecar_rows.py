@@ -8,21 +8,21 @@ from typing import NamedTuple
 
 
 class SidecarState(enum.IntEnum):
-    """What a sidecar is to be::
+    """The states of a sidecar::
 
     up <──> draining ──> gone ──> up   (when it registers with a new generation)
     """
 
     UP = 0  # takes new extents
     DRAINING = 1  # takes none; its replicas are copied elsewhere, and it is removed when empty
-    GONE = 2  # given up by a person: its replicas count as lost at once
+    GONE = 2  # removed by an operator: its replicas count as lost at once
 
 
 @dataclass(frozen=True, slots=True)
 class SidecarRow:
-    """A sidecar, as it last told.
+    """A sidecar, as of its last report.
 
-    generation: of its data directory, made with it; another one means that all was lost.
+    generation: of its data directory, created with it; a different one means that all was lost.
     """
 
     name: str
@@ -36,28 +36,28 @@ class SidecarRow:
     extents: int
     load: int  # bytes a second written of late
     read_only: bool  # for want of space, or after a failed write
-    damaged: int  # extents that it knows to be damaged
+    damaged: int  # number of extents known to be damaged
     http: str = ""  # host:port of health and metrics
     seen_ms: int = 0
 
     def alive(self, now_ms: int) -> bool:
-        """Whether its lease holds, as far as its row tells: a hint, as every lease."""
+        """Whether its lease holds according to its row: a hint, like every lease."""
         return now_ms < self.seen_ms + self.lease_ms
 
 
 class ReplicaAt(NamedTuple):
-    """One replica of an extent: on which sidecar, and which data directory of it."""
+    """One replica of an extent: its sidecar, and the generation of that data directory."""
 
     sidecar: str
     generation: str
 
     def told(self) -> str:
-        """As it is stored."""
+        """The replica as stored."""
         return f"{self.sidecar} {self.generation}"
 
 
 def replica_at(told: str) -> ReplicaAt:
-    """A replica as it was stored."""
+    """The inverse of `ReplicaAt.told`."""
     name, _, generation = told.rpartition(" ")
     return ReplicaAt(name, generation)
 

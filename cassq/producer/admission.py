@@ -1,6 +1,6 @@
-"""Intake: what a pusher is asked to push becomes entries, and which of them may be appended.
+"""Admission: turns pushes into entries, and decides which of them may be appended.
 
-An `PendingPush` is a push that waits; its checks are made by the thread that pushes.
+A `PendingPush` is a push that waits; the thread that pushes checks it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from cassq.producer.dedup import DedupPush, marked
 from cassq.producer.quota import Quota
 from cassq.producer.spilling import Overflow, spilled_count, spilled_rest
 
-OVERHEAD_BYTES = 200  # what a waiting message costs beside its payload
+OVERHEAD_BYTES = 200  # of memory for a waiting message, besides its payload
 
 
 class PendingPush:
-    """A push that waits to be appended: one message, or many of one `push_many`."""
+    """A push that waits to be appended: one message, or the many of a `push_many`."""
 
     __slots__ = (
         "after", "batch", "dedup_ids", "due_ms", "error", "flight", "future", "gone", "header",
@@ -58,14 +58,14 @@ class PendingPush:
         self.key: bytes | None = key
         self.batch: Batch | None = batch
         self.lane: int | None = None  # of timer pipes
-        self.due_ms: int = 0  # in which it is due then
+        self.due_ms: int = 0  # when it is due, if it has a lane
         self.dedup_ids: Sequence[str | None] | None = None
-        self.intend: Intend | None = None  # of a move, or on its way from a spool
+        self.intend: Intend | None = None  # for a move, or for a message from a spool
         self.future: Future[MessageId] | None = None
-        self.wake: threading.Lock | None = None  # what its thread waits at
-        self.after: PendingPush | None = None  # whom that thread wakes next
+        self.wake: threading.Lock | None = None  # the lock its thread waits on
+        self.after: PendingPush | None = None  # the entry whose thread that thread wakes next
         self.flight: list[PendingPush] = []  # what its thread appends, as the leader
-        self.gone: bool = False  # its thread left without waiting for the end
+        self.gone: bool = False  # its thread left without waiting for the outcome
         self.id: MessageId = MessageId()
         self.ids: MessageIds | None = None
         self.error: Exception | None = None
@@ -86,14 +86,14 @@ class PendingPush:
 
 
 class AppendedPushes(NamedTuple):
-    """What became of pushes: those whose messages are durable, how many these are, and where."""
+    """The outcome of an append: the pushes that are durable, their message count, and where."""
 
     entries: list[PendingPush]
     messages: int
     receipts: list[AppendReceipt]
     written_bytes: int
-    failed: BackendError | None = None  # the error of those behind them
-    spilled: int = 0  # of the messages, those that are in the spool
+    failed: BackendError | None = None  # the error of the pushes after them
+    spilled: int = 0  # how many of the messages are in the spool
 
 
 class Writing(NamedTuple):
@@ -105,13 +105,13 @@ class Writing(NamedTuple):
 
 
 class Admission:
-    """Of one pusher. `entry` is for any thread, the others are for the one that leads.
+    """One pusher's admission. Any thread may call `entry`; only the leader calls the others.
 
     ports: the client's; raises BackendUnavailableError while no server has answered yet. queue:
-    asked at each push, so that a changed policy is taken up. group_id: the only group that gets
-    the messages; empty: all. overflow: where pushes go that no quorum takes, if the client has one.
-    patient: whether, when nobody answers what became of a write, another pipe is tried; with a
-    spool it never is.
+    called at each push, so that a changed policy applies. group_id: the only group that gets
+    the messages; empty: all. overflow: takes pushes that no quorum accepts, if the client has one.
+    patient: whether to try another pipe when the outcome of a write is unknown; never with a
+    spool.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Admission:
         self._writing: Writing | None = None
 
     def _begin(self) -> Writing:
-        """Begin to write, for the first push that can be appended."""
+        """Create what is needed for writing, at the first push that can be appended."""
         ports = self._ports()
         appenders = PipeWriters(
             ports, self._queue, self._group_id, patient=self._patient, tally=self.tally
@@ -154,7 +154,7 @@ class Admission:
         dedup_id: str | None,
         importance: str | None,
     ) -> PendingPush:
-        """A single push, checked; one with a dedup id is appended by itself."""
+        """A single push, checked; with a dedup id it is appended by itself."""
         if importance is not None:
             headers = with_importance(headers, importance)
         if dedup_id is not None:
@@ -194,10 +194,10 @@ class Admission:
         return entry
 
     def _lane_and_due_ms(self, delay: float | None, due: datetime | None) -> tuple[int | None, int]:
-        """The lane and due time (catalog milliseconds) of a delayed message; the lane is None
-        when it is due already.
+        """The lane and due time (catalog milliseconds) of a delayed message; the lane is None if
+        it is due already.
 
-        Raises UsageError for a time that makes no sense, and on strictly ordered queues.
+        Raises UsageError for an invalid time, and on strictly ordered queues.
         """
         delay_ms = check_delay_ms(delay, due, self._clock.wall_ms())
         if self._queue().policy.strict:
@@ -211,12 +211,12 @@ class Admission:
         except BackendUnavailableError:
             if self._overflow is None:
                 raise
-            return lane, self._clock.wall_ms() + delay_ms  # as near as can be known
+            return lane, self._clock.wall_ms() + delay_ms  # the best estimate
         return lane, catalog.now_ms() + delay_ms
 
     def append(self, entries: list[PendingPush]) -> AppendedPushes:
-        """Append pushes that wait together, or spill them while no quorum answers. Those that are
-        refused get their error, and so do single ones behind those that could be appended."""
+        """Append pushes that wait together, or spill them while no quorum answers. Refused pushes
+        get their error, and so do single pushes after those that could be appended."""
         first = entries[0]
         clock = self._clock
         now_ms, boot_ms, queue = clock.wall_ms(), clock.boot_ms(), self._queue()
@@ -257,12 +257,12 @@ class Admission:
     def tend(self) -> Tended:
         """Housekeeping of the appenders, as `PipeWriter.tend`."""
         if self._overflow is not None and self._overflow.down:
-            return Tended(1.0, [])  # whoever pushes would wait for this
+            return Tended(1.0, [])  # a push would have to wait for this
         with self._noticing_outages():
             return (self._writing or self._begin()).appenders.tend()
 
     def do(self, chores: Iterable[Chore]) -> None:
-        """Do what `tend` left to be done. Nobody who pushes waits for it."""
+        """Do the chores that `tend` returned. No push waits for them."""
         with self._noticing_outages():
             for chore in chores:
                 chore()
@@ -277,7 +277,7 @@ class Admission:
             raise
 
     def _overflow_for(self, first: PendingPush, queue: QueueRow) -> Overflow | None:
-        """The spool for a push, if it may be spilled: not a move, and not of a cp queue."""
+        """The spool for a push, if it may be spilled: not a move, and not in a cp queue."""
         if self._overflow is None or first.intend is not None or queue.policy.strict:
             return None
         return self._overflow
@@ -289,8 +289,8 @@ class Admission:
 
 
 def admitted(gate: Quota, entries: list[PendingPush], queue: QueueRow) -> list[PendingPush]:
-    """Those of the pushes that wait together that may be appended now; the others get their
-    error. Moves always may: they are no new messages. Raises as `Quota.admit` does."""
+    """The pushes that may be appended now; the others get their error. Moves always may: they add
+    no messages. Raises as `Quota.admit` does."""
     first, policy = entries[0], queue.policy
     if (policy.max_length is None and not policy.push_paused) or first.intend is not None:
         return entries
@@ -306,7 +306,7 @@ def admitted(gate: Quota, entries: list[PendingPush], queue: QueueRow) -> list[P
 def _spilled(
     entries: list[PendingPush], batch: Batch, receipts: list[AppendReceipt]
 ) -> AppendedPushes:
-    """A batch of which some is in the spool; `receipts` tell which."""
+    """A batch partly or wholly in the spool; `receipts` say which messages are."""
     count = spilled_count(receipts)
     return AppendedPushes(entries, len(batch.payloads), receipts, 0, spilled=count)
 
@@ -314,13 +314,13 @@ def _spilled(
 def _first_of(
     entries: list[PendingPush], appender: PipeWriter | None, failed: BackendError
 ) -> AppendedPushes:
-    """Of pushes whose append failed, the single ones that it has pushed all the same; the others
-    get the error. Raises it if there are none. appender: of this append; None: nobody began it."""
+    """The single pushes that a failed append has pushed all the same; the others get the error.
+    Raises it if there are none. appender: of this append; None: it never began."""
     receipts = appender.receipts if appender is not None and entries[0].batch is None else []
     count = sum(receipt.length for receipt in receipts)
     if not count:
         raise failed
-    # What a spool took before it failed has ids that nobody knows.
+    # The ids of messages that a spool took before it failed are unknown.
     failed.outcome_unknown = failed.outcome_unknown or failed.fields.get("pushed", 0) > count
     failed.fields["pushed"] = 0
     for entry in entries[count:]:
@@ -335,7 +335,7 @@ def check_payload(payload: bytes) -> bytes:
     if type(payload) is not bytes:
         if not isinstance(payload, (bytes, bytearray, memoryview)):
             raise InvalidPayloadError(
-                f"a payload is bytes, not {type(payload).__name__}",
+                f"a payload must be bytes, not {type(payload).__name__}",
                 hint="encode it first, for instance with json.dumps(...).encode()",
             )
         payload = bytes(payload)
@@ -347,7 +347,7 @@ def check_payload(payload: bytes) -> bytes:
 
 
 def check_payloads(payloads: Iterable[bytes]) -> tuple[Sequence[bytes], int | None]:
-    """A list of bytes, each checked, and their length if all have one. Two passes in C."""
+    """A list of bytes, each checked, and their length if it is the same. Two passes in C."""
     if isinstance(payloads, (bytes, str, bytearray, memoryview)):
         raise InvalidPayloadError(
             "push_many takes many payloads, not one", hint="use push() for a single message"
@@ -371,7 +371,7 @@ def check_key(key: bytes | None) -> bytes | None:
         if key is not None and len(key) > COLUMN_BYTES_MAX:
             raise MessageTooLargeError(f"a key of {len(key)} bytes is too large")
         return key
-    raise InvalidPayloadError(f"a key is bytes, not {type(key).__name__}")
+    raise InvalidPayloadError(f"a key must be bytes, not {type(key).__name__}")
 
 
 def gathered(entries: list[PendingPush], now_ms: int) -> Batch:
@@ -385,13 +385,13 @@ def gathered(entries: list[PendingPush], now_ms: int) -> Batch:
 
 
 def check_delay_ms(delay: float | None, due: datetime | None, wall_ms: int) -> int:
-    """How long a message is delayed. Raises UsageError for a time that makes no sense."""
+    """How long a message is delayed. Raises UsageError for an invalid time."""
     if due is None:
         return milliseconds("delay", delay)
     if delay is not None:
-        raise UsageError("delay and due say the same: give one of them")
+        raise UsageError("delay and due say the same: pass only one of them")
     if not isinstance(due, datetime):
-        raise UsageError(f"due is a datetime, not {due!r}", hint="for seconds there is delay")
+        raise UsageError(f"due must be a datetime, not {due!r}", hint="for seconds use delay")
     check_zone("due", due)
     delay_ms = round(due.astimezone(UTC).timestamp() * 1000) - wall_ms
     if delay_ms > DELAY_MAX_SECONDS * 1000:
@@ -400,7 +400,7 @@ def check_delay_ms(delay: float | None, due: datetime | None, wall_ms: int) -> i
 
 
 def check_columns(count: int, **columns: Sequence[object] | None) -> None:
-    """InvalidPayloadError for a column of another length than there are payloads."""
+    """Raise InvalidPayloadError for a column whose length is not the number of payloads."""
     for name, column in columns.items():
         if column is not None and len(column) != count:
             raise InvalidPayloadError(
@@ -427,17 +427,17 @@ def batched(
 
 
 def _encoded(headers: Sequence[Mapping[str, str] | None]) -> list[bytes | None]:
-    """Headers as stored; what is the same for all is encoded once."""
+    """Headers as stored; headers that all messages share are encoded once."""
     if headers and all(each is headers[0] for each in headers):
         return [encode_headers(headers[0])] * len(headers)
     return [encode_headers(each) for each in headers]
 
 
-# --- what became of it -----------------------------------------------------------------------
+# --- outcomes ----------------------------------------------------------------------------------
 
 
 def tell(entries: list[PendingPush], receipts: Sequence[AppendReceipt]) -> None:
-    """Give each push its ids: many single ones theirs, or one `push_many` all."""
+    """Give each push its ids: one to each single push, or all to one `push_many`."""
     if entries[0].batch is not None:
         entries[0].ids = MessageIds(receipts)
         entries[0].id = entries[0].ids[0]
@@ -449,8 +449,8 @@ def tell(entries: list[PendingPush], receipts: Sequence[AppendReceipt]) -> None:
 
 
 def wake_in_turn(entries: list[PendingPush]) -> None:
-    """Wake the threads of these entries, one by one: each wakes the next, so that they do not all
-    stand in line for the interpreter at once."""
+    """Wake the threads of these entries one by one: each wakes the next, so that they do not all
+    compete for the interpreter lock at once."""
     waiting = [entry for entry in entries if entry.wake is not None and not entry.gone]
     for entry, after in pairwise(waiting):
         entry.after = after
@@ -459,7 +459,7 @@ def wake_in_turn(entries: list[PendingPush]) -> None:
 
 
 def settle_futures(entries: list[PendingPush]) -> int:
-    """Tell the futures among them that were not told yet; how many. Their callbacks run here."""
+    """Resolve the entries' unresolved futures; returns how many. Their callbacks run here."""
     settled = 0
     for entry in entries:
         if entry.future is not None and not entry.future.done():

@@ -1,13 +1,13 @@
-"""Deduplication: a push with the `dedup_id` of an earlier one is that one.
+"""Deduplication: pushes with the same `dedup_id` are one message.
 
-The id has a row in the catalog, which names the place its message has or is about to get. It is
-written before the message, as an intent. Who finds an intent looks whether the message is there:
-it waits a moment for a pusher that is on its way, then seals the pipe, so that the answer is
-final; if the message is not there, it takes the row over by compare-and-set and pushes.
+The id has a row in the catalog, which names the place that its message has or is about to get. It
+is written before the message, as an intent. A pusher that finds an intent checks whether the
+message is there: it waits a moment for a push in progress, then seals the pipe, so that the answer
+is final; if the message is not there, it takes the row over by compare-and-set and pushes.
 
 Invariants:
-1. A place in a row that is not the message's own never counts: the message bears its id in the
-   header `cassq-dedup`, and of a pipe that was retired the end decides.
+1. A place in a row counts only if the message itself is there: the message has its id in the
+   header `cassq-dedup`; for a retired pipe its end decides.
 2. Of any number of pushes of one id within the window, one is appended, and all get its id.
 """
 
@@ -39,7 +39,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 # The header that binds a message to its dedup id.
 DEDUP_HEADER = "cassq-dedup"
 DEDUP_LENGTH_MAX = 500
-# How long a pusher that is on its way with the same id is waited for.
+# How long to wait for another push of the same id in progress.
 ON_ITS_WAY_MS = 250
 LOOK_SECONDS = 0.001
 TRIES_MAX = 64
@@ -63,9 +63,9 @@ def marked(
     headers: Sequence[Mapping[str, str] | None] | None,
     dedup_ids: Sequence[str | None],
 ) -> Sequence[Mapping[str, str] | None]:
-    """The headers of messages with their dedup ids, None for a message without, among them.
+    """Headers with the dedup ids added; a message without one has None.
 
-    Raises ConfigError when the queue has no window, InvalidPayloadError for what is no id.
+    Raises ConfigError if the queue has no window, InvalidPayloadError for an invalid id.
     """
     if queue.policy.dedup_window == 0:
         raise ConfigError(
@@ -78,26 +78,26 @@ def marked(
     for given, name in zip(headers, dedup_ids, strict=True):
         if name is not None:
             check_dedup_id(name)
-        # What are no headers is left to be refused like any other.
+        # Invalid headers are refused later, like any others.
         fits = name is not None and (given is None or isinstance(given, Mapping))
         found.append({**(given or {}), DEDUP_HEADER: name or ""} if fits else given)
     return found
 
 
 def check_dedup_id(dedup_id: str) -> str:
-    """`dedup_id` if it can be one; else InvalidPayloadError."""
+    """`dedup_id` if it is valid; else raises InvalidPayloadError."""
     if not isinstance(dedup_id, str) or not 0 < len(dedup_id) <= DEDUP_LENGTH_MAX:
         raise InvalidPayloadError(
-            f"a dedup_id is a str of 1 to {DEDUP_LENGTH_MAX} characters, not {dedup_id!r:.200}"
+            f"a dedup_id must be a str of 1 to {DEDUP_LENGTH_MAX} characters, not {dedup_id!r:.200}"
         )
     return dedup_id
 
 
 class DedupPush:
-    """The push of messages with dedup ids, as the `intend` of its appends.
+    """A push of messages with dedup ids; also the `intend` of its appends.
 
     dedup_ids: one a message; None for a message without. rows: the catalog with the ids' rows;
-    None: that of the queue. Raises InvalidPayloadError for what is no id.
+    None: the queue's. Raises InvalidPayloadError for an invalid id.
     """
 
     def __init__(
@@ -114,20 +114,20 @@ class DedupPush:
         self._queue = queue
         self.found: int = 0  # how many messages were there already
         self._dedup_ids = [None if each is None else check_dedup_id(each) for each in dedup_ids]
-        self._before: dict[str, Dedup] = {}  # by id, what our next row takes the place of
-        self._pipe_id = ""  # where rows of ours name, or may name, places
-        self._sent: list[int] = []  # the messages of the present append
+        self._before: dict[str, Dedup] = {}  # by id, the row that our next one replaces
+        self._pipe_id = ""  # the pipe in which our rows name, or may name, places
+        self._sent: list[int] = []  # the messages of the current append
         self._places: dict[int, tuple[str, int]] = {}  # where they are, or are about to be
         self._done: dict[int, tuple[str, int]] = {}  # where messages are
-        self._looked_at: tuple[str, Frame | None] = "", None  # another's frame, by its pipe
+        self._looked_at: tuple[str, Frame | None] = "", None  # the last frame read, and its pipe
 
     def push(self, append: Append, batch: Batch) -> list[AppendReceipt]:
-        """Append the messages, but those of whose ids one was pushed within the window, or stands
-        before in the batch; where all are.
+        """Append the messages, except those whose id was pushed within the window or occurs earlier
+        in the batch; returns where all are.
 
         Cost: for every append, of `AT_ONCE` messages at most, one synced catalog transaction; for
-        each duplicate a look at its pipe, and one read of each of their frames, or of the totals of
-        its pipe.
+        each duplicate a read of its pipe's row, and one read of its frame (once for each frame) or
+        of its pipe's totals.
         """
         firsts: dict[str, int] = {}
         for index, name in enumerate(self._dedup_ids):
@@ -144,9 +144,7 @@ class DedupPush:
                 left = [index for index in left if index not in self._done]
                 if tries == TRIES_MAX:
                     name = str(self._dedup_ids[left[0]])
-                    raise BackendTimeoutError(
-                        f"dedup id {name!r} is being pushed by others all the time"
-                    )
+                    raise BackendTimeoutError(f"dedup id {name!r} keeps being pushed by others")
         except BackendError as exc:
             pushed = takewhile(self._done.__contains__, leading)
             exc.fields["pushed"] = sum(1 for _ in pushed)
@@ -156,8 +154,8 @@ class DedupPush:
     def _push(
         self, append: Append, batch: Batch, sent: list[int], firsts: Mapping[str, int]
     ) -> bool:
-        """Append these messages, or find where those with an id that is taken are; whether any
-        are done now."""
+        """Append these messages, or find where those with a taken id are; whether any of them are
+        done now."""
         before = len(self._done)
         self._sent, self._places, self._pipe_id = sent, {}, ""
         try:
@@ -178,15 +176,15 @@ class DedupPush:
         return len(self._done) > before
 
     def done(self, index: int) -> tuple[str, int] | None:
-        """The pipe and seq of a message that is durably pushed, also after an error."""
+        """The pipe and seq of a durably pushed message, also after an error."""
         return self._done.get(index)
 
     def _settle(self, count: int) -> None:
-        """The first so many messages of an append are durable."""
+        """Note that the first `count` messages of an append are durable."""
         self._done.update({index: self._places[index] for index in self._sent[:count]})
 
     def __call__(self, pipe_id: str, seq: int, messages: range) -> None:
-        """Write the ids' rows for the places that come; when carried over, instead of our last."""
+        """Write the ids' rows for the coming places; after a carry-over they replace our last."""
         queue_id, now_ms = self._queue().id, self._rows.now_ms()
         indices = [self._sent[number] for number in messages]
         self._places.update({n: (pipe_id, at) for at, n in enumerate(indices, seq)})
@@ -208,13 +206,13 @@ class DedupPush:
         return [] if found == rows[0] else [found]
 
     def _leave_place(self) -> None:
-        """The append was broken off: nothing else may get a place that our rows name, for of a
-        retired pipe only the end is known."""
+        """After an interrupted append: seal the pipe, so that no other message gets a place that
+        our rows name, as only the end of a retired pipe is known."""
         if self._pipe_id:
             with suppress(CassqError):
                 seal_pipe(self._catalog, self._ports.store, self._pipe_id)
 
-    # --- looking at another's row ---------------------------------------------------------------
+    # --- checking another pusher's row ----------------------------------------------------------
 
     def _counts(self, row: Dedup) -> bool:
         """Whether a row stands for a message that was pushed within the window. Final."""
@@ -233,10 +231,10 @@ class DedupPush:
         except (ExtentMissingError, CorruptionError):
             if live_pipe(self._catalog, row.pipe_id) is not None:
                 raise
-            return self._was_there(row)  # it was retired this moment
+            return self._was_there(row)  # it was retired just now
 
     def _awaited(self, pipe: PipeRow, row: Dedup) -> PipeRow | None:
-        """The pipe once it is known whether the row's place in it was written."""
+        """Wait until it is known whether the row's place was written; returns the pipe."""
         clock, store = self._ports.clock, self._ports.store
         started_ms = clock.boot_ms()
         try:
@@ -260,11 +258,11 @@ class DedupPush:
         return self._bears(frame, row.seq - frame.base_seq, row)
 
     def _bears(self, frame: Frame, index: int, row: Dedup) -> bool:
-        """Whether a message is the one that the row is about."""
+        """Whether a message is the one that the row names."""
         return frame.headers_at(index).get(DEDUP_HEADER) == row.dedup_id
 
     def _frame_of(self, row: Dedup) -> Frame:
-        """The frame with the row's place. It is kept: of many duplicates the next is in it, too."""
+        """The frame with the row's place. It is kept: the next duplicate is often in it, too."""
         pipe_id, frame = self._looked_at
         if (
             frame is None
@@ -280,13 +278,13 @@ class DedupPush:
         return frame
 
     def _target_id(self) -> str:
-        """The queue that the messages are pushed to."""
+        """The id of the queue that the messages are pushed to."""
         return self._queue().id
 
     def _was_there(self, row: Dedup) -> bool:
-        """Whether a pipe that is gone had the row's place: then its message was delivered.
+        """Whether a retired pipe had the row's place: then its message was delivered.
 
-        Of a pipe that left no totals nobody can tell: a duplicate is the lesser evil.
+        If the pipe left no totals, this is unknown: a duplicate is the lesser evil.
         """
         pipe = self._catalog.pipes.by_id(row.pipe_id)
         if pipe is not None and pipe.end is not None:
@@ -296,7 +294,7 @@ class DedupPush:
 
 
 def forget(ports: Ports, queue: QueueRow) -> int:
-    """Forget the ids of a queue that are older than its window; how many.
+    """Delete the ids of a queue that are older than its window; returns how many.
 
     Cost: one range of an index.
     """

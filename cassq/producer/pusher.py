@@ -1,8 +1,8 @@
-"""Pushers: many threads' pushes made into few appends.
+"""Pushers: combine the pushes of many threads into few appends.
 
-Group commit without a delay: the first thread that pushes becomes the *leader* and appends; what
-arrives while its append is in flight is appended together by the next leader, one of those
-waiting, or the writer thread when only futures wait.
+Group commit without a delay: the first thread that pushes becomes the *leader* and appends. What
+arrives while its append is in flight is appended together by the next leader: one of the waiting
+threads, or the writer thread if only futures wait.
 
 Invariants:
 1. A push returns, and a future gets its result, only after the append holding it is durable.
@@ -38,7 +38,7 @@ _writer_numbers = counter(1)
 
 
 class Pusher:
-    """Pushes to one queue; made by `Queue.pusher`. Thread-safe."""
+    """Pushes to one queue; get one from `Queue.pusher`. Thread-safe."""
 
     def __init__(self, intake: Admission, doorbell: Doorbell, life: Life) -> None:
         self.tally: Tally = intake.tally
@@ -46,9 +46,9 @@ class Pusher:
         self._life = life
         self._doorbell = doorbell
         self._mutex = threading.Lock()
-        self._sleepers: list[threading.Lock] = []  # what threads wait at until something changes
+        self._sleepers: list[threading.Lock] = []  # locks of threads waiting for a change
         self._queue: deque[PendingPush] = deque()
-        self._leader: PendingPush | None = None  # whose thread may use the appender
+        self._leader: PendingPush | None = None  # its thread may use the appender
         self._buffered_bytes = 0
         self._buffered = 0
         self._soon_submitted = self._soon_settled = 0
@@ -73,12 +73,12 @@ class Pusher:
         dedup_id: str | None = None,
         importance: str | None = None,
     ) -> MessageId:
-        """Push one message; its id. Durable when it returns.
+        """Push one message; returns its id. Durable on return.
 
-        delay: seconds before which it is not delivered. due: the same as a time, with a zone.
-        dedup_id: a push of the same one within the queue's `dedup_window` is this one.
-        importance: a word that alerts are routed by, such as "high", if the message fails.
-        The id's `spilled` tells whether it is in the spool, as no quorum answers (`spill=`).
+        delay: seconds before it can be delivered. due: the same as a time, with a zone.
+        dedup_id: pushes with the same one within the queue's `dedup_window` are one message.
+        importance: a word, such as "high", that routes alerts if the message fails.
+        The id's `spilled` says whether it is in the spool because no quorum answered (`spill=`).
         Cost: one append and one sync, shared with all pushes that wait meanwhile.
         """
         entry = self._intake.entry(payload, headers, key, delay, due, dedup_id, importance)
@@ -97,15 +97,14 @@ class Pusher:
         dedup_ids: Sequence[str | None] | None = None,
         importance: str | None = None,
     ) -> MessageIds:
-        """Push messages in their order; their ids. All are durable when it returns.
+        """Push messages in order; returns their ids. All are durable on return.
 
-        headers, keys, dedup_ids: one entry a payload; of those with one dedup id the first alone
-        is pushed, and all get its id. The others: as for `push`, for all of them. An error raised
-        names in `.fields["pushed"]` how many, from the first, were pushed all the same.
+        headers, keys, dedup_ids: one entry a payload; of payloads with the same dedup id only the
+        first is pushed, and all get its id. Other arguments: as for `push`, for all messages. An
+        error's `.fields["pushed"]` says how many, from the first, were pushed all the same.
         Cost: one append and one sync for every 8 MiB, or more where that is quicker; well under a
-        microsecond a message. With
-        dedup ids for every 5,000 messages one sync more, and some twenty microseconds a message,
-        a hundred for a duplicate.
+        microsecond a message. With dedup ids, one more sync for every 5,000 messages, and some
+        twenty microseconds a message, a hundred for a duplicate.
         """
         entry = self._intake.entry_of_many(
             payloads, headers, keys, delay, due, dedup_ids, importance
@@ -129,9 +128,9 @@ class Pusher:
         dedup_id: str | None = None,
         importance: str | None = None,
     ) -> Future[MessageId]:
-        """Push one message with others; a future of its id, done when it is durable.
+        """Push one message together with others; returns a future of its id, done when durable.
 
-        The arguments are those of `push`. Waits while more than `BUFFER_BYTES_MAX` bytes wait
+        The arguments are those of `push`. Blocks while more than `BUFFER_BYTES_MAX` bytes wait
         to be appended.
         """
         entry = self._intake.entry(payload, headers, key, delay, due, dedup_id, importance)
@@ -141,8 +140,7 @@ class Pusher:
         return future
 
     def _add_soon(self, entry: PendingPush) -> bool:
-        """Add a future's entry to what waits to be appended, if there is room. The mutex is
-        held."""
+        """Queue a future's entry to be appended, if there is room. The mutex is held."""
         self._check_open()
         size = entry.size
         if (
@@ -158,7 +156,7 @@ class Pusher:
             self._queue.append(entry)
             if self._leader is None:
                 self._hand_on(None)
-        except BaseException:  # a signal's: it is in the queue, and nobody may see to it
+        except BaseException:  # a signal's: the entry is queued, and maybe nobody will append it
             self._hand_on(None)
             raise
         return True
@@ -166,8 +164,8 @@ class Pusher:
     def push_intended(
         self, batch: Batch, intend: Intend | None, lane: int | None = None
     ) -> MessageIds:
-        """Push a batch, telling `intend` the places before they are written (for moves). lane:
-        of messages with due times."""
+        """Push a batch, passing its places to `intend` before they are written (for moves). lane:
+        for messages with due times."""
         entry = PendingPush(b"", None, None, batch)
         entry.intend, entry.lane = intend, lane
         self._life.check()
@@ -177,9 +175,9 @@ class Pusher:
 
     @operation
     def flush(self) -> None:
-        """Return when everything pushed before by `push_soon` is durable, or has failed.
+        """Wait until everything pushed so far by `push_soon` is durable, or has failed.
 
-        Raises UsageError in a callback of a future, which would wait for itself.
+        Raises UsageError in a future's callback, where it would wait for itself.
         """
         if threading.current_thread() in self._threads:
             raise UsageError("flush() in a future's callback would wait for itself")
@@ -195,8 +193,8 @@ class Pusher:
         try:
             with self._mutex:
                 self._check_open()
-                # Once it is in the queue it leads, or can be woken to: an interrupt comes between
-                # any two steps, and another thread then sees what there is.
+                # Once queued, the entry leads or can be woken to lead: an interrupt may come
+                # between any two steps, and another thread must then find a consistent state.
                 if self._leader is None:
                     self._leader = entry
                 else:
@@ -215,8 +213,8 @@ class Pusher:
             raise entry.error
 
     def _withdraw(self, entry: PendingPush) -> None:
-        """The thread of an entry leaves: take it back, or let it go if it is in flight; if it
-        leads, somebody else is to."""
+        """The thread of an entry leaves: take the entry back, or let it finish if it is in flight.
+        If it leads, another thread must."""
         with self._mutex:
             entry.gone = True
             if entry in self._queue:
@@ -236,12 +234,12 @@ class Pusher:
             self._finish(leader, leader.flight)
 
     def _finish(self, leader: PendingPush, entries: list[PendingPush]) -> None:
-        """Tell everybody whose entry was appended, and hand on. Can be called again."""
+        """Wake the threads whose entries were appended, and hand the lead on. Repeatable."""
         with self._mutex:
             if entries and self._queue and entries[-1] is self._queue[0]:
-                entries.pop()  # interrupted while it was taken: it still waits
+                entries.pop()  # interrupted while taking it: it still waits
             if self._queue and self._queue[0] is leader:
-                self._queue.popleft()  # interrupted before: nobody waits for it, or may lead
+                self._queue.popleft()  # interrupted before: nobody waits for it, and it cannot lead
             for entry in entries:
                 if not _is_done(entry):
                     entry.error = BackendError(
@@ -255,7 +253,7 @@ class Pusher:
                 wake_in_turn([entry for entry in entries if entry is not leader])
 
     def _forget_futures(self, entries: list[PendingPush], count: int) -> None:
-        """Make room for others. The mutex is held."""
+        """Free the buffer space of futures. The mutex is held."""
         size = sum(entry.size for entry in entries if entry.future is not None)
         self._buffered_bytes -= size
         self._buffered -= count
@@ -263,8 +261,8 @@ class Pusher:
         self._to_settle.put(entries)
 
     def _take(self, entries: list[PendingPush]) -> None:
-        """Add the next entries to be appended together: one `push_many`, or a run of single ones
-        of one lane. The mutex is held."""
+        """Add the next entries to append together: one `push_many`, or a run of single pushes of
+        one lane. The mutex is held."""
         queue = self._queue
         while queue and len(entries) < _GROUP_MAX:
             if entries and not entries[0].goes_with(queue[0]):
@@ -293,7 +291,7 @@ class Pusher:
         self._doorbell.ring()
 
     def _hand_on(self, leader: PendingPush | None) -> None:
-        """If `leader` leads, or nobody for None, make somebody who waits the next; repeatable. The
+        """If `leader` leads (None: nobody), make the next waiting entry the leader. Repeatable. The
         mutex is held."""
         if self._leader is leader:
             first = self._queue[0] if self._queue else None
@@ -303,10 +301,10 @@ class Pusher:
         elif self._leader.wake is not None:
             self._leader.wake_up()
 
-    # Not a Condition: what a signal's handler raises in its `wait` can come out with its lock free,
-    # and the end of the `with` block then lets go of what another thread holds.
+    # Not a Condition: an exception from a signal handler can leave its `wait` without the lock,
+    # and the end of the `with` block then releases a lock that another thread holds.
     def _await(self, done: Callable[[], bool]) -> None:
-        """Return once `done`, which is called with the mutex held."""
+        """Return once `done` is true; it is called with the mutex held."""
         while True:
             with self._mutex:
                 if done():
@@ -315,21 +313,22 @@ class Pusher:
             change.acquire()
 
     def _sleep(self) -> threading.Lock:
-        """What to wait at, without the mutex, until something changes. The mutex is held."""
+        """A lock to wait on until something changes. The mutex is held, but not while waiting."""
         change = self._life.parked()
         self._sleepers.append(change)
         return change
 
     def _wake_sleepers(self) -> None:
-        """Let them look again. The mutex is held."""
+        """Make waiting threads check again. The mutex is held."""
         while self._sleepers:
             if self._sleepers[-1].locked():
                 self._sleepers[-1].release()
             self._sleepers.pop()
 
     def _start_writer(self) -> None:
-        """Start the writer and the settler. What a signal's handler raised in `start` leaves open
-        whether a thread runs: of each kind there may be two then, which share the work."""
+        """Start the writer and the settler. After an exception from a signal handler in `start` it
+        is unknown whether the thread runs: there may be two of a kind then, which share the
+        work."""
         number = next(_writer_numbers)
         kinds = ((self._write_for_futures, "writer"), (self._settle, "settler"))
         for target, name in kinds[len(self._threads) :]:
@@ -338,7 +337,7 @@ class Pusher:
             self._threads.append(thread)
 
     def _write_for_futures(self) -> None:
-        """Lead whenever what waits first is a future."""
+        """Lead whenever the first waiting entry is a future."""
         wake = self._writing.wake
         assert wake is not None
         while True:
@@ -353,7 +352,7 @@ class Pusher:
                 return
 
     def _settle(self) -> None:
-        """Give futures their results, in a thread of its own: a callback may push."""
+        """Give futures their results, in a separate thread: a callback may push."""
         while entries := self._to_settle.get():
             settled = settle_futures(entries)
             with self._mutex:
@@ -364,8 +363,8 @@ class Pusher:
     # --- life ---------------------------------------------------------------------------------
 
     def tend(self) -> float:
-        """Housekeeping, between appends; seconds until the next time. What takes the catalog is
-        done beside them: others may hold it for long."""
+        """Housekeeping between appends; seconds until the next time. Chores that need the catalog
+        run outside the lead: others may hold the catalog for a long time."""
         keeper = PendingPush(b"", None, None)
         with self._mutex:
             if self._closed:
@@ -382,10 +381,10 @@ class Pusher:
         return again
 
     def close(self) -> None:
-        """Append what waits, seal the pipe. Later pushes raise ClosedError.
+        """Append what waits, and seal the pipe. Later pushes raise ClosedError.
 
-        In the middle of another call of this thread, as in a signal's handler, it closes when that
-        call ends.
+        Called in the middle of another call of this thread, as in a signal handler, it closes when
+        that call ends.
         """
         self._life.end(self.close_inside)
 
@@ -407,7 +406,7 @@ class Pusher:
             self._wake_sleepers()
 
     def _take_lead_for_good(self) -> bool:
-        """Lead from now on, if nobody does. The mutex is held."""
+        """Take the lead for good, if nobody has it. The mutex is held."""
         if self._leader is None:
             self._leader = PendingPush(b"", None, None)
             self._ended = True
@@ -426,7 +425,7 @@ class Pusher:
     def __reduce__(self) -> NoReturn:
         refuse_pickling(
             "pusher",
-            "pass the names, and say cassq.connect(url).queue(name).pusher() there",
+            "pass the names, and call cassq.connect(url).queue(name).pusher() there",
         )
 
     def _check_open(self) -> None:

@@ -1,16 +1,16 @@
-"""Limits: how long a queue may become, whether it is paused, and how long what is consumed is kept.
+"""Quotas: how long a queue may become, whether it is paused, and how long consumed pipes are kept.
 
 The length of a queue is the number of messages that its slowest group has not committed. Each
-pusher keeps an estimate of the room that is left, and looks again after `LOOK_MS`, or when it has
-used a tenth of it, so a single push pays nothing for the limit.
+pusher keeps an estimate of the room left, and checks again after `LOOK_MS`, or when it has used a
+tenth of it, so a single push pays nothing for the limit.
 
-The bound: one pusher alone never goes over the limit. n of them go over it by at most what n - 1
-put between two looks, each the larger of one append (a `push_many`, or the pushes that wait
-together) and a tenth of the room there was.
+The bound: one pusher alone never exceeds the limit. n of them exceed it by at most what n - 1 push
+between two checks, each the larger of one append (a `push_many`, or the pushes that wait together)
+and a tenth of the room there was.
 
-In a full queue that drops its oldest, these are marked as doomed in one transaction; then they
-are put among the dead letters like any other message that was given up, by this pusher, or by
-whoever comes upon them if it dies.
+In a full queue that drops its oldest messages, these are marked as doomed in one transaction; then
+they become dead letters like any other rejected message: through this pusher, or, if it dies,
+through the next process that finds them.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 LOOK_MS = 250
 DRAIN_LOOK_SECONDS = 0.05
-LOOK_FULL_MS = 10  # in a full queue every push would look otherwise
+LOOK_FULL_MS = 10  # otherwise every push to a full queue would check
 DOOMED_AT_ONCE = 256
 
 
-# --- retention of what is consumed --------------------------------------------------------------
+# --- retention of consumed pipes ----------------------------------------------------------------
 
 
 def keeps(pipe: PipeRow, policy: QueuePolicy, now_ms: int) -> bool:
-    """Whether a pipe that every group has committed is to be kept for groups to come.
+    """Whether a pipe that every group has committed must be kept for future groups.
 
-    Never less than `retain_consumed` after its newest push, of which the row knows only that it
-    came within two `max_push_time_of_pipe`: one that the pipe was ready, one that it was open.
+    It is kept at least `retain_consumed` after its newest push. The row implies only that this came
+    within twice `max_push_time_of_pipe`: once while the pipe was ready, once while it was open.
     now_ms: catalog time.
     """
     if policy.retain_consumed == 0 or not pipe.end or pipe.end.seq == 0:
@@ -62,7 +62,7 @@ def keeps(pipe: PipeRow, policy: QueuePolicy, now_ms: int) -> bool:
 
 
 def paused(value: bool, *, push: bool, pop: bool) -> QueueSettings:
-    """The settings that pause or resume what is named; UsageError when nothing is."""
+    """The settings that pause or resume pushing, popping or both; UsageError for neither."""
     if not push and not pop:
         raise UsageError("neither pushing nor popping is named", hint="name one, or both")
     changes = QueueSettings()
@@ -74,10 +74,10 @@ def paused(value: bool, *, push: bool, pop: bool) -> QueueSettings:
 
 
 def drained(clock: Clock, left_now: Callable[[], int], seconds: float, learnt_ms: int) -> int:
-    """Wait until every group has committed everything; how many messages the slowest has left.
+    """Wait until every group has committed everything; returns how many messages the slowest has
+    left.
 
-    left_now: how many that is at the moment. learnt_ms: how long from now on there may be pushes
-    still.
+    left_now: that number at the moment. learnt_ms: how long pushes may still arrive.
     """
     started_ms = clock.boot_ms()
     while True:
@@ -95,8 +95,8 @@ def drained(clock: Clock, left_now: Callable[[], int], seconds: float, learnt_ms
 def uncommitted(
     end_seq: int, cursor: Cursor | None, rows: Iterable[Claim], *, doomed: bool = False
 ) -> int:
-    """How many messages of a pipe a group has not committed; doomed: those too that it gave up
-    and that are not yet among the dead letters."""
+    """How many messages of a pipe a group has not committed. doomed: count also those it gave up
+    that are not yet dead letters."""
     return sum(
         part.messages
         for part in unfinished(cursor, rows, end_seq, 0)
@@ -105,9 +105,9 @@ def uncommitted(
 
 
 def lengths(ports: Ports, queue: QueueRow, *, doomed: bool = False) -> dict[str, int]:
-    """Group id → how many messages it has not committed, as `uncommitted` counts.
+    """Group id → number of messages it has not committed, as `uncommitted` counts.
 
-    Cost: a look at each live pipe, and the open claims of each group.
+    Cost: a read of each live pipe, and the open claims of each group.
     """
     catalog = ports.catalog
     pipes = catalog.pipes.live(queue.id)
@@ -128,9 +128,9 @@ def lengths(ports: Ports, queue: QueueRow, *, doomed: bool = False) -> dict[str,
 
 
 class Quota:
-    """What a pusher passes before it appends. Not thread-safe: who appends asks.
+    """The check that a pusher passes before it appends. Not thread-safe: only the leader calls it.
 
-    bury: puts a message among the dead letters of its group.
+    bury: makes a message a dead letter of its group.
     """
 
     def __init__(self, ports: Ports, queue: Callable[[], QueueRow], bury: Bury) -> None:
@@ -139,14 +139,14 @@ class Quota:
         self._bury = bury
         self._most = 0
         self._looked_ms = 0
-        self._length = 0  # at the last look, and what was let through since
-        self._allowance = 0  # what may be let through before the next look
+        self._length = 0  # at the last check, plus what was admitted since
+        self._allowance = 0  # what may be admitted before the next check
 
     def admit(self, count: int, *, whole: bool) -> int:
         """How many of `count` messages may be pushed now; with `whole` all of them or none.
 
-        Raises QueuePausedError, and QueueFullError when there is room for none. Cost: none
-        without a limit; a comparison with one, and now and then a look at the queue.
+        Raises QueuePausedError, and QueueFullError if there is room for none. Cost: none without a
+        limit; with one, a comparison, and occasionally a read of the queue's length.
         """
         policy = self._queue().policy
         if policy.push_paused:
@@ -169,7 +169,7 @@ class Quota:
         return count
 
     def _keep_up(self, count: int, most: int) -> None:
-        """Look again if it is time to."""
+        """Read the length again if it is time to."""
         age_ms = self._ports.clock.boot_ms() - self._looked_ms
         full = self._length + count > most
         used_up = age_ms >= LOOK_FULL_MS if full else count > self._allowance
@@ -184,7 +184,7 @@ class Quota:
         self._allowance = 0 if most is None else max(0, most - self._length) // 10
 
     def full(self, count: int = 1) -> QueueFullError:
-        """The error of who wants to push `count` messages, as things were at the last look."""
+        """The error for a push of `count` messages, by the length at the last check."""
         name, most = self._queue().name, self._most
         length = counted(self._length, "message")
         told = f"queue {name!r} holds {length} not committed, its limit is {most}"
@@ -201,11 +201,11 @@ class Quota:
 
 
 def trim(ports: Ports, queue: QueueRow, bury: Bury, *, extra: int = 0) -> int:
-    """Move what is too much in a queue that drops its oldest to the dead letters of each group;
-    how many messages. What poppers hold stays, and so does what is delayed.
+    """In a queue that drops its oldest, move excess messages to the dead letters of each group;
+    returns how many. Messages that poppers hold, or that are delayed, stay.
 
-    extra: how many messages are about to be pushed. Cost: that of `lengths`, then for 256
-    messages one transaction, and for each that of becoming a dead letter.
+    extra: how many messages are about to be pushed. Cost: that of `lengths`, then one transaction
+    for 256 messages, and for each message that of becoming a dead letter.
     """
     most = queue.policy.max_length
     if most is None or queue.policy.overflow != "drop-oldest":
@@ -232,7 +232,7 @@ def _put_away(bury: Bury, queue: QueueRow, group: GroupRow, row: Claim) -> bool:
 
 
 def doom_oldest(ports: Ports, queue: QueueRow, group: GroupRow, count: int) -> list[Claim]:
-    """Mark the oldest waiting messages of a group as given up, a row for each; the rows."""
+    """Mark the oldest waiting messages of a group as doomed, a row for each; returns the rows."""
     lines: list[_Backlog] = []
     doomed: list[Claim] = []
     try:
@@ -267,7 +267,7 @@ class _Backlog:
         self.head_ms = 0  # when the first message was pushed, or came due
 
     def look(self) -> bool:
-        """Find the first message; False when nothing waits."""
+        """Find the first message; False if nothing waits."""
         try:
             return self._look()
         except (ExtentMissingError, CorruptionError) as exc:
@@ -301,13 +301,13 @@ class _Backlog:
         row = part.row
         if row is not None and (claims.is_doomed(row) or claims.is_moving(row)):
             return False
-        # In a timer pipe what is delayed is not old; elsewhere it came back, and is.
+        # Delayed messages in a timer pipe are not old; elsewhere they are redeliveries, and are.
         return part.fate is Fate.WAITING or (
             part.fate is Fate.DELAYED and self._pipe.timer_ms is None
         )
 
     def doom(self, count: int) -> list[Claim]:
-        """Mark the first messages, of one row or one frame, at most `count`."""
+        """Mark the first messages, at most `count`, within one row or one frame."""
         assert self._cursor is not None
         assert self._reader is not None
         if self._free is not None:
@@ -326,7 +326,7 @@ class _Backlog:
         return [new for new in rows if claims.is_doomed(new)]
 
     def _doomed(self, row: Claim, count: int) -> list[Claim]:
-        """A free row with its first messages in rows of their own, to be given up."""
+        """A free row, split so that each of its first messages has its own, doomed row."""
         now_ms = self._catalog.now_ms()
         failure = claims.failure_record(MAXLEN, "", "", now_ms, doomed=True)
         chosen = [seq for seq, _ in zip(row.left, range(count), strict=False)]

@@ -1,8 +1,8 @@
-"""Spilling: what a pusher of an ap queue does with pushes that no quorum takes.
+"""Spilling: what a pusher of an ap queue does with pushes that no quorum accepts.
 
-They are put into the client's spool, a queue directory of this machine, and are acknowledged as
-such. A place that such a push may have got in the cluster, by a write without an answer, is noted
-with it, so that who forwards it looks there first.
+They go into the client's spool, a queue directory on this machine, and are acknowledged as
+spilled. If a write without an answer may have given such a push a place in the cluster, that place
+is noted with it, so that forwarding looks there first.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 
 class Doubt(NamedTuple):
-    """Where messages may be all the same: the first at `seq`, the others behind it."""
+    """Where messages may be in the cluster already: the first at `seq`, the others after it."""
 
     pipe_id: str
     seq: int
 
 
-# Puts messages into the spool, with where they may be all the same; how they are numbered there.
+# Puts messages into the spool, with where they may be already; returns their places there.
 Keep = Callable[[QueueRow, Batch, Doubt | None], list[AppendReceipt]]
 
 
 class Overflow:
-    """Whether pushes go into the spool, and the way there. Thread-safe.
+    """Decides whether pushes go into the spool, and puts them there. Thread-safe.
 
-    keep: raises StorageFullError. expect: has a place for what may be spilled for a queue. nudge:
-    called when there is something new to forward, or to wait for.
+    keep: raises StorageFullError. expect: prepares a place for what may be spilled for a queue.
+    nudge: called when there is something new to forward, or to wait for.
 
-    down: the cluster was last seen not to answer, so that nobody waits for it.
+    down: the cluster did not answer the last time, so pushes do not wait for it.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Overflow:
         self._keep = keep
         self._nudge = nudge
         self._mutex = threading.Lock()
-        self._since = 0  # messages spilled since the cluster stopped to answer
+        self._since = 0  # messages spilled since the cluster stopped answering
 
     def latest(self, load: Callable[[], QueueRow], known: QueueRow) -> QueueRow:
         """What `load` reads, or `known` while the cluster does not answer."""
@@ -64,7 +64,7 @@ class Overflow:
         return known
 
     def trouble(self, exc: BackendError) -> None:
-        """The cluster did not answer: from now on pushes go into the spool, until it does."""
+        """Note that the cluster did not answer: pushes go into the spool until it does."""
         with self._mutex:
             if self.down:
                 return
@@ -74,7 +74,7 @@ class Overflow:
         self._nudge()
 
     def well(self) -> None:
-        """The cluster answers."""
+        """Note that the cluster answers again."""
         with self._mutex:
             if not self.down:
                 return
@@ -87,7 +87,7 @@ class Overflow:
         with self._mutex:
             self._since += len(batch.payloads)
         if not self.down:
-            self._nudge()  # it was so short that forwarding has passed this by
+            self._nudge()  # the outage was so short that forwarding missed this
         return receipts
 
 
@@ -99,11 +99,11 @@ def spilled_rest(
     appender: PipeWriter | None,
     failed: BackendError,
 ) -> list[AppendReceipt]:
-    """Spill what a push that failed has not pushed; where all of its messages are.
+    """Spill what a failed push has not pushed; returns where all of its messages are.
 
-    once: the push of messages with dedup ids. appender: who pushed; None: nobody began to. failed:
-    why it did. If the spool fails as well, its error tells of both what is pushed, and whether the
-    rest may be.
+    once: the push of messages with dedup ids. appender: the one that pushed; None: none began.
+    failed: the error of the push. If the spool fails as well, its error says how much both pushed,
+    and whether the rest may be pushed.
     """
     total = len(batch.payloads)
     pushed: dict[int, tuple[str, int]] = {}
@@ -141,7 +141,7 @@ def _places(receipts: Sequence[AppendReceipt]) -> Iterator[tuple[str, int]]:
 
 
 def _receipts(places: Sequence[tuple[str, int, bool]]) -> list[AppendReceipt]:
-    """Places as runs. The third of each says whether it is in the spool."""
+    """Places as runs. The third item of each says whether it is in the spool."""
     found: list[AppendReceipt] = []
     for pipe_id, seq, spilled in places:
         last = found[-1] if found else AppendReceipt("", 0, 0)

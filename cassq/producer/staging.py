@@ -1,13 +1,13 @@
-"""Staging: many pipes that are filled apart, and become a queue's at once, or never.
+"""Staging: many pipes that are filled separately, and join a queue all at once, or never.
 
-A *write* has an id and one row, which alone decides. Whoever fills pipes for it opens it (`begin`,
-which all of them may do) and appends to pipes of its own that nobody sees (`Stage`). Who leads it,
-its *driver*, then publishes those that count, in one step; all others are removed. While it is at
-it the driver shows that it lives, for all its writes together; those of a driver that did not for
-its whole lease are aborted by the reaper. Pipes of a write hold no lease: they may take hours.
+A *write* has an id and one row, which alone decides. Each task that fills pipes for it opens it
+(`begin`, which all of them may call) and appends to its own invisible pipes (`Stage`). The leader
+of the write, its *driver*, then publishes the pipes that count, in one step; all others are
+removed. Meanwhile the driver renews one lease for all its writes; if it fails to, the reaper aborts
+them. Pipes of a write hold no lease: they may take hours.
 
-An id makes a write happen once: what is published is not begun again, whoever tries. One after
-another under one id, as the batches of a stream, are told apart by growing numbers.
+An id makes a write happen once: a published write cannot be begun again. Successive writes under
+one id, as the batches of a stream, have growing numbers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BEAT_SECONDS = 10.0
 
 
 class StagedPipe(NamedTuple):
-    """A pipe that is filled, and sealed. size: bytes of its frames."""
+    """A filled and sealed pipe. size: bytes of its frames."""
 
     id: str
     messages: int
@@ -48,8 +48,8 @@ class StagedPipe(NamedTuple):
 
 
 def check_queue(queue: QueueRow) -> None:
-    """Raises ConfigError for a queue whose pipes have an order, QueuePausedError for one that is
-    not to be pushed to."""
+    """Raise ConfigError for a queue whose pipes have an order, QueuePausedError for one whose
+    pushing is paused."""
     if queue.policy.strict:
         raise ConfigError(
             f"queue {queue.name!r} is cp: its messages have one order, and pipes that are filled"
@@ -61,10 +61,10 @@ def check_queue(queue: QueueRow) -> None:
 
 
 def begin(ports: Ports, queue: QueueRow, write_id: str, number: int, driver: str) -> WriteRow:
-    """Open a write, or join it; its row, which `is_over` when there is nothing to do any more.
+    """Open a write, or join it; returns its row. `is_over` says whether nothing is left to do.
 
-    Raises FencedError when a younger driver leads it, and as `check_queue`. Cost: a read for one
-    that is open, and a conditional write for the first.
+    Raises FencedError if a younger driver leads it, and as `check_queue` does. Cost: a read if it
+    is open, and a conditional write for the first.
     """
     check_queue(queue)
     now_ms = ports.catalog.now_ms()
@@ -73,21 +73,21 @@ def begin(ports: Ports, queue: QueueRow, write_id: str, number: int, driver: str
     if row is None:
         raise QueueNotFoundError(f"queue {queue.name!r} was deleted")
     if not is_over(row, number) and row.driver != driver:
-        raise FencedError(f"write {write_id!r} to queue {queue.name!r} was begun anew by another")
+        raise FencedError(f"write {write_id!r} to queue {queue.name!r} was begun again by another")
     return row
 
 
 def is_over(row: WriteRow, number: int) -> bool:
-    """Whether a write of that number was published, by what its row says."""
+    """Whether a write of that number was published, according to its row."""
     return row.number > number or (row.number == number and row.state is WriteState.PUBLISHED)
 
 
 def publish(ports: Ports, queue: QueueRow, write: WriteRow, pipes: list[StagedPipe]) -> bool:
-    """Make these pipes the queue's, in one step, and remove all others of the write. False when it
-    was published before: it is as it was then, and these pipes are nobody's.
+    """Add these pipes to the queue, in one step, and remove all others of the write. False if it
+    was published before: that stays unchanged, and these pipes are discarded.
 
-    Raises FencedError when somebody has begun the write anew, or aborted it; QueueFullError when
-    the queue is to refuse what is too much, and there is not room for all. Cost: see
+    Raises FencedError if another driver has begun the write again, or it was aborted;
+    QueueFullError if the queue rejects excess messages and has no room for all of them. Cost: see
     `Writes.publish`.
     """
     check_queue(queue)
@@ -100,7 +100,7 @@ def publish(ports: Ports, queue: QueueRow, write: WriteRow, pipes: list[StagedPi
         raise QueueNotFoundError(f"queue {queue.name!r} was deleted")
     if not is_over(row, write.number):
         raise FencedError(
-            f"write {write.id!r} to queue {queue.name!r} was aborted or begun anew by another",
+            f"write {write.id!r} to queue {queue.name!r} was aborted or begun again by another",
             hint="nothing of it was published; start it again",
         )
     return False
@@ -121,8 +121,8 @@ def _check_room(ports: Ports, queue: QueueRow, count: int) -> None:
 
 
 def abort(ports: Ports, write: WriteRow) -> bool:
-    """Give a write up, and remove its pipes as far as that can be done now; False when it is over,
-    or was begun anew."""
+    """Abort a write, and remove its pipes as far as possible now. False if it is over, or was begun
+    again."""
     if not ports.catalog.writes.abort(write):
         return False
     try:
@@ -133,10 +133,10 @@ def abort(ports: Ports, write: WriteRow) -> bool:
 
 
 class _StagedWriter(PipeWriter):
-    """Appends to pipes that nobody sees."""
+    """Appends to invisible pipes."""
 
     def __init__(self, ports: Ports, queue: QueueRow, stage: str) -> None:
-        # Not patient: a frame that may be in a pipe or not must not be in another as well.
+        # Not patient: if a frame may be in one pipe, it must not be written to another.
         super().__init__(ports, lambda: queue, patient=False)
         self._name = queue.name
         self._stage = stage
@@ -161,12 +161,12 @@ class _StagedWriter(PipeWriter):
         except ExtentMissingError as exc:
             row = self._catalog.pipes.by_id(pipe.row.id)
             if row is not None and row.state is PipeState.STAGED:
-                raise  # it is ours, and gone
+                raise  # the pipe is still ours, but its extent is gone
             raise self._over() from exc
 
     def _over(self) -> FencedError:
         return FencedError(
-            f"the write to queue {self._name!r} is over, or was begun anew",
+            f"the write to queue {self._name!r} is over, or was begun again",
             hint="nothing of this attempt will be published",
         )
 
@@ -174,7 +174,7 @@ class _StagedWriter(PipeWriter):
 class Stage:
     """One attempt at a part of a write: the pipes it fills. Not thread-safe.
 
-    After an error the attempt is to be given up: what it has filled is published by nobody.
+    After an error the attempt must be abandoned: its pipes will not be published.
     """
 
     def __init__(self, ports: Ports, queue: QueueRow, write: WriteRow) -> None:
@@ -183,7 +183,7 @@ class Stage:
         self._sizes: dict[str, int] = {}
 
     def append(self, messages: Appendable) -> None:
-        """Append messages; durable on return. Raises FencedError when the write is over."""
+        """Append messages; durable on return. Raises FencedError if the write is over."""
         before = self._appender.written_bytes
         receipts = self._appender.append(messages)
         size = self._appender.written_bytes - before
@@ -194,12 +194,12 @@ class Stage:
             self._sizes[pipe_id] = self._sizes.get(pipe_id, 0) + share
 
     def finish(self) -> list[StagedPipe]:
-        """Seal what is open; the pipes that were filled, in order."""
+        """Seal the open pipe; returns the filled pipes, in order."""
         self._appender.seal()
         return [StagedPipe(each, count, self._sizes[each]) for each, count in self._counts.items()]
 
     def close(self) -> None:
-        """Give the attempt up."""
+        """Abandon the attempt."""
         try:
             self._appender.close()
         except CassqError as exc:

@@ -97,7 +97,7 @@ def test_importance_can_be_given_with_every_kind_of_push(queue: cassq.Queue) -> 
         pusher.push_many([b"3", b"4"], importance="critical")
         pusher.push_many([b"5", b"6"], importance="low", headers=[{"a": "b"}, None])
         for wrong in ("", "a b", 5):
-            with pytest.raises(UsageError, match="importance is a word"):
+            with pytest.raises(UsageError, match="importance must be a word"):
                 pusher.push(b"x", importance=wrong)  # type: ignore[arg-type]
     found = [(m.headers.get("cassq-importance"), m.headers.get("a")) for m in queue.peek()]
     assert found == [

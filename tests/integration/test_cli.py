@@ -299,7 +299,7 @@ def test_a_queue_is_updated_and_what_is_not_named_stays(cli: Cli) -> None:
     assert after == {**before, "max_pop_width": 1}
     nothing = cli("queue", "update", "mail", code=2).err
     assert nothing.startswith("error: there is nothing to change")
-    assert "lease is between" in cli("queue", "update", "mail", "--lease", "0", code=2).err
+    assert "lease must be between" in cli("queue", "update", "mail", "--lease", "0", code=2).err
 
 
 def test_queues_are_listed_by_their_prefix(cli: Cli) -> None:

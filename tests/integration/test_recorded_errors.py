@@ -45,7 +45,7 @@ class Mine(str):
         (KeyError("user"), "KeyError: 'user'"),
         (ValueError(), "ValueError"),
         (KeyboardInterrupt(), "KeyboardInterrupt"),
-        (Wordless(), "Wordless (its text cannot be had: RuntimeError)"),
+        (Wordless(), "Wordless (its text is unavailable: RuntimeError)"),
         (ValueError("one\ntwo\x00"), "ValueError: one\ntwo\x00"),
         ("x" * (ERROR_MAX + 1), "x" * ERROR_MAX),
         ("\ud83d", "\\ud83d"),
@@ -70,7 +70,7 @@ def test_a_text_and_an_exception_become_the_text_that_is_recorded(error: Any, te
     ],
 )
 def test_anything_else_is_refused_and_named(error: Any, named: str) -> None:
-    with pytest.raises(UsageError, match="error is a text or an exception") as caught:
+    with pytest.raises(UsageError, match="error must be a text or an exception") as caught:
         error_text("error", error)
     assert named in caught.value.message
     assert len(caught.value.message) < 200

@@ -196,7 +196,7 @@ def test_what_is_wrong_with_a_call_is_said(
         save(**here, wrong="1")
     with pytest.raises(Exception, match="is not overwritten"):
         save("overwrite", **here)
-    with pytest.raises(Exception, match="is not a URL of queues"):
+    with pytest.raises(Exception, match="is not a queue URL"):
         save(url="ftp://x", queue="q")
 
 

@@ -121,13 +121,13 @@ def test_a_time_of_none_is_zero(name: str) -> None:
 
 @pytest.mark.parametrize("value", ["drop", "", None, 1])
 def test_overflow_is_one_of_two(value: Any) -> None:
-    with pytest.raises(ConfigError, match="overflow is reject or drop-oldest"):
+    with pytest.raises(ConfigError, match="overflow must be reject or drop-oldest"):
         QueuePolicy(overflow=value)
 
 
 @pytest.mark.parametrize("name", ["push_paused", "pop_paused"])
 def test_a_pause_is_a_flag(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} is True or False"):
+    with pytest.raises(ConfigError, match=f"{name} must be True or False"):
         QueuePolicy(**{name: 1})
 
 

@@ -125,14 +125,14 @@ def test_seconds_are_taken_from_their_least_to_their_most(
         assert kept == value
         assert isinstance(kept, float)
     for value in (least - 0.001, most + 1, 0, -1):
-        with pytest.raises(ConfigError, match=f"{name} is between {least}"):
+        with pytest.raises(ConfigError, match=f"{name} must be between {least}"):
             QueuePolicy(**{name: value})
 
 
 @pytest.mark.parametrize("name", SECONDS)
 @pytest.mark.parametrize("value", ["1", None, True, float("nan"), float("inf"), [1]])
 def test_what_is_no_number_of_seconds_is_refused(name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"{name} is a number of seconds"):
+    with pytest.raises(ConfigError, match=f"{name} must be a number of seconds"):
         QueuePolicy(**{name: value})
 
 
@@ -141,13 +141,15 @@ def test_counts_are_whole_and_from_one_to_their_most(name: str, most: int) -> No
     for value in (1, most):
         assert getattr(QueuePolicy(**{name: value}), name) == value
     for wrong in (0, -1, most + 1, 1.0, "1", None, True):
-        with pytest.raises(ConfigError, match=f"{name} is a whole number between 1 and {most}"):
+        with pytest.raises(
+            ConfigError, match=f"{name} must be a whole number between 1 and {most}"
+        ):
             QueuePolicy(**{name: wrong})
 
 
 @pytest.mark.parametrize("value", ["AP", "", None, 1, ["ap"]])
 def test_consistency_is_one_of_two(value: Any) -> None:
-    with pytest.raises(ConfigError, match="consistency is 'ap' or 'cp'"):
+    with pytest.raises(ConfigError, match="consistency must be 'ap' or 'cp'"):
         QueuePolicy(consistency=value)
 
 
@@ -167,10 +169,10 @@ def test_a_group_takes_the_queue_s_values_unless_it_has_its_own() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"exclusive": 1}, "exclusive is True or False"),
-        ({"exclusive": None}, "exclusive is True or False"),
-        ({"claim_timeout": 0.01}, "claim_timeout is between"),
-        ({"max_deliveries": 0}, "max_deliveries is a whole number"),
+        ({"exclusive": 1}, "exclusive must be True or False"),
+        ({"exclusive": None}, "exclusive must be True or False"),
+        ({"claim_timeout": 0.01}, "claim_timeout must be between"),
+        ({"max_deliveries": 0}, "max_deliveries must be a whole number"),
     ],
 )
 def test_a_group_s_bad_values_are_refused(changes: dict[str, Any], told: str) -> None:
@@ -181,7 +183,7 @@ def test_a_group_s_bad_values_are_refused(changes: dict[str, Any], told: str) ->
 def test_the_least_number_of_open_pipes_is_not_above_the_most() -> None:
     assert QueuePolicy(min_open_pipes=16).min_open_pipes == 16
     for wrong in (17, 0, 1.0, True):
-        with pytest.raises(ConfigError, match="min_open_pipes is"):
+        with pytest.raises(ConfigError, match="min_open_pipes (is|must)"):
             QueuePolicy(min_open_pipes=wrong)
     with pytest.raises(ConfigError, match="more than max_open_pipes, 2"):
         QueuePolicy(min_open_pipes=3, max_open_pipes=2)
@@ -224,7 +226,7 @@ def test_a_schedule_is_some_seconds(policy: type[QueuePolicy | GroupPolicy]) -> 
 @pytest.mark.parametrize("jitter", [-0.1, 1.01, 5, float("nan"), "1", True])
 def test_a_jitter_is_a_share(jitter: Any) -> None:
     for policy in (QueuePolicy, GroupPolicy):
-        with pytest.raises(ConfigError, match="retry_jitter is a share, from 0 to 1") as caught:
+        with pytest.raises(ConfigError, match="retry_jitter must be a share from 0 to 1") as caught:
             policy(retry_jitter=jitter)
         assert "tenth" in caught.value.hint
 
