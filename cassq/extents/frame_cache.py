@@ -36,7 +36,7 @@ class FrameCache:
                 self._size -= self._frames.popitem(last=False)[1][1].size
 
     def get(self, extent: str, base_seq: int) -> tuple[int, Frame] | None:
-        """The frame and its position (a bucket, say), position first; None when it is not kept."""
+        """A frame's position (a bucket, say) and the frame; None when it is not kept."""
         with self._lock:
             found = self._frames.get((extent, base_seq))
             if found is not None:
