@@ -31,15 +31,15 @@ class Disk:
     """The real disk."""
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory, and those it lies in, as far as they are not there; their names are
-        durable when it returns. Cost: a sync for each that is made, or that is empty."""
+        """Make a directory and its missing parents; their names are durable on return. Cost: a
+        sync for each that is made, or that is empty."""
         missing: list[Path] = []
         while not path.exists():
             missing.append(path)
             path = path.parent
         if not any(path.iterdir()):
-            # Another process may have made it this moment, and not have synced its name yet. Who
-            # may not look into its parent has not.
+            # Another process may have just made it, and not have synced its name yet; not if the
+            # parent cannot be opened.
             with suppress(PermissionError):
                 self.sync_directory(path.parent)
         for directory in reversed(missing):

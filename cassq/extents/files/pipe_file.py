@@ -267,15 +267,15 @@ class FileReader(ExtentReader):
             seq, pos = frame.end_seq, pos + frame.size
 
     def after_damage(self, start: Place, end_seq: int) -> Place | None:
-        """Cost: the file is read from the damage to the next good frame, which is looked for first
-        where the damaged one's header says that it ends, then at each byte. Its checksum is seeded
-        with the key of the pipe: nothing else is taken for a frame."""
+        """Cost: reads the file from the damage to the next good frame, searched first where the
+        damaged frame's header says that it ends, then at each byte. Checksums are seeded with the
+        pipe's key, so nothing else is taken for a frame."""
         seq, pos = start.seq, start.pos or PAGE
         size = self._disk.size(self._fd)
         while (span := self._header(pos)) is not None and span.base_seq == seq:
             after = self._header(pos + span.size)
             if after is None or after.base_seq != seq + span.messages or after.base_seq >= end_seq:
-                break  # it may lie in what it says, too
+                break  # what this header says may be wrong, too
             seq, pos = after.base_seq, pos + span.size
             if self._is_good(pos, seq, end_seq):
                 return Place(seq, pos)
@@ -333,15 +333,15 @@ class FileReader(ExtentReader):
         return pos
 
     def _passed(self, pos: int, seq: int) -> int:
-        """The size of the frame at byte `pos` if it lies before `seq` and is in memory: it need
-        not be opened."""
+        """The size of the frame at byte `pos` if it lies before `seq` and is in memory, so that it
+        can be skipped unopened; else 0."""
         offset = pos - self._chunk_at
         if pos == self._frame_at or not 0 <= offset <= len(self._chunk) - HEADER_SIZE:
             return 0
         try:
             span = frame_span(self._chunk, offset)
         except FrameError:
-            return 0  # read before it was written, or damaged: whoever opens it tells
+            return 0  # read before it was written, or damaged: opening it will show that
         return span.size if span.base_seq + span.messages <= seq else 0
 
     def _frame_at_pos(self, pos: int) -> Frame:

@@ -142,9 +142,9 @@ class Fleet:
         damaged: Collection[ReplicaAt] = (),
         missing: Collection[ReplicaAt] = (),
     ) -> ReplicaSet:
-        """How an extent is, and what it needs. damaged, missing: replicas that are told to be so.
+        """The state of an extent, and what it needs. damaged, missing: replicas reported as such.
 
-        An extent that is not sealed needs nothing that could be done: it is sealed first.
+        Nothing can be done for an extent before it is sealed.
         """
         standings = {
             each: self.standing(each, damaged=each in damaged, missing=each in missing)
@@ -176,10 +176,10 @@ class Fleet:
         need = need._replace(sources=self._sources(good, leaving, lost))
         if not need.sources:
             return None
-        # What has no room for a copy in its place is as good as lost.
+        # A damaged replica without room for a copy in its place is as good as lost.
         broken = [each for each in those(ReplicaStanding.DAMAGED) if not self._row(each).read_only]
         full = [each for each in those(ReplicaStanding.DAMAGED) if each not in broken]
-        # Each that is missing has its turn, and may be copied to its place then.
+        # Missing replicas are handled one at a time, and may be copied to their own place.
         taken = [self._row(each) for each in (*staying, *leaving, *broken, *full, *missing[1:])]
         free = [row for row in self.sidecars.values() if row not in taken and self._takes(row)]
         if free and len(staying) + len(broken) < placement.wanted:
@@ -189,13 +189,13 @@ class Fleet:
                 instead=next(iter((*missing, *lost, *full, *leaving)), None),
                 missing=bool(missing),
             )
-        # Where there are enough with those that are away, others wait for these to come back.
+        # If those that are away make up the number, replacements wait for them to come back.
         return need._replace(anew=broken[0]) if broken else None
 
     def _sources(
         self, good: Sequence[ReplicaAt], leaving: Sequence[ReplicaAt], lost: Sequence[ReplicaAt]
     ) -> list[ReplicaAt]:
-        """Whom to copy from: those that do least else first. One that was given up and lives is
+        """The replicas to copy from, the least loaded first. One that was given up but lives is
         better than none."""
         found = sorted((*good, *leaving), key=lambda each: self._row(each).load)
         return found or [each for each in lost if self._lives(each)]
@@ -214,7 +214,7 @@ def fleet_of(rows: Sequence[SidecarRow], now_ms: int, after_ms: int) -> Fleet:
 
 
 def mended(need: Need, version: str, copy: ReplicaAt | None = None) -> Placement:
-    """The placement after what it needs was done. copy: the replica that was made."""
+    """The placement once the need is met. copy: the replica that was made."""
     kept = [each for each in need.placement.replicas if each not in need.gone]
     if copy is not None and copy not in kept:
         if need.instead in kept:
