@@ -1,1 +1,1 @@
-"""Sessions with a Cassandra cluster, for the catalog and the extents that are kept in one."""
+"""Sessions with a Cassandra cluster, for the catalog and the extents stored there."""

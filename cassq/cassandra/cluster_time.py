@@ -1,10 +1,10 @@
 """Cluster time: the time that all clients of a cluster agree on, measured from its servers' clocks.
 
-A client's own wall clock plays no part in it. The boot clock counts the milliseconds; where its
-count begins is measured: half a round trip after a server told its time, that is the time. The
-median of the last few measurements counts, so that one server with a wrong clock is outvoted
-where there are three. What is found to be wrong is made up for by running slower or faster:
-never back, and forward at once only where much is missing, as after a pause of the machine.
+A client's own wall clock plays no part in it. The boot clock counts the milliseconds; its offset is
+measured: the time is what a server answers, plus half a round trip. The median of the last few
+measurements counts, so that, of three servers, one with a wrong clock is outvoted. Errors are
+corrected by running slower or faster: never backwards, and with a jump forward only when much is
+missing, as after a pause of the machine.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from cassq.base.clock import Clock
 KEPT = 5  # measurements
 ASK_EVERY_MS = 10_000
 ASK_SOON_MS = 500  # when an answer is far from those before it
-STEP_MS = 1_000  # when so much is missing, the time jumps forward
-SLEW = 20  # a correction takes so many times its own length
-ROUND_TRIP_MS_MAX = 2_000  # a slower answer tells too little
+STEP_MS = 1_000  # when this much is missing, the time jumps forward
+SLEW = 20  # a correction takes this many times its own length
+ROUND_TRIP_MS_MAX = 2_000  # a slower answer is too imprecise
 
 Learn = Callable[[int, int], None]
 
 
 class _Course(NamedTuple):
-    """From `boot_ms` on, when it was `now_ms`, the time nears `boot + offset_ms`."""
+    """From `boot_ms` on, when the time was `now_ms`, it approaches `boot + offset_ms`."""
 
     boot_ms: int
     now_ms: int
@@ -43,8 +43,8 @@ class _Course(NamedTuple):
 class ClusterTime:
     """Milliseconds of cluster time. Thread-safe.
 
-    ask: begins to ask a server for its time; it calls what it is given with the boot time before
-    the question and with the answer, or never. Nothing is known before the first `learn`.
+    ask: begins to ask a server for its time; calls its argument with the boot time before the
+    question and with the answer, or never. Nothing is known before the first `learn`.
     """
 
     def __init__(self, clock: Clock, ask: Callable[[Learn], None]) -> None:
@@ -55,8 +55,8 @@ class ClusterTime:
         self._ask_at_ms = 0
 
     def now_ms(self) -> int:
-        """The time; wall time before anything is known. Cost: none that blocks; now and then a
-        question is sent."""
+        """The time; wall time before anything is known. Cost: never blocks; now and then sends a
+        question."""
         boot_ms = self._clock.boot_ms()
         course = self._course
         if course is None:
@@ -68,7 +68,7 @@ class ClusterTime:
         return course.at(boot_ms)
 
     def learn(self, asked_ms: int, told_ms: int) -> None:
-        """A server, asked at boot time `asked_ms`, has told its time just now."""
+        """Learn the time that a server, asked at boot time `asked_ms`, has just answered."""
         boot_ms = self._clock.boot_ms()
         if self._course is not None and boot_ms - asked_ms > ROUND_TRIP_MS_MAX:
             return

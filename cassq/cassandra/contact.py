@@ -1,4 +1,4 @@
-"""Where a Cassandra cluster is, and how it is talked to."""
+"""Where a Cassandra cluster is, and how to connect to it."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from cassandra.policies import (
 from cassandra.query import tuple_factory
 
 REQUEST_SECONDS = 5.0
-# A plain write counts only if it was answered so soon after its stamp.
+# A plain write counts only if it was answered this soon after its stamp.
 STALE_SECONDS = 2 * REQUEST_SECONDS
 CONNECT_SECONDS = 10.0
 SPECULATE_SECONDS, SPECULATE_MOST = 0.15, 1
-# A node that is gone is tried again after so long, first and at most, for ever. The driver's own
-# pauses grow to ten minutes: who comes back after a long outage would not be noticed for as long.
+# How long after a node went away it is tried again, at first and at most, for ever. The driver's
+# own pauses grow to ten minutes, so a node back from a long outage would go unnoticed that long.
 AGAIN_SECONDS, AGAIN_SECONDS_MAX = 0.5, 5.0
-# A node that is silent is asked for a sign of life after so long, and left alone if it gives none.
-# Until then each conditional write that it is to coordinate waits for `REQUEST_SECONDS`, since
-# servers' word that it is down counts for nothing while connections to it are open.
+# How long until a silent node is asked for a sign of life, and left alone if it gives none. Until
+# then each conditional write that it should coordinate waits for `REQUEST_SECONDS`, since the
+# driver ignores other servers' reports that it is down while connections to it are open.
 SILENT_SECONDS, NO_SIGN_SECONDS = 5.0, 10.0
 
 CONSISTENCIES: dict[str, int] = {
@@ -50,12 +50,12 @@ SERIALS: dict[str, int] = {
 }
 
 
-# What a server adds to an answer after which it reads no more from us for a while.
+# What a server adds to an answer when it will not read from us for a while.
 HELD_UP = "Request breached"
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether the driver's caller does not hear of it by an error, or counts it, too."""
+    """False when an error tells the driver's caller too, or the caller counts it."""
     if record.msg == "Server warning: %s":
         return HELD_UP not in record.getMessage()
     return record.msg not in ("Error preparing query:", "Host %s error: %s.")
@@ -67,10 +67,10 @@ for _name in ("cassandra.cluster", "cassandra.protocol"):
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """Where a cluster is, and how it is talked to.
+    """Where a cluster is, and how to connect to it.
 
-    hosts: contact points. data_centre: the local one; "" where there is but one. tls: None for
-    none. consistency, serial: names of `CONSISTENCIES` and `SERIALS`.
+    hosts: contact points. data_centre: the local one; "" where there is only one. tls: None for
+    none. consistency, serial: names in `CONSISTENCIES` and `SERIALS`.
     """
 
     hosts: tuple[str, ...]
@@ -90,7 +90,8 @@ class Contact:
 
 
 def cluster(contact: Contact, stamp: Callable[[], int]) -> Cluster:
-    """The driver's cluster, not yet connected. stamp: gives plain writes their microseconds."""
+    """The driver's cluster, not yet connected. stamp: returns the timestamps of plain writes, in
+    microseconds."""
     local = (
         DCAwareRoundRobinPolicy(contact.data_centre) if contact.data_centre else RoundRobinPolicy()
     )

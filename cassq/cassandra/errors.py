@@ -1,4 +1,4 @@
-"""What the driver of Cassandra raises, as cassq's own errors."""
+"""Translates the errors of the Cassandra driver into cassq's own."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from cassq.errors import (
     ConfigError,
 )
 
-# What a server says that keeps too many writes for others, which are gone. It may say so after a
-# conditional write was decided on, when it is about to tell the replicas.
+# What a server says that holds too many writes for nodes that are gone. It may say so after a
+# conditional write was decided on, when it is about to send it to the replicas.
 _HINTS = "in flight hints"
-# What OpenSSL says of a certificate that is trusted, but for another name or address.
+# What OpenSSL says about a trusted certificate for another name or address.
 _NOT_FOR_HOST = "certificate is not valid for"
-# What a server says of a request that its settings do not allow.
+# What a server says about a request that its settings do not allow.
 _TOO_LARGE = re.compile("exceeds allowed maximum|too large for the maximum")
-# What a server says of a table or keyspace that is not there.
+# What a server says about a missing table or keyspace.
 _MISSING = re.compile("unconfigured table|(table|[Kk]eyspace) .*does not exist")
 
 
 class OverloadedError(BackendUnavailableError):
-    """A node has too much to do, and has begun nothing: it may be asked again, for less."""
+    """A node is overloaded, and has begun nothing: it may be asked again, for less."""
 
 
 def explained(exc: Exception, where: str, *, conditional: bool) -> BackendError:
-    """A driver's error as ours. conditional: it was sent once, and may have been applied."""
+    """A driver's error as ours. conditional: the write was sent once, and may have been applied."""
     name = f"Cassandra at {where}"
     if isinstance(exc, OverloadedErrorMessage) and conditional and _HINTS in str(exc):
         told = f"{name} is overloaded: {exc}"
@@ -83,7 +83,7 @@ def explained(exc: Exception, where: str, *, conditional: bool) -> BackendError:
 
 
 def unconnected(exc: BaseException, contact: Contact, data_centres: set[str]) -> BaseException:
-    """Why a session could not be begun. data_centres: those that the cluster told of."""
+    """Why a session could not be opened. data_centres: those that the cluster reported."""
     if not isinstance(exc, Exception):
         return exc
     errors = exc.errors if isinstance(exc, NoHostAvailable) else None
@@ -107,7 +107,7 @@ def unconnected(exc: BaseException, contact: Contact, data_centres: set[str]) ->
 
 
 def _no_tls(contact: Contact, reasons: list[str]) -> ConfigError:
-    """There is somebody, but TLS with him fails."""
+    """The error for a server that answers, but TLS with it fails."""
     if any(_NOT_FOR_HOST in reason for reason in reasons):
         return ConfigError(
             f"the certificate of Cassandra at {contact.told} is for another address:"
@@ -126,7 +126,7 @@ def _no_tls(contact: Contact, reasons: list[str]) -> ConfigError:
 
 
 def no_data_centre(name: str, there: set[str]) -> ConfigError:
-    """The URL's data centre is not there, or it names none where it has to."""
+    """The error for a URL whose data centre is not there, or that must name one and does not."""
     return ConfigError(
         f"there is no data centre {name!r}" if name else "there are several data centres",
         hint=f"say with dc= which is near: {', '.join(sorted(there))}",
@@ -134,7 +134,7 @@ def no_data_centre(name: str, there: set[str]) -> ConfigError:
 
 
 def _is_unsent(exc: Exception) -> bool:
-    """Whether no connection took it: nodes have not yet read what was sent before."""
+    """Whether no connection took the request: nodes have not yet read what was sent before."""
     errors = exc.errors if isinstance(exc, NoHostAvailable) else None
     return (
         isinstance(errors, dict)
@@ -146,5 +146,5 @@ def _is_unsent(exc: Exception) -> bool:
 
 
 def first_line(exc: BaseException) -> str:
-    """What an error says, in short."""
+    """The first line of an error's message."""
     return str(exc).splitlines()[0] if str(exc) else type(exc).__name__

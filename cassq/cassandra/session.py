@@ -1,9 +1,9 @@
-"""CQL: one session with a Cassandra cluster, as the catalog and the extent store use it.
+"""CQL: one session with a Cassandra cluster, shared by the catalog and the extent store.
 
-Statements are prepared once. Plain writes are idempotent by how they are used, so one that fails
-in passing is tried again until `patience` is over. Conditional statements (LWT) are sent once:
-one without an answer may or may not have been applied, and is told as BackendError with
-`outcome_unknown`; its caller reads back. What is in flight is bounded.
+Statements are prepared once. Plain writes are idempotent by how they are used, so transient
+failures are retried until `patience` is over. Conditional statements (LWT) are sent once: one
+without an answer may or may not have been applied, and raises BackendError with `outcome_unknown`;
+its caller reads back. What is in flight is bounded.
 
 The driver's errors end here: nothing above knows them.
 """
@@ -52,7 +52,7 @@ _TABLE = re.compile(
 Row = tuple[Any, ...]
 Statement = tuple[str, Sequence[Any]]  # its text, and the values of its question marks
 
-PATIENCE_SECONDS = 10.0  # how long a plain statement is tried
+PATIENCE_SECONDS = 10.0  # how long a plain statement is retried
 IN_FLIGHT = 64
 SCHEMA_SECONDS = 60.0
 MEASUREMENTS = 3  # of the servers' time, at the beginning
@@ -61,12 +61,12 @@ MEASUREMENTS = 3  # of the servers' time, at the beginning
 SERVER_TIME = "SELECT toUnixTimestamp(now()) FROM system.local"
 # Whether a keyspace is there, and how it is replicated.
 KEYSPACE = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?"
-# A setting of the node that is asked.
+# A setting of the node that answers.
 NODE_SETTING = "SELECT value FROM system_views.settings WHERE name = '{}'"
 
 
 def settled(act: Callable[[], bool], look: Callable[[], bool]) -> bool:
-    """What `act`, a conditional write, answers; where it cannot tell, what `look` finds there
+    """The result of `act`, a conditional write; if its outcome is unknown, what `look` finds
     afterwards. look: reads with `serial=True` whether what only we can have written is there."""
     try:
         return act()
@@ -80,14 +80,14 @@ def settled(act: Callable[[], bool], look: Callable[[], bool]) -> bool:
 
 
 class Cql:
-    """A session. Thread-safe. time: the cluster's; plain writes are stamped with it, so that a
-    client whose wall clock is wrong undoes nobody's.
+    """A session. Thread-safe. time: the cluster's; it stamps plain writes, so that a client with a
+    wrong wall clock does not undo the writes of others.
 
     Raises BackendUnavailableError when nobody answers at the contact points, ConfigError for wrong
     credentials or a data centre that is not there.
 
     keyspace: used for every statement; None before it exists. patience: seconds. requests: counts
-    what becomes of them.
+    outcomes.
     """
 
     def __init__(
@@ -137,8 +137,8 @@ class Cql:
             raise
 
     def _find_data_centre(self) -> None:
-        """The local data centre is named wherever there is but one: what was done in it is then
-        told in the same way by all."""
+        """Name the local data centre also where there is only one, so that all clients refer to
+        it in the same way."""
         names, name = self._data_centres(), self.contact.data_centre
         if not name and len(names) > 1:
             raise no_data_centre(name, names)
@@ -150,14 +150,14 @@ class Cql:
     # --- reading ------------------------------------------------------------------------------
 
     def read(self, text: str, values: Sequence[Any] = (), *, serial: bool = False) -> list[Row]:
-        """The rows of one SELECT, all pages. serial: linearized with conditional writes, after
-        whose unknown outcome only this tells what has become of them."""
+        """The rows of one SELECT, all pages. serial: linearized with conditional writes; only such
+        a read shows what became of one with an unknown outcome."""
         return self.read_many([(text, values)], serial=serial)[0]
 
     def read_many(
         self, statements: Iterable[Statement], *, serial: bool = False
     ) -> list[list[Row]]:
-        """The rows of each of several SELECTs, asked for side by side."""
+        """The rows of each of several SELECTs, run side by side."""
         level = self._serial if serial else self._consistency
         bounds = [self._bound(text, values, level) for text, values in statements]
         return [list(rows) for rows in self._all(bounds)]
@@ -169,17 +169,17 @@ class Cql:
         self.write_many([(text, values)])
 
     def write_many(self, statements: Iterable[Statement]) -> None:
-        """Several plain, idempotent writes side by side, each for itself; all applied on return."""
+        """Several independent, plain, idempotent writes side by side; all applied on return."""
         for _ in self._all([self._bound(t, v, self._consistency) for t, v in statements]):
             pass
 
     def write_batch(self, statements: Sequence[Statement]) -> None:
-        """Plain writes of one partition, as one mutation."""
+        """Plain writes to one partition, as one mutation."""
         for _ in self._all([self.batch(statements)]):
             pass
 
     def batch(self, statements: Sequence[Statement]) -> BatchStatement:
-        """Writes of one partition that are applied together."""
+        """Writes to one partition that are applied together."""
         batch = BatchStatement(
             BatchType.UNLOGGED,
             consistency_level=self._consistency,
@@ -192,9 +192,9 @@ class Cql:
     # --- conditional writes -------------------------------------------------------------------
 
     def apply(self, text: str, values: Sequence[Any] = ()) -> tuple[bool, Row]:
-        """One conditional write: whether it was applied, and else what stood there.
+        """One conditional write: whether it was applied, and if not, the row that was there.
 
-        Raises BackendError with `outcome_unknown` when that cannot be told.
+        Raises BackendError with `outcome_unknown` when that is not known.
         """
         return self._apply(self._bound(text, values, self._consistency))
 
@@ -204,11 +204,11 @@ class Cql:
         return self._apply(self.batch(statements))[0]
 
     def apply_many(self, statements: Iterable[Statement]) -> list[bool | None]:
-        """Conditional writes side by side, each for itself; None where it cannot be told."""
+        """Independent conditional writes side by side; None where the outcome is unknown."""
         return self._apply_all([self._bound(t, v, self._consistency) for t, v in statements])
 
     def apply_batches(self, batches: Iterable[Sequence[Statement]]) -> list[bool | None]:
-        """The same of batches, each of one partition."""
+        """Like `apply_many`, for batches, each of one partition."""
         return self._apply_all([self.batch(statements) for statements in batches])
 
     def _apply_all(self, bounds: Sequence[Any]) -> list[bool | None]:
@@ -243,7 +243,7 @@ class Cql:
     # --- sending ------------------------------------------------------------------------------
 
     def send(self, statement: Any) -> ResponseFuture:
-        """Begin a statement; for who keeps several in flight himself."""
+        """Begin a statement, for callers that keep several in flight themselves."""
         if self._closed:
             raise ClosedError()
         try:
@@ -252,16 +252,16 @@ class Cql:
             raise self._explained(exc, conditional=True) from exc
 
     def again(self, statement: Any) -> ResponseFuture:
-        """Begin a statement once more, after a try that failed."""
+        """Begin a statement again after a failed try."""
         self.requests.count("repeated")
         return self.send(statement)
 
     def bound(self, text: str, values: Sequence[Any]) -> BoundStatement:
-        """A plain statement, to be sent."""
+        """A plain statement, ready to send."""
         return self._bound(text, values, self._consistency)
 
     def prepare(self, text: str) -> None:
-        """Have a statement ready, so that `bound` does not wait."""
+        """Prepare a statement now, so that `bound` does not wait."""
         self._statement(text)
 
     def result(self, future: ResponseFuture, *, conditional: bool = False) -> list[Row]:
@@ -269,7 +269,7 @@ class Cql:
         return self._result(future, conditional=conditional)
 
     def execute(self, text: str) -> list[Row]:
-        """A statement that is not prepared: of the schema. Waits until all nodes agree on it."""
+        """Run an unprepared statement of the schema. Waits until all nodes agree on it."""
         try:
             future = self._session.execute_async(self._qualified(text), timeout=SCHEMA_SECONDS)
             rows = list(future.result())
@@ -282,16 +282,16 @@ class Cql:
         return rows
 
     def schema_agreed(self, seconds: float) -> bool:
-        """Whether all nodes that are up have the same schema, within so many seconds."""
+        """Whether all nodes that are up have the same schema within `seconds`."""
         control = self._cluster.control_connection
         return bool(control.wait_for_schema_agreement(wait_time=seconds))
 
     def use(self, keyspace: str) -> None:
-        """Have statements from now on mean the tables of this keyspace."""
+        """Make statements from now on refer to the tables of this keyspace."""
         self._keyspace = keyspace
 
     def settings_of_nodes(self, name: str) -> dict[str, str]:
-        """Address → what this setting of the server is, for each node that tells."""
+        """Address → the value of this server setting, for each node that answers."""
         told: dict[str, str] = {}
         for host in self._cluster.metadata.all_hosts():
             try:
@@ -308,7 +308,7 @@ class Cql:
         return self._cluster
 
     def abandon(self) -> object:
-        """What a forked child keeps, untouched, for as long as it runs."""
+        """What a forked child must keep, untouched, for as long as it runs."""
         self._closed = True
         _discard_cluster_shutdown(self._cluster)  # its locks may be held for ever here
         return self
@@ -319,7 +319,7 @@ class Cql:
         self._cluster.shutdown()
 
     def _all(self, statements: Sequence[Any]) -> Iterable[list[Row]]:
-        """The rows of each, at most `IN_FLIGHT` at a time; those that fail are tried again."""
+        """The rows of each, at most `IN_FLIGHT` at a time; failed ones are retried."""
         ahead: list[tuple[int, ResponseFuture]] = []
         for at, statement in enumerate(statements):
             while len(ahead) < min(IN_FLIGHT, len(statements) - at):
@@ -327,8 +327,8 @@ class Cql:
             yield self._patiently(*ahead.pop(0), statement)
 
     def _patiently(self, sent_ms: int, future: ResponseFuture, statement: Any) -> list[Row]:
-        """The rows of a try that was answered in time: else this process stood still, and what it
-        wrote may have been sent, with its stamp of before, at any time since."""
+        """The rows of a try that was answered in time. After a late answer, as when this process
+        stood still, its write may have been sent at any time since, with an old stamp."""
         tries = Tries(self._clock, self._patience)
         while True:
             try:
@@ -356,7 +356,7 @@ class Cql:
         return bound
 
     def stamp(self) -> int:
-        """Microseconds of cluster time, as for a plain write: more than any before."""
+        """A timestamp for a plain write: cluster time in microseconds, greater than any before."""
         # Outside the lock: now and then it sends a question, whose stamp is asked for here.
         now_us = self.time.now_ms() * 1000
         with self._stamping:
@@ -396,7 +396,7 @@ class Cql:
                 return prepared
 
     def _qualified(self, text: str) -> str:
-        """A statement with its table's keyspace named, since servers advise against `USE`."""
+        """A statement with the keyspace of its table, since servers advise against `USE`."""
         if self._keyspace is None:
             return text
         return _TABLE.sub(rf'\1 "{self._keyspace}".\2', text, count=1)

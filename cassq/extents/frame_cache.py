@@ -1,7 +1,7 @@
-"""Frames that a process keeps, for its next reader of the same pipe.
+"""Frames that a process keeps for its next reader of the same pipe.
 
-Poppers that share a pipe each take a part of a frame; what was read for one is there for all. A
-frame below a pipe's end never changes, so what is kept cannot be wrong.
+Poppers that share a pipe each take a part of a frame; what was read for one serves all. A frame
+below a pipe's end never changes, so a cached frame cannot be stale.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Key = tuple[str, int]  # extent, base seq
 
 
 class FrameCache:
-    """Verified frames and where they stand, those used last; `KEPT_BYTES_MAX` of them together.
+    """The most recently used verified frames and their positions, `KEPT_BYTES_MAX` in total.
     Thread-safe."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class FrameCache:
                 self._size -= self._frames.popitem(last=False)[1][1].size
 
     def get(self, extent: str, base_seq: int) -> tuple[int, Frame] | None:
-        """Where it stands (a bucket, say), and the frame; None when it is not kept."""
+        """A frame's position (a bucket, say) and the frame; None when it is not kept."""
         with self._lock:
             found = self._frames.get((extent, base_seq))
             if found is not None:

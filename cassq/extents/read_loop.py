@@ -1,7 +1,7 @@
-"""How an extent is read from servers: one verified frame after another, cut to what was asked for.
+"""Reading an extent from servers: one verified frame after another, cut to what was asked for.
 
-A file is read in the same way, by a loop of its own: it steps from frame to frame by bytes, passes
-over those in memory without opening them, and is the shortest way from a pop to its messages.
+Files have a loop of their own that works the same way: it steps from frame to frame by bytes, skips
+frames in memory without opening them, and is the shortest way from a pop to its messages.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Callable
 from cassq.extents.port import Slice
 from cassq.message.frames import Frame, FrameError
 
-# The verified frame that holds a seq; the frame before it, None at first; how many messages are
-# still wanted. Raises FrameError for a damaged one.
+# Takes a seq, the frame before it (None at first) and how many messages are still wanted; returns
+# the verified frame that holds the seq. Raises FrameError for a damaged one.
 FrameOf = Callable[[int, Frame | None, int], Frame]
 
 
 def read_slices(
     frame_of: FrameOf, seq: int, end_seq: int, limit: int, bytes_max: int
 ) -> list[Slice]:
-    """Messages from `seq` on, as `ExtentReader.read` gives them. What lies before damage is good;
-    the next read, which begins there, tells of it."""
+    """Messages from `seq` on, as `ExtentReader.read` returns them. What lies before damage is
+    good; the next read, which begins at the damage, reports it."""
     slices: list[Slice] = []
     frame: Frame | None = None
     total = 0

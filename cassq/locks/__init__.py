@@ -1,1 +1,1 @@
-"""The lockers: leases with a callback for their loss; one file a backend."""
+"""The lockers: leases with a callback for their loss; one file per backend."""

@@ -14,7 +14,7 @@ _PORT_MAX = 65535
 
 
 class LockAddress(NamedTuple):
-    """What a URL of locks says.
+    """A parsed URL of locks.
 
     hosts: each with its port. path: without slashes at its ends. user, password: "" for none.
     """
@@ -27,7 +27,7 @@ class LockAddress(NamedTuple):
     options: dict[str, str]
 
     def shown(self) -> str:
-        """The URL as it may be shown to anybody."""
+        """The URL without its password."""
         who = f"{self.user}:...@" if self.user else ""
         return f"{self.scheme}://{who}{','.join(self.hosts)}/{self.path}"
 
@@ -47,7 +47,7 @@ class LockAddress(NamedTuple):
 
 
 def parse(url: str, *, port: int, options: Collection[str]) -> LockAddress:
-    """The parts of a URL whose hosts have `port` where they name none.
+    """The parts of a URL; hosts without a port get `port`.
 
     Raises ConfigError, which never shows a password.
     """

@@ -1,22 +1,22 @@
 """The `hazelcast` locker: FencedLocks of the CP subsystem, or locks of a map where there is none.
 
 **With CP** (three members or more, agreeing on every step): a lock's token is its fence. The
-members know no ttl of it: it is given up in time by its holder, and passes on by itself when the
-CP session of a holder that stands still or is gone has run out. How long that takes is set on the
-members (`session-time-to-live-seconds`, 300 unless set: 10 is a good length). A lock of each name
+members do not know its ttl: the holder gives it up in time, and if the holder stands still or is
+gone, it passes on once the holder's CP session has expired. The members' setting
+`session-time-to-live-seconds` says when (300 unless set: 10 is a good length). A lock of each name
 ever used stays in the members' memory, some hundred bytes: for exclusive groups on many pipes
-rather use ZooKeeper or map locks.
+prefer ZooKeeper or map locks.
 
-**Without CP** (`?cp=no`): `IMap.lock` with the ttl and three seconds as its lease, kept by the
-members' wall clocks to a second or two, lost with a member that has no backup, and doubled where
-the cluster splits. It has no fence: tokens come from the catalog, by `next_token`.
+**Without CP** (`?cp=no`): `IMap.lock` with a lease of the ttl plus three seconds, timed by the
+members' wall clocks to within a second or two, lost with a member that has no backup, and held
+twice when the cluster splits. It has no fence: tokens come from the catalog, by `next_token`.
 
-Both kinds belong to a thread of a client: so one thread sends all requests of a session, and waits
-for none of them. Both can be taken again by their owner: which renews them.
+Both kinds belong to a thread of a client, so one thread sends all requests of a session, without
+waiting for any. The owner of either can take it again, which renews it.
 
 Cost, in round trips. CP: acquire 1 (a new name: 1 more), renew 1, release 1 or 2, each agreed on by
-a majority; while anything is held 1 each quarter of the session. Map: acquire 1 and what
-`next_token` costs, renew 2, release 1. A lock that was waited for is renewed once.
+a majority; while anything is held, 1 per quarter of the session. Map: acquire 1 plus the cost of
+`next_token`, renew 2, release 1. A lock that was waited for is renewed once.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ _MAP = "cassq-locks"
 _PROBE = "cassq:probe"
 _BEATS = 4
 _LOCKS_MAX = 1000
-# A map lock has no session: it is sure as long as its own deadline says.
+# A map lock has no session: it is sure until its own deadline.
 _ALWAYS_MS = 1 << 62
-# A member ends leases by the second, up to one early. And it may be ending one while that lock is
-# given back: then it ends the next holder's, as leases are told apart by a number that begins anew
-# with each holder. Locks are given back by the end of their time: leases end well after it.
+# A member ends leases with a precision of a second, up to one early. It may also end one while that
+# lock is released: then it ends the next holder's, as the number that distinguishes leases restarts
+# with each holder. Locks are released by the end of their time, and leases end well after it.
 _LEASE_MORE_MS = 3000
 
 # Lost connections are told by what they mean for the locks; who wants the driver's view adds a
@@ -91,8 +91,8 @@ def open_hazelcast(url: str, clock: Clock, next_token: NextToken | None) -> Sess
 
 
 class HeldGrip(Grip):
-    """What this session's thread holds. depth: how many times it has it, 0 when it gave it back.
-    due_ms: when its time is over, which a map's lease outlasts."""
+    """A lock that this session's thread holds. depth: how many times, 0 once it was released.
+    due_ms: when its time is over; a map's lease lasts longer."""
 
     def __init__(self, name: str, token: int, *, waited: bool) -> None:
         super().__init__(name, token, waited=waited)
@@ -112,7 +112,7 @@ class HazelcastSession(LockSession):
         self._busy: set[str] = set()
         self._freed = threading.Condition()
         self._owner = OwnerThread("cassq hazelcast owner")
-        # Set when it is connected, or will never be.
+        # Set once it is connected, or never will be.
         self._decided = threading.Event()
         self._connected = False
         self._client = self._driver()
@@ -162,7 +162,7 @@ class HazelcastSession(LockSession):
 
     @abc.abstractmethod
     def check(self) -> None:
-        """Raise ConfigError when this kind of lock is not to be had here."""
+        """Raise ConfigError when this kind of lock is not available here."""
 
     @abc.abstractmethod
     def take_free(self, name: str, ttl_ms: int, wait_seconds: float) -> Grip | None:
@@ -216,7 +216,7 @@ class HazelcastSession(LockSession):
             self._freed.notify_all()
 
     def _hear(self, state: str) -> None:
-        """Called by a thread of the driver, which must not be kept."""
+        """Called by a thread of the driver, which must not be blocked."""
         if state == LifecycleState.CONNECTED:
             self._connected = True
             self._decided.set()
@@ -225,8 +225,8 @@ class HazelcastSession(LockSession):
             self._decided.set()
 
     def ask(self, what: str, call: Callable[[], Any], seconds: float = 0.0) -> Any:
-        """The answer to a call of the driver, sent by the owning thread; waits five seconds for
-        it, and so many more as the call itself may wait."""
+        """The answer to a call of the driver, sent by the owning thread. Waits for five seconds,
+        plus the seconds that the call itself may wait."""
         if self.over:
             raise BackendUnavailableError("the connection to Hazelcast was lost")
         try:
@@ -241,7 +241,7 @@ class HazelcastSession(LockSession):
 
 
 class CpSession(HazelcastSession):
-    """Locks that a majority of the members agrees on, as long as a CP session lasts."""
+    """Locks that a majority of the members agrees on, for as long as a CP session lasts."""
 
     def check(self) -> None:
         self._locks: dict[str, Any] = {}
@@ -263,7 +263,7 @@ class CpSession(HazelcastSession):
         self.confirm(sent_ms, self._session_ms)
 
     def _lock(self, name: str) -> Any:
-        """The driver's object; it asks the members for it, so the owning thread makes it."""
+        """The driver's object; creating it asks the members, so the owning thread does that."""
         lock = self._locks.get(name)
         if lock is None:
             plain = quote(name, safe=":=+, /")

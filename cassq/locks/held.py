@@ -1,4 +1,4 @@
-"""The part of a locker that every one with deadlines shares: held until, lost once."""
+"""What lockers with deadlines share: a lock is held until its deadline, and lost only once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from itertools import count
 from cassq.base.clock import Stopwatch, wait_event
 from cassq.locks.port import Lock, Locker
 
-# Who waits asks again after pauses that double up to this: nobody tells a release to another
-# process.
+# A waiter asks again after pauses that double up to this: other processes are not notified of a
+# release.
 _PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 0.001, 0.05
 
-# Take or extend the lock of that name for that owner; its token, or None while another has it.
+# Take or extend the lock of that name for that owner; returns its token, or None while another has
+# it.
 Take = Callable[[str, str, int], int | None]
 # Give the lock of that name up, if that owner has it.
 Drop = Callable[[str, str], None]
@@ -49,8 +50,8 @@ class TimedLock(Lock):
             return False
         now_ms = self._locker.now_ms()
         if self._locker.take(self.name, self.owner, ttl_ms) != self.token:
-            # It had lapsed, and may have been taken anew by this very call: nobody must wait
-            # for that.
+            # It had lapsed, and this very call may have taken it anew: give it up, so that nobody
+            # waits for it.
             self._lose()
             return False
         self._due_ms = now_ms + ttl_ms
@@ -69,7 +70,7 @@ class TimedLock(Lock):
 
 
 class TimedLocker(Locker):
-    """Locks by a take and a drop that someone else makes atomic."""
+    """Locks by a take and a drop that a backend makes atomic."""
 
     def __init__(self, owner: str, take: Take, drop: Drop, now_ms: Callable[[], int]) -> None:
         self._owner = owner
@@ -110,7 +111,7 @@ class TimedLocker(Locker):
         return lock
 
     def give_up(self, lock: TimedLock) -> None:
-        """Forget a lock, and let others have it; one that others have already is theirs."""
+        """Forget a lock and release it, unless another owner has it already."""
         self._locks.pop(lock.owner, None)
         self._drop(lock.name, lock.owner)
         self._given_up.set()

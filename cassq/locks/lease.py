@@ -7,9 +7,9 @@ from cassq.locks.held import TimedLocker
 
 
 class LeaseLocker(TimedLocker):
-    """Locks as leases of the catalog: for all processes that share it, with no further server.
+    """Locks as leases in the catalog, for all processes that share it; needs no further server.
 
-    owner: a name nobody else uses. Cost: one unsynced transaction a call.
+    owner: a unique name. Cost: one unsynced transaction per call.
     """
 
     def __init__(self, catalog: Catalog, owner: str) -> None:

@@ -1,4 +1,4 @@
-"""The `local` locker: locks among the threads of one process, for tests and single programs."""
+"""The `local` locker: locks between the threads of one process, for tests and single programs."""
 
 from __future__ import annotations
 

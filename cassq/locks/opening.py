@@ -12,7 +12,7 @@ from cassq.locks.tokens import NextToken
 def open_locker(url: str, clock: Clock, *, next_token: NextToken | None = None) -> Locker:
     """The locker at a URL, connected.
 
-    next_token: numbers for the locks of a Hazelcast without CP, which has none.
+    next_token: numbers the locks of a Hazelcast without CP, which has no fence.
     Raises ConfigError for a URL, credentials or settings that cannot be right,
     MissingExtraError without the driver, and BackendUnavailableError when no server answers
     within ten seconds or so.
@@ -28,7 +28,7 @@ def open_locker(url: str, clock: Clock, *, next_token: NextToken | None = None) 
                 from cassq.locks.hazelcast import open_hazelcast
             return open_hazelcast(url, clock, next_token)
         case _:
-            # Without what is behind the scheme: there may be a password in it.
+            # Without what follows the scheme: it may contain a password.
             raise ConfigError(
                 f"{(scheme if colon else url)!r} is not a kind of locks",
                 hint="write zookeeper://host:2181/cassq or hazelcast://host:5701/cluster-name;"

@@ -1,5 +1,5 @@
-"""A thread that sends all requests of a session, and waits for no answer: its callers do, for a
-while. For locks that belong to a thread."""
+"""A thread that sends all requests of a session; only its callers wait for answers, for a limited
+time. For locks that belong to a thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class OwnerThread:
         threading.Thread(target=self._send, name=name, daemon=True).start()
 
     def ask(self, call: Callable[[], Any], seconds: float) -> Any:
-        """The answer to a call that gives a future (`add_done_callback`, `result`), or itself.
+        """The answer to a call that returns it, or a future of it (`add_done_callback`, `result`).
 
         Raises TimeoutError when it has not come within `seconds`; then it may come any time.
         """
@@ -47,7 +47,7 @@ class OwnerThread:
         return answers[0].result() if hasattr(answers[0], "result") else answers[0]
 
     def stop(self) -> None:
-        """End it, after what it was given before."""
+        """End it after the calls it was given before."""
         self._requests.put(None)
 
     def _send(self) -> None:

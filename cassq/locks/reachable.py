@@ -1,4 +1,4 @@
-"""Whether anybody listens at an address: to tell a server that is gone from one that refuses."""
+"""Checks whether anything listens at an address, to tell a dead server from one that refuses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SECONDS_MAX = 1.0
 
 
 def any_reachable(hosts: Iterable[str]) -> bool:
-    """Whether one of these, each `host:port`, takes a connection. Cost: a second a host at most."""
+    """Whether any of these `host:port` takes a connection. Cost: at most a second per host."""
     for each in hosts:
         host, _, port = each.rpartition(":")
         with contextlib.suppress(OSError):

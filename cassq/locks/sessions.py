@@ -1,13 +1,13 @@
-"""The part that lockers on servers share: deadlines kept by a thread, doubtful sessions replaced.
+"""What lockers on servers share: a thread keeps deadlines, and doubtful sessions are replaced.
 
-A locker has one *session* with its service. What holds of every lock of it:
+A locker has one *session* with its service. Every lock of it is held under these rules:
 
-- It is ours until its own deadline, and no longer than the session is *sure*: until the service
-  might have given it to another, counted on the boot clock from before the last request that was
-  answered. So a process that stood still finds its locks lost before it asks anybody.
-- A session that is in doubt (a lost connection, an answer that did not come in time) is over: all
-  its locks are lost at once. It is closed as soon as that can be done, which undoes on the service
-  whatever it had, also requests whose outcome nobody knows, and the next lock opens another.
+- It is ours until its own deadline, and only while the session is *sure*: until the service could
+  have given it to another holder, counted on the boot clock from just before the last request that
+  was answered. So a process that stood still finds its locks lost before it sends anything.
+- A session in doubt (a lost connection, an answer that did not come in time) is over: all its locks
+  are lost at once. It is closed as soon as possible, which releases all that it had on the service,
+  including by requests with unknown outcomes, and the next lock opens another session.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 OnLoss = Callable[[Lock], None]
 
-# After a session could not be opened, so long nobody tries again: a try may take seconds.
+# How long not to retry after a session could not be opened: a try may take seconds.
 _REST_MS = 1000
 _CLOSE_SECONDS_MAX = 10.0
 
 
 class Grip:
-    """What a session has of one lock. waited: whether it stood in line for it."""
+    """A session's record of one lock. waited: whether it stood in line for it."""
 
     def __init__(self, name: str, token: int, *, waited: bool = False) -> None:
         self.name = name
@@ -41,14 +41,14 @@ class Grip:
 
 
 class LockSession(abc.ABC):
-    """One session with a lock service; over once and for all. All calls end within a bound, and
-    end the session when they fail for want of a timely answer."""
+    """One session with a lock service; once over, it stays over. All calls return within a bound,
+    and end the session if no answer comes in time."""
 
     # How often `beat` is called while anything is locked.
     beat_ms: int
 
     def __init__(self, clock: Clock, ended: Callable[[], None]) -> None:
-        """ended: called when the session is over, by any thread; returns at once."""
+        """ended: called when the session is over, from any thread; must return at once."""
         self.clock = clock
         self.over: bool = False
         self.sure_until_ms: int = clock.boot_ms()
@@ -56,48 +56,49 @@ class LockSession(abc.ABC):
 
     @abc.abstractmethod
     def take(self, name: str, ttl_ms: int, wait_ms: int) -> Grip | None:
-        """The lock, or None while another has it."""
+        """The lock, or None while another holder has it."""
 
     @abc.abstractmethod
     def extend(self, grip: Grip, ttl_ms: int) -> bool:
-        """Let the lock's time begin anew; False when it is another's, or free."""
+        """Restart the lock's time; False when another has it, or it is free."""
 
     @abc.abstractmethod
     def drop(self, grip: Grip) -> None:
-        """Give the lock back, if it is ours still."""
+        """Release the lock, if it is still ours."""
 
     @abc.abstractmethod
     def beat(self, grips: list[Grip]) -> None:
-        """Make sure of the session by a request. grips: what it has, at least one."""
+        """Confirm the session by a request. grips: its locks, at least one."""
 
     @abc.abstractmethod
     def retire(self) -> None:
-        """Close it with the service, after it is over; may take long, and raises nothing."""
+        """Close it on the service, once it is over; may take long, and raises nothing."""
 
     def confirm(self, sent_ms: int, sure_ms: int) -> None:
-        """The service answered a request that was sent then: the session is sure for a while."""
+        """Note that the service answered a request sent at `sent_ms`: the session is sure for
+        `sure_ms` from then."""
         self.sure_until_ms = max(self.sure_until_ms, sent_ms + sure_ms)
 
     def end(self) -> None:
-        """It is in doubt, or no longer needed."""
+        """End it, because it is in doubt or no longer needed."""
         self.over = True
         self._ended()
 
     def silent(self, service: str, what: str, hint: str) -> BackendTimeoutError:
-        """End it for want of an answer; the error for that."""
+        """End it because no answer came; returns the error for that."""
         self.end()
         return BackendTimeoutError(
             f"{service} did not answer in time ({what})", hint=hint, outcome_unknown=True
         )
 
     def failed(self, service: str, what: str, told: str) -> BackendUnavailableError:
-        """End it for an answer that is none; the error for that."""
+        """End it because of an unusable answer; returns the error for that."""
         self.end()
         return BackendUnavailableError(f"{service} failed ({what}): {told}", outcome_unknown=True)
 
 
 class SessionLock(Lock):
-    """A lock that is ours until a deadline, as long as its session is sure."""
+    """A lock that is ours until a deadline, while its session is sure."""
 
     def __init__(
         self,
@@ -145,7 +146,7 @@ class SessionLock(Lock):
         try:
             self.session.drop(self.grip)
         except BackendError as exc:
-            # Its session is over by that, and is closed: others get the lock a little later.
+            # That ended its session, which is closed: others get the lock a little later.
             logger.info("the lock %s was not given back in time: %s", self.name, exc)
 
     def _lose(self) -> None:
@@ -199,7 +200,7 @@ class SessionLocker(Locker):
         if grip is None:
             return None
         if grip.waited:
-            # Nobody knows when the wait was over for the others: its time begins now.
+            # It is unknown when the wait ended on the service: the lock's time begins now.
             sent_ms = self._clock.boot_ms()
             if not session.extend(grip, ttl_ms):
                 session.drop(grip)
@@ -234,7 +235,7 @@ class SessionLocker(Locker):
             return self._current
 
     def drop_soon(self, lock: SessionLock) -> None:
-        """Have a lost lock given back by the keeper: whoever learnt of the loss may not wait."""
+        """Have the keeper thread release a lost lock: the caller may be unable to wait."""
         with self.mutex:
             self._dropping.append(lock)
         self._woken.set()
@@ -283,7 +284,7 @@ class SessionLocker(Locker):
         try:
             step()
         except BackendError as exc:
-            # The session is over by that, and its locks learn of it.
+            # That ended the session, and its locks learn of it.
             logger.info("a lock service did not answer: %s", exc)
             self._woken.set()
 
@@ -295,7 +296,7 @@ class SessionLocker(Locker):
         return max(0, min(*dues, self._beat_due_ms) - self._clock.boot_ms()) / 1000
 
     def _retire(self) -> None:
-        """Close what is over, each in a thread of its own."""
+        """Close sessions that are over, each in a thread of its own."""
         with self.mutex:
             over = [session for session in self._unretired if session.over]
             self._unretired = [session for session in self._unretired if not session.over]

@@ -1,4 +1,4 @@
-"""Numbers that grow from holder to holder, for a lock service that gives none of its own."""
+"""Numbers that grow from holder to holder, for lock services without fences."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from itertools import count
 
 from cassq.catalog.port import Catalog
 
-# The number of the next holder of the lock of that name; None when another is just getting one.
+# Returns the number of a named lock's next holder; None while another client is getting one.
 NextToken = Callable[[str], int | None]
 
-# Longer than a number takes to be had; a process that dies meanwhile delays the next by so much.
+# Longer than getting a number takes; a process that dies meanwhile delays the next one by this.
 _TTL_MS = 1000
 
 
 def lease_tokens(catalog: Catalog, owner: str) -> NextToken:
-    """Numbers from the catalog: a lease taken and given back has a larger epoch each time.
+    """Numbers from the catalog: a lease has a larger epoch each time it is taken and given back.
 
-    owner: a name nobody else uses. Cost: two transactions a number.
+    owner: a unique name. Cost: two transactions per number.
     """
     numbers = count(1)
 

@@ -4,18 +4,17 @@
     BASE/locks/NAME/ID.0000000042       in line, the first holds the lock; content: its ttl in ms
 
 A node in line goes when its owner deletes it, when its owner's session expires (a killed or
-stopped process), or when another has watched it stand at the head, unchanged, for the whole of its
-ttl (its owner's thread hangs, or forgot it): renewing changes its version, and it is deleted on
-condition of the version that was seen. So a lock passes on after its ttl or the session's length,
-whichever is shorter, if somebody asks for it meanwhile.
+stopped process), or when another client has seen it unchanged at the head for its whole ttl (its
+owner's thread hangs, or forgot it): renewing changes its version, and the deletion is conditional
+on the version seen. So a lock passes on after its ttl or the session's length, whichever is
+shorter, if somebody asks for it meanwhile.
 
-A node's `czxid` is the lock's token: the number of the change that created it, of which ZooKeeper
-has one order for all nodes. Whoever waits stands in line, so the lock is handed over in the order
-of asking.
+A node's `czxid` is the lock's token: the number of the change that created it; ZooKeeper orders
+the changes of all nodes. Waiters stand in line, so the lock is handed over in the order of asking.
 
-Cost, in round trips, of which a write is synced by a majority: acquire when free 1 read, 1 write,
-1 read (a new name: 1 write more); when it is another's 1 read, and 1 more once a ttl; renew and
-release 1 write. While anything is held 1 read through the leader each sixth of the session.
+Cost, in round trips; a majority syncs each write: acquire when free 1 read, 1 write, 1 read (a new
+name: 1 more write); when another has it 1 read, and 1 more per ttl; renew and release 1 write.
+While anything is held, 1 read through the leader per sixth of the session.
 """
 
 from __future__ import annotations
@@ -51,9 +50,9 @@ DEFAULT_PATH = "cassq"
 SESSION_SECONDS = 10.0
 CONNECT_SECONDS_MAX = 10.0
 
-# The servers let a session live for its whole length after they last heard of it. A follower
-# tells the leader of that with a delay of at most a tick, which is half of the shortest session
-# or less; kazoo itself gives a connection up after as much.
+# The servers keep a session for its whole length after they last heard from it. A follower reports
+# that to the leader with a delay of at most a tick, which is half of the shortest session or less;
+# kazoo itself gives up a connection after as much.
 _SURE_PART = 2 / 3
 _BEATS = 6
 _TRIES_MAX = 10
@@ -72,8 +71,8 @@ _driver_log.addHandler(logging.NullHandler())
 def open_zookeeper(url: str, clock: Clock) -> SessionLocker:
     """The locker at `zookeeper://[user:password@]h1:2181,h2:2181/base/path[?session=10]`.
 
-    session: its length in seconds, 1 to 60 or what the servers allow of that. With a user, nodes
-    are made for that user alone (digest authentication); the base path may exist or not.
+    session: its length in seconds, 1 to 60, within what the servers allow. With a user, only that
+    user may access the nodes (digest authentication); the base path may exist or not.
     Raises ConfigError for a URL that cannot be right or nodes this user has no right to, and
     BackendUnavailableError when no server is connected within ten seconds.
     """
@@ -94,7 +93,7 @@ class NodeGrip(Grip):
 
 
 class SeenHead(NamedTuple):
-    """A head of a line as it was seen first, and how long it may stand there."""
+    """The head of a line as first seen, and how long it may stay there."""
 
     child: str
     version: int
@@ -103,7 +102,7 @@ class SeenHead(NamedTuple):
 
 
 class CreateContainer(Create2):  # type: ignore[misc]
-    """A request that the driver lacks: its answer is that of `create2`."""
+    """A request that the driver lacks; its answer is that of `create2`."""
 
     type = 19
 
@@ -153,7 +152,7 @@ class ZooKeeperSession(LockSession):
         self.beat_ms: int = max(1, self._session_ms // _BEATS)
         with self._translated("opening"):
             self._client.ensure_path_async(self._root, self._acl).get(timeout=self._call_seconds)
-        # Anybody may ask whether a node is there; to read it needs the right user.
+        # Any user may ask whether a node exists; reading it needs the right user.
         self._ask("opening", self._client.get_async(self._root))
 
     # --- the port -------------------------------------------------------------------------------
@@ -221,7 +220,7 @@ class ZooKeeperSession(LockSession):
                 gone.set()
 
     def _hear(self, state: str) -> None:
-        """Called by the driver's thread, which must not be kept."""
+        """Called by the driver's thread, which must not be blocked."""
         if state == KazooState.CONNECTED:
             self._connected.set()
         else:
@@ -231,20 +230,20 @@ class ZooKeeperSession(LockSession):
     # --- the line -------------------------------------------------------------------------------
 
     def _is_occupied(self, place: str) -> bool:
-        """Whether anybody is in line, after a head that stood too long was removed."""
+        """Whether anyone is in line, after removing a head that stood too long."""
         line = self._line(place)
         return bool(line) and (self._watch_head(place, line[0]) > 0 or bool(self._line(place)))
 
     def _line(self, place: str) -> list[str]:
-        """The names of the nodes in line, the first first."""
+        """The names of the nodes in line, in order."""
         try:
             return in_line(self._ask("looking", self._client.get_children_async(place)))
         except NoNodeError:
             return []
 
     def _before(self, place: str, path: str) -> list[str] | None:
-        """The names in line before ours; None when ours was removed for standing too long at the
-        head, as that of a process that stood still."""
+        """The names in line before ours; None when ours was removed because it stood at the head
+        too long, as when this process stood still."""
         line = self._line(place)
         name = path.rpartition("/")[2]
         return line[: line.index(name)] if name in line else None
@@ -277,7 +276,7 @@ class ZooKeeperSession(LockSession):
         try:
             self._ask("making a container", result)
         except NodeExistsError:
-            return  # another was faster
+            return  # another client was faster
 
     def _watch_head(self, place: str, head: str) -> float:
         """Seconds until the head has stood there for its ttl; 0 after it was removed for that."""
@@ -333,7 +332,7 @@ class ZooKeeperSession(LockSession):
 
     @contextlib.contextmanager
     def _translated(self, what: str) -> Iterator[None]:
-        """Turn the driver's errors into ours, but for those that are answers."""
+        """Translate the driver's errors into ours, except those that are answers."""
         try:
             yield
         except (NoNodeError, NodeExistsError, BadVersionError):
@@ -353,13 +352,13 @@ class ZooKeeperSession(LockSession):
 
 
 def escaped(name: str) -> str:
-    """A lock's name as that of a node: without slashes, and neither `.` nor `..`."""
+    """A lock's name as a node name: without slashes, and neither `.` nor `..`."""
     shown = quote(name, safe=":@+=, ")
     return shown.replace(".", "%2E") if not shown.strip(".") else shown
 
 
 def in_line(children: list[str]) -> list[str]:
-    """The nodes in the order of their numbers, which begin again from below after 2³¹."""
+    """The nodes in the order of their numbers, which wrap around to negative after 2³¹."""
     numbers = {child: number for child in children if (number := _number(child)) is not None}
     if not numbers:
         return []

@@ -1,4 +1,4 @@
-"""A sidecar's catalog, which it can do without: opened when it answers, asked in a thread."""
+"""A sidecar's catalog, which it can do without: opened when it answers, called in a thread."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 class CatalogThread:
-    """Asks a catalog from a thread of its own, one thing after another.
+    """Calls a catalog from a thread of its own, one question at a time.
 
-    opened: it, if it is open already. open_it: opens it when something is asked and it is not.
-    cluster: what it has to be. heard: since it last answered; None when it never did.
+    opened: the catalog if it is open already. open_it: opens it for a question when it is not.
+    cluster: the identity it must have. heard: time since it last answered; None if it never did.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class CatalogThread:
         self._away = False
 
     async def ask(self, question: Callable[[Catalog], T]) -> T:
-        """What the catalog answers. Raises BackendError when it cannot, which is logged the first
+        """The catalog's answer. Raises BackendError when there is none, and logs that the first
         time."""
         loop = asyncio.get_running_loop()
         try:
@@ -52,7 +52,7 @@ class CatalogThread:
         return answer
 
     def close(self) -> None:
-        """Wait for what is being asked, and close the catalog."""
+        """Wait for a question under way, and close the catalog."""
         self._thread.shutdown(cancel_futures=True)
         if self._catalog is not None:
             self._catalog.close()

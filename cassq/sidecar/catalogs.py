@@ -1,4 +1,4 @@
-"""The catalog of a URL alone: a sidecar has no queues, pushers or poppers of its own."""
+"""Opening only the catalog of a URL: a sidecar has no queues, pushers or poppers of its own."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from cassq.extents.files.disk import Disk
 
 
 def open_catalog(url: str, clock: Clock) -> Catalog:
-    """The catalog of a URL of queues. A directory is made if it is not there, so that sidecars
-    can be started before the first client. The messages of the place are kept by sidecars from then
-    on; what else the URL says of stores does not matter here.
+    """The catalog of a URL of queues. A missing directory is made, so that sidecars can start
+    before the first client. From then on sidecars keep the messages of this place; other store
+    options of the URL do not matter here.
 
-    Raises ConfigError for a URL or place that cannot be used, or keeps messages itself,
+    Raises ConfigError for a URL or place that cannot be used, or that keeps messages itself,
     MissingExtraError without the driver, BackendUnavailableError when it does not answer.
     """
     scheme, _, rest = url.partition(":")

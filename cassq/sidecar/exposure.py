@@ -1,4 +1,4 @@
-"""Exposure: at which addresses a sidecar may listen, and how what it says is encrypted."""
+"""Exposure: which addresses a sidecar may listen at, and how its connections are encrypted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cassq.extents.sidecar.net.connection import host_and_port
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
+    """Whether only this machine can reach the host."""
     if host == "localhost":
         return True
     try:
@@ -23,8 +23,8 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(listen: str, *, token: str, tls: bool, ca: bool, insecure: bool) -> None:
-    """See that nobody gets in who was not let in. ca: clients show certificates of its own
-    authority. insecure: the user takes the risk, and says so.
+    """Check that strangers cannot get in. ca: clients present certificates of its own authority.
+    insecure: the user accepts the risk explicitly.
 
     Raises ConfigError.
     """

@@ -1,7 +1,7 @@
-"""Registration: a sidecar shows in the catalog that it lives, and learns there what it is to be.
+"""Registration: a sidecar shows in the catalog that it lives, and learns its wanted state there.
 
 One whose engine failed drains by itself: it cannot write any more, not even that it is damaged, so
-all that it has is to be copied elsewhere.
+all that it has must be copied elsewhere.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Registration:
         return True
 
     def _has_failed(self) -> bool:
-        """Whether the engine failed; logged once, for a person is to look at the disk."""
+        """Whether the engine failed; logged once, so that a person looks at the disk."""
         failure = self._failure()
         if failure and not self._failed:
             logger.error(
@@ -77,7 +77,7 @@ class Registration:
         return bool(failure)
 
     async def leave(self) -> None:
-        """Say that it does not live any more, if the catalog can be told. No beat may follow."""
+        """Unregister, if the catalog can be reached. No beat may follow."""
         row = replace(self._row(), lease_ms=0)
         try:
             await self._catalog.ask(lambda catalog: catalog.sidecars.beat(row))
@@ -96,14 +96,14 @@ class Registration:
             self._shelf.draining = self.state is not SidecarState.UP
 
     def stopping(self) -> None:
-        """From now on it drains, whatever its row says."""
+        """Make it drain from now on, whatever its row says."""
         self._stopping = True
         self._shelf.draining = True
 
 
 def _beaten(catalog: Catalog, row: SidecarRow, *, failed: bool) -> SidecarRow:
-    """Beat; the row that is there then. failed: one that is up is to drain. Who gives it up (GONE)
-    between the two steps has to say so again."""
+    """Beat; returns the row afterwards. failed: set a sidecar that is up to drain. Giving it up
+    (GONE) between the two steps has to be repeated."""
     there = catalog.sidecars.beat(row)
     if failed and there.state is SidecarState.UP:
         catalog.sidecars.set_state(row.name, SidecarState.DRAINING)

@@ -25,7 +25,7 @@ from cassq.sidecar.status import SidecarStatus
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-# A writer that was asked to leave and has not come back for so long has left.
+# A writer that was asked to leave and has been silent for this long has left.
 QUIET_SECONDS = 1.0
 _LOOK_SECONDS = 0.1
 
@@ -33,7 +33,7 @@ _LOOK_SECONDS = 0.1
 class Sidecar:
     """A sidecar over an engine; made within a running loop. The engine stays the caller's.
 
-    access: what it shows to other sidecars that it copies from.
+    access: what it presents to other sidecars that it copies from.
     """
 
     def __init__(self, engine: Engine, door: Handshake, clock: Clock, access: Access) -> None:
@@ -50,7 +50,7 @@ class Sidecar:
         self._engine = engine
 
     def told(self) -> dict[str, Any]:
-        """What it tells of itself, see `SidecarStatus`."""
+        """What it reports about itself, see `SidecarStatus`."""
         return self.facts.told(self.desk, self.committer, self.server)
 
     async def start(self, listen: str, tls: ssl.SSLContext | None = None) -> str:
@@ -59,7 +59,7 @@ class Sidecar:
         return self.facts.address
 
     async def drain(self, seconds: float) -> bool:
-        """Ask writers to leave, and return when they have, or after so long; whether they have."""
+        """Ask writers to leave; returns whether they did within `seconds`."""
         self.shelf.draining = True
         watch = Stopwatch()
         while self._busy():
@@ -69,7 +69,7 @@ class Sidecar:
         return True
 
     async def stop(self) -> None:
-        """End all connections, and what is under way."""
+        """End all connections and everything under way."""
         await self.server.close()
         await self.desk.close()
         self.committer.close()

@@ -1,8 +1,8 @@
 """Serving: a sidecar as a process, from its options to its end.
 
-It starts with the catalog if it is new, and without if it must; it ends when it is told to: it
-asks writers to leave, waits for them, tells the catalog, and closes its engine. When its disk was
-full, and has room again, all but the process and its catalog begins anew.
+A new sidecar needs the catalog to start; others can start without it. On a signal it asks writers
+to leave, waits for them, notifies the catalog, and closes its engine. When a full disk has room
+again, everything but the process and its catalog is restarted.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Options(NamedTuple):
-    """How a sidecar is to run. data: its directory. listen, http: HOST:PORT; `http` "" for none.
+    """How to run a sidecar. data: its directory. listen, http: HOST:PORT; `http` "" for none.
     advertise: where clients reach it, "" for `listen`. catalog: a URL of queues. name: "" for what
     its directory says, or HOST:PORT. tls: files, see `server_tls`. drain_seconds: how long writers
-    may take to leave. orphan_ms: after how long an extent goes that nobody knows."""
+    may take to leave. orphan_ms: how long an extent without a placement is kept."""
 
     data: Path
     listen: str
@@ -72,7 +72,7 @@ class Opener(NamedTuple):
 
 
 class ServingAddress(NamedTuple):
-    """Where a sidecar that runs is reached. http: "" for not at all."""
+    """Where a running sidecar is reached. http: "" for none."""
 
     name: str
     address: str
@@ -124,7 +124,7 @@ def serve(
 
 
 def _allow_files() -> None:
-    """As many open files as the system lets this process have: connections, and the engine's."""
+    """Raise the limit of open files as far as allowed, for connections and the engine's files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, FILES_WANTED)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -132,7 +132,7 @@ def _allow_files() -> None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's if it is there: it halves what a request costs."""
+    """uvloop's loop if it is installed: it halves the cost of a request."""
     try:
         import uvloop
     except ImportError:
@@ -346,7 +346,7 @@ class _Running:
 
 
 def _advertised(options: Options, bound: str) -> str:
-    """Where clients are told to connect to."""
+    """The address that clients get to connect to."""
     if options.advertise:
         return options.advertise
     if host_and_port(bound)[0] in _WILDCARDS:
@@ -358,7 +358,7 @@ def _advertised(options: Options, bound: str) -> str:
 
 
 def _task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """A task whose failure is told when it happens: nobody waits for it."""
+    """A task whose failure is logged at once, since nobody waits for it."""
     task = asyncio.get_running_loop().create_task(work)
 
     def told(done: asyncio.Task[None]) -> None:

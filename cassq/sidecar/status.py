@@ -1,4 +1,4 @@
-"""Facts: what a sidecar tells of itself, in its row, over the protocol, and over HTTP."""
+"""Status: what a sidecar reports about itself, in its row, over the protocol, and over HTTP."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def count_extents(engine: Engine) -> Extents:
 
 
 class SidecarStatus:
-    """What is known of a running sidecar."""
+    """The status of a running sidecar."""
 
     def __init__(self, door: Handshake, engine: Engine, load: ByteLoad) -> None:
         self.address = ""
@@ -63,11 +63,11 @@ class SidecarStatus:
         return self._space[1]
 
     def learn(self, state: SidecarState) -> None:
-        """What it is to be."""
+        """Note the state that it should have."""
         self._state = state
 
     def told(self, desk: Dispatcher, committer: GroupSync, server: Server) -> dict[str, Any]:
-        """All of them by name, as `Info` tells them."""
+        """All facts by name, as `Info` reports them."""
         extents, space = count_extents(self._engine), self.space()
         stopping = "draining" if desk.shelf.draining else "up"
         heard = self.catalog.heard if self.catalog is not None else None

@@ -1,7 +1,7 @@
 """Spark: queues read and written by data pipelines, through PySpark.
 
-`pusher` pushes what is in the partitions of an RDD; `register` gives a session the data source
-`cassq`, for batches and streams. `docs/spark.md` tells its options and guarantees.
+`pusher` pushes the contents of an RDD's partitions; `register` adds the data source `cassq`, for
+batches and streams, to a session. `docs/spark.md` describes its options and guarantees.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["Receipt", "json_rows", "pusher", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make the data source `cassq` known to a session: `spark.read.format("cassq")` and so on.
+    """Add the data source `cassq` to a session: `spark.read.format("cassq")` and so on.
 
-    From then on this process shows, as long as it lives, that it leads the writes that are begun
-    in the session. Registering again is no error. Raises MissingExtraError without PySpark or
+    From then on this process shows, for as long as it lives, that it leads the writes begun in the
+    session. Registering again is not an error. Raises MissingExtraError without PySpark or
     PyArrow, and ConfigError for a PySpark that is too old.
     """
     with extras.wanted("Spark's data source needs", "pyspark and pyarrow", "spark"):
@@ -32,8 +32,8 @@ def register(spark: SparkSession) -> None:
 def json_rows(
     frame: DataFrame, *, payload: str = "payload", keep: tuple[str, ...] = ()
 ) -> DataFrame:
-    """A frame with a column `payload` that holds each row as JSON, and the columns in `keep` beside
-    it, as for headers and key, which are left out of the JSON. Spark makes it, in its own code.
+    """A frame with each row as JSON in a column `payload`, and beside it the columns in `keep`,
+    such as headers and key, which the JSON leaves out. Runs in Spark's own code.
     """
     with extras.wanted("Spark's data source needs", "pyspark and pyarrow", "spark"):
         from pyspark.sql import functions

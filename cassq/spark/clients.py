@@ -1,6 +1,6 @@
-"""Clients of Spark's Python workers: one a process and place, kept from task to task.
+"""Clients of Spark's Python workers: one per process and place, kept from task to task.
 
-A worker is forked before it gets its first task; a client that it had from its parent is not used.
+A worker is forked before it gets its first task; it does not use its parent's client.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _clients: dict[tuple[int, str], Client] = {}
 
 
 def client_of(url: str) -> Client:
-    """The client of this process at `url`, which stays open. Raises as `cassq.connect`."""
+    """This process's client at `url`, which stays open. Raises as `cassq.connect`."""
     key = os.getpid(), url
     with _lock:
         client = _clients.get(key)
@@ -29,9 +29,9 @@ def client_of(url: str) -> Client:
 
 
 def absolute(url: str | None) -> str:
-    """A URL that means the same in every process: a relative directory is this one's.
+    """A URL that means the same in every process: relative directories start from this one's.
 
-    Raises ConfigError for none.
+    None: `CASSQ_URL`. Raises ConfigError without either.
     """
     url = url or os.environ.get("CASSQ_URL")
     if not url:

@@ -1,4 +1,4 @@
-"""From frames to Arrow: messages as record batches, column by column, those that are asked for."""
+"""From frames to Arrow: messages as record batches of the requested columns."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SCHEMA = (
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema of the columns that are wanted, of those in `SCHEMA`.
+    """The Arrow schema of the requested columns of `SCHEMA`.
 
-    Raises ConfigError for a column that is none of them, or has another type.
+    Raises ConfigError for a column that is not among them, or has another type.
     """
     types = dict(each.strip().split(" ", 1) for each in SCHEMA.split(", "))
     for field in schema.fields:
@@ -54,7 +54,8 @@ def record_batch(pipe_id: str, piece: Slice, schema: pa.Schema, attempts: int) -
 
 
 def within(batch: pa.RecordBatch, piece: Slice, since_ms: int, until_ms: int) -> pa.RecordBatch:
-    """Those pushed from `since_ms` on and before `until_ms`. Cost: none for a frame of one time."""
+    """The rows pushed from `since_ms` on and before `until_ms`. Cost: none for a frame with a
+    single push time."""
     times = piece.frame.times_ms()
     if isinstance(times, int):
         return batch if since_ms <= times < until_ms else batch.slice(0, 0)
@@ -77,13 +78,13 @@ def _payloads(piece: Slice) -> pa.Array:
 
 
 def _numbers(count: int) -> pa.Array:
-    """From 0 on, so many."""
+    """The numbers from 0 below `count`."""
     return _many_numbers(1 << count.bit_length()).slice(0, count)
 
 
 @cache
 def _many_numbers(count: int) -> pa.Array:
-    """Python makes each of them, so they are made once for all frames."""
+    """As Python makes each of them, they are made once for all frames."""
     return pa.array(range(count), pa.int64())
 
 
@@ -115,7 +116,7 @@ def _optional(column: list[bytes | None] | None, piece: Slice, kind: Any) -> pa.
 
 
 def _headers(piece: Slice) -> pa.Array:
-    """Headers that are the same are parsed once."""
+    """Equal headers are parsed once."""
     kind = pa.map_(pa.string(), pa.string())
     stored = _optional(piece.frame.headers, piece, pa.binary())
     if stored.null_count == len(stored):

@@ -1,4 +1,4 @@
-"""From Arrow to frames: what is to be pushed, column by column, with no Python for each row."""
+"""From Arrow to frames: encodes messages to push, by column, without running Python per row."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from cassq.message.frames import MESSAGE_BYTES_MAX
 from cassq.spark.options import WriteOptions
 
 APPEND_BYTES = 8 * 1024 * 1024
-# What a frame that was read from a queue has, and one that is written has no use for.
+# Columns of a frame that was read from a queue, which a write does not use.
 _READ_ONLY = {"id", "pipe", "seq", "pushed_at", "attempts"}
 
 
 class Columns(NamedTuple):
-    """The columns that are pushed, by name; None: there is none."""
+    """The names of the columns to push; None where there is none."""
 
     payload: str
     headers: str | None
@@ -31,8 +31,7 @@ class Columns(NamedTuple):
 def chosen(options: WriteOptions, types: dict[str, str]) -> Columns:
     """The columns to push, of a frame with these columns and Spark types.
 
-    Raises ConfigError for a column that is not there, of a wrong type, or that nothing is done
-    with.
+    Raises ConfigError for a column that is missing, has a wrong type, or would not be used.
     """
     if options.payload not in types:
         raise ConfigError(
@@ -68,9 +67,9 @@ def runs(
 ) -> Iterator[ColumnBatch]:
     """The messages of record batches, in runs of about `APPEND_BYTES`.
 
-    time_ms: the time of a push, asked for each run. where: what rows are counted in, for errors.
-    Raises InvalidPayloadError and MessageTooLargeError, which name the row. Cost: memory of twice
-    a run.
+    time_ms: returns the push time, called for each run. where: what rows are counted in, for
+    errors. Raises InvalidPayloadError and MessageTooLargeError, which name the row. Cost: memory
+    for two runs.
     """
     row, size, some = 0, 0, list[pa.RecordBatch]()
     for batch in batches:
@@ -88,7 +87,8 @@ def runs(
 def run_of(
     batches: list[pa.RecordBatch], columns: Columns, time_ms: int, where: str, first: int
 ) -> ColumnBatch:
-    """The messages of some record batches. where: with a place for a row's number from `first`."""
+    """The messages of some record batches. where: has a placeholder for a row number, counted from
+    `first`."""
     table = pa.Table.from_batches(batches)
     payload = _whole(table.column(columns.payload))
     if payload.null_count:
@@ -108,14 +108,14 @@ def run_of(
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column in one piece. More than 2 GiB of it would not fit, and are never taken together."""
+    """A column in one piece. It is never over 2 GiB, which would not fit."""
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
 def strings_of(
     array: pa.Array, most: int, what: str, where: str, first: int
 ) -> tuple[Strings, int, int]:
-    """A column as it lies in memory, and the shortest and longest length in it."""
+    """A column's memory, and the shortest and longest length in it."""
     lengths = pc.binary_length(array).cast(pa.uint32())
     extremes = pc.min_max(lengths).as_py()
     shortest, longest = extremes["min"] or 0, extremes["max"] or 0

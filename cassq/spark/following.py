@@ -1,17 +1,17 @@
-"""Following: what a stream has read of a queue, pipe by pipe, becomes the acks of its group.
+"""Following: what a stream has read from a queue, pipe by pipe, becomes the acks of its group.
 
 The offset of a stream, which Spark keeps in the checkpoint, names pipes, and for each of them
 
-- where the stream begins in it, or goes on after what was lost,
-- up to where it is read: every message below is in this batch or in one before,
+- where the stream begins in it, or continues after lost messages,
+- how far it was read: every message below is in this batch or an earlier one,
 - a position from which that place is found.
 
-Spark asks for the next offset when the batch before is done, and says by `commit` that it is, at
-some time after that or, when the query ends, never: so what is done is acked at either, and the
-last batch of a query that was stopped when it runs again. A pipe that is acked to its end leaves
-the offset with the next batch that has anything in it.
+Spark asks for the next offset when the previous batch is done. It calls `commit` for that batch
+some time later or, when the query ends, never: so messages are acked at either call, and the last
+batch of a stopped query when it runs again. A pipe that is acked to its end leaves the offset with
+the next batch that is not empty.
 
-One query follows a group at a time, under a lease; nobody else is to pop from it.
+One query follows a group at a time, under a lease; nothing else may pop from that group.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ Offset = dict[str, Any]
 
 
 class FollowedPipe(NamedTuple):
-    """What a stream has read of a pipe: from `first` on, below `done`. pos: of the frame that holds
-    `done`, or of an earlier one."""
+    """What a stream has read of a pipe: from `first` on, below `done`. pos: the position of the
+    frame that holds `done`, or of an earlier one."""
 
     first: int
     done: int
@@ -65,7 +65,7 @@ def offset_of(spans: Mapping[str, FollowedPipe]) -> Offset:
 
 
 def pieces_between(start: Offset, end: Offset) -> list[PipeRange]:
-    """The messages between two offsets. Pure: a batch that is replayed is the same."""
+    """The messages between two offsets. Pure: a replayed batch has the same messages."""
     before = spans_of(start)
     found = []
     for pipe_id, span in spans_of(end).items():
@@ -77,7 +77,7 @@ def pieces_between(start: Offset, end: Offset) -> list[PipeRange]:
 
 
 class Follower:
-    """Of one query, on the driver. Not thread-safe."""
+    """Follows a group for one query, on the driver. Not thread-safe."""
 
     def __init__(self, client: Client, options: StreamOptions) -> None:
         self._ports = client.ports
@@ -105,8 +105,8 @@ class Follower:
     # --- one query a group ----------------------------------------------------------------------
 
     def _take_lease(self) -> None:
-        """Raises UsageError while another query follows the group; one that was killed is waited
-        for."""
+        """Take the lease, waiting out that of a killed query. Raises UsageError while another query
+        follows the group."""
         clock = self._ports.clock
         started_ms = clock.boot_ms()
         while not self._renew():
@@ -119,7 +119,7 @@ class Follower:
             clock.sleep(LOOK_SECONDS)
 
     def _renew(self) -> bool:
-        """Whether the lease is ours now, for its whole length."""
+        """Renew the lease; returns whether it is ours now, for its whole length."""
         return self._catalog.leases.take(self._lease, self._owner, LEASE_MS) is not None
 
     def keep_on(self) -> None:
@@ -151,8 +151,8 @@ class Follower:
     # --- offsets --------------------------------------------------------------------------------
 
     def latest(self, start: Offset, most: int | None) -> Offset:
-        """Up to where the next batch reads, with at most so many messages; `start` when there are
-        none. What lies before `start` is done. Raises ExtentMissingError for what is lost."""
+        """The end of the next batch, of at most `most` messages; `start` when there are none.
+        Everything before `start` is done. Raises ExtentMissingError for lost messages."""
         self.ack(start)
         before = spans_of(start)
         spans: dict[str, FollowedPipe] = {}
@@ -175,13 +175,13 @@ class Follower:
         self._targets = {pipe.id: self._end(pipe).seq for pipe in self._pipes()}
 
     def _pipes(self) -> list[PipeRow]:
-        """The pipes that are not acked to their end, timer pipes last."""
+        """The pipes that are not fully acked, timer pipes last."""
         now_ms = self._catalog.now_ms()
         plain = self._catalog.pipes.unclaimed(self._group, LISTED_MAX, unacked=True)
         return plain + self._catalog.pipes.timers(self._group, now_ms, LISTED_MAX)
 
     def _first(self, pipe: PipeRow) -> FollowedPipe | None:
-        """Where a pipe begins that the stream has not read of: at what the group has acked."""
+        """Where the stream begins in a pipe that is new to it: at the group's ack offset."""
         cursor = self._catalog.claims.cursor(self._group.id, pipe.id)
         if cursor is None:
             return None
@@ -201,7 +201,7 @@ class Follower:
         return end_of(self._catalog, self._ports.store, pipe)
 
     def _grown(self, pipe: PipeRow, span: FollowedPipe, most: int | None) -> FollowedPipe:
-        """What may be read of a pipe by now."""
+        """The span of a pipe that may be read by now."""
         end = self._end(pipe)
         if pipe.timer_ms is not None:
             end = self._due_end(pipe, Place(span.done, span.pos), end)
@@ -215,7 +215,7 @@ class Follower:
         return span._replace(done=end.seq, pos=end.pos)
 
     def _due_end(self, pipe: PipeRow, start: Place, end: Place) -> Place:
-        """Up to the first message of a timer pipe that is not due."""
+        """The place of the first message of a timer pipe that is not due."""
         now_ms = self._catalog.now_ms()
         reader = self._ports.store.reader(pipe.id)
         try:
@@ -234,8 +234,8 @@ class Follower:
     # --- acks -----------------------------------------------------------------------------------
 
     def ack(self, offset: Offset) -> None:
-        """Everything below an offset is done: it is acked for the group. Cost: for each pipe that
-        moved on since, a read and a synced transaction."""
+        """Ack everything below an offset for the group. Cost: a read and a synced transaction for
+        each pipe that moved on."""
         self._check_lease()
         moved = False
         for pipe_id, span in spans_of(offset).items():
@@ -263,7 +263,7 @@ class Follower:
     # --- what is lost ---------------------------------------------------------------------------
 
     def _unlost(self, pipe: PipeRow, span: FollowedPipe) -> FollowedPipe:
-        """The span, moved past what somebody has removed since, as by a purge or for its age."""
+        """The span, moved past messages that were removed since, as by a purge or for their age."""
         cursor = self._catalog.claims.cursor(self._group.id, pipe.id)
         if cursor is None or cursor.ack.seq <= span.done:
             return span
@@ -271,7 +271,7 @@ class Follower:
         return FollowedPipe(cursor.ack.seq, cursor.ack.seq, cursor.ack.pos)
 
     def _check_gone(self, pipe_id: str, span: FollowedPipe) -> None:
-        """A pipe left the listing: everything in it is acked. Was it all read?"""
+        """Check that everything was read of a pipe that left the listing, and so is all acked."""
         row = self._catalog.pipes.by_id(pipe_id)
         totals = self._catalog.pipes.retired(self._queue.id, pipe_id)
         end = row.end.seq if row is not None and row.end is not None else None

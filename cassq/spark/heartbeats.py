@@ -1,8 +1,8 @@
 """The keeper: shows that a Spark driver lives, in each place where it leads writes.
 
-It is a thread of the process that registered the data source, for what Spark plans and commits
-runs in short-lived processes beside it. These ask for it by a file in a directory of the keeper's,
-one for each place: the file tells the driver's id there, under which its writes are begun.
+It is a thread of the process that registered the data source, because Spark plans and commits in
+short-lived processes beside it. These request heartbeats by a file per place in the keeper's
+directory: the file holds the driver's ID there, under which its writes are begun.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOOK_SECONDS = 0.5
 
 
 class Heartbeats:
-    """Of this process; beats for every file that is in its directory."""
+    """The heartbeats of this process, for every file in its directory."""
 
     def __init__(self) -> None:
         self.directory: str = tempfile.mkdtemp(prefix="cassq-spark-")  # for this user's eyes only
@@ -50,7 +50,7 @@ class Heartbeats:
                 known = {name for name in names if self._beat(Path(self.directory, name))}
 
     def _beat(self, path: Path) -> bool:
-        """Whether it could be done; else it is tried again soon."""
+        """Beat; returns whether that succeeded. If not, it is retried soon."""
         try:
             told = json.loads(path.read_text())
             client = self._clients.get(told["url"])
@@ -63,7 +63,7 @@ class Heartbeats:
         return True
 
     def close(self) -> None:
-        """Stop; what this process leads may be aborted after its lease."""
+        """Stop; the writes that this process leads may be aborted after its lease."""
         if os.getpid() != self._pid:
             return
         self._ended.set()
@@ -81,7 +81,7 @@ _lock = threading.Lock()
 
 
 def keeper() -> Heartbeats:
-    """The keeper of this process, begun when it is first asked for."""
+    """The keeper of this process, started by the first call."""
     global _keeper
     with _lock:
         if _keeper is None or _keeper._pid != os.getpid():
@@ -91,8 +91,8 @@ def keeper() -> Heartbeats:
 
 
 def driver_id(directory: str, url: str) -> str:
-    """The id of the keeper's driver at a place, from any process of its machine. The first one to
-    ask makes it: ids made later are greater.
+    """The ID of the keeper's driver at a place, from any process on its machine. The first caller
+    makes it: IDs made later are greater.
 
     Raises ConfigError where the keeper is on another machine, or gone.
     """

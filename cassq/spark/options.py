@@ -10,7 +10,7 @@ from cassq.errors import ConfigError
 from cassq.model.queues import check_group_name
 from cassq.spark.clients import absolute
 
-# Of Spark's own, which every source is given.
+# Spark's own options, which every source gets.
 _SPARKS = {"path", "checkpointlocation", "queryname"}
 _PLACE = {"url", "queue"}
 STORED, UNFINISHED, DEAD = "stored", "unfinished", "dead"
@@ -19,7 +19,7 @@ MESSAGES_PER_PARTITION = 500_000
 
 
 class WriteOptions(NamedTuple):
-    """Of a write, in a batch or a stream."""
+    """The options of a write, in a batch or a stream."""
 
     url: str
     queue: str
@@ -30,7 +30,7 @@ class WriteOptions(NamedTuple):
 
 
 class ReadOptions(NamedTuple):
-    """Of a read in a batch. since_ms, until_ms: by push time, in wall milliseconds."""
+    """The options of a batch read. since_ms, until_ms: by push time, in wall milliseconds."""
 
     url: str
     queue: str
@@ -43,7 +43,7 @@ class ReadOptions(NamedTuple):
 
 
 class StreamOptions(NamedTuple):
-    """Of a read in a stream."""
+    """The options of a stream read."""
 
     url: str
     queue: str
@@ -138,7 +138,7 @@ def _time(options: Mapping[str, str], name: str) -> int | None:
 
 
 def time_ms(name: str, told: str) -> int:
-    """A time in wall milliseconds; ConfigError for none. name: of its option."""
+    """A time in wall milliseconds; ConfigError for anything else. name: of its option."""
     try:
         at = datetime.fromisoformat(told)
     except ValueError as exc:

@@ -1,8 +1,8 @@
 """The pusher for `mapPartitions` and `foreachPartition`: pushes a partition in frames, in bounded
-memory, and tells where it went. It needs nothing on executors but cassq and the driver of its URL.
+memory, and returns where it went. Executors need only cassq and the driver of the URL.
 
-It is plain pushing: a task that Spark runs again pushes again. What is to be there once is written
-by the data source.
+It simply pushes: a task that Spark runs again pushes again. Use the data source for
+what must be there once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FIELDS = ("payload", "headers", "key")
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Where a run of messages went, and how large their payloads were together."""
+    """Where a run of messages went, and the total size of their payloads."""
 
     pipe: str
     first_seq: int
@@ -64,7 +64,7 @@ def pusher(url: str | None, queue: str, *, batch: int = BATCH_MESSAGES) -> Parti
 
     url: as for `cassq.connect`; None: `CASSQ_URL` of this process. A row is a payload (bytes or
     str), or a Row, dict or object with `payload` and, if it has them, `headers` and `key`.
-    batch: how many messages are pushed together at most; less of large ones, about 8 MiB.
+    batch: the most messages to push together; fewer if they are large, about 8 MiB.
     Raises ConfigError for a URL that cannot be used, and in the task what `push_many` raises.
     """
     if not isinstance(batch, int) or batch < 1:
@@ -76,7 +76,7 @@ Fields = tuple[bytes, "Mapping[str, str] | None", "bytes | None"]
 
 
 def batches(rows: Iterator[Any], most: int) -> Iterator[list[Fields]]:
-    """The messages of rows in batches of so many, or of about eight frames' bytes."""
+    """The messages of rows in batches of `most`, or of about eight frames' bytes."""
     size, batch = 0, list[Fields]()
     for found in iter(lambda: list(islice(rows, min(LOOKED_AT, most))), []):
         messages = [fields_of(row) for row in found]
@@ -91,7 +91,7 @@ def batches(rows: Iterator[Any], most: int) -> Iterator[list[Fields]]:
 
 
 def fields_of(row: Any) -> Fields:
-    """The payload, headers and key of a row. Raises InvalidPayloadError for what is none."""
+    """The payload, headers and key of a row. Raises InvalidPayloadError for anything else."""
     if isinstance(row, (bytes, bytearray, str)):
         return _bytes(row), None, None
     if isinstance(row, Mapping):

@@ -1,5 +1,5 @@
-"""Reading in a batch: a snapshot of a queue, planned on the driver, read by executors from the
-frames, with no effect on the queue.
+"""Batch reads: a snapshot of a queue, planned on the driver, read from frames by executors, without
+effect on the queue.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class BatchReader(DataSourceReader):
 
 
 def snapshot(client: Client, options: ReadOptions) -> list[PipeRange]:
-    """What there is to be read at this moment, oldest pipe first. Raises QueueNotFoundError and
-    GroupNotFoundError. Cost: a look at each live pipe; of a group, its cursors and open claims."""
+    """What there is to read at this moment, oldest pipe first. Raises QueueNotFoundError and
+    GroupNotFoundError. Cost: a look at each live pipe; for a group, its cursors and open claims."""
     ports, row = client.ports, client.queue(options.queue).row
     if options.state == STORED:
         pipes = ports.catalog.pipes.live(row.id)
@@ -133,7 +133,7 @@ def _left(ports: Ports, group: GroupRow, pipe: PipeRow, states: Iterable[str]) -
 
 
 def parts(pieces: Iterable[PipeRange], most: int) -> Iterator[ScanTask]:
-    """Pieces in parts of at most so many messages, in order. Pure."""
+    """Pieces in parts of at most `most` messages, in order. Pure."""
     some: list[PipeRange] = []
     left = most
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""The data source `cassq`: what Spark asks for readers and writers."""
+"""The data source `cassq`, which gives Spark its readers and writers."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ class CassqSource(DataSource):
 
 
 def source_class() -> type[CassqSource]:
-    """The data source of this process. A class of its own goes to Spark by value, and with it where
-    the keeper is."""
+    """The data source class of this process. A class of its own is pickled to Spark by value, and
+    takes along where the keeper is."""
     return type("CassqSource", (CassqSource,), {"keeper": keeper().directory})

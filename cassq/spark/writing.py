@@ -1,9 +1,9 @@
 """Writing: each attempt at a task fills pipes of its own, which nobody sees; the commit publishes
 those of the attempts that count, in one step.
 
-A batch is a write under the `writeId` of its user, or under a name made up for it. The batches of
-a stream are one write, under the id of its query, which is kept with its checkpoint, and are told
-apart by their numbers: one that is replayed was published before, and is passed over.
+A batch is a write under the user's `writeId`, or under a generated name. The batches of a stream
+are one write, under the ID of its query, which its checkpoint keeps, and differ by their numbers: a
+replayed batch that was published before is skipped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 class WriteTarget(NamedTuple):
-    """Where to write. driver: the id under which writes are led there."""
+    """Where to write. driver: the ID under which this driver leads writes there."""
 
     url: str
     queue: str

@@ -1,41 +1,39 @@
-"""The Cassandra store: an extent is a head row, and partitions of frames, a bucket each.
+"""The Cassandra store: an extent is a head row and partitions of frames, one partition per bucket.
 
-Frames are immutable rows, clustered by their first seq; buckets are bounded by bytes and frames,
-and the next one is noted in the head before its first frame, when everything before is there
-without a gap. A position is a bucket and the first seq of a frame in it: a reader begins right
-there. Large frames are cut into parts, of which the first is written last.
+Frames are immutable rows, clustered by their first seq. Buckets are bounded by bytes and frames.
+The head notes the next bucket before its first frame is written, once everything before it is
+there without a gap. A position is a bucket and the first seq of a frame in it: a reader begins
+right there. Large frames are cut into parts; the first part is written last.
 
-An extent has one writer in all its life. It and its partitions have a name that is never given
-again, so that a writer needs no epoch to be told from a later one, and what the writer of a
-dropped extent still writes is nobody's. Writes are stamped with their seq, not with a clock: one
-that is repeated or late changes nothing, and a drop removes whatever is still to come.
+An extent has one writer in all its life. It and its partitions have a name that is never reused,
+so a writer needs no epoch to differ from a later one, and late writes of a dropped extent's writer
+belong to no extent. Writes are stamped with their seq, not with a clock: a repeated or late write
+changes nothing, and a drop also removes whatever is still to arrive.
 
 How a seal decides for every append whether it counts:
 
 - cp: every frame is one conditional write, refused once its bucket is sealed. The sealer seals
   the head first: no newer bucket can begin. Then it seals the newest bucket, and its count is the
-  end: each frame was applied before, or never will be. The first frame of a bucket finds nothing
-  that could refuse it when all was dropped long ago: so after it the writer looks at the head.
-- ap: frames are plain writes, which nobody can refuse. So, as in the files store, the writer looks
+  end: each frame was applied before, or never will be. If the extent was dropped long ago, nothing
+  is left to refuse the first frame of a bucket: so after it the writer looks at the head.
+- ap: frames are plain writes, which nothing can refuse. So, as in the files store, the writer looks
   at the seal mark after each write and before it acknowledges, and the sealer sets the mark
-  before it looks for frames. Both writes and reads are of a quorum. When the writer's look did not
-  see the mark, the mark was not yet set when the look began; the frame had been written to a
-  quorum before, and the sealer's walk began after: it finds the frame, however long either of
-  them was stopped in between and whatever their clocks say. When it saw the mark, it acknowledges
-  nothing. So no lease takes part in it.
-  What lies past the end (frames of which an earlier one is missing, and writes that come late)
-  was never acknowledged: it is never read, and goes with its partition. There is nothing to
-  rescue.
+  before it looks for frames. Writes and reads both use a quorum. If the writer did not see the
+  mark, the mark was not yet set when its look began; the frame was on a quorum before that, and
+  the sealer's walk began after: it finds the frame, however long either was stopped in between and
+  whatever their clocks say. If the writer saw the mark, it acknowledges nothing. So no lease is
+  involved.
+  What lies past the end (frames after a missing one, and late writes) was never acknowledged: it
+  is never read, and goes with its partition. There is nothing to rescue.
 
 This holds where all quorums meet: consistency LOCAL_QUORUM within one data centre, or QUORUM.
 An extent written with LOCAL_QUORUM is sealed from its own data centre only; elsewhere `seal`
-refuses, and the pipe stays unsealed, until that data centre is back. A quorum of replicas has to
-keep what it acknowledged: with `commitlog_sync: periodic` nodes that lose power at the same time
+refuses, and the pipe stays unsealed, until that data centre is back. A quorum of replicas must
+keep what it acknowledged: with `commitlog_sync: periodic`, nodes that lose power at the same time
 may not.
 
-Readers of an unsealed pipe stop at the acknowledged end, which the writer tells after each
-append without waiting for it; in the writer's own process it is known at once. It may lag, and
-never leads.
+Readers of an unsealed pipe stop at the acknowledged end, which the writer publishes after each
+append without waiting; its own process knows it at once. It may lag, and never leads.
 """
 
 from __future__ import annotations
@@ -63,9 +61,9 @@ from cassq.message.frames import Place
 
 
 class CassandraStore(ExtentStore):
-    """Extents in a keyspace. Thread-safe. `cql` is the caller's to close.
+    """Extents in a keyspace. Thread-safe. The caller closes `cql`.
 
-    Raises ConfigError for a consistency whose reads may miss what was written.
+    Raises ConfigError for a consistency whose reads may miss acknowledged writes.
     """
 
     leaves_strays = True
@@ -79,7 +77,7 @@ class CassandraStore(ExtentStore):
         self._kept = FrameCache()
         self._ends = PolledEnds(cql)
         self._writers: dict[str, CassandraWriter] = {}
-        # So that telling never waits, not even in an outage.
+        # So that publishing an end never waits, not even in an outage.
         cql.prepare(statements.TELL_ACKED)
         cql.prepare(statements.TELL_CLOSED)
         self._means = WriterContext(cql, self._heads, clock, sizes or Sizes(), self._writer_closed)
@@ -123,7 +121,7 @@ class CassandraStore(ExtentStore):
         return (strict_end if head.strict else plain_end)(self._cql, head)
 
     def abandoned(self, pipe_id: str) -> bool:
-        """Only a writer that was closed is known to be gone. Cost: two reads."""
+        """Only a closed writer is known to be gone. Cost: two reads."""
         return bool(self.all_abandoned([pipe_id]))
 
     def all_abandoned(self, pipe_ids: Sequence[str]) -> set[str]:
@@ -162,7 +160,7 @@ class CassandraStore(ExtentStore):
         """Nothing is held between calls."""
 
     def _closed(self, heads: Sequence[Head]) -> list[Head]:
-        """Those whose writers have said that they stop. Cost: a round of reads."""
+        """Those whose writers have closed them. Cost: a round of reads."""
         asked = [(statements.READ_MARKS, (head.extent,)) for head in heads]
         answers = self._cql.read_many(asked)
         return [h for h, rows in zip(heads, answers, strict=True) if marks_of(rows).closed]
@@ -172,7 +170,7 @@ class CassandraStore(ExtentStore):
 
 
 def _home(contact: Contact) -> str:
-    """The data centre whose quorum is written and read; "" when it is one of all replicas."""
+    """The data centre whose quorum writes and reads use; "" for a quorum of all replicas."""
     match contact.consistency:
         case "quorum":
             return ""

@@ -1,4 +1,4 @@
-"""Ends of sealed extents on Cassandra: what covers everything acknowledged."""
+"""Ends of sealed extents on Cassandra, which cover everything acknowledged."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class _Bucket(NamedTuple):
 
 
 def plain_end(cql: Cql, head: Head) -> Place:
-    """Walk the frames of a sealed extent without a gap, from what was told to be acknowledged on.
+    """Walk the gapless frames of a sealed extent, from the last published end on.
 
-    Cost: two reads, one of them of what was written since it was told; two more for each empty
-    bucket.
+    Cost: two reads, one of them of what was written since that end was published; two more for
+    each empty bucket.
     """
     acked = marks_of(cql.read(statements.READ_MARKS, (head.extent,))).acked
     acked_bucket, acked_seq = bucket_and_seq(acked)
@@ -30,7 +30,7 @@ def plain_end(cql: Cql, head: Head) -> Place:
         found = _read_bucket(cql, head, bucket)
         if found is None:
             continue  # begun, and nothing written
-        # Whatever lies in an older bucket was there without a gap before this one began.
+        # Older buckets were without a gap before this one began.
         seq = max(found.start_seq, acked_seq if bucket == acked_bucket else 0)
         rows = cql.read(statements.WALK_FRAMES, (head.extent, bucket, seq))
         return end_place(bucket, _walk(rows, seq))
@@ -38,7 +38,7 @@ def plain_end(cql: Cql, head: Head) -> Place:
 
 
 def _walk(rows: list[Row], seq: int) -> int:
-    """The seq after the last of the whole frames that follow one another from `seq` on."""
+    """The seq after the last of the whole, consecutive frames from `seq` on."""
     at = 0
     while at < len(rows):
         _, part, parts, count, _ = rows[at]
@@ -53,8 +53,8 @@ def _walk(rows: list[Row], seq: int) -> int:
 
 
 def strict_end(cql: Cql, head: Head) -> Place:
-    """Seal the newest bucket of an extent whose head is sealed: every frame was applied before,
-    and is counted in its bucket, or never will be.
+    """Seal the newest bucket of an extent whose head is sealed: every frame was either applied
+    before, and is counted in its bucket, or never will be.
 
     Cost: one conditional write and one read; a read more for each empty bucket.
     """

@@ -1,6 +1,6 @@
-"""Heads of extents on Cassandra: one row each, changed by conditional writes alone.
+"""Heads of extents on Cassandra: one row each, changed only by conditional writes.
 
-A conditional write without an answer is read back, linearized with it.
+After a conditional write without an answer the row is read back, linearized with that write.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Head(NamedTuple):
 
 
 def head_of(row: Row) -> Head:
-    """A head as it was read."""
+    """The head in a row."""
     pipe_id, extent, queue_name, strict, home, buckets, sealed = row
     return Head(pipe_id, extent, queue_name, strict, home, buckets, bool(sealed))
 
@@ -78,7 +78,7 @@ class Heads:
         return sorted(head_of(row) for row in self._cql.read(statements.LIST_HEADS))
 
     def begin_bucket(self, head: Head, bucket: int) -> bool:
-        """Note that its one writer goes on to `bucket`; False when the extent is sealed or gone.
+        """Note that its writer moves on to `bucket`; False when the extent is sealed or gone.
         Cost: one conditional write."""
         values = (bucket + 1, head.pipe_id, head.extent, bucket)
         for _ in range(TRIES):
@@ -92,7 +92,7 @@ class Heads:
         raise BackendTimeoutError(f"pipe {head.pipe_id} could not begin another bucket")
 
     def seal(self, head: Head | None, pipe_id: str) -> Head:
-        """Let no further bucket begin, and nothing plain be acknowledged.
+        """Prevent further buckets, and acknowledgements of plain writes.
         Cost: one conditional write, none when it is sealed."""
         for _ in range(TRIES):
             if head is None:
@@ -116,7 +116,7 @@ class Heads:
         raise BackendTimeoutError(f"the extent of pipe {head.pipe_id} could not be removed")
 
     def _applied(self, text: str, values: Sequence[object]) -> bool:
-        """Whether it was certainly applied: if not, the caller reads what has become of it."""
+        """Whether it was certainly applied; if not, the caller reads the outcome back."""
         try:
             return self._cql.apply(text, values)[0]
         except BackendError as exc:
@@ -126,7 +126,7 @@ class Heads:
 
 
 def missing(pipe_id: str) -> ExtentMissingError:
-    """There is no such extent."""
+    """The error for an extent that does not exist."""
     return ExtentMissingError(
         f"the extent of pipe {pipe_id} is missing",
         hint="restore it from a backup, or give its messages up with `cassq queue delete`",

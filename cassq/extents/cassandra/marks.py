@@ -1,4 +1,4 @@
-"""Marks of extents on Cassandra: what a writer and its readers tell one another, lazily."""
+"""Marks of extents on Cassandra: hints that a writer and its readers exchange, lazily."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ logger: logging.Logger = logging.getLogger("cassq")
 class ExtentMarks(NamedTuple):
     """See `extent_marks` in the schema."""
 
-    acked: int = 0  # the position of the end of what is acknowledged
+    acked: int = 0  # the position of the acknowledged end
     closed: bool = False
     turn: bool = False
 
 
 def marks_of(rows: Sequence[Row]) -> ExtentMarks:
-    """Marks as they were read."""
+    """The marks in the rows that were read."""
     if not rows:
         return ExtentMarks()
     acked, closed, turn = rows[0]
@@ -33,9 +33,9 @@ def marks_of(rows: Sequence[Row]) -> ExtentMarks:
 
 
 class RepeatedRead:
-    """A read that is repeated, at once or in passing, each time giving its rows to `note`.
+    """A read that is repeated, waited for or in the background; each passes its rows to `note`.
 
-    note: called in the driver's thread too, so it only sets values.
+    note: also called in the driver's thread, so it only sets values.
     """
 
     def __init__(
@@ -49,22 +49,22 @@ class RepeatedRead:
         self._busy = False
 
     def age(self) -> float:
-        """Seconds since the last look began."""
+        """Seconds since the last read began."""
         return self._watch.seconds() if self._watch is not None else float("inf")
 
     def looked(self, watch: Stopwatch) -> None:
-        """Somebody else has looked, when `watch` began."""
+        """Note that another caller read the rows when `watch` began."""
         self._watch = watch
 
     def now(self) -> None:
-        """Look, and wait for it. Cost: one read."""
+        """Read, and wait for the result. Cost: one read."""
         watch = Stopwatch()
         self._note(self._cql.read(self._text, self._values))
         self._watch = watch
 
     def soon(self) -> None:
-        """Look in passing, unless that is being done. Never fails. Cost: one read, of which
-        nothing is waited for."""
+        """Read in the background, unless a read is under way. Never fails. Cost: one read that
+        nobody waits for."""
         if self._busy:
             return
         self._busy = True
@@ -81,13 +81,13 @@ class RepeatedRead:
         self._busy = False
 
     def _failed(self, exc: Exception) -> None:
-        # Whoever needs to know looks again, and waits for it.
+        # Callers that need the result read again, and wait for it.
         logger.debug("a look in passing failed: %s", exc)
         self._busy = False
 
 
 class MarkWriter:
-    """Tells the end of what is acknowledged, in passing: one write at a time, the newest end."""
+    """Publishes the acknowledged end in the background: one write at a time, the newest end."""
 
     def __init__(self, cql: Cql, extent: str) -> None:
         self._cql = cql
@@ -97,11 +97,11 @@ class MarkWriter:
         self._busy = False
 
     def tell(self, end: Place, *, closed: bool = False) -> None:
-        """Tell it soon; never waits, never fails."""
+        """Publish it soon; never waits, never fails."""
         text = statements.TELL_CLOSED if closed else statements.TELL_ACKED
         try:
-            # Here, not in the driver's thread, which could not wait for its own answer: the
-            # first of a kind is prepared.
+            # Here, not in the driver's thread: the first statement of a kind is prepared, and
+            # that thread could not wait for its own answer.
             statement = self._cql.bound(text, (self._extent, end.pos, end.seq + 1))
         except CassqError as exc:
             logger.debug("the end of %s could not be told: %s", self._extent, exc)
@@ -111,7 +111,7 @@ class MarkWriter:
         self.again()
 
     def again(self) -> None:
-        """Tell what could not be told."""
+        """Publish what could not be published before."""
         with self._lock:
             statement = self._untold
             if self._busy or statement is None:

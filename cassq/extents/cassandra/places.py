@@ -9,7 +9,7 @@ _SEQ_MASK = (1 << _SEQ_BITS) - 1
 
 
 def position(bucket: int, base_seq: int) -> int:
-    """Where the frame that begins at `base_seq` stands. Positions grow with seqs."""
+    """The position of the frame that begins at `base_seq`. Positions grow with seqs."""
     return bucket << _SEQ_BITS | base_seq
 
 
@@ -19,11 +19,11 @@ def bucket_and_seq(pos: int) -> tuple[int, int]:
 
 
 def end_place(bucket: int, end_seq: int) -> Place:
-    """The place after the last frame, which stands in `bucket`: the next one may come into the
-    bucket after it."""
+    """The place after the last frame, which is in `bucket`; the next frame may go into the bucket
+    after it."""
     return Place(end_seq, position(bucket, end_seq))
 
 
 def end_at(pos: int) -> Place:
-    """The same by its position alone."""
+    """`end_place`, from its position alone."""
     return Place(pos & _SEQ_MASK, pos)

@@ -1,6 +1,6 @@
 """Writing frames of ap queues: plain writes, several in flight, then one look at the seal mark.
 
-Why a seal is exact, although plain writes cannot be refused: see the package.
+The package docstring proves that a seal is exact although plain writes cannot be refused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Flight(NamedTuple):
 
 
 class PlainWriter(CassandraWriter):
-    """Cost of an append: a plain write a frame, and one read for all of them."""
+    """Cost of an append: a plain write per frame, and one read for all of them."""
 
     def __init__(self, means: WriterContext, head: Head) -> None:
         super().__init__(means, head)
@@ -47,7 +47,7 @@ class PlainWriter(CassandraWriter):
                 *(len(parts), parts[0], piece.end_seq + 1),
             ),
         )
-        # A slow node does not get faster by being sent it twice.
+        # Sending a write twice does not make a slow node faster.
         statement.is_idempotent = False
         size = len(parts[0])
         while self._flying and (
@@ -66,7 +66,7 @@ class PlainWriter(CassandraWriter):
         self._look_for_seal()
 
     def _land(self) -> None:
-        """Wait for the oldest write; it is sent again until it succeeds, or patience is over."""
+        """Wait for the oldest write; it is resent until it succeeds or patience is over."""
         future, statement, size = self._flying.popleft()
         self._flying_bytes -= size
         waited, pause = Stopwatch(), PAUSE_MIN

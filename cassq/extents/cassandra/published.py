@@ -1,4 +1,4 @@
-"""The published end of an extent, as one process knows it: read anew for all readers at once."""
+"""The published end of an extent as one process knows it, refreshed for all its readers at once."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from cassq.extents.cassandra.marks import RepeatedRead, marks_of
 from cassq.extents.cassandra.places import end_at
 from cassq.message.frames import Place
 
-# An end known so long is new enough; known for longer it is read anew in passing; known for
-# longer still, whoever asks waits for it.
+# Up to the first age an end is fresh enough; up to the second it is refreshed in the background;
+# beyond that, callers wait for a read.
 FRESH_SECONDS, STALE_SECONDS = 0.004, 0.03
 
 
 class PolledEnd:
-    """The end of what is acknowledged in one extent, as last heard. Thread-safe."""
+    """The last known acknowledged end of one extent. Thread-safe."""
 
     def __init__(self, cql: Cql, extent: str) -> None:
         self._cql = cql
@@ -32,12 +32,12 @@ class PolledEnd:
         self.end: Place = Place(0, 0)
 
     def learn(self, end: Place) -> None:
-        """It is there, or further."""
+        """Note that the end is here, or further on."""
         with self._lock:
             self.end = max(self.end, end)
 
     def ask(self) -> None:
-        """Ask for the end, if it is not new, and wait for nothing: `newest` does."""
+        """Ask for the end if it is not fresh, without waiting: `newest` waits."""
         with self._lock:
             if self._asked is not None or self._look.age() < STALE_SECONDS:
                 return
@@ -45,7 +45,7 @@ class PolledEnd:
             self._asked = (self._cql.send(bound), Stopwatch())
 
     def newest(self) -> Place:
-        """The end. Cost: none, or what was asked is waited for, or a read."""
+        """The end. Cost: none, a wait for what was asked, or a read."""
         asked = self._asked
         if asked is not None:
             self._wait(asked)

@@ -1,4 +1,4 @@
-"""Reading an extent from Cassandra: by slices of a bucket, frame by verified frame."""
+"""Reading an extent from Cassandra in slices of a bucket, frame by verified frame."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BUCKETS_KNOWN_MAX = 10_000
 
 
 class Turns:
-    """Which pipes' turns this process asked for, and since when it saw nothing new in them."""
+    """The pipes whose turn this process asked for, and since when it saw nothing new in them."""
 
     def __init__(self, cql: Cql, clock: Clock) -> None:
         self._cql = cql
@@ -35,8 +35,8 @@ class Turns:
         self._seen: dict[str, tuple[int, int]] = {}
 
     def ask(self, extent: str, marks: ExtentMarks) -> int:
-        """Ask once; own boot milliseconds of the last append, as far as it was watched.
-        Cost: one plain write, the first time."""
+        """Ask once; returns the time of the last append that was seen, in this process's boot
+        milliseconds. Cost: one plain write, the first time."""
         if extent not in self._seen:
             self._cql.write(statements.ASK_TURN, (extent,))
         acked, since_ms = self._seen.get(extent, (-1, 0))
@@ -46,7 +46,7 @@ class Turns:
         return since_ms
 
     def forget(self, extent: str) -> None:
-        """It was sealed."""
+        """Forget an extent that was sealed."""
         self._seen.pop(extent, None)
 
 
@@ -57,11 +57,11 @@ class _Coming(NamedTuple):
 
 
 class CassandraReader(ExtentReader):
-    """Reads one extent; keeps the last slice for the next read, and has the one after it under
-    way while it is read in order.
+    """Reads one extent; keeps the last slice for the next read, and prefetches the one after it
+    while it is read in order.
 
-    kept, ends: what other readers of this process read, and how far pipes go. local: the writer
-    of a pipe, when it is one of this process.
+    kept, ends: shared by the readers of this process: frames they read, and how far pipes go.
+    local: the writer of a pipe, if it is in this process.
     """
 
     earlier_boot = False
@@ -149,7 +149,7 @@ class CassandraReader(ExtentReader):
         return Place(seq, position(bucket, base))
 
     def after_damage(self, start: Place, end_seq: int) -> Place | None:
-        """Cost: a read of the keys of each bucket from the damage on, and one of each frame that is
+        """Cost: a read of the keys of each bucket from the damage on, and one for each frame
         tried."""
         first, _ = bucket_and_seq(start.pos)
         for bucket in range(first, self._looked_up().buckets):
@@ -194,7 +194,7 @@ class CassandraReader(ExtentReader):
         return self._decoded(base)
 
     def _end_of(self, base: int) -> int:
-        """The end of a frame that was read and not yet verified."""
+        """The end of a frame that was read but not yet verified."""
         data = self._ahead[base][1]
         end = base + frame_seqs(data)[1] if len(data) >= HEADER_SIZE else base
         if end == base:
@@ -216,8 +216,8 @@ class CassandraReader(ExtentReader):
         return FrameError(told, pipe_id=self._pipe_id)
 
     def _find(self, seq: int, bucket: int) -> tuple[int, int]:
-        """The bucket and the base seq of the frame that holds `seq`; bucket: it or an older one.
-        Cost: one read, one of each bucket side by side, and one more."""
+        """The bucket and the base seq of the frame that holds `seq`. bucket: that bucket or an
+        older one. Cost: one read, one for each bucket side by side, and one more."""
         head = self._looked_up()
         buckets = range(bucket, head.buckets)
         asked = [(statements.READ_BUCKET, (head.extent, number)) for number in buckets]
@@ -239,8 +239,8 @@ class CassandraReader(ExtentReader):
     # --- slices -------------------------------------------------------------------------------
 
     def _load(self, bucket: int, base: int, end_seq: int, limit: int) -> None:
-        """Read the frame at `base`, and some that follow. Cost: one read, often under way; one
-        or two more where a bucket ends."""
+        """Read the frame at `base`, and some that follow. Cost: one read, often under way already;
+        one or two more where a bucket ends."""
         rows = self._slice(bucket, base, end_seq, limit)
         while not rows:
             if bucket + 1 >= self._looked_up().buckets:
@@ -273,7 +273,7 @@ class CassandraReader(ExtentReader):
         return self._cql.read(statements.READ_FRAMES, values)
 
     def _rows(self, limit: int) -> int:
-        """How many rows to ask for: as many as may be read next, by their mean size."""
+        """How many rows to ask for: as many as the next read may need, by their mean size."""
         size = self._slice_bytes if self._in_order else _SLICE_MAX
         rows = max(1, size // self._row_bytes)
         if not self._in_order:
@@ -281,7 +281,7 @@ class CassandraReader(ExtentReader):
         return min(rows, _ROWS_MAX)
 
     def _keep(self, bucket: int, rows: list[Row]) -> None:
-        """Keep the whole frames of a slice; the first one is completed if need be."""
+        """Keep the whole frames of a slice; the first one is completed if necessary."""
         self._ahead = {}
         size, at = 0, 0
         while at < len(rows):

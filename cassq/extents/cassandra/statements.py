@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# Past the timestamps of everything that is ever written to an extent, late or by a wrong clock:
-# what is removed stays so.
+# Past the timestamps of everything that is ever written to an extent, late or by a wrong clock, so
+# that what is removed stays removed.
 FOREVER = 1 << 62
 
 # --- heads: conditional writes only -----------------------------------------------------------
@@ -17,15 +17,15 @@ VALUES (?, ?, ?, ?, ?, 1) IF NOT EXISTS
 READ_HEAD = """
 SELECT pipe_id, extent, queue_name, strict, home, buckets, sealed FROM extents WHERE pipe_id = ?
 """
-# Everything that is there, for adoption. Bounded by the extents not dropped.
+# All extents, for adoption. Bounded by the extents that are not dropped.
 LIST_HEADS = """
 SELECT pipe_id, extent, queue_name, strict, home, buckets, sealed FROM extents
 """
-# The writer goes on to the next bucket. One row.
+# The writer moves on to the next bucket. One row.
 BEGIN_BUCKET = """
 UPDATE extents SET buckets = ? WHERE pipe_id = ? IF extent = ? AND buckets = ? AND sealed = null
 """
-# No bucket begins any more, and nothing plain is acknowledged. One row.
+# From now on no bucket begins, and no plain write is acknowledged. One row.
 SEAL_HEAD = """
 UPDATE extents SET sealed = true WHERE pipe_id = ? IF extent = ? AND buckets = ? AND sealed = null
 """
@@ -36,7 +36,7 @@ DELETE FROM extents WHERE pipe_id = ? IF extent = ?
 
 # --- marks: plain writes, stamped with a seq so that the newest wins, whenever it comes -------
 
-# Everything below is acknowledged. One row.
+# Everything below this is acknowledged. One row.
 TELL_ACKED = """
 INSERT INTO extent_marks (extent, acked) VALUES (?, ?) USING TIMESTAMP ?
 """
@@ -73,11 +73,11 @@ IF push_count = ? AND sealed = null
 PUT_PART = """
 INSERT INTO frames (extent, bucket, base_seq, part, frame) VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?
 """
-# cp: no frame is written to this bucket any more.
+# cp: from now on no frame is written to this bucket.
 SEAL_BUCKET = """
 UPDATE frames SET sealed = true WHERE extent = ? AND bucket = ? IF sealed = null
 """
-# What a bucket says of itself. No row of a frame is read.
+# The statics of a bucket. No row of a frame is read.
 READ_BUCKET = """
 SELECT DISTINCT extent, bucket, start_seq, push_count FROM frames WHERE extent = ? AND bucket = ?
 """
@@ -90,9 +90,8 @@ WHERE extent = ? AND bucket = ? AND base_seq >= ? AND base_seq < ? LIMIT ?
 READ_PARTS = """
 SELECT frame FROM frames WHERE extent = ? AND bucket = ? AND base_seq = ? AND part > 0
 """
-# Frames that may not be acknowledged, for a seal: with all columns, since what a read finds on
-# too few replicas is repaired by the columns it asks for. Bounded by what is in flight, and by
-# the bucket.
+# Frames that may be unacknowledged, for a seal. All columns, because read repair covers only the
+# columns that are asked for. Bounded by what is in flight, and by the bucket.
 WALK_FRAMES = """
 SELECT base_seq, part, parts, count, frame FROM frames
 WHERE extent = ? AND bucket = ? AND base_seq >= ?
@@ -102,7 +101,7 @@ FIND_FRAME = """
 SELECT base_seq FROM frames WHERE extent = ? AND bucket = ? AND base_seq <= ?
 ORDER BY base_seq DESC LIMIT 1
 """
-# Where frames begin behind a seq, when what stands at it is damaged. Bounded by the bucket.
+# Where frames begin after a seq whose frame is damaged. Bounded by the bucket.
 NEXT_FRAMES = """
 SELECT base_seq, part FROM frames
 WHERE extent = ? AND bucket = ? AND base_seq > ? AND base_seq < ?

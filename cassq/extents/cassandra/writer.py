@@ -17,24 +17,24 @@ from cassq.extents.cassandra.places import end_place
 from cassq.extents.port import ExtentWriter
 from cassq.message.frames import Place, frame_seqs
 
-# How often a writer looks, in passing, whether somebody seals the extent or wants its turn.
+# How often a writer checks in the background for a seal, or for another pusher that wants a turn.
 SEAL_SECONDS, TURN_SECONDS = 0.25, 0.01
 
 
 class Sizes(NamedTuple):
-    """What bounds an extent's partitions, rows, and what is under way to them."""
+    """Bounds of an extent's partitions and rows, and of what is in flight to them."""
 
     bucket_bytes: int = 32 * 1024 * 1024
     bucket_frames: int = 20_000
     part_bytes: int = 1024 * 1024  # a mutation has to fit half a segment of the commit log
     flight_bytes: int = 4 * 1024 * 1024
-    patience: float = 10.0  # seconds that a write is tried again
-    overload_patience: float = 60.0  # ... when the answer is that there is too much to do
+    patience: float = 10.0  # seconds that a write is retried
+    overload_patience: float = 60.0  # ... while the node is overloaded
 
 
 @dataclass(frozen=True, slots=True)
 class PendingFrame:
-    """A frame about to be written. first: it begins its bucket, which had no end before."""
+    """A frame about to be written. first: it begins its bucket, which had no frame before."""
 
     base_seq: int
     count: int
@@ -129,7 +129,7 @@ class CassandraWriter(ExtentWriter):
         return self._turn_wanted
 
     def want_turn(self) -> None:
-        """Somebody in this process asks for the next turn."""
+        """Note that another pusher in this process asks for the next turn."""
         self._turn_wanted = True
 
     def close(self) -> None:
@@ -144,14 +144,14 @@ class CassandraWriter(ExtentWriter):
 
     @abc.abstractmethod
     def _settle(self) -> None:
-        """Return when everything put is acknowledged; PipeSealedError when it cannot be."""
+        """Return when everything put may be acknowledged; PipeSealedError when it must not be."""
 
     @abc.abstractmethod
     def _drain(self) -> None:
         """Return when everything put is written."""
 
     def _next_bucket(self, base_seq: int) -> None:
-        """Go on to the next bucket, once everything in this one is there without a gap."""
+        """Move on to the next bucket, once everything in this one is there without a gap."""
         self._drain()
         if not self._heads.begin_bucket(self._head, self._bucket + 1):
             raise self._told_sealed()
@@ -160,8 +160,8 @@ class CassandraWriter(ExtentWriter):
         self._bucket_bytes = self._bucket_frames = 0
 
     def _put_parts(self, piece: PendingFrame) -> list[bytes]:
-        """The parts of a frame, all but the first of them written: a frame is there when its
-        first part is."""
+        """Write all parts of a frame but the first, and return all of them: a frame exists once
+        its first part does."""
         step = self._sizes.part_bytes
         if len(piece.data) <= step:
             return [piece.data]

@@ -1,1 +1,1 @@
-"""Extents as files of one directory, mapped by who reads them."""
+"""Extents as files of one directory."""

@@ -1,4 +1,4 @@
-"""The disk below the files store: thin names over system calls, so that a test can stand in."""
+"""The disk below the files store: thin wrappers over system calls, which tests can replace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = 4096
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 _HAS_FDATASYNC = hasattr(os, "fdatasync")
 _HAS_PWRITEV = hasattr(os, "pwritev")
-# What a file system answers that has no such sync: its fsync is the best there is.
+# The errors of file systems without such a sync: there, fsync is the best available.
 _NOT_SUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY}
 
 
@@ -31,15 +31,15 @@ class Disk:
     """The real disk."""
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory, and those it lies in, as far as they are not there; their names are
-        durable when it returns. Cost: a sync for each that is made, or that is empty."""
+        """Make a directory and its missing parents; their names are durable on return. Cost: a
+        sync for each that is made, or that is empty."""
         missing: list[Path] = []
         while not path.exists():
             missing.append(path)
             path = path.parent
         if not any(path.iterdir()):
-            # Another process may have made it this moment, and not have synced its name yet. Who
-            # may not look into its parent has not.
+            # Another process may have just made it, and not have synced its name yet; not if the
+            # parent cannot be opened.
             with suppress(PermissionError):
                 self.sync_directory(path.parent)
         for directory in reversed(missing):
@@ -47,7 +47,7 @@ class Disk:
             self.sync_directory(directory.parent)
 
     def create(self, path: Path) -> int:
-        """A new file, opened to read and write; FileExistsError when there is one."""
+        """A new file, opened for reading and writing; FileExistsError when it exists."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
     def open(self, path: Path) -> int:
@@ -60,7 +60,7 @@ class Disk:
         return os.fstat(fd).st_size
 
     def unlinked(self, fd: int) -> bool:
-        """Whether an open file has no name any more: its space is free once it is closed."""
+        """Whether an open file has lost its name, so that closing it frees its space."""
         return os.fstat(fd).st_nlink == 0
 
     def pread(self, fd: int, size: int, pos: int) -> bytes:
@@ -91,7 +91,7 @@ class Disk:
             os.close(fd)
 
     def rename(self, path: Path, to: Path) -> None:
-        """Give a file another name; FileExistsError when it is taken."""
+        """Give a file another name; FileExistsError when that name is taken."""
         os.link(path, to)
         path.unlink()
 
@@ -113,12 +113,12 @@ class Disk:
         return True
 
     def map_words(self, fd: int) -> Words:
-        """A file of one page as shared words; the mapping lives as long as the result."""
+        """Map a file of one page as shared words; the mapping lives as long as the result."""
         return memoryview(mmap.mmap(fd, PAGE)).cast("Q")
 
 
 def _sync(fd: int) -> None:
-    """Have all of a file written, by the drive too where it has to be asked."""
+    """Write all of a file to disk, through the drive's cache where that has to be requested."""
     if _FULL_SYNC is not None:
         try:
             fcntl.fcntl(fd, _FULL_SYNC)

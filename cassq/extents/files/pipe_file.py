@@ -1,9 +1,9 @@
 """Pipe files: what their pages hold, and how they are written and read.
 
 `ID.pipe` begins with a page that says whose frames follow; it never changes. `ID.page` holds
-words that every process shares through `mmap`: the published end (kept twice, on cache lines of
-their own, each copy with a check word), the seal flag, and hints. They are two files because a
-sync of the frames would write a changed page of the same file too, at twice the cost.
+words that all processes share through `mmap`: the published end (kept twice, each copy on a cache
+line of its own with a check word), the seal flag, and hints. There are two files because a sync of
+the frames would also write a changed page of the same file, at twice the cost.
 `docs/pipe_file.md` lists every field.
 """
 
@@ -36,7 +36,7 @@ VERSION = 1
 
 _IDENTITY = struct.Struct("<8sII32s448s")  # magic, version, page size, pipe id, queue name
 _IDENTITY_SUM_AT = 504
-# Indexes of shared words; what is written together shares a cache line of eight words.
+# Indexes of shared words; words written together share a cache line of eight words.
 END_A, END_B = 0, 8  # seq, position, check
 SEALED = 16
 TURN_WANTED = 24
@@ -58,7 +58,7 @@ def identity_page(pipe_id: str, queue_name: str) -> bytes:
 
 
 def read_identity(page: bytes, pipe_id: str) -> str:
-    """The queue's name in a header page; CorruptionError when the page is not this pipe's."""
+    """The queue name in a header page; CorruptionError when the page is not this pipe's."""
     if len(page) < PAGE:
         raise CorruptionError(f"the header of pipe {pipe_id} is cut short")
     magic, version, _, named, queue_name = _IDENTITY.unpack_from(page)
@@ -82,7 +82,7 @@ def publish(words: Words, end: Place) -> None:
 
 
 def published_end(words: Words) -> Place | None:
-    """The end if either copy is whole; a writer is between two stores for nanoseconds only."""
+    """The end, if either copy is whole; a writer is between two stores only for nanoseconds."""
     for at in (END_B, END_A):
         seq, pos, check = words[at], words[at + 1], words[at + 2]
         if check == seq ^ (pos * _CHECK & 0xFFFF_FFFF_FFFF_FFFF) and pos >= PAGE:
@@ -99,8 +99,8 @@ _BUFFERS_MAX = 1000  # the kernel takes 1024 at a time
 
 
 class FileWriter(ExtentWriter):
-    """Appends to one file. Small appends go into space zeroed ahead: a sync that changes neither
-    size nor block map costs half as much."""
+    """Appends to one file. Small appends go into space that was zeroed ahead: a sync that changes
+    neither the size nor the block map costs half as much."""
 
     def __init__(
         self, disk: Disk, fd: int, words: Words, name: str, clock: Clock, *, syncs: bool
@@ -142,7 +142,7 @@ class FileWriter(ExtentWriter):
         try:
             written = self._disk.pwritev(self._fd, buffers, at)
             if written < total and written >= size:
-                total = written  # the zeroes did not fit: the frames did
+                total = written  # the zeroes did not fit, but the frames did
             elif written < total:
                 raise StorageFullError(f"{self._name}: only {written} of {size} bytes were written")
             if self._syncs:
@@ -170,7 +170,7 @@ class FileWriter(ExtentWriter):
         return bool(self._words[TURN_WANTED])
 
     def close(self) -> None:
-        # Taken first: what is closed twice, after an interrupt, may be somebody else's file.
+        # Taken first: a second close, after an interrupt, might close somebody else's file.
         fd, self._fd = self._fd, -1
         if fd >= 0:
             self._failed = True
@@ -182,13 +182,13 @@ class FileWriter(ExtentWriter):
 # --- reading ---------------------------------------------------------------------------------
 
 _CHUNK_MIN = 64 * 1024
-# A frame is decoded while it is still in the processor's cache: reading further ahead, from many
-# pipes in turn, made a deep backlog a fifth slower.
+# A frame is decoded while it is still in the CPU cache: reading further ahead, from many pipes in
+# turn, made working off a deep backlog a fifth slower.
 _CHUNK_MAX = 1024 * 1024
 
 
 class FileReader(ExtentReader):
-    """Reads one file by chunks; keeps the last chunk and the last frame for the next claim."""
+    """Reads one file in chunks; keeps the last chunk and the last frame for the next claim."""
 
     def __init__(
         self, disk: Disk, fd: int, words: Words, pipe_id: str, *, earlier_boot: bool
@@ -211,7 +211,7 @@ class FileReader(ExtentReader):
             end = published_end(words)
             if end is not None:
                 return end
-        # Both copies torn: only a power cut in the middle of their page does that.
+        # Both copies are torn: only a power cut while their page was written does that.
         return self.walk(Place(0, PAGE))
 
     def read(self, start: Place, end_seq: int, limit: int, bytes_max: int) -> list[Slice]:
@@ -231,7 +231,7 @@ class FileReader(ExtentReader):
                     )
             except FrameError:
                 if slices:
-                    break  # what lies before the damage is good; the next read tells of it
+                    break  # what lies before the damage is good; the next read reports it
                 raise
             if frame.end_seq > seq:
                 if slices and total + frame.size > bytes_max:
@@ -246,7 +246,7 @@ class FileReader(ExtentReader):
         return slices
 
     def place_after(self, start: Place, slices: Sequence[Slice]) -> Place:
-        """The place after `slices`: in the last frame, or at the start of the one after it."""
+        """The place after `slices`: within the last frame, or at the start of the next one."""
         last = slices[-1]
         seq = last.frame.base_seq + last.last
         pos = self._frame_at if self._frame is last.frame else self._find(start, seq)
@@ -255,7 +255,7 @@ class FileReader(ExtentReader):
         return Place(seq, pos)
 
     def walk(self, start: Place) -> Place:
-        """Go over whole frames from `start` until none follows; the gapless end."""
+        """Step over whole frames from `start` until none follows; returns the gapless end."""
         seq, pos = start
         while True:
             try:
@@ -267,15 +267,15 @@ class FileReader(ExtentReader):
             seq, pos = frame.end_seq, pos + frame.size
 
     def after_damage(self, start: Place, end_seq: int) -> Place | None:
-        """Cost: the file is read from the damage to the next good frame, which is looked for first
-        where the damaged one's header says that it ends, then at each byte. Its checksum is seeded
-        with the key of the pipe: nothing else is taken for a frame."""
+        """Cost: reads the file from the damage to the next good frame, searched first where the
+        damaged frame's header says that it ends, then at each byte. Checksums are seeded with the
+        pipe's key, so nothing else is taken for a frame."""
         seq, pos = start.seq, start.pos or PAGE
         size = self._disk.size(self._fd)
         while (span := self._header(pos)) is not None and span.base_seq == seq:
             after = self._header(pos + span.size)
             if after is None or after.base_seq != seq + span.messages or after.base_seq >= end_seq:
-                break  # it may lie in what it says, too
+                break  # what this header says may be wrong, too
             seq, pos = after.base_seq, pos + span.size
             if self._is_good(pos, seq, end_seq):
                 return Place(seq, pos)
@@ -285,14 +285,14 @@ class FileReader(ExtentReader):
         return None
 
     def _header(self, pos: int) -> FrameSpan | None:
-        """What a header at byte `pos` says, not verified; None when there is none."""
+        """The unverified header at byte `pos`; None when there is none."""
         try:
             return frame_span(self._disk.pread(self._fd, HEADER_SIZE, pos))
         except FrameError:
             return None
 
     def _is_good(self, pos: int, least: int, end_seq: int) -> bool:
-        """Whether a whole frame stands at byte `pos`, with seqs from `least` on, below the end."""
+        """Whether a whole frame is at byte `pos`, with seqs from `least` on, below the end."""
         try:
             frame = self._frame_at_pos(pos)
         except FrameError:
@@ -300,7 +300,7 @@ class FileReader(ExtentReader):
         return least <= frame.base_seq and frame.end_seq <= end_seq
 
     def _magic_after(self, pos: int, size: int) -> int:
-        """Where a frame may begin next behind byte `pos`; -1: nowhere."""
+        """The next byte after `pos` where a frame may begin; -1 when there is none."""
         at = pos + 1
         while at < size:
             chunk = self._disk.pread(self._fd, _CHUNK_MAX, at)
@@ -333,15 +333,15 @@ class FileReader(ExtentReader):
         return pos
 
     def _passed(self, pos: int, seq: int) -> int:
-        """The size of the frame at byte `pos` if it lies before `seq` and is in memory: it need
-        not be opened."""
+        """The size of the frame at byte `pos` if it lies before `seq` and is in memory, so that it
+        can be skipped unopened; else 0."""
         offset = pos - self._chunk_at
         if pos == self._frame_at or not 0 <= offset <= len(self._chunk) - HEADER_SIZE:
             return 0
         try:
             span = frame_span(self._chunk, offset)
         except FrameError:
-            return 0  # read before it was written, or damaged: whoever opens it tells
+            return 0  # read before it was written, or damaged: opening it will show that
         return span.size if span.base_seq + span.messages <= seq else 0
 
     def _frame_at_pos(self, pos: int) -> Frame:
@@ -353,7 +353,7 @@ class FileReader(ExtentReader):
             try:
                 return self._decode(pos, offset)
             except FrameError:
-                # The chunk was read while this frame was not, or not wholly, written.
+                # The chunk was read before this frame was completely written.
                 self._chunk = b""
         self._load(pos, self._chunk_size)
         try:
@@ -375,7 +375,7 @@ class FileReader(ExtentReader):
     def _load(self, pos: int, size: int) -> None:
         end = published_end(self.words)
         if end is not None and pos < end.pos:
-            size = min(size, end.pos - pos)  # what follows is not written yet, or not for sure
+            size = min(size, end.pos - pos)  # what follows may not be written yet
         try:
             self._chunk = self._disk.pread(self._fd, size, pos)
         except OSError as exc:

@@ -1,16 +1,16 @@
 """The files store: an extent is one append-only file that one process writes and syncs.
 
-The first page of the file is a header: who it is, and words shared through `mmap` with everybody
-who has it open. The *published end* (seq and byte position, kept twice with a check word) is
+The first page of the file identifies the pipe; a file beside it holds words that all processes
+share through `mmap`. The *published end* (seq and byte position, kept twice with a check word) is
 stored only after the bytes below it were synced, so it is a durable lower bound of what is
-acknowledged, also after a power cut. The *seal flag* is set by whoever seals, before he looks for
-the end; the writer looks at it after each sync and before it acknowledges. So of every append
-either the sealer sees the bytes, or the writer sees the flag: even a writer that was stopped for
-an hour is sealed exactly.
+acknowledged, even after a power cut. A sealer sets the *seal flag* before it looks for the end; the
+writer looks at the flag after each sync and before it acknowledges. So for every append either the
+sealer sees the bytes or the writer sees the flag: even a writer that was stopped for an hour is
+sealed exactly.
 
 Invariants:
 1. Bytes below the published end are synced (durability "disk") and never change.
-2. A write or sync that failed or fell short is never repeated on the file: the kernel may call
+2. A write or sync that failed or fell short is never repeated on the file: the kernel may consider
    lost pages clean. The writer is dead from then on, and the extent is sealed at its last end.
 3. Nobody truncates a file.
 """
@@ -66,7 +66,7 @@ SEQ_MAX = (1 << 63) - 1
 
 
 def check_durability(durability: str) -> None:
-    """ConfigError unless it is one that there is."""
+    """ConfigError unless `durability` is "disk" or "os"."""
     if durability not in ("disk", "os"):
         raise ConfigError(
             f"durability {durability!r} is unknown",
@@ -75,7 +75,7 @@ def check_durability(durability: str) -> None:
 
 
 def _is_identity(page: bytes, pipe_id: str) -> bool:
-    """Whether a first page is whole, and this pipe's."""
+    """Whether a first page is undamaged and belongs to this pipe."""
     try:
         read_identity(page, pipe_id)
     except CorruptionError:
@@ -84,7 +84,7 @@ def _is_identity(page: bytes, pipe_id: str) -> bool:
 
 
 class FilesStore(ExtentStore):
-    """Extents as files `<pipe id>.pipe` of one directory."""
+    """Extents as files `<pipe id>.pipe` in one directory."""
 
     def __init__(self, directory: Path, clock: Clock, *, durability: str, disk: Disk) -> None:
         check_durability(durability)
@@ -107,11 +107,11 @@ class FilesStore(ExtentStore):
         raise BackendUnavailableError(f"pipe {pipe_id} was removed again and again")
 
     def _try_create(self, pipe_id: str, page: bytes) -> FileWriter | None:
-        """Make a pipe file under a draft's name, then give it its own; None when somebody took
-        the draft for a dead one's.
+        """Make a pipe file under a draft name, then rename it; None when another process removed
+        the draft, taking its maker for dead.
 
-        Under its own name a file always has a whole header, a page and, while its writer lives, a
-        lock: so whoever finds one without can tell that nobody is about to write there.
+        Under its final name a file always has a whole header, a page and, while its writer lives,
+        a lock. So if one of these is missing, nobody is about to write to the file.
         """
         disk, path = self._disk, self.path(pipe_id)
         draft, words_path = path.with_suffix(DRAFT), path.with_suffix(WORDS)
@@ -136,7 +136,7 @@ class FilesStore(ExtentStore):
             disk.unlink(draft)
             if named:
                 disk.unlink(path)
-            if words is not None:  # else they may be another's
+            if words is not None:  # else they may belong to another process
                 disk.unlink(words_path)
             if taken:
                 return None
@@ -150,7 +150,7 @@ class FilesStore(ExtentStore):
             self._disk.sync(fd)
 
     def _create_words(self, path: Path) -> Words:
-        """A new page of words, allocated on disk: a hole could not be filled on a full one."""
+        """A new page of words, allocated on disk: a hole could not be filled on a full disk."""
         fd = self._disk.create(path)
         try:
             self._write_page(fd, bytes(PAGE))
@@ -159,7 +159,7 @@ class FilesStore(ExtentStore):
             self._disk.close(fd)
 
     def _open_words(self, pipe_id: str) -> Words:
-        """The shared words of a pipe; made anew when a power cut took them (durability "os")."""
+        """The shared words of a pipe; recreated when a power cut lost them (durability "os")."""
         path = self.path(pipe_id).with_suffix(WORDS)
         try:
             fd = self._disk.open(path)
@@ -174,13 +174,13 @@ class FilesStore(ExtentStore):
             self._disk.close(fd)
 
     def _replace_words(self, path: Path) -> None:
-        """Make lost words anew, unless another process is faster."""
+        """Recreate lost words, unless another process is faster."""
         draft = path.with_name(f"{path.stem}.{next(_draft_numbers)}.{os.getpid()}{DRAFT}")
         try:
             self._create_words(draft)
             self._disk.rename(draft, path)
         except (FileExistsError, FileNotFoundError):
-            # Another's words are there, or the draft was taken for a dead one's and removed.
+            # Another process made the words, or removed the draft, taking its maker for dead.
             self._disk.unlink(draft)
             if not self._disk.exists(path):
                 raise
@@ -198,7 +198,7 @@ class FilesStore(ExtentStore):
             read_identity(self._disk.pread(fd, PAGE, 0), pipe_id)
             words = self._open_words(pipe_id)
             if published_end(words) is None:
-                self._open(pipe_id, close=True)  # dropped since it was opened, if it fails
+                self._open(pipe_id, close=True)  # fails if it was dropped since it was opened
             return FileReader(
                 self._disk, fd, words, pipe_id, earlier_boot=words[BOOT] != self._boot
             )
@@ -212,7 +212,7 @@ class FilesStore(ExtentStore):
                 start = reader.published()
                 same_boot = reader.words[BOOT] == self._boot
                 if start.pos > PAGE and reader.words[UNSYNCED] and not same_boot:
-                    # Unsynced bytes may have gone with the power: only a full walk tells.
+                    # A power cut may have lost unsynced bytes: only a full walk shows that.
                     start = Place(0, PAGE)
                 end = start if reader.words[FAILED] and same_boot else reader.walk(start)
                 self._disk.sync(fd)
@@ -261,7 +261,7 @@ class FilesStore(ExtentStore):
                 reader = self._salvage(fd, pipe_id)
                 first = Place(0, PAGE)
                 if reader.walk(first) == first and reader.after_damage(first, SEQ_MAX) is None:
-                    return False  # nothing in it is this pipe's
+                    return False  # nothing in it belongs to this pipe
                 self._write_page(fd, identity_page(pipe_id, queue_name))
                 return True
         finally:
@@ -314,8 +314,8 @@ class FilesStore(ExtentStore):
                 self._disk.close(fd)
 
     def _remove_lonely(self, name: str) -> None:
-        """Words without a pipe: a crash in the middle of a drop. A pipe about to be has a draft
-        first, which becomes the pipe: looked at in this order, one of them is seen."""
+        """Remove words without a pipe, which a crash during a drop left. A pipe in the making has
+        a draft, which then becomes the pipe: checking in this order always finds one of them."""
         path = self._directory / name
         for other in (path.with_suffix(DRAFT), path.with_suffix(SUFFIX)):
             if self._disk.exists(other):
@@ -323,7 +323,8 @@ class FilesStore(ExtentStore):
         self._disk.unlink(path)
 
     def _remove_draft(self, name: str) -> None:
-        """A file whose maker died; if he lives after all, his renaming fails and he tries anew."""
+        """Remove a draft whose maker died; if it lives after all, its rename fails and it
+        retries."""
         path = self._directory / name
         try:
             fd = self._disk.open(path)
@@ -339,7 +340,7 @@ class FilesStore(ExtentStore):
         """Nothing is held between calls."""
 
     def _fence(self, pipe_id: str) -> None:
-        """Nothing may be acknowledged any more by a writer that still has the file open."""
+        """Keep a writer that still has the file open from acknowledging anything more."""
         try:
             reader = self.reader(pipe_id)
         except (ExtentMissingError, CorruptionError):

@@ -1,7 +1,7 @@
-"""Bytes as they come in over a connection, cut into messages of `cassq.extents.protocol.wire`.
+"""Bytes received over a connection, cut into messages of `cassq.extents.protocol.wire`.
 
-Small messages share one buffer; one that is larger than it gets a buffer of exactly its size, so
-that the bytes of a large frame are received where they stay until they are unpacked.
+Small messages share one buffer; a message larger than that gets a buffer of exactly its size, so
+the bytes of a large frame stay where they were received until they are unpacked.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ _PREFIX = 4
 
 
 class Inbox:
-    """What was received and not yet taken. limit: the longest message that is let in; may be
-    changed. Used by `room`, `filled` and `take`, in turns."""
+    """What was received and not yet taken. limit: the longest message allowed; may be changed.
+    Call `room`, `filled` and `take` in turn."""
 
     __slots__ = ("_buffer", "_end", "_start", "limit")
 
@@ -26,7 +26,7 @@ class Inbox:
 
     @property
     def waiting(self) -> int:
-        """How many bytes were received and not taken."""
+        """How many bytes were received and not yet taken."""
         return self._end - self._start
 
     def room(self) -> memoryview:
@@ -41,12 +41,12 @@ class Inbox:
         return memoryview(self._buffer)[self._end :]
 
     def filled(self, count: int) -> None:
-        """So many bytes were put into the room."""
+        """Note that `count` bytes were written to the room."""
         self._end += count
 
     def take(self) -> memoryview | None:
-        """The body of the next whole message, valid until `room` is called; None when there is
-        none. Raises ProtocolError for one that is too long."""
+        """The body of the next whole message, valid until `room` is called; None when none is
+        complete. Raises ProtocolError for one that is too long."""
         if self._end - self._start < _PREFIX:
             return None
         begin = self._start + _PREFIX
@@ -57,18 +57,18 @@ class Inbox:
         return memoryview(self._buffer)[begin:end]
 
     def _needed(self) -> int:
-        """How long the message is that has begun, as far as that is known; one that is too long
-        is refused by `take`."""
+        """The length of the message that has begun, as far as it is known; `take` refuses one
+        that is too long."""
         if self._end - self._start < _PREFIX:
             return _PREFIX
         length = int.from_bytes(self._buffer[self._start : self._start + _PREFIX], "little")
         return _PREFIX + min(length, self.limit)
 
     def _move(self, size: int) -> None:
-        """What is waiting, to the front of a buffer of at least this size with some room."""
+        """Move what is waiting to the front of a buffer of at least this size, with some room."""
         waiting = self._end - self._start
         if waiting >= size:
-            size = 2 * waiting  # whole messages wait, which nobody takes at the moment
+            size = 2 * waiting  # whole messages wait that nobody takes at the moment
         buffer = bytearray(size)
         buffer[:waiting] = memoryview(self._buffer)[self._start : self._end]
         self._buffer, self._start, self._end = buffer, 0, waiting

@@ -1,10 +1,10 @@
 """Messages between sidecars and their clients as bytes.
 
 A message is a u32 (little-endian) with the length of what follows, and a msgpack array:
-`[op, id, *fields]` from the client, `[code, id, *fields]` from the sidecar, with the id of what it
-answers. A reply of code 0 has the fields of the request's reply; any other is a refusal with a
-message, and a map of what else is known. Requests on one connection are begun in their order, and
-answered in any. A request of id 0 is not answered. `docs/sidecar_protocol.md` specifies all of it.
+`[op, id, *fields]` from the client, `[code, id, *fields]` from the sidecar, with the id of the
+request it answers. Code 0 is followed by the fields of the request's reply; any other code is a
+refusal, with a message and a map of details. Requests on one connection are begun in order and
+answered in any order. A request of id 0 gets no answer. `docs/sidecar_protocol.md` specifies it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cassq.message.frames import BODY_BYTES_MAX, HEADER_SIZE
 # What may stand around the frames of a message.
 ENVELOPE_BYTES_MAX = 64 * 1024
 MESSAGE_BYTES_MAX = BODY_BYTES_MAX + HEADER_SIZE + ENVELOPE_BYTES_MAX
-HELLO_BYTES_MAX = 16 * 1024  # before it is known who is there
+HELLO_BYTES_MAX = 16 * 1024  # before the client is known
 
 _LENGTH = struct.Struct("<I")
 _BIN = struct.Struct(">BI")  # msgpack's `bin 32`: a byte and the length, big-endian
@@ -51,7 +51,7 @@ class ProtocolError(CorruptionError):
 
 
 def request_parts(request: Request, number: int) -> list[bytes]:
-    """A request as parts to be sent one after another; frames are not copied. number: its id."""
+    """A request as parts to send one after another; frames are not copied. number: its id."""
     array = (OPS[type(request)], number, *astuple(request))
     if isinstance(request, Append):
         frame = request.frame
@@ -60,7 +60,7 @@ def request_parts(request: Request, number: int) -> list[bytes]:
 
 
 def reply_parts(reply: Reply, number: int) -> list[bytes]:
-    """A reply as parts to be sent one after another. number: the id of what it answers."""
+    """A reply as parts to send one after another. number: the id of the request it answers."""
     if isinstance(reply, Frames):
         return _with_bytes((Code.OK, number, reply.end), [reply.frames])
     return _whole((Code.OK, number, *astuple(reply)))
@@ -93,8 +93,8 @@ def body_length(prefix: bytes | bytearray, at: int = 0, *, limit: int = MESSAGE_
 
 
 def read_request(body: bytes | memoryview) -> tuple[int, Request]:
-    """The id and the request of a message. Raises ProtocolError, with `number` in its fields when
-    that much could be read."""
+    """The id and the request of a message. Raises ProtocolError, with the id in its field `number`
+    if that could be read."""
     array = _array(body)
     kind = REQUESTS.get(array[0])
     if kind is None:
@@ -106,8 +106,8 @@ def read_request(body: bytes | memoryview) -> tuple[int, Request]:
 
 
 def read_reply(body: bytes | memoryview) -> tuple[int, list[Any] | RefusedError]:
-    """The id of what a message answers, and the reply's fields or the refusal; `reply_of` makes
-    the reply of the fields. Raises ProtocolError."""
+    """The id of the request that a message answers, and the reply's fields or the refusal;
+    `reply_of` turns the fields into the reply. Raises ProtocolError."""
     array = _array(body)
     if array[0] == Code.OK:
         return array[1], array[2:]

@@ -1,6 +1,6 @@
-"""What sidecars and their clients say to one another: requests, their replies, and refusals.
+"""What clients and sidecars send one another: requests, replies and refusals.
 
-`cassq.extents.protocol.wire` has their bytes, and `docs/sidecar_protocol.md` specifies both.
+`cassq.extents.protocol.wire` encodes them, and `docs/sidecar_protocol.md` specifies both.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ class Code(enum.IntEnum):
     """Why a request was refused; 0 when it was not."""
 
     OK = 0
-    MALFORMED = 1  # no message of this protocol
+    MALFORMED = 1  # not a message of this protocol
     VERSION = 2  # another version of the protocol
     TOKEN = 3  # a wrong token, or none
     CLUSTER = 4  # the sidecar belongs to another catalog
     UNKNOWN = 5  # there is no such extent
-    FENCED = 6  # of an older epoch, or the extent is sealed
+    FENCED = 6  # the epoch is outdated, or the extent is sealed
     GAP = 7  # the frame is not the next one; `end` says which is
-    CONFLICT = 8  # another frame stands there, or another extent of that name
+    CONFLICT = 8  # another frame is there, or another extent has that name
     DAMAGED = 9  # the extent, or the frame, is damaged here
-    BAD_FRAME = 10  # what was sent is no whole frame of that extent
+    BAD_FRAME = 10  # what was sent is not a whole frame of that extent
     TOO_LARGE = 11  # the message, or what it asks for
-    FULL = 12  # read-only, for want of space
+    FULL = 12  # read-only, because space is short
     DRAINING = 13  # takes no new extents
-    BUSY = 14  # too much to do at the moment; nothing was done
-    FAILED = 15  # the disk, or a bug; it may have been done
+    BUSY = 14  # overloaded at the moment; nothing was done
+    FAILED = 15  # a disk failure or a bug; the request may have been carried out
 
 
-# Those of which it is certain that nothing was done, and those that another try may mend.
+# Refusals that are sure to have done nothing, and those that a retry may overcome.
 _RETRYABLE = {Code.FULL, Code.DRAINING, Code.BUSY, Code.FAILED}
 
 
@@ -60,21 +60,21 @@ class RefusedError(BackendError):
 
 # --- requests and their replies -----------------------------------------------------------------
 
-# -1 stands for none, where that is possible.
+# -1 means none, where none is possible.
 Number = Annotated[int, Meta(ge=-1)]
 
 
 class _Message(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """On the wire an array of its fields in their order, all of them, and no others."""
+    """On the wire: an array of exactly its fields, in order."""
 
 
 class Done(_Message, frozen=True):
-    """It is done, durably where that matters."""
+    """The request was carried out, durably where that matters."""
 
 
 class Hello(_Message, frozen=True):
     """The first request of a connection. cluster: the catalog's identity, "" if not known.
-    client: told in logs."""
+    client: its name in logs."""
 
     version: Number
     cluster: str
@@ -87,8 +87,8 @@ class Hello(_Message, frozen=True):
 
 
 class Welcome(_Message, frozen=True):
-    """window_bytes: how much a connection may have sent that is not answered: one request more is
-    always allowed when nothing is."""
+    """window_bytes: how many unanswered bytes a connection may have sent; when nothing is
+    unanswered, one request of any size is allowed."""
 
     version: Number
     sidecar: str
@@ -99,7 +99,7 @@ class Welcome(_Message, frozen=True):
 
 
 class Open(_Message, frozen=True):
-    """Make an extent, durably; the same once more is no error."""
+    """Make an extent, durably; repeating it is not an error."""
 
     pipe_id: str
     epoch: Number
@@ -108,8 +108,8 @@ class Open(_Message, frozen=True):
 
 
 class Append(_Message, frozen=True):
-    """Add a frame, durably. acked: below which all replicas have everything. frame: header and
-    body, given in parts that are sent one after another. The same once more is no error."""
+    """Add a frame, durably. acked: all replicas have everything below it. frame: header and body,
+    in parts that are sent one after another. Repeating it is not an error."""
 
     pipe_id: str
     epoch: Number
@@ -120,8 +120,8 @@ class Append(_Message, frozen=True):
 
 
 class Appended(_Message, frozen=True):
-    """end: of the extent here. turn: somebody asks for the next turn. leave: the sidecar drains:
-    go on in another pipe."""
+    """end: of the extent here. turn: another pusher asks for the next turn. leave: the sidecar
+    drains, so continue in another pipe."""
 
     end: Number
     turn: bool
@@ -129,7 +129,7 @@ class Appended(_Message, frozen=True):
 
 
 class Mark(_Message, frozen=True):
-    """Tell what is acknowledged, and whether the writer stops for good. Sent with id 0."""
+    """Report what is acknowledged, and whether the writer stops for good. Sent with id 0."""
 
     pipe_id: str
     epoch: Number
@@ -138,8 +138,8 @@ class Mark(_Message, frozen=True):
 
 
 class Read(_Message, frozen=True):
-    """Frames that hold seqs `seq .. end_seq`, from the first on, whole. wait_ms: how long to wait
-    for the first of them while it is not there (long poll)."""
+    """Get the whole frames that hold seqs `seq .. end_seq`, from the first on. wait_ms: how long
+    to wait for the first of them if it is not there yet (long poll)."""
 
     pipe_id: str
     seq: Number
@@ -157,16 +157,16 @@ class Frames(_Message, frozen=True):
 
 
 class Ends(_Message, frozen=True):
-    """How far extents are. asked: a pipe id and the acknowledged end that is known already.
-    wait_ms: where frames came that nobody called acknowledged yet, so long to wait for that."""
+    """Ask how far extents have come. asked: pipe ids, each with the acknowledged end known so far.
+    wait_ms: how long to wait for the acknowledgement of frames that have arrived."""
 
     asked: Sequence[tuple[str, Number]]
     wait_ms: Number
 
 
 class EndsAre(_Message, frozen=True):
-    """For each extent asked for: acked, end, fenced, closed, milliseconds since the last append;
-    None where there is none."""
+    """For each extent asked about: acked, end, fenced, closed, milliseconds since the last append;
+    None where there is no such extent."""
 
     ends: Sequence[tuple[Number, Number, bool, bool, Number] | None]
 
@@ -191,8 +191,8 @@ class Fence(_Message, frozen=True):
 
 
 class Fenced(_Message, frozen=True):
-    """Where the extent ends here, and what this replica was told to be acknowledged. copying: it
-    is a copy that is not whole, and does not count."""
+    """Where the extent ends here, and the acknowledged end as this replica knows it. copying: it
+    is an unfinished copy, and does not count."""
 
     end: Number
     acked: Number
@@ -201,20 +201,20 @@ class Fenced(_Message, frozen=True):
 
 class Settle(_Message, frozen=True):
     """The end is recorded: remove what lies past it, durably. A replica that has less is damaged
-    from then on, and says so."""
+    from then on, and reports that."""
 
     pipe_id: str
     end: Number
 
 
 class Drop(_Message, frozen=True):
-    """Remove extents; absent ones are no error."""
+    """Remove extents; absent ones are not an error."""
 
     pipe_ids: Sequence[str]
 
 
 class List(_Message, frozen=True):
-    """Extents by id, after one. only: "" all, "damaged", "unsealed"."""
+    """List extents by id, after a given one. only: "" for all, "damaged", "unsealed"."""
 
     after: str
     limit: Number
@@ -222,7 +222,7 @@ class List(_Message, frozen=True):
 
 
 class Told(_Message, frozen=True):
-    """What a sidecar tells of an extent."""
+    """What a sidecar reports about an extent."""
 
     pipe_id: str
     queue_name: str
@@ -246,21 +246,21 @@ class Info(_Message, frozen=True):
 
 
 class InfoIs(_Message, frozen=True):
-    """By name: see `docs/sidecar_protocol.md`."""
+    """Values by name: see `docs/sidecar_protocol.md`."""
 
     facts: Mapping[str, Any]
 
 
 class Scrub(_Message, frozen=True):
-    """Verify every frame of an extent, from a seq on, as many as take some time."""
+    """Verify the frames of an extent, from a seq on, for a limited time."""
 
     pipe_id: str
     seq: Number
 
 
 class Scrubbed(_Message, frozen=True):
-    """seq: where to go on; the extent's end when all were verified. digest: of the frames that
-    were, in hex: the same on every replica for the same stretch."""
+    """seq: where to continue; the extent's end when all were verified. digest: of the verified
+    frames, in hex; every replica has the same digest for the same stretch."""
 
     seq: Number
     damage: str
@@ -268,7 +268,7 @@ class Scrubbed(_Message, frozen=True):
 
 
 class Replicate(_Message, frozen=True):
-    """Copy a sealed extent from another sidecar, or go on with it, for some time.
+    """Copy a sealed extent from another sidecar, or continue doing so, for a limited time.
 
     end: its recorded end. bytes_max: how much to copy before answering, and per second.
     """
@@ -282,7 +282,7 @@ class Replicate(_Message, frozen=True):
 
 
 class Replicated(_Message, frozen=True):
-    """seq: up to where it has come; the end when it is whole and verified."""
+    """seq: how far the copy has come; the end when it is whole and verified."""
 
     seq: Number
 
@@ -333,6 +333,6 @@ REPLIES: Mapping[type[Any], type[Any]] = {
     Scrub: Scrubbed,
     Replicate: Replicated,
 }
-# The numbers of requests stand for ever: a new one comes at the end.
+# The numbers of requests never change: a new request goes at the end.
 REQUESTS: Mapping[int, type[Any]] = dict(enumerate(REPLIES, 1))
 OPS: Mapping[type[Any], int] = {kind: number for number, kind in REQUESTS.items()}

@@ -1,1 +1,1 @@
-"""How replicated extents are looked after: the fleet of sidecars, and what extents lack."""
+"""Care of replicated extents: the fleet of sidecars, and what extents lack."""

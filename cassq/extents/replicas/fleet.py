@@ -1,16 +1,16 @@
-"""The fleet: all sidecars at one moment, and what is to be done about an extent's replicas. Pure.
+"""The fleet: all sidecars at one moment, and what an extent's replicas need. Pure.
 
-A replica stands in one of these ways, by what is known of its sidecar::
+A replica has one of these standings, by what is known about its sidecar::
 
-    good      the sidecar lives, and tells of no damage
-    away      the sidecar shows no sign of life, and not for long yet: it is waited for
-    leaving   the sidecar drains: the replica is good, and is to be copied elsewhere
-    damaged   the sidecar lives, and tells that the replica is damaged: it is copied anew in place
+    good      the sidecar lives, and reports no damage
+    away      the sidecar stopped showing signs of life recently: it may come back
+    leaving   the sidecar drains: the replica is good, and must be copied elsewhere
+    damaged   the sidecar lives, and reports the replica as damaged: it is copied anew in place
     missing   the sidecar lives, and does not have it: it is copied anew, there or elsewhere
     lost      the sidecar was given up, forgotten, away for too long, or has another directory now
 
-Invariant: what is decided here never makes good replicas fewer. A copy comes before what it stands
-in for goes; what is good goes only where as many good ones as wanted stay.
+Invariant: no decision here reduces the number of good replicas. A copy is made before the replica
+that it replaces goes; a good replica goes only where as many good ones as wanted stay.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarSt
 
 
 class ReplicaStanding(enum.Enum):
-    """How a replica stands; see above."""
+    """The standing of a replica; see the module."""
 
     GOOD = "good"
     AWAY = "away"
@@ -35,13 +35,13 @@ class ReplicaStanding(enum.Enum):
 
 
 class Need(NamedTuple):
-    """What one placement needs: one replica more, one copied anew, or some that go.
+    """What one placement needs: one more replica, one copied anew, or some removed.
 
-    good: how many are good now. sources: replicas to copy from, the best first. targets: sidecars
-    that may take the copy, all those there are; beside: those that have the others. instead: the
-    replica for which the copy is to stand, if there is one; missing: whether it is not there, so
-    that the copy may also come to its place. anew: the replica that is to be copied in its place.
-    gone: replicas that go without a copy.
+    good: how many are good now. sources: replicas to copy from, the best first. targets: all
+    sidecars that may take the copy; beside: those that have the other replicas. instead: the
+    replica that the copy replaces, if any; missing: that replica is not there, so the copy may also
+    go to its place. anew: the replica to copy in its place. gone: replicas to remove without a
+    copy.
     """
 
     placement: Placement
@@ -56,7 +56,7 @@ class Need(NamedTuple):
 
     @property
     def why(self) -> str:
-        """For people: what is wrong."""
+        """What is wrong, for people."""
         if self.anew is not None:
             return f"damaged on {self.anew.sidecar}"
         if self.gone:
@@ -69,8 +69,8 @@ class Need(NamedTuple):
 
 
 class ReplicaSet(NamedTuple):
-    """How the replicas of an extent stand. short: how many there should be beside those that are
-    good or only away. need: what can be done now; None for nothing."""
+    """The standing of an extent's replicas. short: how many more there should be than those that
+    are good or only away. need: what can be done now; None for nothing."""
 
     standings: Mapping[ReplicaAt, ReplicaStanding]
     short: int
@@ -78,15 +78,15 @@ class ReplicaSet(NamedTuple):
 
     @property
     def readable(self) -> bool:
-        """Whether any replica is known to be whole, or may come back."""
+        """Whether any replica is known to be whole or may come back."""
         fine = (ReplicaStanding.GOOD, ReplicaStanding.LEAVING, ReplicaStanding.AWAY)
         return any(standing in fine for standing in self.standings.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All sidecars by name, as they last told. now_ms: catalog time. after_ms: who has shown no
-    sign of life for so long after its lease is thought to be lost."""
+    """All sidecars by name, as they last reported. now_ms: catalog time. after_ms: how long after
+    its lease a sidecar without a sign of life counts as lost."""
 
     sidecars: Mapping[str, SidecarRow]
     now_ms: int
@@ -100,7 +100,7 @@ class Fleet:
     def standing(
         self, replica: ReplicaAt, *, damaged: bool = False, missing: bool = False
     ) -> ReplicaStanding:
-        """How a replica stands. damaged, missing: whether its sidecar tells so."""
+        """The standing of a replica. damaged, missing: whether its sidecar reports that."""
         row = self.sidecars.get(replica.sidecar)
         if row is None or row.generation != replica.generation or self.is_lost(row):
             return ReplicaStanding.LOST
@@ -113,19 +113,19 @@ class Fleet:
         return ReplicaStanding.DAMAGED if damaged else ReplicaStanding.GOOD
 
     def is_there(self, replica: ReplicaAt) -> bool:
-        """Whether a replica's sidecar lives, and was not given up: what it says of it counts."""
+        """Whether a replica's sidecar lives and was not given up, so that its report counts."""
         return self.standing(replica) in (ReplicaStanding.GOOD, ReplicaStanding.LEAVING)
 
     def is_draining(self) -> bool:
-        """Whether a sidecar drains that is there, and not empty."""
+        """Whether a sidecar that is there, and not empty, drains."""
         return any(
             row.state is SidecarState.DRAINING and row.extents and row.alive(self.now_ms)
             for row in self.sidecars.values()
         )
 
     def told(self) -> list[list[str]]:
-        """All that replicas stand by, as it can be noted: when it changes, all placements are to
-        be looked at again."""
+        """Everything that standings depend on, in a form that can be stored: when it changes, all
+        placements must be checked again."""
         rows = sorted(self.sidecars.values(), key=lambda row: row.name)
         return [[r.name, r.generation, r.state.name, "lost" * self.is_lost(r)] for r in rows]
 
@@ -142,9 +142,9 @@ class Fleet:
         damaged: Collection[ReplicaAt] = (),
         missing: Collection[ReplicaAt] = (),
     ) -> ReplicaSet:
-        """How an extent is, and what it needs. damaged, missing: replicas that are told to be so.
+        """The state of an extent, and what it needs. damaged, missing: replicas reported as such.
 
-        An extent that is not sealed needs nothing that could be done: it is sealed first.
+        Nothing can be done for an extent before it is sealed.
         """
         standings = {
             each: self.standing(each, damaged=each in damaged, missing=each in missing)
@@ -176,10 +176,10 @@ class Fleet:
         need = need._replace(sources=self._sources(good, leaving, lost))
         if not need.sources:
             return None
-        # What has no room for a copy in its place is as good as lost.
+        # A damaged replica without room for a copy in its place is as good as lost.
         broken = [each for each in those(ReplicaStanding.DAMAGED) if not self._row(each).read_only]
         full = [each for each in those(ReplicaStanding.DAMAGED) if each not in broken]
-        # Each that is missing has its turn, and may be copied to its place then.
+        # Missing replicas are handled one at a time, and may be copied to their own place.
         taken = [self._row(each) for each in (*staying, *leaving, *broken, *full, *missing[1:])]
         free = [row for row in self.sidecars.values() if row not in taken and self._takes(row)]
         if free and len(staying) + len(broken) < placement.wanted:
@@ -189,13 +189,13 @@ class Fleet:
                 instead=next(iter((*missing, *lost, *full, *leaving)), None),
                 missing=bool(missing),
             )
-        # Where there are enough with those that are away, others wait for these to come back.
+        # If those that are away make up the number, replacements wait for them to come back.
         return need._replace(anew=broken[0]) if broken else None
 
     def _sources(
         self, good: Sequence[ReplicaAt], leaving: Sequence[ReplicaAt], lost: Sequence[ReplicaAt]
     ) -> list[ReplicaAt]:
-        """Whom to copy from: those that do least else first. One that was given up and lives is
+        """The replicas to copy from, the least loaded first. One that was given up but lives is
         better than none."""
         found = sorted((*good, *leaving), key=lambda each: self._row(each).load)
         return found or [each for each in lost if self._lives(each)]
@@ -214,7 +214,7 @@ def fleet_of(rows: Sequence[SidecarRow], now_ms: int, after_ms: int) -> Fleet:
 
 
 def mended(need: Need, version: str, copy: ReplicaAt | None = None) -> Placement:
-    """The placement after what it needs was done. copy: the replica that was made."""
+    """The placement once the need is met. copy: the replica that was made."""
     kept = [each for each in need.placement.replicas if each not in need.gone]
     if copy is not None and copy not in kept:
         if need.instead in kept:

@@ -1,7 +1,7 @@
-"""The Upkeep port: how the replicas of a store's extents are looked after, where it has any.
+"""The Upkeep port: care of the replicas of a store's extents, if it has any.
 
-Whoever repairs decides from rows of the catalog (`cassq.extents.replicas.fleet`); this is what has
-to be asked of the sidecars themselves, and what they are told to do.
+Repairers decide from rows of the catalog (`cassq.extents.replicas.fleet`); this port asks the
+sidecars for what only they know, and has them act.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class RepairOutcome(NamedTuple):
-    """What became of a need in some time.
+    """What became of a need in one call.
 
-    done: it is over: `detail` says what was done, or is empty when it was not needed any more.
-    Else it is to be gone on with: `detail` says how far it is, `error` why it failed for now.
+    done: it is over: `detail` says what was done, or is empty when it was no longer needed.
+    Otherwise it must be continued: `detail` says how far it is, `error` why it failed for now.
     """
 
     need: Need
@@ -44,32 +44,33 @@ class Upkeep(abc.ABC):
 
     @abc.abstractmethod
     def damaged(self, fleet: Fleet) -> Mapping[str, list[ReplicaAt]]:
-        """The replicas that sidecars say are damaged, by pipe id, as many as one repairs at a
-        time. Cost: a request to each that told of any with its last sign of life."""
+        """The replicas that sidecars report as damaged, by pipe id, as many as are repaired at
+        once. Cost: a request to each sidecar whose last sign of life reported any."""
 
     @abc.abstractmethod
     def missing(
         self, fleet: Fleet, placements: Sequence[Placement]
     ) -> Mapping[str, list[ReplicaAt]]:
-        """The replicas that sidecars which live do not have, of those of these extents that are
-        sealed, by pipe id. Of who does not answer nothing is told, and it is not asked again for a
-        minute. Cost: a request to each sidecar that is named, side by side; a read of the
-        placements of which something is missing."""
+        """The replicas of those of these extents that are sealed which live sidecars lack, by pipe
+        id. A sidecar that does not answer is left out, and not asked again for a minute. Cost: a
+        request to each sidecar that is named, side by side; a read of the placements with missing
+        replicas."""
 
     @abc.abstractmethod
     def mend(self, needs: Sequence[Need], seconds: float) -> list[RepairOutcome]:
-        """Go on with what these need, some side by side, for so many seconds or a little longer.
+        """Continue with what these need, some side by side, for `seconds` or a little longer.
 
-        What was not come to is not told. All copies of all clients together are no faster than
-        the rate that was set. Any number may do this at once, and stop anywhere: a copy is gone on
-        with from where it is, and counts from when its placement is changed, by compare-and-set.
+        Needs that were not reached are left out of the result. All copies of all clients together
+        stay within the configured rate. Any number of clients may do this at once, and stop
+        anywhere: a copy is continued from where it is, and counts once a compare-and-set has
+        changed its placement.
         """
 
     @abc.abstractmethod
     def info(self, row: SidecarRow) -> Mapping[str, Any]:
-        """What a sidecar tells of itself. Raises BackendError. Cost: a request."""
+        """What a sidecar reports about itself. Raises BackendError. Cost: a request."""
 
     @abc.abstractmethod
     def extents(self, row: SidecarRow, only: str = "") -> Iterator[Told]:
         """The extents of a sidecar by id; `only` as in `cassq.extents.protocol.words.List`. Raises
-        BackendError. Cost: a request for each thousand."""
+        BackendError. Cost: a request per thousand."""

@@ -1,33 +1,33 @@
-"""The replicated store: an extent is replicas on several sidecars, kept alike by its writer.
+"""The replicated store: an extent is replicas on several sidecars, kept identical by its writer.
 
-Nobody coordinates replicas but who writes them: no leader is elected, and sidecars do not talk to
-one another, but for repairs. An extent has one writer in all its life. Its *placement*, a row of
-the catalog, says which replicas it has; that does not change before it is sealed.
+Only the writer coordinates replicas: no leader is elected, and sidecars talk to one another only
+for repairs. An extent has one writer in all its life. Its *placement*, a row of the catalog, lists
+its replicas, which do not change before it is sealed.
 
 - A frame is sent to all replicas at once and acknowledged when all have it on disk. When one
-  fails, or is much slower than all others, the extent is sealed and the pusher goes on in another
+  fails, or is much slower than all others, the extent is sealed and the pusher continues in another
   one, elsewhere.
 - Sealing: `Fence` a majority, which take no append from then on; take the smallest of their ends;
   record it in the placement by compare-and-set; cut what lies past it. See `sealing`.
 
 Why that is exact, for every append, however long its writer was stopped and whatever clocks say:
 the writer acknowledges only what all replicas took. So each replica has everything acknowledged,
-and every end that was recorded covers it. A fenced replica takes no more; so from then on nothing
-is acknowledged any more. No lease takes part in it. One replica would be enough for that; that it
-takes a majority is for those that lie: one that lost what it had (its data directory, and so its
-generation; what it was told to be acknowledged; a part of a copy) does not count. And whatever
-counts as pushed by its end is on a majority, not only what was acknowledged.
+and every recorded end covers it. A fenced replica takes no more, so nothing is acknowledged from
+then on. No lease is involved. One fenced replica would be enough for that; a majority guards
+against replicas that lie: one that lost what it had (its data directory, and so its generation; the
+acknowledged end it knew; a part of a copy) does not count. It also means that everything that
+counts as pushed is on a majority, not only what was acknowledged.
 
 Frames past the end were never acknowledged, and are cut: there is nothing to rescue. A replica
-that was away when its extent was sealed is brought in line when it is back: by its own sidecar,
-which compares what it has with the placements, or by a repair, which copies it from another one.
-A replica without a placement (its writer died before it was recorded, or it was away when the
-extent was dropped) is collected by its sidecar after a safe time.
+that was away when its extent was sealed is fixed when it is back: by its own sidecar, which
+compares what it has with the placements, or by a repair, which copies it from another one. A
+replica without a placement (its writer died before recording it, or it was away when the extent
+was dropped) is collected by its sidecar after a safe time.
 
-Readers of an unsealed pipe stop at the acknowledged end, which the writer tells the replicas
-after each append without waiting for it; in the writer's own process it is known at once. It may
-lag, and never leads. Any replica will do: the nearest is read, and another one as soon as it does
-not answer or gives anything but what was asked for.
+Readers of an unsealed pipe stop at the acknowledged end, which the writer sends to the replicas
+after each append without waiting; its own process knows it at once. It may lag, and never leads.
+Any replica will do: the nearest is read, and another one as soon as it does not answer or returns
+anything but what was asked for.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def open_sidecar_store(
     network: Network | None = None,
     requests: Requests | None = None,
 ) -> SidecarStore:
-    """The store on the sidecars that `catalog` knows. network: another way to them than by
-    sockets. requests: counts what became of them. Cost: none, before it is used."""
+    """The store on the sidecars that `catalog` knows. network: used instead of sockets.
+    requests: counts outcomes. Cost: none until it is used."""
     if network is None:
         access = Access(settings.token, settings.tls, ids.client)
         network = ConnectionPool(catalog.sidecars.listed, catalog.records.identity, access)
@@ -78,10 +78,10 @@ def open_sidecar_store(
 
 
 class SidecarStore(ExtentStore):
-    """Extents on the sidecars of a catalog. Thread-safe. `network` is closed with it, `catalog`
-    is the caller's to close. look_ms: how often idle writers look whether they are sealed.
-    slice_bytes: how much a reader asks for at first; in order up to 32 times as much. upkeep:
-    looks after the replicas."""
+    """Extents on the sidecars of a catalog. Thread-safe. Closes `network`; the caller closes
+    `catalog`. look_ms: how often idle writers check whether they are sealed. slice_bytes: how much
+    a reader asks for at first; up to 32 times as much when it reads in order. upkeep: looks after
+    the replicas."""
 
     leaves_strays = True
 
@@ -111,9 +111,9 @@ class SidecarStore(ExtentStore):
         self._writers: dict[str, SidecarWriter] = {}
 
     def create(self, pipe_id: str, queue_name: str, *, strict: bool = False) -> SidecarWriter:
-        """Raises StorageFullError when sidecars have no room, else BackendUnavailableError when
-        too few take it. Cost: a request to each of its sidecars, side by side, and a conditional
-        write."""
+        """Raises StorageFullError when sidecars have no room, BackendUnavailableError when too few
+        take it for other reasons. Cost: a request to each of its sidecars, side by side, and a
+        conditional write."""
         placement = open_extent(self._means, pipe_id, queue_name, strict=strict, rng=self._rng)
         writer = SidecarWriter(self._means, placement, self._writer_closed)
         self._writers[pipe_id] = writer
@@ -135,8 +135,8 @@ class SidecarStore(ExtentStore):
         )
 
     def seal(self, pipe_id: str) -> Place:
-        """Raises BackendUnavailableError while too few of the replicas can be fenced. Cost: a read;
-        the first time a request to each replica, side by side, and a conditional write."""
+        """Raises BackendUnavailableError while too few replicas can be fenced. Cost: a read; the
+        first time a request to each replica, side by side, and a conditional write."""
         end = sealed_end(self._means, pipe_id)
         writer = self._writers.get(pipe_id)
         if writer is not None:
@@ -144,21 +144,21 @@ class SidecarStore(ExtentStore):
         return Place(end, end)
 
     def abandoned(self, pipe_id: str) -> bool:
-        """Only a writer that was closed is known to be gone. Cost: a read, and a request to each
-        of its sidecars."""
+        """Only a closed writer is known to be gone. Cost: a read, and a request to each of its
+        sidecars."""
         return bool(self.all_abandoned([pipe_id]))
 
     def all_abandoned(self, pipe_ids: Sequence[str]) -> set[str]:
-        """Cost: a round of reads, and of requests."""
+        """Cost: a round of reads and a round of requests."""
         others = [pipe_id for pipe_id in pipe_ids if pipe_id not in self._writers]
         placements = self._catalog.sidecars.placements_of(others)
         gone = {pipe_id for pipe_id, at in zip(others, placements, strict=True) if at is None}
         return gone | self._closed([placement for placement in placements if placement])
 
     def drop(self, pipe_ids: Sequence[str]) -> None:
-        """Raises BackendUnavailableError for those that are not sealed and whose writer could not
-        be kept from going on; the others are dropped. Cost: a read each, a request to each sidecar
-        that has some of them, side by side, and a write each."""
+        """Raises BackendUnavailableError for unsealed extents whose writer could not be stopped;
+        the others are dropped. Cost: a read each, a request to each sidecar that has some of them,
+        side by side, and a write each."""
         drop_extents(self._means, pipe_ids)
 
     def extents(self, known: Collection[str] = ()) -> Iterator[ExtentInfo]:
@@ -172,7 +172,7 @@ class SidecarStore(ExtentStore):
         self._means.network.close()
 
     def _closed(self, placements: Sequence[Placement]) -> set[str]:
-        """Those whose writers have said that they stop, as far as it can be told."""
+        """Those whose writers are known to have closed them."""
         asked: dict[ReplicaAt, list[tuple[str, int]]] = {}
         for placement in placements:
             for replica in placement.replicas:

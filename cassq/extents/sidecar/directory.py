@@ -1,4 +1,4 @@
-"""The roster: the sidecars of a catalog, as they were a moment ago."""
+"""The directory: the sidecars of a catalog, as they were a moment ago."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FRESH_MS = 1000
 
 
 class SidecarDirectory:
-    """Rows of sidecars, read again when they are a second old. Thread-safe."""
+    """Rows of sidecars, refreshed when they are a second old. Thread-safe."""
 
     def __init__(self, catalog: Catalog, clock: Clock) -> None:
         self._catalog = catalog
@@ -24,7 +24,8 @@ class SidecarDirectory:
         self._read: tuple[int, dict[str, SidecarRow]] | None = None
 
     def rows(self) -> Sequence[SidecarRow]:
-        """By name; as they were, if the catalog cannot tell. Cost: at most a read a second."""
+        """Rows by name; the last known ones if the catalog does not answer. Cost: at most a read a
+        second."""
         return list(self._rows().values())
 
     def zone_of(self, sidecar: str) -> str:
@@ -33,7 +34,7 @@ class SidecarDirectory:
         return row.zone if row is not None else ""
 
     def lost(self, replicas: Sequence[ReplicaAt]) -> set[ReplicaAt]:
-        """Those that are certainly gone: given up by a person, or with their data directory.
+        """Those that are certainly lost: given up by a person, or with their data directory.
         Cost: a read."""
         self.outdated()
         rows = self._rows()
@@ -45,7 +46,7 @@ class SidecarDirectory:
         }
 
     def outdated(self) -> None:
-        """Something is not as the rows say: read them at the next call."""
+        """Note that something is not as the rows say: the next call reads them again."""
         if self._read is not None:
             self._read = -FRESH_MS, self._read[1]
 

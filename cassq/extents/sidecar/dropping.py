@@ -11,16 +11,16 @@ from cassq.extents.sidecar.store_context import StoreContext, call_of
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 from cassq.plurals import counted
 
-# A sidecar that has not answered so many seconds after another has is not waited for: it collects
-# what it keeps by itself.
+# How many seconds after the first answer to wait for the other sidecars; those that do not answer
+# collect what they still have by themselves.
 LAG = 0.2
 
 
 def drop_extents(means: StoreContext, pipe_ids: Sequence[str]) -> None:
-    """Remove these extents, as far as they are there.
+    """Remove those of these extents that exist.
 
-    The writer of one that is not sealed may live. It is stopped by any replica that is gone: where
-    none can be reached the extent stays, and BackendUnavailableError tells so in the end.
+    The writer of an unsealed extent may live. Any dropped replica stops it: where no sidecar can be
+    reached the extent stays, and BackendUnavailableError reports that at the end.
     """
     placements = [at for at in means.catalog.sidecars.placements_of(pipe_ids) if at is not None]
     if not placements:
@@ -42,7 +42,7 @@ def drop_extents(means: StoreContext, pipe_ids: Sequence[str]) -> None:
 
 
 def _dropped_at(means: StoreContext, placements: Sequence[Placement]) -> set[ReplicaAt]:
-    """Drop the replicas of these; where that was done."""
+    """Drop the replicas of these; returns the replicas that were dropped."""
     parts: dict[ReplicaAt, list[str]] = {}
     for placement in placements:
         for replica in placement.replicas:

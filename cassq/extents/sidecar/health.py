@@ -1,4 +1,4 @@
-"""Health: which sidecars failed lately in this process, so that nobody waits for them again."""
+"""Health: which sidecars failed lately in this process, so that callers do not wait for them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from cassq.errors import BackendTimeoutError
 from cassq.extents.protocol.words import RefusedError
 from cassq.extents.sidecar.net.network import CallResult
 
-# How long one that failed is avoided: at first, and at most; twice as long each time.
+# How long a sidecar that failed is avoided: at first, and at most; twice as long each time.
 AVOID_FIRST_MS, AVOID_MOST_MS = 1000, 60_000
 
 
 class SidecarHealth:
-    """Those that failed, and until when they are avoided. Thread-safe. A hint, never more: who
-    has no other choice asks them all the same."""
+    """Sidecars that failed, and until when to avoid them. Thread-safe. Only a hint: callers
+    without another choice ask them all the same."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -24,8 +24,8 @@ class SidecarHealth:
         self._failing: dict[str, tuple[int, int]] = {}  # by name: how long, and until when, in ms
 
     def failed(self, sidecar: str) -> None:
-        """It did not do what it was asked to, or not in time. Once while it is avoided: all who
-        were asking it at the moment will say so."""
+        """Note that a sidecar failed or was late. Counts once while it is avoided, since all
+        callers that were asking it at the moment report that."""
         now_ms = self._clock.boot_ms()
         with self._lock:
             long_ms, until_ms = self._failing.get(sidecar, (0, 0))
@@ -34,19 +34,19 @@ class SidecarHealth:
                 self._failing[sidecar] = long_ms, now_ms + long_ms
 
     def well(self, sidecar: str) -> None:
-        """It answered in time."""
+        """Note that a sidecar answered in time."""
         if sidecar in self._failing:
             with self._lock:
                 self._failing.pop(sidecar, None)
 
     def avoided(self, sidecar: str) -> bool:
-        """Whether others are to be asked first. Cost: a memory read."""
+        """Whether other sidecars should be asked first. Cost: a memory read."""
         failing = self._failing.get(sidecar)
         return failing is not None and self._clock.boot_ms() < failing[1]
 
     def note(self, answers: Sequence[CallResult], *, slow: bool = True) -> None:
-        """Learn from what became of calls. slow: whether one that did not answer in time failed;
-        not where the time was short."""
+        """Learn from the results of calls. slow: whether a timeout counts as a failure; False where
+        the time was short."""
         for answer in answers:
             if answer.error is None or isinstance(answer.error, RefusedError):
                 self.well(answer.sidecar)

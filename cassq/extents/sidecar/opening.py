@@ -20,10 +20,10 @@ from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarSt
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-# A sidecar that has not made its replica so many seconds after another has is passed over.
+# A sidecar that has not made its replica this many seconds after another has is passed over.
 OPEN_LAG = 0.3
-# Replicas that no placement names are collected by their sidecars after an hour: who took half of
-# that to make them begins anew.
+# Sidecars collect replicas that no placement names after an hour: a client that needed half of that
+# to make them starts over.
 OPEN_MS_MAX = 1_800_000
 TRIES = 4
 _FULL = "read-only, for want of space"
@@ -32,12 +32,12 @@ _FULL = "read-only, for want of space"
 def open_extent(
     means: StoreContext, pipe_id: str, queue_name: str, *, strict: bool, rng: random.Random
 ) -> Placement:
-    """Make a new extent: on as many sidecars as it is to be on, or at least on a majority of so
-    many, which is told and counted. Its existence is durable then.
+    """Make a new extent durably, on as many sidecars as wanted, or at least on a majority of that
+    number, which is logged and counted.
 
     Raises StorageFullError when sidecars have no room, else BackendUnavailableError when there
-    are too few, or when the pipe has an extent. Cost: a request to each, side by side, and a
-    conditional write; for each that fails one more.
+    are too few, or when the pipe has an extent already. Cost: a request to each, side by side, and
+    a conditional write; one more request for each that fails.
     """
     began_ms = means.clock.boot_ms()
     wanted = means.settings.replicas
@@ -55,7 +55,7 @@ def open_extent(
         means.catalog.now_ms(),
     )
     if not _recorded(means, placement):
-        # What was opened may be of the extent that is there, so it is left as it is.
+        # The replicas just opened may belong to the existing extent, so they are left alone.
         raise BackendUnavailableError(
             f"there is an extent of pipe {pipe_id} already", retryable=False
         )
@@ -77,7 +77,7 @@ def _recorded(means: StoreContext, placement: Placement) -> bool:
 
 
 class _Opening:
-    """The sidecars that were asked, and what they said."""
+    """The sidecars that were asked, and their answers."""
 
     def __init__(self, means: StoreContext, request: Open, rng: random.Random) -> None:
         self._means = means
@@ -90,7 +90,7 @@ class _Opening:
         self._errors: dict[str, BackendError] = {}
 
     def replicas(self) -> list[ReplicaAt]:
-        """Those that opened."""
+        """The replicas that were opened."""
         means, needed = self._means, majority(self._wanted)
         health, patience = means.health, means.settings.patience
         quick = Patience(means.settings.lag, OPEN_LAG, 1)
@@ -109,7 +109,7 @@ class _Opening:
         return [ReplicaAt(row.name, row.generation) for row in self._opened]
 
     def _ask(self, rows: Sequence[SidecarRow], patience: Patience) -> None:
-        """Go on until there are enough, or nobody is left to be asked."""
+        """Continue until there are enough replicas, or no sidecar is left to ask."""
         left = list(rows)
         while left and len(self._opened) < self._wanted:
             count = self._wanted - len(self._opened)

@@ -1,4 +1,4 @@
-"""Placing: which sidecars the replicas of a new extent come to."""
+"""Placing: which sidecars get the replicas of a new extent."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from cassq.model.sidecar_rows import SidecarRow, SidecarState
 # Bytes a second written that weigh as much as half the room of a disk.
 LOAD_UNIT = 20_000_000
 _ROOM_MIN = 0.001
-# By so much a burden is greater before it counts: sidecars alike in all but the moment of their
-# last look at their disks are chosen alike.
+# A burden counts as greater only by this much, so that sidecars that differ only in when they last
+# looked at their disks are chosen alike.
 _CLEARLY = 1.1
 
 
 def takers(
     rows: Sequence[SidecarRow], now_ms: int, without: Collection[str] = ()
 ) -> list[SidecarRow]:
-    """Those that take new extents, as far as their rows tell; `without` these."""
+    """The sidecars that take new extents, by their rows, `without` these."""
     return [
         row
         for row in rows
@@ -38,12 +38,12 @@ def chosen(
     beside: Sequence[SidecarRow] = (),
     zone: str = "",
 ) -> list[SidecarRow]:
-    """`count` of the rows, or all if there are not so many.
+    """`count` of the rows, or all if there are fewer.
 
-    Each comes from a zone that has the fewest so far, the client's own first; of two of that zone,
-    drawn at random, it is the first, unless the other has clearly more room or less to do: so new
-    extents go where there is room, and not all of them to the same sidecars. beside: those that
-    are chosen already.
+    Each comes from a zone with the fewest chosen so far, the client's own first. Of two sidecars
+    drawn at random from that zone, the first is taken unless the other has clearly more room or
+    less to do: so new extents go where there is room, but not all to the same sidecars. beside:
+    those already chosen.
     """
     left = list(rows)
     taken = Counter(row.zone for row in beside)
@@ -61,6 +61,6 @@ def chosen(
 
 
 def _burden(row: SidecarRow) -> float:
-    """How little it should get: by what it writes at the moment, and the room that it has."""
+    """How little a sidecar should get, by its current write rate and its free space."""
     room = row.free_bytes / row.total_bytes if row.total_bytes > 0 else 1.0
     return (1 + row.load / LOAD_UNIT) / max(room, _ROOM_MIN)

@@ -1,8 +1,8 @@
-"""The published ends of extents, as one process knows them: asked for many at once.
+"""The published ends of extents as one process knows them, asked for in batches.
 
-A sidecar answers for all extents asked for in one request. Who wants to know one end asks for all
-that somebody has said will be asked for, and others wait for that answer too, if it was asked for
-after they said so: a popper that is about to sleep must not miss what came a moment ago.
+One request asks a sidecar about many extents. A caller that needs one end asks for all the ends
+that others have announced they will need. They share the answer if the request was sent after
+their announcement: a popper that is about to sleep must not miss what came a moment ago.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from cassq.extents.sidecar.replicas import nearest
 from cassq.extents.sidecar.store_context import StoreContext, call_of
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 
-# An end that was asked for so lately is new enough.
+# An end that was asked for within this time is fresh enough.
 FRESH_MS = 4
-# Where frames came that nobody called acknowledged yet, a sidecar waits so long for that.
+# How long a sidecar waits for the acknowledgement of frames that have arrived.
 WAIT_MS = 3
-# How many seconds a sidecar is waited for, and when all others have answered: an end may lag.
+# How many seconds to wait for a sidecar, and for the last one to answer: an end may lag.
 PATIENCE, LAG = 0.2, 0.05
 
-# Those read last are known; each takes some hundred bytes.
+# How many ends are remembered, the most recently read; each takes some hundred bytes.
 KNOWN_MAX = 10_000
 
-# What a sidecar tells of an extent: acked, end, fenced, closed, idle milliseconds.
+# What a sidecar reports about an extent: acked, end, fenced, closed, idle milliseconds.
 End = tuple[int, int, bool, bool, int]
 
 
 class HeardEnd:
-    """The end of what is acknowledged in one extent, as last heard.
+    """The last known acknowledged end of one extent.
 
-    absent: where it was looked for last, there is no such extent.
+    absent: the last replica asked has no such extent.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -47,7 +47,7 @@ class HeardEnd:
         self.tried: set[ReplicaAt] = set()  # in this round
 
     def learn(self, end: int) -> None:
-        """It is there, or further."""
+        """Note that the end is here, or further on."""
         self.end = max(self.end, end)
 
 
@@ -71,14 +71,13 @@ class HeardEnds:
             return found
 
     def want(self, published: HeardEnd) -> None:
-        """Say that its end will be asked for, as it is from now on."""
+        """Announce that its end, as of now or later, will be needed."""
         with self._lock:
             self._wanted[published.placement.pipe_id] = published
 
     def refresh(self, published: HeardEnd) -> None:
-        """Have it hear of the end, as far as anybody can tell. Cost: none if it was asked for just
-        now, and since it was last wanted; else one request to each sidecar that has an extent
-        wanted."""
+        """Refresh its end, if any replica knows it. Cost: none if it was asked for just now, and
+        after it was last wanted; else one request to each sidecar that has a wanted extent."""
         if not self._is_fresh(published):
             self._join(published)
         if published.placement.pipe_id in self._wanted:
@@ -91,7 +90,7 @@ class HeardEnds:
         return self._means.clock.boot_ms() - asked_ms < FRESH_MS
 
     def _join(self, published: HeardEnd) -> None:
-        """Wait for who asks already, or ask for all that is wanted."""
+        """Wait for a request that is under way, or ask for all that is wanted."""
         mine = threading.Event()
         with self._lock:
             under_way = published.round
@@ -103,15 +102,15 @@ class HeardEnds:
             if under_way is None:
                 self._ask(list({each.placement.pipe_id: each for each in asked}.values()))
             elif not self._means.clock.wait(under_way, self._means.settings.patience):
-                published.round = None  # who asked was interrupted
+                published.round = None  # the caller that asked was interrupted
         finally:
             for each in asked:
                 each.round = None
             mine.set()
 
     def _ask(self, wanted: Sequence[HeardEnd]) -> None:
-        """Ask the nearest replica of each, and the next one of those of which it cannot tell; at
-        first all of them, for what a writer tells in passing may have come to some alone."""
+        """Ask the nearest replica of each extent, then the next one where that does not know. The
+        first time ask all replicas: a writer's background messages may have reached only some."""
         now_ms = self._means.clock.boot_ms()
         new = [each for each in wanted if each.asked_ms is None]
         for each in wanted:
@@ -129,7 +128,7 @@ class HeardEnds:
             left, parts = self._ask_these(parts), {}
 
     def _untried(self, published: HeardEnd) -> list[ReplicaAt]:
-        """The replicas to ask, in order; none of those that failed lately: an end may lag."""
+        """The replicas to ask, in order, without those that failed lately: an end may lag."""
         healths = (self._means.health, self._late)
         return [
             replica
@@ -139,7 +138,7 @@ class HeardEnds:
         ]
 
     def _ask_these(self, parts: Mapping[ReplicaAt, Sequence[HeardEnd]]) -> list[HeardEnd]:
-        """Ask each replica's sidecar for these; those of which none could tell."""
+        """Ask each replica's sidecar for these; returns those that none of them knew."""
         asked = {
             replica: [(each.placement.pipe_id, each.end) for each in part]
             for replica, part in parts.items()
@@ -164,8 +163,8 @@ class HeardEnds:
 def ask_ends(
     means: StoreContext, asked: Mapping[ReplicaAt, Sequence[tuple[str, int]]], wait_ms: int
 ) -> list[CallResult]:
-    """Ask the sidecars of these replicas for the ends of extents: an answer for each. asked: pipe
-    ids, and what is known."""
+    """Ask the sidecars of these replicas for the ends of extents; returns an answer from each.
+    asked: pipe ids, and the ends known so far."""
     if not asked:
         return []
     calls = [
@@ -179,7 +178,7 @@ def ask_ends(
 
 
 def ends_told(answer: CallResult, count: int) -> list[End | None]:
-    """What an answer says of the `count` extents asked for; nothing if it failed."""
+    """What an answer says about the `count` extents asked about; None for each if it failed."""
     if answer.error is not None:
         return [None] * count
     return [end for reply in answer.replies for end in reply.ends]

@@ -1,4 +1,4 @@
-"""Reading ahead: the next slice of an extent is under way while the present one is used."""
+"""Prefetch: the next slice of an extent is under way while the present one is used."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from cassq.model.sidecar_rows import ReplicaAt
 
 # Of all readers of a store together.
 AHEAD_BYTES_MAX = 32 * 1024 * 1024
-# Who took longer for a slice than this is in no hurry; and a sidecar keeps no answer for ever.
+# A reader that needs longer than this for a slice does not prefetch; and sidecars do not keep
+# answers for ever.
 AHEAD_MS = 2000
 
 
 class AheadOfAll:
-    """Whoever reads ahead in one store, for a bound on all of them. Thread-safe."""
+    """All prefetching readers of one store, to bound their total. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._some: WeakSet[ReadAhead] = WeakSet()
 
     def admits(self, one: ReadAhead, size: int) -> bool:
-        """Whether there is room for so many bytes more."""
+        """Whether there is room for `size` more bytes."""
         with self._lock:
             self._some.add(one)
             return size + sum(each.size for each in self._some) <= AHEAD_BYTES_MAX
 
 
 class _UnderWay(NamedTuple):
-    """A slice that was asked for, and of whom."""
+    """A slice that was asked for, and the replica that was asked."""
 
     replica: ReplicaAt
     request: Read
@@ -42,11 +43,11 @@ class _UnderWay(NamedTuple):
 
 
 class ReadAhead:
-    """What one reader has asked for ahead: one slice at most.
+    """The prefetch of one reader: at most one slice.
 
     Memory: the slice, here or on its way, at most `bytes_max` of its request, or one frame if
-    that is longer. What is not taken is dropped, with its connection; nobody else hears of it, and
-    of an answer that is no slice neither: it is asked for once more.
+    that is longer. A slice that is not taken is dropped with its connection. Failures are not
+    reported: the reader just asks again.
     """
 
     def __init__(self, means: StoreContext, others: AheadOfAll) -> None:
@@ -56,12 +57,12 @@ class ReadAhead:
 
     @property
     def size(self) -> int:
-        """Bytes that are under way, at most."""
+        """The most bytes that are under way."""
         under_way = self._under_way
         return 0 if under_way is None else under_way.request.bytes_max
 
     def begin(self, replica: ReplicaAt, request: Read) -> None:
-        """Ask a replica for the next slice, if there is room, and a connection at hand."""
+        """Ask a replica for the next slice, if there is room and an idle connection."""
         self.drop()
         if not self._others.admits(self, request.bytes_max):
             return
@@ -70,15 +71,15 @@ class ReadAhead:
             self._under_way = _UnderWay(replica, request, begun)
 
     def go_on(self) -> None:
-        """Take in what has come. Cost: a call of the system, while something is under way."""
+        """Receive what has arrived. Cost: a system call while something is under way."""
         if self._under_way is not None:
             self._under_way.answer.go_on()
 
     def taken(
         self, replicas: Sequence[ReplicaAt], seq: int, seconds: float
     ) -> list[CallResult] | None:
-        """What came of the slice from `seq` on, if just that replica was asked for it; None where
-        it has to be asked for. In any case nothing is under way any more."""
+        """The prefetched slice from `seq` on, if it was asked for from just that replica; else
+        None. Either way nothing is under way afterwards."""
         under_way = self._under_way
         if under_way is None:
             return None
@@ -92,7 +93,7 @@ class ReadAhead:
         return None
 
     def drop(self) -> None:
-        """Nobody wants it any more."""
+        """Give the slice up."""
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
             under_way.answer.drop()

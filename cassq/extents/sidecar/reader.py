@@ -1,9 +1,9 @@
-"""Reading an extent from its replicas: by slices, frame by verified frame.
+"""Reading an extent from its replicas in slices, frame by verified frame.
 
-Who reads in order, and fast, has the next slice under way while the present one is used. It is
-asked for when a slice followed the one before, both read within `AHEAD_MS`, and there is certainly
-more: so never for a few messages. It is dropped when the reader jumps, goes to another replica, or
-is closed.
+A reader that reads fast and in order prefetches the next slice while it uses the present one. It
+does so when a slice followed the one before, both read within `AHEAD_MS`, and more is certainly
+there: so never for a few messages. The prefetch is dropped when the reader jumps, switches to
+another replica, or is closed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cassq.model.sidecar_rows import Placement, ReplicaAt
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-# The first slice of an extent, or after a jump; in order each is twice the one before, up to so
+# The first slice of an extent, or after a jump; in order each is twice the one before, up to this
 # many times as much.
 SLICE_BYTES, _GROWTH_MAX = 128 * 1024, 32
 _FRAMES_MAX = 10_000
@@ -38,8 +38,8 @@ class SidecarReader(ExtentReader):
     """Reads one extent; keeps the last slice for the next read. Memory: two slices, the present
     one and the next; each of 4 MiB at most, or one frame if that is longer.
 
-    kept, ends: what other readers of this process read, and how far pipes go. local: the writer
-    of a pipe, when it is one of this process. ahead: its own.
+    kept, ends: shared by the readers of this process: frames they read, and how far pipes go.
+    local: the writer of a pipe, if it is in this process. ahead: its own prefetch.
     """
 
     earlier_boot = False
@@ -63,7 +63,7 @@ class SidecarReader(ExtentReader):
         self._published = ends.of(placement)
         self._slice = _NOTHING
         self._frame: Frame | None = None
-        self._bad: set[ReplicaAt] = set()  # they had not what was asked for
+        self._bad: set[ReplicaAt] = set()  # they did not have what was asked for
         self._next_seq = 0  # where a read in order begins
         self._in_order = True
         self._slice_bytes = means.slice_bytes
@@ -73,7 +73,7 @@ class SidecarReader(ExtentReader):
     # --- the end ------------------------------------------------------------------------------
 
     def published(self) -> Place:
-        """As far as it is known, when no sidecar can tell at the moment, or it was dropped."""
+        """The last known end when no sidecar answers at the moment, or the extent was dropped."""
         published = self._published
         writer = self._local(self._pipe_id)
         if writer is not None:
@@ -104,7 +104,7 @@ class SidecarReader(ExtentReader):
         idle_ms: list[int] = [a.replies[0].idle_ms for a in answers if a.error is None]
         if not idle_ms:
             self._look_up()
-            return 0  # whoever has waited long enough seals it, if that can be done
+            return 0  # a pusher that has waited long enough tries to seal it
         return means.clock.boot_ms() - min(idle_ms)
 
     # --- reading ------------------------------------------------------------------------------
@@ -129,8 +129,8 @@ class SidecarReader(ExtentReader):
         return Place(seq, seq if last == frame.count else frame.base_seq)
 
     def after_damage(self, start: Place, end_seq: int) -> Place | None:
-        """Cost: a request to each replica for every message that is lost: none of them can tell
-        where a damaged frame ends."""
+        """Cost: a request to each replica for every lost message: none of them can tell where a
+        damaged frame ends."""
         for seq in range(start.seq + 1, end_seq):
             try:
                 frame = self._loaded(seq, end_seq, 1)
@@ -144,7 +144,7 @@ class SidecarReader(ExtentReader):
         self._ahead.drop()
 
     def _holding(self, seq: int, base: int, end_seq: int, limit: int) -> Frame:
-        """The verified frame that holds `seq`. base: of that or of an earlier one."""
+        """The verified frame that holds `seq`. base: of that frame or of an earlier one."""
         frame = self._frame
         if frame is not None and frame.base_seq <= seq < frame.end_seq:
             return frame
@@ -162,7 +162,7 @@ class SidecarReader(ExtentReader):
         return self._loaded(seq, end_seq, limit)
 
     def _opened(self, at: int) -> Frame:
-        """The frame that stands at `at` of the slice."""
+        """The frame at offset `at` of the slice."""
         frame = self._frame = decode(self._slice.data, at, pipe_key=self._key)
         return frame
 
@@ -171,7 +171,7 @@ class SidecarReader(ExtentReader):
     def _loaded(self, seq: int, end_seq: int, limit: int) -> Frame:
         """The frame that holds `seq`, read with some that follow, from the first replica that has
         it whole. Cost: one request, which may be under way already; one more for each replica
-        that has not."""
+        that does not have it."""
         follows = self._slice.replica is not None and self._slice.end == seq
         self._slice, self._frame = _NOTHING, None
         request = self._request(seq, end_seq, limit)
@@ -190,9 +190,9 @@ class SidecarReader(ExtentReader):
         raise self._failed(seq, asked)
 
     def _tries(self, asked: dict[ReplicaAt, CallResult]) -> Iterator[tuple[list[ReplicaAt], float]]:
-        """Which replicas to ask next, and for how many seconds: one after another for as long as
-        all others would not wait for one; then those together that did not answer, for longer.
-        Where all have failed lately they are asked once."""
+        """Which replicas to ask next, and for how many seconds: first one after another, for a
+        short time each; then all that did not answer, together, for longer. If all have failed
+        lately they are asked once."""
         means = self._means
         replicas = nearest(means, self._placement, self._bad)
         if all(means.health.avoided(replica.sidecar) for replica in replicas):
@@ -211,7 +211,7 @@ class SidecarReader(ExtentReader):
     def _ask(
         self, replicas: Sequence[ReplicaAt], request: Read, seconds: float
     ) -> Iterator[CallResult]:
-        """Read from these; the first good slice that comes is taken."""
+        """Read from these, and take the first good slice."""
         calls = [call_of(replica, [request]) for replica in replicas]
         answers = self._ahead.taken(replicas, request.seq, seconds)
         if answers is None:
@@ -246,22 +246,22 @@ class SidecarReader(ExtentReader):
             self._slice_bytes = min(2 * self._slice_bytes, most)
 
     def _look_ahead(self, follows: bool, end_seq: int) -> None:
-        """Ask for what comes after the slice that was loaded. follows: it came after another.
-        end_seq: below it everything is acknowledged."""
+        """Prefetch what follows the loaded slice. follows: that slice followed another one.
+        end_seq: everything below it is acknowledged."""
         now_ms, piece = self._means.clock.boot_ms(), self._slice
         fast, self._loaded_ms = now_ms - self._loaded_ms <= AHEAD_MS, now_ms
         if follows and fast and self._in_order and piece.end < end_seq and piece.replica:
             self._ahead.begin(piece.replica, self._request(piece.end, end_seq, 0))
 
     def _changes_over(self, replica: ReplicaAt, exc: Exception) -> None:
-        """A replica is not good: the others are read from now on."""
+        """Read the other replicas from now on, since this one is not good."""
         self._means.requests.count("changed_over")
         level = logging.DEBUG if replica in self._bad else logging.WARNING
         logger.log(level, "pipe %s on sidecar %s: %s", self._pipe_id, replica.sidecar, exc)
         self._bad.add(replica)
 
     def _look_up(self) -> None:
-        """See where it is now; ExtentMissingError when it is nowhere."""
+        """Look up where it is now; ExtentMissingError when it is nowhere."""
         placement = self._looked_up()
         if placement is None:
             raise missing(self._pipe_id)
@@ -306,8 +306,8 @@ class _BadFrameError(BackendError):
 
 
 class _Piece:
-    """Frames that follow one another, as a replica gave them. first: where the one stands that was
-    asked for. Raises FrameError when that is not there."""
+    """Consecutive frames, as a replica returned them. first: where the requested frame is. Raises
+    FrameError when it is not there."""
 
     def __init__(self, replica: ReplicaAt | None, frames: Frames, seq: int) -> None:
         self.replica = replica
@@ -320,7 +320,7 @@ class _Piece:
             try:
                 span = frame_span(self.data, at)
             except FrameError:
-                break  # told when it comes to that
+                break  # reported when a read gets there
             if (self._bases and span.base_seq != self.end) or at + span.size > len(self.data):
                 break
             self._bases.append(span.base_seq)
@@ -333,7 +333,7 @@ class _Piece:
         self.first = found or 0
 
     def find(self, seq: int) -> int | None:
-        """Where the frame stands that holds `seq`."""
+        """Where the frame that holds `seq` is."""
         if not self._bases or not self._bases[0] <= seq < self.end:
             return None
         return self._at[bisect_right(self._bases, seq) - 1]

@@ -1,4 +1,4 @@
-"""Replicas of an extent in the order they are best asked in."""
+"""The best order in which to ask the replicas of an extent."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cassq.model.sidecar_rows import Placement, ReplicaAt
 def nearest(
     means: StoreContext, placement: Placement, last: Collection[ReplicaAt] = ()
 ) -> list[ReplicaAt]:
-    """The replicas: of the client's own zone first, those that failed lately after all others,
-    and `last` at the very end. Cost: as `Roster.rows`."""
+    """The replicas: those in the client's own zone first, those that failed lately after all
+    others, and `last` at the very end. Cost: as `SidecarDirectory.rows`."""
     zone, roster = means.settings.zone, means.roster
 
     def rank(replica: ReplicaAt) -> tuple[bool, bool, bool]:

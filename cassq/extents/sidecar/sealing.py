@@ -1,13 +1,14 @@
 """Sealing an extent: fence a majority, take their smallest end, record it, trim.
 
-The steps, of which anyone may do any number at any time, side by side:
+The steps; any number of clients may do any of them at any time:
 
-1. `Fence` to all replicas. From then on each that answered takes no append, ever. A majority has
-   to answer, of those that are not lost for certain.
-2. The end is the smallest of those that count: which have everything that was acknowledged.
-3. It is recorded by compare-and-set in the placement; who comes second adopts the first one's.
-4. `Settle` to all replicas: what lies past the end is cut. Who misses it is settled later, by its
-   own sidecar, which looks at the placement. Where replicas are missing, who repairs is told.
+1. `Fence` to all replicas. Each that answered takes no append from then on. A majority of those
+   that are not certainly lost must answer.
+2. The end is the smallest of those that count, which all have everything acknowledged.
+3. It is recorded by compare-and-set in the placement; a sealer that comes second adopts that end.
+4. `Settle` to all replicas: what lies past the end is cut. A replica that misses this is settled
+   later by its own sidecar, which looks at the placement. Missing replicas are reported to the
+   repairers.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ TRIES = 8
 
 
 def agreed_end(told: Sequence[Fenced], replicas: int) -> int | None:
-    """The end, by what those of `replicas` replicas say that were fenced; None when too few of
+    """The end, from the answers of the fenced replicas out of `replicas`; None when too few of
     them count.
 
-    One that is a copy and not whole does not count, nor one that has less than what any of them
-    was told to be acknowledged: it lost it. Each other one has everything acknowledged, and the
-    writer cannot have acknowledged more, as that takes all of them. So each of their ends will
-    do; the smallest is what all of them have.
+    An unfinished copy does not count, nor a replica that has less than the acknowledged end that
+    any of them knows: it lost data. Each other one has everything acknowledged, and the writer
+    cannot have acknowledged more, as that takes all of them. So each of their ends would do; the
+    smallest is what all of them have.
     """
     acked = max((fenced.acked for fenced in told), default=0)
     ends = [fenced.end for fenced in told if not fenced.copying and fenced.end >= acked]
@@ -53,7 +54,7 @@ def agreed_end(told: Sequence[Fenced], replicas: int) -> int | None:
 
 
 def sealed_end(means: StoreContext, pipe_id: str) -> int:
-    """Seal an extent, if that was not done; its end, for ever.
+    """Seal an extent, if it is not sealed yet; returns its final end.
 
     Raises ExtentMissingError; BackendUnavailableError when too few replicas can be fenced.
     Cost: a read; the first time a request to each replica, side by side, and a conditional write.
@@ -91,9 +92,9 @@ def _settle(means: StoreContext, placement: Placement, end: int) -> None:
 def _tell_if_short(
     means: StoreContext, placement: Placement, missing_at: Collection[ReplicaAt]
 ) -> None:
-    """From now on it can be repaired: say so if it has to be, for nobody looks at all placements
-    for long. missing_at: who said that they do not have it. Cost: as `Roster.rows`; where it is
-    short a write."""
+    """Note a shortage if the extent, now repairable, needs repair: the next check of all
+    placements may be far off. missing_at: the replicas reported missing. Cost: as
+    `SidecarDirectory.rows`; a write if it is short."""
     after_ms = round(means.settings.repair_after * 1000)
     try:
         fleet = fleet_of(means.roster.rows(), means.catalog.now_ms(), after_ms)
@@ -109,15 +110,15 @@ def _tell_if_short(
 
 
 def _fenced_end(means: StoreContext, placement: Placement) -> tuple[int, set[ReplicaAt]]:
-    """Fence the replicas, and find the end that covers everything acknowledged; and the replicas
-    that are missing, as far as it was told by then."""
+    """Fence the replicas; returns the end that covers everything acknowledged, and the replicas
+    reported missing by then."""
     replicas = placement.replicas
     fence = [Fence(placement.pipe_id, SEALER_EPOCH)]
     calls = [call_of(replica, fence) for replica in replicas]
     answers: list[CallResult] = []
     told: list[Fenced] = []
     missing_at: set[ReplicaAt] = set()
-    # Of those that were quick one may not count: then the others are needed.
+    # One of the quick ones may not count: then the others are needed.
     for enough in (majority(len(replicas)), len(replicas)):
         patience = Patience(min(FENCE_PATIENCE, means.settings.patience), FENCE_LAG, enough)
         answers = means.network.exchange(calls, patience)
@@ -144,9 +145,9 @@ def _fenced_end(means: StoreContext, placement: Placement) -> tuple[int, set[Rep
 
 
 def _gone(means: StoreContext, placement: Placement, answers: Sequence[CallResult]) -> int:
-    """How many replicas are lost for certain: by a person's word, with their directory, or since
-    they were dropped. They never come back to make a majority, and each of the others has
-    everything that was acknowledged, too."""
+    """How many replicas are certainly lost: given up by a person, lost with their directory, or
+    dropped. They never come back to make a majority, and each of the others has everything
+    acknowledged, too."""
     lost = means.roster.lost(placement.replicas)
     return sum(
         answer.error is not None and (replica in lost or refused_as(answer.error, Code.UNKNOWN))

@@ -1,4 +1,4 @@
-"""What a client of sidecars was told: how many replicas, how to reach them, how long to wait."""
+"""Settings of a client of sidecars: how many replicas, how to reach them, how long to wait."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ REPAIR_BYTES = 64 * 1024 * 1024
 class Settings(NamedTuple):
     """How a client uses sidecars.
 
-    replicas: of each new extent. zone: the client's own, whose sidecars it reads from first; ""
-    where it has none. token: the secret of clients and sidecars; "" without one. tls: how to
-    encrypt; None for not at all. lag: how many seconds a replica may be behind all others.
-    patience: how many seconds to wait when none answers. repair_after: how many seconds a sidecar
-    may be silent before its replicas are made anew. repair_rate: how many bytes a second are copied
-    then, by all clients together.
+    replicas: of each new extent. zone: the client's own; it reads from sidecars there first; "" for
+    none. token: the secret that clients and sidecars share; "" for none. tls: how to encrypt; None
+    for not at all. lag: how many seconds a replica may be behind all others. patience: how many
+    seconds to wait when none answers. repair_after: how many seconds a sidecar may be silent before
+    its replicas are made anew. repair_rate: how many bytes a second all clients together copy then.
     """
 
     replicas: int = REPLICAS

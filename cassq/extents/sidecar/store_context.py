@@ -1,4 +1,4 @@
-"""What the parts of the replicated store work with, and what they have in common."""
+"""What the parts of the replicated store share."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cassq.extents.sidecar.net.network import Call, Network
 from cassq.extents.sidecar.settings import Settings
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 
-# A pipe has one writer in all its life; who seals it is of the next epoch.
+# A pipe has one writer in all its life; its sealer has the next epoch.
 WRITER_EPOCH, SEALER_EPOCH = 1, 2
 
 
 class StoreContext(NamedTuple):
-    """Of one store. look_ms: how often an idle writer looks whether its extent is sealed.
-    slice_bytes: how much the first read of an extent asks for."""
+    """The context of one store. look_ms: how often an idle writer checks whether its extent is
+    sealed. slice_bytes: how much the first read of an extent asks for."""
 
     catalog: Catalog
     network: Network
@@ -46,12 +46,12 @@ class StoreContext(NamedTuple):
 
 
 def call_of(replica: ReplicaAt, requests: Sequence[Request]) -> Call:
-    """Requests to where a replica is."""
+    """A call of the sidecar that has a replica."""
     return Call(replica.sidecar, replica.generation, requests)
 
 
 def majority(replicas: int) -> int:
-    """How many of so many replicas have to agree."""
+    """How many of `replicas` have to agree."""
     return replicas // 2 + 1
 
 
@@ -61,7 +61,7 @@ def refused_as(error: BackendError | None, *codes: Code) -> bool:
 
 
 def missing(pipe_id: str) -> ExtentMissingError:
-    """There is no such extent."""
+    """The error for an extent that does not exist."""
     return ExtentMissingError(
         f"the extent of pipe {pipe_id} is missing",
         hint="restore it from a backup, or give its messages up with `cassq queue delete`",

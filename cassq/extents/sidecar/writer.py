@@ -1,4 +1,4 @@
-"""Writing an extent: every frame goes to all replicas, and counts when all of them have it."""
+"""Writing an extent: every frame goes to all replicas, and counts once all of them have it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from cassq.model.sidecar_rows import Placement
 # How often an idle writer looks whether somebody seals the extent, and how long it waits for that.
 LOOK_MS, LOOK_PATIENCE = 250, 0.05
 NOWHERE = Place(0, 0)
-# Of one append, to all replicas together. Frames are sent and synced side by side, within the
-# window of a connection, but at the end of an append all wait for its last sync: for one replica
-# fewer and larger ones cost half the time. Three get as much as anybody; a slow one is not to be
-# further behind the others than that.
+# Bytes of one append, to all replicas together. Frames are sent and synced side by side, within
+# the window of a connection, but each append ends with a wait for its last sync: with one replica,
+# fewer and larger appends take half the time. Three get a usual append each; a slow one must not
+# fall further behind the others than that.
 APPEND_BYTES_MAX = 24 * 1024 * 1024
 
 
@@ -86,8 +86,8 @@ class SidecarWriter(ExtentWriter):
         return self._end
 
     def sealed(self) -> bool:
-        """Also when a replica's sidecar wants to be left alone, or failed before anything was
-        written. Cost: where nothing was written for a while, a short request now and then."""
+        """True also when a replica's sidecar drains, or failed before anything was written. Cost:
+        where nothing was written for a while, a short request now and then."""
         if self._end == NOWHERE and not self._dead:
             health = self._means.health
             if any(health.avoided(replica.sidecar) for replica in self._placement.replicas):
@@ -101,11 +101,11 @@ class SidecarWriter(ExtentWriter):
         return self._turn_wanted
 
     def want_turn(self) -> None:
-        """Somebody in this process asks for the next turn."""
+        """Note that another pusher in this process asks for the next turn."""
         self._turn_wanted = True
 
     def was_sealed(self) -> None:
-        """Somebody in this process has sealed it."""
+        """Note that this process has sealed the extent."""
         self._sealed = True
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class SidecarWriter(ExtentWriter):
         return self._means.network.exchange(calls, patience)
 
     def _check(self, answers: Sequence[CallResult], end_seq: int) -> None:
-        """Raise unless every replica has everything, and hear what else they say."""
+        """Raise unless every replica has everything, and note what else they report."""
         failed = [answer for answer in answers if answer.error is not None]
         if any(refused_as(answer.error, Code.FENCED) for answer in failed):
             self._sealed = True
@@ -147,13 +147,13 @@ class SidecarWriter(ExtentWriter):
         return Mark(self.pipe_id, WRITER_EPOCH, self._end.seq, self._closed)
 
     def _tell(self) -> None:
-        """Let readers know how far it goes, in passing."""
+        """Publish the end to readers, in the background."""
         for replica in self._placement.replicas:
             self._means.network.tell(replica.sidecar, replica.generation, [self._mark()])
 
     def _look(self) -> None:
-        """Whether a replica is fenced; and tell once more how far it goes, for what is told in
-        passing may be lost."""
+        """Check whether a replica is fenced, and publish the end once more, since background
+        messages may be lost."""
         needed = majority(len(self._placement.replicas))
         asked: list[Request] = [self._mark(), Ends([(self.pipe_id, self._end.seq)], 0)]
         for answer in self._asked(asked, Patience(LOOK_PATIENCE, 0.0, needed)):

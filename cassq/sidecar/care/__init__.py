@@ -1,1 +1,1 @@
-"""What a sidecar does unasked: scrubbing, copying, looking after what was left."""
+"""A sidecar's background work: scrubbing, copying, collecting orphans, reopening."""

@@ -1,4 +1,4 @@
-"""Aside: calls that block are carried out in threads, beside the event loop."""
+"""Aside: runs blocking calls in threads, beside the event loop."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ T = TypeVar("T")
 
 
 class Aside:
-    """Some threads of a sidecar's loop. Simulations have one that has none."""
+    """A few threads of a sidecar's loop. Simulations use one without threads."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._threads = ThreadPoolExecutor(threads, name)
 
     async def __call__(self, call: Callable[[], T]) -> T:
-        """What the call returns or raises; other tasks of the loop go on meanwhile."""
+        """What the call returns or raises; other tasks of the loop run meanwhile."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def close(self, *, wait: bool) -> None:
-        """Begin nothing more. wait: until what is under way has ended."""
+        """Start no more calls. wait: until running calls have ended."""
         self._threads.shutdown(wait=wait, cancel_futures=not wait)

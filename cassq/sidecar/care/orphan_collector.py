@@ -1,5 +1,5 @@
-"""The steward: walks the sidecar's own extents slowly, compares them with the catalog's rows, and
-reads their frames to see that they are whole.
+"""The orphan collector: slowly walks the sidecar's own extents, compares them with the catalog's
+rows, and reads their frames to check that they are whole.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 SAFE_MS = 3_600_000
 BATCH = 100  # placements read at once
-BATCH_SECONDS = 0.5  # so long takes a batch at least
-WALK_SECONDS = 20.0  # and so long all of them
+BATCH_SECONDS = 0.5  # the least that a batch takes
+WALK_SECONDS = 20.0  # the least that a walk takes
 SCRUB_BYTES = 4 * 1024 * 1024  # a second
-SCRUB_SECONDS = 24 * 3600.0  # a pass over all frames takes so long at least
+SCRUB_SECONDS = 24 * 3600.0  # the least that a pass over all frames takes
 _SCRUB_FIRST_SECONDS = 60.0
 
 
@@ -61,7 +61,8 @@ class OrphanCollector:
             await asyncio.sleep(max(0.0, WALK_SECONDS - watch.seconds()))
 
     async def walk(self) -> list[OrphanStep]:
-        """Look at each extent once; what was done. Raises BackendError without the catalog."""
+        """Check each extent once; returns what was done. Raises BackendError without the
+        catalog."""
         done: list[OrphanStep] = []
         ids = sorted(self._engine.replicas())
         for at in range(0, len(ids), BATCH):
@@ -78,7 +79,7 @@ class OrphanCollector:
     def _steps(
         self, batch: Sequence[str], found: Sequence[Placement | None]
     ) -> Iterator[OrphanStep]:
-        """Each decided when it comes to it: extents change while those before are acted on."""
+        """Steps, each decided when it is due: extents change while earlier steps are done."""
         now_ms = self._clock.boot_ms()
         for pipe_id, placement in zip(batch, found, strict=True):
             replica = self._engine.replicas().get(pipe_id)
@@ -91,7 +92,7 @@ class OrphanCollector:
             )
             failed = self._engine.failure or self._engine.starved
             for step in (orphan, plan(replica, placement, self._me)):
-                # An engine that failed changes nothing any more; but damage is still told.
+                # A failed engine changes nothing any more, but still reports damage.
                 if step is not None and (step.verb is OrphanVerb.DAMAGE or not failed):
                     yield step
 
@@ -123,7 +124,7 @@ class ScrubPass:
         self._scrubbing = scrubbing
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Scrub until cancelled."""
         await asyncio.sleep(_SCRUB_FIRST_SECONDS)
         while True:
             watch = Stopwatch()
@@ -131,7 +132,7 @@ class ScrubPass:
             await asyncio.sleep(max(1.0, SCRUB_SECONDS - watch.seconds()))
 
     async def once(self, bytes_per_second: float = SCRUB_BYTES) -> int:
-        """One pass; how many extents were found to be damaged."""
+        """One pass; returns how many extents were found to be damaged."""
         damaged = 0
         for pipe_id in sorted(self._engine.replicas()):
             damaged += await self._extent(pipe_id, bytes_per_second)

@@ -1,7 +1,7 @@
-"""What a sidecar has to do about its own extents, decided from the catalog's rows.
+"""What a sidecar must do about its own extents, decided from the catalog's rows.
 
 Pure; `cassq.sidecar.care.orphan_collector` walks and acts. An extent without a row that names this
-replica is an *orphan*: it may be about to get one, so it goes only after a safe time.
+replica is an *orphan*: it may be about to get one, so it is dropped only after a safe time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cassq.sidecar.engine.port import Replica
 
 
 class OrphanVerb(enum.Enum):
-    """What is to be done about an extent."""
+    """What to do about an extent."""
 
     SETTLE = "settle"  # its end is recorded, and not known here
     DAMAGE = "damage"  # it cannot be what the row says
@@ -36,10 +36,10 @@ def plan(replica: Replica, placement: Placement | None, me: ReplicaAt) -> Orphan
         return None
     pipe_id, end = replica.pipe_id, placement.end
     if end is None or replica.damage:
-        return None  # whoever seals or repairs sees to it
+        return None  # a sealer or repairer handles it
     if replica.copying:
-        # No placement names a copy before it is whole: this one was begun since it was missing,
-        # and it would not be told again if whoever began it ends.
+        # No placement names a copy before it is whole: this one was begun because the replica was
+        # missing, and would not be reported again if its repairer ends.
         return OrphanStep(OrphanVerb.DAMAGE, pipe_id, told="it is a copy that is not whole")
     if replica.final is None:
         if replica.end < end or end < replica.acked:
@@ -53,8 +53,8 @@ def plan(replica: Replica, placement: Placement | None, me: ReplicaAt) -> Orphan
 
 
 class Orphans:
-    """Since when which extents have no row that names them here, in boot milliseconds. safe_ms:
-    for how long one has to be without."""
+    """Since when extents have had no row that names this replica, in boot milliseconds. safe_ms:
+    how long that must last."""
 
     def __init__(self, safe_ms: int) -> None:
         self._safe_ms = safe_ms
@@ -72,8 +72,8 @@ class Orphans:
         now_ms: int,
         touched_ms: int,
     ) -> OrphanStep | None:
-        """Take note of whether it is an orphan now; DROP when it has been one for long enough.
-        touched_ms: when it was last copied to, which begins its time anew."""
+        """Note whether it is an orphan now; DROP when it has been one for long enough. touched_ms:
+        when it was last copied to, which restarts its time."""
         if placement is not None and me in placement.replicas:
             self._since_ms.pop(pipe_id, None)
             return None
@@ -83,5 +83,5 @@ class Orphans:
         return OrphanStep(OrphanVerb.DROP, pipe_id)
 
     def forget(self, pipe_id: str) -> None:
-        """It is gone."""
+        """Forget an extent that is gone."""
         self._since_ms.pop(pipe_id, None)

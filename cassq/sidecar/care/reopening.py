@@ -1,8 +1,8 @@
-"""Reopening: a sidecar whose disk was full goes on by itself once there is room.
+"""Reopening: a sidecar whose disk was full resumes by itself once there is room.
 
-After a write or a sync that failed nobody knows what is on the disk. So nothing of what is in
-memory is gone on with: the directory is closed, and opened as at a start, where all that is there
-is read, and compared with what was synced.
+After a failed write or sync it is unknown what is on the disk. So nothing in memory is kept: the
+directory is closed, and opened as at a start, where everything there is read and compared with
+what was synced.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 LOOK_SECONDS = 1.0
 PAUSE_MS, PAUSE_MAX_MS = 2_000, 300_000
-CALM_MS = 60_000  # who starves again within this time after it was opened waits longer
-TRIES = 5  # of opening it, where it fails otherwise than for want of space
+CALM_MS = 60_000  # an engine that starves again this soon after opening waits longer
+TRIES = 5  # of opening it, when it fails for other reasons than lack of space
 
 
 class Pauses:
-    """How long an engine that starved is left alone, in boot milliseconds: PAUSE_MS, and twice as
-    long each time that it starves again soon, so that clients do not come to it in vain all the
-    time where room is told of that cannot be had."""
+    """How long to leave a starved engine alone, in boot milliseconds: PAUSE_MS, doubled each time
+    it starves again soon, so that clients do not keep coming in vain where the disk reports room
+    that cannot be used."""
 
     def __init__(self) -> None:
         self._pause_ms = PAUSE_MS
@@ -35,7 +35,7 @@ class Pauses:
         self._starved_ms: int | None = None
 
     def is_over(self, now_ms: int) -> bool:
-        """Of an engine that is starved now: whether it was left alone for long enough."""
+        """Whether an engine that is starved now was left alone for long enough."""
         if self._starved_ms is None:
             self._starved_ms = now_ms
             soon = self._opened_ms is not None and now_ms - self._opened_ms < CALM_MS
@@ -43,13 +43,13 @@ class Pauses:
         return now_ms - self._starved_ms >= self._pause_ms
 
     def opened(self, now_ms: int) -> None:
-        """It was opened anew, or that was tried."""
+        """Note that it was opened anew, or that this was tried."""
         self._opened_ms, self._starved_ms = now_ms, None
 
 
 class Reopening:
-    """Opens an engine anew that starved. open_it: opens its directory. times: that it did.
-    look_seconds: between two looks at it."""
+    """Reopens an engine that starved. open_it: opens its directory. times: how often it was
+    reopened. look_seconds: between two looks at it."""
 
     def __init__(
         self, open_it: Callable[[], Engine], clock: Clock, look_seconds: float = LOOK_SECONDS
@@ -61,7 +61,7 @@ class Reopening:
         self._pauses = Pauses()
 
     async def wanted(self, engine: Engine) -> None:
-        """Return once an engine is starved, was left alone for a while, and has room again."""
+        """Return once an engine starved, was left alone for a while, and has room again."""
         told = False
         while True:
             await asyncio.sleep(self._look_seconds)
@@ -78,11 +78,11 @@ class Reopening:
                 return
 
     async def opened(self, engine: Engine, stop: asyncio.Event) -> Engine | None:
-        """Close an engine, and open its directory anew; None if `stop` is set before that can be
-        done. Nobody may use the former one any more.
+        """Close an engine and reopen its directory; None if `stop` is set first. The old engine
+        must not be used any more.
 
         Raises CorruptionError and ConfigError as at a start, BackendError when it cannot be opened
-        though there is room.
+        although there is room.
         """
         loop = asyncio.get_running_loop()
         logger.warning("the disk has room again: what is there is read anew")
@@ -134,13 +134,13 @@ def _close(engine: Engine) -> None:
     except BackendError as exc:
         # What it could not write now was never acknowledged.
         logger.warning("it could not be closed well: %s", exc)
-    # RocksDB keeps a directory for as long as anybody has a part of it: the traceback of an error
-    # may have one.
+    # RocksDB keeps a directory open while any of its objects is referenced, as by the traceback of
+    # an error.
     gc.collect()
 
 
 def damage_of(engine: Engine) -> dict[str, str]:
-    """What is known to be damaged, though it may not be noted: it is to be told on, whatever is
-    found on the disk. A copy that is not whole tells so itself."""
+    """The known damage, which may not be noted on disk: it must stay reported, whatever is found
+    there. Unfinished copies are left out, since they report themselves."""
     replicas = engine.replicas().values()
     return {each.pipe_id: each.damage for each in replicas if each.damage and not each.copying}

@@ -1,8 +1,8 @@
-"""Replicating: a sealed extent is pulled from another sidecar, a bounded part of it at a time.
+"""Replicating: pulls a sealed extent from another sidecar, a bounded part at a time.
 
-A copy is fenced from its first moment, and says that it is a copy until it is whole: so it counts
-for nothing that is decided by a majority. A damaged extent is begun anew in its place, and goes on
-saying that it is damaged until then.
+A copy is fenced from the start, and reports that it is a copy until it is whole: so it does not
+count in majorities. A damaged extent is copied anew in its place, and keeps reporting its damage
+until the copy is whole.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cassq.sidecar.engine.port import Engine, Replica
 from cassq.sidecar.load import ByteLoad
 from cassq.sidecar.sessions.dispatcher import Dispatcher
 
-EPOCH = 2  # of who seals: the writer's is 1
+EPOCH = 2  # the sealer's: the writer's is 1
 ANEW = "it is being copied anew"
 _THREADS = 4
 
@@ -41,8 +41,8 @@ Sources = Callable[[str], AbstractContextManager[Callable[[Read], Any]]]
 
 
 class Steps(NamedTuple):
-    """How a copy is made. seconds: after which a part is answered, however little of it is there.
-    size_bytes, frames: how much is asked for at once, at most."""
+    """How copies proceed. seconds: after which a request is answered, however little was copied.
+    size_bytes, frames: the most to ask for at once."""
 
     seconds: float = 0.5
     size_bytes: int = 2 * 1024 * 1024
@@ -50,7 +50,7 @@ class Steps(NamedTuple):
 
 
 class Replicating:
-    """Copies from other sidecars. sources: the way to them. load: is told what is written."""
+    """Copies from other sidecars. sources: connects to them. load: counts what is written."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Replicating:
         aside: Aside | None = None,
         steps: Steps | None = None,
     ) -> None:
-        # When an extent was last copied from, in boot milliseconds: it may have no row yet.
+        # When an extent was last copied to, in boot milliseconds: it may have no row yet.
         self.touched_ms: dict[str, int] = {}
         self._engine = engine
         self._desk = desk
@@ -75,12 +75,12 @@ class Replicating:
         self.steps = steps or Steps()
 
     def close(self) -> None:
-        """Let go of what is under way."""
+        """Give up what is under way."""
         self._aside.close(wait=False)
 
     async def __call__(self, request: Replicate) -> Replicated:
-        """Go on with a copy: `bytes_max` further, or for as long as `steps` say. Raises
-        RefusedError, and BackendError; what was copied before stays, and is gone on with."""
+        """Continue a copy, by `bytes_max` or for as long as `steps` say. Raises RefusedError and
+        BackendError; what was copied before stays, and the next call continues from there."""
         pipe_id = request.pipe_id
         if pipe_id in self._busy:
             raise RefusedError(Code.BUSY, f"{pipe_id} is being copied already")
@@ -97,13 +97,13 @@ class Replicating:
             self._forget()
 
     def _forget(self) -> None:
-        """Of extents that are gone nothing needs to be known."""
+        """Forget extents that are gone."""
         if len(self.touched_ms) > 2 * len(self._engine.replicas()) + 100:
             there = self._engine.replicas()
             self.touched_ms = {key: at for key, at in self.touched_ms.items() if key in there}
 
     async def _is_whole(self, request: Replicate) -> bool:
-        """Whether it is here and good; if not, it is begun when this returns."""
+        """Whether it is here and good; if not, a copy has been begun on return."""
         check_open(Open(request.pipe_id, EPOCH, request.queue_name, request.strict))
         pipe_id, end = request.pipe_id, request.end
         replica = self._engine.replicas().get(pipe_id)
@@ -143,7 +143,7 @@ class Replicating:
         pipe_id, told = replica.pipe_id, ANEW
         if replica.damage and not replica.damage.startswith(ANEW):
             told = f"{ANEW}; it was damaged: {replica.damage}"
-        # In this order: what a crash cuts short is a copy that lacks what it had.
+        # In this order, so that a crash leaves a copy that lacks what the extent had.
         self._engine.note(
             pipe_id,
             epoch=max(EPOCH, replica.epoch),
@@ -188,8 +188,8 @@ class Replicating:
         return reply
 
     def _add(self, request: Replicate, seq: int, got: Frames) -> int:
-        """Append what came, once it is verified. Nothing else happens in between: it is one step
-        of the loop."""
+        """Verify and append what came. Nothing else happens in between: this is one step of the
+        event loop."""
         pipe_id, data = request.pipe_id, got.frames
         replica = self._engine.replicas().get(pipe_id)
         if replica is None or replica.end != seq:

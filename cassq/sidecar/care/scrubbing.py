@@ -1,4 +1,4 @@
-"""Scrubbing: frames are read only to see that they are whole, a bounded stretch at a time."""
+"""Scrubbing: reads frames just to check that they are whole, a bounded stretch at a time."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from cassq.sidecar.care.aside import Aside
 from cassq.sidecar.engine.port import Engine
 from cassq.sidecar.engine.replica_state import ReplicaState
 
-# A stretch ends with the first frame that makes it so long: every replica gives the same ones.
+# A stretch ends with the first frame that makes it this long: the same on every replica.
 STRETCH_BYTES = 32 * 1024 * 1024
 _STEP_BYTES = 1024 * 1024
 STEP_FRAMES = 1000
 
 
 class Scrubbing:
-    """Reads frames of an engine in a thread, beside the changes that the loop makes.
+    """Reads frames of an engine in a thread, beside the changes that the event loop makes.
 
-    stretch_bytes: of all sidecars of a cluster alike. step_frames: how many are read at once.
+    stretch_bytes: must be the same on all sidecars of a cluster. step_frames: how many to read at
+    once.
     """
 
     def __init__(
@@ -43,11 +44,11 @@ class Scrubbing:
         self._aside = aside or Aside(1, "cassq-scrub")
 
     def close(self) -> None:
-        """Wait for what is being read."""
+        """Wait for reads under way."""
         self._aside.close(wait=True)
 
     async def __call__(self, request: Scrub) -> Scrubbed:
-        """Verify a stretch. Damage that is found is noted. Raises RefusedError.
+        """Verify a stretch, and note damage that is found. Raises RefusedError.
 
         Cost: a read of `stretch_bytes`.
         """

@@ -1,1 +1,1 @@
-"""What a sidecar keeps its replicas in: a port, RocksDB behind it, and its checks."""
+"""The storage engine of a sidecar: a port, RocksDB behind it, and the checks of requests."""

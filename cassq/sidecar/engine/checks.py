@@ -1,4 +1,4 @@
-"""What is checked of requests about extents before anything is done, and how replicas are listed.
+"""Checks of requests about extents before anything is done, and the listing of replicas.
 
 Each check raises RefusedError.
 """
@@ -15,7 +15,7 @@ QUEUE_NAME_LENGTH_MAX = 1000
 
 
 def check_open(request: Open) -> None:
-    """See that an extent can bear this name, and this epoch."""
+    """Check that an extent may have this name and this epoch."""
     pipe_id, name = request.pipe_id, request.queue_name
     if not 0 < len(pipe_id) <= PIPE_ID_LENGTH_MAX or len(name) > QUEUE_NAME_LENGTH_MAX:
         raise RefusedError(Code.MALFORMED, f"{pipe_id!r} of {name!r} is not a valid extent name")

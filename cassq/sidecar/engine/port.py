@@ -1,15 +1,15 @@
 """The Engine port: where a sidecar keeps its replicas, and what it must never forget.
 
-Changes are made at once and are durable after the next `sync` that begins after them, which may
-be called by another thread: one sync serves all that were made before. One thread makes changes.
+Changes take effect at once and are durable after the next `sync` that begins after them; another
+thread may call it, and one sync serves all earlier changes. One thread makes changes.
 
 Invariants, which its contract suite checks:
 
-1. After a crash at any instant everything that a `sync` covered is there, and of what came later
-   each extent has a gapless run of frames from the front.
-2. An extent that has less than it once had under a returned `sync` is told as damaged, never as
-   merely shorter: the ends that were synced are kept outside of what could be lost.
-3. Bytes given back are those that were given, or `FrameError` says that they are damaged.
+1. After a crash at any instant everything that a `sync` covered is there, and each extent has a
+   gapless run, from the front, of the frames that came later.
+2. An extent that has less than a returned `sync` covered is reported as damaged, never as merely
+   shorter: the synced ends are kept outside of what could be lost.
+3. Bytes returned are those that were written, or `FrameError` says that they are damaged.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import NamedTuple
 
 @dataclass(slots=True)
 class Replica:
-    """What one sidecar has of an extent; changed by the engine alone.
+    """What one sidecar has of an extent; only the engine changes it.
 
-    epoch: the greatest it was told. end: the seq after its last frame. acked: below which the
-    writer has told that all replicas have it. final: its end for ever, once that was recorded.
-    damage: what is wrong with it; empty when nothing is known to be.
+    epoch: the greatest one seen. end: the seq after its last frame. acked: the writer has reported
+    that all replicas have everything below it. final: its recorded, final end. damage: what is
+    wrong with it; empty when no damage is known.
     """
 
     pipe_id: str
@@ -57,7 +57,7 @@ class Engine(abc.ABC):
     @property
     @abc.abstractmethod
     def generation(self) -> str:
-        """Made with the data directory, and never given to another."""
+        """An ID made with the data directory, and never reused."""
 
     @abc.abstractmethod
     def replicas(self) -> Mapping[str, Replica]:
@@ -65,21 +65,21 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def create(self, replica: Replica) -> None:
-        """A new, empty replica. Not there yet."""
+        """Add a new, empty replica, which must not exist yet."""
 
     @abc.abstractmethod
     def append(self, pipe_id: str, base_seq: int, count: int, frame: bytes, acked: int) -> None:
         """Add a frame at the replica's end. acked: noted with it.
 
-        Raises StorageFullError below the limit of free space, and when the disk refuses; then
-        nothing more is taken until it was opened anew, for nobody knows what was written.
+        Raises StorageFullError below the limit of free space, and when the disk refuses; in that
+        case nothing more is taken until it is reopened, since it is unknown what was written.
         """
 
     @abc.abstractmethod
     def note(self, pipe_id: str, **changes: int | bool | str | None) -> None:
         """Change fields of a replica (epoch, fenced, final, damage, copying), durably with the
-        next sync. `acked` is changed in memory alone, and written with what comes next. Damage
-        that is noted alone stays told until the engine is closed, also when this fails."""
+        next sync. `acked` changes only in memory, and is written with the next change. Damage that
+        is noted alone stays reported until the engine is closed, even if this fails."""
 
     @abc.abstractmethod
     def cut(self, pipe_id: str, end: int) -> None:
@@ -87,11 +87,11 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def drop(self, pipe_ids: Sequence[str]) -> None:
-        """Remove replicas and their frames. Space is given back soon after."""
+        """Remove replicas and their frames. Their space is freed soon after."""
 
     @abc.abstractmethod
     def sync(self) -> None:
-        """Return when everything changed before the call is on disk. For any thread."""
+        """Return when everything changed before the call is on disk. Callable from any thread."""
 
     @abc.abstractmethod
     def read(
@@ -110,31 +110,31 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def space(self) -> Space:
-        """How much room there is. Cost: a call of the system."""
+        """How much room there is. Cost: a system call."""
 
     @property
     @abc.abstractmethod
     def read_only(self) -> bool:
-        """Whether appends are refused: for want of space, or after a failed write."""
+        """Whether appends are refused, for lack of space or after a failed write."""
 
     @property
     @abc.abstractmethod
     def failure(self) -> str:
-        """Why nothing is taken until it is opened anew, if at all: a write or a sync failed, and
-        not for want of space. Empty while it is well. What it has is still read."""
+        """Why nothing is taken until it is reopened: a write or a sync failed, and not for lack of
+        space. Empty while it is well. Reads still work."""
 
     @property
     @abc.abstractmethod
     def starved(self) -> str:
-        """As `failure`, of a write or a sync that failed for want of space: with `has_room` it can
-        be opened anew."""
+        """As `failure`, for a write or a sync that failed for lack of space: once `has_room`, it
+        can be reopened."""
 
     @abc.abstractmethod
     def has_room(self) -> bool:
-        """Whether one that is starved would find the room it needs when it is opened anew: enough
-        to take frames again, and what opening takes. For any thread. Cost: a call of the system;
-        where that tells of enough, a file is made for a moment and removed."""
+        """Whether a starved engine would have room if reopened: enough to take frames again, and
+        for the opening itself. Callable from any thread. Cost: a system call; if that reports
+        enough, a file is made for a moment and removed."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Sync, and give back what is held."""
+        """Sync, and release everything."""

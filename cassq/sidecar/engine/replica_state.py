@@ -1,21 +1,21 @@
-"""What a sidecar does with requests about extents: its rules, without sockets, threads or time.
+"""A sidecar's rules for requests about extents, without sockets, threads or time.
 
-The server calls it from one thread, and answers what has to be durable once the engine was synced;
-so does the simulation. A replica is in one of these states::
+The server calls it from one thread, and sends answers that must be durable once the engine was
+synced; so does the simulation. A replica is in one of these states::
 
     open ──fence──> fenced ──settle──> settled ──drop──> gone
                        └── copying (from another sidecar, until it is whole) ──> settled
 
 Invariants:
 
-1. A fenced replica takes no append, whatever its epoch; nor does one of a greater epoch than the
+1. A fenced replica takes no append, whatever the epoch; nor does one with a greater epoch than the
    writer's.
-2. Frames follow one another without a gap. A frame that is there already is acknowledged again,
-   if it is the same, byte for byte; another one in its place is refused.
-3. What a replica says in `Fenced` covers everything it ever acknowledged; one that cannot say so
-   refuses as damaged. A copy that is not whole says so, and does not count.
+2. Frames follow one another without a gap. A frame that is there already is acknowledged again
+   if it is the same, byte for byte; a different one in its place is refused.
+3. The end that a replica reports in `Fenced` covers everything it ever acknowledged; one that
+   cannot guarantee that refuses as damaged. An unfinished copy says so, and does not count.
 4. A replica that has less than what all replicas are said to have is damaged from then on. A
-   damaged one takes nothing and answers no fence, but gives out the frames that are good.
+   damaged one takes nothing and answers no fence, but returns its good frames.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 
 class ReplicaAnswer(NamedTuple):
-    """What to answer. durable: only after a sync of the engine that begins after now.
-    grown: the pipe of which `acked` or the end moved, or which was closed, fenced, settled or
-    dropped, for who waits for that; "" if none."""
+    """What to answer. durable: only after a sync of the engine that begins after now. grown: for
+    waiters, the pipe whose `acked` or end moved, or that was closed, fenced, settled or dropped;
+    "" if none."""
 
     reply: Reply
     durable: bool = False
@@ -71,10 +71,10 @@ class ReplicaAnswer(NamedTuple):
 
 
 class ReplicaState:
-    """The extents of one sidecar. wall_ms: the wall clock. boot_ms: boot milliseconds, for idle
-    times, which after a start count from it. Not thread-safe, but for `Read`.
+    """The extents of one sidecar. wall_ms: the wall clock. boot_ms: the boot clock, for idle
+    times, which count from the start at the earliest. Not thread-safe, except for `Read`.
 
-    draining: new extents are refused, and writers asked to go elsewhere.
+    draining: new extents are refused, and writers are asked to leave.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ReplicaState:
         self._boot_ms = boot_ms
         self._started_ms = boot_ms()
         self._appended_ms: dict[str, int] = {}
-        # Told by the writer, and by who wants its turn: worth nothing once this process ends.
+        # From the writer, and from pushers that want its turn: worthless once this process ends.
         self._closed: set[str] = set()
         self._turns: set[str] = set()
         # Found by reads, which may come from other threads; noted by the next change.
@@ -93,10 +93,10 @@ class ReplicaState:
         self.draining = False
 
     def handle(self, request: Request) -> ReplicaAnswer:
-        """Carry a request out. Raises RefusedError; then nothing was changed, but that a replica
-        may have been found to be damaged, which is noted; and of FAILED nobody knows.
+        """Carry out a request. Raises RefusedError: then nothing was changed, except that a replica
+        found to be damaged is noted as such; after FAILED the outcome is unknown.
 
-        Not for Hello, Info, Scrub and Replicate, which need more than a shelf; nor does it wait.
+        Not for Hello, Info, Scrub and Replicate, which need more than replicas. Never waits.
         """
         try:
             if isinstance(request, Read):
@@ -112,12 +112,12 @@ class ReplicaState:
             raise RefusedError(Code.FAILED, exc.message, hint=exc.hint) from exc
 
     def found(self, pipe_id: str, damage: str) -> None:
-        """Tell that an extent was found to be damaged, by a read or a scrub. For any thread."""
+        """Report that a read or a scrub found an extent damaged. Callable from any thread."""
         self._found.append((pipe_id, damage))
 
     def note_found(self) -> None:
-        """Note what was `found` since; `handle` does so too, with the next request that is no
-        read."""
+        """Note damage that was `found` since; `handle` does that too, with the next request that
+        is not a read."""
         while self._found:
             self._damage(*self._found.popleft())
 
@@ -197,7 +197,7 @@ class ReplicaState:
         return ReplicaAnswer(Appended(replica.end, turn, self.draining), durable=True, grown=grown)
 
     def _again(self, replica: Replica, base_seq: int, frame: bytes) -> None:
-        """See that a frame below the end is the one that is there."""
+        """Check that a frame below the end is the same as the stored one."""
         try:
             there = self._engine.frame_at(replica.pipe_id, base_seq)
         except FrameError as exc:
@@ -212,7 +212,7 @@ class ReplicaState:
             raise self._damaged(replica, f"the frame at seq {base_seq} has changed")
 
     def _mark(self, request: Mark) -> ReplicaAnswer:
-        """What is acknowledged stays so, whoever was fenced since: the epoch does not matter."""
+        """The epoch does not matter: what is acknowledged stays so, whatever was fenced since."""
         replica = self._replica(request.pipe_id)
         self._has(replica, request.acked)
         grown = self._acknowledged(replica, request.acked)
@@ -222,7 +222,7 @@ class ReplicaState:
         return ReplicaAnswer(Done(), grown=grown)
 
     def _acknowledged(self, replica: Replica, acked: int) -> str:
-        """Take note of what is acknowledged; the pipe's id if that is news."""
+        """Note what is acknowledged; returns the pipe's id if that is news."""
         if acked <= replica.acked:
             return ""
         self._engine.note(replica.pipe_id, acked=acked)
@@ -258,7 +258,7 @@ class ReplicaState:
         if replica is None:
             return None
         pipe_id = replica.pipe_id
-        # Below a recorded end everything counts, whatever the writer told last.
+        # Below a recorded end everything counts, whatever the writer last reported.
         acked = replica.acked if replica.final is None else replica.final
         closed = pipe_id in self._closed
         return (acked, replica.end, replica.fenced, closed, self.idle_ms(pipe_id))
@@ -288,7 +288,7 @@ class ReplicaState:
                 raise RefusedError(
                     Code.CONFLICT, f"{pipe_id} ends at {replica.final}, not {end}", end=replica.end
                 )
-            # One that cannot sync any more is copied from all the same, and nobody relies on it.
+            # An engine that cannot sync any more is still copied from, but nobody relies on it.
             return ReplicaAnswer(Done(), durable=not self._engine.failure)
         if replica.copying:
             raise RefusedError(Code.BUSY, f"{pipe_id} is being copied", end=replica.end)
@@ -303,12 +303,12 @@ class ReplicaState:
             try:
                 between = self._engine.frame_at(pipe_id, end) is not None
             except FrameError:
-                between = True  # one stands there, though damaged: it is to go
+                between = True  # a frame is there, though damaged: it must go
             if not between:
                 raise RefusedError(
                     Code.CONFLICT, f"{end} lies within a frame of {pipe_id}", end=replica.end
                 )
-            # First: what is cut away again after a crash is no loss, a tail past the end would be.
+            # First: cutting again after a crash does no harm; a tail past the end would.
             self._engine.cut(pipe_id, end)
         self._engine.note(pipe_id, fenced=True, final=end)
         return ReplicaAnswer(Done(), durable=True, grown=pipe_id)
@@ -323,7 +323,7 @@ class ReplicaState:
             self._appended_ms.pop(pipe_id, None)
             self._closed.discard(pipe_id)
             self._turns.discard(pipe_id)
-        # Who waits for one of several hears of it in the end: waits are short.
+        # A waiter for one of several learns of it in the end: waits are short.
         return ReplicaAnswer(Done(), durable=True, grown=there[0] if len(there) == 1 else "")
 
     def _list(self, request: List) -> ReplicaAnswer:
@@ -357,12 +357,12 @@ class ReplicaState:
             )
 
     def _has(self, replica: Replica, end: int) -> None:
-        """See that a replica has what all replicas are said to have."""
+        """Check that a replica has what all replicas are said to have."""
         if end > replica.end and not replica.copying:
             raise self._damaged(replica, f"it ends at {replica.end}, all replicas had {end}")
 
     def _damaged(self, replica: Replica, damage: str) -> RefusedError:
-        """Note that a replica is damaged; the refusal that says so."""
+        """Note that a replica is damaged; returns the refusal that says so."""
         self._damage(replica.pipe_id, damage)
         return RefusedError(Code.DAMAGED, replica.damage or damage, end=replica.end)
 
@@ -374,5 +374,5 @@ class ReplicaState:
         try:
             self._engine.note(pipe_id, damage=damage)
         except BackendError as exc:
-            # Told all the same, for as long as the engine is open: it may never write again.
+            # Reported all the same while the engine is open: it may never write again.
             logger.error("extent %s is damaged: %s; not noted: %s", pipe_id, damage, exc)

@@ -1,4 +1,4 @@
-"""Scrubbing: every frame of an extent is read and verified, a bounded stretch at a time."""
+"""Scrubbing: reads and verifies every frame of an extent, a bounded stretch at a time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _STEP_BYTES = 4 << 20
 
 
 class ScrubbedRange(NamedTuple):
-    """What a scrub came to.
+    """The result of a scrub.
 
-    seq: where to go on; the end that was asked for when it came through. digest: xxh3-128 of the
-    frames that were read, one after another, in hex: the same on every replica for the same seqs.
-    damage: of the frame at `seq`; "" where all is well.
+    seq: where to continue; the requested end when everything was read. digest: xxh3-128, in hex,
+    of the frames read, one after another: every replica has the same for the same seqs. damage: of
+    the frame at `seq`; "" if there is none.
     """
 
     seq: int
@@ -27,8 +27,8 @@ class ScrubbedRange(NamedTuple):
 
 
 def scrub(engine: Engine, pipe_id: str, seq: int, end_seq: int, bytes_max: int) -> ScrubbedRange:
-    """Verify the frames of an extent that begin at `seq` or later and below `end_seq`, up to some
-    bytes but at least one frame. Cost: a read of them and a checksum or two; for any thread.
+    """Verify the frames of an extent that begin from `seq` on, below `end_seq`, up to `bytes_max`
+    but at least one. Cost: a read of them and a checksum or two. Callable from any thread.
 
     seq: where a frame begins.
     """

@@ -1,1 +1,1 @@
-"""Who talks to a sidecar: connections, requests, and the syncs they share."""
+"""Clients of a sidecar: connections, requests, and the syncs they share."""

@@ -2,7 +2,7 @@
 
 Invariants:
 
-1. Nothing but a short Hello is read before it is known who is there.
+1. Nothing but a short Hello is read before the client is known.
 2. Requests are begun in their order; how many bytes of them are not answered is bounded by the
    window, and how many bytes of answers are kept by HIGH_BYTES and one answer more.
 3. Whatever a client does ends its own connection at most.

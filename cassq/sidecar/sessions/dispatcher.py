@@ -1,4 +1,4 @@
-"""The desk: carries out the requests of all connections, each answered once, now or later."""
+"""The dispatcher: carries out the requests of all connections, each answered once, now or later."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from cassq.sidecar.sessions.waiting import Asker, WaitingRequest, WaitingRequest
 logger: logging.Logger = logging.getLogger("cassq")
 
 Answer = Callable[[Reply | RefusedError], None]
-# Requests that take their time, and are carried out beside others.
+# Slow requests, which are carried out beside others.
 Slow = Callable[[Any], Coroutine[Any, Any, Reply]]
 
 
@@ -159,7 +159,7 @@ class Dispatcher:
         asker.waiters.add(waiter)
 
     def _is_to_wait(self, request: Read | Ends, reply: Reply) -> bool:
-        """Whether something is still to come that who asks has not."""
+        """Whether the asker should wait for something that it does not have yet."""
         if isinstance(request, Read):
             assert isinstance(reply, Frames)
             replica = self._engine.replicas().get(request.pipe_id)
@@ -199,7 +199,7 @@ class Dispatcher:
 
 
 def refusal_of(exc: Exception) -> RefusedError:
-    """What a client is told of an error."""
+    """The refusal that a client gets for an error."""
     match exc:
         case RefusedError():
             return exc

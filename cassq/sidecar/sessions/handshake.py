@@ -1,4 +1,4 @@
-"""The door: who is let in, and what they are told."""
+"""The handshake: which clients are admitted, and what they learn."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Handshake(NamedTuple):
         return f"Door({self.sidecar!r} of {self.cluster!r}, token {token})"
 
     def admit(self, hello: Hello) -> Welcome:
-        """What a client is told that may come in. Raises RefusedError."""
+        """The welcome of an admitted client. Raises RefusedError for others."""
         if hello.version != VERSION:
             raise RefusedError(
                 Code.VERSION,

@@ -1,4 +1,4 @@
-"""Waiters: requests that wait until an extent grows, or for their time to be over (long polls)."""
+"""Long polls: requests that wait until an extent grows or their time is over."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class WaitingRequest:
         self.look()
 
     def cancel(self) -> None:
-        """It waits no more."""
+        """Stop waiting."""
         self.done = True
         if self._timer is not None:
             self._timer.cancel()
@@ -74,7 +74,7 @@ class WaitingRequests:
         answer: Callable[[bool], bool],
         blocked: Callable[[], bool],
     ) -> WaitingRequest:
-        """Have a request wait until one of these extents grows, so long at most."""
+        """Make a request wait until one of these extents grows, up to a time limit."""
         waiter = WaitingRequest(self, pipes, answer, blocked)
         for pipe_id in pipes:
             self._by_pipe.setdefault(pipe_id, set()).add(waiter)

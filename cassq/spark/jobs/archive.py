@@ -1,13 +1,13 @@
-"""Archiving: the messages of pipes that are sealed or consumed, to Parquet, each pipe once.
+"""Archiving: the messages of sealed or consumed pipes to Parquet, each pipe once.
 
-A pipe's files are written into a staging folder, counted, and moved to their place; a mark beside
-them says then that the pipe is there wholly::
+A pipe's files are written into a staging folder, counted, and moved to their place; then a mark
+beside them says that the pipe is complete::
 
     DIR/queue=NAME/pipe=ID/part-….parquet     what Spark reads as columns of messages
     DIR/queue=NAME/pipe=ID/_whole             the mark
-    DIR/_staging/queue=NAME/…                 of the run that goes on, or of one that was killed
+    DIR/_staging/queue=NAME/…                 of the present run, or of one that was killed
 
-A folder without a mark is what a killed run left, and is written anew.
+A folder without a mark was left by a killed run, and is written anew.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STAGING, WHOLE = "_staging", "_whole"
 
 
 class ArchiveProgress(NamedTuple):
-    """How far it is: of the pipes that are to be written, and their messages."""
+    """Progress, in pipes to write and their messages."""
 
     pipes: int
     pipes_in_all: int
@@ -42,8 +42,8 @@ class ArchiveProgress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What a run did. pipes and messages: written by it. already: pipes that were there. missed:
-    the ids of pipes whose messages were removed while they were read; nothing is written of them.
+    """What a run did. pipes, messages: written by it. already: pipes that were there. missed: the
+    IDs of pipes whose messages were removed while they were read; nothing of these is written.
     """
 
     queue: str
@@ -66,12 +66,12 @@ def archive(
     messages_per_step: int = MESSAGES_PER_STEP,
     progress: Callable[[ArchiveProgress], None] = lambda _: None,
 ) -> Archived:
-    """Write every sealed or consumed pipe of a queue whose messages are stored, and that is not in
-    `directory` wholly, to Parquet.
+    """Write to Parquet every sealed or consumed pipe of a queue whose messages are still stored and
+    that is not yet complete in `directory`.
 
-    directory: a path or URL that Spark can write to. messages_per_step: so many are written in one
-    go of Spark; what is killed loses the go it is at. progress: told before the first step and
-    after each. One run at a time may write a queue to a directory: of two, one may fail.
+    directory: a path or URL that Spark can write to. messages_per_step: how many one Spark job
+    writes; a killed run loses its current step. progress: called before the first step and after
+    each. One run at a time may write a queue to a directory: of two, one may fail.
 
     Raises QueueNotFoundError, ConfigError and BackendError. Cost: each message is read and written
     once, and sorted within its task; two calls of the file system for each pipe.

@@ -27,12 +27,12 @@ from cassq.spark.options import MESSAGES_PER_PARTITION
 from cassq.spark.reading import PipeRange, ScanTask, parts
 
 PIPES_PER_TASK = 100
-# After so many tasks for each core it is told how far it is.
+# Progress is reported after this many tasks per core.
 TASKS_PER_STEP = 4
 
 
 class AuditProgress(NamedTuple):
-    """How far it is: of the messages of so many pipes."""
+    """Progress, in messages of all the pipes."""
 
     pipes: int
     messages: int
@@ -51,7 +51,7 @@ def audit(
     was pushed for each group with what became of it.
 
     Exact at a quiet moment. Pipes whose pusher is gone are sealed first. messages_per_task: where
-    pipes are cut. progress: told when the pipes are known, and after each step.
+    pipes are cut. progress: called when the pipes are known, and after each step.
 
     Raises QueueNotFoundError, ConfigError and BackendError. Cost: every live pipe is read once,
     its dead and their letters once more; the driver keeps a row for each live pipe and group, and

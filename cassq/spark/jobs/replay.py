@@ -1,9 +1,9 @@
-"""Replaying: messages of finished pipes, or of an archive, are pushed to a queue again, once under
-each `writeId`.
+"""Replaying: pushes messages of finished pipes, or of an archive, to a queue again, once per
+`writeId`.
 
 Without a rate all is one write. With a rate each chunk of a pipe is a write of its own, named after
-its place: what is finished never changes, so a run that is begun again finds the same chunks, and
-passes over those that were published.
+its place: finished pipes never change, so a restarted run finds the same chunks, and skips those
+that were published.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Choice(NamedTuple):
 
 
 class ReplayProgress(NamedTuple):
-    """How far it is: of the writes that are to be done, and messages that were published."""
+    """Progress, in writes to do and messages published."""
 
     writes: int
     writes_in_all: int
@@ -50,8 +50,8 @@ Tell = Callable[[ReplayProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a run did. messages: published by it, in so many writes. already: writes that had been
-    published before."""
+    """What a run did. messages: published by it, in `writes` writes. already: writes published
+    before."""
 
     queue: str
     messages: int
@@ -63,7 +63,7 @@ class Replayed:
 
 
 class ReplayTarget(NamedTuple):
-    """The queue that is pushed to, and under which id."""
+    """The queue to push to, and the `writeId`."""
 
     client: Client
     queue: str
@@ -98,8 +98,8 @@ def replay(
     """Push what the queue `source` (None: `queue` itself) has in finished pipes to `queue` again,
     or what the directory `archive` has of it.
 
-    rate: messages a second, on average. It needs `choice.until`, which is over: else a run that is
-    begun again could find what it had replayed itself. progress: told after each write.
+    rate: messages a second, on average. It needs a `choice.until` in the past: otherwise a
+    restarted run could find what it replayed itself. progress: called after each write.
 
     Raises QueueNotFoundError, ExtentMissingError, ConfigError and BackendError. Cost: with a rate a
     job of Spark for each chunk, and a row of the catalog that stays as long as the queue.
@@ -169,7 +169,7 @@ def _paced(
 
 
 def pause(messages: int, rate: float, seconds: float) -> float:
-    """How long to wait, in seconds, after so many messages in so many seconds. Pure."""
+    """How many seconds to wait after `messages` in `seconds`. Pure."""
     return max(0.0, messages / rate - seconds)
 
 

@@ -89,9 +89,9 @@ def rollup(
 ) -> RolledUp:
     """Write the history of these queues, or of all there are, to tables of Parquet files.
 
-    directory: a path or URL that Spark can write to, of its own. queues_per_step: so many are
-    written in one go of Spark. progress: told before the first step and after each. One run at a
-    time may write to a directory: of two, one may fail.
+    directory: a path or URL of its own that Spark can write to. queues_per_step: how many one Spark
+    job writes. progress: called before the first step and after each. One run at a time may write
+    to a directory: of two, one may fail.
 
     Raises QueueNotFoundError, ConfigError and BackendError. Cost: the samples since the last day
     that is whole are read once, of each queue and group; some calls of the file system for each

@@ -1,4 +1,4 @@
-"""Spark sessions of the command, and Spark's errors told as cassq's own."""
+"""Spark sessions of the command, and Spark's errors translated into cassq's own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 def session(name: str, master: str | None, settings: Mapping[str, str]) -> Iterator[SparkSession]:
     """The session that runs in this process, or one of its own, which is stopped at the end.
 
-    master: None is for what Spark is configured with, else `local[*]`.
+    master: None for the configured one, else `local[*]`.
     """
     with told_as_ours():
         running = SparkSession.getActiveSession()
@@ -52,7 +52,7 @@ def _begun(name: str, master: str | None, settings: Mapping[str, str]) -> SparkS
 
 @contextmanager
 def told_as_ours() -> Iterator[None]:
-    """Raises ConfigError for what Spark finds wrong with a call, BackendError for what fails."""
+    """Raises ConfigError for what Spark rejects in a call, BackendError for what fails."""
     try:
         yield
     except (AnalysisException, ParseException) as exc:
@@ -64,11 +64,11 @@ def told_as_ours() -> Iterator[None]:
 
 
 def what_failed(text: str) -> str:
-    """The line of a long error that says most. Pure."""
+    """The most informative line of a long error. Pure."""
     found = _DIED_OF.findall(text)
     return str(found[-1]) if found else first_line(text)
 
 
 def first_line(text: str) -> str:
-    """Of what is not blank. Pure."""
+    """The first line that is not blank. Pure."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "it did not say why")

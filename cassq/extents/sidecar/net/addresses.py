@@ -1,4 +1,4 @@
-"""Where sidecars listen, as the catalog told it last."""
+"""Where sidecars listen, as last read from the catalog."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from cassq.base.clock import Stopwatch
 from cassq.errors import BackendError, BackendUnavailableError
 from cassq.model.sidecar_rows import SidecarRow
 
-# What is known so long is asked for again before a connection is opened; where one failed it is
-# asked for again a little sooner.
+# An address this old is looked up again before a connection is opened; after a failure, a little
+# sooner.
 FRESH_SECONDS, RETRY_SECONDS = 2.0, 0.05
 
 
 class Addresses:
-    """Sidecars by name. Thread-safe. rows: all of them, from the catalog; a read."""
+    """Addresses of sidecars by name. Thread-safe. rows: reads all sidecars from the catalog."""
 
     def __init__(self, rows: Callable[[], list[SidecarRow]]) -> None:
         self._rows = rows
@@ -24,8 +24,8 @@ class Addresses:
         self._lock = threading.Lock()
 
     def of(self, name: str, *, anew: bool = False) -> str:
-        """host:port of a sidecar. anew: what is known did not help. Raises
-        BackendUnavailableError for one that is not known."""
+        """host:port of a sidecar. anew: the known address failed. Raises BackendUnavailableError
+        for an unknown sidecar."""
         with self._lock:
             limit = RETRY_SECONDS if anew or name not in self._known else FRESH_SECONDS
             if self._asked is None or self._asked.seconds() >= limit:
@@ -44,7 +44,7 @@ class Addresses:
         try:
             self._known = {row.name: row for row in self._rows()}
         except BackendError:
-            # Without the catalog sidecars are found where they were.
+            # While the catalog is away the last known addresses are used.
             if name not in self._known:
                 raise
         self._asked = watch

@@ -1,4 +1,4 @@
-"""Asking one sidecar one thing, over a connection of its own: for tools, and between sidecars."""
+"""Requests to one sidecar over a connection of their own: for tools, and between sidecars."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ ASK_SECONDS = 10.0
 
 
 class Asking:
-    """A connection to one sidecar, for requests one after another; opened with the first. Not
-    thread-safe. To be used with `with`, or closed.
+    """A connection to one sidecar, for one request at a time; opened by the first. Not thread-safe.
+    Use it in a `with`, or close it.
 
     cluster: the catalog's identity, "" when not known.
     """
@@ -50,7 +50,7 @@ class Asking:
         return answer.replies[0]
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
         link, self._link = self._link, None
         if link is not None:
             link.close()

@@ -1,10 +1,10 @@
-"""One connection to a sidecar, from the side of its client: a socket that never blocks.
+"""One connection to a sidecar, on the client's side: a socket that never blocks.
 
 Its life::
 
     connecting ──> securing (TLS) ──> greeting (Hello, Welcome) ──> ready ──> closed
 
-Whoever uses it waits for the socket as `wants` says, and calls `step`.
+Its user waits for the socket as `wants` says, then calls `step`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from cassq.extents.protocol.inbox import Inbox
 from cassq.extents.protocol.wire import ProtocolError, read_reply, reply_of, request_parts
 from cassq.extents.protocol.words import VERSION, Code, Hello, RefusedError, Request, Welcome
 
-_PARTS_MAX = 64  # given to the system at once
+_PARTS_MAX = 64  # passed to the system at once
 _TLS_BYTES_MAX = 64 * 1024  # encrypted at once
-_BUFFER_BYTES = 1024 * 1024  # of the system, for what is sent
+_BUFFER_BYTES = 1024 * 1024  # the system's send buffer
 _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 # What to do about a refusal; the sidecar does not know how its client was configured.
 _HINTS = {
@@ -38,7 +38,7 @@ _HINTS = {
 
 
 class Access(NamedTuple):
-    """What a client shows to sidecars. tls: None for none. client: told in their logs."""
+    """What a client presents to sidecars. tls: None for none. client: its name in their logs."""
 
     token: str = ""
     tls: ssl.SSLContext | None = None
@@ -51,7 +51,7 @@ class Access(NamedTuple):
 
 
 class Phase(enum.Enum):
-    """How far a connection has come."""
+    """The phase of a connection."""
 
     CONNECTING = "connecting"
     SECURING = "agreeing on TLS"
@@ -60,14 +60,14 @@ class Phase(enum.Enum):
 
 
 class Connection:
-    """A connection that was begun. answers: what came, by the request's number, not yet taken.
+    """A connection that was begun. answers: by request number, those not yet taken.
 
-    Everything that goes wrong is raised by `step` as BackendUnavailableError, or RefusedError when
-    the sidecar said so; the link is of no use then.
+    `step` raises everything that goes wrong, as BackendUnavailableError, or as RefusedError when
+    the sidecar refused; the connection is unusable then.
     """
 
     def __init__(self, address: str, cluster: str, access: Access) -> None:
-        """Begin to connect. Cost: a look-up of the host's name, if it is one."""
+        """Begin to connect. Cost: a DNS lookup if the host is a name."""
         self.address = address
         self.phase: Phase = Phase.CONNECTING
         self.welcome: Welcome = Welcome(VERSION, "", "", "", 0, 0)
@@ -82,7 +82,7 @@ class Connection:
         self._number = 0
         self._tls_reads = self._tls_writes = False  # TLS waits for the other direction
         try:
-            # A host may have several addresses, of which the sidecar listens at one.
+            # A host may have several addresses, and the sidecar listens at one of them.
             self._places = deque(
                 socket.getaddrinfo(*host_and_port(address), type=socket.SOCK_STREAM)
             )
@@ -108,7 +108,7 @@ class Connection:
             return self._begin()
         return opened
 
-    # --- for who waits --------------------------------------------------------------------------
+    # --- waiting --------------------------------------------------------------------------------
 
     def fileno(self) -> int:
         """The socket."""
@@ -124,7 +124,7 @@ class Connection:
         return select.POLLIN
 
     def step(self) -> None:
-        """Do all that can be done without waiting."""
+        """Do everything that needs no waiting."""
         try:
             if self.phase is Phase.CONNECTING:
                 self._connected()
@@ -141,7 +141,7 @@ class Connection:
     # --- requests -------------------------------------------------------------------------------
 
     def size(self, parts: list[bytes]) -> int:
-        """How long a message is. Raises RefusedError over the sidecar's limit."""
+        """The length of a message. Raises RefusedError over the sidecar's limit."""
         size = sum(map(len, parts))
         if size > self.welcome.message_bytes_max:
             raise RefusedError(
@@ -152,17 +152,17 @@ class Connection:
         return size
 
     def next_parts(self, request: Request) -> list[bytes]:
-        """A request as bytes, under the number that is the next."""
+        """A request as bytes, under the next number."""
         return request_parts(request, self._number + 1)
 
     def may_send(self, size: int) -> bool:
-        """Whether the window has room for so many bytes more."""
+        """Whether the window has room for `size` more bytes."""
         if self.phase is not Phase.READY:
             return False
         return not self.unanswered or self.unanswered_bytes + size <= self.welcome.window_bytes
 
     def submit(self, parts: list[bytes], size: int) -> int:
-        """Have what `next_parts` gave sent by the next steps; its number."""
+        """Have the next steps send what `next_parts` returned; returns its number."""
         self._number += 1
         self.unanswered[self._number] = size
         self.unanswered_bytes += size
@@ -170,8 +170,8 @@ class Connection:
         return self._number
 
     def tell(self, request: Request) -> bool:
-        """Send what is not answered, if that can be done at once. False: the link is of no use
-        any more, for a part of it went out."""
+        """Send a request without an answer, if that needs no waiting. False: only a part of it
+        went out, so the connection is unusable."""
         self._out += map(memoryview, request_parts(request, 0))
         whole = len(self._out)
         size = sum(map(len, self._out))
@@ -190,14 +190,14 @@ class Connection:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is under way, so that another may use it."""
+        """Whether nothing is under way, so that it can be reused."""
         return self.phase is Phase.READY and not (
             self.unanswered or self._out or self.answers or self._inbox.waiting
         )
 
     def lives(self) -> bool:
-        """Whether a link that was idle is still of use, as far as this side knows: nothing was
-        sent to it. Cost: a call of the system."""
+        """Whether an idle connection is still usable, as far as this side knows: nothing arrived
+        on it. Cost: a system call."""
         try:
             if isinstance(self._socket, ssl.SSLSocket):
                 self._socket.recv(1)  # it may read tickets of the session, and then nothing
@@ -207,11 +207,11 @@ class Connection:
             return True
         except OSError:
             return False
-        return False  # it was closed, or says something nobody asked for
+        return False  # it was closed, or sent something unasked
 
     def close(self) -> None:
-        """Give the socket back; nothing is said over it, so that a child of fork leaves its
-        parent's alone."""
+        """Close the socket without sending anything over it, so that a forked child does not
+        disturb its parent's."""
         self._socket.close()
 
     # --- what a step does -----------------------------------------------------------------------
@@ -277,7 +277,7 @@ class Connection:
     def _send_encrypted(self, secure: ssl.SSLSocket) -> None:
         self._tls_reads = False
         while self._out:
-            # The same bytes are given again until they are taken: TLS asks for that.
+            # The same bytes are passed again until they are taken: TLS requires that.
             piece = self._out[0][:_TLS_BYTES_MAX]
             try:
                 sent = secure.send(piece)

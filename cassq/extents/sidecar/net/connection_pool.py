@@ -1,7 +1,7 @@
-"""Links: the Network over TCP and TLS, by sockets that never block and no threads of its own.
+"""The connection pool: the Network over TCP and TLS, with non-blocking sockets and no threads.
 
-Each exchange borrows a connection per sidecar, and gives it back when all it asked is answered. A
-connection that owes an answer is closed: so one that is lent has no past.
+Each exchange borrows a connection per sidecar, and returns it when all its requests are answered. A
+connection that owes an answer is closed, so a borrowed connection has nothing outstanding.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ UNTOLD_MAX = 1000  # calls of `tell` that wait for a connection
 class ConnectionPool(Network):
     """Connections to the sidecars of one catalog. Thread-safe.
 
-    rows: its sidecars, see `SidecarPort.sidecars`; asked only before a connection is opened.
-    cluster: what that catalog is, see `SidecarPort.identity`.
+    rows: its sidecars, see `SidecarPort.sidecars`; called only before a connection is opened.
+    cluster: the catalog's identity, see `SidecarPort.identity`.
     """
 
     def __init__(
@@ -56,8 +56,7 @@ class ConnectionPool(Network):
         return [talk.answer() if isinstance(talk, Talk) else talk for talk in begun]
 
     def begin(self, call: Call) -> Begun | None:
-        """Only over a connection that is idle: one that is opened takes steps, and has a time by
-        which they have to be done."""
+        """Uses only an idle connection: opening one takes several steps, under a deadline."""
         link = self._idle_link(call.sidecar)
         if link is None:
             return None
@@ -68,8 +67,8 @@ class ConnectionPool(Network):
     def tell(self, sidecar: str, generation: str, requests: Sequence[Request]) -> None:
         link = self._idle_link(sidecar)
         if link is None:
-            # Whoever gives a connection back sends it: readers wait for what the last append
-            # before a pause was told to be.
+            # Sent when a connection is returned: readers wait for the end that the last append
+            # before a pause publishes.
             with self._lock:
                 untold = self._untold.setdefault(sidecar, deque(maxlen=UNTOLD_MAX))
                 untold.append((generation, requests))
@@ -101,7 +100,7 @@ class ConnectionPool(Network):
         return Connection(address, self._cluster(), self._access)
 
     def _anew(self, sidecar: str, broken: Connection, another: bool) -> Connection:
-        """A link in the place of one that broke; whatever was idle has broken with it."""
+        """A connection to replace one that broke; all idle ones have broken with it."""
         with self._lock:
             idle = self._idle.pop(sidecar, deque())
         for link in idle:
@@ -112,7 +111,7 @@ class ConnectionPool(Network):
         return self._open(address)
 
     def _idle_link(self, sidecar: str) -> Connection | None:
-        """One that was given back and seems to live, the last one used first."""
+        """An idle connection that seems to live, the most recently used first."""
         while True:
             with self._lock:
                 idle = self._idle.get(sidecar)
@@ -141,7 +140,8 @@ class ConnectionPool(Network):
 
 
 class _Begun(Begun):
-    """A talk that goes on whenever somebody looks. give_back: the link, once it is over."""
+    """A talk that advances whenever its caller looks. give_back: returns the connection at the
+    end."""
 
     def __init__(self, talk: Talk, give_back: Callable[[Connection | None], None]) -> None:
         self._talk = talk
@@ -160,12 +160,12 @@ class _Begun(Begun):
         return self._talk.answer()
 
     def drop(self) -> None:
-        # What is still to come would be taken for the answer to somebody else.
+        # Answers still to come would be taken for answers to the connection's next user.
         self._give_back(self._talk.link)
 
 
 def _tell(link: Connection, generation: str, requests: Sequence[Request]) -> bool:
-    """Send what is not answered; False when the link is of no use any more."""
+    """Send requests without an answer; False when the connection is no longer usable."""
     if generation and link.welcome.generation != generation:
-        return True  # it is for a data directory that is gone
+        return True  # these are for a data directory that is gone
     return all(link.tell(request) for request in requests)

@@ -11,9 +11,9 @@ from cassq.extents.protocol.words import Request
 
 
 class Call(NamedTuple):
-    """Requests to one sidecar, sent one behind the other and answered in any order.
+    """Requests to one sidecar, sent one after another and answered in any order.
 
-    generation: which data directory must be there; "" for any.
+    generation: the data directory that must be there; "" for any.
     """
 
     sidecar: str
@@ -22,9 +22,9 @@ class Call(NamedTuple):
 
 
 class CallResult(NamedTuple):
-    """What became of a call: the replies to its requests, in their order, up to the first that
-    failed; and why that one did. A refusal is a RefusedError; anything else means that nobody
-    knows what was done."""
+    """The outcome of a call: the replies to its requests, in order, up to the first that failed,
+    and that one's error. A RefusedError is a refusal; with any other error it is unknown what was
+    done."""
 
     sidecar: str
     replies: Sequence[Any]
@@ -32,13 +32,13 @@ class CallResult(NamedTuple):
 
     @property
     def done(self) -> bool:
-        """Whether all was done."""
+        """Whether all requests succeeded."""
         return self.error is None
 
 
 class Patience(NamedTuple):
-    """How long to wait, in seconds. all: for the slowest when nobody is quicker. lag: for those
-    that still owe an answer after `enough` calls were done."""
+    """How long to wait, in seconds. all: for any call. lag: for those still unanswered after
+    `enough` calls were done."""
 
     all: float
     lag: float
@@ -54,12 +54,12 @@ class Begun(abc.ABC):
 
     @abc.abstractmethod
     def end(self, patience: Patience) -> CallResult:
-        """Wait for its answer, as `Network.exchange` does from now on. What breaks meanwhile is
-        not tried once more."""
+        """Wait for its answer, as `Network.exchange` does, from now on. A connection that breaks
+        meanwhile is not retried."""
 
     @abc.abstractmethod
     def drop(self) -> None:
-        """Nobody wants its answer any more."""
+        """Give the call up: its answer is no longer wanted."""
 
 
 class Network(abc.ABC):
@@ -67,23 +67,23 @@ class Network(abc.ABC):
 
     @abc.abstractmethod
     def exchange(self, calls: Sequence[Call], patience: Patience) -> list[CallResult]:
-        """Make all calls side by side; an answer for each, in their order, as soon as all are
-        done or patience is over. Never raises for what a sidecar does or does not do.
+        """Make all calls side by side; returns a result for each, in order, once all are done or
+        patience is over. Never raises for what a sidecar does or does not do.
 
-        An error of a call: RefusedError; BackendUnavailableError when the sidecar is not known,
-        does not listen, is another than expected, or the connection broke; BackendTimeoutError
-        when it did not answer in time: what was asked of it may be done yet.
+        A call's error is a RefusedError; a BackendUnavailableError when the sidecar is not known,
+        does not listen, is another than expected, or the connection broke; a BackendTimeoutError
+        when it did not answer in time: the request may still be carried out.
         """
 
     @abc.abstractmethod
     def begin(self, call: Call) -> Begun | None:
-        """Make a call of which the answer will be wanted later; None when that cannot be done at
-        once. Never raises for what a sidecar does or does not do."""
+        """Make a call whose answer is wanted later; None when that cannot be done at once. Never
+        raises for what a sidecar does or does not do."""
 
     @abc.abstractmethod
     def tell(self, sidecar: str, generation: str, requests: Sequence[Request]) -> None:
-        """Send what is not answered, without waiting, if that can be done at once."""
+        """Send requests that have no answer, if that can be done without waiting."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Give back all connections."""
+        """Close all connections."""

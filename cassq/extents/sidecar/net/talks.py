@@ -1,4 +1,4 @@
-"""Talks: calls to several sidecars being made side by side, by the thread that wants them made."""
+"""Talks: calls to several sidecars side by side, all in the calling thread."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from cassq.extents.protocol.words import RefusedError
 from cassq.extents.sidecar.net.connection import Connection, Phase
 from cassq.extents.sidecar.net.network import Call, CallResult, Patience
 
-# A sidecar that lives lets a client in within this time.
+# A live sidecar welcomes a client within this time.
 WELCOME_SECONDS = 5.0
 _MISSING: Any = object()
 
-# Given the link that broke, and whether it led to another sidecar than the one that was called.
+# Takes the connection that broke, and whether it led to another sidecar than the one called.
 Anew = Callable[[Connection, bool], Connection]
 
 
 class _AnotherSidecarError(BackendUnavailableError):
-    """Somebody else listens there."""
+    """Another sidecar listens there."""
 
 
 class Talk:
-    """One call: its requests on a link, and the answers that came.
+    """One call: its requests on a connection, and the answers that came.
 
-    link: to begin with. anew: gives another one in the place of one that broke, once; it raises
-    BackendError where that is of no use.
+    link: the first connection. anew: replaces a broken connection, once; raises BackendError where
+    that would not help.
     """
 
     def __init__(self, call: Call, link: Connection, anew: Anew | None = None) -> None:
@@ -46,23 +46,23 @@ class Talk:
 
     @property
     def done(self) -> bool:
-        """Whether nothing more is to come."""
+        """Whether no more answers will come."""
         return self.link is None or not (self._numbers or self._unsent)
 
     @property
     def well(self) -> bool:
-        """Whether all was done."""
+        """Whether all requests succeeded."""
         return self.done and self.error is None and not self._refused
 
     @property
     def grace(self) -> float:
-        """For how many seconds more the sidecar may take to let this client in."""
+        """How many more seconds the sidecar may take to welcome this client."""
         if self.link is None or self.link.phase is Phase.READY:
             return math.inf
         return WELCOME_SECONDS - self.link.age.seconds()
 
     def step(self) -> None:
-        """Go on as far as that can be done without waiting."""
+        """Advance as far as possible without waiting."""
         link = self.link
         if link is None:
             return
@@ -81,7 +81,7 @@ class Talk:
             self._broke(link, exc)
 
     def give_up(self, seconds: float) -> None:
-        """Patience is over."""
+        """Fail, because patience is over after `seconds`."""
         if self.done:
             return
         link = self.link
@@ -100,7 +100,7 @@ class Talk:
         self._end(error)
 
     def answer(self) -> CallResult:
-        """What became of it."""
+        """The result of the call."""
         whole = len(self._replies)
         for place, reply in enumerate(self._replies):
             if reply is _MISSING or isinstance(reply, BackendError):
@@ -119,7 +119,7 @@ class Talk:
         self._numbers.clear()
 
     def _feed(self, link: Connection) -> bool:
-        """Submit what the window has room for; whether there was any."""
+        """Submit what the window has room for; returns whether anything was submitted."""
         if link.phase is not Phase.READY or not self._unsent:
             return False
         fed = False
@@ -141,7 +141,7 @@ class Talk:
             if isinstance(answer, RefusedError):
                 self._replies[place] = answer
                 self._refused = True
-                self._unsent.clear()  # what follows it has no sense any more
+                self._unsent.clear()  # the requests after it are pointless now
                 continue
             try:
                 self._replies[place] = reply_of(self._call.requests[place], answer)
@@ -151,7 +151,7 @@ class Talk:
                 ) from exc
 
     def _check(self, link: Connection) -> None:
-        """_AnotherSidecarError unless it is the sidecar that was called."""
+        """Raise _AnotherSidecarError unless the connection leads to the called sidecar."""
         name, generation = self._call.sidecar, self._call.generation
         if link.phase is not Phase.READY:
             return
@@ -188,7 +188,7 @@ class Talk:
 
 
 def converse(talks: Sequence[Talk], patience: Patience) -> None:
-    """Let these talks be made: return when all are done, or patience is over."""
+    """Advance these talks until all are done or patience is over."""
     watch = Stopwatch()
     for talk in talks:
         talk.step()
@@ -211,7 +211,7 @@ def converse(talks: Sequence[Talk], patience: Patience) -> None:
 
 
 def _step(waiting: Sequence[Talk], seconds: float) -> None:
-    """Wait so long, or until something comes, and go on with that."""
+    """Wait for up to `seconds` until something arrives, and process it."""
     poll = select.poll()
     by_fd = {}
     for talk in waiting:

@@ -1,14 +1,14 @@
-"""Copying: one extent's way from a good replica to another sidecar, a step at a time.
+"""Copying one extent from a good replica to another sidecar, a step at a time.
 
-Steps follow one another, each a request or some side by side::
+Each step is a request, or several side by side::
 
     look ──> check ──> copy ──> verify ──> done
                (in place only)
 
-The target goes on from what it has, so whoever repairs may be killed at any step, and the next
-one looks again. Before a damaged replica is copied in its place the source is verified as a whole:
-what the damaged one has is gone once it is begun anew. One that is missing has nothing to lose, and
-is copied to its place as to any other.
+The target continues from what it has, so a repairer may be killed at any step, and the next one
+looks again. Before a damaged replica is copied anew in its place, the whole source is verified:
+starting anew erases what the damaged replica has. A missing replica has nothing to lose, and is
+copied to its place like to any other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TIMEOUTS_MAX = 3
 
 
 class CopyStep(enum.Enum):
-    """What is to be done next."""
+    """The next step."""
 
     LOOK = "looked for"
     CHECK = "source verified"
@@ -39,11 +39,11 @@ class CopyStep(enum.Enum):
 
 
 class Copying:
-    """A copy of what a need is about. addresses: of sidecars, by name. avoid: sidecars that failed
+    """The copy that a need asks for. addresses: of sidecars, by name. avoid: sidecars that failed
     as targets.
 
-    step, seq: how far it is. size_bytes: of the whole extent. copied_bytes: by the last step,
-    about. error: why it failed. target: where the copy is to be, once that is known.
+    step, seq: its progress. size_bytes: of the whole extent. copied_bytes: by the last step,
+    about. error: why it failed. target: where the copy goes, once that is known.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class Copying:
 
     @property
     def told(self) -> str:
-        """For people: from where to where it is going, and how far it is."""
+        """Source, target and progress, for people."""
         if self.target is None or self.step is CopyStep.LOOK:
             return self.need.why
         way = f"from {self._source.sidecar} to {self.target.sidecar}"
         return f"{way}: {self.step.value} up to {self.seq:,} of {self.end:,} messages"
 
     def fits(self, need: Need) -> bool:
-        """Whether it can be gone on with for what is needed now."""
+        """Whether continuing it meets the present need."""
         return (
             not self.is_over
             and (self.need.placement.version, self.need.anew, self.need.instead)
@@ -95,12 +95,12 @@ class Copying:
     # --- asking ---------------------------------------------------------------------------------
 
     def calls(self, bytes_max: int) -> list[Call]:
-        """What to ask next. bytes_max: how much may be copied."""
+        """The next requests. bytes_max: how much may be copied."""
         match self.step:
             case CopyStep.LOOK:
-                # A page of one extent, from the name right before: names are hex digits.
+                # A page of one extent, from the name just before its own: names are hex digits.
                 look = List(self._pipe_id[:-1] + chr(ord(self._pipe_id[-1]) - 1), 1, "")
-                # Who was away when the end was recorded hears of it now.
+                # A sidecar that was away when the end was recorded learns it now.
                 settle = Settle(self._pipe_id, self.end)
                 sources = [_call(replica, settle, look) for replica in self.need.sources]
                 return sources + [_call(replica, look) for replica in self._candidates()]
@@ -137,7 +137,7 @@ class Copying:
     # --- learning -------------------------------------------------------------------------------
 
     def take(self, answers: Sequence[CallResult]) -> None:
-        """Go on by what the calls were answered."""
+        """Advance by the answers to the calls."""
         self.copied_bytes = 0.0
         if self.step is CopyStep.LOOK:
             self._looked(answers)
@@ -170,7 +170,7 @@ class Copying:
                 self._verified(replies[0].seq)
 
     def _verified(self, seq: int) -> None:
-        """What lies below `seq` is whole."""
+        """Note that everything below `seq` is whole."""
         if self.seq < self.end and seq <= self.seq:
             self._fail(f"nothing could be verified from seq {self.seq} on")
         elif seq < self.end:
@@ -181,7 +181,7 @@ class Copying:
             self.seq, self.step = self.end, CopyStep.DONE
 
     def _looked(self, answers: Sequence[CallResult]) -> None:
-        """Choose whom to copy from, and where to."""
+        """Choose the source and the target."""
         there = {answer.sidecar: self._extent(answer) for answer in answers if answer.error is None}
         good = [each for each in self.need.sources if self._is_good(there.get(each.sidecar))]
         if not good:
@@ -204,7 +204,7 @@ class Copying:
         begun = there[row.name]
         self.target = _replica_on(row)
         if begun is not None and self.target in self.need.placement.replicas:
-            # It was missing, and is not: a copy was begun, or it is there and readers may use it.
+            # It is no longer missing: a copy was begun, or it is there and readers may use it.
             self.step = CopyStep.CHECK
             return
         self.seq = begun.end if begun is not None and not begun.damage else 0
@@ -213,7 +213,7 @@ class Copying:
     def _chosen(
         self, rows: Sequence[SidecarRow], there: Mapping[str, Told | None]
     ) -> SidecarRow | None:
-        """Who has begun a copy, the furthest; else as for a new extent."""
+        """The sidecar whose begun copy is furthest; without one, as for a new extent."""
 
         def begun(row: SidecarRow) -> int:
             told = there[row.name]
@@ -235,7 +235,7 @@ class Copying:
         return told.end == told.final == self.end
 
     def _complaints(self, answers: Sequence[CallResult], there: Mapping[str, Told | None]) -> str:
-        """What everybody said, for people."""
+        """What all sidecars answered, for people."""
         told = []
         for answer in answers:
             extent = there.get(answer.sidecar)
@@ -249,7 +249,7 @@ class Copying:
         return "; ".join(told)
 
     def _failed(self, sidecar: str, error: BackendError) -> None:
-        """A step failed: what does not answer in time is asked again."""
+        """Note that a step failed; requests that timed out are repeated."""
         if isinstance(error, BackendTimeoutError):
             self._timeouts += 1
             if self._timeouts < TIMEOUTS_MAX:

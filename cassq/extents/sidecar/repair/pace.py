@@ -1,16 +1,16 @@
-"""Pace: holds copying to a number of bytes a second."""
+"""Rate limiter of copying, in bytes a second."""
 
 from __future__ import annotations
 
 from cassq.base.clock import Clock
 
-# Copied in one round, by all copies of it, and so at once after a rest: a part of a second's.
+# The part of a second's bytes that all copies together copy in one round, as at once after a rest.
 ROUND_BYTES_MIN, ROUND_BYTES_MAX = 64 * 1024, 4 * 1024 * 1024
 ROUNDS_PER_SECOND = 4
 
 
 class CopyPace:
-    """What was copied is paid for with time; nothing is saved up. rate: bytes a second.
+    """Copied bytes are paid for with time; unused time is not saved up. rate: bytes a second.
 
     round_bytes: how much to copy at once.
     """
@@ -23,10 +23,10 @@ class CopyPace:
         self._free_ms = 0.0  # boot time
 
     def owed_ms(self) -> int:
-        """How long it is until more may be copied."""
+        """Milliseconds until more may be copied."""
         return max(0, round(self._free_ms - self._clock.boot_ms()))
 
     def spent(self, size_bytes: float) -> None:
-        """So much was copied."""
+        """Note that this much was copied."""
         begin_ms = max(self._free_ms, self._clock.boot_ms())
         self._free_ms = begin_ms + 1000 * size_bytes / self._rate

@@ -29,12 +29,12 @@ logger: logging.Logger = logging.getLogger("cassq")
 AT_ONCE = 4
 STEP_SECONDS = 2.0
 ASK_SECONDS = 10.0
-# Held by the client that copies, and for as long as what it has copied is worth at the rate.
+# Held by the client that copies, until the time that its copied bytes cost at the rate is over.
 COPYING_LEASE = "repair:copying"
 LEASE_MS = 5000
-# How long a sidecar that failed as a target is no target, if there is another.
+# How long a sidecar that failed as a target is avoided, if there is another.
 AVOID_MS = 60_000
-# How long a sidecar that did not answer is not asked what it has: each page would wait for it.
+# How long not to ask a sidecar that did not answer what it has: each page would wait for it.
 SILENT_MS = 60_000
 
 
@@ -78,7 +78,7 @@ class Repairing(Upkeep):
             if answer.error is not None:
                 continue  # it is asked again
             extents = answer.replies[0].extents
-            # Where there are more, each has its turn.
+            # If there are more, they take turns.
             self._after[row.name] = extents[-1].pipe_id if len(extents) == EXTENTS_MAX else ""
             for told in extents:
                 found.setdefault(told.pipe_id, []).append(ReplicaAt(row.name, row.generation))
@@ -106,8 +106,8 @@ class Repairing(Upkeep):
         return self._still_named(found)
 
     def _still_named(self, found: Mapping[str, list[ReplicaAt]]) -> dict[str, list[ReplicaAt]]:
-        """Those that are replicas now: others were dropped or moved since their placements were
-        read. Every replica was opened, or whole, before a placement named it."""
+        """Those that placements still name: others were dropped or moved since the placements were
+        read. A placement names a replica only once it was opened, or is a whole copy."""
         placements = self._catalog.sidecars.placements_of(list(found)) if found else []
         left = {
             at.pipe_id: [each for each in found[at.pipe_id] if each in at.replicas]
@@ -145,7 +145,7 @@ class Repairing(Upkeep):
         owner = self._ids.client
         with self._mutex:
             if self._catalog.leases.take(COPYING_LEASE, owner, LEASE_MS) is None:
-                return []  # another is at it, or has copied enough for now
+                return []  # another client is copying, or has copied enough for now
             until_ms = self._clock.boot_ms() + round(seconds * 1000)
             try:
                 return self._mend(needs, self.fleet(), until_ms)
@@ -181,7 +181,7 @@ class Repairing(Upkeep):
         try:
             return end(need)
         except BackendError as exc:
-            # Whether it was done is seen when the placement is looked at again.
+            # The next look at the placement shows whether it was done.
             return RepairOutcome(need, False, need.why, str(exc))
 
     def _copy_of(self, need: Need, fleet: Fleet) -> Copying:
@@ -213,7 +213,7 @@ class Repairing(Upkeep):
     # --- what becomes of it ---------------------------------------------------------------------
 
     def _ended(self, copy: Copying, need: Need) -> RepairOutcome:
-        """Count a copy that is whole; or tell why it failed."""
+        """Make a whole copy count, or report why it failed."""
         target = copy.target
         if copy.step is CopyStep.FAILED or target is None:
             if target is not None and need.anew is None:
@@ -238,14 +238,14 @@ class Repairing(Upkeep):
         return RepairOutcome(need, True, f"taken away from {names}, where it is not needed")
 
     def _changed(self, need: Need, copy: ReplicaAt | None = None) -> bool:
-        """Whether the placement was changed; else another was faster, or the extent is gone."""
+        """Change the placement; False when another client was faster, or the extent is gone."""
         new = mended(need, self._ids.version(), copy)
         return self._catalog.sidecars.change_placement(need.placement, new)
 
     def _drop(self, need: Need, replicas: Sequence[ReplicaAt]) -> None:
-        """Remove replicas that no longer count, from sidecars that drain: what is on others is
-        collected by these, in their time. Nobody chooses one that drains for a copy, so this one is
-        nobody's; looked at once more, for its draining may have been called off."""
+        """Remove replicas that no longer count from draining sidecars; other sidecars collect
+        theirs in time. A draining sidecar is never chosen for a copy, so nobody makes one there.
+        Checks once more, since its draining may have been called off."""
         pipe_id, fleet = need.placement.pipe_id, self.fleet()
         placement = self._catalog.sidecars.placements_of([pipe_id])[0]
         for replica in replicas:

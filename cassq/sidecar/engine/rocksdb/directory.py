@@ -1,7 +1,7 @@
-"""The data directory of a sidecar: whose it is, and that one process alone has it open.
+"""The data directory of a sidecar: its identity, and a lock so that one process alone uses it.
 
 identity.json    catalog, name and generation; written once
-lock             held by who has it open
+lock             held by the process that has it open
 marks            see `cassq.sidecar.engine.rocksdb.marks`
 rocksdb/         RocksDB's own
 """
@@ -23,8 +23,8 @@ _OWN = {"lock", "identity.new", "direct"}
 
 
 class Identity(NamedTuple):
-    """Whose a directory is. catalog: the identity of the catalog whose extents it holds; name: of
-    the sidecar; generation: made with the directory, and never given to another."""
+    """The identity of a directory. catalog: the identity of the catalog whose extents it holds;
+    name: of the sidecar; generation: made with the directory, and never reused."""
 
     catalog: str
     name: str
@@ -32,10 +32,10 @@ class Identity(NamedTuple):
 
 
 class Directory:
-    """An open data directory. new: nothing was stored in it before, as far as it tells.
+    """An open data directory. new: as far as it shows, nothing was stored in it before.
 
-    Raises ConfigError when another process, or this one, has it open already, or when it is of
-    another catalog or sidecar; CorruptionError when it cannot tell.
+    Raises ConfigError when it is open already, here or in another process, or belongs to another
+    catalog or sidecar; CorruptionError when that cannot be read.
     """
 
     def __init__(self, path: Path, *, catalog: str, name: str) -> None:
@@ -58,13 +58,13 @@ class Directory:
             raise
 
     def begun(self) -> None:
-        """Say durably that something may be stored here from now on."""
+        """Note durably that something may be stored here from now on."""
         if self.new:
             self.new = False
             self._write(self.identity, new=False)
 
     def close(self) -> None:
-        """Let another process have it."""
+        """Release it to other processes."""
         os.close(self._lock)
 
     def _identify(self, catalog: str, name: str) -> tuple[Identity, bool]:

@@ -1,13 +1,12 @@
 """The engine on RocksDB: one database for all replicas of a data directory.
 
-One log serves them all, and one sync of it. Each change is one batch: a frame goes with the row
-that says where its replica ends, so that what is found after a crash fits together. Nothing is
-synced until `sync`; then each replica that changed gets its mark (see
-`cassq.sidecar.engine.rocksdb.marks`).
+They share one log, and each sync of it. Each change is one batch: a frame is written with the row
+that says where its replica ends, so that they are consistent after a crash. Nothing is synced until
+`sync`; then each replica that changed gets its mark (see `cassq.sidecar.engine.rocksdb.marks`).
 
-rocksdict holds the interpreter's lock in `write` and while it iterates, and gives it back in
-`flush_wal` and `compact_range`; so a thread that syncs hinders no other. Its `items()`, `keys()`
-and `values()` end quietly at a damaged block: iterators are asked for their `status` here.
+rocksdict holds the GIL in `write` and while it iterates, and releases it in `flush_wal` and
+`compact_range`; so a syncing thread does not block others. Its `items()`, `keys()` and `values()`
+end quietly at a damaged block: the code here checks the `status` of iterators.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ _CHANGEABLE = {"epoch", "fenced", "final", "damage", "copying"}
 
 
 class RocksEngine(Engine):
-    """Replicas in RocksDB. For one process; changes come from one thread at a time.
+    """Replicas in RocksDB. For one process; one thread at a time may change them.
 
     catalog, name: whose the directory is. free_min: bytes of free space below which nothing is
-    taken; some memtables' worth at least, for opening may need as much. probe: what the disk says.
+    taken; at least a few memtables' worth, since opening may need that. probe: measures the disk.
 
-    Raises ConfigError for a directory that is open already or another's, CorruptionError when
-    RocksDB cannot open it. Cost of opening: a read of all rows and of the log.
+    Raises ConfigError for a directory that is open already or belongs to another sidecar,
+    CorruptionError when RocksDB cannot open it. Cost of opening: a read of all rows and of the log.
     """
 
     def __init__(
@@ -184,13 +183,13 @@ class RocksEngine(Engine):
             batch = WriteBatch(raw_mode=True)
             batch.delete_range(kept.frame_key(end), kept.past_frames())
             batch.put(kept.name, kept.row(), self._rows)
-            # Should this fail, memory is ahead of the disk; but then nothing more is taken.
+            # If this fails, memory is ahead of the disk; but then nothing more is taken.
             self._write(batch, f"cutting {pipe_id}")
             self._unmarked[pipe_id] = kept
             self._reclaim.add(kept.name, size_bytes)
 
     def _tail(self, kept: StoredReplica, end: int) -> tuple[int, int]:
-        """The frames from `end` on, and their bytes, as far as they can be read."""
+        """How many frames there are from `end` on, and their bytes, as far as they are readable."""
         replica = kept.replica
         if end == replica.end:
             return 0, 0
@@ -290,7 +289,7 @@ class RocksEngine(Engine):
             frames, _bounds = self._frames(kept)
             frames.seek(kept.frame_key(seq))
             if not frames.valid() or seq_of(frames.key()) != seq:
-                # Only where it must: to go back looks into the frame before, too.
+                # Only if necessary: going back also looks into the frame before.
                 frames.status()
                 frames.seek_for_prev(kept.frame_key(seq))
             while at < end and len(found) < frames_max:
@@ -328,8 +327,8 @@ class RocksEngine(Engine):
         return frame
 
     def _frames(self, kept: StoredReplica) -> tuple[RdictIter, ReadOptions]:
-        """An iterator over the frames of a replica, and over what lies before them; with its
-        options, which have to live as long: it looks for its bound in their memory."""
+        """An iterator over the frames of a replica, and over what lies before them; and its
+        options, which must live as long: it reads its bound from their memory."""
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(kept.past_frames())
         return self._db.iter(bounds), bounds
@@ -355,12 +354,12 @@ class RocksEngine(Engine):
         return self._room.is_back(self._directory.path)
 
     def statistics(self) -> str:
-        """What RocksDB counted, as it words it; empty unless the tuning asks for it."""
+        """RocksDB's statistics, in its own words; empty unless the tuning asks for them."""
         return str(self._options.get_statistics() or "")
 
     def reclaim(self) -> int:
-        """Give back the space of what was dropped, now; of how many extents. Otherwise a thread
-        does so soon. Cost: compactions."""
+        """Free the space of dropped extents now; returns of how many. Otherwise a thread does that
+        soon. Cost: compactions."""
         return self._reclaim.pass_now()
 
     def _compact(self, first: bytes, last: bytes) -> None:

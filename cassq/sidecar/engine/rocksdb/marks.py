@@ -1,8 +1,8 @@
 """The synced marks: how much of each replica was on disk when a sync last returned.
 
-They lie in a file of their own, for what they are compared with after a start is what RocksDB found
-in its log, and it is content with less: in every mode that opens a torn log at all, one that is
-cut off, removed, or damaged in the last of its records is taken for one that ends there.
+They have a file of their own, because after a start they are compared with what RocksDB found in
+its log, and RocksDB accepts less: every mode that opens a torn log at all takes a log that is cut
+off, removed, or damaged in its last record for one that ends there.
 
 The file is a page with the generation, then slots of two halves, one a replica. A half has a
 check word over the rest; a mark is stored over the older of the two, by plain stores into mapped

@@ -1,4 +1,4 @@
-"""Room on the disk: below a limit of free space nothing is taken, until there is more again."""
+"""Room on the disk: below a limit of free space nothing is taken until there is more again."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _BEFORE = "writer has previous error"
 
 
 def explained(exc: Exception, what: str) -> CassqError:
-    """The error that one of RocksDB's means. what: was being done."""
+    """The cassq error for one of RocksDB's. what: the operation that failed."""
     text = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
     if isinstance(exc, DbClosedError):
         return BackendUnavailableError(f"{what}: it is closed", retryable=False)
@@ -25,10 +25,10 @@ def explained(exc: Exception, what: str) -> CassqError:
 
 
 class Trouble:
-    """Why a database takes nothing more: from the first write or sync on that failed, nobody knows
-    what is on the disk. False while it is well.
+    """Why a database takes nothing more: after the first failed write or sync it is unknown what is
+    on the disk. False while it is well.
 
-    failure: it failed otherwise than for want of space, then or later. starved: for that alone.
+    failure: it failed, then or later, for other reasons than lack of space. starved: only for that.
     """
 
     def __init__(self) -> None:
