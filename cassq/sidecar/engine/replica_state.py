@@ -147,7 +147,7 @@ class ReplicaState:
                 return self._drop(request)
             case List():
                 return self._list(request)
-        raise BrokenInvariantError(f"{type(request).__name__} is not for a shelf")
+        raise BrokenInvariantError(f"{type(request).__name__} is not a request for a replica")
 
     # --- a writer's ---------------------------------------------------------------------------
 
@@ -263,7 +263,7 @@ class ReplicaState:
         closed = pipe_id in self._closed
         return (acked, replica.end, replica.fenced, closed, self.idle_ms(pipe_id))
 
-    # --- a sealer's, and a steward's ------------------------------------------------------------
+    # --- for sealers, and for the orphan collector --------------------------------------------
 
     def _fence(self, request: Fence) -> ReplicaAnswer:
         replica = self._replica(request.pipe_id)

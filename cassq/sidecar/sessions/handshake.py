@@ -25,7 +25,7 @@ class Handshake(NamedTuple):
     def __repr__(self) -> str:
         """Never shows the token."""
         token = "set" if self.token else "none"
-        return f"Door({self.sidecar!r} of {self.cluster!r}, token {token})"
+        return f"Handshake({self.sidecar!r} of {self.cluster!r}, token {token})"
 
     def admit(self, hello: Hello) -> Welcome:
         """The welcome of an admitted client. Raises RefusedError for others."""
