@@ -1,5 +1,5 @@
-"""Alerts: tell people, once for each incident, that a queue needs them, and when it is over.
+"""Alerts: notify people, once per incident, that a queue needs them, and when it is over.
 
-`rules` says what is wrong, `incidents` what is to be told of it to whom, `targets` who wants to
-know, `delivery` tells them, `watch` does all of it in one pass.
+`rules` says what is wrong, `incidents` which targets to notify of it, `targets` what each target
+wants, `delivery` notifies them, and `watch` does all of it in one pass.
 """

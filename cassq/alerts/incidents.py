@@ -1,4 +1,4 @@
-"""Incidents: what was told to whom of something that is wrong, and what is still to be told.
+"""Incidents: which targets were notified of something wrong, and what is still due.
 
 An incident's row in the catalog holds its *episodes*: the thing came up, and perhaps went away.
 For each target an episode has a stage::
@@ -6,11 +6,11 @@ For each target an episode has a stage::
     0 nothing told ──> 1 told that it came up ──> 2 told that it is over
 
 Invariants:
-1. A row is changed by compare-and-set only. Whoever writes a claim into it tells what is due;
+1. A row changes only by compare-and-set. The process that writes a claim into it sends what is due;
    another does so only after the claim has lapsed, and then with the same event ids.
-2. What could not be told stays due, in its order, with a growing pause between tries; it is given
-   up, and logged, only `KEPT_MS` after the episode's end.
-3. A row goes when nothing is wrong any more and everybody was told.
+2. What could not be sent stays due, in order, with a growing pause between tries; it is given up,
+   and logged, only `KEPT_MS` after the episode's end.
+3. A row is removed when nothing is wrong any more and all targets were notified.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 Kinds of what may be found:
 
-- no_consumer: messages wait, or are held by consumers that are gone, and for so long nobody has
-  come for them
-- oldest_age: the oldest message that is not committed is too old
+- no_consumer: messages wait, or are held by consumers that are gone, and no consumer has come for
+  them within the limit
+- oldest_age: the oldest uncommitted message is too old
 - dead_growth: too many messages became dead letters within the last hour
-- stalled: there are consumers and messages, and for so long nothing was committed
-- lost: within the last hour messages that are damaged were given up (`cassq pipe skip`)
+- stalled: there are consumers and messages, but nothing was committed within the limit
+- lost: damaged messages were given up within the last hour (`cassq pipe skip`)
 - failed: there are dead letters; one finding for each importance among them
 
 What may be wrong with sidecars is in `cassq.alerts.sidecars`.
@@ -71,7 +71,7 @@ class Finding:
 
     @property
     def key(self) -> str:
-        """The same for the same thing, as long as it lasts."""
+        """A key that stays the same as long as this lasts."""
         key = f"{self.kind}:{self.group_id}"
         return f"{key}:{self.importance}" if self.kind == "failed" else key
 

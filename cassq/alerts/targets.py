@@ -1,4 +1,4 @@
-"""Targets: who is told of what, and how; read from a TOML file.
+"""Targets: where alerts go, which ones, and how; read from a TOML file.
 
 ::
 
@@ -8,8 +8,8 @@
     importance = ["high", "critical"]
     timeout = 5
 
-A target is a log, a command or a webhook; what it does not match by owner, importance or kind it
-is not told.
+A target is a log, a command or a webhook; it gets only what matches its owners, importances and
+kinds.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _KNOWN = ("name", "log", "command", "webhook", "headers", "timeout", "owner", "i
 
 @dataclass(frozen=True, slots=True)
 class AlertTarget:
-    """Somebody to be told: by the log, unless `command` or `webhook` is given.
+    """Where alerts go: the log, unless `command` or `webhook` is given.
 
     command: a program and its arguments; the event is its standard input. webhook: a URL, to which
-    the event is posted with `headers`. timeout: seconds. owners, importances, kinds: what it is
-    told of; all, where empty.
+    the event is posted with `headers`. timeout: seconds. owners, importances, kinds: which findings
+    it gets; empty means all.
     """
 
     name: str
@@ -51,7 +51,7 @@ class AlertTarget:
     kinds: tuple[str, ...] = ()
 
     def wants(self, finding: Finding) -> bool:
-        """Whether it is to be told of a finding."""
+        """Whether it should get a finding."""
         return all(
             not wanted or value in wanted
             for wanted, value in (

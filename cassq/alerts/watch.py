@@ -1,4 +1,4 @@
-"""The alert pass: looks at queues, decides what is to be told, tells it, and remembers."""
+"""The alert pass: checks queues, decides what to send, sends it, and records that."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def run(
     sidecars: bool = False,
     dry_run: bool = False,
 ) -> list[AlertReport]:
-    """One alert pass over these queues, and over the sidecars if there are any and it is wished;
-    what was told, or could not be.
+    """Run one alert pass over these queues, and on request over the sidecars, if there are any;
+    return what was sent, or could not be.
 
-    Of several passes at once exactly one tells an incident. Cost: the statistics of each queue, a
+    Of several passes at once exactly one sends an incident. Cost: the statistics of each queue, a
     look into the oldest 1,000 dead letters of each group, two synced writes for each incident that
-    changes; and no longer than the longest limit of a target for all that is told.
+    changes; sending takes no longer than the longest limit of a target.
     """
     if not targets:
         return []

@@ -1,8 +1,8 @@
-"""Cover: whether the claim rows of a group in a pipe are what they must be.
+"""Cover: checks that the claim rows of a group in a pipe have no gaps and do not overlap.
 
-They are disjoint and cover what lies between the ack offset and the chain's end, without a gap.
-Where they do not, the group is *wedged* in that pipe: some of it is delivered to nobody, or nothing
-can be claimed any more. The reaper's pass `mend` puts that right.
+They must be disjoint and cover everything between the ack offset and the chain's end. Otherwise
+the group is *wedged* in that pipe: some messages are never delivered, or nothing can be claimed
+any more. The reaper's pass `mend` repairs that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOOKS_MAX = 8
 
 
 def fault(cursor: Cursor, rows: Iterable[Claim]) -> str:
-    """What is wrong with claim rows, which are ordered by start; empty when nothing is. Pure."""
+    """What is wrong with claim rows, ordered by start; empty if nothing is. Pure."""
     at = cursor.ack.seq
     for row in rows:
         if row.end <= row.start:
@@ -39,8 +39,8 @@ def fault(cursor: Cursor, rows: Iterable[Claim]) -> str:
 
 
 def fault_now(claims: Claims, group_id: str, pipe_id: str) -> tuple[Cursor, str] | None:
-    """The cursor of a group in a pipe and what is wrong with its claim rows; None when nothing is,
-    or others change the cursor all the time. Cost: two reads, and for a fault a third."""
+    """A group's cursor in a pipe and what is wrong with its claim rows; None if nothing is, or if
+    others keep changing the cursor. Cost: two reads, and a third for a fault."""
     cursor = claims.cursor(group_id, pipe_id)
     for _ in range(LOOKS_MAX):
         if cursor is None:
@@ -48,8 +48,8 @@ def fault_now(claims: Claims, group_id: str, pipe_id: str) -> tuple[Cursor, str]
         why = fault(cursor, claims.rows(group_id, pipe_id))
         if not why:
             return None
-        # Acks between the two reads take rows away, and look like a gap. A cursor never comes back
-        # to where it was: if it is the same behind the rows, they are of its moment.
+        # Acks between the two reads remove rows, which looks like a gap. A cursor never returns to
+        # an earlier value: if it is unchanged after the rows were read, they belong to it.
         before, cursor = cursor, claims.cursor(group_id, pipe_id)
         if cursor == before:
             return before, why
@@ -57,9 +57,9 @@ def fault_now(claims: Claims, group_id: str, pipe_id: str) -> tuple[Cursor, str]
 
 
 def wedged(pipe_id: str, why: str) -> CorruptionError:
-    """The error of whoever meets such rows."""
+    """The error raised on such rows."""
     return CorruptionError(
         f"the claims of a group in pipe {pipe_id} are damaged: {why}",
-        hint="`cassq reap` mends that; other pipes go on meanwhile",
+        hint="`cassq reap` repairs this; other pipes are not affected",
         pipe_id=pipe_id,
     )

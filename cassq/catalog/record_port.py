@@ -1,7 +1,7 @@
-"""The role of the catalog that keeps records: what was pushed once, who is there, how it went.
+"""The catalog role for records: dedup ids, members, successes, samples, incidents and notes.
 
-Nothing here decides who may deliver a message. Dedup ids and incidents are changed by conditional
-writes; members, successes and samples are written plainly, and may be lost.
+Nothing here decides which popper may deliver a message. Dedup ids and incidents change only by
+conditional writes; members, successes and samples are written plainly, and may be lost.
 """
 
 from __future__ import annotations
@@ -19,77 +19,77 @@ class Records(abc.ABC):
 
     @abc.abstractmethod
     def dedup_many(self, rows: Sequence[Dedup], instead_of: Mapping[str, Dedup]) -> list[Dedup]:
-        """Write the intents of a queue durably if for each id none is there, or only the one of
-        that id in `instead_of`; those that are in the way, and then nothing is written."""
+        """Durably write the intents of a queue if each id has none yet, or only its one in
+        `instead_of`. Otherwise write nothing and return those that are in the way."""
 
     def dedup(self, row: Dedup, instead_of: Dedup | None = None) -> Dedup:
-        """The same for one id, where none is there, or `instead_of`; the intent that is there
-        now."""
+        """`dedup_many` for one id that has no intent yet, or only `instead_of`; return the intent
+        that is there now."""
         before = {} if instead_of is None else {row.dedup_id: instead_of}
         return next(iter(self.dedup_many([row], before)), row)
 
     @abc.abstractmethod
     def forget_dedups(self, queue_id: str, before_ms: int) -> int:
-        """Remove rows older than that; how many."""
+        """Remove rows older than `before_ms`; return how many."""
 
     # --- members and successes ----------------------------------------------------------------
 
     @abc.abstractmethod
     def attend(self, member: Member) -> None:
-        """Note that a popper is there. Unsynced."""
+        """Record that a popper is present. Unsynced."""
 
     @abc.abstractmethod
     def leave(self, group_id: str, name: str) -> None:
-        """A popper has closed."""
+        """Record that a popper has closed."""
 
     @abc.abstractmethod
     def members(self, group_id: str, since_ms: int) -> list[Member]:
-        """The poppers seen since then; older rows are removed in passing."""
+        """The poppers seen since `since_ms`. Also removes older rows."""
 
     @abc.abstractmethod
     def note_success(self, group_id: str, at_ms: int) -> None:
-        """Something of the group was committed. Unsynced."""
+        """Record that the group committed something. Unsynced."""
 
     @abc.abstractmethod
     def success_ms(self, group_id: str) -> int:
-        """When something of the group was last committed, as far as it was noted; 0: never."""
+        """When the group last committed something, as far as it was recorded; 0: never."""
 
     # --- samples ------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def add_samples(self, samples: Sequence[Sample]) -> None:
-        """Insert samples; those that are there (subject, step, time) stay. Unsynced."""
+        """Insert samples; existing ones (subject, step, time) stay. Unsynced."""
 
     @abc.abstractmethod
     def samples(self, subject: str, step_ms: int, since_ms: int) -> list[Sample]:
-        """The samples of a subject from then on, oldest first."""
+        """The samples of a subject since `since_ms`, oldest first."""
 
     @abc.abstractmethod
     def forget_samples(self, step_ms: int, before_ms: int) -> None:
-        """Remove samples of a step that are older."""
+        """Remove samples of a step that are older than `before_ms`."""
 
     # --- incidents ----------------------------------------------------------------------------
 
     @abc.abstractmethod
     def incidents(self) -> list[Incident]:
-        """What alerts have told of and not yet told the end of."""
+        """Incidents that alerts have announced and whose end they have not announced yet."""
 
     @abc.abstractmethod
     def put_incident(self, incident: Incident) -> bool:
-        """Insert (version 0) or change an incident if its version is still the row's."""
+        """Insert (version 0) or change an incident if the row still has its version."""
 
     @abc.abstractmethod
     def drop_incident(self, incident: Incident) -> bool:
-        """Remove an incident if its version is still the row's."""
+        """Remove an incident if the row still has its version."""
 
     # --- notes --------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def note(self, key: str, value: str) -> str:
-        """What all clients of this catalog have in common under a key: `value` if nothing was
-        noted yet, and then durably noted; what is noted. Cost: a read; once a conditional write."""
+        """The value that all clients of this catalog share under a key. If there is none yet,
+        `value` is durably written and returned. Cost: a read; once a conditional write."""
 
     @abc.abstractmethod
     def identity(self) -> str:
-        """What this catalog is: a name given to it when it was made, and to no other. A sidecar
-        holds extents of one catalog. Cost: a read, the first time."""
+        """The unique name this catalog got when it was created. A sidecar holds extents of one
+        catalog. Cost: a read, the first time."""

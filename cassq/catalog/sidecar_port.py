@@ -1,9 +1,9 @@
-"""The role of the catalog that is about sidecars: who there is, and where extents are.
+"""The catalog role for sidecars: which ones exist, and where extents are.
 
-Sidecars are few; each shows that it lives by writing its own row again within its lease. An extent
-on sidecars has one row, its *placement*: which replicas it has, and, once it is sealed, its end.
-It is made when its replicas are opened and before its pipe has a row, changed by compare-and-set
-alone, and goes when its frames do.
+Sidecars are few; each stays alive by rewriting its own row within its lease. An extent on
+sidecars has one row, its *placement*: which replicas it has and, once it is sealed, its end.
+The placement is inserted when the replicas are opened, before the pipe has a row; it changes only
+by compare-and-set, and is removed with the frames.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Sidecars(abc.ABC):
 
     @abc.abstractmethod
     def beat(self, row: SidecarRow) -> SidecarRow:
-        """Show that a sidecar lives: write its row again, all but `state`, which stays as it is;
-        `seen_ms` becomes now. A row of another generation is begun anew as `UP`: what the former
-        one held is lost. The row that is there now. Unsynced."""
+        """Record that a sidecar is alive: rewrite its row, all but `state`; `seen_ms` becomes now.
+        A row of another generation starts over as `UP`: what the former one held is lost. Returns
+        the row that is there now. Unsynced."""
 
     @abc.abstractmethod
     def listed(self) -> list[SidecarRow]:
@@ -29,33 +29,33 @@ class Sidecars(abc.ABC):
 
     @abc.abstractmethod
     def set_state(self, name: str, state: SidecarState) -> bool:
-        """Say durably what a sidecar is to be; False when there is none of that name."""
+        """Durably set a sidecar's state; False if there is none with that name."""
 
     @abc.abstractmethod
     def forget(self, name: str) -> bool:
-        """Remove a sidecar's row; False when there is none. It comes back if it beats again."""
+        """Remove a sidecar's row; False if there is none. It comes back if it beats again."""
 
     # --- placements ---------------------------------------------------------------------------
 
     @abc.abstractmethod
     def add_placement(self, placement: Placement) -> bool:
-        """Insert durably; False when the pipe has one that is not this very one (`version`)."""
+        """Insert durably; False if the pipe has one with another `version`."""
 
     @abc.abstractmethod
     def placements_of(self, pipe_ids: Sequence[str]) -> list[Placement | None]:
-        """The placements of these pipes, in their order. Cost: on networked catalogs one waits
-        once."""
+        """The placements of these pipes, in their order. Cost: one round trip on networked
+        catalogs."""
 
     @abc.abstractmethod
     def change_placement(self, old: Placement, new: Placement) -> bool:
-        """Put `new` in the place of `old` durably if `old.version` is still the row's; True too
-        when `new.version` is there already. An end that is recorded never changes."""
+        """Durably replace `old` by `new` if the row still has `old.version`; True too if it already
+        has `new.version`. A recorded end never changes."""
 
     @abc.abstractmethod
     def forget_placements(self, pipe_ids: Sequence[str]) -> None:
-        """Remove durably; absent ones are no error."""
+        """Remove durably; absent ones are not an error."""
 
     @abc.abstractmethod
     def placements(self) -> Iterator[Placement]:
-        """All placements there are, page by page. Cost: a read of all of them: for repairs and
-        strays, never in the path of messages."""
+        """All placements, page by page. Cost: reads all of them: for repairs and strays, never in
+        the path of messages."""

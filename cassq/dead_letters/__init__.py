@@ -1,1 +1,1 @@
-"""Dead letters: the queue of a group's, and the jobs that merge, purge, export and import them."""
+"""Dead letters: a group's dead-letter queue, and the jobs that merge, purge, export and import."""

@@ -1,8 +1,8 @@
-"""Errands: one run over the dead letters of a group, at its pace, with what it has done.
+"""Bulk jobs: one rate-limited run over the dead letters of a group, and its outcome.
 
-It walks over the pipes that are there at the beginning, oldest first, and in each over what nobody
-holds. What a consumer has in its hands is left, and counted; what a mover left half done is
-finished first. A run that ends early, or crashes, is gone on with by running it again.
+It walks over the pipes that exist when it starts, oldest first, and in each over what nobody
+holds. What a consumer holds is left, and counted; what a mover left half done is finished first.
+To continue a run that ended early or crashed, run it again.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _NO_LIMIT = 1 << 62
 class BulkOutcome:
     """What a merge or purge has done, or with a dry run would do.
 
-    messages: how many. pipes: how many pipes were re-pointed whole. held: letters that are meant
-    and were left, since a consumer of the dead letters, or another merge, has them. broken: pipes
-    that cannot be read, and why. complete: False when it ended before the last pipe.
+    messages: how many. pipes: how many pipes were re-pointed whole. held: selected letters that
+    were left, since a consumer of the dead letters, or another merge, has them. broken: pipes that
+    cannot be read, and why. complete: False if it ended before the last pipe.
     """
 
     messages: int = 0
@@ -55,14 +55,14 @@ class BulkOutcome:
         return asdict(self)
 
 
-# Told after each step how far it is; True ends the work there.
+# Called after each step with the outcome so far; returning True ends the job there.
 Watch = Callable[[BulkOutcome], bool]
 
 
 class RateLimiter:
-    """Holds work to a number of messages a second, and in all; and ends it when that is wished.
+    """Limits a job to a rate and a total of messages, and ends it on request.
 
-    rate: messages a second; None: as fast as it goes. limit: messages in all.
+    rate: messages a second; None: as fast as possible. limit: messages in all.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class RateLimiter:
         return self._rate is None and self._left >= _NO_LIMIT // 2
 
     def room(self) -> int:
-        """How many messages may be worked on next, after a wait if need be; 0: no more."""
+        """How many messages may be processed next, after a wait if need be; 0: no more."""
         while not self._wants_end():
             if self._rate is None:
                 return self._left
@@ -93,14 +93,14 @@ class RateLimiter:
         return 0
 
     def used(self, count: int) -> None:
-        """So many messages were worked on."""
+        """Record that `count` messages were processed."""
         self._count += count
         self._left -= count
 
 
 class LetterBatch(NamedTuple):
-    """Letters of a part that are worked on together. end: the place after the last of them.
-    stop: everything below it was looked at."""
+    """Letters of a part that are processed together. end: the place after the last of them. stop:
+    everything below it was looked at."""
 
     seqs: RangeSet
     end: Place
@@ -109,7 +109,7 @@ class LetterBatch(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """A pipe that is worked on, up to `end`."""
+    """A pipe that is processed, up to `end`."""
 
     pipe: PipeRow
     end: Place
@@ -139,7 +139,7 @@ class BulkJob(abc.ABC):
         self._watch = watch
         self._cut_short = False
         self.outcome: BulkOutcome = BulkOutcome(dry_run=dry_run)
-        # A dry run takes no longer for a rate.
+        # A rate does not slow down a dry run.
         rate = None if dry_run else rate
         self._brake = RateLimiter(ports.clock, rate, limit, self._wants_end)
 
@@ -147,7 +147,7 @@ class BulkJob(abc.ABC):
         return self._watch is not None and self._watch(self.outcome)
 
     def run(self) -> BulkOutcome:
-        """Work on every pipe that is there now; what was done."""
+        """Process every pipe that exists now; return what was done."""
         for pipe in self._catalog.pipes.live(self._letters.queue_id):
             if self._cut_short or self._brake.room() <= 0:
                 return self.outcome
@@ -163,7 +163,7 @@ class BulkJob(abc.ABC):
         return self.outcome
 
     def _set_aside(self, pipe: PipeRow, exc: CassqError) -> None:
-        """A pipe cannot be read: note it, unless it was retired meanwhile."""
+        """Record that a pipe cannot be read, unless it was retired meanwhile."""
         if live_pipe(self._catalog, pipe.id) is not None:
             self.outcome.broken[pipe.id] = str(exc)
 
@@ -173,11 +173,11 @@ class BulkJob(abc.ABC):
 
     @abc.abstractmethod
     def _whole(self, pipe: PipeRow, end: Place) -> bool:
-        """Work on a pipe as a whole, if that can be."""
+        """Process a pipe as a whole, if possible; whether it was."""
 
     @abc.abstractmethod
     def _handle(self, spot: Spot, part: Unfinished, chosen: LetterBatch) -> bool:
-        """Work on letters of a part; False when it was another's by then."""
+        """Process letters of a part; False if another process had it by then."""
 
     def _part_by_part(self, pipe: PipeRow, end: Place) -> None:
         spot = Spot(pipe, end, self._ports.store.reader(pipe.id))
@@ -191,13 +191,13 @@ class BulkJob(abc.ABC):
                     return
                 tries = tries + 1 if step == at else 0
                 at = step
-            logger.warning("pipe %s: others are faster all the time", pipe.id)
+            logger.warning("pipe %s: other processes keep changing its claims", pipe.id)
         finally:
             spot.reader.close()
 
     def _step(self, spot: Spot, at: int, room: int) -> int | None:
-        """Work on the next letters from seq `at` on; below which seq all is done. The same seq
-        when others were faster; None when there are no more."""
+        """Process the next letters from seq `at` on; return the seq below which all is done: `at`
+        if another process was faster, None if there are no more letters."""
         for part in parts_of(self._ports, self._letters, spot.pipe, spot.end.seq):
             left = part.seqs - RangeSet.run(0, at)
             if not left:
@@ -218,7 +218,7 @@ class BulkJob(abc.ABC):
         return None
 
     def _is_left_over(self, row: Claim) -> bool:
-        """Whether a mover left these half done: his time is over."""
+        """Whether a mover left these half done: its time is over."""
         if self._dry_run or not claims.is_moving(row):
             return False
         return not is_held(row, self._catalog.now_ms())
@@ -231,7 +231,7 @@ class BulkJob(abc.ABC):
     def _choose(
         self, spot: Spot, part: Unfinished, left: RangeSet, room: int, bytes_max: int = BATCH_BYTES
     ) -> LetterBatch:
-        """The first letters of a part that are meant, as many as are worked on together."""
+        """The first selected letters of a part, at most a batch."""
         now_ms, pipe_id = self._ports.clock.wall_ms(), spot.pipe.id
         room = min(room, BATCH_MESSAGES) if bytes_max == BATCH_BYTES else room
         slices: list[Slice] = []
@@ -257,7 +257,7 @@ class BulkJob(abc.ABC):
         return LetterBatch(RangeSet(spans), end, stop, slices)
 
     def _unclaimed(self, spot: Spot, part: Unfinished, end: Place) -> tuple[Cursor, Claim] | None:
-        """What nobody ever claimed up to `end`, as a row that is not there yet; and the cursor."""
+        """The cursor, and what was never claimed up to `end`, as a row not inserted yet."""
         cursor = self._catalog.claims.cursor(self._letters.id, spot.pipe.id)
         if cursor is None or cursor.chain.seq != part.start.seq:
             return None

@@ -1,4 +1,4 @@
-"""Letters: dead letters as they lie in their queue, which of them are meant, and as JSON lines."""
+"""Letters: dead letters in their queue, filters that select them, and their JSON lines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ID_LENGTH_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A dead letter. death: what is known of its death; empty when it did not die here.
+    """A dead letter. death: what is known of its death; empty if it did not die here.
 
     state: "waiting", or "pending" while a consumer of the dead letters has it.
     """
@@ -47,12 +47,12 @@ class Letter:
 
     @property
     def died_at(self) -> datetime:
-        """When it became a dead letter; when it was pushed, if it did not die here."""
+        """When it became a dead letter; or when it was pushed, if it did not die here."""
         at_ms = self.death.get("at_ms")
         return self.pushed_at if at_ms is None else _moment(at_ms)
 
     def to_json(self) -> str:
-        """The letter as one line of JSON, from which `from_json` makes the same again."""
+        """The letter as one line of JSON, which `letter_from_json` reads back."""
         told = {
             "id": self.id,
             "pushed_at": self.pushed_at.isoformat(timespec="milliseconds"),
@@ -65,7 +65,7 @@ class Letter:
 
 
 def letter_from_json(line: str | bytes) -> Letter:
-    """The letter of a line that `Letter.to_json` wrote; UsageError says what is wrong with it."""
+    """The letter in a line that `Letter.to_json` wrote; UsageError says what is wrong with it."""
     try:
         told = json.loads(line)
     except ValueError as exc:
@@ -105,7 +105,7 @@ def _bytes_of(told: Mapping[str, Any], name: str) -> bytes | None:
 
 
 def batch_of(letters: Iterable[Letter]) -> Batch:
-    """Letters to be pushed again, with their ids, push times and deaths."""
+    """A batch that pushes letters again, with their ids, push times and deaths."""
     found = list(letters)
     return Batch(
         [letter.payload for letter in found],
@@ -122,13 +122,13 @@ def _with_death(headers: Mapping[str, str], death: Mapping[str, Any]) -> dict[st
     return {**headers, DEATH_HEADER: json.dumps(death, separators=(",", ":"))}
 
 
-# In a death record times are milliseconds, by the wall clock; in JSON they are in ISO 8601.
+# A death record has times in wall-clock milliseconds; its JSON has them in ISO 8601.
 _TIMES = {"at_ms": "at", "first_ms": "first_at", "last_ms": "last_at"}
 _MS = {name: stored for stored, name in _TIMES.items()}
 
 
 def _with_times(death: Mapping[str, Any]) -> dict[str, Any]:
-    """A death record as JSON has it, and those of earlier deaths in it."""
+    """A death record as in JSON, with the earlier deaths in it."""
     told: dict[str, Any] = {}
     for name, value in death.items():
         if name in _TIMES and isinstance(value, int):
@@ -141,7 +141,7 @@ def _with_times(death: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_times(told: Mapping[str, Any]) -> dict[str, Any]:
-    """The death record of a letter in JSON, also of one that an older cassq wrote."""
+    """The death record of a letter in JSON, including one written by an older cassq."""
     death: dict[str, Any] = {}
     for name, value in told.items():
         if name in _MS:
@@ -167,18 +167,17 @@ def _moment(wall_ms: int) -> datetime:
     return datetime.fromtimestamp(wall_ms / 1000, UTC)
 
 
-# --- which are meant --------------------------------------------------------------------------
+# --- which are selected -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which dead letters are meant: those of which everything said here holds.
+    """Selects dead letters: those that match every field given.
 
-    reason: of the death, or of the failure that led to it: what a consumer rejected as often as is
-    allowed died of "delivery_limit", and is found as "rejected" too. older_than, newer_than:
-    seconds since the death. headers: exactly those.
-    text: in the payload, as UTF-8, or in the error it died of. ids: one of these; none of an
-    empty list.
+    reason: of the death, or of the failure that led to it: a message that a consumer rejected as
+    often as allowed died of "delivery_limit", and matches "rejected" too. older_than, newer_than:
+    seconds since the death. headers: each has exactly this value. text: in the payload, as UTF-8,
+    or in the error it died of. ids: one of these; an empty list matches none.
     """
 
     reason: str | None = None
@@ -204,12 +203,12 @@ class Filter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all letters are meant."""
+        """Whether it selects all letters."""
         unsaid = (self.reason, self.older_than, self.newer_than, self.text, self.ids)
         return not self.headers and unsaid == (None,) * len(unsaid)
 
     def picked(self, frame: Frame, first: int, last: int, pipe_id: str, now_ms: int) -> RangeSet:
-        """Which of the messages `first .. last` of a frame are meant. now_ms: wall time."""
+        """Which of the messages `first .. last` of a frame it selects. now_ms: wall time."""
         if self.is_empty:
             return RangeSet.run(first, last)
         picked = (i for i in range(first, last) if self._matches(frame, i, pipe_id, now_ms))
@@ -237,12 +236,12 @@ class Filter:
 
 
 def _headers_of(frame: Frame, at: int) -> tuple[dict[str, str], dict[str, Any]]:
-    """A message's headers without that of its death, and its death."""
+    """A message's headers without the death header, and its death."""
     headers = frame.headers_at(at)
     try:
         death = json.loads(headers.pop(DEATH_HEADER, "{}"))
     except ValueError:
-        death = {}  # somebody pushed a header of that name
+        death = {}  # a user pushed a header with that name
     return headers, death if isinstance(death, dict) else {}
 
 
@@ -250,9 +249,9 @@ def _headers_of(frame: Frame, at: int) -> tuple[dict[str, str], dict[str, Any]]:
 
 
 def parts_of(ports: Ports, group: GroupRow, pipe: PipeRow, end_seq: int) -> list[Unfinished]:
-    """What a group has not finished of a pipe, in order. Cost: its open claims there.
+    """What a group has not finished in a pipe, in order. Cost: its open claims there.
 
-    What is delayed and was not scheduled yet is left out.
+    Delayed messages that are not scheduled yet are left out.
     """
     cursor = ports.catalog.claims.cursor(group.id, pipe.id)
     if cursor is None:
@@ -265,9 +264,9 @@ def parts_of(ports: Ports, group: GroupRow, pipe: PipeRow, end_seq: int) -> list
 def letters_of(
     ports: Ports, group: GroupRow, where: Filter, broken: dict[str, CassqError]
 ) -> Iterator[Letter]:
-    """What a group has not finished of its queue and that is meant, oldest pipe first.
+    """The selected letters that a group has not finished, oldest pipe first.
 
-    A pipe that cannot be read is noted in `broken`, and left. Cost: every frame is read.
+    A pipe that cannot be read is recorded in `broken`, and skipped. Cost: reads every frame.
     """
     now_ms = ports.clock.wall_ms()
     for pipe in ports.catalog.pipes.live(group.queue_id):

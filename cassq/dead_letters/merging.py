@@ -1,10 +1,10 @@
-"""Merging and purging: how dead letters go back to their group, or away.
+"""Merging and purging: how dead letters go back to their group, or are thrown away.
 
-A merge of everything re-points each sealed pipe that nobody has claimed from: one compare-and-set,
+A merge of everything re-points each sealed pipe that was never claimed from: one compare-and-set,
 however many letters it holds. Others are copied in batches by the protocol of
-`cassq.lifecycle.moves`: four writes that are waited for, however many letters there are in the
-batch. A purge marks its letters done: one write for each run of letters that stand alike, or each
-batch if there is a filter.
+`cassq.lifecycle.moves`: four blocking writes per batch, however many letters it has. A purge marks
+its letters done: one write for each run of letters in the same state, or for each batch if there
+is a filter.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from cassq.model.rows import Claim, GroupRow, PipeRow, Reason
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-# Pushes a batch, telling its places first.
+# Pushes a batch; passes its places to `Intend` first.
 Append = Callable[[Batch, Intend], object]
 
 
 class Merging(BulkJob):
-    """Brings dead letters back to `group`, and only to it. ring: wakes its poppers."""
+    """Moves dead letters back to `group`, and only to it. ring: wakes its poppers."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Merging(BulkJob):
         self._append = append
         self._ring = ring
         self._owner = self._version()
-        # Other groups of the dead-letter queue keep theirs: then letters are copied.
+        # If the dead-letter queue has other groups, they keep theirs: then letters are copied.
         readers = self._catalog.queues.groups(letters.queue_id)
         self._may_repoint = where.is_empty and len(readers) == 1
 
@@ -87,20 +87,20 @@ class Merging(BulkJob):
         try:
             self._append(_batch(chosen.slices, spot.pipe.id), intents)
         except OwnershipError:
-            return False  # we were taken for dead: who did that has finished it
+            return False  # we were presumed dead: another process has finished it
         except CassqError:
             self._finish_own(held)
             raise
-        # If it is not ours any more, who has it finds them all in their new place.
+        # If the claim is no longer ours, its new holder finds them all in their new place.
         settle(self._ports, held, chosen.seqs, intents.moves.values())
         return True
 
     def _finish_own(self, held: Claim) -> None:
-        """The push failed: what arrived is done, the rest free again, at once if that can be."""
+        """After a failed push: mark done what arrived and free the rest, at once if possible."""
         try:
             finish_own(self._ports, held)
         except CassqError as exc:
-            logger.warning("letters of pipe %s are left for others: %s", held.pipe_id, exc)
+            logger.warning("letters of pipe %s are left for later: %s", held.pipe_id, exc)
 
     def _take(self, spot: Spot, part: Unfinished, end: Place) -> Claim | None:
         """Hold everything of a part below `end`, as a mover."""
@@ -122,7 +122,7 @@ class Purging(BulkJob):
     """Throws dead letters away."""
 
     def _whole(self, pipe: PipeRow, end: Place) -> bool:
-        return False  # its parts are done as wholes
+        return False  # each of its parts is done as a whole
 
     def _choose(
         self, spot: Spot, part: Unfinished, left: RangeSet, room: int, bytes_max: int = BATCH_BYTES
@@ -145,7 +145,7 @@ class Purging(BulkJob):
 
 
 def _batch(slices: list[Slice], pipe_id: str) -> Batch:
-    """Letters as they are, to be pushed again under their first ids."""
+    """A batch that pushes letters again as they are, under their original ids."""
     payloads: list[bytes] = []
     times: list[int] = []
     headers: list[bytes | None] = []

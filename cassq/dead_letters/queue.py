@@ -1,5 +1,4 @@
-"""The dead letters of a group as its user holds them: looked at, merged back, thrown away, put
-into files and taken from them."""
+"""The public API for a group's dead letters: peek, merge back, purge, export and import."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ IMPORTED_AT_ONCE = 4096
 
 
 class Where(TypedDict, total=False):
-    """Which dead letters are meant: the fields of `cassq.dead_letters.letters.Filter`."""
+    """Selects dead letters: the fields of `cassq.dead_letters.letters.Filter`."""
 
     reason: str | None
     older_than: float | None
@@ -34,12 +33,12 @@ class Where(TypedDict, total=False):
 
 
 class Desk(NamedTuple):
-    """What the dead letters of a group need of their queue. Each may raise BackendError.
+    """What the dead letters of a group need from their queue. Each may raise BackendError.
 
-    group_row: the group; GroupNotFoundError when it is gone. letters_row: the group `default` of
-    the dead-letter queue; None when there is no such queue. pusher_to_group: pushes to the queue,
-    for this group only. pusher_to_letters: pushes to the dead-letter queue, made if it is not
-    there. ring: wakes the poppers of the queue.
+    group_row: the group; GroupNotFoundError if it is gone. letters_row: the group `default` of
+    the dead-letter queue; None if there is no such queue. pusher_to_group: pushes to the queue,
+    for this group only. pusher_to_letters: pushes to the dead-letter queue, which it creates if
+    need be. ring: wakes the poppers of the queue.
     """
 
     ports: Callable[[], Ports]
@@ -52,7 +51,7 @@ class Desk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import has done. skipped: letters that were there already, by their ids."""
+    """What an import has done. skipped: letters that were already there, by their ids."""
 
     messages: int
     skipped: int
@@ -61,11 +60,10 @@ class Imported:
 class DeadLetterQueue:
     """The dead letters of one group; made by `Queue.dead_letters`.
 
-    name: of the queue that holds them, which can be popped from like any other. Which letters are
-    meant is said by the same words in every verb: reason="rejected", older_than=3600,
-    newer_than=60 (seconds since the death), headers={"kind": "invoice"}, text="no such customer"
-    (in the payload, or in the error it died of), ids=[...]. All of them must hold; without any all
-    letters are meant.
+    name: of the queue that holds them, which can be popped from like any other. Every method takes
+    the same filters: reason="rejected", older_than=3600, newer_than=60 (seconds since the death),
+    headers={"kind": "invoice"}, text="no such customer" (in the payload, or in the error it died
+    of), ids=[...]. A letter must match all of them; without any, all letters are selected.
     """
 
     def __init__(self, desk: Desk, name: str) -> None:
@@ -75,9 +73,9 @@ class DeadLetterQueue:
     # --- looking --------------------------------------------------------------------------------
 
     def peek(self, max_messages: int = 10, **where: Unpack[Where]) -> list[Letter]:
-        """The first dead letters that are meant, oldest pipe first, with no effect on them.
+        """The first selected dead letters, oldest pipe first, with no effect on them.
 
-        Cost: reads frames until it has found so many.
+        Cost: reads frames until it has found `max_messages`.
         """
         check_count("max_messages", max_messages, LETTERS_MAX)
         return list(islice(self.export(**where), max_messages))
@@ -85,10 +83,10 @@ class DeadLetterQueue:
     def export(
         self, *, broken: dict[str, CassqError] | None = None, **where: Unpack[Where]
     ) -> Iterator[Letter]:
-        """All dead letters that are meant, those in a consumer's hands as well, with no effect.
+        """All selected dead letters, including those a consumer holds, with no effect on them.
 
-        `Letter.to_json` makes each a line that `import_` takes. broken: is told which pipes cannot
-        be read, and why; without it the first one is raised. Cost: every frame is read.
+        `Letter.to_json` turns each into a line that `import_` takes. broken: receives the pipes
+        that cannot be read, and why; without it the first one raises. Cost: reads every frame.
         """
         chosen = Filter(**where)
         row = self._desk.letters_row()
@@ -110,16 +108,16 @@ class DeadLetterQueue:
         watch: Watch | None = None,
         **where: Unpack[Where],
     ) -> BulkOutcome:
-        """Bring dead letters back to their group, and only to it, with their ids, death records
-        and push times, and with their attempts counted from the beginning.
+        """Move dead letters back to their group, and only to it. They keep their ids, death records
+        and push times; their attempts count from the beginning.
 
-        limit: at most so many. rate: so many a second. dry_run: only count. watch: told after
-        each step how far it is; if it returns True the merge ends there. What consumers of the
-        dead letters hold is left, and counted in `held`. A merge that ended early, or crashed, is
-        gone on with by another: no letter is lost or doubled.
+        limit: letters at most. rate: letters a second. dry_run: only count. watch: called after
+        each step with the outcome so far; if it returns True the merge ends there. What consumers
+        of the dead letters hold is left, and counted in `held`. If a merge ended early or crashed,
+        another continues it: no letter is lost or doubled.
 
-        Cost: one synced catalog transaction a pipe when all are meant; otherwise three of them and
-        one durable push for every 4,096 letters. Raises GroupNotFoundError when the group is gone.
+        Cost: one synced catalog transaction per pipe without a filter; otherwise three of them and
+        one durable push for every 4,096 letters. Raises GroupNotFoundError if the group is gone.
         """
         chosen = Filter(**where)
         _check_pace(limit, rate)
@@ -151,21 +149,21 @@ class DeadLetterQueue:
         watch: Watch | None = None,
         **where: Unpack[Where],
     ) -> BulkOutcome:
-        """Throw dead letters away, durably and for ever; what is given works as for `merge`.
+        """Durably throw dead letters away, for ever; the arguments work as for `merge`.
 
-        Without a filter, everything=True has to be said. Cost: one synced transaction for each
-        run of letters that stand alike, however many, when all are meant; otherwise one for every
-        4,096 letters.
+        Without a filter, everything=True is required. Cost: without a filter, one synced
+        transaction for each run of letters in the same state, however long; otherwise one for
+        every 4,096 letters.
         """
         chosen = Filter(**where)
         _check_pace(limit, rate)
         if chosen.is_empty and not everything and not dry_run:
             raise UsageError(
                 "a purge without a filter throws all dead letters away",
-                hint="say which ones, or everything=True",
+                hint="give a filter, or everything=True",
             )
         if not chosen.is_empty and everything:
-            raise UsageError("a purge is of everything, or of what a filter says, not of both")
+            raise UsageError("a purge takes everything=True or a filter, not both")
         row = self._desk.letters_row()
         if row is None:
             return BulkOutcome(complete=True, dry_run=dry_run)
@@ -177,14 +175,15 @@ class DeadLetterQueue:
     # --- from files -----------------------------------------------------------------------------
 
     def import_(self, lines: Iterable[str | bytes], *, to_queue: bool = False) -> Imported:
-        """Push letters that `export` gave, as lines of JSON, with their ids; empty lines are left.
+        """Push letters that `export` returned, as lines of JSON, with their ids; empty lines are
+        ignored.
 
-        to_queue: to the group that they died in, and only to it, instead of its dead letters.
-        A letter whose id the group (or, of dead letters, their group `default`) has not finished
-        is skipped, so an import that failed half-way can be repeated; one that was finished since
-        comes again, as one does that another imports at the same time.
+        to_queue: push to the group that they died in, and only to it, not to its dead letters. A
+        letter whose id the group (without `to_queue`: the dead letters' group `default`) has not
+        finished is skipped, so an import that failed halfway can be repeated. A letter that was
+        finished since, or that another import pushes at the same time, comes again.
 
-        Nothing is imported when a line is wrong: UsageError names it. Cost: holds all lines in
+        If a line is wrong nothing is imported: UsageError names it. Cost: holds all lines in
         memory, reads every frame that is there, and one durable push for every 4,096 letters.
         """
         letters = _read(lines)
@@ -221,7 +220,7 @@ class DeadLetterQueue:
 
 
 def _unheeded(_pipe_id: str, _seq: int, _which: range) -> None:
-    """Nothing has to be known before an import's push."""
+    """An `Intend` that does nothing: an import needs none."""
 
 
 def _read(lines: Iterable[str | bytes]) -> list[Letter]:

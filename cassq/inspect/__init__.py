@@ -1,1 +1,1 @@
-"""What is looked at and changes nothing: statistics, history, audit, explanations, metrics."""
+"""Read-only views: statistics, history, audit, explanations, metrics."""

@@ -1,15 +1,14 @@
-"""The audit: proves that what was pushed is what became of it, from the data itself.
+"""The audit: proves from the data itself that every pushed message is accounted for.
 
-It walks every frame of every live pipe, checks each checksum and that seqs have no gap; then that
-the rows of each group there give each message one fate, see `cassq.model.ledger`, and that every
-dead letter is where its move says, by its id. It trusts no total that somebody counted up; of
-retired pipes it takes the totals written once at their end. Nor does it trust what is told of the
-ends of open pipes, which may be late: what was claimed or moved was acknowledged, so its frames
-have to be there.
+It walks every frame of every live pipe, and checks each checksum and that seqs have no gap. Then it
+checks that the rows of each group give each message one fate, see `cassq.model.ledger`, and that
+every dead letter is where its move says, by its id. It trusts no running total; for retired pipes
+it takes the totals written once at their end. Nor does it trust the published ends of open pipes,
+which may lag: what was claimed or moved was acknowledged, so its frames must be there.
 
-Others may push, pop and retire meanwhile. The rows of a pipe are read before its frames, so what
-was claimed is there; and the totals of retired pipes are read last, and stand for every pipe that
-they name, whatever was found of it before. So no pipe counts twice, or as it was half retired.
+Other processes may push, pop and retire meanwhile. The rows of a pipe are read before its frames,
+so what was claimed is there. The totals of retired pipes are read last and replace whatever was
+found before of the pipes they name. So no pipe counts twice, or half retired.
 """
 
 from __future__ import annotations
@@ -47,23 +46,23 @@ from cassq.model.rows import (
 from cassq.plurals import counted
 
 WALK_MESSAGES = 65_536
-MENDED = "`cassq reap` mends that, and loses nothing"
-FORWARD = "`cassq pipe show` tells what going on behind it costs"
+MENDED = "`cassq reap` repairs this without loss"
+FORWARD = "`cassq pipe show` shows what skipping it costs"
 # The parts that add up to what was pushed for a group.
 LEDGER = (
     *("waiting", "pending", "committed", "dead", "expired", "purged", "merged", "lost"),
     "skipped",
 )
 WALK_BYTES = 8 * 1024 * 1024
-# How often rows are read that others change meanwhile, before what is amiss in them is told; and
-# how long the first pause is, each of which is twice the one before.
+# How often rows that others keep changing are read before a fault in them is reported; and the
+# length of the first pause, which then doubles.
 LOOKS_MAX = 8
 PAUSE_SECONDS = 0.002
 
 
 @dataclass(slots=True)
 class Audit:
-    """What an audit found. findings: a sentence for everything that is not as it must be."""
+    """What an audit found. findings: one sentence for each thing that is wrong."""
 
     queue: str
     balanced: bool = True
@@ -83,8 +82,8 @@ class Audit:
 
 
 class Walked(NamedTuple):
-    """Messages that were read of a pipe, and the bytes of the frames that begin among them.
-    finding: that not all were; cause: why, which readers of later ranges meet too."""
+    """How many messages of a pipe were read, and the bytes of the frames that begin among them.
+    finding: says if not all could be read; cause: why, which readers of later ranges meet too."""
 
     pipe_id: str
     messages: int
@@ -94,9 +93,9 @@ class Walked(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """A pipe as its rows say. end: everything acknowledged lay below when all was looked at.
-    groups: by id, the accounts of those that it is for. findings: what is amiss. astray: by group,
-    which of its dead letters are not where they should be."""
+    """A pipe according to its rows. end: everything acknowledged was below it at the time. groups:
+    by id, the accounts of the groups it is for. findings: what is wrong. astray: by group, which of
+    its dead letters are not where they should be."""
 
     pipe: PipeRow
     end: int
@@ -106,7 +105,7 @@ class Standing(NamedTuple):
 
 
 class Examined(NamedTuple):
-    """A pipe, and what was read of it."""
+    """A pipe, and what was read from it."""
 
     standing: Standing
     messages: int
@@ -115,9 +114,9 @@ class Examined(NamedTuple):
 
 
 def audit_queue(ports: Ports, queue: QueueRow) -> Audit:
-    """Audit a queue. Exact at a quiet moment. Pipes whose pusher is gone are sealed first. Cost:
-    every live pipe is read once, its dead and their letters once more; rows in which something is
-    amiss are read up to LOOKS_MAX times while others change them."""
+    """Audit a queue. Exact when nothing else is running. Pipes whose pusher is gone are sealed
+    first. Cost: reads every live pipe once, its dead messages and their letters once more, and rows
+    with faults up to LOOKS_MAX times while others change them."""
     groups = ports.catalog.queues.groups(queue.id)
     pipes = ports.catalog.pipes.live(queue.id)
     cursors = {group.id: cursors_of(ports, group) for group in groups}
@@ -143,8 +142,8 @@ def standing(
     cursors: Mapping[str, Mapping[str, Cursor]],
     pipe: PipeRow,
 ) -> Standing:
-    """Look at the rows of a pipe. cursors: by group and pipe. Cost: for each group three ranges of
-    keys, and a frame here and one there for each dead message."""
+    """Check the rows of a pipe. cursors: by group and pipe. Cost: for each group three ranges of
+    keys, and for each dead message a frame in its old pipe and one in the new."""
     accounts: dict[str, Account] = {}
     findings: list[str] = []
     astray: dict[str, list[str]] = {}
@@ -155,7 +154,7 @@ def standing(
             findings += wrong
             moves = [move for move in view.moves if move.settled]
             astray[group.name] = misplaced(ports, pipe, moves)
-    # After its rows: nothing can have been claimed that lies past it.
+    # Read after the rows, so nothing past this end can have been claimed.
     claimed = max((account.claimed for account in accounts.values()), default=0)
     try:
         end = known_end(ports.catalog, ports.store, pipe, claimed)
@@ -168,8 +167,8 @@ def standing(
 def _consistent(
     ports: Ports, group: GroupRow, pipe: PipeRow, cursor: Cursor | None
 ) -> tuple[GroupView, list[str]]:
-    """What the catalog has of a group in a pipe, and what is amiss there. Its rows are not all of
-    one moment: while something is amiss and others are at work in between, they are read again."""
+    """What the catalog has of a group in a pipe, and what is wrong there. The rows are not one
+    snapshot: as long as they show a fault and others change them, they are read again."""
     view = view_of(ports.catalog, group.id, pipe.id, cursor)
     found = _amiss(group, pipe, view, ports.catalog.now_ms())
     for look in range(1, LOOKS_MAX):
@@ -186,8 +185,7 @@ def _consistent(
 
 
 def _amiss(group: GroupRow, pipe: PipeRow, view: GroupView, now_ms: int) -> list[str]:
-    """What is wrong with rows: whether a popper can go on, and whether each message has one fate.
-    Pure."""
+    """What is wrong with rows: the group is wedged, or a message does not have one fate. Pure."""
     why = fault(view.cursor, view.rows) if view.cursor else ""
     wedged = [f"group {group.name} is wedged in pipe {pipe.id}: {why}; {MENDED}"] if why else []
     return wedged + [f"group {group.name}, pipe {pipe.id}: {it}" for it in faults(view, now_ms)]
@@ -197,8 +195,7 @@ def _amiss(group: GroupRow, pipe: PipeRow, view: GroupView, now_ms: int) -> list
 
 
 def examined(stood: Standing, walks: Sequence[Walked]) -> Examined:
-    """What is known of a pipe that was read in parts: of one damage the first who met it is
-    heard."""
+    """A pipe that was read in parts. For one damage, only the first finding counts."""
     causes = {walk.cause: walk.finding for walk in reversed(walks) if walk.finding}
     findings = [*stood.findings, *chain(*stood.astray.values()), *reversed(causes.values())]
     messages = sum(walk.messages for walk in walks)
@@ -209,7 +206,7 @@ def added_up(
     ports: Ports, queue: QueueRow, groups: Sequence[GroupRow], pipes: Sequence[Examined]
 ) -> Audit:
     """What became of the messages of these pipes, and of retired ones, for each of these groups
-    that is still there. Cost: the totals of retired pipes."""
+    that still exists. Cost: the totals of retired pipes."""
     catalog, audit = ports.catalog, Audit(queue.name)
     retired = _retired(catalog, queue, audit)
     counts = {row.pipe_id: row.pushed for row in retired}
@@ -228,7 +225,7 @@ def added_up(
 
 
 def _counts(catalog: Catalog, each: Examined, retired: Mapping[str, int]) -> bool:
-    """Whether a pipe is none of those retired, nor gone together with the group it was for."""
+    """Whether a pipe is not retired, and not gone together with the group it was for."""
     pipe_id = each.standing.pipe.id
     if pipe_id in retired:
         return False
@@ -238,7 +235,7 @@ def _counts(catalog: Catalog, each: Examined, retired: Mapping[str, int]) -> boo
 def _add_group(
     audit: Audit, group: GroupRow, live: Sequence[Examined], retired: Sequence[Retired]
 ) -> None:
-    """What was pushed for a group is exactly what became of it."""
+    """Check that everything pushed for a group is accounted for, exactly once."""
     stats = audit.groups[group.name] = GroupStats()
     for each in live:
         pipe, account = each.standing.pipe, each.standing.groups.get(group.id)
@@ -260,8 +257,8 @@ def _add_group(
 
 
 def _retired(catalog: Catalog, queue: QueueRow, audit: Audit) -> list[Retired]:
-    """The totals of retired pipes. What was added up of them is what their rows say: while pipes
-    are being retired all the time, something between the sums before and after."""
+    """The totals of retired pipes. Checks that the stored sums equal what the rows add up to, or,
+    while pipes keep being retired, lie between the sums before and after."""
     before, found, after = _with_sums(catalog, queue)
     for _ in range(LOOKS_MAX - 1):
         if set(before) == set(after):
@@ -297,9 +294,9 @@ def _lies_between(
 
 
 def walk_through(ports: Ports, pipe_id: str, start: Place, end_seq: int) -> Walked:
-    """Read every frame of a pipe from `start` to `end_seq`. What is damaged or gone is told, and
-    ends it; but not what was given up as lost, and nobody waits for. Cost: where something is
-    damaged it is read again, see `ExtentReader.after_damage`."""
+    """Read every frame of a pipe from `start` to `end_seq`. Damage, or a missing extent, is
+    reported and ends the walk, except for what was given up as lost and nobody waits for. Cost:
+    damaged parts are read again, see `ExtentReader.after_damage`."""
     try:
         reader = ports.store.reader(pipe_id)
     except (ExtentMissingError, CorruptionError) as exc:
@@ -319,8 +316,8 @@ def walk_through(ports: Ports, pipe_id: str, start: Place, end_seq: int) -> Walk
 def read_through(
     reader: ExtentReader, pipe_id: str, start: Place, end_seq: int, known: RangeSet = EMPTY
 ) -> Walked:
-    """Read every frame of a pipe from `start` to `end_seq`: each checksum is verified, and that
-    seqs have no gap. What is damaged or gone is told, and ends it; known: but not this."""
+    """Read every frame of a pipe from `start` to `end_seq`; verify each checksum, and that seqs
+    have no gap. Damage, or a missing extent, is reported and ends the walk, except in `known`."""
     place, size, finding, cause = start, 0, "", ""
     try:
         while place.seq < end_seq:
@@ -343,7 +340,7 @@ def read_through(
 
 
 def _behind(reader: ExtentReader, place: Place, end_seq: int, known: RangeSet) -> Place | None:
-    """Where it goes on behind damage at `place` that is known; None when it is not."""
+    """Where to go on behind damage at `place`, if it is known damage; else None."""
     if place.seq not in known:
         return None
     after = reader.after_damage(place, end_seq) or Place(end_seq, place.pos)
@@ -351,24 +348,24 @@ def _behind(reader: ExtentReader, place: Place, end_seq: int, known: RangeSet) -
 
 
 def bounded(findings: Iterable[str], most: int) -> list[str]:
-    """The first of many findings, and how many more there are."""
+    """At most `most` findings, and how many more there are."""
     told = list(findings)
     return told if len(told) <= most else [*told[:most], f"and {len(told) - most} more like these"]
 
 
-# --- where the dead have gone ---------------------------------------------------------------------
+# --- where dead letters are -----------------------------------------------------------------------
 
 
 def misplaced(ports: Ports, pipe: PipeRow, moves: Sequence[Move]) -> list[str]:
-    """Which of a pipe's dead are not where their moves, which are settled, say. Of those whose new
-    pipe was retired it is known that every group of the dead letters has committed them. Cost: the
-    frames of the dead, in both places."""
+    """Which of a pipe's dead messages are not where their settled moves say. If their new pipe was
+    retired, every group of the dead letters has committed them. Cost: the frames of the dead
+    messages, in both places."""
     if not moves:
         return []
     try:
         ids = _ids(ports, pipe, [move.seq for move in moves])
     except (ExtentMissingError, CorruptionError):
-        return []  # which is told of where the frames are read
+        return []  # reported where the frames are read
     findings: list[str] = []
     there: dict[str, list[Move]] = {}
     for move in moves:
@@ -407,7 +404,7 @@ def _ids(ports: Ports, pipe: PipeRow, seqs: Iterable[int]) -> dict[int, bytes]:
         end = sealed or reader.published()
         found = dict(_read_ids(reader, pipe.id, wanted.within(0, end.seq)))
         if sealed is None:
-            # What lies further on is there though nobody was told, or is told of as misplaced.
+            # What lies beyond was written but not published yet, or is reported as misplaced.
             further = wanted - RangeSet.run(0, end.seq)
             with suppress(CorruptionError):
                 found.update(_read_ids(reader, pipe.id, further))

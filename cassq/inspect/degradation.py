@@ -1,8 +1,8 @@
-"""Troubles: how often the clients of a queue had to make do, counted, and noted for all to see.
+"""Troubles: counts of how often the clients of a queue were degraded, shared in the catalog.
 
-Each client adds what its pushers and poppers have counted since it noted last, as one sample, under
-a subject of its own. The sum is that of the last two days, as samples are kept so long. What became
-of clients' requests to servers is noted in the same way, for all queues together.
+Each client writes what its pushers and poppers have counted since its last sample as a new sample,
+under a subject of its own. Sums cover the last two days, which is how long samples are kept. The
+outcomes of clients' requests to servers are recorded in the same way, for all queues together.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from cassq.lifecycle.ports import Ports
 from cassq.model.rows import QueueRow, Sample
 
 NOTE_SECONDS = 5.0
-# Requests that are sent twice are nothing rare: what is noted of them all is read by `stats`.
+# Requests that are sent twice are common, and `stats` reads every sample of them.
 NOTE_REQUESTS_MS = 600_000
 TRIES_MAX = 50
 _OF_ALL = ""  # instead of a queue's id
-# What is counted, of tallies.
+# The fields of tallies that are counted.
 TROUBLES = {
     "carried_over": "carried over to another pipe, as a write had failed",
     "doubtful": "of those, written twice perhaps, as nobody answered",
@@ -38,7 +38,7 @@ TROUBLES = {
 
 
 class Notebook:
-    """Of one client: what is still to be noted. Thread-safe."""
+    """The counts of one client that are not written yet. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -48,13 +48,13 @@ class Notebook:
         self._requests_ms = clock.boot_ms()
 
     def add(self, queue_id: str, tally: Tally) -> None:
-        """Note from now on what this tally counts for a queue."""
+        """From now on, record what this tally counts for a queue."""
         with self._mutex:
             self._tallies.append((queue_id, tally, Counter()))
 
     def tend(self, ports: Ports) -> float:
-        """Note what is new; seconds until the next time. By one thread at a time. Cost: none if
-        nothing is, else one write a queue."""
+        """Write what is new; return the seconds until the next time. Call it from one thread at a
+        time. Cost: none if nothing is new, else one write per queue."""
         with self._mutex:
             tallies = list(self._tallies)
         over = {id(tally) for _, tally, _ in tallies if tally.over}
@@ -77,7 +77,7 @@ class Notebook:
         return NOTE_SECONDS
 
     def close(self, ports: Ports) -> None:
-        """Note what is new for the last time."""
+        """Write what is new, for the last time."""
         self.tend(ports)
         self._note_requests(ports)
 
@@ -97,7 +97,7 @@ def _counted(tally: Tally | Requests) -> Counter[str]:
 
 
 def _note(ports: Ports, queue_id: str, new: Counter[str]) -> None:
-    """Add a sample; at another millisecond if somebody has one there."""
+    """Add a sample; at another millisecond if there already is one."""
     catalog = ports.catalog
     data = json.dumps({**new, "client": ports.ids.client})
     at_ms = catalog.now_ms()
@@ -110,13 +110,13 @@ def _note(ports: Ports, queue_id: str, new: Counter[str]) -> None:
 
 
 def troubles_of(catalog: Catalog, queue_id: str) -> dict[str, int]:
-    """How many messages had which trouble in the last two days, as far as it was noted. Cost: a
+    """How many messages had each trouble in the last two days, as far as it was recorded. Cost: a
     range of a key."""
     return _sums(catalog, queue_id, TROUBLES)
 
 
 def requests_of(catalog: Catalog) -> dict[str, int]:
-    """How many requests of all clients had which, as with troubles. Cost: a range of a key."""
+    """`troubles_of` for the requests of all clients to servers. Cost: a range of a key."""
     return _sums(catalog, _OF_ALL, REQUESTS)
 
 
@@ -130,7 +130,7 @@ def _sums(catalog: Catalog, queue_id: str, names: Iterable[str]) -> dict[str, in
 
 
 def stats_with_troubles(ports: Ports, queue: QueueRow) -> QueueStats:
-    """The statistics of a queue, with its troubles, and those of requests. Cost: that of all."""
+    """The statistics of a queue, with its troubles and those of requests. Cost: all three."""
     stats = queue_stats(ports, queue)
     stats.troubles = troubles_of(ports.catalog, queue.id)
     if ports.requests is not None:

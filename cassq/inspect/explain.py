@@ -1,12 +1,12 @@
 """Explaining a message: where it is for every group, what happened to it, and what will happen.
 
-A message begins at its first place, which its id names, and may be moved: to a group's dead
+A message starts at its first place, which its id names, and may be moved: to a group's dead
 letters, and back from there. For each group these steps are followed in the catalog.
 
 Cost: for each group and step the open claims, moves and removals of one pipe; the message itself is
-read, skipping over the frames before it. Only when a pipe it was in has been retired is it
-searched for, in at most `SEARCHED_MESSAGES` messages of the dead letters and of what came back
-from them: nothing else remembers where it went.
+read, skipping the frames before it. If a pipe it was in has been retired, nothing records where it
+went: it is searched for, in at most `SEARCHED_MESSAGES` messages of the dead letters and of what
+came back from them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ T = TypeVar("T")
 class Explanation:
     """What is known of a message. groups: name → its steps; the last one is where it is now.
 
-    pushed_at and size are None when the message is nowhere any more.
+    pushed_at and size are None if the message is not stored any more.
     """
 
     id: str
@@ -64,12 +64,12 @@ class Explanation:
     groups: dict[str, tuple[MessageStep, ...]]
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values; times as ISO 8601, in UTC."""
+        """As plain values; times in ISO 8601, in UTC."""
         found: dict[str, Any] = _plain(asdict(self))
         return found
 
     def sentences(self) -> list[str]:
-        """The explanation in sentences; those of a group are indented under its name."""
+        """The explanation in sentences; those about a group are indented under its name."""
         told = f"Message {self.id} of queue {self.queue}"
         if self.pushed_at is None:
             lines = [f"{told} is not stored any more."]
@@ -101,7 +101,7 @@ def _plain(value: Any) -> Any:
 def explain(ports: Ports, message_id: str, queue: QueueRow | None = None) -> Explanation:
     """Explain a message by its id, of any queue or of the one given.
 
-    Raises UsageError for what is no id, MessageNotFoundError when no queue knows the message.
+    Raises UsageError for an invalid id, MessageNotFoundError if no queue knows the message.
     """
     spot = parse_id(message_id)
     catalog = ports.catalog
@@ -139,7 +139,7 @@ def explain(ports: Ports, message_id: str, queue: QueueRow | None = None) -> Exp
 
 
 def parse_id(message_id: str) -> Spot:
-    """The pipe and seq that a message id names; UsageError for what is none."""
+    """The pipe and seq that a message id names; UsageError for an invalid id."""
     if isinstance(message_id, str):
         pipe_id, _, digits = message_id.rpartition(":")
         if pipe_id and digits.isascii() and digits.isdigit() and len(digits) < 20:
@@ -150,8 +150,7 @@ def parse_id(message_id: str) -> Spot:
 
 
 def _home(ports: Ports, spot: Spot, queue: QueueRow | None) -> QueueRow | None:
-    """The queue of a pipe, which may be retired. Cost: for a retired one, a read for each
-    queue."""
+    """The queue of a pipe, which may be retired. Cost: for a retired one, a read per queue."""
     catalog = ports.catalog
     pipe = catalog.pipes.by_id(spot[0])
     if pipe is not None and pipe.state is not PipeState.STAGED:
@@ -174,7 +173,7 @@ class _Tracer:
         self.content: Content | None = None  # of the last place where it was found
 
     def steps(self, queue: QueueRow, group: GroupRow, spot: Spot) -> Iterator[MessageStep]:
-        """Where it was for a group, one place after another."""
+        """The places where it was for a group, in order."""
         seen: set[Spot] = set()
         while spot not in seen and len(seen) < STEPS_MAX:
             seen.add(spot)
@@ -223,7 +222,7 @@ class _Tracer:
     def _onward(
         self, sight: MessageState, seen: set[Spot]
     ) -> tuple[QueueRow, GroupRow, Spot] | None:
-        """Where it went from there, if it did."""
+        """Where it went from there, if it was moved."""
         move, totals, removed = sight.move, sight.retired, sight.removed
         if move is not None and move.settled:
             spot = (move.dest_pipe, move.dest_seq)
@@ -234,7 +233,7 @@ class _Tracer:
         return self._search(sight, seen) if merged or retired else None
 
     def _at(self, spot: Spot) -> tuple[QueueRow, GroupRow, Spot] | None:
-        """A place with its queue, and the group that matters there."""
+        """A place, with its queue and the group that reads it there."""
         pipe = self._catalog.pipes.by_id(spot[0])
         queue = self._catalog.queues.by_id(pipe.queue_id) if pipe else None
         if pipe is None or queue is None or queue.deleted:
@@ -297,7 +296,7 @@ def _near(spot: Spot, cursors: Iterable[Cursor], claim: Claim | None = None) -> 
 
 
 def _content(ports: Ports, pipe: PipeRow, spot: Spot, near: Place) -> Content | None:
-    """What the frame says of a message; None when it cannot be read.
+    """What the frame says of a message; None if it cannot be read.
 
     near: a known place at or before it.
     """
@@ -321,10 +320,10 @@ def _content(ports: Ports, pipe: PipeRow, spot: Spot, near: Place) -> Content | 
 
 
 def _use(ports: Ports, pipe: PipeRow, use: Callable[[ExtentReader], T]) -> T | None:
-    """What is made of a pipe's reader; None, which is logged, when the pipe cannot be read."""
+    """Apply `use` to a pipe's reader; if the pipe cannot be read, log that and return None."""
     try:
         with closing(ports.store.reader(pipe.id)) as reader:
             return use(reader)
     except (ExtentMissingError, CorruptionError) as exc:
-        logger.warning("pipe %s is left out: %s", pipe.id, exc)
+        logger.warning("pipe %s is skipped: %s", pipe.id, exc)
         return None

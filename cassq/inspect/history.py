@@ -1,11 +1,11 @@
 """History: totals and depths of each queue and group by minute, hour and day.
 
-A *sample* is what was true once in a minute: the first pass of a minute takes it. Hours and days
-are made from the finer samples when they are over. Samples are inserted if absent, under
-(subject, step, time), so any number of passes may run side by side and stop anywhere.
+The first pass in each minute takes a *sample* of the present state. Hours and days are made from
+finer samples when they are over. Samples are inserted if absent, under (subject, step, time), so
+any number of passes may run concurrently and stop anywhere.
 
 Samples are taken while something runs the passes: a client that pushes or pops, or the reaper. A
-time nobody looked at is a gap, not a zero.
+time when nothing ran them is a gap, not a zero.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STEPS: dict[str, int] = {"minute": MINUTE_MS, "hour": HOUR_MS, "day": DAY_MS}
 # What each step is made of, and how long it is kept.
 FINER = {HOUR_MS: MINUTE_MS, DAY_MS: HOUR_MS}
 KEPT_MS = {MINUTE_MS: 2 * DAY_MS, HOUR_MS: 60 * DAY_MS, DAY_MS: 1826 * DAY_MS}
-# How far back is shown when nothing is said.
+# How far back is shown by default.
 SHOWN_MS = {MINUTE_MS: 3 * HOUR_MS, HOUR_MS: 3 * DAY_MS, DAY_MS: 90 * DAY_MS}
 WINDOWS_MS = {"1m": MINUTE_MS, "5m": 5 * MINUTE_MS, "15m": 15 * MINUTE_MS}
 
@@ -52,8 +52,8 @@ class Point:
     """A minute, hour or day of a queue or group.
 
     at: its beginning, in catalog time, which is UTC as the machine's clock had it at boot.
-    totals and depths: at the last look in it; most: the largest depths of all looks. rates: how
-    much the totals grew since the point before, in messages a second; empty for the first.
+    totals and depths: from its last sample; most: the largest depths of its samples. rates: growth
+    of the totals since the point before, in messages a second; empty for the first.
     """
 
     at: datetime
@@ -81,7 +81,7 @@ class Rates:
 
 
 class Noted(NamedTuple):
-    """Something that rolling up does, or has done: samples of a step that a queue gets."""
+    """Samples of one step that a roll-up adds, or has added, for a queue."""
 
     queue: str
     step: str
@@ -97,7 +97,7 @@ class Noted(NamedTuple):
 
 
 def totals_of(stats: GroupStats) -> dict[str, int]:
-    """A group's totals: what only grows."""
+    """A group's totals, which only grow."""
     return {name: getattr(stats, name) for name in TOTALS}
 
 
@@ -109,7 +109,7 @@ def sampled(stats: QueueStats, ids: Mapping[str, str], queue_id: str, now_ms: in
         if name in ids:
             depths = {depth: getattr(group, depth) for depth in DEPTHS}
             found.append(_sample(ids[name], at_ms, now_ms, totals_of(group), depths))
-    # Last, for it says that the queue's minute is done.
+    # Last, because it says that the queue's minute is done.
     found.append(_sample(queue_id, at_ms, now_ms, {"pushed": stats.pushed}, {}))
     return found
 
@@ -123,7 +123,7 @@ def _sample(
 
 
 def coarser(finer: Iterable[Sample], step_ms: int, until_ms: int) -> list[Sample]:
-    """Samples of a longer step, of those steps that end by `until_ms`.
+    """Samples of a longer step, for the steps that end by `until_ms`.
 
     finer: of one subject, oldest first.
     """
@@ -142,7 +142,7 @@ def coarser(finer: Iterable[Sample], step_ms: int, until_ms: int) -> list[Sample
 
 
 def points(samples: Sequence[Sample]) -> list[Point]:
-    """Samples of one subject as they are shown, with rates from each to the next."""
+    """The points that show samples of one subject, with rates from each to the next."""
     told = [json.loads(sample.data) for sample in samples]
     rates: list[dict[str, float]] = [{}] if samples else []
     for before, after in pairwise(told):
@@ -201,11 +201,11 @@ def _rate(total: int, now_ms: int, base: Mapping[str, Any], name: str) -> float:
 def roll_up(
     ports: Ports, queues: Sequence[QueueRow] | None, now_ms: int, *, dry_run: bool = False
 ) -> list[Noted]:
-    """Take the minute's samples of these queues, or of all there are, unless somebody has; make
-    hours and days of what is over; forget what is too old. What was done.
+    """Take the minute's samples of these queues, or of all, unless they were taken; make the hours
+    and days that are over; forget samples that are too old. Returns what was done.
 
-    Cost when the minute is done: one read for all queues, or one for each that is named. Else
-    what `queue_stats` costs, and one write.
+    Cost if the minute is done: one read for all queues, or one for each one named. Otherwise that
+    of `queue_stats`, and one write.
     """
     noted = plan(ports, queues, now_ms)
     if not dry_run:
@@ -214,7 +214,7 @@ def roll_up(
 
 
 def plan(ports: Ports, queues: Sequence[QueueRow] | None, now_ms: int) -> list[Noted]:
-    """The samples to be added, for `apply`. Nothing is written."""
+    """The samples that `apply` should add. Writes nothing."""
     catalog, minute_ms = ports.catalog, now_ms - now_ms % MINUTE_MS
     if queues is not None:
         return _of_queues(ports, queues, now_ms)
@@ -250,7 +250,7 @@ def _of_queues(ports: Ports, queues: Sequence[QueueRow], now_ms: int) -> list[No
 def _ended(
     catalog: Catalog, subject: str, step_ms: int, now_ms: int, fresh: Sequence[Sample]
 ) -> list[Sample]:
-    """Samples of the hours or days that are over and have none. fresh: finer ones not written."""
+    """Samples for hours or days that are over and have none. fresh: finer ones, not yet written."""
     present_ms = now_ms - now_ms % step_ms
     if catalog.records.samples(subject, step_ms, present_ms - step_ms):
         return []
@@ -265,7 +265,7 @@ def _ended(
 
 
 def apply(ports: Ports, noted: Sequence[Noted], now_ms: int) -> None:
-    """Add the samples, in one write; with an hour's, forget those that are too old."""
+    """Add the samples in one write; if they include an hour's, forget those that are too old."""
     catalog = ports.catalog
     catalog.records.add_samples([sample for one in noted for sample in one.samples])
     if any(one.step == "hour" for one in noted):
@@ -283,24 +283,24 @@ def history(
     step: str = "minute",
     since: datetime | float | None = None,
 ) -> list[Point]:
-    """What was, oldest first; the present hour or day as far as it has come.
+    """The history, oldest first, including the present hour or day so far.
 
-    group: None for the queue as a whole, of which only `pushed` is known. step: "minute" (kept 2
-    days), "hour" (60 days) or "day" (5 years). since: a time, or how many seconds back; None: as
-    much as is shown on a screen. Cost: reads the samples, never a pipe. Raises UsageError.
+    group: None for the queue as a whole, which has only `pushed`. step: "minute" (kept 2 days),
+    "hour" (60 days) or "day" (5 years). since: a time, or how many seconds back; None: as much as
+    a screen shows. Cost: reads the samples, never a pipe. Raises UsageError.
     """
     step_ms = STEPS.get(step)
     if step_ms is None:
-        raise UsageError(f"step is minute, hour or day, not {step!r}")
+        raise UsageError(f"step must be minute, hour or day, not {step!r}")
     since_ms = _since_ms(since, step_ms, ports.catalog.now_ms())
     subject = queue.id if group is None else group.id
-    # One more in front, for the rates of the first.
+    # One more before the first, for its rates.
     found = points(all_samples(ports.catalog, subject, step_ms, since_ms - step_ms))
     return [point for point in found if point.at.timestamp() * 1000 >= since_ms]
 
 
 def _since_ms(since: datetime | float | None, step_ms: int, now_ms: int) -> int:
-    """The beginning of the step that `since` lies in, in catalog time."""
+    """The beginning of the step that contains `since`, in catalog time."""
     if since is None:
         at_ms = now_ms - SHOWN_MS[step_ms]
     elif isinstance(since, datetime):
@@ -313,8 +313,8 @@ def _since_ms(since: datetime | float | None, step_ms: int, now_ms: int) -> int:
 
 
 def all_samples(catalog: Catalog, subject: str, step_ms: int, since_ms: int) -> list[Sample]:
-    """The samples of a subject from then on, oldest first: those that are stored, and after the
-    last of them what finer ones tell. Cost: a range of samples for each step."""
+    """The samples of a subject from `since_ms` on, oldest first: those that are stored, and after
+    the last of them ones made from finer samples. Cost: a range of samples for each step."""
     stored = catalog.records.samples(subject, step_ms, since_ms)
     if step_ms not in FINER:
         return stored

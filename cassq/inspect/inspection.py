@@ -1,6 +1,6 @@
-"""Inspection: everything that is known of replicas, compared: placements, and what sidecars have.
+"""Inspection: compares the placements of replicas with what sidecars have.
 
-It tells what repairs have yet to do, and what they cannot do.
+It shows what repairs still have to do, and what they cannot do.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from cassq.plurals import counted
 if TYPE_CHECKING:
     from cassq.extents.protocol.words import Told
 
-# What may be found; all but the last two are to be mended.
+# What may be found; all but the last two need repair.
 UNREADABLE, SHORT, DAMAGED = "unreadable", "under-replicated", "damaged"
 MISSING, BEGUN, ORPHANED = "missing", "begun", "orphaned"
 KINDS = (UNREADABLE, SHORT, DAMAGED, MISSING, BEGUN, ORPHANED)
 
-NO_ROW = "a pipe that was only begun, and holds nothing; `cassq reap` removes it after an hour"
+NO_ROW = "the extent of an unfinished, empty pipe; `cassq reap` removes it after an hour"
 
 
 class ExtentFinding(NamedTuple):
-    """Something about an extent. sidecar: where, if that is one."""
+    """A finding about an extent. sidecar: where, if it is about one sidecar."""
 
     kind: str
     pipe_id: str
@@ -39,9 +39,9 @@ class ExtentFinding(NamedTuple):
 
 @dataclass(slots=True)
 class Inspection:
-    """What was found. extents: how many placements there are. lost: sidecars whose replicas count
-    as lost, by name: how many of these placements name them. silent: sidecars that could not be
-    asked what they have, and why."""
+    """What was found. extents: how many placements there are. lost: for each sidecar whose replicas
+    count as lost, by name: how many of these placements name it. silent: sidecars that did not
+    answer what they have, and why."""
 
     extents: int = 0
     found: list[ExtentFinding] = field(default_factory=list)
@@ -50,15 +50,15 @@ class Inspection:
 
     @property
     def is_well(self) -> bool:
-        """Whether there is nothing to be mended, as far as could be told."""
+        """Whether nothing needs repair, as far as is known."""
         return not self.silent and not any(self.lost.values()) and not self.of(*KINDS[:-2])
 
     def of(self, *kinds: str) -> list[ExtentFinding]:
-        """What was found of these kinds."""
+        """The findings of these kinds."""
         return [each for each in self.found if each.kind in kinds]
 
     def as_dict(self) -> dict[str, Any]:
-        """As it is told to programs."""
+        """As plain values, for programs."""
         return {
             "well": self.is_well,
             "extents": self.extents,
@@ -70,8 +70,8 @@ class Inspection:
 
 
 def inspect(catalog: Catalog, upkeep: Upkeep) -> Inspection:
-    """Compare all there is. Cost: a read of all placements, which stay in memory, and a listing of
-    the extents of every sidecar that lives."""
+    """Compare everything. Cost: a read of all placements, which stay in memory, and a listing of
+    the extents of every live sidecar."""
     fleet, made = upkeep.fleet(), Inspection()
     placements = {each.pipe_id: each for each in catalog.sidecars.placements()}
     there: dict[ReplicaAt, dict[str, Told]] = {}
@@ -118,7 +118,7 @@ def _damage(there: Mapping[ReplicaAt, Mapping[str, Told]], at: ReplicaAt, pipe_i
 def _missing(
     catalog: Catalog, placement: Placement, there: Mapping[ReplicaAt, Mapping[str, Told]]
 ) -> list[ReplicaAt]:
-    """The replicas that their sidecars do not have. One may have been dropped, or moved, since the
+    """The replicas that their sidecars do not have, except those dropped or moved since the
     placements were read."""
     pipe_id = placement.pipe_id
     found = [at for at in placement.replicas if pipe_id not in there.get(at, {pipe_id: None})]
@@ -129,8 +129,8 @@ def _missing(
 def _is_begun(
     catalog: Catalog, placement: Placement, there: Mapping[ReplicaAt, Mapping[str, Told]]
 ) -> bool:
-    """Whether an extent was made for a pipe that has no row, and nothing was written to it: its
-    pusher died in between, or is about to write the row. What it lacks is not to be mended."""
+    """Whether an extent was made for a pipe that has no row, and is empty: its pusher died in
+    between, or is about to write the row. It needs no repair."""
     if placement.end is not None or catalog.pipes.by_id(placement.pipe_id) is not None:
         return False
     held = [extents.get(placement.pipe_id) for extents in there.values()]
@@ -148,7 +148,7 @@ def _judged(fleet: Fleet, placement: Placement, state: ReplicaSet) -> Iterator[E
         if placement.end is None:
             next_ = "it is sealed first"
         else:
-            next_ = "to be copied" if state.need else "no sidecar can take a copy now"
+            next_ = "will be copied" if state.need else "no sidecar can take a copy now"
         yield ExtentFinding(SHORT, *about, f"{good} of {placement.wanted} ({standings}); {next_}")
 
 
@@ -162,7 +162,7 @@ def _compared(
         about = (placement.pipe_id, placement.queue_name, at.sidecar)
         damage = _damage(there, at, placement.pipe_id)
         if at in missing:
-            yield ExtentFinding(MISSING, *about, "its sidecar lives, and does not have it")
+            yield ExtentFinding(MISSING, *about, "its sidecar is alive, but does not have it")
         elif damage:
             yield ExtentFinding(DAMAGED, *about, damage)
 
@@ -172,7 +172,7 @@ def _orphans(
     placements: Mapping[str, Placement],
     there: Mapping[ReplicaAt, Mapping[str, Told]],
 ) -> Iterator[ExtentFinding]:
-    """Extents that no placement says are there: those of late may be about to get one."""
+    """Extents without a placement there; recent ones may be about to get one."""
     for at, extents in there.items():
         left = [pipe_id for pipe_id in extents if not _named(placements.get(pipe_id), at)]
         now = dict(zip(left, catalog.sidecars.placements_of(left), strict=True)) if left else {}
@@ -180,7 +180,7 @@ def _orphans(
             if _named(now[pipe_id], at):
                 continue
             told = extents[pipe_id]
-            detail = "a copy that was begun" if told.copying else counted(told.end, "message")
+            detail = "an unfinished copy" if told.copying else counted(told.end, "message")
             detail += "; its sidecar removes it after its --orphans-after, by default an hour"
             yield ExtentFinding(ORPHANED, pipe_id, told.queue_name, at.sidecar, detail)
 

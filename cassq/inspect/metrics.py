@@ -1,8 +1,8 @@
-"""Metrics: what a client tells a monitoring system, as plain data.
+"""Metrics: what a client reports to a monitoring system, as plain data.
 
-Names are OpenTelemetry's for messaging where it has one, written as Prometheus writes them (dots
-become underscores, counters end in `_total`); the others begin with `cassq_`. The adapter that
-serves them is `cassq.inspect.prometheus`.
+Names are OpenTelemetry's for messaging where it has one, in Prometheus's spelling (dots become
+underscores, counters end in `_total`); the others begin with `cassq_`. The adapter that serves
+them is `cassq.inspect.prometheus`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 COUNTER, GAUGE = "counter", "gauge"
 
-# OpenTelemetry's names of attributes.
+# OpenTelemetry's attribute names.
 SYSTEM = "messaging_system"
 OPERATION = "messaging_operation_name"
 QUEUE = "messaging_destination_name"
@@ -43,10 +43,10 @@ class Metric(NamedTuple):
 
 
 class Meter:
-    """Reads everything there is to tell of one client, and of the queues it can see.
+    """Reads all metrics of one client, and of the queues it can see.
 
-    ports: raises BackendUnavailableError while no server has answered yet. queues: whether the
-    depths of all queues are told; of several clients one is enough.
+    ports: raises BackendUnavailableError until a server has answered. queues: whether to report
+    the depths of all queues; one client that does is enough.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Meter:
         self._queues = queues
 
     def read(self) -> list[Metric]:
-        """The metrics now. Cost: that of `queue_stats` for each queue, if they are told."""
+        """The metrics now. Cost: that of `queue_stats` for each queue, if they are reported."""
         metrics = client_metrics(self._tallies.totals())
         if self._requests is not None:
             metrics += request_metrics(self._requests)
@@ -81,7 +81,7 @@ class Meter:
                 rows = ports.catalog.queues.listed()
                 metrics += queue_metrics([queue_stats(ports, row) for row in rows])
             except CassqError as exc:
-                logger.warning("the depths of queues cannot be told: %s", exc)
+                logger.warning("the metrics lack the depths of queues: %s", exc)
                 readable = False
             help_text = "Whether the catalog could be read."
             metrics.append(
@@ -92,28 +92,28 @@ class Meter:
 
 # --- what this client did ------------------------------------------------------------------------
 
-# The messages of pushers: attribute of a tally, which is in the metric's name, and help.
+# Message counters of pushers: tally attribute (also part of the metric's name), help.
 _OF_PUSHERS = (
-    ("spilled", "Messages pushed into the local spool, as no quorum answered."),
+    ("spilled", "Messages pushed into the local spool because no quorum answered."),
     ("forwarded", "Messages forwarded from the local spool."),
-    ("found", "Of those forwarded, the ones that had arrived before."),
-    ("carried_over", "Messages written to another pipe, as a write had failed."),
-    ("doubtful", "Of those carried over, the ones that may be there twice."),
-    ("refused", "Messages not pushed, as the storage did not answer."),
+    ("found", "Forwarded messages that had arrived before."),
+    ("carried_over", "Messages written to another pipe because a write had failed."),
+    ("doubtful", "Messages carried over that may be there twice."),
+    ("refused", "Messages not pushed because the storage did not answer."),
 )
-# The messages of poppers: attribute of a tally, metric, help.
+# Message counters of poppers: tally attribute, metric, help.
 _OF_POPPERS = (
     ("redelivered", "redelivered_messages", "Messages claimed that were delivered before."),
     ("committed", "committed_messages", "Messages acked, durably."),
     ("rolled_back", "rolled_back_messages", "Messages given back as failed."),
     ("released", "released_messages", "Messages given back untried."),
     ("dead", "dead_messages", "Messages given up by their consumer."),
-    ("lost", "lost_messages", "Messages whose claim became another's."),
+    ("lost", "lost_messages", "Messages whose claim was lost to another popper."),
 )
 
 
 def client_metrics(totals: Mapping[tuple[str, str], Tally]) -> list[Metric]:
-    """The counters of a client. totals: by (queue, group), the group empty for pushers."""
+    """The counters of a client. totals: by (queue, group); the group is empty for pushers."""
     pushers = {queue: tally for (queue, group), tally in totals.items() if not group}
     poppers = {key: tally for key, tally in totals.items() if key[1]}
     sent: list[tuple[Labels, float]] = []
@@ -135,7 +135,7 @@ def client_metrics(totals: Mapping[tuple[str, str], Tally]) -> list[Metric]:
         Metric(
             "messaging_client_sent_messages_total",
             COUNTER,
-            "Messages pushed; with an error_type those that failed.",
+            "Messages pushed; with an error_type, those that failed.",
             sent,
         ),
         Metric(
@@ -155,16 +155,16 @@ def client_metrics(totals: Mapping[tuple[str, str], Tally]) -> list[Metric]:
     return metrics
 
 
-# What is counted of requests to servers, which is in the metric's name, and help.
+# Counters of requests to servers: attribute (also part of the metric's name), help.
 _OF_REQUESTS = (
-    ("repeated", "Requests sent again, as a try had failed."),
-    ("doubled", "Requests sent to a second server too, as the first was slow."),
-    ("overloaded", "Requests refused by a server that had too much to do."),
-    ("held_up", "Requests after which a server with too much to do read no more for a while."),
-    ("unanswered", "Requests without an answer in time."),
-    ("unknown", "Of those, conditional writes that may have been applied."),
-    ("changed_over", "Reads that went over to another replica: one was damaged or did not answer."),
-    ("under_replicated", "New pipes that have fewer replicas than they should."),
+    ("repeated", "Requests sent again because a try had failed."),
+    ("doubled", "Requests sent to a second server too because the first was slow."),
+    ("overloaded", "Requests refused by an overloaded server."),
+    ("held_up", "Requests after which an overloaded server stopped reading for a while."),
+    ("unanswered", "Requests not answered in time."),
+    ("unknown", "Unanswered conditional writes that may have been applied."),
+    ("changed_over", "Reads that switched replicas: one was damaged or did not answer."),
+    ("under_replicated", "New pipes with fewer replicas than they should have."),
 )
 
 
@@ -181,7 +181,7 @@ def request_metrics(requests: Requests) -> list[Metric]:
 
 _DEPTHS = (
     ("waiting", "Messages not claimed, delayed ones included."),
-    ("delayed", "Messages waiting that are not yet due."),
+    ("delayed", "Waiting messages that are not yet due."),
     ("pending", "Messages claimed and not acked."),
 )
 _TOTALS = (
@@ -217,7 +217,7 @@ def queue_metrics(found: Iterable[QueueStats]) -> list[Metric]:
     ]
     metrics = [
         Metric("cassq_queue_pushed_messages_total", COUNTER, "Messages pushed.", pushed),
-        Metric("cassq_queue_pipes", GAUGE, "Pipes by state, those retired not counted.", pipes),
+        Metric("cassq_queue_pipes", GAUGE, "Pipes by state, without retired ones.", pipes),
         Metric(
             "cassq_group_oldest_message_age_seconds",
             GAUGE,

@@ -1,4 +1,4 @@
-"""Peeking: looking at what a group has before it, with no effect: nothing is written."""
+"""Peeking: looking at the messages of a group without any effect. Writes nothing."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ STATES = tuple(map(str, (*UNFINISHED, Fate.DEAD)))
 
 @dataclass(frozen=True, slots=True)
 class Peeked:
-    """A message as it lies in its queue.
+    """A message as it is in its queue.
 
-    state: "waiting", "pending", "delayed" or "dead". due_at: until when a pending message is
-    claimed, or before when a delayed one is not delivered. attempts: its deliveries so far.
+    state: "waiting", "pending", "delayed" or "dead". due_at: when the claim of a pending message
+    ends, or when a delayed one may be delivered. attempts: its deliveries so far.
     """
 
     id: str
@@ -58,13 +58,13 @@ class PeekedMessages(NamedTuple):
 def check_state(state: str | None) -> None:
     """UsageError unless it is None or a state that can be peeked at."""
     if state is not None and state not in STATES:
-        raise UsageError(f"no message is {state!r}", hint=f"the states are {', '.join(STATES)}")
+        raise UsageError(f"{state!r} is not a state", hint=f"the states are {', '.join(STATES)}")
 
 
 def peek(
     ports: Ports, queue: QueueRow, group: GroupRow, limit: int, state: str | None = None
 ) -> list[Peeked]:
-    """The first messages in a state, pipe by pipe; without one, those not committed."""
+    """The first messages in a state, pipe by pipe; without a state, those not committed."""
     if state != Fate.DEAD:
         return peek_group(ports, group, limit, UNFINISHED if state is None else (Fate(state),))
     letters = dead_letter_group(ports, queue, group)
@@ -73,7 +73,7 @@ def peek(
 
 
 def dead_letter_group(ports: Ports, queue: QueueRow, group: GroupRow) -> GroupRow | None:
-    """The group of a group's dead-letter queue that says which dead letters are left."""
+    """The group of a group's dead-letter queue that tracks which dead letters are left."""
     row = ports.catalog.queues.named(dead_letter_name(queue.name, group.name))
     groups = ports.catalog.queues.groups(row.id) if row else []
     return next((group for group in groups if group.name == "default"), None)
@@ -116,8 +116,8 @@ def _walk(
     ports: Ports, group: GroupRow, now_ms: int, states: Collection[Fate], limit: int
 ) -> Generator[PeekedMessages]:
     """What a group has not committed and may be in one of the states, oldest pipe first. A pipe
-    that cannot be read is left out. Cost: the live pipes and the claims; frames as they are asked
-    for."""
+    that cannot be read is skipped. Cost: the live pipes and the claims; frames as the caller
+    iterates."""
     cursors = {cursor.pipe_id: cursor for cursor in ports.catalog.claims.cursors(group.id)}
     for pipe in ports.catalog.pipes.live(group.queue_id):
         if not pipe.is_for(group.id):
@@ -137,11 +137,11 @@ def _walk(
             finally:
                 reader.close()
         except (ExtentMissingError, CorruptionError) as exc:
-            logger.warning("pipe %s is left out: %s", pipe.id, exc)
+            logger.warning("pipe %s is skipped: %s", pipe.id, exc)
 
 
 def _undecided(pipe: PipeRow, part: Unfinished) -> bool:
-    """Whether each message has a due time of its own, which only its frame tells."""
+    """Whether each message has its own due time, which only its frame has."""
     return pipe.timer_ms is not None and part.row is None
 
 
@@ -168,7 +168,7 @@ def _peeked(
         due_ms = frame.due_ms(index) or 0
         fate = Fate.DELAYED if due_ms > now_ms else Fate.WAITING
     if fate is Fate.WAITING:
-        due_ms = None  # its place in line
+        due_ms = None  # only its place in line
     return Peeked(
         id=frame.id_at(index, pipe.id).decode(),
         payload=payload,
@@ -184,11 +184,11 @@ def _peeked(
 
 
 def to_wall(ports: Ports, now_ms: int) -> int:
-    """What to add to catalog time for the wall's; in whole seconds, so that the two clocks' drift
-    and the moment between two looks do not show."""
+    """What to add to catalog time to get wall time; in whole seconds, so that the drift of the two
+    clocks, and the time between reading them, do not show."""
     return round((ports.clock.wall_ms() - now_ms) / 1000) * 1000
 
 
 def moment(at_ms: int, to_wall_ms: int) -> datetime:
-    """A catalog time by the wall clock. to_wall_ms: what to add to it."""
+    """A catalog time as wall-clock time. to_wall_ms: what to add to it."""
     return datetime.fromtimestamp((at_ms + to_wall_ms) / 1000, UTC)

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 Read = Callable[[], list[Metric]]
-# Facts of which `healthy` says whether all is well.
+# Facts about health; the key `healthy` says whether all is well.
 Health = Callable[[], Mapping[str, Any]]
 
 
 class PrometheusServer:
-    """A server with a thread of its own; metrics are read anew for each scrape."""
+    """A server with its own thread; it reads the metrics anew for each scrape."""
 
     def __init__(self, read: Read, host: str, port: int, health: Health | None = None) -> None:
-        """Listen. Raises ConfigError when that cannot be done at this address."""
+        """Listen. Raises ConfigError if it cannot listen at this address."""
         registry = CollectorRegistry()
         registry.register(Collector(read))
         try:
@@ -32,35 +32,35 @@ class PrometheusServer:
         except (OSError, OverflowError) as exc:
             raise ConfigError(
                 f"metrics cannot be served at {host}:{port}: {exc}",
-                hint="name another port, or 0 for any that is free",
+                hint="choose another port, or 0 for any free one",
             ) from exc
         self._server.set_app(_with_health(self._server.get_app(), health))
         self.host = host
 
     @property
     def port(self) -> int:
-        """The port it listens at."""
+        """The port it listens on."""
         return int(self._server.server_port)
 
     def close(self) -> None:
-        """Stop listening; takes up to half a second. Can be called again."""
+        """Stop listening; takes up to half a second. May be called again."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
 
     def abandon(self) -> None:
-        """In a forked child: give back the socket, so that the port is free after the parent."""
+        """In a forked child: close the socket, so that the port is free once the parent ends."""
         self._server.server_close()
 
 
 def _with_health(metrics: WSGIApplication, health: Health | None) -> WSGIApplication:
-    """/health beside the metrics, which every other path gives; without one it is not found, as
-    metrics would pass for good health."""
+    """Serve /health, and metrics at every other path. Without `health`, /health is not found:
+    metrics there would pass for good health."""
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if environ.get("PATH_INFO") != "/health":
             return metrics(environ, start_response)
-        facts = {"error": "this process has metrics, and no health"} if health is None else health()
+        facts = {"error": "this process serves metrics, not health"} if health is None else health()
         status = "200 OK" if facts.get("healthy") else "503 Service Unavailable"
         status = "404 Not Found" if health is None else status
         start_response(status, [("Content-Type", "application/json")])
@@ -70,14 +70,14 @@ def _with_health(metrics: WSGIApplication, health: Health | None) -> WSGIApplica
 
 
 def as_text(read: Read) -> bytes:
-    """Metrics as they are now, in the format that is scraped."""
+    """The metrics now, in the text format."""
     registry = CollectorRegistry()
     registry.register(Collector(read))
     return bytes(generate_latest(registry))
 
 
 class Collector:
-    """Turns metrics into what the registry asks for."""
+    """Turns metrics into the families that the registry asks for."""
 
     def __init__(self, read: Read) -> None:
         self._read = read

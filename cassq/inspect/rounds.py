@@ -1,7 +1,7 @@
-"""Rounds: what was found when the placements of all extents were last looked at.
+"""Rounds: what the last check of all extents' placements found.
 
-A round is noted by whoever made it, for all others: so they know whether another is due, and those
-who tell people what is wrong need not look at everything themselves.
+The process that makes a round shares its result in the catalog: others then know whether another
+is due, and reports and alerts need not check everything themselves.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from cassq.catalog.port import Catalog
 from cassq.inspect.history import MINUTE_MS
 from cassq.model.rows import Sample
 
-# Under this subject rounds are noted.
+# The subject under which rounds are recorded.
 SUBJECT = "placements"
-# However well all sidecars are: extents may have been made with fewer replicas than are wanted.
+# Even if all sidecars are well: extents may have been made with too few replicas.
 AGAIN_MS = 3_600_000
 
 
 class Round(NamedTuple):
-    """What was found. at_ms: catalog time of its end.
+    """What was found. began_ms, at_ms: catalog time of its beginning and end.
 
-    sidecars, takers: the fleet it was found with, see `cassq.extents.replicas.fleet.Fleet`.
-    extents: how many there are. short: of those, how many have fewer good replicas than they
-    should. open: how many were left that can be mended. stuck: how many are short and cannot be
-    mended now. unreadable: how many have no good replica that is known of. left: how many replicas
-    a sidecar has that drains or is lost, by name. began_ms: catalog time of its beginning.
+    sidecars, takers: the fleet at that time, see `cassq.extents.replicas.fleet.Fleet`. extents: how
+    many there are. short: how many of them have fewer good replicas than they should. open: how
+    many remain that can be repaired. stuck: how many are short and cannot be repaired now.
+    unreadable: how many have no known good replica. left: by name, how many replicas are on each
+    sidecar that is draining or lost.
     """
 
     at_ms: int
@@ -44,12 +44,12 @@ class Round(NamedTuple):
 
 
 def note(catalog: Catalog, made: Round) -> None:
-    """Tell all others. Cost: a write."""
+    """Record a round for all clients. Cost: a write."""
     data = json.dumps(made._asdict(), separators=(",", ":"))
     catalog.records.add_samples([Sample(SUBJECT, MINUTE_MS, made.at_ms, data)])
 
 
 def last_round(catalog: Catalog) -> Round | None:
-    """The last one; None when it is too long ago. Cost: a read."""
+    """The last round; None if it is too long ago. Cost: a read."""
     found = catalog.records.samples(SUBJECT, MINUTE_MS, catalog.now_ms() - AGAIN_MS)
     return Round(**json.loads(found[-1].data)) if found else None

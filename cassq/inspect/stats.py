@@ -14,7 +14,7 @@ from cassq.message.frames import Place
 from cassq.model.ledger import Account, Fate, GroupView, tally, tally_retired, unfinished
 from cassq.model.rows import Cursor, PipeRow, PipeState, QueueRow, RetiredSum
 
-# How often a queue is looked at anew because a pipe was retired under the look.
+# How often a queue is read again because a pipe was retired meanwhile.
 LOOKS_MAX = 5
 
 
@@ -26,7 +26,7 @@ class GroupStats:
     pending: claimed and not acked; committed; dead: moved to the group's dead letters; expired:
     too old; purged: thrown away or cancelled; merged: dead letters that are back in their queue;
     lost: damaged, and given up by `Queue.skip_damage`;
-    skipped: pushed before the group's start. Without `delayed` they add up to `pushed`, what was
+    skipped: pushed before the group's start. All but `delayed` add up to `pushed`, what was
     pushed for this group.
     """
 
@@ -41,20 +41,20 @@ class GroupStats:
     lost: int = 0
     skipped: int = 0
     pushed: int = 0
-    # Seconds since the oldest message that is not committed was pushed, or, a delayed one, came
-    # due; None when there is none.
+    # Seconds since the oldest uncommitted message was pushed or, if delayed, came due; None if
+    # there is none.
     oldest_age: float | None = None
-    # How many messages waiting or pending were delivered how often.
+    # Number of deliveries → how many waiting or pending messages have had that many.
     deliveries: dict[int, int] = field(default_factory=dict)
 
     @property
     def popped(self) -> int:
-        """Messages that were delivered at least once; not those removed since."""
+        """Messages that were delivered at least once, except those removed since."""
         tried = sum(count for times, count in self.deliveries.items() if times)
         return self.committed + self.dead + tried
 
     def add(self, account: Account) -> None:
-        """Add what a pipe holds for the group, or what retired ones held."""
+        """Add what a pipe holds for the group, or what retired pipes held."""
         self.pushed += account.pushed
         self.waiting += account.counts.get(Fate.DELAYED, 0)
         for fate, count in account.counts.items():
@@ -67,9 +67,8 @@ class GroupStats:
 @dataclass(slots=True)
 class QueueStats:
     """A queue at a glance. pushed: since it was created; pipes: by state. troubles: how many
-    messages had which in the last two days, if they were asked for: see
-    `cassq.inspect.degradation`. requests: how many requests to servers had which, of all clients
-    of all queues."""
+    messages had each trouble in the last two days, if requested: see `cassq.inspect.degradation`.
+    requests: how many requests to servers had each, over all clients of all queues."""
 
     name: str
     consistency: str
@@ -87,7 +86,7 @@ class QueueStats:
 
 
 def view_of(catalog: Catalog, group_id: str, pipe_id: str, cursor: Cursor | None) -> GroupView:
-    """What the catalog has of a group in a pipe. Cost: three ranges of keys."""
+    """The catalog's state of a group in a pipe. Cost: three ranges of keys."""
     if cursor is None:
         return GroupView(None)
     rows = catalog.claims.rows(group_id, pipe_id)
@@ -100,7 +99,7 @@ def queue_stats(ports: Ports, queue: QueueRow) -> QueueStats:
     however many pipes were retired; up to five times that while pipes are being retired."""
     before, stats = version_of(ports, queue), _look(ports, queue)
     for _ in range(LOOKS_MAX - 1):
-        # A pipe that is retired between two reads of one look would count twice.
+        # A pipe that is retired between two of these reads would count twice.
         after = version_of(ports, queue)
         if before == after:
             break
@@ -109,7 +108,7 @@ def queue_stats(ports: Ports, queue: QueueRow) -> QueueStats:
 
 
 def version_of(ports: Ports, queue: QueueRow) -> int | None:
-    """Another one whenever pipes were retired. Cost: one read."""
+    """A version that changes whenever pipes are retired. Cost: one read."""
     row = ports.catalog.queues.by_id(queue.id)
     return None if row is None else row.groups_version
 
@@ -148,7 +147,7 @@ def _look(ports: Ports, queue: QueueRow) -> QueueStats:
 def _ages_pushed(
     ports: Ports, pipes: list[PipeRow], cursors: dict[str, Cursor], ends: dict[str, int]
 ) -> list[float]:
-    """Seconds since the first unacked message of the oldest pipe that has one was pushed. Cost:
+    """Seconds since the push of the first unacked message in the oldest pipe that has one. Cost:
     one frame."""
     for pipe in pipes:
         cursor = cursors.get(pipe.id)
@@ -161,8 +160,8 @@ def _ages_pushed(
 
 
 def _ages_due(ports: Ports, pipe_id: str, end: int, view: GroupView, now_ms: int) -> list[float]:
-    """Seconds since messages of a timer pipe came due that are not committed, the oldest of those
-    that were never delivered among them. Cost: two frames at most."""
+    """Seconds since uncommitted messages of a timer pipe came due, including the oldest one that
+    was never delivered. Cost: two frames at most."""
     unread: list[Place] = []
     dues: list[int] = []
     parts = unfinished(view.cursor, view.rows, end, now_ms)
@@ -171,7 +170,7 @@ def _ages_due(ports: Ports, pipe_id: str, end: int, view: GroupView, now_ms: int
         if row is not None and part.fate is not Fate.PENDING and row.due_ms and not row.deliveries:
             dues.append(row.due_ms)
         else:
-            unread.append(part.start)  # its own due time is in its frame alone
+            unread.append(part.start)  # only its frame has its due time
     for place in unread[:2]:
         found = _frame_at(ports, pipe_id, place)
         if found is not None:
@@ -181,7 +180,7 @@ def _ages_due(ports: Ports, pipe_id: str, end: int, view: GroupView, now_ms: int
 
 
 def _frame_at(ports: Ports, pipe_id: str, place: Place) -> Slice | None:
-    """The message there in its frame; None when it cannot be read."""
+    """The message at a place, in its frame; None if it cannot be read."""
     try:
         reader = ports.store.reader(pipe_id)
     except (ExtentMissingError, CorruptionError):

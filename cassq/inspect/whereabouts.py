@@ -1,6 +1,6 @@
 """Whereabouts: where one message is for one group, what happened to it, what happens next. Pure.
 
-A *sight* is what the catalog has of a message at one of its places; `step_of` puts it into words.
+A *sight* is the catalog's state of a message at one of its places; `step_of` puts it into words.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ REMOVALS = {
     Reason.MERGED: "It was merged back into its queue",
     Reason.LOST: "It was damaged, and given up as lost by a command",
 }
-# How messages of a retired pipe went that were not committed.
+# Where the uncommitted messages of a retired pipe went.
 ENDS = {
     Fate.DEAD: "to the dead letters",
     Fate.EXPIRED: "as expired",
     Fate.PURGED: "as purged or cancelled",
     Fate.MERGED: "back to their queue",
-    Fate.LOST: "as lost, for they were damaged",
+    Fate.LOST: "as lost because they were damaged",
 }
 STAYS = "It stays among the dead letters until it is merged back, purged, or popped from there."
 
@@ -57,11 +57,11 @@ class MessageStep:
 
     state: "waiting", "delayed", "pending", "committed", "dead" (moved to the dead letters, or
     there, in whatever state), "merged" (moved back from there), "expired", "purged", "cancelled",
-    "lost" (damaged, and given up),
-    "skipped" (the group began behind it), "gone" (done, but nothing tells how) or "missing" (no
-    such message is there).
-    holder: who has it, until `due_at`; a delayed message comes due at `due_at`. happened, next:
-    sentences. failure: the last one's reason, error, consumer, first_at and last_at, if there was.
+    "lost" (damaged, and given up), "skipped" (the group starts after it), "gone" (done, but no
+    record says how) or "missing" (there is no such message).
+    holder: the consumer that has it until `due_at`; a delayed message comes due at `due_at`.
+    happened, next: sentences. failure: of the last one, if any: reason, error, consumer, first_at
+    and last_at.
     """
 
     queue: str
@@ -88,7 +88,7 @@ class Content(NamedTuple):
 
 
 class Times(NamedTuple):
-    """The moment of an explanation, in catalog time, and what to add to get the wall's."""
+    """The moment of an explanation, in catalog time, and what to add to get wall time."""
 
     now_ms: int
     to_wall_ms: int
@@ -101,14 +101,14 @@ class Times(NamedTuple):
 
 
 def said(when: datetime) -> str:
-    """A moment in a sentence."""
+    """A time, for a sentence."""
     return when.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 @dataclass(frozen=True, slots=True)
 class MessageState:
-    """What there is of a message at one place, for a group. pipe: None when it was retired;
-    `retired` has its totals then. success_ms: when the group last succeeded, 0 for never."""
+    """The state of a message at one place, for a group. pipe: None if it was retired; `retired`
+    then has its totals. success_ms: when the group last succeeded, 0 for never."""
 
     queue: QueueRow
     group: GroupRow
@@ -125,8 +125,8 @@ class MessageState:
     success_ms: int = 0
 
     def fate(self, now_ms: int) -> Fate | None:
-        """What it is for the group; None: no such message is there. One that was never claimed
-        counts as waiting, for only its frame says when it is due."""
+        """Its fate for the group; None: there is no such message. One that was never claimed counts
+        as waiting, because only its frame says when it is due."""
         rows = [self.claim] if self.claim else []
         moves = [self.move] if self.move else []
         view = GroupView(self.cursor, rows, moves, [self.removed] if self.removed else [])
@@ -160,7 +160,7 @@ def _words(sight: MessageState, times: Times) -> dict[str, Any]:
     fate = sight.fate(times.now_ms)
     match fate:
         case None:
-            told = "Nothing that was acknowledged is at this place."
+            told = "No acknowledged message is at this place."
             return {"state": "missing", "happened": (told,)}
         case Fate.SKIPPED:
             return _skipped()
@@ -194,7 +194,7 @@ def _retired(sight: MessageState) -> dict[str, Any]:
 
 
 def _skipped() -> dict[str, Any]:
-    told = "The group began behind it: it was never for this group."
+    told = "The group starts after it: it was never for this group."
     return {"state": "skipped", "happened": (told,)}
 
 
@@ -252,8 +252,8 @@ def _free(sight: MessageState, claim: Claim, fate: Fate, times: Times) -> dict[s
 
 
 def _kept(sight: MessageState, claim: Claim, times: Times) -> tuple[str, ...]:
-    """Why a message that failed comes more seldom, or is no dead letter yet, and until when; empty
-    unless its group seems to be sick."""
+    """Why a failed message is retried more rarely, or is not a dead letter yet, and until when;
+    empty unless its group seems to be sick."""
     rules = rules_of(sight.queue.policy, sight.group.policy)
     if not rules.sick_check or is_doomed(claim) or is_moving(claim):
         return ()
@@ -265,7 +265,7 @@ def _kept(sight: MessageState, claim: Claim, times: Times) -> tuple[str, ...]:
         return ()
     why = f"nothing of group {sight.group.name} has succeeded since it first failed"
     if not spent:
-        return (f"It comes ever more seldom, because {why} (sick_check).",)
+        return (f"It is retried more and more rarely, because {why} (sick_check).",)
     kept = (
         f"It was delivered as often as max_deliveries ({rules.max_deliveries}) allows, and is kept"
         f" because {why}: its consumers may be at fault (sick_check)."
@@ -280,7 +280,7 @@ def _pending(sight: MessageState, claim: Claim, times: Times) -> dict[str, Any]:
     rules = rules_of(sight.queue.policy, sight.group.policy)
     until = times.said(claim.due_ms)
     if is_moving(claim):
-        moving = f"It is being put elsewhere, by {claim.holder}, until {until} at most."
+        moving = f"It is being moved by {claim.holder}, until {until} at most."
         return {**_of_claim(claim, times), "state": "pending", "next": (moving, *_intent(sight))}
     now = f"Consumer {claim.holder} has it until {until}: delivery {claim.deliveries} of"
     told = [f"{now} {rules.max_deliveries}."]
@@ -329,7 +329,7 @@ def _limits(sight: MessageState, times: Times) -> list[str]:
 
 
 def _of_claim(claim: Claim, times: Times) -> dict[str, Any]:
-    """What a claim row tells of the past."""
+    """What a claim row says about the past."""
     failure: dict[str, Any] = json.loads(claim.failure) if claim.failure else {}
     told = [f"It was delivered {_often(claim.deliveries)}."] if claim.deliveries else []
     if failure:
@@ -349,7 +349,7 @@ def _often(count: int) -> str:
 
 
 def _record(failure: Mapping[str, Any], to_wall_ms: int) -> dict[str, Any]:
-    """What is told of failures; empty for none. to_wall_ms: what to add to their times."""
+    """A failure for the report; empty for none. to_wall_ms: what to add to its times."""
     if not failure.get("reason"):
         return {}
     last_ms = failure.get("last_ms", failure.get("at_ms", 0))
@@ -372,7 +372,7 @@ def _failed(failure: Mapping[str, Any]) -> str:
         case "expired":
             return f"{who} let its claim expire"
         case "maxlen":
-            return "It was given up, for the queue was full,"
+            return "It was given up because the queue was full,"
         case _ if failure.get("doomed"):
             return f"{who} gave it up"
         case _:
@@ -393,7 +393,7 @@ def _death(sight: MessageState) -> dict[str, Any]:
     try:
         death = json.loads(sight.content.headers.get(DEATH_HEADER, "{}"))
     except ValueError:
-        return {}  # a user's own header of that name
+        return {}  # a user's own header with that name
     numbers = ("deliveries", "first_ms", "last_ms", "at_ms", "count")
     if not isinstance(death, dict) or not all(_is_count(death.get(name, 0)) for name in numbers):
         return {}

@@ -1,1 +1,1 @@
-"""What happens to pipes, groups and messages between a push and an ack, whoever does it."""
+"""What happens to pipes, groups and messages between a push and an ack, in any process."""

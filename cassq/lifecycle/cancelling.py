@@ -1,4 +1,4 @@
-"""Cancelling: a delayed message is taken back before it is delivered."""
+"""Cancelling: taking a delayed message back before it is delivered."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ TRIES_MAX = 32
 
 
 def cancel(ports: Ports, queue: QueueRow, message_id: str) -> bool:
-    """Take a delayed message back: True when no group has got or will get it; purged since it was
-    got counts as taken back. Groups made later, from the beginning, do get it.
+    """Take a delayed message back: True if no group has got or will get it; a message that was
+    got and then purged counts as taken back. Groups created later, from the beginning, do get it.
 
-    It is counted as purged for each group that had not got it. Raises UsageError for an id that
-    is none, or of a message that was not delayed. Cost: two synced transactions for each group.
+    It counts as purged for each group that had not got it. Raises UsageError if the id is invalid
+    or the message was not delayed. Cost: two synced transactions for each group.
     """
     pipe_id, seq = message_place(message_id)
     pipe = live_pipe(ports.catalog, pipe_id)
@@ -46,7 +46,7 @@ def cancel(ports: Ports, queue: QueueRow, message_id: str) -> bool:
 def _is_there(ports: Ports, pipe: PipeRow, seq: int) -> bool:
     if end_of(ports.catalog, ports.store, pipe).seq > seq:
         return True
-    # On networked stores the end that is known of an open pipe lags.
+    # On networked stores the known end of an open pipe lags.
     end = seal_pipe(ports.catalog, ports.store, pipe.id)
     return end is not None and end.seq > seq
 
@@ -57,13 +57,13 @@ def _groups(ports: Ports, pipe: PipeRow) -> list[GroupRow]:
 
 
 def _cancel_for(ports: Ports, group: GroupRow, pipe: PipeRow, seq: int) -> bool:
-    """Whether the group does not get the message."""
+    """Cancel for one group; whether it will not get the message."""
     for _ in range(TRIES_MAX):
         cursor = ports.catalog.claims.cursor(group.id, pipe.id)
         if cursor is None:
             return False
         if seq < cursor.start:
-            return True  # the group began after it
+            return True  # the group starts after it
         if seq < cursor.ack.seq:
             return _was_purged(ports, group, pipe, seq)
         if seq >= cursor.chain.seq:
@@ -83,7 +83,7 @@ def _cancel_for(ports: Ports, group: GroupRow, pipe: PipeRow, seq: int) -> bool:
 
 
 def _was_purged(ports: Ports, group: GroupRow, pipe: PipeRow, seq: int) -> bool:
-    """Whether it is done because it was taken back before."""
+    """Whether it is done because it was cancelled or purged before."""
     removed = ports.catalog.claims.removed(group.id, pipe.id)
     taken_back = (Reason.PURGED, Reason.CANCELLED)
     return any(row.start <= seq < row.end and row.reason in taken_back for row in removed)

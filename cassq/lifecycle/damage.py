@@ -1,7 +1,6 @@
-"""Damage: what of a pipe cannot be read, and what that costs each group. Nothing is written here.
+"""Damage: which parts of a pipe cannot be read, and what that costs each group. Writes nothing.
 
-Nothing steps over damage by itself: `cassq.lifecycle.skipping` does, for a person who has seen the
-cost.
+Nothing skips damage by itself: `cassq.lifecycle.skipping` does, for a person who has seen the cost.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from cassq.model.rows import Cursor, GroupRow, PipeRow, QueueRow, Reason
 
 READ_MESSAGES = 65_536
 READ_BYTES = 8 * 1024 * 1024
-# Under this step it is noted how many messages a group has lost, for the alert of that name.
+# The step of the samples that record how many messages a group has lost, for the `lost` alert.
 NOTED_MS = 300_000
 
 
 class DamagedRange(NamedTuple):
-    """Messages `[start, end)` of a pipe that cannot be read, and why. after: where the next whole
-    frame begins; None: there is none."""
+    """Unreadable messages `[start, end)` of a pipe, and why. after: where the next whole frame
+    begins; None: there is none."""
 
     start: int
     end: int
@@ -41,8 +40,8 @@ class DamagedRange(NamedTuple):
 class GroupDamage:
     """What damage in a pipe costs a group, in messages.
 
-    lost: that cannot be read, and that the group has not had. held: of those that cannot be read,
-    in the hands of consumers, who may yet commit them. readable: left to the group, and whole.
+    lost: unreadable, and the group has not had them. held: unreadable, but held by consumers, which
+    may yet commit them. readable: left to the group, and intact.
     """
 
     lost: int = 0
@@ -54,9 +53,9 @@ class GroupDamage:
 class PipeDamage:
     """What was found in a pipe, or done about it.
 
-    messages: how many it holds. damaged: (first seq, end seq, why) of each stretch that cannot be
-    read. groups: by name. header: why it cannot be opened, where messages in it can be read all the
-    same: to skip it writes its header anew. skipped: whether it was put on record now.
+    messages: how many it holds. damaged: (first seq, end seq, why) of each unreadable stretch.
+    groups: by name. header: why it cannot be opened, if messages in it can be read all the same; a
+    skip then rewrites its header. skipped: whether the damage was recorded as lost now.
     """
 
     pipe_id: str
@@ -70,7 +69,7 @@ class PipeDamage:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether anything of it cannot be read as it is."""
+        """Whether any part of it cannot be read as it is."""
         return bool(self.damaged or self.header)
 
     @property
@@ -80,7 +79,7 @@ class PipeDamage:
 
     @property
     def lost(self) -> int:
-        """What all groups lose, each of them counted."""
+        """The messages that all groups lose, summed over groups."""
         return sum(group.lost for group in self.groups.values())
 
     def as_dict(self) -> dict[str, Any]:
@@ -89,8 +88,8 @@ class PipeDamage:
 
 @dataclass(frozen=True, slots=True)
 class PipeInfo:
-    """A pipe as the catalog has it. messages: None while that is known by its pusher alone.
-    left: group name → how many messages the group has not committed; lost: were given up."""
+    """A pipe as the catalog has it. messages: None while only its pusher knows. left: group name →
+    how many messages the group has not committed. lost: group name → how many were given up."""
 
     id: str
     queue: str
@@ -141,7 +140,7 @@ def pipes_of(ports: Ports, queue: QueueRow) -> list[PipeInfo]:
 
 
 def look_into(ports: Ports, queue: QueueRow, pipe_id: str) -> PipeDamage:
-    """What of a pipe cannot be read, and what `skip` would cost. Cost: the pipe is read whole;
+    """Which parts of a pipe cannot be read, and what `skip` would cost. Cost: reads the whole pipe;
     see the store's reader for what it costs to find the end of damage."""
     pipe = pipe_in(ports, queue, pipe_id)
     end = _end(ports, queue, pipe)
@@ -150,9 +149,9 @@ def look_into(ports: Ports, queue: QueueRow, pipe_id: str) -> PipeDamage:
 
 
 def excused(ports: Ports, pipe_id: str) -> RangeSet:
-    """Messages of a pipe that nobody waits for any more, some of them since they were given up as
-    lost: that they cannot be read is known. Empty where nothing was. Cost: three ranges of keys
-    for each group."""
+    """Messages of a pipe that every group is done with, if some of them were given up as lost: it
+    is known that they cannot be read. Empty if none was given up. Cost: three ranges of keys for
+    each group."""
     pipe = live_pipe(ports.catalog, pipe_id)
     if pipe is None:
         return EMPTY
@@ -176,7 +175,7 @@ def pipe_in(ports: Ports, queue: QueueRow, pipe_id: str) -> PipeRow:
     if pipe is None or pipe.queue_id != queue.id:
         raise UsageError(
             f"queue {queue.name!r} has no pipe {pipe_id!r}",
-            hint=f"`cassq pipe list {queue.name}` lists those that are not retired",
+            hint=f"`cassq pipe list {queue.name}` lists its pipes that are not retired",
         )
     return pipe
 
@@ -186,7 +185,7 @@ def groups_of(ports: Ports, queue: QueueRow, pipe: PipeRow) -> list[GroupRow]:
 
 
 def _end(ports: Ports, queue: QueueRow, pipe: PipeRow) -> Place:
-    """Where a pipe ends at the moment; where that cannot be read, as far as groups have claimed."""
+    """Where a pipe ends at the moment; if that cannot be read, as far as groups have claimed."""
     try:
         sealed = sealed_end(ports.catalog, ports.store, pipe)
         if sealed is not None:
@@ -203,8 +202,8 @@ def _end(ports: Ports, queue: QueueRow, pipe: PipeRow) -> Place:
 
 
 def missing_end(ports: Ports, queue: QueueRow, pipe: PipeRow, *, fence: bool = False) -> Place:
-    """Where a pipe ended whose extent is missing: as far as its store can tell, or groups have
-    claimed. fence: have its pusher go on in another."""
+    """Where a pipe with a missing extent ended: as far as its store knows, or as groups have
+    claimed. fence: make its pusher go on in another pipe."""
     known = ports.store.missing_end(pipe.id, fence=fence) or Place(0, 0)
     return max(known, claimed(ports, queue, pipe))
 
@@ -220,7 +219,7 @@ def claimed(ports: Ports, queue: QueueRow, pipe: PipeRow) -> Place:
 
 
 def survey(ports: Ports, pipe: PipeRow, end_seq: int) -> tuple[list[DamagedRange], str]:
-    """What of a pipe cannot be read, and why it cannot be opened, if all else can be read."""
+    """The damaged ranges of a pipe; and why it cannot be opened, if it can be read all the same."""
     header = ""
     try:
         try:
@@ -266,7 +265,7 @@ def told(
     stretches: Sequence[DamagedRange],
     header: str,
 ) -> PipeDamage:
-    """What was found, in words and numbers."""
+    """What was found, as a report."""
     groups = {
         group.name: _cost(ports, group, pipe, end_seq, unreadable(stretches))
         for group in groups_of(ports, queue, pipe)
@@ -308,6 +307,6 @@ def _done(catalog: Catalog, cursor: Cursor) -> RangeSet:
 
 
 def _lost(catalog: Catalog, group_id: str, pipe_id: str) -> RangeSet:
-    """What was given up of a pipe for a group."""
+    """The messages of a pipe that were given up for a group."""
     removed = catalog.claims.removed(group_id, pipe_id)
     return RangeSet((row.start, row.end) for row in removed if row.reason is Reason.LOST)

@@ -1,12 +1,12 @@
-"""Expiry: messages that are older than they may become are removed instead of delivered.
+"""Expiry: messages past their maximum age are removed instead of delivered.
 
-Whoever would claim such a message marks it done and writes why, in the transaction that moves the
-chain: it is never handed out, and the ledger counts it as expired. The reaper's pass `expire` does
-the same where nobody claims.
+A popper about to claim such a message marks it done and records why, in the transaction that moves
+the chain: it is never handed out, and the ledger counts it as expired. The reaper's pass `expire`
+does the same where nobody claims.
 
-A message's age counts from its push, by its pusher's wall clock; a delayed one's from its due
-time. It is never more than the age of its pipe, which is in catalog time: no jump of a wall clock
-expires a message before its pipe is that old, and a dead letter's age begins with its pipe.
+A message's age counts from its push, by its pusher's wall clock; that of a delayed one from its
+due time. It is never more than the age of its pipe, which is in catalog time: no jump of a wall
+clock expires a message before its pipe is that old. A dead letter's age begins with its pipe.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ PIPES_KEPT = 4096
 def older(piece: Slice, before_ms: int, pipe_ms: int, wall_offset_ms: int) -> RangeSet:
     """The seqs of a slice whose age counts from `before_ms` or earlier.
 
-    before_ms, pipe_ms (when the pipe was opened): catalog time. wall_offset_ms: what is added to
-    wall time to make it catalog time. Cost: one comparison for a frame of one time.
+    before_ms, pipe_ms (when the pipe was opened): catalog time. wall_offset_ms: added to wall time
+    to get catalog time. Cost: one comparison for a frame whose messages have one time.
     """
     frame, first, last = piece
 
@@ -56,7 +56,7 @@ def older(piece: Slice, before_ms: int, pipe_ms: int, wall_offset_ms: int) -> Ra
 
 
 def split(slices: Sequence[Slice], old: RangeSet) -> tuple[list[Slice], list[Slice]]:
-    """The leading messages that are old, and what follows them up to the next that is old."""
+    """The leading messages that are old, and those after them up to the next old one."""
     runs: list[tuple[bool, Slice]] = []
     for frame, first, last in slices:
         span = RangeSet.run(frame.base_seq + first, frame.base_seq + last)
@@ -74,7 +74,7 @@ def split(slices: Sequence[Slice], old: RangeSet) -> tuple[list[Slice], list[Sli
 def plan_expiry(
     pipes: Iterable[PipeRow], group_ids: Sequence[str], before_ms: int
 ) -> list[tuple[str, PipeRow]]:
-    """The (group id, pipe) in which something may have expired: those pipes are old enough."""
+    """The (group id, pipe) in which something may have expired, since the pipe is old enough."""
     return [
         (group_id, pipe)
         for pipe in pipes
@@ -85,7 +85,7 @@ def plan_expiry(
 
 
 class Expiry:
-    """Removes expired messages of one queue. queue: asked each time, for its policy."""
+    """Removes expired messages of one queue. queue: called each time, for its policy."""
 
     def __init__(self, ports: Ports, queue: Callable[[], QueueRow]) -> None:
         self._ports = ports
@@ -94,7 +94,8 @@ class Expiry:
         self._opened_ms: dict[str, int] = {}
 
     def before_ms(self) -> int | None:
-        """Whose age counts from this catalog time or earlier has expired; None: nothing does."""
+        """Messages whose age counts from this catalog time or earlier have expired; None: nothing
+        expires."""
         limit_ms = self._queue().policy.age_limit_ms
         return None if limit_ms is None else self._catalog.now_ms() - limit_ms
 
@@ -108,11 +109,11 @@ class Expiry:
         slices: list[Slice],
         end_seq: int,
     ) -> tuple[Cursor | None, list[Slice]]:
-        """Of messages read from the cursor's chain end on, those to be delivered.
+        """The messages to deliver, of those read from the cursor's chain end on.
 
-        None of them when the first have expired: then these are removed, and the cursor is the
-        new one, or None when somebody else moved the chain. Cost: none without a limit, or in a
-        pipe younger than it.
+        Empty if the first ones have expired: then those are removed, and the returned cursor is
+        the new one, or None if another popper moved the chain. Cost: none without a limit, or in
+        a pipe younger than it.
         """
         before_ms = self.before_ms()
         if before_ms is None or pipe.created_ms > before_ms:
@@ -131,8 +132,8 @@ class Expiry:
         before_ms: int,
         reason: Reason = Reason.EXPIRED,
     ) -> Cursor | None:
-        """Remove what is old from the chain's end on, up to the first message that is not; the
-        cursor after it, or None when somebody else moved the chain.
+        """Remove old messages from the chain's end on, up to the first that is not old; return the
+        cursor after that, or None if another popper moved the chain.
 
         Cost: one read of the messages, and one unsynced transaction for 65,536 of them.
         """
@@ -160,10 +161,10 @@ class Expiry:
     def remove_free(
         self, row: Claim, reader: Callable[[str], ExtentReader], *, epoch: int | None = None
     ) -> bool:
-        """Remove what has expired of a free row; whether something had.
+        """Remove the expired messages of a free row; return whether there were any.
 
-        Cost: none without a limit; in a pipe older than it a read of the row's messages, and a
-        synced transaction when something has expired.
+        Cost: none without a limit; in a pipe older than it, a read of the row's messages, and a
+        synced transaction if something has expired.
         """
         before_ms = self.before_ms()
         if before_ms is None or claims.is_leaving(row):
@@ -190,21 +191,21 @@ class Expiry:
         return RangeSet(old)
 
     def _opened(self, pipe_id: str) -> int | None:
-        """When a pipe was opened; None when it is gone. Cost: one read a pipe, remembered."""
+        """When a pipe was opened; None if it is gone. Cost: one read per pipe, cached."""
         if pipe_id not in self._opened_ms:
             pipe = self._catalog.pipes.by_id(pipe_id)
             if pipe is None:
                 return None
             if len(self._opened_ms) >= PIPES_KEPT:
                 self._opened_ms.clear()
-            # A delayed message's age has nothing to do with its pipe's.
+            # A delayed message's age does not depend on its pipe's.
             self._opened_ms[pipe_id] = 0 if pipe.timer_ms is not None else pipe.created_ms
         return self._opened_ms[pipe_id]
 
     # --- the pass -------------------------------------------------------------------------------
 
     def remove_from(self, group_id: str, pipe: PipeRow, before_ms: int) -> int:
-        """Remove what has expired of a pipe for a group; how many messages."""
+        """Remove a pipe's expired messages for a group; return how many."""
         cursor = self._catalog.claims.cursor(group_id, pipe.id)
         if cursor is None:
             return 0
@@ -233,15 +234,15 @@ class Expiry:
 
 
 def _not_yet(pipe: PipeRow, row: Claim, before_ms: int) -> bool:
-    """Whether a row's messages cannot have expired, by what the row itself says."""
+    """Whether the row alone shows that its messages cannot have expired."""
     return pipe.timer_ms is not None and row.deliveries == 0 and row.due_ms > before_ms
 
 
 def skip(
     ports: Ports, cursor: Cursor, chain: Place, reason: Reason, *, synced: bool = False
 ) -> Cursor | None:
-    """Remove everything between the cursor's chain end and `chain`; the new cursor, or None when
-    somebody else moved the chain. synced: for ever, and not only until a power cut."""
+    """Remove everything between the cursor's chain end and `chain`; return the new cursor, or None
+    if another process moved the chain. synced: survives a power cut."""
     row = claims.unclaimed(cursor, chain, ports.ids.version)
     facts = removals(row, row.left, reason, ports.catalog.now_ms())
     done = claims.buried(row, ports.ids.version)
@@ -253,17 +254,17 @@ def skip(
 def cut_out(
     ports: Ports, row: Claim, seqs: RangeSet, reason: Reason, *, epoch: int | None = None
 ) -> bool:
-    """Remove messages of a claim row; whether the row was still as it was read."""
+    """Remove messages of a claim row; False if the row has changed since it was read."""
     facts = removals(row, seqs, reason, ports.catalog.now_ms())
     rows = claims.resolved(row, seqs, (), ports.ids.version)
     return ports.catalog.claims.replace(row, rows, epoch=epoch, removed=facts)
 
 
 def expire(ports: Ports, queue: QueueRow) -> int:
-    """Remove what has expired in a queue, for every group; how many messages.
+    """Remove a queue's expired messages for every group; return how many.
 
     Cost: none without a limit. With one, for each pipe older than it and each group: the open
-    claims, and a read of what is old.
+    claims, and a read of the old messages.
     """
     expiry = Expiry(ports, lambda: queue)
     before_ms = expiry.before_ms()
@@ -275,5 +276,5 @@ def expire(ports: Ports, queue: QueueRow) -> int:
         try:
             count += expiry.remove_from(group_id, pipe, before_ms)
         except (ExtentMissingError, CorruptionError) as exc:
-            logger.warning("pipe %s is left out of expiry: %s", pipe.id, exc)
+            logger.warning("expiry skips pipe %s: %s", pipe.id, exc)
     return count

@@ -16,12 +16,12 @@ WALK_BYTES = 8 * 1024 * 1024
 
 
 def group_starts(ports: Ports, queue: QueueRow, start: str | datetime) -> dict[str, Place]:
-    """Pipe id → the place the group starts at; pipes not named are delivered from 0 on."""
+    """Pipe id → the place where the group starts; other pipes are delivered from 0 on."""
     if isinstance(start, datetime):
         if start.tzinfo is None:
             raise ConfigError(
                 "a group's start needs a time zone",
-                hint="for instance datetime(2026, 1, 1, tzinfo=UTC)",
+                hint="for example datetime(2026, 1, 1, tzinfo=UTC)",
             )
         since_ms = int(start.astimezone(UTC).timestamp() * 1000)
         return _in_each(ports, queue, lambda pipe: _first_since(ports, pipe, since_ms))

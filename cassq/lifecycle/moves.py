@@ -1,14 +1,14 @@
-"""Moves: how messages are put elsewhere so that no crash loses or doubles one.
+"""Moves: how messages move to another pipe so that no crash loses or doubles one.
 
-An *intent* is written first: a row keyed by (group, pipe, seq) that names the place the message
-is about to get. Then it is pushed there, then marked done in its old place. Whoever finds an
-intent looks whether the message is there, sealing that pipe if need be, so that the answer is
-final; only if it is not may it be pushed again, or be delivered in its old place.
+First an *intent* is written: a row keyed by (group, pipe, seq) that names the place the message
+will get. Then the message is pushed there, then marked done in its old place. A process that finds
+an intent checks whether the message has arrived, sealing that pipe if need be, so that the answer
+is final. Only if it has not may it be pushed again, or be delivered in its old place.
 
 Invariants:
-1. Only the holder of a claim writes intents for its messages, and each write is on the condition
-   that the claim is still his: a mover that was taken for dead pushes nothing more.
-2. While a claim is marked as moving nobody is handed its messages before `finish` has looked
+1. Only the holder of a claim writes intents for its messages, and each write is conditional on
+   still holding the claim: a mover that was presumed dead pushes nothing more.
+2. While a claim is marked as moving, none of its messages is delivered before `finish` has found
    where they are.
 """
 
@@ -28,15 +28,15 @@ from cassq.model import claims
 from cassq.model.claims import GiveBack
 from cassq.model.rows import Claim, ClaimState, Move, Reason, Removed
 
-# How long a mover may take for what it holds before others finish, or undo, its work.
+# How long a mover may hold a claim before others finish, or undo, its work.
 HOLD_MS = 30_000
 
 
 class Intents:
     """Writes the intents of messages that are pushed in batches; an `Intend`.
 
-    seqs: which messages of the claim the batch holds, in its order. moves: what was written last
-    for each.
+    seqs: the messages of the claim that the batch holds, in its order. moves: the last intent
+    written for each.
     """
 
     def __init__(self, catalog: Catalog, held: Claim, seqs: Sequence[int], reason: str) -> None:
@@ -47,7 +47,7 @@ class Intents:
         self.moves: dict[int, Move] = {}
 
     def __call__(self, pipe_id: str, dest_seq: int, which: range) -> None:
-        """Raises OwnershipError when the claim is another's: nothing may be pushed then."""
+        """Raises OwnershipError if another process has the claim: nothing may be pushed then."""
         held, now_ms = self._held, self._catalog.now_ms()
         moves = {
             seq: Move(held.group_id, held.pipe_id, seq, self._reason, pipe_id, dest, now_ms)
@@ -84,10 +84,10 @@ def ids_of(ports: Ports, claim: Claim, seqs: RangeSet) -> dict[int, bytes]:
 
 
 def arrived(ports: Ports, moves: Iterable[Move], ids: Mapping[int, bytes]) -> list[Move]:
-    """Those of the moves whose message is where its intent says.
+    """The moves whose message is where its intent says.
 
-    The answer is final: a pipe that does not yet reach so far is sealed, so that nothing can be
-    written there any more. ids: by the seqs of the moves.
+    The answer is final: a pipe that does not reach that far yet is sealed, so that nothing more
+    can be written there. ids: by the seqs of the moves.
     """
     by_pipe: dict[str, list[Move]] = {}
     for move in moves:
@@ -125,7 +125,7 @@ def _arrived_in(
         reader.close()
 
 
-# --- moves of many: dead letters that go back ------------------------------------------------
+# --- bulk moves: dead letters that go back ---------------------------------------------------
 
 
 def held_by(
@@ -136,7 +136,7 @@ def held_by(
     *,
     failure: str | None = None,
 ) -> Claim:
-    """A claim in the hands of a mover: that is no delivery.
+    """The claim, held by a mover; this does not count as a delivery.
 
     failure: the record it gets; None: its own, marked as moving.
     """
@@ -151,10 +151,10 @@ def held_by(
 
 
 def settle(ports: Ports, held: Claim, done: RangeSet, intents: Collection[Move]) -> bool:
-    """End a mover's claim: `done` are in their new place, the others as before.
+    """End a mover's claim: `done` are in their new place, the others are as before.
 
-    Their intents are withdrawn: that they were merged is written as a fact of its own. False
-    when the claim is another's by now, who finishes it. Cost: one synced transaction.
+    Their intents are withdrawn; that they were merged is recorded separately. False if another
+    process has the claim by now, and finishes it. Cost: one synced transaction.
     """
     left = held.left - done
     gives = [GiveBack(left, held.due_ms, held.deliveries)] if left else []
@@ -168,16 +168,16 @@ def settle(ports: Ports, held: Claim, done: RangeSet, intents: Collection[Move])
 
 
 def removals(claim: Claim, seqs: RangeSet, reason: Reason, now_ms: int) -> list[Removed]:
-    """The facts of the ledger for messages of a claim."""
+    """The ledger's records of messages removed from a claim."""
     group_id, pipe_id = claim.group_id, claim.pipe_id
     return [Removed(group_id, pipe_id, *span, reason, now_ms) for span in seqs.ranges]
 
 
 def finish(ports: Ports, row: Claim) -> bool:
-    """Finish what a mover left half done: what has arrived is done here, the rest is free again.
+    """Finish what a mover left half done: mark done what has arrived, and free the rest.
 
-    False when another was faster. Cost: two synced transactions, and the frames of what was on
-    its way, in both places.
+    False if another process was faster. Cost: two synced transactions, and a read of the frames
+    of what was being moved, in both places.
     """
     owner, version = ports.ids.version(), ports.ids.version
     held = held_by(row, owner, ports.catalog.now_ms(), version)
@@ -185,7 +185,7 @@ def finish(ports: Ports, row: Claim) -> bool:
 
 
 def finish_own(ports: Ports, held: Claim) -> bool:
-    """`finish` for a claim that is the caller's already."""
+    """`finish` for a claim that the caller already holds."""
     seqs = range(held.start, held.end)
     moves = {
         move.seq: move

@@ -1,4 +1,4 @@
-"""The ports put together: what everything above them gets as one argument."""
+"""The ports bundled: what everything above them takes as one argument."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from cassq.locks.port import Locker
 
 
 class _Mine(threading.local):
-    """What one thread does with a client. calling: locked inside a call. waiting: locked while the
-    thread waits for messages, when it holds nothing."""
+    """What one thread is doing with a client. calling: locked during a call. waiting: locked while
+    the thread waits for messages and holds nothing."""
 
     def __init__(self) -> None:
         self.calling: threading.Lock = threading.Lock()
@@ -28,24 +28,24 @@ class _Mine(threading.local):
 
 
 class Life:
-    """Whether a client can still be used, by this thread, at this moment.
+    """Whether this thread can use a client at this moment.
 
-    A signal's handler runs in the middle of whatever the main thread does, so it may call a client
-    whose locks this very thread holds. Every public call therefore runs inside `with life.enter()`,
-    which refuses a second one of the same thread; `close` is put off instead, until the call
-    that was interrupted ends. Looked at before any lock is taken: after a fork a lock may be held
-    by a thread that does not exist in the child.
+    A signal handler interrupts the main thread anywhere, so it may call a client whose locks this
+    very thread holds. Every public call therefore runs inside `with life.enter()`, which refuses a
+    second call in the same thread; `close` is deferred instead until the interrupted call ends.
+    This is checked before any lock is taken: after a fork a lock may be held by a thread that does
+    not exist in the child.
     """
 
     __slots__ = ("_in_catalog", "closed", "forked", "later", "mine")
 
     def __init__(self, in_catalog: Callable[[], bool] = lambda: False) -> None:
-        """in_catalog: whether this thread is inside a step of the catalog that must not be entered
-        twice; some long calls, such as merging dead letters, are calls only then."""
+        """in_catalog: whether this thread is inside a catalog step that must not be entered twice;
+        some long calls, such as merging dead letters, count as calls only then."""
         self._in_catalog = in_catalog
         self.closed: bool = False
         self.forked: bool = False
-        self.later: list[tuple[int, Callable[[], object]]] = []  # with the thread that shall do it
+        self.later: list[tuple[int, Callable[[], object]]] = []  # (thread that runs it, act)
         self.mine: Final = _Mine()
 
     def check(self) -> None:
@@ -54,11 +54,11 @@ class Life:
         if self.closed:
             raise ClosedError()
 
-    # The locks are returned, not wrapped: an exception that a handler raises can come between any
-    # two steps of a context manager written in Python, and would leave it entered for ever.
+    # The locks are returned, not wrapped: a signal handler may raise between any two steps of a
+    # context manager written in Python, which would leave it entered for ever.
     def enter(self) -> threading.Lock:
-        """What a call holds: `with life.enter(): ...`. Raises InterruptedCallError when this thread
-        is inside another one."""
+        """The lock that a call holds: `with life.enter(): ...`. Raises InterruptedCallError if this
+        thread is already inside a call."""
         if self.forked or self.closed:
             self.check()
         calling = self.mine.calling
@@ -67,35 +67,35 @@ class Life:
         return calling
 
     def wait(self) -> threading.Lock:
-        """What a wait between two calls holds: other calls are possible meanwhile, `close` is put
-        off until the wait ends."""
+        """The lock that a wait between two calls holds: other calls are possible meanwhile, `close`
+        is deferred until the wait ends."""
         waiting = self.mine.waiting
         if waiting.locked():
             raise InterruptedCallError()
         return waiting
 
     def parked(self) -> threading.Lock:
-        """A lock that is taken: where a thread of the client waits until another wakes it."""
+        """A locked lock, on which a thread of the client waits until another wakes it."""
         lock = threading.Lock()
         lock.acquire()
         return lock
 
     @property
     def busy(self) -> bool:
-        """Whether this thread is inside a call, or a wait."""
+        """Whether this thread is inside a call or a wait."""
         mine = self.mine
         return mine.calling.locked() or mine.waiting.locked() or self._in_catalog()
 
     def put_off(self, act: Callable[[], object]) -> None:
-        """Have `act` called when this thread's call ends."""
+        """Call `act` when this thread's current call ends."""
         self.later.append((threading.get_ident(), act))
 
     def end(
         self, close: Callable[[], None], *, meanwhile: Callable[[], None] = lambda: None
     ) -> None:
-        """`close` as a call of its own. In the middle of another one of this thread it is done when
-        that one ends, and only `meanwhile` at once. Nothing is done where the client is closed:
-        it has closed all it had; nor in a forked child: what is open there is the parent's."""
+        """Run `close` as a call. Inside another call of this thread, run `meanwhile` now and
+        `close` when that call ends. Do nothing if the client is closed (all it had is closed
+        already), or in a forked child (what is open belongs to the parent)."""
         if self.forked or self.closed:
             return
         if self.busy:
@@ -110,7 +110,7 @@ class Life:
                 self.catch_up()
 
     def catch_up(self) -> None:
-        """At the end of a call: do what was put off."""
+        """At the end of a call, run what was deferred."""
         if self.busy:
             return
         for each in list(self.later):
@@ -123,8 +123,8 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 
 def operation(call: C) -> C:
-    """A method that is one call of a client, of which a thread makes one at a time (see `Life`,
-    which the method's object has as `_life`)."""
+    """Decorates a client method: each thread runs one such call at a time (see `Life`, which the
+    method's object holds as `_life`)."""
 
     @wraps(call)
     def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -148,9 +148,9 @@ class Ports(NamedTuple):
     clock: Clock
     ids: Ids
     life: Life
-    # How poppers of this client claim together; None where a claim is no round trip.
+    # How poppers of this client claim together; None where a claim needs no round trip.
     sharing: Sharing[Any, Any, Any] | None = None
-    # What became of requests to servers; None where there are none.
+    # Counts the outcomes of requests to servers; None where there are none.
     requests: Requests | None = None
-    # Looks after the replicas of extents; None where a store has none.
+    # Maintains the replicas of extents; None where the store has none.
     upkeep: Upkeep | None = None

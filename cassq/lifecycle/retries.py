@@ -1,7 +1,7 @@
 """Retries and dead letters: what becomes of a message that was delivered too often.
 
-Every move writes the next place before it marks the last, and an intent before that, by the
-protocol of `cassq.lifecycle.moves`: a crash anywhere neither loses nor doubles.
+A move writes an intent, then the message in its new place, then marks the old place done, by the
+protocol of `cassq.lifecycle.moves`: a crash at any point neither loses nor doubles a message.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 # The header of a dead letter that holds its death record, as JSON.
 DEATH_HEADER = "cassq-death"
-# What a death record takes at most, beside the headers a user may give.
+# The largest size of a death record, on top of the headers a user may give.
 DEATH_BYTES_MAX = 128 * 1024
 DELIVERY_LIMIT = "delivery_limit"
 REJECTED = "rejected"
 MAXLEN = "maxlen"
 
-DEATHS_KEPT = 8  # kinds of deaths that a record tells of beside the last ...
+DEATHS_KEPT = 8  # kinds of earlier deaths that a record keeps besides the last ...
 EARLIER_ERROR_MAX = 256  # ... and characters of their errors
 
-# Puts the message of a spent claim among the group's dead letters; False when another does.
+# Moves the message of a spent claim to the group's dead letters; False if another process does.
 Bury = Callable[[QueueRow, GroupRow, Claim], bool]
-# Pushes a batch of one to the queue of that name, telling the place first.
+# Pushes a batch of one to the queue with that name; passes its place to `Intend` first.
 AppendTo = Callable[[str, Batch, Intend], None]
 
 
 def bury_or_leave(bury: Bury, queue: QueueRow, group: GroupRow, claim: Claim) -> bool:
-    """Bury in passing: what cannot be done now is left, and told, for the next one to do."""
+    """Bury, or on failure log a warning and leave the message to the next process."""
     try:
         return bury(queue, group, claim)
     except (ExtentMissingError, CorruptionError):
@@ -54,11 +54,11 @@ def bury_or_leave(bury: Bury, queue: QueueRow, group: GroupRow, claim: Claim) ->
 
 
 def after(before: str, death: Mapping[str, Any]) -> dict[str, Any]:
-    """The death record of a message that died once more: `count` says how often it died so, and
-    `first_ms` when first; its other deaths are in `earlier`, the newest first.
+    """The death record of a message that died once more: `count` is how often it died this way,
+    `first_ms` when first; its other deaths are in `earlier`, newest first.
 
-    before: its record so far, as JSON; what is none, as a user's own header of that name, is
-    left out. Pure.
+    before: its record so far, as JSON. Anything else, such as a user's own header with that name,
+    is ignored. Pure.
     """
     counted = {**death, "count": 1}
     others = _records(before)
@@ -71,7 +71,7 @@ def after(before: str, death: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _records(text: str) -> list[dict[str, Any]]:
-    """The deaths a record tells of, the newest first, with short errors."""
+    """The deaths in a record, newest first, with short errors."""
     try:
         newest = json.loads(text)
     except ValueError:
@@ -94,9 +94,9 @@ def _kind(death: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 class DeadLetters:
-    """Puts spent messages into their group's dead-letter queue.
+    """Moves spent messages to their group's dead-letter queue.
 
-    append_to: makes the queue if it is not there.
+    append_to: creates the queue if it does not exist.
     """
 
     def __init__(self, ports: Ports, append_to: AppendTo) -> None:
@@ -106,9 +106,9 @@ class DeadLetters:
         self._owner = ports.ids.version()
 
     def bury(self, queue: QueueRow, group: GroupRow, claim: Claim) -> bool:
-        """Move the one message left of `claim` to the dead letters; False when another does.
+        """Move the one message left of `claim` to the dead letters; False if another process does.
 
-        A claim that a merge has left half moved is finished instead. Cost: three synced catalog
+        A claim that a merge left half moved is finished instead. Cost: three synced catalog
         transactions and one durable push.
         """
         if claims.is_moving(claim):
@@ -126,7 +126,7 @@ class DeadLetters:
             try:
                 move = self._push(queue, group, held, seq, letter, move)
             except OwnershipError:
-                return False  # its intent was faster than ours
+                return False  # another's intent was faster than ours
         rows = claims.buried(held, version)
         return self._catalog.claims.replace(held, rows, settle=[move])
 
@@ -173,7 +173,7 @@ class DeadLetters:
         return move
 
     def _dead_letter(self, queue: QueueRow, group: GroupRow, claim: Claim, seq: int) -> Batch:
-        """The message with its first id and its death record."""
+        """The message with its original id and its death record."""
         reader = self._ports.store.reader(claim.pipe_id)
         try:
             ((frame, first, last),) = reader.read(Place(seq, claim.pos), seq + 1, 1, 0)

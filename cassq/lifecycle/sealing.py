@@ -1,7 +1,7 @@
-"""Sealing: how a pipe's end is fixed for ever, and found out; and which pipes are retired.
+"""Sealing: how a pipe's end is fixed for ever, and found; and which pipes are retired.
 
-For everyone it is the same steps: fence and find the end in the extent store, record it in the
-catalog by compare-and-set, and adopt the one that is recorded.
+The steps are always the same: fence the extent and find its end in the store, record the end in
+the catalog by compare-and-set, and adopt the recorded one.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from cassq.extents.port import ExtentMissingError, ExtentStore
 from cassq.message.frames import Place
 from cassq.model.rows import PipeRow, PipeState
 
-# An extent that has no pipe's row for so long is nobody's; who has taken half as long to add the
-# row to his extent takes another.
+# An extent that has had no pipe row for this long is abandoned; a pusher that has needed half as
+# long to add the row takes another extent.
 STRAY_MS = 3_600_000
 
 
 def seal_pipe(catalog: Catalog, store: ExtentStore, pipe_id: str) -> Place | None:
-    """Fix a pipe's end for ever; the end that is recorded, or None when the pipe is gone.
+    """Fix a pipe's end for ever; return the recorded end, or None if the pipe is gone.
 
-    Safe for anyone to call on any pipe, any number of times, side by side.
+    Any process may call it on any pipe, any number of times, concurrently.
     """
     row = catalog.pipes.by_id(pipe_id)
     if row is None or row.state is PipeState.CONSUMED:
@@ -31,14 +31,14 @@ def seal_pipe(catalog: Catalog, store: ExtentStore, pipe_id: str) -> Place | Non
 
 
 def live_pipe(catalog: Catalog, pipe_id: str) -> PipeRow | None:
-    """A pipe as it is now; None when it was retired, so that its frames may be gone, and while it
-    is staged, so that it is nobody's yet."""
+    """A pipe as it is now; None if it was retired (its frames may be gone) or is still staged (no
+    queue has it yet)."""
     row = catalog.pipes.by_id(pipe_id)
     return None if row is None or row.state >= PipeState.CONSUMED else row
 
 
 def sealed_end(catalog: Catalog, store: ExtentStore, pipe: PipeRow) -> Place | None:
-    """Where a pipe ends for ever; None while its pusher may go on.
+    """Where a pipe ends for ever; None while its pusher may still append.
 
     A pipe whose pusher is gone is sealed first: after a power cut the published end is only a
     lower bound. Raises ExtentMissingError. Cost: none for a sealed pipe, else one look into it.
@@ -50,15 +50,15 @@ def sealed_end(catalog: Catalog, store: ExtentStore, pipe: PipeRow) -> Place | N
 
 def end_of(catalog: Catalog, store: ExtentStore, pipe: PipeRow) -> Place:
     """Where a pipe ends at the moment: everything acknowledged lies below, as far as its pusher
-    has told of it. Else as `sealed_end`, which comes first."""
+    has published it. Otherwise like `sealed_end`, which is tried first."""
     sealed = sealed_end(catalog, store, pipe)
     return sealed if sealed is not None else _published(store, pipe.id)
 
 
 def known_end(catalog: Catalog, store: ExtentStore, pipe: PipeRow, claimed: int) -> int:
-    """How many messages a pipe has to have. On networked stores a pusher that was killed may have
-    told nobody of its last append; but what groups have claimed, all below `claimed`, was
-    acknowledged. A sealed pipe has what it has. Errors and cost as for `end_of`."""
+    """How many messages a pipe must have. On networked stores a killed pusher may not have
+    published its last append; but what groups have claimed, all below `claimed`, was acknowledged.
+    For a sealed pipe, its end. Errors and cost as for `end_of`."""
     sealed = sealed_end(catalog, store, pipe)
     return sealed.seq if sealed is not None else max(claimed, _published(store, pipe.id).seq)
 
@@ -72,8 +72,8 @@ def _published(store: ExtentStore, pipe_id: str) -> Place:
 
 
 def seen_end(store: ExtentStore, pipe: PipeRow) -> int:
-    """How many messages a pipe has, as far as can be seen; none if it cannot be read, which
-    `cassq audit` tells of. Cost: none for a sealed pipe, else one look into it."""
+    """How many messages a pipe has, as far as can be seen; 0 if it cannot be read, which
+    `cassq audit` reports. Cost: none for a sealed pipe, else one look into it."""
     if pipe.end is not None:
         return pipe.end.seq
     try:

@@ -1,11 +1,11 @@
-"""Skipping: going on behind damage, by an explicit command.
+"""Skipping: delivering what lies behind damage, by an explicit command.
 
-What cannot be read is put on record as lost, once for each group that has not had it, and what can
-be read behind it is delivered. Claim rows alone are changed, by conditional writes, so it may stop
-anywhere and be done again; no frame is ever written.
+What cannot be read is recorded as lost, once for each group that has not had it, and what can be
+read behind it is delivered. Only claim rows are changed, by conditional writes, so a skip may stop
+anywhere and be repeated; no frame is ever written.
 
-Invariant: behind damage the store looks for the next whole frame, and every claim row that lies
-there begins at it from then on, so that no reader has to pass the damage.
+Invariant: behind damage the store looks for the next whole frame, and from then on every claim row
+there begins at it, so that no reader has to pass the damage.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ TRIES_MAX = 16
 
 
 class ReadableRange(NamedTuple):
-    """Messages `[start, end)` that can be read, from the frame at `pos` on."""
+    """Readable messages `[start, end)`, from the frame at `pos` on."""
 
     start: int
     end: int
@@ -64,13 +64,13 @@ class ReadableRange(NamedTuple):
 
 
 def skip(ports: Ports, queue: QueueRow, pipe_id: str, *, dry_run: bool = False) -> PipeDamage:
-    """Go on behind the damage in a pipe: what cannot be read is on record as lost for each group
-    that there is now and has not had it, and what can be read is delivered.
+    """Skip the damage in a pipe: what cannot be read is recorded as lost for each current group
+    that has not had it, and what can be read is delivered.
 
-    A pipe that somebody still writes is sealed first; its pusher goes on in another. What
-    consumers hold is left to them, and counted as `held`: skip it again when they are done.
-    Raises UsageError when there is no such pipe in the queue. Cost: as `look_into`; for each group
-    one synced write, and one for each claim row in or behind the damage.
+    A pipe that is still being written is sealed first; its pusher goes on in another. Consumers
+    keep what they hold, which is counted as `held`: skip again when they are done. Raises
+    UsageError if the queue has no such pipe. Cost: as `look_into`; for each group one synced
+    write, and one for each claim row in or behind the damage.
     """
     if dry_run:
         return look_into(ports, queue, pipe_id)
@@ -79,7 +79,7 @@ def skip(ports: Ports, queue: QueueRow, pipe_id: str, *, dry_run: bool = False) 
     try:
         restored = ports.store.restore_identity(pipe_id, queue.name)
         if restored:
-            logger.warning("the header of pipe %s was written anew", pipe_id)
+            logger.warning("the header of pipe %s was rewritten", pipe_id)
     except ExtentMissingError:
         logger.warning("pipe %s is missing: all of it is lost", pipe_id)
     end = _sealed(ports, queue, pipe)
@@ -98,7 +98,7 @@ def skip(ports: Ports, queue: QueueRow, pipe_id: str, *, dry_run: bool = False) 
 
 
 def _sealed(ports: Ports, queue: QueueRow, pipe: PipeRow) -> Place:
-    """Where a pipe ends for ever; of one whose extent is missing, as far as can be told."""
+    """Where a pipe ends for ever; if its extent is missing, as far as is known."""
     try:
         end = seal_pipe(ports.catalog, ports.store, pipe.id)
     except (ExtentMissingError, CorruptionError):
@@ -110,7 +110,7 @@ def _sealed(ports: Ports, queue: QueueRow, pipe: PipeRow) -> Place:
 
 
 class _Skipping:
-    """Puts damage on record for one group."""
+    """Records damage as lost for one group."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class _Skipping:
         self._last = stretches[-1]
 
     def run(self) -> int:
-        """How many messages were given up."""
+        """Record the damage; return how many messages were given up."""
         lost = 0
         for _ in range(TRIES_MAX):
             cursor = self._catalog.claims.cursor(*self._key)
@@ -152,19 +152,19 @@ class _Skipping:
             if done:
                 return lost
         raise BackendTimeoutError(
-            f"others change the claims of pipe {self._pipe.id} all the time",
+            f"other processes keep changing the claims of pipe {self._pipe.id}",
             hint="try again: what was done so far stays",
         )
 
     def _is_in_the_way(self, row: Claim) -> bool:
-        """Whether a row has something that is damaged, or is read from before the damage on."""
+        """Whether a row contains damage, or is read from a place before the damage."""
         return bool(self._damaged.within(row.start, row.end)) or any(
             piece.pos > row.pos for piece in self._whole(row.start, row.end)[:1]
         )
 
     def _cut(self, row: Claim) -> int | None:
-        """Put rows in the place of one: what is damaged is done, what is whole begins where it can
-        be read. How many messages were given up; None when somebody was faster."""
+        """Split a row: what is damaged is done, what is whole begins where it can be read. Return
+        how many messages were given up; None if another process was faster."""
         version = self._ports.ids.version
         bad = row.left & self._damaged
         rows: list[Claim] = []
@@ -185,7 +185,7 @@ class _Skipping:
         return len(bad)
 
     def _unsettled(self, row: Claim, bad: RangeSet) -> list[Move]:
-        """Moves under way of what is given up: nobody can tell any more whether they arrived."""
+        """Unfinished moves of what is given up: whether they arrived can no longer be known."""
         if not bad or not claims.is_leaving(row):
             return []
         moves = self._catalog.claims.moves(*self._key, range(row.start, row.end))
@@ -211,7 +211,7 @@ class _Skipping:
         return len(bad)
 
     def _waiting(self, pattern: Claim, piece: ReadableRange) -> list[Claim]:
-        """Free rows of what was never claimed; of a timer pipe each from its due time on."""
+        """Free rows for what was never claimed; in a timer pipe, each free from its due time on."""
         version = self._ports.ids.version
         if self._pipe.timer_ms is None:
             times = [(*piece, 0)]
@@ -225,7 +225,7 @@ class _Skipping:
         ]
 
     def _whole(self, start: int, end: int) -> list[ReadableRange]:
-        """What can be read of `[start, end)`."""
+        """The readable ranges in `[start, end)`."""
         return [
             ReadableRange(max(start, run.start), min(end, run.end), run.pos)
             for run in self._runs
@@ -234,7 +234,7 @@ class _Skipping:
 
 
 def _runs(stretches: Sequence[DamagedRange], end_seq: int) -> Iterator[ReadableRange]:
-    """What lies between damage, each from its first frame on."""
+    """The ranges between damage, each from its first frame on."""
     start = Place(0, 0)
     for each in stretches:
         if start.seq < each.start:

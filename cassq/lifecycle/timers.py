@@ -1,15 +1,15 @@
 """Timer pipes: delayed messages, and how they come due.
 
-A delayed message is pushed to a timer pipe, whose frames carry a due time for each. For every
-group it is *scheduled*: the run gets a claim row that is free from its due time on, and from then
-on it is like any message that waits to be delivered again. Runs of one due time share a row.
+A delayed message is pushed to a timer pipe, whose frames carry a due time per message. It is then
+*scheduled* for every group: its run gets a claim row that is free from the due time on, and from
+then on it is like any message that waits for redelivery. Runs with one due time share a row.
 
-Timer pipes come in lanes (`cassq.model.lanes`). A pipe says before which time nothing in it is due;
-it is looked into only when that time is near, so far timers cost a pop nothing.
+Timer pipes come in lanes (`cassq.model.lanes`). Each pipe records its earliest due time and is
+read only when that time is near, so far timers cost a pop nothing.
 
 Invariants:
 1. A message is scheduled for a group by moving the chain of its cursor, in one transaction with
-   the rows: exactly once, whoever does it.
+   the rows: exactly once, in whatever process.
 2. Nothing is delivered before its due time.
 """
 
@@ -35,7 +35,7 @@ from cassq.model.rows import Cursor, GroupRow, PipeRow
 logger: logging.Logger = logging.getLogger("cassq")
 
 READERS_MAX = 64
-HORIZON_MS = 60_000  # how near a pipe's time must be for it to be looked into
+HORIZON_MS = 60_000  # how near a pipe's earliest due time must be for it to be read
 LISTED = 256
 KINDS_KEPT = 4096
 ROWS_AT_ONCE = 4096
@@ -55,22 +55,22 @@ class _Timer:
 
 
 class Timers:
-    """Schedules what comes near in the timer pipes of a queue, for one group."""
+    """Schedules what is nearly due in the timer pipes of a queue, for one group."""
 
     def __init__(self, ports: Ports, group: GroupRow) -> None:
         self._ports = ports
         self._catalog = ports.catalog
         self._group = group
-        self.known: dict[str, _Timer] = {}  # the timer pipes that were listed, by id
+        self.known: dict[str, _Timer] = {}  # the listed timer pipes, by id
         self._limit = LISTED
         self._kinds: dict[str, bool] = {}
-        self.broken: list[tuple[str, CassqError]] = []  # cannot be read; to be set aside
+        self.broken: list[tuple[str, CassqError]] = []  # unreadable pipes, to set aside
 
     def refresh(self, *, old_ms: int = 0) -> None:
         """List the near timer pipes anew, as `Window.refresh` does. Cost: one query of a partial
         index."""
         rows = self._listed(old_ms)
-        while len(rows) == self._limit:  # open ones stay listed, though all of them is scheduled
+        while len(rows) == self._limit:  # open ones stay listed, even if fully scheduled
             self._limit *= 2
             rows = self._listed(old_ms)
         timers = {row.id: self.known.get(row.id) or _Timer(row) for row in rows}
@@ -90,7 +90,7 @@ class Timers:
         return answered(self._ports.sharing, key, ask, boot_ms, old_ms=old_ms).value
 
     def has_news(self) -> bool:
-        """Whether a known timer pipe grew past what is scheduled. Memory reads only."""
+        """Whether a known timer pipe has grown past what is scheduled. Reads only memory."""
         for timer in list(self.known.values()):
             reader, cursor = timer.reader, timer.cursor  # another thread may be scheduling
             if reader is None or cursor is None or timer.row.end is not None:
@@ -100,7 +100,7 @@ class Timers:
         return False
 
     def owns(self, pipe_id: str) -> bool:
-        """Whether a pipe is a timer pipe. Cost: one read for each pipe, remembered."""
+        """Whether a pipe is a timer pipe. Cost: one read per pipe, cached."""
         known = self._kinds.get(pipe_id)
         if known is None:
             row = self._catalog.pipes.by_id(pipe_id)
@@ -120,8 +120,8 @@ class Timers:
                 self._forget(timer)
                 self.broken.append((timer.row.id, exc))
             except ExtentUnavailableError as exc:
-                logger.warning("what is delayed in it waits: %s", exc)
-        # Kept open for `has_news`; those beyond the limit are looked into at each look instead.
+                logger.warning("the delayed messages in it wait: %s", exc)
+        # Kept open for `has_news`; those beyond the limit are reopened at each look instead.
         for timer in [timer for timer in self.known.values() if timer.reader][:-READERS_MAX]:
             _close(timer)
 
@@ -134,7 +134,7 @@ class Timers:
             timer.cursor = cursor
             end = timer.row.end
             if end is not None and cursor.chain.seq >= end.seq:
-                _close(timer)  # nothing comes after its end: what is due is read by others
+                _close(timer)  # it has ended: others read what is due
                 return
             if timer.reader is None:
                 timer.reader = self._ports.store.reader(timer.row.id)
@@ -148,13 +148,13 @@ class Timers:
         _close(timer)
 
     def close_dropped(self) -> None:
-        """Close what was retired since the last listing."""
+        """Close the pipes that were retired since the last listing."""
         for timer in list(self.known.values()):
             if timer.reader is not None and timer.reader.dropped():
                 _close(timer)
 
     def close(self) -> None:
-        """Give back file handles and mappings."""
+        """Release file handles and mappings."""
         while self.known:
             _close(self.known.popitem()[1])
 
@@ -180,15 +180,16 @@ def schedule_pipe(ports: Ports, group: GroupRow, pipe: PipeRow) -> None:
 def schedule_next(
     ports: Ports, reader: ExtentReader, cursor: Cursor, end_seq: int
 ) -> Cursor | None:
-    """Schedule what follows the chain's end; the new cursor, or None when somebody was faster."""
+    """Schedule what follows the chain's end; return the new cursor, or None if another process was
+    faster."""
     runs, chain = _next_runs(reader, cursor.chain, end_seq)
     rows = claims.scheduled(cursor, runs, ports.ids.version)
     return replace(cursor, chain=chain) if ports.catalog.claims.claim(cursor, chain, rows) else None
 
 
 def runs_between(ports: Ports, pipe_id: str, start: Place, end_seq: int) -> list[Run]:
-    """The runs of equal due times of a timer pipe, from `start` to `end_seq`. Raises as `reader`
-    and `read` do. Cost: reads what lies between."""
+    """A timer pipe's runs of equal due times from `start` to `end_seq`. Raises as `reader` and
+    `read` do. Cost: reads what lies between."""
     reader = ports.store.reader(pipe_id)
     try:
         found: list[Run] = []

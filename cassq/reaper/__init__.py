@@ -1,23 +1,23 @@
-"""The reaper's passes: what is left over when clients stop, crash or are done.
+"""The reaper's passes: they clean up what clients leave behind when they stop or crash.
 
-Each pass looks at what there may be to do, decides (`plan`, pure) and acts by conditional writes,
-so passes may run any number of times, side by side, and stop anywhere: the next pass goes on. One
-file of this package is one pass:
+Each pass looks for work, decides (`plan`, pure) and acts by conditional writes, so passes may run
+any number of times, concurrently, and stop anywhere: the next pass continues. Each file of this
+package is one pass:
 
-- seal: pipes whose owner is gone, or whose lease stood still for its whole length
-- rollback: expired claims are freed, cut up if lost twice; spent messages become dead letters
-- mend: groups whose claim rows have gaps, or overlap
-- retire: sealed pipes that every group has acked; their files are removed
-- expire: messages that are too old or too many, where nobody pops or pushes
-- scale: how many pipes of a queue are to be open side by side
-- rollup: the samples of each minute, hour and day
-- unstage: staged pipes of writes whose driver is gone, or that were aborted
-- sweep: what a crash left half removed
-- repair: replicas of extents that were lost with their sidecar, are damaged, or missing
-- alert: tells who wants to know what is wrong with queues, and when it is over
+- seal: seals pipes whose owner is gone, or whose lease was not renewed for its whole length
+- rollback: frees expired claims, split if lost twice; spent messages become dead letters
+- mend: repairs groups whose claim rows have gaps, or overlap
+- retire: removes sealed pipes that every group has acked, and their files
+- expire: removes messages that are too old or too many, where nobody pops or pushes
+- scale: decides how many pipes of a queue should be open at the same time
+- rollup: takes the samples of each minute, hour and day
+- unstage: removes staged pipes of writes whose driver is gone, or that were aborted
+- sweep: removes what a crash left half removed
+- repair: copies replicas of extents that were lost with their sidecar, are damaged, or missing
+- alert: notifies targets of what is wrong with queues, and when it is over
 
-A pass over all queues runs under a lease of its own, so that several reapers share the work; the
-lease of one that died lapses. It serves thrift alone: without it nothing would go wrong.
+A pass over all queues runs under its own lease, so that several reapers share the work; the lease
+of one that died lapses. It only saves work: without it nothing would go wrong.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LEASE_MS = 5000
 
 
 class Candidate(NamedTuple):
-    """Something that may have been left by its owner, who shows life by raising `beat`."""
+    """Something that its owner may have abandoned; a live owner keeps raising `beat`."""
 
     id: str
     beat: int
@@ -62,9 +62,8 @@ class Candidate(NamedTuple):
 class Reaper:
     """Runs the passes over some queues or all of them. Thread-safe: one pass at a time.
 
-    dry_run: plan only, whatever the calls say. targets: who is told of alerts; nobody at first.
-    patience: seconds that one pass over very many queues may take, before it leaves the rest to
-    the next.
+    dry_run: plan only, whatever the calls say. targets: where alerts go; none at first. patience:
+    seconds that one pass over very many queues may take before it leaves the rest to the next.
     """
 
     def __init__(self, ports: Ports, bury: Bury) -> None:
@@ -92,7 +91,7 @@ class Reaper:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The passes, in the order in which they run."""
+        """The names of the passes, in the order in which they run."""
         return tuple(self._passes)
 
     def reap(
@@ -102,11 +101,11 @@ class Reaper:
         only: Collection[str] | None = None,
         dry_run: bool = False,
     ) -> list[Action]:
-        """Every pass (or those in `only`) over these queues, or all there are; what was done.
+        """Run every pass (or those in `only`) over these queues, or all; return what was done.
 
-        A pass over all queues that another reaper is in the middle of is left to it. Cost with
-        nothing to do: one query a pass, whatever the number of queues; a look at each pipe that
-        somebody may be writing.
+        A pass over all queues that another reaper is running is left to it. Cost with nothing to
+        do: one query per pass, whatever the number of queues; a look at each pipe that a pusher
+        may be writing.
         """
         scope = Scope(self.ports, queues)
         actions: list[Action] = []
@@ -115,7 +114,7 @@ class Reaper:
         return actions
 
     def run(self, name: str, scope: Scope, *, dry_run: bool = False) -> list[Action] | None:
-        """One pass; None when another reaper is in the middle of it."""
+        """Run one pass; None if another reaper is running it."""
         found = self._passes.get(name)
         if found is None:
             raise UsageError(
@@ -141,16 +140,16 @@ class Reaper:
 
     @property
     def repairs(self) -> bool:
-        """Whether the last repair pass has left something that can be gone on with at once."""
+        """Whether the last repair pass left something that can be continued at once."""
         return self._repair.unfinished
 
     def counts(self) -> dict[tuple[str, str], int]:
-        """How many actions there were since this reaper was made, by (pass, outcome)."""
+        """How many actions there were since this reaper was created, by (pass, outcome)."""
         return dict(self._counts)
 
     def candidates(self, queues: Iterable[QueueRow] | None = None) -> list[Candidate]:
-        """Unsealed pipes, and open writes; after a first look at them a lease length has to
-        pass."""
+        """Unsealed pipes and open writes. They are judged only a lease length after the first
+        look at them."""
         ids, catalog = Scope(self.ports, queues).ids, self.ports.catalog
         found = [Candidate(p.id, p.beat, p.lease_ms) for p in catalog.pipes.unsealed(ids)]
         writes = [row for row in catalog.writes.unfinished(ids) if row.state is WriteState.OPEN]

@@ -1,4 +1,4 @@
-"""What a pass does: actions, and the passes that look, decide and act."""
+"""Actions, and the base classes of passes, which look, decide and act."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PLANNED, DONE, VOID, FAILED = "planned", "done", "void", "failed"
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing a pass does or has done. `outcome`: planned, done, void (somebody else was
+    """One thing a pass does or has done. `outcome`: planned, done, void (another process was
     faster, or it is not needed any more) or failed.
 
-    row: what it is done to, for the pass that planned it.
+    row: what it acts on, for the pass that planned it.
     """
 
     verb: str
@@ -33,7 +33,7 @@ class Action:
     row: Any = field(default=None, compare=False, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """As it is told to users."""
+        """As plain values, for users."""
         return {
             "verb": self.verb,
             "subject": self.subject,
@@ -44,7 +44,7 @@ class Action:
 
 
 class Scope:
-    """The queues a pass is about: some, or all there are (ids None)."""
+    """The queues that a pass covers: some, or all (ids None)."""
 
     def __init__(self, ports: Ports, queues: Iterable[QueueRow] | None = None) -> None:
         self._ports = ports
@@ -52,7 +52,7 @@ class Scope:
         self.ids: tuple[str, ...] | None = None if queues is None else tuple(self._names)
 
     def name(self, queue_id: str) -> str:
-        """A queue's name, or its id when it is gone. Cost: one read for each, remembered."""
+        """A queue's name, or its id if it is gone. Cost: one read per queue, cached."""
         name = self._names.get(queue_id)
         if name is None:
             row = self._ports.catalog.queues.by_id(queue_id)
@@ -64,8 +64,8 @@ S = TypeVar("S")
 
 
 class Pass(abc.ABC):
-    """Something that may run any number of times, side by side, and stop anywhere: the next one
-    goes on."""
+    """A pass may run any number of times, concurrently, and stop anywhere: the next one
+    continues."""
 
     name: ClassVar[str]
 
@@ -74,13 +74,13 @@ class Pass(abc.ABC):
 
     @abc.abstractmethod
     def run(self, scope: Scope, *, dry_run: bool) -> list[Action]:
-        """Look, decide and act; what was done, or with `dry_run` what would be."""
+        """Look, decide and act; return what was done, or with `dry_run` what would be."""
 
 
 class PlannedPass(Pass, Generic[S]):
-    """Looks at what there is, decides what to do about it, and does it by conditional writes.
+    """Looks for work, decides what to do, and does it by conditional writes.
 
-    rounds: how often it looks again while it gets something done.
+    rounds: how often it looks again as long as it gets something done.
     """
 
     rounds: ClassVar[int] = 1
@@ -91,7 +91,7 @@ class PlannedPass(Pass, Generic[S]):
 
     @abc.abstractmethod
     def look(self, scope: Scope) -> S:
-        """What there may be to do. Cost: that alone, not all there is."""
+        """What there may be to do. Cost: only for that, not for everything there is."""
 
     @abc.abstractmethod
     def plan(self, snapshot: S, now_ms: int) -> list[Action]:
@@ -99,7 +99,8 @@ class PlannedPass(Pass, Generic[S]):
 
     @abc.abstractmethod
     def apply(self, action: Action) -> str | None:
-        """Do it, by conditional writes; what was done, or None: it was not to be done any more."""
+        """Do it, by conditional writes; return what was done, or None if it was not needed any
+        more."""
 
     def run(self, scope: Scope, *, dry_run: bool) -> list[Action]:
         told: list[Action] = []
@@ -114,11 +115,11 @@ class PlannedPass(Pass, Generic[S]):
         return told
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
-        """Do them one after another; each is told with what became of it."""
+        """Do them one after another; return each with its outcome."""
         return [self._attempt(action) for action in actions]
 
     def _attempt(self, action: Action) -> Action:
-        """Do one; a failure is told, not raised."""
+        """Do one; a failure is logged, not raised."""
         try:
             detail = self.apply(action)
         except (BackendError, CorruptionError) as exc:

@@ -1,6 +1,6 @@
-"""The alert pass: tells people that a queue, or a sidecar, needs them; see `cassq.alerts`.
+"""The alert pass: notifies people that a queue, or a sidecar, needs them; see `cassq.alerts`.
 
-Of very many queues a pass looks at as many as its time allows, and the next one goes on.
+With very many queues, a pass looks at as many as its time allows, and the next one continues.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _AT_ONCE = 50
 
 
 class Alert(Pass):
-    """Looks at queues that hold anything, at their dead letters', and at those told of before.
+    """Checks queues that hold anything, their dead-letter queues, and queues with incidents.
 
-    targets: whom to tell, asked at each pass; when there are none nothing is looked at.
+    targets: where alerts go, called at each pass; if there are none nothing is checked.
     """
 
     name = "alert"

@@ -1,6 +1,6 @@
-"""The expire pass: removes what is older than it may become, and what is too much.
+"""The expire pass: removes messages that are too old or too many.
 
-It does for queues that nobody pops from, or pushes to, what poppers and pushers do in passing.
+For queues that nobody pops from or pushes to, it does what poppers and pushers do along the way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Limited(NamedTuple):
 
 
 def plan(snapshot: Sequence[Limited], now_ms: int) -> list[Action]:
-    """What each queue's policy asks for, where there may be any. now_ms: catalog time."""
+    """What each queue's policy requires, where there may be something. now_ms: catalog time."""
     found: list[Action] = []
     for limited in snapshot:
         queue, policy = limited.queue, limited.queue.policy
@@ -47,7 +47,7 @@ def plan(snapshot: Sequence[Limited], now_ms: int) -> list[Action]:
 
 
 class Expire(PlannedPass[Sequence[Limited]]):
-    """Removes old messages, the oldest of too many, and old dedup ids."""
+    """Removes old messages, the oldest ones past the limit, and old dedup ids."""
 
     name = "expire"
 
@@ -82,5 +82,5 @@ class Expire(PlannedPass[Sequence[Limited]]):
         return f"{count} removed" if count else None
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
-        """Where there was nothing there is nothing to tell."""
+        """Actions that found nothing are not reported."""
         return [action for action in super().apply_all(actions) if action.outcome != VOID]

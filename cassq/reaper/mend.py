@@ -1,11 +1,11 @@
-"""The mend pass: claim rows that do not cover what they must are put right; nothing is lost.
+"""The mend pass: repairs claim rows that do not cover what they must; nothing is lost.
 
-What no row covers is delivered again, unless it is on record as removed or moved; what several
+What no row covers is delivered again, unless it is recorded as removed or moved; what several
 rows cover stays with one of them. What any row, or the ack offset, says was acked stays acked.
 
-How a wedge is found: by a look at the cursors of live pipes and their open claims, as
-`Catalog.wedged` bounds it; retired pipes have neither. Who mends changes everything of a (group,
-pipe) by one compare-and-set that raises the cursor's epoch, so of several at once one does.
+A wedge is found by reading the cursors of live pipes and their open claims, at the cost of
+`Catalog.wedged`; retired pipes have neither. A mend replaces all rows of a (group, pipe) by one
+compare-and-set that raises the cursor's epoch, so only one of several at once succeeds.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from cassq.reaper.actions import Action, PlannedPass, Scope
 
 TRIES_MAX = 8
 
-# What was never claimed of [start, end), from a position on, as runs: start, end, pos, due time.
+# What was never claimed in [start, end), from a position on, as runs: start, end, pos, due time.
 Fill = Callable[[int, int, int], Sequence[tuple[int, int, int, int]]]
-# How often all queues are looked at by one reaper that goes on.
+# How often a long-running reaper checks all queues.
 EVERY_MS = 60_000
 
 
@@ -44,7 +44,7 @@ class Wedge(NamedTuple):
 
 
 def plan(snapshot: Sequence[Wedge]) -> list[Action]:
-    """Mend each. Pure."""
+    """One action per wedge. Pure."""
     return [
         Action("mend", f"{wedge.cursor.pipe_id}", wedge.queue, detail=wedge.why, row=wedge)
         for wedge in snapshot
@@ -54,10 +54,10 @@ def plan(snapshot: Sequence[Wedge]) -> list[Action]:
 class Mend(PlannedPass[Sequence[Wedge]]):
     """Mends wedged groups.
 
-    What no row covers moves nothing else, so it is not found by what is due: every cursor of a live
-    pipe is looked at, with its open claims. So a reaper that goes on looks once a minute; the first
-    time, and of queues that are named, or for a dry run, at once. Retired pipes have no cursors:
-    history costs nothing.
+    What no row covers never comes due, so it is found only by reading every cursor of a live pipe
+    with its open claims. A long-running reaper therefore looks once a minute; the first time, for
+    named queues, or for a dry run, it looks at once. Retired pipes have no cursors, so history
+    costs nothing.
     """
 
     name = "mend"
@@ -76,7 +76,7 @@ class Mend(PlannedPass[Sequence[Wedge]]):
         return super().run(scope, dry_run=dry_run)
 
     def look(self, scope: Scope) -> list[Wedge]:
-        """Cost: that of `Catalog.wedged`; four reads for each that is found."""
+        """Cost: that of `Catalog.wedged`; four reads for each wedge found."""
         catalog, found = self._ports.catalog, []
         for cursor, why in faults(catalog, scope.ids):
             pipe = catalog.pipes.by_id(cursor.pipe_id)
@@ -97,8 +97,8 @@ class Mend(PlannedPass[Sequence[Wedge]]):
 
 
 class MendedClaims(NamedTuple):
-    """What is to stand in the place of claim rows. freed: messages that no row covered and that
-    are delivered again; doubled: those that more than one row covered."""
+    """The rows that should replace claim rows. freed: how many messages no row covered, which are
+    delivered again; doubled: how many more than one row covered."""
 
     rows: Sequence[Claim]
     chain: Place
@@ -107,9 +107,9 @@ class MendedClaims(NamedTuple):
 
 
 def mend(ports: Ports, group_id: str, pipe_id: str) -> str | None:
-    """Mend the claim rows of a group in a pipe; what was done, or None when nothing is wrong (any
-    more). Raises CorruptionError or ExtentMissingError for a timer pipe that cannot be read. Cost:
-    the claims, moves and removals of that pipe, one synced conditional write."""
+    """Mend the claim rows of a group in a pipe; return what was done, or None if nothing is wrong
+    (any more). Raises CorruptionError or ExtentMissingError for a timer pipe that cannot be read.
+    Cost: the claims, moves and removals of that pipe, one synced conditional write."""
     catalog = ports.catalog
     for _ in range(TRIES_MAX):
         pipe = live_pipe(catalog, pipe_id)
@@ -150,11 +150,11 @@ def mended(
     end_seq: int,
     deliveries: int = 0,
 ) -> MendedClaims:
-    """Rows that cover what they must, most of them as they were. Pure, but for `fill`.
+    """Rows that cover what they must, most of them unchanged. Pure, except for `fill`.
 
     on_record: seqs that were removed or moved. under_way: seqs whose move is neither settled nor
-    withdrawn, and the failure record that has it finished. end_seq: the pipe holds so many
-    messages, as far as can be seen. deliveries: what no row covers was delivered so often.
+    withdrawn, with the failure record that gets it finished. end_seq: how many messages the pipe
+    holds, as far as can be seen. deliveries: how often what no row covers was delivered.
     """
     ack = cursor.ack.seq
     last = max([cursor.chain.seq, ack, *(row.end for row in rows)])
@@ -181,8 +181,8 @@ def mended(
 
 
 def _counted(catalog: Catalog, pipe: PipeRow, group_id: str) -> int:
-    """How often messages that no row covers were delivered, as far as anything tells: they were
-    claimed, unless they were only scheduled. But nothing is given up that may not have been."""
+    """How often messages that no row covers were delivered, as far as is known: they were claimed,
+    unless they were only scheduled. But nothing that may not have been delivered is given up."""
     queue = catalog.queues.by_id(pipe.queue_id)
     group = next((row for row in catalog.queues.groups(pipe.queue_id) if row.id == group_id), None)
     if pipe.timer_ms is not None or queue is None or group is None:
@@ -191,8 +191,8 @@ def _counted(catalog: Catalog, pipe: PipeRow, group_id: str) -> int:
 
 
 def _rank(row: Claim) -> tuple[object, ...]:
-    """Of rows that overlap the first keeps what both have: one that is held before a free one, so
-    that no second consumer gets it; then the one delivered more often, and due later."""
+    """Sort key: of overlapping rows, the first keeps the overlap. Held rows come before free ones,
+    so that no second consumer gets it; then those delivered more often, then those due later."""
     held = row.state is ClaimState.HELD
     return (not held, row.state is ClaimState.DONE, -row.deliveries, -row.due_ms, row.start)
 
@@ -205,8 +205,8 @@ def _kept(
     cursor: Cursor,
     version: claims.Version,
 ) -> list[Claim]:
-    """What a row keeps: itself, if that is all it has; else rows of their own, which its holder
-    finds to be another's."""
+    """What a row keeps: itself, if that is all it has; else new rows, which its holder sees as
+    belonging to another."""
     if row.state is ClaimState.DONE:
         acked = EMPTY
     else:
@@ -233,8 +233,8 @@ def _uncovered(
     rows: Sequence[Claim],
     version: claims.Version,
 ) -> list[Claim]:
-    """Rows for what none covers: done what is on record, free the rest. What is on its way
-    elsewhere stands alone, for that to be finished first."""
+    """Rows for what none covers: done for what is on record, free for the rest. What is being moved
+    gets rows of its own, so that the move is finished first."""
     whole = RangeSet.run(start, end)
     pos = _pos(rows, cursor, start)
     pattern = replace(claims.unclaimed(cursor, Place(end, pos), version), pos=pos)
@@ -263,7 +263,7 @@ def _at_once(start: int, end: int, pos: int) -> Sequence[tuple[int, int, int, in
 
 
 def _on_record(catalog: Catalog, cursor: Cursor) -> RangeSet:
-    """What was removed, or is in its new place."""
+    """The seqs that were removed, or are in their new place."""
     key = cursor.group_id, cursor.pipe_id
     removed = RangeSet((each.start, each.end) for each in catalog.claims.removed(*key))
     moved = RangeSet.of(sorted(move.seq for move in catalog.claims.moves(*key) if move.settled))
@@ -271,8 +271,8 @@ def _on_record(catalog: Catalog, cursor: Cursor) -> RangeSet:
 
 
 def _under_way(catalog: Catalog, cursor: Cursor) -> dict[int, str]:
-    """Seqs that may have arrived elsewhere, with the failure record by which that is looked into
-    before anybody gets them."""
+    """Seqs that may have arrived elsewhere, with the failure record that makes that checked before
+    they are delivered."""
     found: dict[int, str] = {}
     for move in catalog.claims.moves(cursor.group_id, cursor.pipe_id):
         if not move.settled:

@@ -1,10 +1,10 @@
-"""The repair pass: extents whose replicas were lost, or are damaged, are copied; see `Upkeep`.
+"""The repair pass: copies extents whose replicas were lost or are damaged; see `Upkeep`.
 
-It decides by what sidecars say of themselves in the catalog: `cassq.extents.replicas.fleet` tells
-what a lost one is, and what an extent needs. Placements are looked through only when there is a
-reason, some at each pass, and sidecars asked whether they have what these say; damaged replicas are
-named by their sidecars. A copy counts from when it was verified and its placement changed, by
-compare-and-set; so several reapers may repair at once, and stop anywhere.
+It decides by what sidecars report of themselves in the catalog: `cassq.extents.replicas.fleet`
+defines when a sidecar is lost, and what an extent needs. Placements are checked only when there is
+a reason, some at each pass, against what the sidecars have; sidecars themselves report damaged
+replicas. A copy counts once it is verified and its placement changed, by compare-and-set; so
+several reapers may repair at once, and stop anywhere.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ VERB = "repair"
 
 
 class RepairMemory(NamedTuple):
-    """Sidecars, placements of extents, and the replicas that are told to be damaged or missing, by
-    pipe."""
+    """Sidecars, placements of extents, and, by pipe, the replicas reported damaged or missing."""
 
     fleet: Fleet
     placements: Iterable[Placement]
@@ -46,7 +45,7 @@ def plan(snapshot: RepairMemory) -> list[Action]:
 
 
 def planned(needs: Sequence[Need]) -> list[Action]:
-    """Needs as what is to be done, the most urgent first. Pure."""
+    """Actions for these needs, the most urgent first. Pure."""
     return [
         Action(VERB, need.placement.pipe_id, need.placement.queue_name, detail=need.why, row=need)
         for need in sorted(needs, key=lambda need: (need.good, need.placement.pipe_id))
@@ -107,7 +106,7 @@ class Repair(Pass):
         return told
 
     def _told(self, upkeep: Upkeep, fleet: Fleet, mended: RepairOutcome) -> Action:
-        """What became of a need; what is to be done about that extent next is found again."""
+        """The outcome of a need; what the extent needs next is decided anew."""
         (action,) = planned([mended.need])
         pipe_id = action.subject
         if mended.error:
@@ -121,9 +120,9 @@ class Repair(Pass):
 
 
 def emptied(made: Round | None, fleet: Fleet) -> list[Action]:
-    """The sidecars that drain and have nothing left, as a round has shown. Pure."""
+    """The draining sidecars that have nothing left, according to a round. Pure."""
     return [
-        Action(VERB, row.name, "", DONE, "drained: no extent is left there that counts")
+        Action(VERB, row.name, "", DONE, "drained: no extent that counts is left there")
         for row in fleet.sidecars.values()
         if made is not None and row.state is SidecarState.DRAINING and not made.left.get(row.name)
     ]

@@ -12,19 +12,19 @@ from cassq.reaper.actions import DONE, Action, PlannedPass, Scope
 
 
 class Finished(NamedTuple):
-    """Sealed pipes that every group seems to have acked to the end, oldest first; their queues
-    by id."""
+    """Sealed pipes that every group seems to have acked to the end, oldest first; and their
+    queues, by id."""
 
     pipes: Sequence[PipeRow]
     queues: Mapping[str, QueueRow | None]
 
 
 def plan(snapshot: Finished, now_ms: int) -> list[Action]:
-    """Retire them, oldest first, unless the policy keeps them for a while: one that has a
+    """Retire them, oldest first, unless the policy keeps them for a while. A pipe with a
     predecessor goes with it or after it.
 
-    The catalog decides of each, on condition of its groups, their acks and its predecessor.
-    now_ms: catalog time.
+    The catalog decides for each, by its groups, their acks and its predecessor. now_ms: catalog
+    time.
     """
     found: list[Action] = []
     kept: set[str] = set()
@@ -64,7 +64,7 @@ class Retire(PlannedPass[Finished]):
         return counted(pipe.end.seq if pipe.end else 0, "message")
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
-        """Retire them, then remove the files of all of them with one sync."""
+        """Retire them, then remove all their files with one sync."""
         told = super().apply_all(actions)
         gone = [action.subject for action in told if action.outcome == DONE]
         if gone:

@@ -1,4 +1,4 @@
-"""The rollback pass: gives back what poppers kept for too long, and puts spent messages away."""
+"""The rollback pass: frees expired claims, and moves spent messages to the dead letters."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LISTED_MAX = 256
 
 
 class Overdue(NamedTuple):
-    """What of a group is past its deadline, or may be spent. sick: versions of those rows whose
-    deliveries do not count, since nothing of the group succeeds."""
+    """A group's claims that are past their deadline, or may be spent. sick: versions of the rows
+    whose deliveries do not count, because nothing of the group succeeds."""
 
     queue: QueueRow
     group: GroupRow
@@ -29,7 +29,7 @@ class Overdue(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What is to become of a claim: freed, or (its one message) put among the dead letters."""
+    """What to do with a claim: free it, or move its one message to the dead letters."""
 
     overdue: Overdue
     claim: Claim
@@ -67,7 +67,7 @@ class Rollback(PlannedPass[Sequence[Overdue]]):
 
     def look(self, scope: Scope) -> list[Overdue]:
         """Cost: one query for all groups, one more for each that has something due; on networked
-        catalogs for all of them together."""
+        catalogs, one for all of those together."""
         catalog = self._ports.catalog
         groups = catalog.claims.due_groups(catalog.now_ms(), scope.ids)
         queue_ids = sorted({group.queue_id for group in groups})
@@ -92,7 +92,7 @@ class Rollback(PlannedPass[Sequence[Overdue]]):
         return plan(snapshot, now_ms)
 
     def apply(self, action: Action) -> str | None:
-        """Cost: one synced catalog transaction; for a dead letter those of `DeadLetters.bury`."""
+        """Cost: one synced catalog transaction; for a dead letter, that of `DeadLetters.bury`."""
         task: Task = action.row
         overdue, claim = task.overdue, task.claim
         if task.to_bury:

@@ -1,7 +1,7 @@
-"""The rollup pass: takes each minute's samples of every queue, so that there is a history.
+"""The rollup pass: takes each minute's samples of every queue, for the history.
 
-Of very many queues a pass samples as many as its time allows, and the next one goes on. Where the
-catalog is on a network some are sampled side by side.
+With very many queues, a pass samples as many as its time allows, and the next one continues. On
+networked catalogs some are sampled concurrently.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AT_ONCE = 8
 
 
 class Rollup(Pass):
-    """Samples what was not sampled in this minute. patience: for how many seconds at most."""
+    """Samples the queues not yet sampled in this minute, for at most `patience` seconds."""
 
     name = "rollup"
 
@@ -35,7 +35,7 @@ class Rollup(Pass):
         self._left: Sequence[str] = ()
 
     def _look(self, scope: Scope) -> Sequence[str]:
-        """The ids of the queues to be sampled still. Cost when the minute is done: one read; the
+        """The ids of the queues that still need a sample. Cost if the minute is done: one read; the
         first time in a minute, a listing of all queues."""
         catalog = self._ports.catalog
         if scope.ids is not None:
@@ -46,13 +46,13 @@ class Rollup(Pass):
         if self._minute_ms != minute_ms:
             self._minute_ms = minute_ms
             queues = [queue.id for queue in catalog.queues.listed()]
-            # Another part of them first in each minute, should none of them see the end.
+            # Each minute starts with another part of them, in case no pass reaches the end.
             first = minute_ms // MINUTE_MS * 997 % len(queues) if queues else 0
             self._left = [*queues[first:], *queues[:first]]
         return self._left
 
     def run(self, scope: Scope, *, dry_run: bool) -> list[Action]:
-        """Cost: one read for a queue that was sampled, else its statistics and one write."""
+        """Cost: one read for a queue already sampled, else its statistics and one write."""
         clock = self._ports.clock
         until_ms = clock.boot_ms() + self._patience() * 1000
         queues = self._look(scope)
@@ -65,7 +65,7 @@ class Rollup(Pass):
                 try:
                     queue_id = left.popleft()
                 except IndexError:
-                    return  # another has the last
+                    return  # another thread took the last one
                 told.extend(self._sample(queue_id, dry_run=dry_run))
 
         at_once = min(len(queues), 1 if self._ports.sharing is None else AT_ONCE)
@@ -90,7 +90,7 @@ class Rollup(Pass):
         try:
             noted = history.roll_up(self._ports, [queue], now_ms, dry_run=dry_run)
         except (BackendError, CorruptionError) as exc:
-            logger.warning("the statistics of %s are not noted: %s", queue.name, exc)
+            logger.warning("no sample of queue %s was taken: %s", queue.name, exc)
             return [Action("rollup", "minute", queue.name, FAILED, str(exc))]
         outcome = PLANNED if dry_run else DONE
         return [Action("rollup", one.step, one.queue, outcome, one.detail) for one in noted]

@@ -1,7 +1,7 @@
-"""The scale pass: finds how many pipes of each queue are to be open side by side.
+"""The scale pass: decides how many pipes of each queue should be open at the same time.
 
-The pushers follow the wish by themselves: up by opening their share, down by sealing without
-replacement. See `cassq.model.scaling` for what is wished.
+The pushers follow that number by themselves: up by opening their share, down by sealing without
+replacement. See `cassq.model.scaling` for how it is computed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOOKED_MAX = 64
 
 
 class Crowd(NamedTuple):
-    """A group's poppers that are there. waits: messages wait for them, as far as was looked."""
+    """A group's present poppers. waits: whether messages wait for them, as far as was looked."""
 
     exclusive: bool
     members: Sequence[Member]
@@ -27,7 +27,7 @@ class Crowd(NamedTuple):
 
 
 class Busy(NamedTuple):
-    """A queue that is pushed to, or was."""
+    """A queue that is, or was, being pushed to."""
 
     queue: QueueRow
     pipes: Sequence[PipeRow]  # unsealed
@@ -35,7 +35,7 @@ class Busy(NamedTuple):
 
 
 def load_of(busy: Busy) -> QueueLoad:
-    """What a queue has to bear. Pure."""
+    """The load of a queue. Pure."""
     alone = [crowd for crowd in busy.crowds if crowd.exclusive]
     holding = [sum(not member.waiting for member in crowd.members) for crowd in alone]
     idle = [
@@ -51,7 +51,7 @@ def load_of(busy: Busy) -> QueueLoad:
 
 
 def plan(snapshot: Sequence[Busy], now_ms: int) -> list[Action]:
-    """Change the wish where the load asks for it. now_ms: catalog time."""
+    """Change the number of pipes where the load requires it. now_ms: catalog time."""
     found: list[Action] = []
     for busy in snapshot:
         queue = busy.queue
@@ -62,14 +62,14 @@ def plan(snapshot: Sequence[Busy], now_ms: int) -> list[Action]:
 
 
 class Scale(PlannedPass[Sequence[Busy]]):
-    """Says how many pipes are wished for."""
+    """Sets how many pipes should be open."""
 
     name = "scale"
 
     def look(self, scope: Scope) -> list[Busy]:
-        """Cost: one query; for each queue that is pushed to, or has a wish above one, its unsealed
-        pipes and its poppers; where poppers of an exclusive group are idle, a look into a pipe
-        with something in it."""
+        """Cost: one query; for each queue that is pushed to, or should have more than one open
+        pipe, its unsealed pipes and its poppers; if poppers of an exclusive group are idle, a look
+        into a pipe that holds something."""
         catalog = self._ports.catalog
         rows = catalog.queues.by_ids(catalog.queues.busy(scope.ids))
         queues = {row.id: row for row in rows if row and not row.deleted and not row.policy.strict}
@@ -91,7 +91,7 @@ class Scale(PlannedPass[Sequence[Busy]]):
         return Crowd(exclusive, members, idle and self._waits(group))
 
     def _waits(self, group: GroupRow) -> bool:
-        """Whether there is something in a pipe that the group has not claimed."""
+        """Whether some pipe has something that the group has not claimed."""
         catalog = self._ports.catalog
         chains = {cursor.pipe_id: cursor.chain.seq for cursor in catalog.claims.cursors(group.id)}
         return any(
@@ -110,5 +110,5 @@ class Scale(PlannedPass[Sequence[Busy]]):
         return f"{queue.wished_pipes} before" if wish != queue.wished_pipes else "still"
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
-        """That a wish still holds is nothing to tell."""
+        """A number that stays the same is not reported."""
         return [action for action in super().apply_all(actions) if action.detail != "still"]

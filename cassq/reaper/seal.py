@@ -1,7 +1,7 @@
 """The seal pass: fixes the end of pipes whose pusher is gone.
 
-A pipe is abandoned when the store can tell that its writer is gone, or when its lease was seen to
-stand still for its whole length, on the watcher's own clock.
+A pipe is abandoned when the store knows that its writer is gone, or when its lease was not renewed
+for its whole length, by the watcher's own clock.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from cassq.lifecycle.sealing import seal_pipe
 from cassq.model.rows import PipeRow, PipeState
 from cassq.reaper.actions import Action, PlannedPass, Scope
 
-# Writers whose lease has not moved since the last look, of which so many are asked for in a pass.
+# In one pass, at most this many writers are checked whose lease was not renewed since the last.
 ASKED_MAX = 500
 
 
 class SeenLease(NamedTuple):
-    """A pipe's lease as it was last seen: since when, and when its writer was asked for."""
+    """A pipe's lease as last seen: since when, and when its writer was last checked."""
 
     beat: int
     since_ms: int
@@ -28,7 +28,7 @@ class SeenLease(NamedTuple):
 
 
 class Sightings:
-    """What a watcher remembers of each pipe's lease. Times are of its own boot clock."""
+    """What a watcher remembers of each pipe's lease. Times are by its own boot clock."""
 
     def __init__(self) -> None:
         self.seen: dict[str, SeenLease] = {}
@@ -36,8 +36,8 @@ class Sightings:
     def watch(
         self, pipes: Iterable[PipeRow], now_ms: int, gone: Collection[str] = ()
     ) -> list[PipeRow]:
-        """Take note of the beats; forget the pipes in `gone`. Those whose writer is to be asked
-        for: those never seen before, and, the longest unasked first, those that stand still."""
+        """Record the beats; forget the pipes in `gone`. Return the pipes whose writer should be
+        checked: those never seen before, then unrenewed ones, the longest unchecked first."""
         unseen: list[PipeRow] = []
         still: list[tuple[int, PipeRow]] = []
         for pipe_id in gone:
@@ -50,7 +50,7 @@ class Sightings:
             elif before.beat != pipe.beat:
                 self.seen[pipe.id] = SeenLease(
                     pipe.beat, now_ms, now_ms, pipe.queue_id
-                )  # its writer lives
+                )  # its writer is alive
             else:
                 still.append((before.asked_ms, pipe))
         still.sort(key=lambda entry: entry[0])
@@ -61,7 +61,7 @@ class Sightings:
 
 
 class Unsealed(NamedTuple):
-    """Pipes that somebody may be writing; of which it is certain that nobody does."""
+    """Pipes that a pusher may be writing; and which of them certainly have no writer."""
 
     pipes: Sequence[PipeRow]
     seen: Mapping[str, SeenLease]
@@ -70,7 +70,7 @@ class Unsealed(NamedTuple):
 
 
 def plan(snapshot: Unsealed, now_ms: int) -> list[Action]:
-    """Seal those whose writer is gone, or whose lease stood still for all its length.
+    """Seal those whose writer is gone, or whose lease was not renewed for its whole length.
 
     now_ms: the watcher's own boot clock, the one `seen` was taken by.
     """
@@ -101,7 +101,7 @@ class Seal(PlannedPass[Unsealed]):
 
     def look(self, scope: Scope) -> Unsealed:
         """Cost: one query; a look into the files of those not seen before, and of at most
-        `ASKED_MAX` whose lease has not moved since the last look."""
+        `ASKED_MAX` whose lease was not renewed since the last look."""
         pipes = self._ports.catalog.pipes.unsealed(scope.ids)
         seen = self._sightings.seen
         scoped = {

@@ -1,9 +1,8 @@
-"""The sweep: finishes what a crash interrupted: removals of pipes and of deleted queues, and pipes
-that were begun.
+"""The sweep: finishes what a crash interrupted: removing pipes and deleted queues, opening pipes.
 
-An extent is made before its pipe's row, and nothing is written to it before the row is there. One
+An extent is made before its pipe's row, and nothing is written to it before the row exists. One
 that has no row an hour later, since its pusher died in between, is a *stray*. All extents are
-looked through for them, rarely: once in `LOOK_MS` by all reapers together.
+searched for strays, rarely: once in `LOOK_MS` by all reapers together.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from cassq.plurals import counted
 from cassq.reaper.actions import DONE, Action, PlannedPass, Scope
 
 LOOK_MS = 600_000
-# Under this subject it is noted when strays were looked for.
+# The subject that records when strays were last searched for.
 LOOKED = "strays"
 
 
 class Leftovers(NamedTuple):
-    """Pipes whose rows say that their files are to be removed; extents without a pipe's row."""
+    """Pipes whose rows say that their files must be removed; extents without a pipe's row."""
 
     consumed: Sequence[PipeRow]
     names: Mapping[str, str]  # of queues, by id
@@ -37,7 +36,7 @@ class Leftovers(NamedTuple):
 
 
 def plan(snapshot: Leftovers, now_ms: int) -> list[Action]:
-    """Remove all of the pipes, and the extents that are old enough. now_ms: catalog time."""
+    """Remove all these pipes, and the extents that are old enough. now_ms: catalog time."""
     found = [
         Action("sweep", pipe.id, snapshot.names.get(pipe.queue_id, pipe.queue_id))
         for pipe in snapshot.consumed
@@ -50,7 +49,7 @@ def plan(snapshot: Leftovers, now_ms: int) -> list[Action]:
 
 
 class Sweep(PlannedPass[Leftovers]):
-    """Removes files and rows that are nobody's any more, of all queues whatever the scope."""
+    """Removes abandoned files and rows, of all queues whatever the scope."""
 
     name = "sweep"
 
@@ -67,7 +66,7 @@ class Sweep(PlannedPass[Leftovers]):
         return Leftovers(consumed, names, self._rowless())
 
     def _rowless(self) -> Sequence[ExtentInfo]:
-        """Extents without a row, where it is time to look for them."""
+        """Extents without a row, if it is time to look for them."""
         catalog, boot_ms = self._ports.catalog, self._ports.clock.boot_ms()
         if not self._ports.store.leaves_strays or boot_ms < self._look_at_ms:
             return ()
@@ -83,8 +82,8 @@ class Sweep(PlannedPass[Leftovers]):
     def apply(self, action: Action) -> str | None:
         """Remove a stray. Cost: a read, that of sealing it, and that of dropping it."""
         if self._ports.catalog.pipes.by_id(action.subject) is not None:
-            return None  # the row came after all
-        with suppress(ExtentMissingError):  # that of one whose removal was interrupted
+            return None  # the row was added after all
+        with suppress(ExtentMissingError):  # its removal was interrupted
             end = self._ports.store.seal(action.subject)
             if end.seq > 0:
                 raise CorruptionError(

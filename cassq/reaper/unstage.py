@@ -1,8 +1,8 @@
-"""The unstage pass: aborts writes whose driver is gone, and removes pipes nobody is to have.
+"""The unstage pass: aborts writes whose driver is gone, and removes their staged pipes.
 
-A write is abandoned when the lease of its driver was seen to stand still for its whole length, on
-the watcher's own clock: never for how long its pipes take. It is aborted at its own row before
-anything of it is removed.
+A write is abandoned when the lease of its driver was not renewed for its whole length, by the
+watcher's own clock; it does not matter how long its pipes take. It is aborted in its own row
+before anything of it is removed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from cassq.reaper.actions import DONE, Action, PlannedPass, Scope
 
 
 class SeenDriver(NamedTuple):
-    """A driver's lease as it was last seen, and since when, by the watcher's own boot clock."""
+    """A driver's lease as last seen, and since when, by the watcher's own boot clock."""
 
     beat: int
     since_ms: int
 
 
 class OpenWrites(NamedTuple):
-    """Writes that are not over, or not all done; the drivers of those that are open."""
+    """Writes that are open or not finished; the drivers of those that are open."""
 
     rows: Sequence[WriteRow]
     drivers: Mapping[str, Driver]
@@ -34,7 +34,8 @@ class OpenWrites(NamedTuple):
 
 
 def plan(snapshot: OpenWrites, now_ms: int) -> list[Action]:
-    """Abort those whose driver's lease stood still for all its length; finish those that are over.
+    """Abort those whose driver's lease was not renewed for its whole length; finish those that
+    are over.
 
     now_ms: the watcher's own boot clock, the one `seen` was taken by.
     """
@@ -50,7 +51,7 @@ def plan(snapshot: OpenWrites, now_ms: int) -> list[Action]:
 
 
 class Unstage(PlannedPass[OpenWrites]):
-    """Aborts abandoned writes, and ends what publishing and aborting began."""
+    """Aborts abandoned writes, and finishes what publishing and aborting began."""
 
     name = "unstage"
 
@@ -62,7 +63,7 @@ class Unstage(PlannedPass[OpenWrites]):
         return self._ports.clock.boot_ms()
 
     def look(self, scope: Scope) -> OpenWrites:
-        """Cost: one query, and one for the drivers of what is open."""
+        """Cost: one query, and one for the drivers of open writes."""
         rows = self._ports.catalog.writes.unfinished(scope.ids)
         open_rows = [row for row in rows if row.state is WriteState.OPEN]
         drivers = known_drivers(self._ports, {row.driver for row in open_rows})
@@ -81,7 +82,7 @@ class Unstage(PlannedPass[OpenWrites]):
         return plan(snapshot, now_ms)
 
     def apply(self, action: Action) -> str | None:
-        """Cost: one conditional write, and what its pipes cost."""
+        """Cost: one conditional write, and that of its pipes."""
         row: WriteRow = action.row
         if row.state is WriteState.OPEN:
             return "aborted: its driver is gone" if abort(self._ports, row) else None
@@ -89,13 +90,13 @@ class Unstage(PlannedPass[OpenWrites]):
         return counted(count, "pipe") if count else None
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
-        """Where there was nothing there is nothing to tell."""
+        """Actions that found nothing are not reported."""
         told = super().apply_all(actions)
         return [action for action in told if action.outcome == DONE or action.detail]
 
 
 def known_drivers(ports: Ports, driver_ids: Collection[str]) -> dict[str, Driver]:
-    """Drivers by id; one that has never shown life counts as one that did once."""
+    """Drivers by id; one that never sent a beat counts as having sent one."""
     unknown = {each: Driver(each, 0, DRIVER_LEASE_MS) for each in driver_ids}
     found: Iterable[Driver] = ports.catalog.writes.drivers(driver_ids) if driver_ids else ()
     return unknown | {driver.id: driver for driver in found}

@@ -431,7 +431,7 @@ def test_a_purge_without_a_filter_has_to_be_meant(jobs: cassq.Queue, client: cas
     letters_of_jobs(client, 3)
     with pytest.raises(UsageError, match="all dead letters"):
         jobs.dead_letters().purge()
-    with pytest.raises(UsageError, match="not of both"):
+    with pytest.raises(UsageError, match="not both"):
         jobs.dead_letters().purge(everything=True, reason="rejected")
     with pytest.raises(TypeError):
         jobs.dead_letters().purge(reasons="rejected")  # type: ignore[call-arg]

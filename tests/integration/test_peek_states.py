@@ -117,7 +117,7 @@ def test_the_limit_holds_over_pipes_and_states(queue: cassq.Queue) -> None:
 
 
 def test_a_state_that_is_none_is_refused(queue: cassq.Queue) -> None:
-    with pytest.raises(UsageError, match="no message is 'lost'") as caught:
+    with pytest.raises(UsageError, match="'lost' is not a state") as caught:
         queue.peek(state="lost")
     assert "waiting, pending, delayed, dead" in caught.value.hint
 
