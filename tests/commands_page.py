@@ -19,24 +19,24 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "commands.md"
 INTRODUCTION = """\
 # The command
 
-`cassq` does from a shell what the library does from Python: it makes queues, pushes and pops,
-looks, audits, and runs the reaper. It comes with `pip install cassq`; `python -m cassq` is the
-same. This page is what `cassq --help` and `cassq COMMAND --help` say, in one place.
+`cassq` does from a shell what the library does from Python: it makes queues, pushes, pops, shows
+and audits them, and runs the reaper. It comes with `pip install cassq`; `python -m cassq` is the
+same. This page collects what `cassq --help` and `cassq COMMAND --help` say.
 
 ## For all commands
 
 **Where the queues are**: `--url`, before or after the command, else the environment variable
 `CASSQ_URL`, else `file:cassq-data` in the current directory. Only `cassq queue create` makes that
-directory; all others report that it is not there. One that lost its `catalog.sqlite` is rebuilt
-from its pipe files by any of them, with a warning of what is delivered again. The tables of a
-keyspace in Cassandra, `cassandra://HOST1,HOST2/KEYSPACE`, are made by `cassq schema apply`.
+directory; all others fail if it does not exist. If it has lost its `catalog.sqlite`, any command
+rebuilds it from the pipe files, and warns which messages are delivered again. `cassq schema apply`
+makes the tables of a keyspace in Cassandra, `cassandra://HOST1,HOST2/KEYSPACE`.
 
 **Help**: `--help`, or `-h`; without a command `cassq`, `cassq queue` and the like show it too.
 `cassq --version` shows the version.
 
 **Output** is plain text for people, or JSON with `--json`, before or after the command: one object
-a line for messages (`pop`, `peek`) and for what goes on for ever (`stats --watch`, `reap --every`),
-one document for everything else.
+per line for messages (`pop`, `peek`) and for commands that run until they are stopped (`stats
+--watch`, `reap --every`), one document for everything else.
 
 **Errors** are two lines on standard error, `error: …` and `hint: …` with what to do next. With
 `--json` they are one object there: `error`, `hint`, `kind` (the name of the exception in
@@ -53,17 +53,17 @@ one document for everything else.
 | 128 + n | ended by signal n: 130 after Ctrl-C, 143 after SIGTERM |
 
 `pop --follow`, `stats --watch`, `reap --every` and `rollback --every` are meant to be ended by a
-signal, and end with 0. A second signal ends any command at once, and so does the first while the
-command still starts.
+signal, and then exit with 0. A second signal ends any command at once, and so does the first while
+the command is starting.
 
-`pop` ends with 0 when the queue is empty too: what it has written tells. When it finds nothing more
-as popping is paused it says so and ends with 75.
+`pop` exits with 0 even when the queue is empty: its output shows that. If it finds nothing more
+because popping is paused, it says so and exits with 75.
 
 **Times** (`SECONDS`) are seconds, or have a unit: `500ms`, `10s`, `5m`, `1h`, `7d`.
 
-**Bytes** are left alone. A line pushed is a payload without its newline; a payload popped is
-written as it is, with a newline after it. In JSON a payload, or key, that is UTF-8 text is a
-string under `payload` (`key`); any other is base64 under `payload_base64` (`key_base64`).
+**Bytes** are not changed. A pushed line becomes a payload, without its newline; a popped payload is
+written as is, with a newline after it. In JSON a payload, or key, that is UTF-8 text is a string
+under `payload` (`key`); any other is base64 under `payload_base64` (`key_base64`).
 
 ## The commands
 """

@@ -11,8 +11,8 @@ from click.shell_completion import CompletionItem
 
 
 class LazyGroup(click.Group):
-    """commands_later: name → (the module below `cassq.cli` that defines it by that name, what a
-    list of commands says of it)."""
+    """commands_later: name → (the module below `cassq.cli` that defines it by that name, its
+    line in a list of commands)."""
 
     def __init__(
         self, *args: Any, commands_later: Mapping[str, tuple[str, str]], **attributes: Any
@@ -42,7 +42,7 @@ class LazyGroup(click.Group):
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def _lines(self, ctx: click.Context) -> list[tuple[str, str]]:
-        """The commands by name, and what they do, with none loaded for it."""
+        """The commands by name, and what they do, without loading any."""
         lines: list[tuple[str, str]] = []
         for name in self.list_commands(ctx):
             if name in self.commands_later:

@@ -1,4 +1,4 @@
-"""The command's tree of verbs, and what becomes of errors. A verb is loaded when it is called."""
+"""The command's tree of verbs, and how errors are shown. A verb is loaded when it is called."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from cassq.version import __version__
 NAME = "cassq"
 
 # A command is one line here: its name, the file of this folder that defines it by that name, and
-# what the list of commands says of it.
+# its line in the list of commands.
 COMMANDS = {
     "audit": ("ops.audit", "Prove that no message is lost or was invented."),
     "completion": ("completion", "Write a shell's completion script."),
     "dead": ("queues.dead", "List, look at, merge, purge, export and import dead letters."),
-    "explain": ("queues.explain", "Tell where a message is, and what happens to it next."),
+    "explain": ("queues.explain", "Show where a message is, and what happens to it next."),
     "group": ("queues.group", "Make, list, change and delete consumer groups."),
-    "peek": ("queues.peek", "Look at messages, with no effect on them."),
-    "pipe": ("queues.pipe", "List the pipes of a queue, look for damage, and go on behind it."),
+    "peek": ("queues.peek", "Look at messages without affecting them."),
+    "pipe": ("queues.pipe", "List the pipes of a queue, look for damage, and skip it."),
     "pop": ("queues.pop", "Pop messages and write them to standard output."),
     "push": ("queues.push", "Push lines, or whole files, as messages."),
     "queue": ("queues.queue", "Make, list, show, change, pause, drain, purge and delete queues."),
-    "reap": ("ops.reap", "Do what stopped clients left over, once or as a daemon."),
+    "reap": ("ops.reap", "Clean up after stopped clients, once or as a daemon."),
     "rollback": ("ops.reap", "Give back what poppers have kept for too long."),
-    "schema": ("ops.schema", "Make, upgrade and look at the tables of a Cassandra keyspace."),
-    "sidecar": ("ops.sidecar", "Run a storage sidecar, and look after those there are."),
-    "spark": ("spark.commands", "Run jobs on whole queues by Spark."),
-    "spill": ("ops.spill", "Look at a local spool, and forward what is in it."),
-    "stats": ("ops.stats", "Show how many messages are in which state."),
+    "schema": ("ops.schema", "Make, upgrade and inspect the tables of a Cassandra keyspace."),
+    "sidecar": ("ops.sidecar", "Run a storage sidecar, and look after the existing ones."),
+    "spark": ("spark.commands", "Run Spark jobs on whole queues."),
+    "spill": ("ops.spill", "Look at a local spool, and forward its messages."),
+    "stats": ("ops.stats", "Show how many messages are in each state."),
     "version": ("version", "Show the versions of cassq and of Python."),
 }
 
@@ -99,7 +99,7 @@ def _interrupted(*, as_json: bool) -> int:
 
 
 def told(exc: CassqError | click.ClickException | OSError, *, as_json: bool) -> int:
-    """Write an error to standard error; the exit code that goes with it."""
+    """Write an error to standard error; returns its exit code."""
     from cassq.cli.ui import output
 
     kind = type(exc).__name__

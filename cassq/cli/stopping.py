@@ -25,7 +25,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(Exception):  # noqa: N818 - not an error
-    """The user, or the system, wants the command to end."""
+    """The user, or the system, asked the command to end."""
 
 
 class StopSignal:
@@ -46,11 +46,11 @@ class StopSignal:
 
     @property
     def exit_code(self) -> int:
-        """What a shell makes of a process that a signal ended."""
+        """What a shell reports for a process that a signal ended."""
         return 128 + self.signum
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long, or until the command shall end; True if it shall."""
+        """Wait this long, or until the command must end; True if it must."""
         if self._signalled is None or threading.current_thread() is not threading.main_thread():
             return wait_event(self._event, seconds)
         watch = Stopwatch()
@@ -95,7 +95,7 @@ class StopSignal:
             raise Stopped
 
     def __enter__(self) -> StopSignal:
-        # Only the main thread may take signals; elsewhere they stay with whoever has them.
+        # Only the main thread may handle signals; in others their handlers stay.
         if threading.current_thread() is threading.main_thread():
             self._signalled, told = self._ends = list(os.pipe())
             for end in self._ends:

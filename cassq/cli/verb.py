@@ -1,4 +1,4 @@
-"""A verb: a command of the tree, with the options that all have, and examples in its help."""
+"""A verb: a command of the tree, with the common options, and examples in its help."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _SECONDS = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)")
 
 
 class Invocation:
-    """What holds for one run of the command: where the queues are, and how results are written.
+    """The context of one run of the command: where the queues are, and how results are written.
 
-    url: None is for CASSQ_URL or the default.
+    url: None means CASSQ_URL or the default.
     """
 
     def __init__(self) -> None:
@@ -34,13 +34,13 @@ class Invocation:
         self.as_json = False
 
     def connect(self) -> Client:
-        """The queues that are there."""
+        """A client of the existing place of the queues."""
         from cassq.client.connecting import connect
 
         return connect(self.url, create=False)
 
     def connect_or_create(self) -> Client:
-        """The queues, in a place that is made if it is not there."""
+        """A client of the place of the queues, which is created if it does not exist."""
         from cassq.client.connecting import connect
 
         return connect(self.url)
@@ -116,17 +116,17 @@ def seconds(value: str) -> float:
 
 
 def complete_queue(ctx: click.Context, _param: object, incomplete: str) -> list[CompletionItem]:
-    """The names of the queues there are, for the shell's completion."""
+    """The names of the existing queues, for the shell's completion."""
     call = ctx.find_object(Invocation) or Invocation()
     try:
         with call.connect() as client:
             return [CompletionItem(queue.name) for queue in client.queues(incomplete)]
     except CassqError:
-        return []  # a completion has no place for an error; the command itself will tell it
+        return []  # a completion cannot show an error; the command itself will
 
 
 def options(*those: Callable[[F], F]) -> Callable[[F], F]:
-    """Options that several verbs share, as one decorator; in the help they stand in this order."""
+    """Options that several verbs share, as one decorator; the help lists them in this order."""
 
     def with_options(command: F) -> F:
         for option in reversed(those):
@@ -142,9 +142,9 @@ def queue_argument(name: str = "name", **attributes: Any) -> Callable[[F], F]:
 
 
 def sure_to(question: str, *, yes: bool, as_json: bool, doing: str = "deleting") -> bool:
-    """Whether the user is sure, who is asked unless he said so; UsageError if nobody can be."""
+    """Ask the user to confirm, unless --yes was given; UsageError if there is nobody to ask."""
     if yes:
         return True
     if as_json or not sys.stdin.isatty():
-        raise UsageError(f"{doing} has to be confirmed", hint="add --yes")
+        raise UsageError(f"{doing} must be confirmed", hint="add --yes")
     return click.confirm(question, err=True)

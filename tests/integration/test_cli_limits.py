@@ -70,7 +70,7 @@ def test_purge_wants_to_be_confirmed(url: str, queue: cassq.Queue) -> None:
     push(queue, *numbers(3))
     code, _, err = run(url, "queue", "purge", "jobs")
     assert code == 2
-    assert "purging has to be confirmed" in err
+    assert "purging must be confirmed" in err
     assert "--yes" in err
     assert queue.count_waiting() == {"billing": 3, "default": 3}
     code, out, _ = run(url, "queue", "purge", "jobs", "--group", "billing", "--yes")

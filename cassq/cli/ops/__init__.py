@@ -1,1 +1,1 @@
-"""Commands of who runs cassq: the reaper, audits, statistics, sidecars, schemas, spools."""
+"""Commands for operators: the reaper, audits, statistics, sidecars, schemas, spools."""

@@ -26,14 +26,14 @@ HEADERS = (
 def audit(ctx: click.Context, queues: tuple[str, ...]) -> None:
     """Check that no message of the QUEUEs, or of any queue, is lost or was invented.
 
-    Every message stored is read and its checksum verified. Then, for each group: pushed = waiting +
+    Every stored message is read and its checksum verified. Then, for each group: pushed = waiting +
     pending + committed + dead + expired + purged + merged + lost + skipped, where lost is what was
     damaged and given up by `cassq pipe skip`, and skipped what was pushed before the group's start.
-    No counter is trusted, but the totals written once when a pipe was retired.
+    No counter is trusted except the totals written once when a pipe was retired.
 
-    If something is wrong, it is told and the exit code is 1. While others push and pop, numbers
-    move between the looks; a queue that does not balance then should be audited again at a quiet
-    moment. With --json one QUEUE gives one object, several, or none named, a list.
+    If something is wrong, the command says what, and the exit code is 1. While others push and pop,
+    numbers change between the looks; if a queue does not balance then, audit it again at a quiet
+    moment. With --json, one QUEUE gives one object; several, or none, give a list.
     """
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:
@@ -54,7 +54,7 @@ def _show(audits: list[Audit]) -> None:
 
 
 def tell_findings(audits: Sequence[Audit]) -> None:
-    """What is not as it must be, and an error if there is anything."""
+    """Show the findings; raises an error if there are any."""
     wrong = [audit for audit in audits if not audit.balanced]
     for audit in wrong:
         output.say("", *(f"{audit.queue}: {output.printable(what)}" for what in audit.findings))

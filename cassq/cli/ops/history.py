@@ -1,4 +1,4 @@
-"""`cassq stats --history`: how a queue went, as text, JSON or an image."""
+"""`cassq stats --history`: the history of a queue, as text, JSON or an image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cassq.errors import UsageError
 from cassq.inspect.history import STEPS, Point
 from cassq.settings import Step
 
-_NOTHING = "nothing is known of this time: minutes are noted while a client or `cassq reap` runs"
+_NOTHING = "nothing is known of this time: minutes are recorded while a client or `cassq reap` runs"
 
 
 def look_back(
@@ -27,7 +27,7 @@ def look_back(
 
 
 def document(queue: Queue, step: str, found: Mapping[str, Sequence[Point]]) -> dict[str, Any]:
-    """The history as JSON has it."""
+    """The history as JSON shows it."""
     groups = {name: [point.as_dict() for point in points] for name, points in found.items()}
     return {"name": queue.name, "step": step, "groups": groups}
 
@@ -51,7 +51,7 @@ def show(queue: Queue, step: str, found: Mapping[str, Sequence[Point]]) -> None:
 
 
 def _sum(points: Sequence[Point]) -> str:
-    """What came in all, from the first of the points to the last."""
+    """How much was added in total, from the first point to the last."""
     grown = {
         name: points[-1].totals[name] - points[0].totals[name]
         for name in ("pushed", "committed", "dead")

@@ -1,4 +1,4 @@
-"""`cassq reap` and `cassq rollback`: the reaper's passes, once or again and again."""
+"""`cassq reap` and `cassq rollback`: the reaper's passes, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from cassq.reaper.actions import Scope
 
 LOOK_SECONDS = 0.25
 EVERY_SECONDS_MIN = 0.1
-# Of the passes that look at every queue, rollup and alert, so that a whole pass takes two at most.
+# For rollup and alert, which look at every queue, so that a whole pass takes 2 seconds at most.
 PATIENCE_SECONDS = 0.8
 
-# How long repairs go on after one pass, and how long they rest in between.
+# How long repairs continue after one pass, and how long they rest in between.
 REPAIR_SECONDS = 10.0
 REPAIR_PAUSE_SECONDS = 0.05
 
 # The passes that watch leases.
 WATCHING = ("seal", "unstage")
 
-# Runs the passes over these queues, or all there are.
+# Runs the passes over these queues, or over all.
 Pass = Callable[[Reaper, list[QueueRow] | None], list[Action]]
 
 _with_options = options(
@@ -52,7 +52,7 @@ _with_options = options(
         "--every",
         type=seconds,
         metavar="SECONDS",
-        help="Go on for ever, with a pass every so often, until SIGTERM or Ctrl-C.",
+        help="Run a pass at this interval, until SIGTERM or Ctrl-C.",
     ),
     click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing."),
 )
@@ -60,7 +60,7 @@ _with_options = options(
 
 @click.command(
     cls=Verb,
-    short_help="Do what stopped clients left over, once or as a daemon.",
+    short_help="Clean up after stopped clients, once or as a daemon.",
     examples=[
         "cassq reap",
         "cassq reap --dry-run",
@@ -77,7 +77,7 @@ _with_options = options(
     envvar="CASSQ_ALERTS",
     show_envvar=True,
     metavar="FILE",
-    help="Tell the targets of this TOML file what is wrong with queues.",
+    help="Send alerts to the targets in this TOML file.",
 )
 @click.option(
     "--metrics-port",
@@ -90,7 +90,7 @@ _with_options = options(
     default="127.0.0.1",
     show_default=True,
     metavar="HOST",
-    help="The address at which metrics and /health are served.",
+    help="The address that serves metrics and /health.",
 )
 @click.pass_context
 def reap(
@@ -102,29 +102,29 @@ def reap(
     metrics_port: int | None,
     metrics_host: str,
 ) -> None:
-    """Do what is left over when pushers and poppers stop, crash or are done.
+    """Clean up after pushers and poppers that stopped, crashed or are done.
 
     \b
-    seal      pipes whose pusher is gone, or showed no sign of life for a whole lease
-    mend      put claims right that have gaps or overlap, and deliver again what none covers
-    rollback  give messages back that a popper has kept for too long
+    seal      seal pipes whose pusher is gone, or showed no sign of life for a whole lease
+    mend      repair claims that have gaps or overlap, and redeliver messages that none covers
+    rollback  give back messages that a popper has kept for too long
     retire    remove pipes that every group has committed
     expire    remove messages that are too old, or too many
-    scale     have more or fewer pipes open side by side, as the load asks for
-    rollup    note the totals and depths of each minute, hour and day
-    unstage   remove what a Spark job that died had written and not committed
+    scale     open more or fewer pipes side by side, as the load requires
+    rollup    record the totals and depths of each minute, hour and day
+    unstage   remove what a dead Spark job had written but not committed
     sweep     finish removals that a crash interrupted
-    repair    copy what storage sidecars have lost, or are to give up
-    alert     with --alerts, tell people what is wrong
+    repair    copy replicas that storage sidecars have lost, or must give up
+    alert     with --alerts, send alerts
 
     Running clients do this in passing, so it is needed only where no client runs: one pass from
     cron, or --every as a daemon. Any number may run side by side.
 
-    One pass watches pipes of which it cannot tell whether their pusher lives, all at once, until it
-    can: at most for a lease, which is 10 seconds by default, and a minute while a Spark job writes.
-    If there are none it returns at once. What could not be told is tried again by a later pass.
-    Repairs go on for ten seconds after one pass, and with --every all the time.
-    What was noted is not shown. The exit code is 1 if something could not be done.
+    If one pass cannot tell at first whether the pushers of some pipes live, it watches all these
+    pipes until it can: for at most a lease, which is 10 seconds by default, and a minute while a
+    Spark job writes. Alerts that could not be sent are tried again by a later pass. Repairs
+    continue for ten seconds after one pass, and all the time with --every. What `rollup` records
+    is not shown. The exit code is 1 if something could not be done.
     """
     metrics = None if metrics_port is None else (metrics_port, metrics_host)
     targets = load_targets(alerts) if alerts is not None else []
@@ -150,9 +150,9 @@ def reap(
 def rollback(
     ctx: click.Context, queues: tuple[str, ...], every: float | None, dry_run: bool
 ) -> None:
-    """Give messages back that a popper has kept for longer than the claim timeout.
+    """Give back messages that a popper has kept for longer than the claim timeout.
 
-    Messages that were delivered too often become dead letters. This is one pass of `cassq reap`.
+    Messages that were delivered too often become dead letters. This is a pass of `cassq reap`.
     """
     _run(ctx, queues, every, dry_run, once=_roll_back_once, again=_roll_back)
 
@@ -170,9 +170,9 @@ def _run(
 ) -> None:
     call = ctx.ensure_object(Invocation)
     if metrics is not None and every is None:
-        raise UsageError("--metrics-port goes with --every: one pass is over too soon")
+        raise UsageError("--metrics-port needs --every: one pass is over too soon")
     if every is not None and every < EVERY_SECONDS_MIN:
-        raise UsageError(f"--every is at least {EVERY_SECONDS_MIN} seconds, not {every:g}")
+        raise UsageError(f"--every must be at least {EVERY_SECONDS_MIN} seconds, not {every:g}")
     with StopSignal() as stop, call.connect() as client:
         reaper = partial(_reaper, client, targets, dry_run=dry_run)
         if every is not None:
@@ -199,7 +199,7 @@ def _run(
 
 
 def _reaper(client: Client, targets: Sequence[AlertTarget], *, dry_run: bool) -> Reaper:
-    """The client's, set up. Raises BackendUnavailableError while no server has answered yet."""
+    """The client's reaper, set up. Raises BackendUnavailableError until a server has answered."""
     reaper = client.reaper
     reaper.dry_run, reaper.patience, reaper.targets = dry_run, PATIENCE_SECONDS, targets
     return reaper
@@ -215,7 +215,7 @@ def _go_on(
     stop: StopSignal,
     health: ReapHealth,
 ) -> None:
-    """The daemon: passes until the command shall end; what fails is told and tried again."""
+    """The daemon: passes until the command must end; it reports failures and tries again."""
     output.note(f"a pass every {pause:g} s, until SIGTERM or Ctrl-C")
     while True:
         watch = Stopwatch()
@@ -239,7 +239,7 @@ def _tell_ended(call: Invocation, client: Client, actions: list[Action]) -> None
 
 
 def _tell(call: Invocation, actions: list[Action]) -> None:
-    """What was done, as the daemon tells it; nothing of nothing."""
+    """Write what was done, as the daemon shows it; nothing if nothing was done."""
     now = datetime.fromtimestamp(SystemClock().wall_ms() / 1000, UTC)
     if actions and call.as_json:
         at = now.isoformat(timespec="milliseconds")
@@ -251,7 +251,7 @@ def _tell(call: Invocation, actions: list[Action]) -> None:
 def _repair_on(
     client: Client, seconds: float, stop: StopSignal, *, tell: Callable[[list[Action]], object]
 ) -> None:
-    """Go on with repairs for so long, while there is anything to go on with."""
+    """Continue repairs for `seconds`, while there is something to repair."""
     watch, reaper = Stopwatch(), client.reaper
     while reaper.repairs and watch.seconds() < seconds and not stop.wait(REPAIR_PAUSE_SECONDS):
         tell(reaper.run("repair", Scope(client.ports)) or [])
@@ -277,7 +277,7 @@ def _roll_back_once(stop: StopSignal) -> Pass:
 
 
 def _reap_once(stop: StopSignal) -> Pass:
-    """All passes, after watching what cannot be told at the first look."""
+    """All passes, after watching the pipes that one look cannot decide on."""
 
     def work(reaper: Reaper, rows: list[QueueRow] | None) -> list[Action]:
         actions = _seal_after_watching(reaper, rows, stop)
@@ -290,14 +290,14 @@ def _reap_once(stop: StopSignal) -> Pass:
 def _each(
     reaper: Reaper, rows: list[QueueRow] | None, names: Sequence[str], stop: StopSignal
 ) -> list[Action]:
-    """These passes once each; one that another reaper is in the middle of when that is done."""
+    """These passes once each; if another reaper is running one, that one waits for it."""
     actions: list[Action] = []
     for name in names:
         scope = Scope(reaper.ports, rows)
         watch = Stopwatch()
         while (done := reaper.run(name, scope)) is None:
             if watch.seconds() > 2 * LEASE_MS / 1000 or stop.wait(LOOK_SECONDS):
-                break  # others are at it all the time
+                break  # others keep running it
         actions += done or []
     return actions
 
@@ -305,10 +305,10 @@ def _each(
 def _seal_after_watching(
     reaper: Reaper, rows: list[QueueRow] | None, stop: StopSignal
 ) -> list[Action]:
-    """Seal pipes, and abort writes, until every one of the others has shown that its owner lives.
+    """Seal pipes, and abort writes, until the owner of every other one has shown life.
 
-    The reaper takes note of each lease at every look, and ends those that stood still for their
-    whole length; so this ends after one lease length at the latest.
+    The reaper notes each lease at every look, and ends those that stood still for their whole
+    length; so this ends after one lease length at the latest.
     """
     beats = {each.id: each.beat for each in reaper.candidates(rows)}
     told = False
@@ -337,19 +337,19 @@ def _seal_after_watching(
 
 
 def _notable(actions: list[Action]) -> list[Action]:
-    """Without what is done every minute for every queue."""
+    """The actions, without those done every minute for every queue."""
     return [a for a in actions if a.verb != "rollup" or a.outcome == FAILED]
 
 
 def _ended(client: Client, actions: list[Action]) -> list[Action]:
-    """Of what a daemon does: without how far repairs are that go on."""
+    """The actions of a daemon, without the progress of repairs that continue."""
     if client.reaper.dry_run:
         return _notable(actions)
     return [a for a in _notable(actions) if a.outcome != PLANNED]
 
 
 def _without_progress(actions: list[Action]) -> list[Action]:
-    """Of each repair that goes on only what was told of it last."""
+    """The actions; for each repair that continues only its last report."""
     last = {(a.verb, a.subject): a for a in actions}
     return [a for a in actions if a.outcome != PLANNED or last[a.verb, a.subject] is a]
 

@@ -1,4 +1,4 @@
-"""Whether the passes of the reaper's daemon succeed lately: what its /health tells."""
+"""What the /health of the reaper's daemon says: whether its passes have succeeded lately."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 from cassq.base.clock import Clock
 from cassq.errors import CassqError
 
-# After so many pauses without a pass that succeeded it is not well; a pass itself takes some time.
+# It is unhealthy after this many pauses without a successful pass; a pass itself takes some time.
 PAUSES_MAX = 3
 SECONDS_MIN = 30.0
 
 
 class ReapHealth:
-    """Remembers what became of the passes. every: the seconds between two. Thread-safe.
+    """Remembers how the passes went. every: the seconds between two. Thread-safe.
 
-    A pass has succeeded when it ran to its end, also if something in it could not be done; that is
-    counted. One that stands still is as bad as one that fails.
+    A pass succeeded if it ran to its end, even if some of its actions could not be done; those are
+    counted. A pass that stands still is as bad as one that fails.
     """
 
     def __init__(self, every: float, clock: Clock) -> None:
         self._limit_ms = round(1000 * max(PAUSES_MAX * every, SECONDS_MIN))
         self._clock = clock
         self._lock = threading.Lock()
-        self._well_ms = clock.boot_ms()  # it is given the same time at its start
+        self._well_ms = clock.boot_ms()  # it gets the same time at its start
         self._succeeded_at: datetime | None = None
         self._passes = 0
         self._failures = 0
@@ -48,8 +48,8 @@ class ReapHealth:
             self._error = str(exc)
 
     def facts(self) -> dict[str, Any]:
-        """What is told. healthy: whether a pass succeeded lately. failures: passes that failed
-        since; undone: actions of the last that succeeded which could not be done."""
+        """What /health says. healthy: whether a pass succeeded lately. failures: passes that
+        failed since; undone: actions of the last successful pass that could not be done."""
         with self._lock:
             silent_ms = self._clock.boot_ms() - self._well_ms
             at = self._succeeded_at

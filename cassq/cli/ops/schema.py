@@ -1,4 +1,4 @@
-"""`cassq schema`: make the tables of a Cassandra keyspace, and look at them."""
+"""`cassq schema`: make and inspect the tables of a Cassandra keyspace."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ URL = "cassandra://db1,db2/cassq"
 
 @click.group()
 def schema() -> None:
-    """Make, upgrade and look at the tables of a Cassandra keyspace.
+    """Make, upgrade and inspect the tables of a Cassandra keyspace.
 
-    A directory needs none of this: its tables are made when it is opened.
+    A directory does not need this: its tables are made when it is opened.
     """
 
 
 @contextmanager
 def _session(call: Invocation) -> Iterator[tuple[ModuleType, Cql]]:
-    """What knows the schema, and a session with the cluster of the URL; both need the driver."""
+    """The schema module, and a session with the cluster of the URL; both need the driver."""
     with extras.wanted(*extras.CASSANDRA):
         from cassq.catalog.cassandra import schema as schemas
         from cassq.client import cluster
@@ -58,16 +58,16 @@ def _session(call: Invocation) -> Iterator[tuple[ModuleType, Cql]]:
 @click.option(
     "--replication",
     metavar="COUNT|DC=COUNT,...",
-    help="How many replicas a new keyspace has, in each data centre or in those named.",
+    help="How many replicas a new keyspace has, in every data centre or in those named.",
 )
 @click.pass_obj
 def apply(call: Invocation, replication: str | None) -> None:
-    """Make the tables of the URL's keyspace, and the keyspace with --replication if it is missing;
-    or bring them up to date.
+    """Make the tables of the URL's keyspace, or bring them up to date; with --replication also
+    make the keyspace if it is missing.
 
-    Nothing happens to tables that are up to date, and any number may run this at once. Whoever
-    runs an older cassq goes on working, but cannot connect anew. Three replicas are what lets one
-    server fail.
+    Tables that are up to date are left alone, and any number of processes may run this at once.
+    Clients of an older cassq go on working, but cannot connect again. With three replicas, one
+    server may fail.
     """
     steps: list[str] = []
 
@@ -98,10 +98,10 @@ def apply(call: Invocation, replication: str | None) -> None:
 )
 @click.pass_context
 def status(ctx: click.Context) -> None:
-    """Show what a Cassandra keyspace is: its schema version and the one that this cassq needs, how
-    it is replicated, whether all servers agree on its tables, and how they sync to disk.
+    """Show a Cassandra keyspace: its schema version and the one that this cassq needs, how it is
+    replicated, whether all servers agree on its tables, and how they sync to disk.
 
-    Of a directory only the versions are shown: an older one is brought up to date when it is
+    For a directory only the versions are shown: an older one is brought up to date when it is
     opened. The exit code is 1 unless this cassq can work with it as it is.
     """
     call = ctx.ensure_object(Invocation)
@@ -142,7 +142,7 @@ def _directory_status(ctx: click.Context, call: Invocation, directory: Path) -> 
 
 
 def described(found: Status) -> dict[str, Any]:
-    """A status as JSON has it; replicas for all data centres alike are under `*`."""
+    """A status as JSON shows it; replicas that all data centres share are under `*`."""
     return {
         "keyspace": found.keyspace,
         "exists": found.exists,
@@ -157,7 +157,7 @@ def described(found: Status) -> dict[str, Any]:
 
 
 def _show(found: Status, replication: str, advice: list[str]) -> None:
-    syncs = ", ".join(sorted(set(found.commitlog_sync.values()))) or "not told"
+    syncs = ", ".join(sorted(set(found.commitlog_sync.values()))) or "not known"
     version = "none" if found.version is None else str(found.version)
     rows = [
         ("schema version", f"{version}, needed: {found.known_version}"),

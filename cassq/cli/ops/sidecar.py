@@ -1,4 +1,4 @@
-"""`cassq sidecar`: running a storage sidecar, and looking after those there are."""
+"""`cassq sidecar`: running a storage sidecar, and looking after the existing ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _A_FILE = click.Path(path_type=Path, dir_okay=False)
 
 @click.group()
 def sidecar() -> None:
-    """Run a storage sidecar, and look after those there are.
+    """Run a storage sidecar, and look after the existing ones.
 
     Sidecars keep the messages of queues whose URL says `store=sidecar`, each on a local disk.
     """
@@ -58,7 +58,7 @@ def sidecar() -> None:
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
     metavar="DIR",
-    help="The data directory, on a local disk; made if it is not there.",
+    help="The data directory, on a local disk; created if it does not exist.",
 )
 @click.option(
     "--listen",
@@ -70,7 +70,7 @@ def sidecar() -> None:
     "--zone",
     required=True,
     metavar="ZONE",
-    help="What fails together: its rack, say. Replicas are spread over zones.",
+    help="What it shares its failures with, such as its rack. Replicas are spread over zones.",
 )
 @click.option(
     "--catalog",
@@ -92,7 +92,7 @@ def sidecar() -> None:
     "--token-file",
     type=_A_FILE,
     metavar="FILE",
-    help="The token that clients have to show; else CASSQ_SIDECAR_TOKEN.",
+    help="The token that clients must present; else CASSQ_SIDECAR_TOKEN.",
 )
 @click.option("--cert", type=_A_FILE, metavar="FILE", help="Its certificate, for TLS.")
 @click.option("--key", type=_A_FILE, metavar="FILE", help="The key of the certificate.")
@@ -100,7 +100,7 @@ def sidecar() -> None:
     "--ca",
     type=_A_FILE,
     metavar="FILE",
-    help="Clients have to show certificates of this authority.",
+    help="Clients must present certificates of this authority.",
 )
 @click.option("--insecure", is_flag=True, help="Listen without TLS in a network that you trust.")
 @click.option(
@@ -114,7 +114,7 @@ def sidecar() -> None:
     default=FREE_MIN,
     show_default=True,
     metavar="SIZE",
-    help="Room left on the disk, as 10GiB or 5%; below, it is read-only.",
+    help="Free disk space, as 10GiB or 5%, below which it is read-only.",
 )
 @click.option(
     "--drain-seconds",
@@ -122,7 +122,7 @@ def sidecar() -> None:
     default=DRAIN,
     show_default=True,
     metavar="SECONDS",
-    help="How long writers may take to leave when it ends.",
+    help="How long writers may take to leave when it stops.",
 )
 @click.option(
     "--orphans-after",
@@ -130,7 +130,7 @@ def sidecar() -> None:
     default="1h",
     show_default=True,
     metavar="SECONDS",
-    help="Remove extents that nobody knows after so long.",
+    help="Remove extents that the catalog does not know after this long.",
 )
 @click.pass_obj
 def serve(
@@ -153,9 +153,9 @@ def serve(
 ) -> None:
     """Run a storage sidecar: keep replicas of messages in DIR, for the clients of one catalog.
 
-    It registers in the catalog, and may be started before the first client. It ends with SIGTERM
-    or Ctrl-C, after its writers went elsewhere; a second signal ends it at once. Nothing that was
-    acknowledged is lost if it is killed. A replica that it lacks when it comes back is told.
+    It registers in the catalog, and may be started before the first client. On SIGTERM or Ctrl-C
+    it stops after its writers have gone elsewhere; a second signal ends it at once. If it is
+    killed, nothing acknowledged is lost. When it comes back, it reports replicas that it lacks.
 
     Without a token and TLS it listens on loopback addresses only.
     """
@@ -192,7 +192,7 @@ def serve(
 
 
 def _token(path: Path | None) -> str:
-    """The token of a file, or of the environment; "" for none."""
+    """The token from a file or the environment; "" for none."""
     if path is None:
         token, where = os.environ.get(TOKEN_VARIABLE, ""), TOKEN_VARIABLE
         if not token:

@@ -24,13 +24,13 @@ UP, DRAINING, GONE = SidecarState.UP, SidecarState.DRAINING, SidecarState.GONE
 PATIENCE_SECONDS = 0.8
 PAUSE_SECONDS = 0.1
 LOOK_SECONDS = 2.0
-# After counting what is left one rests for so many times as long as that took.
+# After counting what is left, rest this many times as long as the count took.
 LOOK_REST = 10
 
 
 @click.command(
     cls=Verb,
-    short_help="Have all that a sidecar has copied elsewhere, to take it out of service.",
+    short_help="Copy everything a sidecar has elsewhere, to take it out of service.",
     examples=[
         f"cassq sidecar drain box-1:7077 --url {URL}",
         f"cassq sidecar drain box-1:7077 --wait --url {URL}",
@@ -39,14 +39,14 @@ LOOK_REST = 10
 )
 @click.argument("name", metavar="NAME")
 @click.option("--undo", is_flag=True, help="Let it take extents again.")
-@click.option("--wait", is_flag=True, help="Go on until it is empty, and copy meanwhile.")
+@click.option("--wait", is_flag=True, help="Help to copy, and return when it is empty.")
 @click.pass_context
 def drain(ctx: click.Context, name: str, undo: bool, wait: bool) -> None:
-    """Have all that a sidecar has copied to others, so that it can be taken out of service.
+    """Have everything on a sidecar copied to others, so that it can be taken out of service.
 
     It takes no new extents from now on, and pushers go on elsewhere. Clients and `cassq reap` copy
-    what it has, and only then is it removed here; it goes on serving until it is empty. Then stop
-    it, and `cassq sidecar forget` it.
+    what it has, and only then remove it here; it keeps serving until it is empty. Then stop it,
+    and `cassq sidecar forget` it.
 
     With --wait this command copies as well; it may be ended at any time. The exit code is 1 if it
     was ended, or if something could not be copied for a minute.
@@ -90,14 +90,14 @@ def _warn(fleet: Fleet, name: str, left: list[Placement]) -> None:
     if len(others) < wanted:
         output.note(
             f"note: extents have up to {wanted} replicas, and only {len(others)} other sidecars"
-            " take any: what has a replica on each of these stays here until there is one more"
+            " take any: an extent with a replica on each of them stays here until there is one more"
         )
 
 
 def _copied(
     client: Client, name: str, left: list[Placement], stop: StopSignal
 ) -> tuple[list[Placement], str]:
-    """Repair until nothing is left there, or nothing moves for a minute; what is left, and why."""
+    """Repair until nothing is left, or nothing moves for a minute; what is left, and why."""
     reaper, scope = client.reaper, Scope(client.ports)
     reaper.patience = PATIENCE_SECONDS
     total, moved, looked, rest, why = len(left), Stopwatch(), Stopwatch(), LOOK_SECONDS, ""
@@ -128,7 +128,7 @@ def _progress(left: int, total: int, seconds: float) -> str:
 
 @click.command(
     cls=Verb,
-    short_help="Remove a sidecar that is no more.",
+    short_help="Remove a sidecar that no longer exists.",
     examples=[
         f"cassq sidecar forget box-1:7077 --url {URL}",
         f"cassq sidecar forget box-1:7077 --force --url {URL}",
@@ -144,10 +144,10 @@ def _progress(left: int, total: int, seconds: float) -> str:
 def forget(call: Invocation, name: str, force: bool) -> None:
     """Remove a sidecar that was stopped, and that nothing refers to any more.
 
-    One that still has extents has to be drained first. If it will never come back, --force gives it
-    up: its replicas count as lost at once, also if it should run, and are copied from others
-    without waiting; an extent of which it has the only good replica is lost if it is never seen
-    again. Once all is copied, forget it a second time.
+    One that still has extents must be drained first. If it will never come back, --force gives it
+    up: its replicas count as lost at once, even if it runs, and are copied from others without
+    waiting; an extent whose only good replica it has is lost unless the sidecar comes back. Once
+    everything is copied, forget it a second time.
     """
     with call.connect() as client:
         fleet = upkeep_of(client).fleet()
@@ -172,15 +172,15 @@ def forget(call: Invocation, name: str, force: bool) -> None:
         output.say(f"{name} is given up: {so_many(len(left))} count as lost there")
         if only:
             output.note(
-                f"note: of {so_many(len(only))} no good replica is known elsewhere,"
-                f" {only[0].pipe_id} among them: start it again if you can, they are copied from it"
+                f"note: {so_many(len(only))} have no known good replica elsewhere,"
+                f" {only[0].pipe_id} among them: start it again if you can, to copy them from it"
             )
     if left and sys.stderr.isatty() and not call.as_json:
         output.note("`cassq sidecar check` shows when they are copied; then forget it again")
 
 
 def _refuse(fleet: Fleet, name: str, left: list[Placement]) -> None:
-    """UsageError while it cannot be forgotten."""
+    """Raises UsageError while it cannot be forgotten."""
     row = fleet.sidecars[name]
     if left:
         raise UsageError(

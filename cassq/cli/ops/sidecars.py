@@ -1,4 +1,4 @@
-"""`cassq sidecar list`, `show` and `check`: what sidecars there are, and what is wrong there."""
+"""`cassq sidecar list`, `show` and `check`: which sidecars exist, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def upkeep_of(client: Client) -> Upkeep:
-    """What looks after replicas; ConfigError where there are none."""
+    """The client's upkeep of replicas; ConfigError where there are none."""
     upkeep = client.ports.upkeep
     if upkeep is None:
         raise ConfigError(
@@ -45,7 +45,7 @@ def row_of(fleet: Fleet, name: str) -> SidecarRow:
     row = fleet.sidecars.get(name)
     if row is None:
         known = ", ".join(fleet.sidecars) or "none"
-        raise UsageError(f"there is no sidecar {name!r}", hint=f"those there are: {known}")
+        raise UsageError(f"there is no sidecar {name!r}", hint=f"the existing ones: {known}")
     return row
 
 
@@ -63,7 +63,7 @@ def so_many(extents: int) -> str:
 
 
 def alive(fleet: Fleet, row: SidecarRow) -> str:
-    """Whether a sidecar shows life, for people; since when not."""
+    """Whether a sidecar shows signs of life, for people, or since when not."""
     if row.alive(fleet.now_ms):
         return "yes"
     if row.lease_ms == 0 and not fleet.is_lost(row):
@@ -73,7 +73,7 @@ def alive(fleet: Fleet, row: SidecarRow) -> str:
 
 
 def described(fleet: Fleet, row: SidecarRow, left: Mapping[str, int]) -> dict[str, Any]:
-    """A sidecar as JSON has it."""
+    """A sidecar as JSON shows it."""
     return {
         **asdict(row),
         "state": row.state.name.lower(),
@@ -87,16 +87,16 @@ def described(fleet: Fleet, row: SidecarRow, left: Mapping[str, int]) -> dict[st
 @click.command(
     "list",
     cls=Verb,
-    short_help="List the sidecars, as they last told of themselves.",
+    short_help="List the sidecars with what they last reported.",
     examples=[f"cassq sidecar list --url {URL}", f"cassq sidecar list --json --url {URL}"],
 )
 @click.pass_obj
 def list_(call: Invocation) -> None:
-    """List the sidecars, as they last told of themselves.
+    """List the sidecars with what they last reported.
 
-    STATE is up, draining or gone; LOAD what is written there a second; LEFT how many extents were
-    still to be copied elsewhere from one that drains, or is lost, when all were last looked at. No
-    sidecar is asked.
+    STATE is up, draining or gone; LOAD what is written there per second; LEFT how many extents of a
+    draining or lost sidecar still had to be copied elsewhere at the last full check. No sidecar is
+    contacted.
     """
     with call.connect() as client:
         fleet = upkeep_of(client).fleet()
@@ -121,14 +121,14 @@ def list_(call: Invocation) -> None:
 @click.command(
     "show",
     cls=Verb,
-    short_help="Show what a sidecar tells of itself.",
+    short_help="Show what a sidecar reports about itself.",
     examples=[f"cassq sidecar show box-1:7077 --url {URL}"],
 )
 @click.argument("name", metavar="NAME")
 @click.pass_context
 def show(ctx: click.Context, name: str) -> None:
-    """Show what the catalog knows of a sidecar, what it tells of itself, and its extents that are
-    damaged or not sealed.
+    """Show what the catalog knows of a sidecar, what it reports about itself, and its extents that
+    are damaged or not sealed.
 
     The exit code is 1 if it does not answer.
     """
@@ -157,7 +157,7 @@ def show(ctx: click.Context, name: str) -> None:
         output.table((row.name, ""), [(key, _cell(value)) for key, value in told.items()])
         if info:
             output.say("")
-            output.table(("it tells", ""), [(key, _cell(value)) for key, value in info.items()])
+            output.table(("it reports", ""), [(key, _cell(value)) for key, value in info.items()])
         for only, those in extents.items():
             _show_extents(only, those)
         if error:
@@ -195,20 +195,20 @@ def _more(count: int) -> None:
 )
 @click.pass_context
 def check(ctx: click.Context) -> None:
-    """Compare what the catalog says of all extents with what all sidecars say they have.
+    """Compare what the catalog says about all extents with what the sidecars have.
 
     \b
     unreadable        no good replica is known: its messages cannot be read now
     under-replicated  fewer good replicas than there should be
     damaged           a replica is damaged; another one is copied over it
-    missing           its sidecar lives, and does not have it; it is copied there, or elsewhere
-    begun             too few replicas of a pipe that holds nothing, as its pusher died when it
-                      made it; it is removed after an hour
-    orphaned          on a sidecar, though nothing says so; it is removed there after an hour
+    missing           its sidecar lives but does not have it; it is copied there, or elsewhere
+    begun             too few replicas of an empty pipe, because its pusher died while making it;
+                      it is removed after an hour
+    orphaned          on a sidecar, unknown to the catalog; it is removed there after an hour
 
-    The exit code is 1 if anything is found but these last two, or if a sidecar that should answer
-    does not. What is found is repaired by `cassq reap`, as far as it can be. For what is missing it
-    looks once an hour; if any is found here it is told to look now.
+    The exit code is 1 if anything but the last two is found, or if a sidecar that should answer
+    does not. `cassq reap` repairs what it can. It looks for missing replicas once an hour; if this
+    command finds any, it looks at once.
     """
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:

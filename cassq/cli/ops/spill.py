@@ -1,4 +1,4 @@
-"""`cassq spill`: what clients of a cluster have put into a local spool, and forwarding it."""
+"""`cassq spill`: show what clients of a cluster have put into a local spool, and forward it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADERS = ("QUEUE", "SPILLED", "FORWARDED", "WAITING")
 
 @click.group()
 def spill() -> None:
-    """Look at a local spool, and forward what is in it.
+    """Look at a local spool, and forward its messages.
 
     A spool is the directory of `spill=` in the URL of a Cassandra keyspace. It takes pushes to ap
     queues while no quorum answers; the clients that use it forward them when one does.
@@ -26,14 +26,14 @@ def spill() -> None:
 @spill.command(
     "status",
     cls=Verb,
-    short_help="Show what is, and was, in a spool.",
+    short_help="Show what is, and what was, in a spool.",
     examples=[f"cassq spill status --url {URL}", f"cassq spill status --json --url {URL}"],
 )
 @click.pass_obj
 def status(call: Invocation) -> None:
     """Show how many messages were spilled for each queue, and how many wait to be forwarded.
 
-    No server is asked.
+    No server is contacted.
     """
     spool = open_spool(call.url)
     try:
@@ -46,16 +46,16 @@ def status(call: Invocation) -> None:
 @spill.command(
     "forward",
     cls=Verb,
-    short_help="Forward what is in a spool to its queues.",
+    short_help="Forward the messages in a spool to their queues.",
     examples=[f"cassq spill forward --url {URL}"],
 )
 @click.pass_context
 def forward(ctx: click.Context) -> None:
-    """Forward what waits in a spool, as after the end of the client that left it there.
+    """Forward what waits in a spool, for example when the client that left it there has ended.
 
-    Any number may do so at once: each message goes to its queue once. What another is forwarding
-    at the moment is left to it. The exit code is 75 while no quorum answers, and 1 if something
-    cannot be forwarded, as its queue was deleted or is paused.
+    Any number of processes may do so at once: each message goes to its queue once, and messages
+    that another process is forwarding are left to it. The exit code is 75 while no quorum answers,
+    and 1 if something cannot be forwarded because its queue was deleted or is paused.
     """
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:

@@ -1,4 +1,4 @@
-"""`cassq stats`: how many messages are in which state, how fast they move, and how it was."""
+"""`cassq stats`: how many messages are in each state, how fast they move, and their history."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 RATE_HEADERS = ("MESSAGES A SECOND", "", *WINDOWS_MS)
 HEADERS = ("QUEUE", "PUSHED", "PIPES", "GROUP", "WAITING", "PENDING", "COMMITTED", "DEAD")
-# Shown if a group of those in the table has any. With the four before they come to PUSHED.
+# Shown if a group in the table has any. Together with the four before they add up to PUSHED.
 SELDOM = ("expired", "purged", "merged", "lost", "skipped")
 
 
 class Watching(Verb):
-    """The verb whose --watch may stand alone before the name of a queue."""
+    """The verb whose --watch may come without a value before the name of a queue."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         pairs = pairwise([*args, ""])
@@ -54,7 +54,7 @@ def _with_seconds(word: str, after: str) -> str:
 
 @click.command(
     cls=Watching,
-    short_help="Show how many messages are in which state.",
+    short_help="Show how many messages are in each state.",
     examples=[
         "cassq stats",
         "cassq stats mail --json",
@@ -71,11 +71,11 @@ def _with_seconds(word: str, after: str) -> str:
     metavar="[SECONDS]",
     help="Show it again every N seconds (default: 2), until Ctrl-C.",
 )
-@click.option("--history", is_flag=True, help="Show how it was, as charts (or JSON).")
+@click.option("--history", is_flag=True, help="Show the past, as charts (or JSON).")
 @click.option(
     "--step",
     type=click.Choice(list(STEPS)),
-    help="With --history: what is shown as one point.  [default: minute]",
+    help="With --history: the time that one point covers.  [default: minute]",
 )
 @click.option(
     "--since",
@@ -99,35 +99,35 @@ def stats(
     history: bool,
     **past_options: Any,
 ) -> None:
-    """Show what is in a queue, or in all of them, for each consumer group.
+    """Show what is in a queue, or in all queues, for each consumer group.
 
     \b
     PUSHED     messages for the group since the queue was made: the sum of WAITING to SKIPPED
-    PIPES      the logs they are in, those retired not counted
+    PIPES      the logs they are in, without retired ones
     WAITING    not claimed by any popper of the group
     PENDING    claimed, and not yet acked
     COMMITTED  acked
     DEAD       moved to the group's dead letters
-    EXPIRED    older than they may become; this column and the next four are shown if needed
-    PURGED     thrown away, or cancelled
+    EXPIRED    removed as too old; this column and the next four are shown if needed
+    PURGED     purged or cancelled
     MERGED     dead letters that are back in their queue
     LOST       damaged, and given up by `cassq pipe skip`
-    SKIPPED    pushed before the group's beginning
-    OLDEST     the age of the oldest message not committed
+    SKIPPED    pushed before the group's start
+    OLDEST     the age of the oldest uncommitted message
 
-    For one queue the pipes are shown by state, how fast messages were pushed, popped, committed
-    and put away over the last 1, 5 and 15 minutes, and how often those waiting or pending were
-    delivered; and, if there were any in the last two days, troubles: messages that were spilled,
-    carried over, written twice perhaps, and so on; and requests to Cassandra, of all queues, that
-    were sent again, refused by an overloaded server, or not answered. With --watch and --json each
-    line is an object.
+    For one queue it also shows the pipes by state, how fast messages were pushed, popped, committed
+    and put away over the last 1, 5 and 15 minutes, and how often waiting and pending messages were
+    delivered. It shows any troubles of the last two days: messages that were spilled, carried over,
+    perhaps written twice, and so on; and requests to Cassandra, for all queues, that were sent
+    again, refused by an overloaded server, or not answered. With --watch and --json each line is an
+    object.
 
-    --history shows what was noted once a minute while a client or `cassq reap` ran: minutes are
+    --history shows what was recorded each minute while a client or `cassq reap` ran: minutes are
     kept for 2 days, hours for 60 days, days for 5 years.
     """
     if history:
         if queue is None or watch is not None:
-            raise UsageError("--history goes with the name of one queue, and without --watch")
+            raise UsageError("--history needs the name of one queue, and no --watch")
         with call.connect() as client:
             _show_history(call, client, queue, **past_options)
         return
@@ -144,7 +144,7 @@ def stats(
             output.say(*_lines(found, queue))
         return
     if watch < WATCH_SECONDS_MIN:
-        raise UsageError(f"--watch is at least {WATCH_SECONDS_MIN} seconds, not {watch:g}")
+        raise UsageError(f"--watch must be at least {WATCH_SECONDS_MIN} seconds, not {watch:g}")
     with StopSignal() as stop, call.connect() as client:
         _watch(call, client, queue, watch, stop)
 
@@ -197,7 +197,7 @@ def _watch(
 
 
 class QueueReport(NamedTuple):
-    """What is told of a queue."""
+    """What is shown about a queue."""
 
     stats: QueueStats
     rates: Rates
@@ -234,7 +234,7 @@ def _shown(windows: Windows) -> list[object]:
 
 
 def _delivery_lines(stats: QueueStats) -> list[str]:
-    """How often what is waiting or pending was delivered."""
+    """How often waiting and pending messages were delivered."""
     told = [
         (name, "never" if times == 0 else f"{times} time{'' if times == 1 else 's'}", count)
         for name, group in stats.groups.items()
@@ -244,7 +244,7 @@ def _delivery_lines(stats: QueueStats) -> list[str]:
 
 
 def _trouble_lines(stats: QueueStats) -> list[str]:
-    """What became of messages, and of requests to servers, while storage or consumers failed."""
+    """What happened to messages, and to requests, while storage or consumers failed."""
     lines: list[str] = []
     told = [(count, TROUBLES[name]) for name, count in stats.troubles.items()]
     asked = [(count, REQUESTS[name]) for name, count in stats.requests.items()]
@@ -257,7 +257,7 @@ def _trouble_lines(stats: QueueStats) -> list[str]:
 
 
 def _table(found: list[QueueStats]) -> list[str]:
-    """One line a group. What was pushed for it is the sum of its columns."""
+    """One line per group. PUSHED is the sum of its columns."""
     groups = [group for stats in found for group in stats.groups.values()]
     seldom = [name for name in SELDOM if any(getattr(group, name) for group in groups)]
     headers = (*HEADERS, *map(str.upper, seldom), "OLDEST")

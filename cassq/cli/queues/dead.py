@@ -1,4 +1,4 @@
-"""`cassq dead`: look at dead letters, merge them back, throw them away, export and import them."""
+"""`cassq dead`: look at dead letters, merge them back, delete, export and import them."""
 
 from __future__ import annotations
 
@@ -44,14 +44,20 @@ _GROUP = click.option(
 _FILTERS = [
     click.option(
         "--reason",
-        help="Only those that died of it (delivery_limit, rejected, maxlen), or whose last failure"
-        " it was (rejected, expired).",
+        help="Only those that died for this reason (delivery_limit, rejected, maxlen), or whose"
+        " last failure it was (rejected, expired).",
     ),
     click.option(
-        "--older-than", type=seconds, metavar="SECONDS", help="Only those that died so long ago."
+        "--older-than",
+        type=seconds,
+        metavar="SECONDS",
+        help="Only those that died at least this long ago.",
     ),
     click.option(
-        "--newer-than", type=seconds, metavar="SECONDS", help="Only those that died since."
+        "--newer-than",
+        type=seconds,
+        metavar="SECONDS",
+        help="Only those that died within this time.",
     ),
     click.option(
         "--header",
@@ -59,11 +65,15 @@ _FILTERS = [
         type=header,
         multiple=True,
         metavar="NAME=VALUE",
-        help="Only those with this header; all of them if given several times.",
+        help="Only those with this header; if given several times, with all of them.",
     ),
     click.option("--text", help="Only those with this text in the payload, or in their error."),
     click.option(
-        "--id", "ids", multiple=True, metavar="ID", help="Only this one; may be given often."
+        "--id",
+        "ids",
+        multiple=True,
+        metavar="ID",
+        help="Only this one; may be given several times.",
     ),
 ]
 _PACE = [
@@ -76,7 +86,7 @@ _PACE = [
 
 
 def _where(settings: dict[str, Any]) -> dict[str, Any]:
-    """The filter that was given, without what was not."""
+    """The filter: only the options that were given."""
     where = {**settings, "headers": dict(settings["headers"])}
     return {name: value for name, value in where.items() if value not in (None, {}, ())}
 
@@ -142,7 +152,7 @@ def list_(call: Invocation, prefix: str) -> None:
 )
 @click.pass_obj
 def peek(call: Invocation, /, queue: str, group: str, limit: int, **settings: Any) -> None:
-    """Show dead letters and what they died of, with no effect on them."""
+    """Show dead letters and why they died, without affecting them."""
     with call.connect() as client:
         found = client.queue(queue).dead_letters(group).peek(limit, **_where(settings))
     if call.as_json:
@@ -185,11 +195,11 @@ def merge(
     dry_run: bool,
     **settings: Any,
 ) -> None:
-    """Bring dead letters back to the group that they died in, and only to it.
+    """Return dead letters to the group in which they died, and only to it.
 
-    They keep their ids and death records, and their attempts are counted from the beginning. Those
-    in the hands of a consumer of the dead letters are left. Ctrl-C, or a crash, loses and doubles
-    nothing: run it again, and it goes on with what is left.
+    They keep their ids and death records; their attempts are counted from zero again. Letters
+    that a consumer of the dead letters holds are left. Ctrl-C or a crash neither loses nor
+    duplicates anything: run it again to merge the rest.
     """
     call = ctx.ensure_object(Invocation)
     with StopSignal() as stop, call.connect() as client:
@@ -225,9 +235,9 @@ def purge(
     yes: bool,
     **settings: Any,
 ) -> None:
-    """Throw dead letters away, for ever: all of them, or those that a filter names.
+    """Delete dead letters for good: all of them, or those that match a filter.
 
-    Asks first, and tells how many they are; without a terminal --yes is needed.
+    Shows how many there are and asks first; without a terminal --yes is needed.
     """
     call = ctx.ensure_object(Invocation)
     where = _where(settings)
@@ -237,7 +247,7 @@ def purge(
             count = letters.purge(limit=limit, dry_run=True, **where).messages
             question = f"Throw {_so_many(count, where)} of {queue}, group {group}, away?"
             if not sure_to(question, yes=yes, as_json=call.as_json, doing="purging"):
-                output.note("nothing was thrown away")
+                output.note("nothing was deleted")
                 ctx.exit(1)
         with _watching(stop, "purged") as watch:
             outcome = letters.purge(
@@ -262,7 +272,7 @@ def _letters(count: int) -> str:
 
 @contextmanager
 def _watching(stop: StopSignal, done: str) -> Iterator[Watch]:
-    """Ends the work on a signal; on a terminal, a line tells how far it is."""
+    """Ends the work on a signal; on a terminal, a line shows how far it is."""
     with output.passing_line() as show:
 
         def look(outcome: BulkOutcome) -> bool:
@@ -309,9 +319,9 @@ def _conclude(
 @options(_GROUP, *_FILTERS)
 @click.pass_context
 def export(ctx: click.Context, /, queue: str, group: str, **settings: Any) -> None:
-    """Write dead letters as JSON, one a line, with no effect on them.
+    """Write dead letters as JSON, one per line, without affecting them.
 
-    `cassq dead import` takes them back.
+    `cassq dead import` reads them back.
     """
     call = ctx.ensure_object(Invocation)
     broken: dict[str, CassqError] = {}
@@ -351,13 +361,15 @@ def export(ctx: click.Context, /, queue: str, group: str, **settings: Any) -> No
     type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
 )
 @_GROUP
-@click.option("--to-queue", is_flag=True, help="To the group itself, not to its dead letters.")
+@click.option(
+    "--to-queue", is_flag=True, help="Push them to the group itself, not to its dead letters."
+)
 @click.pass_obj
 def import_(call: Invocation, queue: str, file: str, group: str, to_queue: bool) -> None:
-    """Push letters of a FILE that `cassq dead export` wrote, with their ids.
+    """Push the letters of a FILE that `cassq dead export` wrote, with their ids.
 
-    Without a FILE, or for `-`, standard input is read. A letter that is there already, by its id,
-    is skipped: an import that failed may be repeated. If any line is wrong nothing is imported.
+    Without a FILE, or for `-`, standard input is read. A letter whose id is already there is
+    skipped, so an import that failed may be repeated. If any line is wrong, nothing is imported.
     """
     with call.connect() as client, click.open_file(file, "rb") as lines:
         letters = client.queue(queue).dead_letters(group)

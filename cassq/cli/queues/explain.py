@@ -10,7 +10,7 @@ from cassq.cli.verb import Invocation, Verb
 
 @click.command(
     cls=Verb,
-    short_help="Tell where a message is, and what happens to it next.",
+    short_help="Show where a message is, and what happens to it next.",
     examples=[
         "cassq explain 0197f3a2b4c1d2e3f4a5b6c7:42",
         "cassq explain 0197f3a2b4c1d2e3f4a5b6c7:42 --json",
@@ -19,12 +19,12 @@ from cassq.cli.verb import Invocation, Verb
 @click.argument("message_id", metavar="MESSAGE_ID")
 @click.pass_obj
 def explain(call: Invocation, message_id: str) -> None:
-    """Tell where a message is for every consumer group: who holds it and until when, what happened
-    to it before, what will happen next and when.
+    """Show where a message is for every consumer group: which popper holds it and until when, what
+    happened to it before, what will happen next and when.
 
     MESSAGE_ID is what a push returned, and what `cassq pop --json` and `cassq peek` show. It stays
-    the same when a message becomes a dead letter and when it is merged back. Nothing happens to the
-    message.
+    the same when a message becomes a dead letter and when it is merged back. The message is not
+    affected.
     """
     with call.connect() as client:
         explanation = client.explain(message_id)

@@ -60,17 +60,17 @@ def group() -> None:
     default="beginning",
     show_default=True,
     metavar="beginning|now|TIME",
-    help="The first message the group gets: the oldest not yet retired, the next to be pushed, or"
-    " the first pushed at a time or later, which is in ISO form with its time zone.",
+    help="The first message the group gets: the oldest not yet retired, the next one pushed, or"
+    " the first pushed at or after a time, in ISO form with its time zone.",
 )
 @group_options(defaults=True)
 @click.pass_obj
 def create(
     call: Invocation, /, queue: str, name: str, start: Start | datetime, **settings: Any
 ) -> None:
-    """Make a consumer group of a queue.
+    """Make a consumer group for a queue.
 
-    If the group exists with the same settings nothing happens; with other settings the command
+    If the group exists with the same settings, nothing happens; with other settings the command
     fails and names the differences.
     """
     with call.connect() as client:
@@ -106,7 +106,7 @@ def list_(call: Invocation, queue: str) -> None:
 def update(call: Invocation, /, queue: str, name: str, **settings: Any) -> None:
     """Change settings of a group; those not named stay.
 
-    Running poppers take them up within a second.
+    Running poppers adopt them within a second.
     """
     changes = given_at_least_one(settings)
     with call.connect() as client:
@@ -120,9 +120,9 @@ def update(call: Invocation, /, queue: str, name: str, **settings: Any) -> None:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.pass_context
 def delete(ctx: click.Context, queue: str, name: str, yes: bool) -> None:
-    """Delete a group; what it has not committed it never gets.
+    """Delete a group; it never gets what it has not committed.
 
-    Its dead letters stay, as a queue of their own. Asks first; without a terminal --yes is needed.
+    Its dead letters stay, as their own queue. Asks first; without a terminal --yes is needed.
     """
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:

@@ -1,4 +1,4 @@
-"""`cassq peek`: look at messages without any effect on them."""
+"""`cassq peek`: look at messages without affecting them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cassq.settings import State
 
 @click.command(
     cls=Verb,
-    short_help="Look at messages, with no effect on them.",
+    short_help="Look at messages without affecting them.",
     examples=[
         "cassq peek mail",
         "cassq peek mail --group archive --max 100 --json",
@@ -32,7 +32,10 @@ from cassq.settings import State
 )
 @queue_argument("queue")
 @click.option(
-    "--group", default="default", show_default=True, help="The consumer group to look for."
+    "--group",
+    default="default",
+    show_default=True,
+    help="The consumer group whose messages to show.",
 )
 @click.option(
     "--max",
@@ -42,7 +45,7 @@ from cassq.settings import State
     show_default=True,
     help="Show at most this many messages.",
 )
-@click.option("--state", type=click.Choice(STATES), help="Show only those in this state.")
+@click.option("--state", type=click.Choice(STATES), help="Show only messages in this state.")
 @click.option(
     "--decode",
     metavar="FORMAT",
@@ -52,9 +55,9 @@ from cassq.settings import State
     "--descriptor-set",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Where protobuf's MESSAGE is described, as written by protoc's --descriptor_set_out.",
+    help="The file that describes protobuf's MESSAGE, from protoc's --descriptor_set_out.",
 )
-@click.option("--raw", is_flag=True, help="Write whole payloads, one a line, as `pop` does.")
+@click.option("--raw", is_flag=True, help="Write whole payloads, one per line, as `pop` does.")
 @click.pass_obj
 def peek(
     call: Invocation,
@@ -68,9 +71,9 @@ def peek(
 ) -> None:
     """Show the next messages a group has not committed, oldest pipe first.
 
-    Nothing happens to them. A message is waiting; or pending: some popper has it; or delayed: it
-    waits for its time. With --state dead the group's dead letters are shown instead. The table
-    shows the beginning of each payload; --json has one object a line, like `cassq pop --json`, and
+    The messages are not affected. A message is waiting; or pending: a popper has it; or delayed: it
+    is not due yet. With --state dead the group's dead letters are shown instead. The table shows
+    the beginning of each payload; --json writes one object per line, like `cassq pop --json`, plus
     the state.
 
     A payload that cannot be decoded is shown as bytes, with the reason.

@@ -1,4 +1,4 @@
-"""`cassq pipe`: the pipes of a queue, what of them cannot be read, and going on behind it."""
+"""`cassq pipe`: list the pipes of a queue, find what cannot be read, and skip it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cassq.lifecycle.damage import PipeDamage, PipeInfo
 
 @click.group()
 def pipe() -> None:
-    """List the pipes of a queue, look for damage, and go on behind it.
+    """List the pipes of a queue, look for damage, and skip it.
 
-    A pipe is the log that one pusher writes. Messages of a pipe that cannot be read stop it for
+    A pipe is the log that one pusher writes. A message that cannot be read stops its pipe for
     every consumer; other pipes go on.
     """
 
@@ -33,9 +33,9 @@ def pipe() -> None:
 def list_(ctx: click.Context, queue: str, damaged: bool) -> None:
     """List the pipes of a queue that are not retired, oldest first.
 
-    LEFT is what the slowest consumer group has not committed, LOST what was given up by `cassq pipe
-    skip`. Messages of a pipe that is still written are shown when it is sealed. With --damaged
-    every message is read, and the exit code is 1 if any pipe is damaged.
+    LEFT is what the slowest consumer group has not committed, LOST what `cassq pipe skip` gave up.
+    The messages of a pipe are counted once it is sealed. With --damaged every message is read, and
+    the exit code is 1 if any pipe is damaged.
     """
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:
@@ -72,11 +72,11 @@ def _row(info: PipeInfo, bad: dict[str, PipeDamage]) -> tuple[object, ...]:
 @click.argument("pipe_id", metavar="PIPE")
 @click.pass_context
 def show(ctx: click.Context, pipe_id: str) -> None:
-    """Read a pipe whole, and show what of it cannot be read and what going on costs.
+    """Read a whole pipe, and show what cannot be read and what skipping it costs.
 
     For each consumer group: LOST is what `cassq pipe skip` would give up, HELD what cannot be read
-    and is in the hands of a consumer, READABLE what is left to the group and whole. The exit code
-    is 1 if the pipe is damaged.
+    and is held by a consumer, READABLE what the group can still get. The exit code is 1 if the
+    pipe is damaged.
     """
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:
@@ -98,20 +98,19 @@ def show(ctx: click.Context, pipe_id: str) -> None:
     ],
 )
 @click.argument("pipe_id", metavar="PIPE")
-@click.option("--dry-run", is_flag=True, help="Show what it would cost, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the cost, and do nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.pass_context
 def skip(ctx: click.Context, pipe_id: str, dry_run: bool, yes: bool) -> None:
-    """Go on behind the damage in a pipe, and give up what cannot be read.
+    """Skip the damage in a pipe: give up what cannot be read, and deliver the rest.
 
-    What can be read is delivered. What cannot is put on record as lost, for ever, for each consumer
-    group that there is now and has not had it: stats, audit, explain and an alert count it. Shows
-    what it costs and asks first; without a terminal --yes is needed. A pipe that is still written
-    is sealed; its pusher goes on in another. Consumers keep what is in their hands: skip the pipe
-    again when they are done with it.
+    What cannot be read is recorded as lost, for good, for each existing consumer group that has
+    not had it: stats, audit, explain and an alert count it. Shows the cost and asks first; without
+    a terminal --yes is needed. A pipe that is still being written is sealed; its pusher goes on in
+    another. Consumers keep what they hold: skip the pipe again when they are done with it.
 
-    If the damage can be undone (a file or a sidecar that is only away, a backup), do that instead:
-    what was given up stays so.
+    If the damage can be undone (a file or sidecar that is only away, a backup), do that instead:
+    what was given up stays lost.
     """
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:
@@ -127,7 +126,7 @@ def skip(ctx: click.Context, pipe_id: str, dry_run: bool, yes: bool) -> None:
             if not call.as_json:
                 _show(found)
             lost = output.messages(found.lost)
-            question = f"Give up {lost} of {queue.name} for ever, and deliver the rest?"
+            question = f"Give up {lost} of {queue.name} for good, and deliver the rest?"
             if not sure_to(question, yes=yes, as_json=call.as_json, doing="giving up"):
                 output.note("nothing was given up")
                 ctx.exit(1)
@@ -139,10 +138,10 @@ def skip(ctx: click.Context, pipe_id: str, dry_run: bool, yes: bool) -> None:
     else:
         output.say(f"gave up {output.messages(done.lost)} of pipe {pipe_id}")
         if done.header and not done.lost:
-            output.note("its header was written anew")
+            output.note("its header was rewritten")
         held = sum(group.held for group in done.groups.values())
         if held:
-            output.note(f"{output.messages(held)} in the hands of consumers: skip it again later")
+            output.note(f"{output.messages(held)} held by consumers: skip it again later")
 
 
 def _tell(call: Invocation, found: PipeDamage) -> None:

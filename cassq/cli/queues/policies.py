@@ -54,58 +54,58 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "overflow": OVERFLOWS,
 }
 
-# Numbers that are no seconds.
+# Numbers that are not seconds.
 SHARES = ("retry_jitter",)
 
 QUEUE_HELP = {
     "consistency": "ap: many pipes side by side, order within each. cp: one order for all.",
     "claim_timeout": "How long a popper may keep messages before they are delivered again.",
     "max_deliveries": "Deliveries of a message to a group before it becomes a dead letter.",
-    "retry_schedule": "Delays before a failed message is delivered again, by its failures, as in"
-    " 10s,100s,1000s; the last one repeats. none: at once, behind what is waiting.",
+    "retry_schedule": "Delays before a failed message is delivered again, one per failure, as in"
+    " 10s,100s,1000s; the last one repeats. none: at once, behind waiting messages.",
     "retry_jitter": "Lengthen each of these delays by up to this share of it, 0 to 1, at random.",
-    "sick_check": "While nothing of a group succeeds, slow redelivery down and make no dead"
+    "sick_check": "While nothing in a group succeeds, slow redelivery down and make no dead"
     " letters.",
-    "sick_hold": "How long sick_check keeps a message that fails, from its first failure on, in a"
-    " group of which nothing has ever succeeded.",
-    "max_pop_width": "How many pipes, oldest first, a popper takes from in turn; 1 is nearest to"
+    "sick_hold": "How long sick_check keeps a failing message, counted from its first failure, in"
+    " a group in which nothing has ever succeeded.",
+    "max_pop_width": "How many pipes, oldest first, a popper takes from in turn; 1 comes closest to"
     " first in, first out.",
-    "min_open_pipes": "How many pipes of an ap queue are open side by side at least, while somebody"
+    "min_open_pipes": "The fewest pipes of an ap queue that stay open side by side while somebody"
     " pushes.",
-    "max_open_pipes": "How many pipes are open side by side at most, as throughput asks for.",
+    "max_open_pipes": "The most pipes that are open side by side, as throughput requires.",
     "max_claim_messages": "The most messages a popper claims at once.",
     "max_pushes_per_pipe": "A pusher starts its next pipe after this many messages.",
-    "max_push_time_of_pipe": "A pusher goes on to its next pipe when one is so old.",
+    "max_push_time_of_pipe": "A pusher starts its next pipe when the current one is this old.",
     "max_bytes_per_pipe": "A pusher starts its next pipe after this many bytes.",
-    "lease": "A pusher that shows no sign of life for so long may be sealed by others.",
-    "idle_seal": "A pusher seals its pipe after so long without a push.",
+    "lease": "Others may seal the pipe of a pusher that shows no sign of life for this long.",
+    "idle_seal": "A pusher seals its pipe after this long without a push.",
     "compression": "Compress messages; needs the extra cassq[compression].",
-    "message_ttl": "Do not deliver messages that are older, from their push or due time on.",
-    "retain_consumed": "Keep pipes for so long after they were consumed, for groups to come.",
-    "retain_unconsumed": "Remove messages that nobody has consumed for so long.",
-    "max_length": "How many messages may be not yet committed by the slowest group.",
-    "overflow": "In a full queue, refuse pushes, or move the oldest messages to the dead letters.",
+    "message_ttl": "Do not deliver messages older than this, counted from their push or due time.",
+    "retain_consumed": "Keep consumed pipes for this long, for groups created later.",
+    "retain_unconsumed": "Remove messages that nobody has consumed for this long.",
+    "max_length": "The most messages that the slowest group may have uncommitted.",
+    "overflow": "In a full queue, refuse pushes or move the oldest messages to the dead letters.",
     "push_paused": "Refuse pushes; see also `cassq queue pause`.",
     "pop_paused": "Let pops find nothing; see also `cassq queue pause`.",
-    "dedup_window": "For how long a push with the dedup id of an earlier one is that one.",
-    "owner": "Who is responsible: alerts are routed by it.",
-    "alert_no_consumer": "Alert when messages have waited so long and nobody has come for them.",
-    "alert_oldest_age": "Alert when the oldest message that is not committed is so old.",
+    "dedup_window": "How long a repeated push of the same dedup id counts as the first one.",
+    "owner": "Who is responsible for the queue; alerts are routed by it.",
+    "alert_no_consumer": "Alert when messages have waited this long and no consumer has come.",
+    "alert_oldest_age": "Alert when the oldest uncommitted message is this old.",
     "alert_dead_growth": "Alert when this many messages became dead letters within an hour.",
-    "alert_stalled": "Alert when there are consumers and messages, but for so long no commit.",
+    "alert_stalled": "Alert when there are consumers and messages, but no commit for this long.",
 }
 
 GROUP_HELP = {
-    "exclusive": "While one popper has messages of a pipe, no other gets any of it. Always so on"
+    "exclusive": "While one popper has messages of a pipe, no other gets any of them. Always on for"
     " cp queues.",
     "claim_timeout": "How long a popper may keep messages; `queue`: as the queue says.",
     "max_deliveries": "Deliveries before a message becomes a dead letter; `queue`: as the queue"
     " says.",
     "retry_schedule": "Delays before a failed message is delivered again, as in 10s,100s,1000s.",
     "retry_jitter": "Lengthen each of these delays by up to this share of it, 0 to 1, at random.",
-    "sick_check": "While nothing of the group succeeds, slow redelivery down and make no dead"
+    "sick_check": "While nothing in the group succeeds, slow redelivery down and make no dead"
     " letters.",
-    "sick_hold": "How long sick_check keeps a message that fails, if nothing of the group has ever"
+    "sick_hold": "How long sick_check keeps a failing message if nothing in the group has ever"
     " succeeded.",
 }
 

@@ -1,4 +1,4 @@
-"""`cassq pop`: messages to standard output, acked when they are out."""
+"""`cassq pop`: write messages to standard output, and ack them when they are out."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from cassq.extents.port import ExtentMissingError
 from cassq.popper import Popper
 
 BATCH = 1_000
-# Ahead of the reader of a pipe is no more than this part of what it has taken so far: it may be
-# one that reads a few lines and goes.
+# No more than this share of what the reader of a pipe has taken is written ahead of it: it may
+# read a few lines and leave.
 AHEAD_OF_READER = 10
-# As a shell tells of a process that a broken pipe has ended.
+# What a shell reports for a process that a broken pipe ended.
 BROKEN_PIPE = 128 + signal.SIGPIPE
-# A signal is noticed at the latest after so long.
+# A signal is noticed after this long at the latest.
 LOOK_SECONDS = 0.25
 
 
@@ -60,7 +60,7 @@ LOOK_SECONDS = 0.25
     default="0",
     show_default=True,
     metavar="SECONDS",
-    help="Wait so long for the first message.",
+    help="Wait this long for the first message.",
 )
 @click.option("--follow", "-f", is_flag=True, help="Go on for ever, as messages come.")
 @click.option(
@@ -83,25 +83,25 @@ def pop(
 ) -> None:
     """Pop messages and write them to standard output, one a line.
 
-    A payload is written as it was pushed, byte by byte, and a newline after it; if payloads may
-    hold newlines, use --json. With --json each line is an object: id, attempts, pushed_at, headers,
-    key and payload; a payload that is no UTF-8 text is base64, under the name payload_base64.
+    A payload is written byte for byte, with a newline after it; if payloads may contain newlines,
+    use --json. With --json each line is an object: id, attempts, pushed_at, headers, key and
+    payload; a payload that is not UTF-8 text is base64, under the name payload_base64.
 
     Messages are acked after they are out: taken by the reader of the pipe, or on disk if standard
     output is a file. If the reader goes away or the command is killed, those not acked are
     delivered again. So nothing is lost, and a line may come twice.
 
-    Into a pipe messages are written one by one at first, and never many more at a time than a tenth
+    Messages are written to a pipe one by one at first, and never many more at a time than a tenth
     of what its reader has taken. So `cassq pop mail --all | head -2` acks two messages. When the
     reader is gone the exit code is 141, and what it did not take is given back as if it had not
     been popped. With --max the messages are written without waiting for the reader to take them.
 
-    The exit code is 0 also when there are no messages, and 75 when there were none as popping is
-    paused (see `cassq queue pause`).
+    The exit code is 0 even when there are no messages, and 75 when there were none because popping
+    is paused (see `cassq queue pause`).
     """
     if follow and drain:
         raise UsageError(
-            "--all ends when nothing is left, and --follow never ends", hint="say one of them"
+            "--all ends when nothing is left, and --follow never ends", hint="use one of them"
         )
     if follow and not ack:
         raise UsageError("--follow cannot be used with --no-ack", hint="use --max, or cassq peek")
@@ -132,10 +132,10 @@ def pop(
 
 
 class Popping:
-    """One run of the command. given_back: so many messages were popped and not acked.
+    """One run of the command. given_back: how many messages were popped and not acked.
 
-    failed: something could not be read or acked, and was told on standard error. ran_dry: it ended
-    as there was nothing more to pop.
+    failed: something could not be read or acked, and standard error says so. ran_dry: it ended
+    because there was nothing more to pop.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Popping:
         self._held = Messages()
 
     def run(self, limit: int | None, *, wait: float, follow: bool) -> None:
-        """Pop, write and ack until it is enough, or the command shall end."""
+        """Pop, write and ack until the limit is reached, or the command must end."""
         left = limit
         try:
             while left is None or left > 0:
@@ -164,14 +164,14 @@ class Popping:
                     break
                 self._deliver(messages)
                 left = None if left is None else left - len(messages)
-                wait = 0.0  # the time to wait is for the first
+                wait = 0.0  # only the first pop waits
         except Stopped:
             self.tell_given_back("the reader of the output has stopped reading")
         finally:
             self._give_back(self._held)
 
     def _pop(self, count: int, wait: float, follow: bool) -> Messages:
-        """The next messages; none when it has waited long enough, or shall end."""
+        """The next messages; none when it has waited long enough, or must end."""
         watch = Stopwatch()
         while not self._stop.wanted:
             left = LOOK_SECONDS if follow else max(0.0, wait - watch.seconds())
@@ -199,7 +199,7 @@ class Popping:
             self._sink.flush()
             self._sink.await_taken()
         except (OSError, Stopped):
-            # Of others nobody knows whether they were read.
+            # Whether others were read is unknown.
             count = _whole(texts, self._sink.taken())
             self._written += count
             self._settle(messages[:count])
@@ -239,7 +239,7 @@ class Popping:
 
 
 def _whole(texts: Sequence[bytes], size: int) -> int:
-    """How many lines are whole in the first `size` bytes."""
+    """How many whole lines the first `size` bytes contain."""
     count = 0
     for text in texts:
         size -= len(text) + 1

@@ -27,7 +27,7 @@ Read = Callable[[int], bytes]
 
 
 class InputChunk(NamedTuple):
-    """Messages that are pushed together, and how many bytes of input they were made of."""
+    """Messages that are pushed together, and the bytes of input they were made from."""
 
     payloads: list[bytes]
     size: int
@@ -52,7 +52,7 @@ class Pushing:
         self._key = key
 
     def push(self, chunk: InputChunk) -> MessageIds:
-        """Push a chunk; durable when it returns. An error names in `pushed` how many are."""
+        """Push a chunk; it is durable on return. An error says in `pushed` how many are."""
         count = len(chunk.payloads)
         headers = [self._headers] * count if self._headers else None
         keys = None if self._key is None else [self._key] * count
@@ -83,7 +83,7 @@ class Pushing:
     metavar="[FILE]...",
     type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
 )
-@click.option("--whole", is_flag=True, help="Push each file whole, as one message.")
+@click.option("--whole", is_flag=True, help="Push each whole file as one message.")
 @click.option(
     "--header",
     "headers",
@@ -96,9 +96,9 @@ class Pushing:
 @click.option(
     "--importance",
     metavar="WORD",
-    help="The importance of every message, by which alerts are routed if it fails.",
+    help="The importance of every message; alerts are routed by it if a message fails.",
 )
-@click.option("--ids", is_flag=True, help="Write the ids of the messages, one a line.")
+@click.option("--ids", is_flag=True, help="Write the ids of the messages, one per line.")
 @click.pass_context
 def push(
     ctx: click.Context,
@@ -112,10 +112,10 @@ def push(
 ) -> None:
     """Push messages to a queue: each line of the FILEs is one, as bytes, without its newline.
 
-    Without a FILE, or for `-`, standard input is read, and what has come is pushed at once, so the
-    other side may take its time. Empty lines are messages too.
+    Without a FILE, or for `-`, standard input is read, and each line is pushed as soon as it
+    arrives. Empty lines are messages too.
 
-    Messages are on disk before they are counted. If something fails, the error tells how many were
+    Messages are on disk before they are counted. If something fails, the error says how many were
     pushed: they are the first of the input.
     """
     call = ctx.ensure_object(Invocation)
@@ -148,7 +148,7 @@ def push(
 
 
 def _with_count(exc: CassqError | OSError, pushed: int) -> CassqError | OSError:
-    """The error, which says how many messages were pushed before it."""
+    """The error, with how many messages were pushed before it."""
     told = f"{output.messages(pushed)} had been pushed"
     if isinstance(exc, CassqError):
         exc.message = f"{exc.message}; {told}"
@@ -187,7 +187,7 @@ def chunks(sources: tuple[str, ...], *, whole: bool, stop: StopSignal) -> Iterat
 
 
 def lines(read: Read) -> Iterator[InputChunk]:
-    """The lines of an input, as many at a time as one read has brought.
+    """The lines of an input, as many at a time as one read returned.
 
     An empty read is the end. Raises MessageTooLargeError for a line that cannot be a message,
     without reading on to its end.
@@ -221,9 +221,9 @@ def _whole(read: Read, source: str) -> InputChunk:
 
 @contextmanager
 def _opened(source: str, stop: StopSignal) -> Iterator[Read]:
-    """How to read a source: what has come, as soon as something has; a signal ends the wait.
+    """How to read a source: returns input as soon as there is some; a signal ends the wait.
 
-    Nothing was read from it before, so what it has buffered is nothing.
+    Nothing was read from it before, so its buffer is empty.
     """
     if source == STDIN:
         if sys.stdin is None:
@@ -252,7 +252,7 @@ def _in_the_way(sources: tuple[str, ...], ids: bool) -> bool:
 
 
 def _total_bytes(sources: tuple[str, ...]) -> int | None:
-    """The size of all sources; None when one of them does not know its own."""
+    """The size of all sources; None when that of any of them is unknown."""
     total = 0
     for source in sources:
         try:

@@ -37,7 +37,7 @@ def create(call: Invocation, /, name: str, **settings: Any) -> None:
     """Make a queue, with its consumer group `default`.
 
     NAME is plain, or a path such as /team/name. The directory of the queues is created if it does
-    not exist. If the queue exists with the same settings nothing happens; with other settings the
+    not exist. If the queue exists with the same settings, nothing happens; with other settings the
     command fails and names the differences.
     """
     with call.connect_or_create() as client:
@@ -50,7 +50,7 @@ def create(call: Invocation, /, name: str, **settings: Any) -> None:
 def list_(call: Invocation, prefix: str) -> None:
     """List the queues, or those whose names begin with PREFIX.
 
-    A name that ends in ~dead is that of a group's dead letters.
+    A name that ends in ~dead belongs to a group's dead letters.
     """
     with call.connect() as client:
         found = [described(queue) for queue in client.queues(prefix)]
@@ -86,7 +86,7 @@ def show(call: Invocation, name: str) -> None:
 def update(call: Invocation, /, name: str, **settings: Any) -> None:
     """Change settings of a queue; those not named stay.
 
-    Running pushers and poppers take them up within two seconds. The consistency of a queue cannot
+    Running pushers and poppers adopt them within two seconds. The consistency of a queue cannot
     be changed.
     """
     changes = given_at_least_one(settings)
@@ -103,9 +103,9 @@ def update(call: Invocation, /, name: str, **settings: Any) -> None:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.pass_context
 def delete(ctx: click.Context, name: str, yes: bool) -> None:
-    """Delete a queue with all its messages, groups and dead letters, for ever.
+    """Delete a queue with all its messages, groups and dead letters, for good.
 
-    Asks first, and tells how many messages would be lost; without a terminal --yes is needed.
+    Shows how many messages would be lost and asks first; without a terminal --yes is needed.
     """
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:
@@ -135,8 +135,8 @@ _paused_options = options(
 def pause(call: Invocation, name: str, push: bool, pop: bool) -> None:
     """Pause pushing and popping, or one of them.
 
-    Pushes are refused and pops find nothing until `cassq queue resume`; running clients take it up
-    within two seconds. What poppers hold they may commit.
+    Pushes are refused and pops find nothing until `cassq queue resume`; running clients notice
+    within two seconds. Poppers may still commit what they hold.
     """
     both = push == pop
     with call.connect() as client:
@@ -176,7 +176,7 @@ def _show_paused(call: Invocation, queue: Queue) -> None:
     default="60s",
     show_default=True,
     metavar="SECONDS",
-    help="Wait for so long at the most.",
+    help="Wait this long at most.",
 )
 @click.pass_context
 def drain(ctx: click.Context, name: str, timeout: float) -> None:
@@ -205,10 +205,10 @@ def drain(ctx: click.Context, name: str, timeout: float) -> None:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.pass_context
 def purge(ctx: click.Context, name: str, group: str | None, yes: bool) -> None:
-    """Remove the messages that wait in a queue, for ever; the queue stays.
+    """Delete the messages waiting in a queue, for good; the queue stays.
 
-    Delayed messages go too; what poppers hold stays with them. Asks first, and tells how many
-    messages of which group would be lost; without a terminal --yes is needed.
+    Delayed messages go too; poppers keep what they hold. Shows how many messages each group would
+    lose and asks first; without a terminal --yes is needed.
     """
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:
@@ -234,7 +234,7 @@ def _question(queue: Queue) -> str:
 
 
 def described(queue: Queue) -> dict[str, Any]:
-    """A queue as JSON has it."""
+    """A queue as JSON shows it."""
     return {
         "name": queue.name,
         "policy": as_dict(queue.policy),
@@ -248,7 +248,7 @@ def _show(call: Invocation, queue: Queue) -> None:
         output.document(shown)
         return
     settings = {**shown["policy"], "groups": ", ".join(g["name"] for g in shown["groups"])}
-    # The values are texts, so that none of them is aligned to the right.
+    # The values are texts, so that none is aligned to the right.
     output.table(("queue", queue.name), [(k, _plain(k, v)) for k, v in settings.items()])
 
 

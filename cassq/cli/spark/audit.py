@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     default=500_000,
     show_default=True,
     metavar="COUNT",
-    help="Where pipes are cut into ranges, each of which one task reads.",
+    help="How many messages of a pipe one task reads at most.",
 )
 @session_options
 @click.pass_context
@@ -43,14 +43,13 @@ def audit(
     master: str | None,
     settings: dict[str, str],
 ) -> None:
-    """Check that no message of QUEUE is lost or was invented, as `cassq audit` does, by many tasks.
+    """Check that no message of QUEUE is lost or was invented, like `cassq audit`, in many tasks.
 
-    Every message stored is read and its checksum verified. For each group every message is then
-    joined with what became of it: it is waiting, pending, committed, dead, expired, purged, merged,
-    lost or skipped, and exactly one of these. Of retired pipes the totals are taken that were
-    written when they were retired.
+    Every stored message is read and its checksum verified. For each group every message is then
+    joined with its fate, exactly one of: waiting, pending, committed, dead, expired, purged,
+    merged, lost or skipped. For retired pipes the totals written when they were retired are used.
 
-    If something is wrong, it is told and the exit code is 1. --json gives the object that `cassq
+    If something is wrong, the command says what, and the exit code is 1. --json gives what `cassq
     audit QUEUE --json` gives.
     """
     call = ctx.ensure_object(Invocation)

@@ -1,4 +1,4 @@
-"""`cassq spark`: jobs on whole queues, run by Spark. What needs Spark is loaded when one begins."""
+"""`cassq spark`: Spark jobs on whole queues. What needs Spark is loaded when a job begins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADERS = ("QUEUE", "PIPES", "MESSAGES", "ALREADY", "MISSED")
 
 @click.group()
 def spark() -> None:
-    """Run jobs on whole queues by Spark.
+    """Run Spark jobs on whole queues.
 
     They need the extra `spark` and a JDK, 17 or later. Each may be run again: what is done is not
     done twice.
@@ -60,15 +60,15 @@ def archive(
 ) -> None:
     """Write the messages of all sealed or consumed pipes of QUEUE to Parquet files under DIR.
 
-    DIR is a path or URL that Spark can write to. A pipe that is there wholly is not written again;
-    one that a killed run left half is written anew. Pipes that somebody still pushes to are left
-    for the next run. The queue stays as it is.
+    DIR is a path or URL that Spark can write to. A pipe that was archived completely is not written
+    again; one that a killed run left incomplete is rewritten. Pipes that a pusher still writes are
+    left for the next run. The queue is not changed.
 
-    Messages that every group has committed are stored for as long as `retain_consumed` of the queue
-    says. The exit code is 1 if a pipe was removed while it was read.
+    Messages that every group has committed are kept for `retain_consumed` seconds, a setting of the
+    queue. The exit code is 1 if a pipe was removed while it was read.
     """
     call = ctx.ensure_object(Invocation)
-    with call.connect() as client:  # what is wrong with the call is told before Spark is begun
+    with call.connect() as client:  # mistakes in the call are reported before Spark starts
         client.queue(queue)
     with session_of("archive", master, settings) as session, output.passing_line() as show:
         from cassq.spark.jobs.archive import archive as run
@@ -124,7 +124,7 @@ def _show(call: Invocation, done: Archived) -> None:
     ],
 )
 @queue_argument("queue")
-@click.option("--write-id", required=True, metavar="ID", help="The replay is done once under it.")
+@click.option("--write-id", required=True, metavar="ID", help="A replay is done once under one ID.")
 @click.option(
     "--from", "source", metavar="QUEUE", help="Replay this queue's messages, not QUEUE's."
 )
@@ -150,13 +150,13 @@ def replay(
     master: str | None,
     settings: dict[str, str],
 ) -> None:
-    """Push messages of QUEUE's finished pipes to it again, or of another queue's, or of an archive.
+    """Push messages of QUEUE's finished pipes, another queue's, or an archive to QUEUE again.
 
-    The SQL of --where is on the columns of a batch read, such as `cast(payload as string)`,
+    The SQL of --where uses the columns of a batch read, such as `cast(payload as string)`,
     `headers['x']`, `pushed_at`. Messages get new ids; payload, headers and key stay.
 
-    Run again under the same --write-id it publishes nothing twice. Without --rate all is published
-    at once; with it, in writes of up to 10,000 messages.
+    Run again with the same --write-id, it publishes nothing twice. Without --rate everything is
+    published at once; with it, in writes of up to 10,000 messages.
     """
     with call.connect() as client:
         client.queue(queue)
@@ -188,19 +188,19 @@ def replay(
 @spark.command(
     "dead-letters",
     cls=Verb,
-    short_help="Show what dead letters died of, or merge those that SQL names.",
+    short_help="Show why dead letters died, or merge those that SQL selects.",
     examples=[
         "cassq spark dead-letters mail",
         "cassq spark dead-letters mail --where \"error like '%timed out%'\" --merge",
     ],
 )
 @queue_argument("queue")
-@click.option("--group", default="default", show_default=True, help="Whose dead letters.")
+@click.option("--group", default="default", show_default=True, help="The group whose dead letters.")
 @click.option("--where", default="", metavar="SQL", help="Only letters for which this is true.")
 @click.option(
     "--top", type=click.IntRange(1), default=10, show_default=True, help="How many to show of each."
 )
-@click.option("--merge", is_flag=True, help="Bring the letters that --where names back.")
+@click.option("--merge", is_flag=True, help="Merge back the letters that --where selects.")
 @session_options
 @click.pass_context
 def dead_letters(
@@ -215,11 +215,11 @@ def dead_letters(
 ) -> None:
     """Count the reasons, errors, consumers and producers of QUEUE's dead letters, or merge some.
 
-    A producer is the pipe that its pusher filled. The SQL of --where is on the columns of a batch
-    read, and on reason, failure, error, consumer, deliveries, died_at and producer.
+    A producer is shown as the pipe that its pusher filled. The SQL of --where uses the columns of a
+    batch read, and reason, failure, error, consumer, deliveries, died_at and producer.
 
-    With --merge the letters for which it is true come back to their group, as by `cassq dead
-    merge`, at most 1,000,000 at once; what somebody has in hand is left.
+    With --merge the letters that --where selects go back to their group, as with `cassq dead
+    merge`, at most 1,000,000 at once; letters that somebody holds are left.
     """
     call = ctx.ensure_object(Invocation)
     if merge and not where:

@@ -34,13 +34,13 @@ def rollup(
     master: str | None,
     settings: dict[str, str],
 ) -> None:
-    """Write the history of the QUEUEs, or of all there are, to Parquet tables under DIR.
+    """Write the history of the QUEUEs, or of all queues, to Parquet tables under DIR.
 
-    The tables are samples, as `cassq stats --history` knows them, and hours and days made from
+    The tables are samples, the same as in `cassq stats --history`, and hours and days made from
     them: totals, how much they grew, depths, and the largest and mean depths.
 
-    A day that is over is written once; the present day is replaced by each run. Minutes are stored
-    for two days, so run it once a day: of older days there are hours, or only days.
+    A day that is over is written once; each run replaces the current day. Minutes are kept for two
+    days, so run it once a day: for older days only hours, or days, are left.
     """
     with call.connect() as client:
         for name in queues:

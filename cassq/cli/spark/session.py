@@ -27,7 +27,7 @@ def session_options(command: F) -> F:
         click.option(
             "--master",
             metavar="URL",
-            help="Where Spark runs: local[2], spark://HOST:PORT, yarn; without it what Spark is"
+            help="Where Spark runs: local[2], spark://HOST:PORT, yarn; default: what Spark is"
             " configured with, else local[*].",
         ),
         click.option(
@@ -36,14 +36,14 @@ def session_options(command: F) -> F:
             metavar="NAME=VALUE",
             multiple=True,
             callback=_settings,
-            help="A setting of Spark's, such as spark.driver.memory=4g; may be given often.",
+            help="A Spark setting, such as spark.driver.memory=4g; may be given several times.",
         ),
     )(command)
 
 
 @contextmanager
 def session_of(name: str, master: str | None, settings: dict[str, str]) -> Iterator[Any]:
-    """The session of a job; what it needs is loaded now. Raises MissingExtraError."""
+    """The session of a job; loads what the job needs. Raises MissingExtraError."""
     with extras.wanted("jobs of Spark need", "pyspark and pyarrow", "spark"):
         import pyarrow  # noqa: F401
 

@@ -20,7 +20,7 @@ def draw(path: Path, title: str, panels: Sequence[Sequence[Series]], *, step: ti
     """Write an image with a panel for each group of series; its format is the file's suffix.
 
     step: the line is broken where a step is missing. Raises ConfigError for
-    a suffix that is no image's, and OSError.
+    a suffix that is not an image's, and OSError.
     """
     figure = Figure(figsize=(_INCHES[0], _INCHES[1] * len(panels)), layout="constrained")
     figure.suptitle(title)
@@ -47,7 +47,7 @@ def draw(path: Path, title: str, panels: Sequence[Sequence[Series]], *, step: ti
 
 
 def _with_gaps(series: Series, step: timedelta) -> tuple[list[Any], list[float]]:
-    """The line's points, with one that is no number where a step has none."""
+    """The line's points, with a NaN where a step is missing."""
     times: list[Any] = []
     values: list[float] = []
     for at, value in series.values:

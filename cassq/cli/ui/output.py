@@ -142,12 +142,12 @@ def document(value: object) -> None:
 
 
 def json_line(value: object) -> None:
-    """One of many JSON documents, on a line of its own, seen by the reader at once."""
+    """One of many JSON documents, on its own line, flushed at once."""
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
 def message_fields(message: Message | Peeked) -> dict[str, Any]:
-    """A message as JSON has it; bytes that are no UTF-8 are base64, under another name."""
+    """A message as JSON shows it; bytes that are not UTF-8 are base64, under another name."""
     return {
         "id": message.id,
         "attempts": message.attempts,
@@ -164,7 +164,7 @@ def message_lines(found: Sequence[Message | Peeked], *, as_json: bool) -> bytes:
 
 
 def message_texts(found: Sequence[Message | Peeked], *, as_json: bool) -> list[bytes]:
-    """What is written of each message, but for the newline."""
+    """What is written for each message, without the newline."""
     if as_json:
         return [json.dumps(message_fields(m), ensure_ascii=False).encode() for m in found]
     return [message.payload for message in found]
@@ -173,8 +173,8 @@ def message_texts(found: Sequence[Message | Peeked], *, as_json: bool) -> list[b
 class Sink:
     """Standard output, written so that it is known what its reader has taken.
 
-    piecemeal: of a pipe no more lies ahead of its reader than is written at once, so that
-    `await_taken` can tell when the reader has taken all of it. (On Linux: the pipe is made as small
+    piecemeal: a pipe holds no more unread than one write, so that `await_taken` can tell when the
+    reader has taken all of it. (On Linux: the pipe is made as small
     as one page until `close`, and has room again when it is empty.)
 
     Nothing is kept in between: what `write` returned for is in the pipe or the file, and after
@@ -205,7 +205,7 @@ class Sink:
         if self._fd < 0:
             sys.stdout.buffer.write(data)
             return
-        # A pipe that has room has room for so many bytes: writing them does not block.
+        # A pipe that has room has room for this many bytes: writing them does not block.
         piece = FILE_PIECE_BYTES if self._is_file else select.PIPE_BUF
         rest = memoryview(data)
         while rest:
@@ -226,8 +226,8 @@ class Sink:
         self.check()
 
     def await_taken(self) -> None:
-        """Of a pipe that is written piecemeal: wait until its reader has taken all that was
-        written. Raises as `write` does."""
+        """For a pipe written piecemeal: wait until its reader has taken everything written.
+        Raises as `write` does."""
         if self._room:
             self._await_room()
 
@@ -278,7 +278,7 @@ def _raise_if_broken(events: list[tuple[int, int]]) -> None:
 
 
 def _stdout_fd() -> int:
-    """-1 when standard output is no file of the system, as in tests."""
+    """The descriptor; -1 when standard output has none, as in tests."""
     try:
         return sys.stdout.fileno()
     except (OSError, ValueError):
@@ -308,16 +308,16 @@ def error(
 
 # --- progress -------------------------------------------------------------------------------
 
-# Shows what its argument says, which is asked only if it is time to show something, and is given
-# the seconds since the beginning.
+# Shows what its argument returns; calls it only when it is time to show something, with the
+# seconds since the beginning.
 Show = Callable[[Callable[[float], str]], None]
-# Told how many bytes of the input are done, and how many messages were pushed, in all.
+# Gets how many bytes of the input are done, and how many messages were pushed, in total.
 Advance = Callable[[int, int], None]
 
 
 @contextmanager
 def passing_line(*, quiet: bool = False) -> Iterator[Show]:
-    """A line on standard error that changes and goes at the end; none if that is no terminal."""
+    """A line on standard error that changes and disappears at the end; only on a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda tell: None
         return
