@@ -1,8 +1,8 @@
-"""Delivery: events told to targets, by the log, a command or a webhook, each within its limit.
+"""Delivery: sends events to targets, by the log, a command or a webhook, each within its limit.
 
-Every target has a thread of its own, so that one that hangs holds up no other, and all of them
-together take no longer than the longest limit and a second. What is not told is tried again by a
-later pass: nothing is repeated here.
+Every target has its own thread, so that one that hangs does not delay others, and all of them
+together take no longer than the longest limit and a second. A later pass retries what failed:
+nothing is repeated here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Result(NamedTuple):
     down: bool = False
 
 
-# Tells one event within so many seconds.
+# Sends one event within this many seconds.
 Send = Callable[[bytes, float], Result]
 
 
@@ -76,8 +76,8 @@ def _shut(sock: socket.socket | None) -> None:
 def deliver(
     notices: Sequence[Notice], targets: Mapping[str, AlertTarget]
 ) -> list[tuple[Notice, NoticeOutcome]]:
-    """Tell notices to their targets; what became of each. Cost: one thread a target, and at most
-    the longest limit and a second."""
+    """Send notices to their targets; return the outcome of each. Cost: one thread per target, and
+    at most the longest limit and a second."""
     lines = {name: _TargetQueue(target) for name, target in targets.items()}
     # What failed before comes last, so that it keeps nothing from being told.
     for notice in sorted(notices, key=lambda notice: notice.tries):
@@ -92,7 +92,7 @@ def deliver(
 
 
 class _TargetQueue:
-    """One target, and what it is to be told in this pass."""
+    """One target, and what it should get in this pass."""
 
     def __init__(self, target: AlertTarget) -> None:
         self.notices: list[Notice] = []

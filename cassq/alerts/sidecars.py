@@ -2,7 +2,7 @@
 
 Kinds of what may be found:
 
-- sidecar_unreachable: a sidecar shows no sign of life, and for so long that it is no restart
+- sidecar_unreachable: a sidecar shows no sign of life, for longer than a restart takes
 - sidecar_damaged: a sidecar knows of damaged extents
 - under_replicated: extents have fewer good replicas than they should, as far as was looked last
 """

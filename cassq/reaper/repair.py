@@ -53,7 +53,7 @@ def planned(needs: Sequence[Need]) -> list[Action]:
 
 
 class Repair(Pass):
-    """Makes lost and damaged replicas anew, of all queues; nothing for some queues alone.
+    """Replaces lost and damaged replicas, for all queues; does nothing if given only some queues.
 
     patience: for how many seconds at most. unfinished: whether there is more to do at once.
     """

@@ -227,7 +227,7 @@ class Walk:
             self._look_at_ms = 0
 
     def leave(self, pipe_id: str) -> None:
-        """It failed: others first."""
+        """It failed: try others first."""
         placement = self.found.pop(pipe_id)
         if len(self.failed) < FOUND_MAX:
             self.failed[pipe_id] = self._ports.clock.boot_ms() + LATER_MS, placement
@@ -241,7 +241,7 @@ def _if_sealed(fleet: Fleet, placement: Placement) -> ReplicaSet:
 
 
 def is_due(last: Round | None, fleet: Fleet, left_ms: int = 0) -> bool:
-    """Whether all placements are to be looked at again. left_ms: for how long it is no reason that
+    """Whether all placements should be checked again. left_ms: for how long it is not a reason that
     the last round left something. Pure."""
     passed_ms = AGAIN_MS if last is None else fleet.now_ms - last.at_ms
     if last is None or passed_ms >= AGAIN_MS:
