@@ -153,7 +153,7 @@ class _TargetQueue:
 
 
 def sender(target: AlertTarget, wire: Wire) -> Send:
-    """How a target is told."""
+    """How an event is sent to a target."""
     if target.command:
         return partial(run_command, target.command)
     if target.webhook:
@@ -179,7 +179,7 @@ def run_command(command: Sequence[str], event: bytes, seconds: float) -> Result:
     """Run a command with the event as its standard input; it has told it if it exits with 0.
 
     After `seconds` it is killed with every process of its group. What it writes is dropped, but
-    for the end of its standard error, which is told if it fails.
+    for the end of its standard error, which the log shows if it fails.
     """
     # Files, not pipes: nobody has to be there to read or write the other end.
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:

@@ -1,6 +1,6 @@
 """Alerts as events: CloudEvents 1.0 in JSON.
 
-The id is the same whenever an event is told again, so a receiver can drop what it knows.
+An event that is sent again has the same id, so a receiver can drop what it knows.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ What no row covers is delivered again, unless it is recorded as removed or moved
 rows cover stays with one of them. What any row, or the ack offset, says was acked stays acked.
 
 A wedge is found by reading the cursors of live pipes and their open claims, at the cost of
-`Catalog.wedged`; retired pipes have neither. A mend replaces all rows of a (group, pipe) by one
+`Claims.wedged`; retired pipes have neither. A mend replaces all rows of a (group, pipe) by one
 compare-and-set that raises the cursor's epoch, so only one of several at once succeeds.
 """
 
@@ -76,7 +76,7 @@ class Mend(PlannedPass[Sequence[Wedge]]):
         return super().run(scope, dry_run=dry_run)
 
     def look(self, scope: Scope) -> list[Wedge]:
-        """Cost: that of `Catalog.wedged`; four reads for each wedge found."""
+        """Cost: that of `Claims.wedged`; four reads for each wedge found."""
         catalog, found = self._ports.catalog, []
         for cursor, why in faults(catalog, scope.ids):
             pipe = catalog.pipes.by_id(cursor.pipe_id)
@@ -285,7 +285,7 @@ def _under_way(catalog: Catalog, cursor: Cursor) -> dict[int, str]:
 
 
 def faults(catalog: Catalog, queue_ids: Collection[str] | None = None) -> list[tuple[Cursor, str]]:
-    """Wedged groups: the cursor and what is wrong. Cost: that of `Catalog.wedged`, and that of
+    """Wedged groups: the cursor and what is wrong. Cost: that of `Claims.wedged`, and that of
     `fault_now` for each that it names."""
     looks = (fault_now(catalog.claims, *key) for key in catalog.claims.wedged(queue_ids))
     return [found for found in looks if found is not None]

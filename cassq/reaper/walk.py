@@ -8,8 +8,8 @@ some were not sealed, or a sidecar drains and is not empty, and it is a minute a
 ago.
 
 What was found keeps none of them from being a reason but that the last round left something: it is
-found already, or is being mended by whoever made that round. What fails each time it is tried is
-left for half a minute at a time, beside the others.
+found already, or is being mended by the client that made that round. What fails each time it is
+tried is left for half a minute at a time, beside the others.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class Walk:
         return made
 
     def needs(self, fleet: Fleet) -> list[Need]:
-        """What is to be done now about what was found; what needs nothing any more is forgotten.
+        """What to do now about what was found; what needs nothing any more is forgotten.
         Cost: none."""
         now_ms = self._ports.clock.boot_ms()
         for pipe_id, (until_ms, placement) in list(self.failed.items()):

@@ -23,8 +23,8 @@ LEASE_MS = 10_000
 
 
 class Registration:
-    """Beats. row: as it is to be written now, without its state. learn: is told that. failure: of
-    the engine, see there. state: as it was known to be before."""
+    """Beats. row: what to write now, without its state. learn: takes the state. failure: of
+    the engine, see there. state: as it was known before."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ _UNITS = "KMGT"
 
 
 def opener(free_min: str) -> Opener:
-    """Opens data directories. free_min: room that is to be left on their disk, as bytes, with a
+    """Opens data directories. free_min: room to leave on their disk, as bytes, with a
     unit as in 500MB, 2GiB, or as a part of it, as in 5%; below that the sidecar is read-only.
 
     Raises ConfigError for anything else.

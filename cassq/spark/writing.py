@@ -140,7 +140,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Of one `df.writeStream`. What tasks do is told to the commit by their messages alone: it has
+    """Of one `df.writeStream`. The commit learns what tasks did from their messages alone: it has
     a writer of its own."""
 
     def __init__(self, target: WriteTarget) -> None:

@@ -1,4 +1,4 @@
-"""What all clients of a keyspace have in common, in `meta`: whoever comes first notes it."""
+"""What all clients of a keyspace share, in `meta`: the first of them notes it."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Queues and groups in Cassandra.
 
 A queue and its groups are one partition, so that creating a group, deleting one and retiring a
-pipe compare and set one `groups_version`. A queue's name is given away by a row of its own: whoever
-finds it pointing at a queue that is deleted or gone may have it.
+pipe compare and set one `groups_version`. A queue's name is given away by a row of its own: a new
+queue may take it when it points at one that is deleted or gone.
 
-A deleted group leaves a row without a policy until all it had is removed, so that whoever comes
-after a crash knows what is left to do.
+A deleted group leaves a row without a policy until all it had is removed, so that after a
+crash the next client knows what is left to do.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What is known of pushes, poppers and the past, in Cassandra.
 
-What is to be forgotten by age lies in slices of time. The slices in use are listed, so that
+What is forgotten by age lies in slices of time. The slices in use are listed, so that
 nobody looks for one that is not there; a slice is forgotten as a whole. Of samples, a stored
-horizon hides at once what is to be forgotten of a slice that is still in use.
+horizon hides at once what has expired in a slice that is still in use.
 """
 
 from __future__ import annotations

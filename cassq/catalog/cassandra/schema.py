@@ -2,8 +2,8 @@
 
 Any number of processes may apply it at once. Two CREATE TABLE statements for one name on two nodes
 would make two tables that exclude each other, so that one process at a time works, under a lease in
-`meta`; `meta` itself is made with a fixed id. Every statement may be run again, so that whoever
-comes after a crash goes on, and the version is recorded, by LWT, when a step is done.
+`meta`; `meta` itself is made with a fixed id. Every statement may run again, so that the next
+client goes on after a crash, and the version is recorded, by LWT, when a step is done.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def apply(
     version they have then. The session need not have a keyspace yet, and has it then.
 
     replication: replicas by data centre, or `{"": 3}` for as many in each; needed for a keyspace
-    that is not there. done: is told each step. Raises ConfigError for a keyspace that is another
+    that is not there. done: takes each step. Raises ConfigError for a keyspace that is another
     program's, of a newer cassq, or replicated otherwise. Cost: some 30 schema changes for a new
     one, of up to a second each; a few reads for one that is up to date.
     """
@@ -313,7 +313,7 @@ def status(cql: Cql, *, directory: Path | None = None) -> Status:
 
 
 def advice(found: Status) -> list[str]:
-    """What is to be done about a keyspace, or thought of."""
+    """What to do about a keyspace, or to keep in mind."""
     lines: list[str] = []
     if not found.exists:
         lines.append("there is no such keyspace: `cassq schema apply --replication ...` makes it")

@@ -1,7 +1,7 @@
 """Sidecars and the placements of extents on them, in Cassandra.
 
-Of a sidecar's row the sidecar writes what it tells of itself, and whoever says what it is to be
-writes two cells of their own, plainly and each for itself: neither can undo the other, and no
+A sidecar writes the cells of its row that describe it, and an operator who sets its state
+writes two other cells, plainly and each for itself: neither can undo the other, and no
 condition is needed. A state is of one generation, so that of a new one it says nothing.
 
 Placements decide: conditional writes alone, read back where there is no answer.

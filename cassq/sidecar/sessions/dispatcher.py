@@ -39,7 +39,7 @@ Slow = Callable[[Any], Coroutine[Any, Any, Reply]]
 
 
 class Dispatcher:
-    """What a sidecar does with requests. facts: what it tells of itself. load: is told what is
+    """What a sidecar does with requests. facts: what it reports of itself. load: counts what is
     written. slow: how kinds are carried out that take their time."""
 
     def __init__(

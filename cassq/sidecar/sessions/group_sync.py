@@ -1,7 +1,7 @@
 """Group commit: what has to be durable is answered after a sync that began after it was done.
 
 One sync runs at a time, in a thread of its own; what is done meanwhile waits for the next one. So
-a sync serves all requests that came during the one before it, whoever made them.
+a sync serves all requests that came during the one before it, from all connections.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def _length(pipe: PipeRow) -> int:
 
 
 def steps(pipes: Iterable[PipeRow], most: int) -> Iterator[list[PipeRow]]:
-    """Pipes in steps of at most so many messages, or of one pipe that has more. Pure."""
+    """Pipes in steps of at most that many messages, or of one pipe that has more. Pure."""
     step: list[PipeRow] = []
     size = 0
     for pipe in pipes:

@@ -21,7 +21,7 @@ NAME = "cassq-pipes"
 def read_pipes(
     spark: SparkSession, url: str, lengths: Mapping[str, int], *, fail_on_data_loss: bool
 ) -> DataFrame:
-    """The messages of pipes, of which it is told how many each has. What was removed by the time it
+    """The messages of pipes, given how many each has. What was removed by the time it
     is read makes the read fail, or is left out."""
     spark.dataSource.register(PipesSource)
     told = {"url": url, "pipes": json.dumps(dict(lengths)), "strict": str(fail_on_data_loss)}

@@ -1,6 +1,6 @@
 """Cursors, claims and moves in Cassandra: each verb is one conditional batch on one partition.
 
-`claim_plans` says what is to be written, `partitions` writes it.
+`claim_plans` decides what to write, `conditional_writer` writes it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ been seen, or sees the cursor.
 
 A pipe that is about to go to another queue has its cursors *closed*: nobody can claim. `owner` of
 a closed cursor is the mark its pipe's row bore then (see `retiring`). When the pipe does not go
-after all, whoever comes upon a closed cursor opens it again, naming that mark.
+after all, the next reader of a closed cursor opens it again, naming that mark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is to be written for a claim, an ack or a take-over: pure plans over what is known.
+"""What to write for a claim, an ack or a take-over: pure plans over what is known.
 
 A plan is one conditional batch on one partition. It names every version it replaces, and makes
 sure of what it does not replace and yet relies on:
@@ -9,7 +9,7 @@ sure of what it does not replace and yet relies on:
 
 So whatever others do meanwhile no done row is ever left in front, where nobody would look at it
 again. Done rows further behind are joined as far as they are known. Those of several poppers may
-stand side by side; when they become many, whoever knows of them joins some with what he writes.
+stand side by side; when there are many, a writer that knows of them joins some in passing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ConditionalBatch:
 
 @dataclass(slots=True)
 class PlannedBatch:
-    """A plan: the batch (None: nothing is to be written), what the caller is told when it was
+    """A plan: the batch (None: there is nothing to write), what the caller gets when it was
     applied, and what is known then.
 
     sure: what it says without a batch, or of single changes, comes from no stale memory.
@@ -100,7 +100,7 @@ class Edit:
             self.put[row.start] = row
 
     def finish(self) -> bool:
-        """Join what is done, move the ack offset over it, and say what is to be written; False
+        """Join what is done, move the ack offset over it, and decide what to write; False
         when too little is known for that."""
         for start in sorted(self.put):
             row = self.put.get(start)

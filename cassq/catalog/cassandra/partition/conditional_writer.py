@@ -45,9 +45,9 @@ class ConditionalWriter:
         self.memory = PartitionCaches()
 
     def change(self, key: Key, plan: Plan) -> PlannedBatch:
-        """Plan and write until it is written, or nothing is to be written; the plan it came to.
+        """Plan and write until it is written, or there is nothing to write; the last plan.
 
-        plan: is told whether what is known was just read; its None asks for that. Raises
+        plan: takes whether what is known was just read; its None asks for that. Raises
         BackendError: with `outcome_unknown` when it cannot even be read back. Cost: one
         conditional batch; after a refusal one linearized read, and again.
         """

@@ -20,7 +20,7 @@ KEPT_MOST = 4096  # partitions
 
 
 class PendingChanges:
-    """Changes that a thread wants made; whoever has the lock next makes those of all who wait."""
+    """Changes that a thread wants; the next holder of the lock makes those of all that wait."""
 
     def __init__(self, changes: Sequence[tuple[Claim, Sequence[Claim]]]) -> None:
         self.changes = changes

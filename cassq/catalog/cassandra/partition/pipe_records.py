@@ -59,7 +59,7 @@ class PipeRecords:
 
     def insert(self, row: PipeRow) -> bool:
         """Write a pipe's own row; whether it is ours, and not another's of the same id. What did
-        not arrive is written again: no row is no sign that the queue is gone."""
+        not arrive is written again: a missing row does not mean that the queue is gone."""
         self._cql.write(cql.PUT_BEAT, (row.id, row.beat, row.state != PipeState.READY, row.rate))
         values = cql.columns(row)
         there: Pipe | None = None

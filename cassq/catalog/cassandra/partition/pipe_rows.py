@@ -1,7 +1,7 @@
 """Pipes as rows: what decides (one row a pipe, conditional writes only), and what its owner tells.
 
-`mark` says who is about to retire a pipe, or to give it to another queue, and since when. Whoever
-sets another mark, or none, stops him: his last step is conditional on his own.
+`mark` says who is about to retire a pipe, or to give it to another queue, and since when. A client
+that sets another mark, or none, stops this: the last step is conditional on the mark.
 """
 
 from __future__ import annotations

@@ -1,23 +1,24 @@
 """How a pipe ends, or goes to another queue: steps in several partitions, one of which decides.
 
-To retire a pipe means that every group has acked it, and that no group comes that has not. Whoever
-retires
+To retire a pipe means that every group has acked it, and that no group comes that has not. To
+retire one, a client
 
 1. reads the queue's `groups_version` and groups, and looks at the ack offset of each: what is all
    acked of a sealed pipe stays so, and so do the totals of it;
-2. puts his mark on the pipe's row;
-3. raises `groups_version`, by compare-and-set from what he read: no group came in between;
-4. makes the pipe consumed, in the same statement writes its totals there, if his mark is still on
-   it; then copies the totals and removes the cursors. Whoever comes after a crash does that again.
+2. puts its mark on the pipe's row;
+3. raises `groups_version`, by compare-and-set from what it read: no group came in between;
+4. makes the pipe consumed, in the same statement writes its totals there, if its mark is still on
+   it; then copies the totals and removes the cursors. After a crash the next client does that
+   again.
 
 A group that is made after 3 may find the pipe live before 4. Once it asks for a cursor it finds
 the mark, for a group that was known in 1 has its cursor or needs none, and removes it: the pipe
 stays. So either the group never saw the pipe, or the pipe is not retired.
 
 To give a pipe to another queue means that nobody has claimed from it, and nobody will in the old
-queue. Whoever does puts his mark on the row, closes the cursor of each group (see
+queue. A client that does puts its mark on the row, closes the cursor of each group (see
 `cursor_tables`), raises the old `groups_version` so that no further group is there, and then
-changes the row, if his mark is still on it, together with what the pipe leaves in the ledger of
+changes the row, if its mark is still on it, together with what the pipe leaves in the ledger of
 its old queue. Marks of this kind that are older than `pipe_records.MARK_MS` were left by a
 crash; those of the other kind do nothing but stop their owner when they are removed.
 """
@@ -122,7 +123,7 @@ class Retiring:
             return False
 
     def clear_away(self, pipe: Pipe, group_ids: Collection[str] = ()) -> None:
-        """What is to be done when a pipe is consumed. Safe to do again."""
+        """Clean up after a pipe that is consumed. Safe to do again."""
         row = pipe.row
         self._totals.copy(pipe)
         if not group_ids:

@@ -1,6 +1,6 @@
 """What retired pipes held: written into the pipe's row by what retires it, and copied from there.
 
-So totals and pipe change places in the ledger at one moment. Whoever comes after a crash copies
+So totals and pipe change places in the ledger at one moment. After a crash the next client copies
 again; until then they are read from the row.
 
 They are copied into *blocks*, one after another, by conditional batches. A block that has enough
@@ -8,7 +8,7 @@ is closed by compare-and-set: with that the sum of it and of all blocks before i
 and nothing comes into it any more. So what all retired pipes held is the sum of the last closed
 block and the rows of the one that is open. The row of a pipe names the block its totals belong in;
 when that was closed first, another is named there, by compare-and-set, before they go elsewhere.
-So they are in one block, whoever copies them, and however often.
+So they are in one block, however many clients copy them, and however often.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Writes in Cassandra: one row decides, and anybody can bring to an end what follows from it.
 
-A write is noted with its queue's listing before its row is written; whoever lists pipes reads the
-rows of what is noted. Its pipes are noted before their rows are. To publish is one compare-and-set
-of the write's row, with the winners in it. What follows, done by whoever publishes, by reapers, and
-after `HELP_MS` by whoever lists the queue's pipes, in any order and any number of times:
+A write is noted with its queue's listing before its row is written; a client that lists pipes reads
+the rows of what is noted. Its pipes are noted before their rows are. To publish is one
+compare-and-set of the write's row, with the winners in it. What follows is done by the publisher,
+by reapers, and after `HELP_MS` by any client that lists the queue's pipes, in any order and any
+number of times:
 
 1. each winner is announced in the queue's listing, and its row changed from staged to sealed, at
    that position; who comes second finds it changed and takes his entry back;

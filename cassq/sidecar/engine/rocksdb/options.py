@@ -15,7 +15,7 @@ skip_any_corrupted_record          without that record   quietly full of holes  
 
 A kill tears the log, so the first one would need a person each time. The second loses all replicas
 for one bad byte. `point_in_time` leaves a gapless run from the front of each replica; which of them
-lost something that was synced is told by their marks (`cassq.sidecar.engine.rocksdb.marks`), and
+lost something that was synced is shown by their marks (`cassq.sidecar.engine.rocksdb.marks`), and
 only those are copied anew.
 
 What was tried besides, by processor seconds for frames of 1 MB: syncing files as they grow
