@@ -67,8 +67,8 @@ class Timers:
         self.broken: list[tuple[str, CassqError]] = []  # unreadable pipes, to set aside
 
     def refresh(self, *, old_ms: int = 0) -> None:
-        """List the near timer pipes anew, as `CandidatePipes.refresh` does. Cost: one query of a partial
-        index."""
+        """List the near timer pipes anew, as `CandidatePipes.refresh` does. Cost: one query of a
+        partial index."""
         rows = self._listed(old_ms)
         while len(rows) == self._limit:  # open ones stay listed, even if fully scheduled
             self._limit *= 2
