@@ -207,7 +207,7 @@ def test_to_settle_one_message_or_none_says_how(queue: cassq.Queue) -> None:
         for wrong in (None, 7):
             with pytest.raises(UsageError, match="many messages, not"):
                 settle(wrong)  # type: ignore[operator]
-        with pytest.raises(UsageError, match="a message that pop"):
+        with pytest.raises(UsageError, match="only messages that pop"):
             settle(["id"])  # type: ignore[operator]
     popper.commit([message])
     assert queue.stats().groups["default"].committed == 1

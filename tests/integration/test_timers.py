@@ -361,7 +361,7 @@ def test_a_delay_that_makes_no_sense_is_refused(queue: cassq.Queue, delay: Any) 
 def test_a_due_time_that_makes_no_sense_is_refused(queue: cassq.Queue) -> None:
     pusher = queue.pusher()
     wrong: list[tuple[Any, str]] = [
-        (datetime.now(UTC).replace(tzinfo=None), "time zone"), (5, "is a datetime"),
+        (datetime.now(UTC).replace(tzinfo=None), "time zone"), (5, "must be a datetime"),
         (datetime.now(UTC) + timedelta(days=4000), "ten years"),
     ]  # fmt: skip
     for due, told in wrong:
