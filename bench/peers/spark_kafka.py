@@ -13,7 +13,7 @@ from bench.peers.in_spark import InSpark
 from bench.peers.kafka import NEVER_SYNC, KafkaPeer
 from bench.peers.peer import Traits
 from bench.servers.server import MissingServerError
-from tests.servers import errors, jars
+from tests.servers.parts import errors, jars
 
 POM = Path(__file__).parents[1] / "servers" / "spark-kafka-pom.xml"
 KIND = "spark-kafka"
