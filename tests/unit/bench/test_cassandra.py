@@ -8,23 +8,23 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import SCENARIOS, taking_part
-from bench.children import Figures, Job, Seat, run
 from bench.contest import SERVERS
+from bench.measuring.children import Figures, Job, Seat, run
 from bench.peers.peer import Place
 from bench.peers.roster import peer_class
 from bench.plan import Plan
-from bench.report import Report
-from bench.scenarios.cassandra import OWN, OnCassandra
-from bench.scenarios.cassandra_cp import CassandraCp, push_both
-from bench.scenarios.cassandra_poppers import with_poppers
-from bench.scenarios.cassandra_retired import pop_behind
-from bench.scenarios.cassandra_single import one_at_a_time
+from bench.results.report import Report
+from bench.results.scores import Scores
+from bench.results.targets import TARGETS, Verdict, judge
+from bench.scenarios.cassandra.cp import CassandraCp, push_both
+from bench.scenarios.cassandra.poppers import with_poppers
+from bench.scenarios.cassandra.retired import pop_behind
+from bench.scenarios.cassandra.single import one_at_a_time
+from bench.scenarios.cassandra.through import OWN, OnCassandra
 from bench.scenarios.scenario import Case
 from bench.scenarios.through import Through
-from bench.scores import Scores
 from bench.servers.cassandra import CassandraThreeServer
 from bench.servers.server import Server
-from bench.targets import TARGETS, Verdict, judge
 
 HERE = tuple(target for target in TARGETS if target.title.startswith("on Cassandra"))
 

@@ -11,21 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from bench.children import Figures, Gate, Job, MeasurementError, run
-from bench.drain import LostMessagesError, drain
-from bench.figures import growth, middle, percentile, rate, ratio, spread
-from bench.floor import unsynced
-from bench.payloads import CHUNK_MESSAGES, VARIED_MAX, VARIED_MIN, chunks, varied_chunk
+from bench.measuring.children import Figures, Gate, Job, MeasurementError, run
+from bench.measuring.drain import LostMessagesError, drain
+from bench.measuring.payloads import CHUNK_MESSAGES, VARIED_MAX, VARIED_MIN, chunks, varied_chunk
+from bench.peers.embedded.sqlite import SqlitePeer
 from bench.peers.peer import Place, slices
-from bench.peers.sqlite import SqlitePeer
 from bench.plan import Plan
-from bench.report import Report, cell, shown, table
+from bench.results.figures import growth, middle, percentile, rate, ratio, spread
+from bench.results.floor import unsynced
+from bench.results.report import Report, cell, shown, table
+from bench.results.scores import DISK, Scores
+from bench.results.targets import TARGETS, Target, Verdict, judge
 from bench.scenarios.reap import kept_beside_daemon
 from bench.scenarios.scenario import Case, Column, Unit
 from bench.scenarios.through import Through
-from bench.scores import DISK, Scores
 from bench.servers.server import Server, ServerFailedError
-from bench.targets import TARGETS, Target, Verdict, judge
 
 ROOT = Path(__file__).parents[3]
 # The others are in test_cassandra.py, test_spark.py and test_sidecars.py.
@@ -183,7 +183,7 @@ class Shared:
 
 @pytest.mark.needs("module:confluent_kafka")
 def test_a_share_group_hands_out_no_more_than_asked_for_and_commits_what_it_handed_out() -> None:
-    from bench.peers.kafka_share import KafkaSharePeer
+    from bench.peers.servers.kafka_share import KafkaSharePeer
 
     peer = KafkaSharePeer(Place(Path(), "q", 100))
     group = Shared([[b"1", b"2", b"3"], [b"4"]])

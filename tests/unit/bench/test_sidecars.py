@@ -17,20 +17,20 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.children import Figures
-from bench.drain import LostMessagesError
+from bench.measuring.children import Figures
+from bench.measuring.drain import LostMessagesError
+from bench.measuring.sightings import Sightings
 from bench.peers.roster import peer_class
 from bench.plan import Plan
+from bench.results.scores import Scores
+from bench.results.targets import TARGETS, Verdict, judge
 from bench.scenarios.latency import push_on_time
-from bench.scenarios.sidecar_failover import Push, SidecarFailover, parted, recovered_s
-from bench.scenarios.sidecars import OWN, OnSidecars
+from bench.scenarios.sidecars.failover import Push, SidecarFailover, parted, recovered_s
+from bench.scenarios.sidecars.through import OWN, OnSidecars
 from bench.scenarios.through import Through
-from bench.scores import Scores
 from bench.servers.members import Members, together
 from bench.servers.nats import NatsServer, NatsSyncedServer, NatsThreeServer, built
 from bench.servers.server import MissingServerError, Server, ServerFailedError, free_ports
-from bench.sightings import Sightings
-from bench.targets import TARGETS, Verdict, judge
 from cassq.base.clock import SystemClock
 from cassq.catalog.sqlite import SqliteCatalog
 from cassq.model.sidecar_rows import Placement, ReplicaAt

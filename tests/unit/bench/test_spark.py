@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from bench.__main__ import SCENARIOS
-from bench.children import Figures, Job, MeasurementError, Seat, run
 from bench.contest import Contest
-from bench.drain import LostMessagesError
+from bench.measuring.children import Figures, Job, MeasurementError, Seat, run
+from bench.measuring.drain import LostMessagesError
+from bench.measuring.rows import NOTHING, Rows
 from bench.peers.peer import Place
 from bench.plan import Plan
-from bench.rows import NOTHING, Rows
+from bench.results.scores import Scores
+from bench.results.targets import TARGETS, Verdict, judge
 from bench.scenarios.scenario import Case
 from bench.scenarios.spark import Spark, SparkOnCassandra, by_frames, by_rows, make_rows, natively
-from bench.scores import Scores
 from bench.servers.server import MissingServerError
-from bench.targets import TARGETS, Verdict, judge
 
 HERE = tuple(target for target in TARGETS if target.title.startswith("from Spark"))
 JAVA = ("java", "module:pyspark", "module:pyarrow", "module:psutil")
@@ -115,8 +115,8 @@ def test_the_others_are_not_measured_without_spark(tmp_path: Path) -> None:
 
 @pytest.mark.needs("module:pyspark", "module:confluent_kafka")
 def test_a_missing_java_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bench.peers.spark import CassqSparkPeer
-    from bench.peers.spark_kafka import KafkaSparkPeer
+    from bench.peers.spark.cassq import CassqSparkPeer
+    from bench.peers.spark.kafka import KafkaSparkPeer
 
     monkeypatch.setenv("PATH", "/nowhere")
     for peer in (CassqSparkPeer, KafkaSparkPeer):

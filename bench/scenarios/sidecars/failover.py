@@ -16,17 +16,17 @@ from typing import NamedTuple
 import psutil
 
 import cassq
-from bench.children import Figures, Gate, Job, Seat, run
-from bench.drain import LostMessagesError
-from bench.figures import percentile
-from bench.payloads import chunk
-from bench.peers.cassq import as_cassq
+from bench.measuring.children import Figures, Gate, Job, Seat, run
+from bench.measuring.drain import LostMessagesError
+from bench.measuring.payloads import chunk
+from bench.measuring.sightings import Sightings
+from bench.peers.ours.embedded import as_cassq
 from bench.plan import Plan
+from bench.results.figures import percentile
 from bench.scenarios.scenario import Case, Column, Scenario
-from bench.scenarios.sidecars import OWN
+from bench.scenarios.sidecars.through import OWN
 from bench.servers.server import accepts
 from bench.servers.sidecars import SidecarFourServer, zone_of
-from bench.sightings import Sightings
 from cassq.model.sidecar_rows import SidecarRow
 
 SECONDS_MAX = 900.0

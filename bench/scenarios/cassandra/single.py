@@ -5,12 +5,12 @@ from __future__ import annotations
 from time import perf_counter
 from typing import ClassVar
 
-from bench.children import Figures, Gate, Job, Seat, run
-from bench.drain import PATIENCE_SECONDS, LostMessagesError
-from bench.figures import percentile, rate
-from bench.payloads import chunk
+from bench.measuring.children import Figures, Gate, Job, Seat, run
+from bench.measuring.drain import PATIENCE_SECONDS, LostMessagesError
+from bench.measuring.payloads import chunk
 from bench.plan import Plan
-from bench.scenarios.cassandra import KAFKA, OWN, THREE
+from bench.results.figures import percentile, rate
+from bench.scenarios.cassandra.through import KAFKA, OWN, THREE
 from bench.scenarios.scenario import Case, Column, Scenario
 
 SECONDS_MAX = 120.0

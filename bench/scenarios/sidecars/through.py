@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from bench.children import Figures, Job, Seat, run
-from bench.figures import rate
+from bench.measuring.children import Figures, Job, Seat, run
 from bench.peers.peer import Peer
 from bench.plan import SIZES, Plan
+from bench.results.figures import rate
 from bench.scenarios.concurrent import pop_side, push_side
 from bench.scenarios.latency import pop_promptly, push_steadily
 from bench.scenarios.scenario import Case, Column, Scenario

@@ -7,13 +7,13 @@ from statistics import median
 from time import perf_counter
 
 import cassq
-from bench.children import Figures, Gate, Job, Seat, run
-from bench.drain import LostMessagesError
-from bench.figures import rate
-from bench.payloads import chunk
-from bench.peers.cassq import as_cassq
+from bench.measuring.children import Figures, Gate, Job, Seat, run
+from bench.measuring.drain import LostMessagesError
+from bench.measuring.payloads import chunk
+from bench.peers.ours.embedded import as_cassq
 from bench.plan import Plan
-from bench.scenarios.cassandra import OWN
+from bench.results.figures import rate
+from bench.scenarios.cassandra.through import OWN
 from bench.scenarios.scenario import Case, Column, Scenario
 from cassq.catalog.cassandra import CassandraCatalog
 from cassq.catalog.cassandra.pipes.listing import DAY_US, DROP_ENTRY, NOTE_ENTRY, NOTE_SLICE

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.figures import ratio, spread
 from bench.peers.roster import MODULES, peer_class
 from bench.plan import Plan
+from bench.results.figures import ratio, spread
+from bench.results.scores import DISK, Scores
+from bench.results.targets import Judgement
 from bench.scenarios.scenario import Case, Column, Scenario, Unit
-from bench.scores import DISK, Scores
-from bench.targets import Judgement
 
 ABSENT = "–"
 DISK_TITLE = "the bare disk"

@@ -9,10 +9,10 @@ from typing import Any
 import pyspark
 
 import cassq.spark
-from bench.peers.cassq import CassqPeer
-from bench.peers.cassq_cassandra import CassqCassandraPeer
-from bench.peers.in_spark import InSpark
+from bench.peers.ours.cassandra import CassqCassandraPeer
+from bench.peers.ours.embedded import CassqPeer
 from bench.peers.peer import Traits
+from bench.peers.spark.in_spark import InSpark
 from cassq.spark.clients import client_of
 
 VERSION = pyspark.__version__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from bench.peers.cassq import CassqPeer
+from bench.peers.ours.embedded import CassqPeer
 from bench.peers.peer import Traits
 
 # Claims as large as batches: each claim is a transaction of the catalog.

@@ -9,13 +9,13 @@ from typing import Any
 
 import pyspark
 
-from bench.peers.in_spark import InSpark
-from bench.peers.kafka import NEVER_SYNC, KafkaPeer
 from bench.peers.peer import Traits
+from bench.peers.servers.kafka import NEVER_SYNC, KafkaPeer
+from bench.peers.spark.in_spark import InSpark
 from bench.servers.server import MissingServerError
 from tests.servers.parts import errors, jars
 
-POM = Path(__file__).parents[1] / "servers" / "spark-kafka-pom.xml"
+POM = Path(__file__).parents[2] / "servers" / "spark-kafka-pom.xml"
 KIND = "spark-kafka"
 INSTALL = "apt-get install -y openjdk-17-jre-headless maven"
 # One for each task that runs at once.

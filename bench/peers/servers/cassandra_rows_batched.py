@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 from cassandra.query import BatchStatement, BatchType, PreparedStatement
 
-from bench.peers.cassandra_rows import CassandraRowsPeer, PushedPipe, Row
 from bench.peers.peer import Traits
+from bench.peers.servers.cassandra_rows import CassandraRowsPeer, PushedPipe, Row
 
 BATCH_ROWS = 50
 # The driver takes no more requests of 50 KB while its socket does not.

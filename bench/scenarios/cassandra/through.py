@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from bench.children import Figures, Job, Seat, run
+from bench.measuring.children import Figures, Job, Seat, run
 from bench.peers.peer import Peer
 from bench.plan import SIZES, Plan
 from bench.scenarios.scenario import Case, Scenario

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bench.children import Figures
-from bench.figures import middle, ratio
+from bench.measuring.children import Figures
+from bench.results.figures import middle, ratio
 
 # The name under which the bare disk's figures are kept.
 DISK = "disk"

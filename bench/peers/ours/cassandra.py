@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import ClassVar
 
-from bench.peers.cassq import CassqPeer
+from bench.peers.ours.embedded import CassqPeer
 from bench.peers.peer import Traits
 
 KEYSPACE = "cassq"

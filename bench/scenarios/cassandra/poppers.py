@@ -7,13 +7,13 @@ import threading
 import time
 from time import perf_counter
 
-from bench.children import Figures, Gate, Job, Seat, run
-from bench.drain import LostMessagesError
-from bench.figures import rate
-from bench.payloads import chunks
-from bench.peers.cassq import as_cassq
+from bench.measuring.children import Figures, Gate, Job, Seat, run
+from bench.measuring.drain import LostMessagesError
+from bench.measuring.payloads import chunks
+from bench.peers.ours.embedded import as_cassq
 from bench.plan import Plan
-from bench.scenarios.cassandra import OWN
+from bench.results.figures import rate
+from bench.scenarios.cassandra.through import OWN
 from bench.scenarios.scenario import Case, Column, Scenario
 
 SECONDS_MAX = 300.0

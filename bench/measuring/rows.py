@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from bench.drain import LostMessagesError
+from bench.measuring.drain import LostMessagesError
 
 FILES = 4
 # Two digests of the row's number make 100 bytes that nobody can compress, all different.

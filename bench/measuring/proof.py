@@ -7,9 +7,9 @@ import time
 from collections import Counter
 from dataclasses import replace
 
-from bench.children import Figures, Gate, Job, Seat, run
-from bench.drain import LostMessagesError
-from bench.payloads import chunk
+from bench.measuring.children import Figures, Gate, Job, Seat, run
+from bench.measuring.drain import LostMessagesError
+from bench.measuring.payloads import chunk
 from bench.peers.peer import Peer
 from bench.plan import SIZES
 from bench.scenarios.single import push_from_threads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bench.scores import DISK, Scores
+from bench.results.scores import DISK, Scores
 
 CASE, FIGURE = "single", "one"
 WRITES = ("one", "overwrite")  # of the disk: appends, and overwrites, which are faster

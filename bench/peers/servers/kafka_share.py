@@ -9,8 +9,8 @@ from typing import Any
 from confluent_kafka import KafkaException, ShareConsumer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from bench.peers.kafka import LOOK_SECONDS, REQUEST_SECONDS, KafkaPeer
 from bench.peers.peer import Place, Traits
+from bench.peers.servers.kafka import LOOK_SECONDS, REQUEST_SECONDS, KafkaPeer
 
 # The first poll of a member waits until the group has given it the partition.
 JOIN_SECONDS = 20.0

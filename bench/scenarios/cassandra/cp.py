@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from bench.children import Figures, Gate, Job, Seat, run
-from bench.figures import rate
-from bench.payloads import chunk
-from bench.peers.cassq import as_cassq
+from bench.measuring.children import Figures, Gate, Job, Seat, run
+from bench.measuring.payloads import chunk
+from bench.peers.ours.embedded import as_cassq
 from bench.plan import SIZES, Plan
-from bench.scenarios.cassandra import OWN, THREE
+from bench.results.figures import rate
+from bench.scenarios.cassandra.through import OWN, THREE
 from bench.scenarios.scenario import Case, Column, Scenario
 from cassq.settings import Consistency
 

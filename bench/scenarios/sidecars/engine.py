@@ -12,9 +12,9 @@ from time import perf_counter
 
 from rocksdict import Rdict, WriteBatch, WriteOptions
 
-from bench.children import Figures, Gate, Job, Seat, run
-from bench.figures import rate
+from bench.measuring.children import Figures, Gate, Job, Seat, run
 from bench.plan import Plan
+from bench.results.figures import rate
 from bench.scenarios.scenario import Case, Column, Scenario
 from cassq.sidecar.engine.port import Replica
 from cassq.sidecar.engine.rocksdb.engine import RocksEngine

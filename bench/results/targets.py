@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from bench.plan import SIZES
-from bench.scenarios.cassandra import OWN
-from bench.scenarios.sidecars import OWN as ON_SIDECARS
-from bench.scores import DISK, Scores
+from bench.results.scores import DISK, Scores
+from bench.scenarios.cassandra.through import OWN
+from bench.scenarios.sidecars.through import OWN as ON_SIDECARS
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "≥": operator.ge,
