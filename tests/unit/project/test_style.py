@@ -26,6 +26,9 @@ TEXT_SUFFIXES = {
 }
 NOT_SOURCE = {"__pycache__", "cassq-data", "out"}
 
+# Folders of tests that are about no room of the package.
+FOLDERS_WITHOUT_ROOM = {"bench", "catalog_cassandra", "project", "storm", "suite"}
+
 CLOCK_READS = {
     *("time", "time_ns", "sleep", "monotonic", "monotonic_ns"),
     *("clock_gettime", "clock_gettime_ns"),
@@ -194,6 +197,16 @@ def test_no_unit_or_contract_test_sleeps() -> None:
 
 def test_the_project_speaks_of_itself_alone() -> None:
     assert _complaints(speaks_of_itself, _text_files()) == []
+
+
+def test_the_folders_of_tests_are_the_rooms_of_the_package() -> None:
+    rooms = _folders("cassq") | FOLDERS_WITHOUT_ROOM
+    for kind in ("unit", "contract", "integration", "faults"):
+        assert _folders(f"tests/{kind}") <= rooms, kind
+
+
+def _folders(place: str) -> set[str]:
+    return {path.parent.name for path in (ROOT / place).glob("*/__init__.py")}
 
 
 def test_a_longer_file_on_the_list_is_there_and_longer() -> None:
