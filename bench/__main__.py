@@ -15,31 +15,31 @@ from types import FrameType
 import click
 
 from bench.contest import Contest
-from bench.floor import unsynced
-from bench.machine import described, file_system
+from bench.measuring.machine import described, file_system
 from bench.peers.roster import MODULES, USUAL, peer_class
 from bench.plan import Plan
-from bench.report import Report
+from bench.results.floor import unsynced
+from bench.results.report import Report
+from bench.results.targets import judge
 from bench.scenarios.backlog import Backlog
-from bench.scenarios.cassandra import OnCassandra
-from bench.scenarios.cassandra_cp import CassandraCp
-from bench.scenarios.cassandra_poppers import CassandraPoppers
-from bench.scenarios.cassandra_retired import CassandraRetired
-from bench.scenarios.cassandra_single import CassandraSingle
+from bench.scenarios.cassandra.cp import CassandraCp
+from bench.scenarios.cassandra.poppers import CassandraPoppers
+from bench.scenarios.cassandra.retired import CassandraRetired
+from bench.scenarios.cassandra.single import CassandraSingle
+from bench.scenarios.cassandra.through import OnCassandra
 from bench.scenarios.concurrent import Concurrent
 from bench.scenarios.delayed import Delayed
 from bench.scenarios.endurance import Endurance
-from bench.scenarios.engine import EngineAlone
 from bench.scenarios.failing import Failing
 from bench.scenarios.latency import Latency
 from bench.scenarios.reap import Reap
 from bench.scenarios.scenario import Scenario
-from bench.scenarios.sidecar_failover import SidecarFailover
-from bench.scenarios.sidecars import OnSidecars
+from bench.scenarios.sidecars.engine import EngineAlone
+from bench.scenarios.sidecars.failover import SidecarFailover
+from bench.scenarios.sidecars.through import OnSidecars
 from bench.scenarios.single import Single
 from bench.scenarios.spark import Spark, SparkOnCassandra
 from bench.scenarios.through import Through
-from bench.targets import judge
 
 MESSAGES_MIN = 1_000
 MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs", "devtmpfs")

@@ -16,13 +16,13 @@ from typing import Self
 
 import psutil
 
-from bench.children import Figures, MeasurementError, Seat
+from bench.measuring.children import Figures, MeasurementError, Seat
+from bench.measuring.proof import prove_peer, warm_server
 from bench.peers.peer import Place
 from bench.peers.roster import peer_class
 from bench.plan import Plan
-from bench.proof import prove_peer, warm_server
+from bench.results.scores import DISK, Scores
 from bench.scenarios.scenario import Case, Scenario
-from bench.scores import DISK, Scores
 from bench.servers.cassandra import (
     CassandraPeriodicServer,
     CassandraServer,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 
-from bench.children import Figures, Gate, Job, Seat, run
-from bench.drain import follow
-from bench.figures import rate
-from bench.meter import Meter
-from bench.payloads import chunks
+from bench.measuring.children import Figures, Gate, Job, Seat, run
+from bench.measuring.drain import follow
+from bench.measuring.meter import Meter
+from bench.measuring.payloads import chunks
 from bench.plan import SIZES, Plan
+from bench.results.figures import rate
 from bench.scenarios.scenario import Case, Column, Scenario
 
 SECONDS_MAX = 300.0

@@ -6,12 +6,12 @@ import random
 from time import monotonic, perf_counter
 
 import cassq
-from bench.children import Figures, Gate, Job, Seat, run
-from bench.drain import LostMessagesError
-from bench.figures import rate
-from bench.meter import rss_bytes
-from bench.payloads import chunk
+from bench.measuring.children import Figures, Gate, Job, Seat, run
+from bench.measuring.drain import LostMessagesError
+from bench.measuring.meter import rss_bytes
+from bench.measuring.payloads import chunk
 from bench.plan import Plan
+from bench.results.figures import rate
 from bench.scenarios.scenario import Case, Column, Scenario
 
 SECONDS_MAX = 600.0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.children import Figures, Gate, Job, Seat, run
-from bench.drain import drain
-from bench.figures import growth, rate
-from bench.meter import Meter, rss_bytes
-from bench.payloads import chunks
+from bench.measuring.children import Figures, Gate, Job, Seat, run
+from bench.measuring.drain import drain
+from bench.measuring.meter import Meter, rss_bytes
+from bench.measuring.payloads import chunks
 from bench.plan import Plan
+from bench.results.figures import growth, rate
 from bench.scenarios.scenario import Case, Column, Scenario
 
 SECONDS_MAX = 900.0

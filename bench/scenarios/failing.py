@@ -5,11 +5,11 @@ from __future__ import annotations
 from time import perf_counter
 
 import cassq
-from bench.children import Figures, Gate, Job, Seat, run
-from bench.drain import LostMessagesError
-from bench.figures import rate
-from bench.payloads import chunk
+from bench.measuring.children import Figures, Gate, Job, Seat, run
+from bench.measuring.drain import LostMessagesError
+from bench.measuring.payloads import chunk
 from bench.plan import Plan
+from bench.results.figures import rate
 from bench.scenarios.scenario import Case, Column, Scenario
 
 SECONDS_MAX = 300.0

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from bench.children import Figures, Gate, Job, Seat, run
-from bench.drain import STALL_SECONDS_MAX, LostMessagesError
-from bench.figures import percentile
-from bench.meter import Meter
-from bench.payloads import chunk
+from bench.measuring.children import Figures, Gate, Job, Seat, run
+from bench.measuring.drain import STALL_SECONDS_MAX, LostMessagesError
+from bench.measuring.meter import Meter
+from bench.measuring.payloads import chunk
 from bench.plan import Plan
+from bench.results.figures import percentile
 from bench.scenarios.scenario import Case, Column, Scenario
 
 SECONDS_MAX = 120.0

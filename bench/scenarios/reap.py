@@ -12,11 +12,11 @@ from statistics import median
 from time import perf_counter, process_time
 
 import cassq
-from bench.children import Figures, Gate, Job, Seat, run
-from bench.drain import LostMessagesError
-from bench.figures import rate
-from bench.payloads import chunk
+from bench.measuring.children import Figures, Gate, Job, Seat, run
+from bench.measuring.drain import LostMessagesError
+from bench.measuring.payloads import chunk
 from bench.plan import Plan
+from bench.results.figures import rate
 from bench.scenarios.scenario import Case, Column, Scenario
 from cassq.cli.ops.reap import PATIENCE_SECONDS
 from cassq.client.runtime import PASSING_LEASE

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from bench.children import Figures, Seat
+from bench.measuring.children import Figures, Seat
 from bench.peers.peer import Peer
 from bench.plan import Plan
 

@@ -6,12 +6,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from bench.children import Figures, Gate, Job, Seat, run
-from bench.disk import synced_appends, synced_overwrites
-from bench.figures import rate
-from bench.meter import Meter
-from bench.payloads import chunk
+from bench.measuring.children import Figures, Gate, Job, Seat, run
+from bench.measuring.disk import synced_appends, synced_overwrites
+from bench.measuring.meter import Meter
+from bench.measuring.payloads import chunk
 from bench.plan import Plan
+from bench.results.figures import rate
 from bench.scenarios.scenario import Case, Column, Scenario
 
 SECONDS_MAX = 120.0

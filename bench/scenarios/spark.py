@@ -8,17 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bench.children import Figures, Gate, Job, Seat, run
-from bench.drain import PATIENCE_SECONDS, drain
-from bench.figures import rate
-from bench.meter import Meter
-from bench.payloads import chunks
-from bench.peers.in_spark import as_in_spark
+from bench.measuring.children import Figures, Gate, Job, Seat, run
+from bench.measuring.drain import PATIENCE_SECONDS, drain
+from bench.measuring.meter import Meter
+from bench.measuring.payloads import chunks
+from bench.measuring.proof import take
+from bench.measuring.rows import NOTHING, Rows, Tally, tally_of
+from bench.measuring.session import session
+from bench.peers.spark.in_spark import as_in_spark
 from bench.plan import Plan
-from bench.proof import take
-from bench.rows import NOTHING, Rows, Tally, tally_of
+from bench.results.figures import rate
 from bench.scenarios.scenario import Case, Column, Scenario
-from bench.session import session
 
 SECONDS_MAX = 900.0
 LEFTOVER_SECONDS = 0.05

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
-from bench.children import Figures, Gate, Job, Seat, run
-from bench.drain import LostMessagesError, drain
-from bench.figures import rate
-from bench.meter import Meter
-from bench.payloads import chunks
+from bench.measuring.children import Figures, Gate, Job, Seat, run
+from bench.measuring.drain import LostMessagesError, drain
+from bench.measuring.meter import Meter
+from bench.measuring.payloads import chunks
 from bench.peers.peer import Peer
 from bench.plan import SIZES, Plan
+from bench.results.figures import rate
 from bench.scenarios.scenario import Case, Column, Scenario
 
 SECONDS_MAX = 300.0

@@ -43,8 +43,8 @@ class CassandraServer(Server):
         try:
             import cassandra  # noqa: F401
 
-            from tests.servers import cassandra as cluster
-            from tests.servers.errors import MissingServerError as NotToBeHadError
+            from tests.servers.kinds import cassandra as cluster
+            from tests.servers.parts.errors import MissingServerError as NotToBeHadError
         except ImportError as error:
             raise MissingServerError(f"{error.name} is not installed ({INSTALL})") from error
         try:
@@ -73,7 +73,7 @@ class CassandraServer(Server):
         return True
 
     def version(self) -> str:
-        from tests.servers import jars
+        from tests.servers.parts import jars
 
         nodes = "one node" if self.nodes == 1 else f"{self.nodes} nodes"
         told = f"{nodes}, commitlog_sync {self.commitlog_sync}, {self.heap_mib} MiB of heap each"

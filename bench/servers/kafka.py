@@ -18,7 +18,7 @@ from bench.servers.server import (
     accepts,
     free_ports,
 )
-from tests.servers import errors, jars
+from tests.servers.parts import errors, jars
 
 KIND = "kafka"
 POM = Path(__file__).with_name("kafka-pom.xml")

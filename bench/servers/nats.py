@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from bench.servers.members import together
 from bench.servers.server import MissingServerError, Server, accepts, free_ports
-from tests.servers.jars import cache_directory, exclusively
+from tests.servers.parts.jars import cache_directory, exclusively
 
 MODULE, RELEASE = "github.com/nats-io/nats-server/v2", "v2.15.2"
 INSTALL = "Go from https://go.dev/dl, the newest; pip install nats-py"

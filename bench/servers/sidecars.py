@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import cassq
+from bench.measuring.sightings import Sightings
 from bench.servers.members import together
 from bench.servers.server import MissingServerError, Server, accepts, free_ports
-from bench.sightings import Sightings
 from cassq.errors import CassqError
 from cassq.version import __version__
 

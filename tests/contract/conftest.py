@@ -36,7 +36,7 @@ from tests.contract.lock_servers import (
     on_lock_servers,
     server_place,
 )
-from tests.servers.cassandra import CassandraCluster
+from tests.servers.kinds.cassandra import CassandraCluster
 
 OpenCatalog = Callable[..., Catalog]
 

@@ -12,7 +12,7 @@ from cassq.message.frames import Extras, FrameError, encode, pipe_key
 from cassq.sidecar.engine.port import Engine, Replica, Space
 from cassq.sidecar.engine.rocksdb.engine import RocksEngine
 from cassq.sidecar.engine.rocksdb.options import Tuning
-from tests.simulation.memory_engine import MemoryEngine
+from tests.simulation.worlds.memory_engine import MemoryEngine
 
 PIPE = "0123456789abcdef01234567"
 OTHER = "89abcdef0123456701234567"

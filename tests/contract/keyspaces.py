@@ -11,7 +11,7 @@ from cassq.base.clock import SystemClock
 from cassq.cassandra.session import SERVER_TIME, Contact, Cql
 from cassq.catalog.cassandra import schema
 from tests.integration.deadlines import eventually
-from tests.servers.cassandra import CassandraCluster
+from tests.servers.kinds.cassandra import CassandraCluster
 
 
 def on_servers(names: Iterable[str], *marks: pytest.MarkDecorator) -> list[Any]:

@@ -17,7 +17,7 @@ from cassq.locks.port import Locker
 from cassq.locks.tokens import lease_tokens
 from tests.contract.backends import LockerPlace
 from tests.integration.deadlines import ticks
-from tests.servers.hazelcast import SESSION_SECONDS
+from tests.servers.kinds.hazelcast import SESSION_SECONDS
 
 # Seconds of a session: so short that a test sees it run out, and so long that none does by itself,
 # though the machine stands still for some seconds.

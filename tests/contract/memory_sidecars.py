@@ -15,7 +15,7 @@ from cassq.extents.sidecar.net.network import Begun, Call, CallResult, Network, 
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 from cassq.sidecar.engine.port import Replica
 from cassq.sidecar.engine.replica_state import ReplicaState
-from tests.simulation.memory_engine import MemoryEngine, row_of
+from tests.simulation.worlds.memory_engine import MemoryEngine, row_of
 
 
 def no_request(request: Request) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.disk import SmallDisk
+from tests.servers.parts.disk import SmallDisk
 
 Mount = Callable[..., Path]
 

@@ -37,7 +37,7 @@ from tests.contract.cassandra_place import ServersTime
 from tests.contract.keyspaces import remove_all
 from tests.integration.on import CASSANDRA, EMBEDDED, KEYSPACE, SIDECARS
 from tests.integration.sidecars import CLUSTER, Running
-from tests.servers.cassandra import CassandraCluster
+from tests.servers.kinds.cassandra import CassandraCluster
 
 if TYPE_CHECKING:
     from cassq.sidecar.engine.rocksdb.engine import RocksEngine

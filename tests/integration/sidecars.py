@@ -19,7 +19,7 @@ from cassq.sidecar.engine.port import Engine
 from cassq.sidecar.running import Sidecar
 from cassq.sidecar.sessions.handshake import Handshake
 from tests.integration.deadlines import joined
-from tests.simulation.memory_engine import MemoryEngine
+from tests.simulation.worlds.memory_engine import MemoryEngine
 
 CLUSTER = "the-cluster"
 PATIENCE = Patience(20.0, 20.0, 1)

@@ -16,8 +16,8 @@ class PatchError(Exception):
 
 class Mutant(NamedTuple):
     """A bug. file: the module within `cassq`. old, new: the patch; `old` stands there once. tests:
-    files of tests without what they all begin and end with, as "unit/frames", or single tests, as
-    "unit/frames::a_word_of_their_names"."""
+    files of tests without what they all begin and end with, as "unit/message/frames", or single
+    tests, as "unit/message/frames::a_word_of_their_names"."""
 
     name: str
     file: str

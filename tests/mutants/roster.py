@@ -4,7 +4,7 @@ A plant is written so, the old and the new text between lines of marks, as they 
 
     === its-name: module/within/cassq.py
     What the bug is, in a line or two.
-    tests: unit/frames contract/files::a_word_of_a_test
+    tests: unit/message/frames contract/extents/files::a_word_of_a_test
     <<<
     the old text
     ---
@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.mutants.mutant import Mutant, Simulated
-from tests.simulation.plants import PLANTS
-from tests.simulation.sidecar_plants import SIDECAR_PLANTS
-from tests.simulation.spill_plants import SPILL_PLANTS
+from tests.simulation.plants.plants import PLANTS
+from tests.simulation.plants.sidecar_plants import SIDECAR_PLANTS
+from tests.simulation.plants.spill_plants import SPILL_PLANTS
 
 _PLANTS = Path(__file__).with_name("plants")
 _PLANT = re.compile(

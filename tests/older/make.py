@@ -23,7 +23,7 @@ from cassandra.cluster import Cluster, Session
 
 import cassq
 from tests.older.content import fill, hold
-from tests.servers import cassandra, sidecar
+from tests.servers.kinds import cassandra, sidecar
 
 HERE = Path(__file__).parent
 KEYSPACE = "older"

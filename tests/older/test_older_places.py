@@ -13,10 +13,10 @@ import pytest
 import cassq
 from tests.older.content import check
 from tests.older.make import session_of
-from tests.servers import sidecar
-from tests.servers.cassandra import CassandraCluster
 from tests.servers.fixtures import running
-from tests.servers.sidecar import SidecarCluster
+from tests.servers.kinds import sidecar
+from tests.servers.kinds.cassandra import CassandraCluster
+from tests.servers.kinds.sidecar import SidecarCluster
 
 HERE = Path(__file__).parent
 

@@ -14,14 +14,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.servers import cassandra, hazelcast, jars, registry, sidecar, zookeeper
-from tests.servers.cassandra_config import COMMITLOG_SYNCS, CassandraSettings
+from tests.servers import registry
 from tests.servers.cluster import Cluster
-from tests.servers.errors import MissingServerError, ServerFailedError
-from tests.servers.hazelcast import SESSION_SECONDS, HazelcastCluster
-from tests.servers.sidecar import REPLICAS, SidecarCluster
+from tests.servers.kinds import cassandra, hazelcast, sidecar, zookeeper
+from tests.servers.kinds.cassandra_config import COMMITLOG_SYNCS, CassandraSettings
+from tests.servers.kinds.hazelcast import SESSION_SECONDS, HazelcastCluster
+from tests.servers.kinds.sidecar import REPLICAS, SidecarCluster
+from tests.servers.kinds.zookeeper import ZooKeeperCluster
+from tests.servers.parts import jars
+from tests.servers.parts.errors import MissingServerError, ServerFailedError
 from tests.servers.supervisor import supervise
-from tests.servers.zookeeper import ZooKeeperCluster
 
 # Those whose jars are fetched.
 KINDS = ("cassandra", "zookeeper", "hazelcast")

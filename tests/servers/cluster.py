@@ -15,10 +15,10 @@ from types import TracebackType
 from typing import IO, Any, ClassVar, Generic, Self, TypeVar
 
 from cassq.base.clock import Stopwatch
-from tests.servers.addresses import Subnet, claim_subnet
-from tests.servers.errors import ServerFailedError
-from tests.servers.network import Guest, Network
-from tests.servers.node import START_SECONDS_MAX, Node, pause
+from tests.servers.parts.addresses import Subnet, claim_subnet
+from tests.servers.parts.errors import ServerFailedError
+from tests.servers.parts.network import Guest, Network
+from tests.servers.parts.node import START_SECONDS_MAX, Node, pause
 
 _POLL_SECONDS = 0.1
 _HOME_PREFIX = "cassq-servers."

@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 import pytest
 
 from tests import needs
-from tests.servers import cassandra, hazelcast, sidecar, zookeeper
-from tests.servers.cassandra import CassandraCluster
 from tests.servers.cluster import Cluster
-from tests.servers.errors import MissingServerError
-from tests.servers.hazelcast import HazelcastCluster
-from tests.servers.sidecar import SidecarCluster
-from tests.servers.zookeeper import ZooKeeperCluster
+from tests.servers.kinds import cassandra, hazelcast, sidecar, zookeeper
+from tests.servers.kinds.cassandra import CassandraCluster
+from tests.servers.kinds.hazelcast import HazelcastCluster
+from tests.servers.kinds.sidecar import SidecarCluster
+from tests.servers.kinds.zookeeper import ZooKeeperCluster
+from tests.servers.parts.errors import MissingServerError
 
 C = TypeVar("C", bound=Cluster[Any])
 

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import IO, Any
 
-from tests.servers.errors import ServerFailedError
+from tests.servers.parts.errors import ServerFailedError
 
 Message = dict[str, Any]
 

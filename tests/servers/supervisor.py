@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from tests.servers.cluster import Cluster
-from tests.servers.errors import ServerFailedError
+from tests.servers.parts.errors import ServerFailedError
 from tests.servers.registry import Entry, Message
 
 _REQUEST_SECONDS_MAX = 10.0

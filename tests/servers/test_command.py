@@ -15,10 +15,11 @@ import pytest
 
 from tests import needs
 from tests.integration.deadlines import eventually
-from tests.servers import jars, registry
-from tests.servers.addresses import claim_subnet
-from tests.servers.errors import MissingServerError
-from tests.servers.java import find_java
+from tests.servers import registry
+from tests.servers.parts import jars
+from tests.servers.parts.addresses import claim_subnet
+from tests.servers.parts.errors import MissingServerError
+from tests.servers.parts.java import find_java
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS_MAX = 120

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually
-from tests.servers import cassandra, cql, zookeeper
-from tests.servers.cassandra import CassandraCluster, CassandraNode
 from tests.servers.cluster import Cluster
 from tests.servers.fixtures import running
-from tests.servers.hazelcast import HazelcastCluster
-from tests.servers.network import can_partition, obstacle
-from tests.servers.zookeeper import ZooKeeperCluster, ZooKeeperNode
+from tests.servers.kinds import cassandra, cql, zookeeper
+from tests.servers.kinds.cassandra import CassandraCluster, CassandraNode
+from tests.servers.kinds.hazelcast import HazelcastCluster
+from tests.servers.kinds.zookeeper import ZooKeeperCluster, ZooKeeperNode
+from tests.servers.parts.network import can_partition, obstacle
 
 C = TypeVar("C", bound=Cluster[Any])
 

@@ -11,13 +11,14 @@ import pytest
 
 import cassq
 from tests.integration.deadlines import eventually
-from tests.servers import disk, sidecar, zookeeper
-from tests.servers.addresses import answers
-from tests.servers.errors import ServerFailedError
-from tests.servers.network import can_partition, obstacle
-from tests.servers.node import Node
-from tests.servers.sidecar import PORT, SidecarCluster, SidecarNode
-from tests.servers.zookeeper import CLIENT_PORT
+from tests.servers.kinds import sidecar, zookeeper
+from tests.servers.kinds.sidecar import PORT, SidecarCluster, SidecarNode
+from tests.servers.kinds.zookeeper import CLIENT_PORT
+from tests.servers.parts import disk
+from tests.servers.parts.addresses import answers
+from tests.servers.parts.errors import ServerFailedError
+from tests.servers.parts.network import can_partition, obstacle
+from tests.servers.parts.node import Node
 
 pytestmark = pytest.mark.servers
 

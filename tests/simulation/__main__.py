@@ -6,13 +6,13 @@ import argparse
 import os
 import sys
 
-from tests.simulation.plants import PLANTS
+from tests.simulation.plants.plants import PLANTS
+from tests.simulation.plants.sidecar_plants import SIDECAR_PLANTS
+from tests.simulation.plants.spill_plants import SPILL_PLANTS
 from tests.simulation.run import run_seed
-from tests.simulation.sidecar_plants import SIDECAR_PLANTS
-from tests.simulation.sidecar_world import SidecarWorld
-from tests.simulation.spill_plants import SPILL_PLANTS
-from tests.simulation.spill_world import SpillWorld
-from tests.simulation.world import World
+from tests.simulation.worlds.sidecar_world import SidecarWorld
+from tests.simulation.worlds.spill_world import SpillWorld
+from tests.simulation.worlds.world import World
 
 # Each kind of world, and of how many seeds there is one of it.
 KINDS: dict[str, tuple[type[World], int]] = {

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.plants import Plant
+from tests.simulation.plants.plants import Plant
+from tests.simulation.plants.sidecar_plants import SidecarPlant
 from tests.simulation.run import run_seed, run_world
-from tests.simulation.sidecar_plants import SidecarPlant
-from tests.simulation.world import World
+from tests.simulation.worlds.world import World
 
 
 def check_caught(plant: Plant | SidecarPlant) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from tests.simulation.plants import Plant
-from tests.simulation.world import World
+from tests.simulation.plants.plants import Plant
+from tests.simulation.worlds.world import World
 
 FRAMES_SHOWN = 6
 EVENTS_SHOWN = 40

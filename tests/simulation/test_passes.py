@@ -19,13 +19,13 @@ import pytest
 from cassq.message.frames import Place
 from cassq.model.rows import Claim, ClaimState, Cursor
 from cassq.reaper import Reaper
-from tests.simulation import wrong_parts
-from tests.simulation.client import SteppedClient
+from tests.simulation.actors.client import SteppedClient
+from tests.simulation.plants import wrong_parts
 from tests.simulation.run import run_world
-from tests.simulation.scenario import Scenario, draw_scenario
-from tests.simulation.scheduler import CalmProcess, Process
-from tests.simulation.simdisk import SimDisk
-from tests.simulation.world import World
+from tests.simulation.worlds.scenario import Scenario, draw_scenario
+from tests.simulation.worlds.scheduler import CalmProcess, Process
+from tests.simulation.worlds.simdisk import SimDisk
+from tests.simulation.worlds.world import World
 
 SEED = 11
 FUEL = 1 << 40

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.planted import check_caught, check_determined
+from tests.simulation.plants.sidecar_plants import SIDECAR_PLANTS, SidecarPlant
 from tests.simulation.run import run_seed
-from tests.simulation.sidecar_plants import SIDECAR_PLANTS, SidecarPlant
-from tests.simulation.sidecar_world import SidecarWorld
+from tests.simulation.worlds.sidecar_world import SidecarWorld
 
 # The last found something.
 SEEDS = [*range(25), 465]

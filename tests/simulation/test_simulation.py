@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from tests.simulation.planted import check_caught, check_determined
-from tests.simulation.plants import PLANTS, Plant, plant_named
+from tests.simulation.plants.plants import PLANTS, Plant, plant_named
 from tests.simulation.run import run_seed, run_world
-from tests.simulation.scenario import draw_calm, draw_scenario, with_desk, with_writers
-from tests.simulation.world import World
+from tests.simulation.worlds.scenario import draw_calm, draw_scenario, with_desk, with_writers
+from tests.simulation.worlds.world import World
 
 SEEDS = range(40)
 SEEDS_OF_WRITERS = range(25)

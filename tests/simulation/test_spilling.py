@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.planted import check_caught, check_determined
+from tests.simulation.plants.spill_plants import SPILL_PLANTS, SpillPlant
 from tests.simulation.run import run_seed
-from tests.simulation.spill_plants import SPILL_PLANTS, SpillPlant
-from tests.simulation.spill_world import SpillWorld
+from tests.simulation.worlds.spill_world import SpillWorld
 
 SEEDS = range(8)
 

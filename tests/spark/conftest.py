@@ -15,7 +15,7 @@ import cassq
 import cassq.spark
 from tests import needs
 from tests.contract.keyspaces import opened_keyspace
-from tests.servers.cassandra import CassandraCluster
+from tests.servers.kinds.cassandra import CassandraCluster
 from tests.spark.places import CASSANDRA, EMBEDDED
 
 SETTINGS = {

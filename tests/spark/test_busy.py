@@ -15,8 +15,8 @@ import pytest
 import cassq
 from tests.integration.deadlines import eventually, joined
 from tests.integration.stage import numbers, reap
-from tests.spark.drivers import SECONDS
 from tests.spark.places import everywhere
+from tests.spark.processes.drivers import SECONDS
 
 PUSHERS, ROUNDS, EACH = 2, 30, 100
 SMALL = {"max_pushes_per_pipe": 250}

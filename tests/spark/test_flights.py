@@ -11,7 +11,7 @@ import pytest
 
 import cassq
 from tests.integration.flights_runs import assert_left_alone, assert_seen, run_example, summary
-from tests.spark.drivers import SHORT_LIVED
+from tests.spark.processes.drivers import SHORT_LIVED
 
 DEPARTURES = 20_000
 MESSAGES = DEPARTURES + 1  # the last one closes the last windows

@@ -11,8 +11,8 @@ import pytest
 
 import cassq
 from tests.integration.stage import drain, extents, numbers, payloads, push, reap
-from tests.servers import sidecar
 from tests.servers.fixtures import running
+from tests.servers.kinds import sidecar
 from tests.spark.test_reading import load, read
 from tests.spark.test_streams import follow, write_and_fail, write_stream
 from tests.spark.test_writing import frame_of, saved

@@ -15,7 +15,8 @@ from tests.faults.storm.on_cassandra import OnCassandra, prepare_keyspace
 from tests.faults.storm.on_sidecars import DISK_BYTES, OPTIONS, SIDECARS, OnSidecars
 from tests.faults.storm.plan import make_plan
 from tests.faults.storm.run import Size, Storm
-from tests.servers import cassandra, disk, network, sidecar, zookeeper
+from tests.servers.kinds import cassandra, sidecar, zookeeper
+from tests.servers.parts import disk, network
 
 
 def main() -> int:

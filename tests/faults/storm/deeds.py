@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.servers.node import Node
+from tests.servers.parts.node import Node
 
 Note = Callable[[str], None]
 Heal = Callable[[], None]

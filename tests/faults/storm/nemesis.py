@@ -13,7 +13,7 @@ from tests.faults.storm.crew import Crew
 from tests.faults.storm.deeds import Heal, LeftOutError, healing
 from tests.faults.storm.ground import Ground
 from tests.faults.storm.plan import Plan, Step
-from tests.servers.errors import ServerFailedError
+from tests.servers.parts.errors import ServerFailedError
 
 
 class Nemesis:

@@ -12,9 +12,9 @@ from cassq.client.cluster import open_session
 from tests.faults.storm.deeds import Heal, Note, down, healing, stop
 from tests.faults.storm.ground import Ground, patiently
 from tests.faults.storm.plan import CUTS, SERVER_TROUBLES, Span, Step
-from tests.servers.cassandra import CassandraCluster
 from tests.servers.cluster import Cluster
-from tests.servers.zookeeper import ZooKeeperCluster
+from tests.servers.kinds.cassandra import CassandraCluster
+from tests.servers.kinds.zookeeper import ZooKeeperCluster
 
 
 class OnCassandra(Ground):

@@ -25,12 +25,12 @@ from tests.faults.storm.plan import (
     Step,
 )
 from tests.faults.storm.proofs import Prover
-from tests.servers import disk, network
-from tests.servers.cassandra import CassandraCluster, CassandraNode
-from tests.servers.errors import ServerFailedError
-from tests.servers.network import Guest
-from tests.servers.node import pause
-from tests.servers.sidecar import SidecarCluster, SidecarNode
+from tests.servers.kinds.cassandra import CassandraCluster, CassandraNode
+from tests.servers.kinds.sidecar import SidecarCluster, SidecarNode
+from tests.servers.parts import disk, network
+from tests.servers.parts.errors import ServerFailedError
+from tests.servers.parts.network import Guest
+from tests.servers.parts.node import pause
 
 SIDECARS = 4
 DISK_BYTES = 256 << 20

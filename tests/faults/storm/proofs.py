@@ -16,7 +16,7 @@ from cassq.extents.sidecar.net.connection_pool import ConnectionPool
 from cassq.extents.sidecar.net.network import Call, Patience
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 from tests.faults.storm.replicas import Shelves, complaints, dependants, orphans, unequal
-from tests.servers.node import pause
+from tests.servers.parts.node import pause
 
 ASK_SECONDS = 20.0
 LOOK_SECONDS = 0.5

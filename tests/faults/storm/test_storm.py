@@ -9,8 +9,8 @@ import pytest
 from tests.faults.storm.on_cassandra import OnCassandra
 from tests.faults.storm.plan import HOUR, Plan, Step
 from tests.faults.storm.run import Size, Storm
-from tests.servers.cassandra import CassandraCluster
-from tests.servers.zookeeper import ZooKeeperCluster
+from tests.servers.kinds.cassandra import CassandraCluster
+from tests.servers.kinds.zookeeper import ZooKeeperCluster
 
 pytestmark = pytest.mark.long(reason="a storm")
 

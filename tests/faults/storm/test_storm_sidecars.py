@@ -9,7 +9,8 @@ import pytest
 from tests.faults.storm.on_sidecars import DISK_BYTES, OPTIONS, SIDECARS, OnSidecars
 from tests.faults.storm.plan import HOUR, Plan, Step
 from tests.faults.storm.run import Size, Storm
-from tests.servers import disk, network, sidecar
+from tests.servers.kinds import sidecar
+from tests.servers.parts import disk, network
 
 pytestmark = pytest.mark.long(reason="a storm")
 

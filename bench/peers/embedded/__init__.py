@@ -1,0 +1,1 @@
+"""Peers that are libraries over SQLite."""

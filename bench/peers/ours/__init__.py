@@ -1,0 +1,1 @@
+"""cassq, over each of its stores."""

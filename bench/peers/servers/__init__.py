@@ -1,0 +1,1 @@
+"""Peers that are servers, or rows in one."""

@@ -1,0 +1,1 @@
+"""What is used from Spark."""

@@ -1,0 +1,1 @@
+"""What is made of the figures: arithmetic, scores, verdicts and the page."""

@@ -1,0 +1,1 @@
+"""Scenarios on sidecars, and of a sidecar's engine."""

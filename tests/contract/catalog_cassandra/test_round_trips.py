@@ -1,0 +1,184 @@
+"""How many round trips to Cassandra each step of a message takes: as many as the docs say."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cassq
+from cassq.base.clock import ManualClock
+from cassq.base.ids import Ids
+from cassq.base.sharing import Sharing
+from cassq.catalog.cassandra import CassandraCatalog
+from cassq.client.embedded import Embedded
+from cassq.doorbell import PollingDoorbell
+from cassq.lifecycle.ports import Life, Ports
+from cassq.locks.lease import LeaseLocker
+
+pytest.importorskip("cassandra")
+
+from cassq.cassandra.session import Row, Statement
+from cassq.catalog.cassandra.pipes.pipe_lists import ENTRIES
+from cassq.extents.cassandra import CassandraStore
+from tests.contract.cassandra_place import BorrowedCql, CassandraPlace, Keyspace
+
+pytestmark = pytest.mark.usefixtures("midday")
+
+TABLE = Path(__file__).parents[3] / "docs" / "round_trips.md"
+# "| push one | 2 | 1 |", with what they are in brackets.
+LINE = re.compile(r"\| (?P<what>[a-z][^|]*?) \| (?P<ap>\d+)[^|]* \| (?P<cp>\d+)[^|]* \|")
+KINDS = ("ap", "cp")
+FIRST = "first pop, of any number of pipes"
+
+
+class CountingCql(BorrowedCql):
+    """waited: how often the thread that made it has waited for an answer, or for several at
+    once."""
+
+    def __init__(self, keyspace: Keyspace) -> None:
+        super().__init__(keyspace)
+        self._thread = threading.get_ident()
+        self.waited = 0
+        self.texts: list[str] = []
+
+    def _count(self) -> None:
+        self.waited += threading.get_ident() == self._thread
+
+    def read_many(
+        self, statements: Iterable[Statement], *, serial: bool = False
+    ) -> list[list[Row]]:
+        found = list(statements)
+        if found:
+            self._count()
+        self.texts += [text for text, _ in found]
+        return super().read_many(found, serial=serial)
+
+    def write_many(self, statements: Iterable[Statement]) -> None:
+        found = list(statements)
+        if found:
+            self._count()
+        super().write_many(found)
+
+    def apply(self, text: str, values: Sequence[Any] = ()) -> tuple[bool, Row]:
+        self._count()
+        return super().apply(text, values)
+
+    def apply_batch(self, statements: Sequence[Statement]) -> bool:
+        self._count()
+        return super().apply_batch(statements)
+
+    def apply_many(self, statements: Iterable[Statement]) -> list[bool | None]:
+        found = list(statements)
+        if found:
+            self._count()
+        return super().apply_many(found)
+
+    def apply_batches(self, batches: Iterable[Sequence[Statement]]) -> list[bool | None]:
+        found = list(batches)
+        if found:
+            self._count()
+        return super().apply_batches(found)
+
+    def result(self, future: Any, *, conditional: bool = False) -> list[Row]:
+        self._count()
+        return super().result(future, conditional=conditional)
+
+
+@pytest.fixture
+def counting(cassandra_place: CassandraPlace) -> CountingCql:
+    return CountingCql(cassandra_place.keyspace)
+
+
+@pytest.fixture
+def client(cassandra_place: CassandraPlace, counting: CountingCql) -> Iterator[cassq.Client]:
+    """A client whose clock stands still, and that does nothing in passing: what is done once a
+    second is not done here."""
+    clock, ids = ManualClock(), Ids()
+    catalog = CassandraCatalog(counting, clock, time=cassandra_place.time.of(clock))
+    store, locker = CassandraStore(counting, clock), LeaseLocker(catalog, ids.client)
+    ports = Ports(catalog, store, locker, clock, ids, Life(), Sharing())
+    embedded = Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: None)
+    with cassq.Client("cassandra://", embedded, clock) as made:
+        made.runtime.housekeeper.stop()
+        yield made
+
+
+def told() -> dict[tuple[str, str], int]:
+    """(step, kind of queue) → how many round trips the docs say it takes."""
+    text = TABLE.read_text(encoding="utf-8")
+    return {
+        (found["what"], kind): int(found[kind]) for found in LINE.finditer(text) for kind in KINDS
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_step_takes_more_round_trips_than_the_docs_say(
+    client: cassq.Client, counting: CountingCql, kind: str
+) -> None:
+    most: dict[tuple[str, str], int] = {}
+
+    def count(what: str, act: Callable[[], object]) -> Any:
+        before = counting.waited
+        done = act()
+        most[what, kind] = max(most.get((what, kind), 0), counting.waited - before)
+        return done
+
+    queue = client.create_queue("jobs", consistency=kind)
+    with queue.pusher() as pusher, queue.popper() as popper:
+        for _ in range(2):  # both begin
+            pusher.push(b"first")
+            popper.commit(popper.pop(1))
+        for _ in range(3):
+            count("push one", lambda: pusher.push(b"a"))
+            messages = count("pop one", lambda: popper.pop(1))
+            assert len(messages) == 1
+            count("commit", partial(popper.commit, messages))
+            count("push many, one frame", lambda: pusher.push_many([b"a"] * 100))
+            messages = count("pop many of a frame", lambda: popper.pop(100))
+            assert len(messages) == 100
+            popper.commit(messages)
+            assert not count("pop of nothing", lambda: popper.pop(1))
+    assert most == {(what, k): n for (what, k), n in told().items() if k == kind and what != FIRST}
+
+
+def test_what_a_popper_has_listed_its_client_does_not_list_again_for_another(
+    client: cassq.Client, counting: CountingCql
+) -> None:
+    queue = client.create_queue("jobs")
+    with queue.pusher() as pusher, queue.popper() as popper, queue.popper() as another:
+        pusher.push_many([b"a"] * 4)
+        popper.commit(popper.pop(1))
+        another.commit(another.pop(1))  # where the group stands is read once by each
+        counting.texts.clear()
+        with queue.popper() as third:
+            assert len(third.pop(1)) == 1
+            assert ENTRIES not in counting.texts
+            assert len(third.pop(2)) == 1
+            assert not third.pop(1)
+            assert ENTRIES in counting.texts
+            counting.texts.clear()
+            with queue.popper() as fourth:
+                assert not fourth.pop(1)
+                assert ENTRIES in counting.texts, "what was pushed since is not to be missed"
+
+
+@pytest.mark.parametrize(("kind", "pipes"), [("ap", 1), ("ap", 6), ("cp", 1)])
+def test_a_first_pop_takes_as_many_round_trips_however_many_pipes_are_new_to_it(
+    client: cassq.Client, counting: CountingCql, kind: str, pipes: int
+) -> None:
+    queue = client.create_queue("jobs", consistency=kind)
+    for _ in range(pipes):
+        queue.pusher().push_many([b"a"] * 3)
+    with queue.popper() as popper:
+        before = counting.waited
+        messages = list(popper.pop(1))
+        assert counting.waited - before == told()[FIRST, kind]
+        for _ in range(pipes):
+            messages += popper.pop(3)
+    assert len({message.id.partition(":")[0] for message in messages}) == pipes

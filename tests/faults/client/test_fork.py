@@ -1,0 +1,291 @@
+"""Forks: a child refuses what it inherited at once, whatever was locked, and harms nobody."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+import cassq
+from cassq.base.clock import SystemClock
+from cassq.errors import ForkedClientError
+from cassq.extents.sidecar import SidecarStore
+from cassq.extents.sidecar.net.connection import Connection
+from cassq.extents.sidecar.net.connection_pool import ConnectionPool
+from cassq.model.sidecar_rows import SidecarRow
+from cassq.sidecar.catalogs import open_catalog
+from tests.integration.deadlines import DEADLINE_SECONDS, eventually, in_threads
+from tests.integration.on import EMBEDDED, SIDECARS
+from tests.integration.places import on_sidecars
+from tests.integration.stage import Connect, drain, numbers, payloads, push
+from tests.servers.fixtures import running
+from tests.servers.kinds import sidecar
+
+ROOT = Path(__file__).resolve().parents[3]
+ON_SIDECARS = pytest.param(SIDECARS, marks=pytest.mark.servers)
+
+
+@pytest.fixture(scope="module")
+def sidecars() -> Iterator[tuple[str, list[SidecarRow]]]:
+    """Two processes; the identity of their catalog, and their rows."""
+    for cluster in running(sidecar.cluster(nodes=2)):
+        with closing(open_catalog(cluster.catalog, SystemClock())) as catalog:
+            yield catalog.records.identity(), catalog.sidecars.listed()
+
+
+@pytest.fixture(params=[EMBEDDED, ON_SIDECARS])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == EMBEDDED:
+        return f"file://{tmp_path / 'data'}"
+    return on_sidecars(tmp_path / "data", *request.getfixturevalue("sidecars"))
+
+
+def in_child(act: Callable[[], object]) -> str:
+    """What comes of `act` in a forked child: `returned`, an error's name, or `hangs`."""
+    reads, writes = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        outcome = "returned"
+        try:
+            act()
+        except BaseException as exc:
+            outcome = type(exc).__name__
+        finally:
+            os.write(writes, outcome.encode())
+            os._exit(0)
+    os.close(writes)
+    waiting = select.poll()  # `select` knows the first 1,024 descriptors of a process alone
+    waiting.register(reads, select.POLLIN)
+    ready = waiting.poll(DEADLINE_SECONDS * 1000)
+    outcome = os.read(reads, 100).decode() if ready else "hangs"
+    os.close(reads)
+    if not ready:
+        os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    return outcome
+
+
+class Inherited:
+    """A client in full use, of which a child inherits everything."""
+
+    def __init__(self, client: cassq.Client) -> None:
+        self.client = client
+        self.queue = client.create_queue("jobs")
+        push(self.queue, *numbers(5))
+        self.pusher = self.queue.pusher()
+        self.pusher.push_soon(b"5").result(30)
+        self.popper = self.queue.popper()
+        self.message, self.other = self.popper.pop(2)
+
+    def verbs(self) -> dict[str, Callable[[], object]]:
+        client, queue, pusher, popper = self.client, self.queue, self.pusher, self.popper
+        return {
+            "push": lambda: pusher.push(b"x"),
+            "push_many": lambda: pusher.push_many([b"x"]),
+            "push_soon": lambda: pusher.push_soon(b"x"),
+            "flush": pusher.flush,
+            "pop": popper.pop,
+            "pop and wait": lambda: popper.pop(1, wait=60),
+            "commit": lambda: popper.commit([self.message]),
+            "rollback": lambda: popper.rollback([self.message]),
+            "transaction": lambda: popper.transaction().__enter__(),
+            "iterate": lambda: next(iter(popper)),
+            "ack": self.message.ack,
+            "nack": self.message.nack,
+            "release": self.message.release,
+            "extend": lambda: self.message.extend(1),
+            "popper.flush": popper.flush,
+            "queue": lambda: client.queue("jobs"),
+            "queues": client.queues,
+            "create_queue": lambda: client.create_queue("more"),
+            "delete_queue": lambda: client.delete_queue("jobs"),
+            "pusher": queue.pusher,
+            "popper": queue.popper,
+            "stats": queue.stats,
+            "audit": queue.audit,
+            "peek": queue.peek,
+            "groups": queue.groups,
+            "update": lambda: queue.update(claim_timeout=3),
+            "create_group": lambda: queue.create_group("more"),
+        }
+
+    def closings(self) -> dict[str, Callable[[], object]]:
+        return {
+            "pusher.close": self.pusher.close,
+            "popper.close": self.popper.close,
+            "client.close": self.client.close,
+        }
+
+
+def links_of(client: cassq.Client) -> ConnectionPool | None:
+    """Its connections to sidecars."""
+    store = client.ports.store
+    if not isinstance(store, SidecarStore):
+        return None
+    assert isinstance(store._means.network, ConnectionPool)
+    return store._means.network
+
+
+@pytest.fixture
+def inherited(client: cassq.Client) -> Inherited:
+    return Inherited(client)
+
+
+@pytest.fixture
+def locked(inherited: Inherited) -> Iterator[None]:
+    """At the fork, another thread holds every lock of the client."""
+    locks = [
+        inherited.pusher._mutex,
+        inherited.popper._lock,
+        inherited.client.ports.catalog._db.lock,
+        inherited.client.runtime.housekeeper._mutex,
+    ]
+    links = links_of(inherited.client)
+    if links is not None:
+        locks.append(links._lock)
+    held, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            held.set()
+            free.wait()
+
+    thread = threading.Thread(target=hold, daemon=True)
+    thread.start()
+    assert held.wait(DEADLINE_SECONDS)
+    yield
+    free.set()
+    thread.join()
+
+
+def test_every_verb_is_refused_in_a_child(inherited: Inherited) -> None:
+    outcomes = {name: in_child(verb) for name, verb in inherited.verbs().items()}
+    assert set(outcomes.values()) == {ForkedClientError.__name__}, outcomes
+
+
+@pytest.mark.usefixtures("locked")
+def test_every_verb_is_refused_in_a_child_whatever_was_locked(inherited: Inherited) -> None:
+    outcomes = {name: in_child(verb) for name, verb in inherited.verbs().items()}
+    assert set(outcomes.values()) == {ForkedClientError.__name__}, outcomes
+
+
+@pytest.mark.usefixtures("locked")
+def test_closing_in_a_child_ends_at_once_and_touches_nothing(inherited: Inherited) -> None:
+    for name, verb in inherited.closings().items():
+        assert in_child(verb) == "returned", name
+
+
+def test_the_parent_goes_on_unharmed(inherited: Inherited, connect: Connect) -> None:
+    for verb in (*inherited.verbs().values(), *inherited.closings().values()):
+        in_child(verb)
+    assert inherited.pusher.push(b"6").endswith(":1")  # its pipe is still its own
+    inherited.popper.commit([inherited.message, inherited.other])
+    assert sorted(payloads(drain(inherited.popper))) == numbers(5, first=2)
+    audit = connect().queue("jobs").audit()
+    assert audit.findings == []
+    assert audit.groups["default"].committed == 7
+
+
+@pytest.mark.parametrize("url", [ON_SIDECARS], indirect=True)
+def test_a_child_says_nothing_over_the_connections_of_its_parent(inherited: Inherited) -> None:
+    links = links_of(inherited.client)
+    assert links is not None
+
+    def idle() -> set[Connection]:
+        return {link for idle in links._idle.values() for link in idle}
+
+    def all_are_well() -> bool:
+        # A thread that looks after the pipe may have borrowed one, or have given it up as too slow.
+        # A child's words would have spoilt each: its verbs use all of them, and so does `close`.
+        kept = idle() & before
+        return len(kept) >= len(before) - 1 and all(link.lives() for link in kept)
+
+    before = idle()
+    assert len(before) >= 2
+    for verb in (*inherited.verbs().values(), *inherited.closings().values(), links.close):
+        in_child(verb)
+    eventually("all connections are what they were", all_are_well)
+    inherited.pusher.push(b"6")
+    eventually("they were used", all_are_well)
+
+
+def test_a_child_may_open_a_client_of_its_own(
+    inherited: Inherited, url: str, connect: Connect
+) -> None:
+    def work() -> None:
+        with cassq.connect(url) as mine:
+            assert len(mine.queue("jobs").popper().pop(1)) == 1
+            push(mine.queue("jobs"), b"from the child")
+
+    assert in_child(work) == "returned"
+    inherited.pusher.push(b"from the parent")
+    found = payloads(drain(connect().queue("jobs").popper()))
+    assert {b"from the child", b"from the parent"} <= set(found)
+
+
+def test_forks_while_threads_push_and_pop_never_hang(
+    inherited: Inherited, connect: Connect
+) -> None:
+    over = threading.Event()
+    verbs = list(inherited.verbs().values())
+    outcomes: list[str] = []
+
+    def work(number: int) -> None:
+        while number and not over.is_set():
+            if number % 2:
+                inherited.pusher.push(b"x")
+            else:
+                inherited.popper.commit(inherited.popper.pop(10))
+        if not number:
+            outcomes.extend(in_child(verbs[n % len(verbs)]) for n in range(60))
+            over.set()
+
+    in_threads(4, work)
+    assert set(outcomes) == {ForkedClientError.__name__}
+    drain(inherited.popper)
+    inherited.popper.commit([inherited.message, inherited.other])
+    assert connect().queue("jobs").audit().findings == []
+
+
+LEAVES_BY_THE_FRONT_DOOR = """
+import os, sys
+import cassq
+client = cassq.connect(sys.argv[1])
+queue = client.create_queue("jobs")
+pusher, popper = queue.pusher(), queue.popper()
+pusher.push(b"a")
+for _ in range(5):
+    if os.fork() == 0:
+        sys.exit(0)  # the interpreter's whole end: atexit, garbage, everything
+    _, status = os.wait()
+    assert status == 0, status
+    pusher.push(b"b")
+assert len(popper.pop(10)) == 6
+client.close()
+"""
+
+
+def test_a_child_that_ends_normally_takes_nothing_with_it(url: str, connect: Connect) -> None:
+    done = subprocess.run(
+        # From Python 3.12 on it warns of a fork beside threads, which this is on purpose.
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", LEAVES_BY_THE_FRONT_DOOR, url],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    audit = connect().queue("jobs").audit()
+    assert (audit.pushed, audit.findings) == (6, [])

@@ -1,0 +1,473 @@
+"""The checker: what was promised to whom, and an error as soon as one is broken.
+
+It knows what the actors saw: what they pushed, what was acknowledged, delivered and committed.
+Beside that it looks into the catalog after every commit, for what no actor sees: ends that
+change, pipes retired too early.
+
+Time is counted in *ticks*, one for every event and every commit. A delivery counts from the
+commit of its claim, not from when the popper, stopped perhaps, came to hand it out.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cassq.consumer.delivery import Message
+from cassq.lifecycle.retries import DEATH_HEADER
+from cassq.message.message_ids import SpilledId
+from cassq.message.ranges import RangeSet
+from cassq.model.queues import is_dead_letter_name
+from tests.simulation.checks.ledger import BrokenPromiseError
+from tests.simulation.checks.lookout import Lookout
+from tests.simulation.checks.model import NEVER, Delivery, GroupView, Place, Sent, place_of
+
+if TYPE_CHECKING:
+    from tests.simulation.worlds.scheduler import Process
+    from tests.simulation.worlds.world import World
+
+
+LATE_MS = 1000  # while somebody waits, and nothing fails
+WAITING_MS = 60_000  # where it waits for others
+JUMP_MS = 3_600_000  # of the wall clock, forward or back
+PUSHING_MS = 1000  # from the call of a push until its message is stamped, at most
+
+
+class Checker(Lookout):
+    """Follows one run."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._batches = itertools.count(1)
+        self.acked: dict[str, list[Sent]] = defaultdict(list)  # queue → in order of their acks
+        self.dead: dict[tuple[str, bytes], set[Place]] = defaultdict(set)
+
+    # --- pushing --------------------------------------------------------------------------------
+
+    def push(self, sent: Sent) -> None:
+        self.sent[sent.payload] = sent
+
+    def push_again(self, sent: Sent, wall_ms: int, now_ms: int) -> None:
+        """A push with a dedup id begins, perhaps not the first one. now_ms: catalog time."""
+        sent.tries += 1
+        sent.walls_ms.append(wall_ms)
+        sent.since_ms = min(sent.since_ms or now_ms, now_ms)
+        if sent.delay:
+            sent.due_ms = min(sent.due_ms, now_ms + round(sent.delay * 1000))
+        sent.refused = False
+        self.push(sent)
+
+    def pushed(self, batch: Sequence[Sent], ids: Sequence[str]) -> None:
+        """A push returned. What is in a spool has no place yet."""
+        now = self.tick()
+        for sent, id in zip(batch, ids, strict=True):
+            if isinstance(id, SpilledId):
+                sent.spilled = True
+                continue
+            place = place_of(id)
+            if sent.acked == NEVER:
+                sent.acked, sent.id = now, id
+                self.acked[sent.queue].append(sent)
+            elif sent.id != id and not self.may_come_twice(sent):
+                raise BrokenPromiseError(f"{sent.dedup_id} was {sent.id}, and now is {id}")
+            self._found(sent, place)
+            if place[1] >= self.ends.get(place[0], (NEVER, 0))[0]:
+                raise BrokenPromiseError(
+                    f"{id} was acknowledged past its pipe's end {self.ends[place[0]]}"
+                )
+
+        if batch:
+            self._check_length(batch[0].queue)
+
+    def _check_length(self, queue: str) -> None:
+        """One pusher alone never goes over the limit of a queue that refuses."""
+        scenario = self._world.scenario
+        policy, roles = scenario.policy[queue], scenario.roles
+        limit = policy.get("max_length")
+        alone = roles["pusher"] == 1 and not (scenario.writers or roles.get("clerk", 0))
+        if limit is None or policy["overflow"] != "reject" or not alone or self.is_rebuilt:
+            return
+        for group in self.groups.values():
+            if group.alive and group.queue == queue and not group.begun:
+                left = sum(self._is_left(group, sent) for sent in self.acked[queue])
+                if left > limit:
+                    raise BrokenPromiseError(
+                        f"{left} messages are left to {group.name}, the limit of {queue} is {limit}"
+                    )
+
+    def _is_left(self, group: GroupView, sent: Sent) -> bool:
+        """Whether a group has certainly neither committed a message nor given it up."""
+        place = place_of(sent.id)
+        spent = self._world.max_deliveries(group.queue)
+        return not (
+            place in group.settling
+            or place in self.facts[group.id]
+            or place[0] in self.consumed
+            or any(each.attempts >= spent for each in group.deliveries.get(place, ()))
+        )
+
+    def may_come_twice(self, sent: Sent) -> bool:
+        """Whether a dedup id's window may have passed since it was first pushed: catalog time."""
+        window = self._world.scenario.policy[sent.queue]["dedup_window"]
+        reached_ms = max(self.reached_ms, self.catalog_ms())
+        return bool(reached_ms - sent.since_ms > window * 1000)
+
+    def _found(self, sent: Sent, place: Place) -> None:
+        """A message lies at a place, now and for ever."""
+        other = self.at.setdefault(place, sent)
+        if other is not sent:
+            raise BrokenPromiseError(f"{place} holds {sent.payload!r}, and held {other.payload!r}")
+        self.seen_to[place[0]] = max(self.seen_to.get(place[0], -1), place[1])
+        if place in sent.places or self.only_for(place[0]):
+            return
+        sent.places.add(place)
+        if sent.dedup_id:
+            excused = self.may_come_twice(sent)
+        else:
+            excused = sent.troubled or any(pipe_id in self.consumed for pipe_id, _ in sent.places)
+        if len(sent.places) > 1 and not excused:
+            raise BrokenPromiseError(
+                f"{sent.payload!r} is there twice, for no reason: {sent.places}"
+            )
+
+    # --- lateness -------------------------------------------------------------------------------
+
+    def waited(self, popper: Any, started_ms: int) -> None:
+        """A pop that waited has ended; called before what it returned is known. Whatever was
+        there, and due, while it waited and nobody held anything, comes without delay."""
+        group = self.groups[popper._group().id]
+        if not (self._world.scenario.prompt and self._world.calm) or group.exclusive:
+            return
+        clock = self._world.scheduler.clock
+        offset_ms = self.catalog_ms() - clock.boot_ms()
+        until_ms = clock.boot_ms() if group.held_ms is None else group.held_ms
+        since_ms = max(started_ms, group.quiet_ms)
+        for sent in self.acked[group.queue]:
+            place = place_of(sent.id)
+            if place not in group.deliveries and group.is_owed(sent, place):
+                late_ms = until_ms - max(since_ms, sent.acked_ms, sent.due_ms - offset_ms)
+                if late_ms > LATE_MS:
+                    raise BrokenPromiseError(
+                        f"{sent.id} was there, nobody held anything, and {group.name} waited for"
+                        f" {late_ms} ms"
+                    )
+
+    # --- popping --------------------------------------------------------------------------------
+
+    def delivered(
+        self, popper: Any, process: Process | None, messages: Sequence[Message], started_ms: int
+    ) -> list[Delivery]:
+        """A pop returned messages."""
+        process = process or popper._claimer._ports.clock._process
+        group = self.groups[popper._group().id]
+        timeout_ms = popper._claimer.rules.claim_timeout_ms
+        batch = next(self._batches)
+        self.tick()
+        deliveries = []
+        now_ms = popper._catalog.now_ms()
+        for message in messages:
+            sent = self.sent.get(message.payload)
+            if sent is None:
+                raise BrokenPromiseError(f"{message!r} was never pushed: {message.payload!r}")
+            delivery = Delivery(
+                message, (message.pipe_id, message.seq), sent, group, popper,
+                process.committed_tick, process.committed_ms, started_ms + timeout_ms,
+                process.committed_count, message.attempts, batch,
+            )  # fmt: skip
+            tried = group.deliveries[delivery.place]
+            if now_ms < sent.due_ms and not (tried or group.is_letters):
+                raise BrokenPromiseError(f"{message.id} came {sent.due_ms - now_ms} ms too early")
+            self._check_content(delivery)
+            deliveries.append(delivery)
+        for delivery in deliveries:
+            self._check_place(delivery)
+            self._check_neighbours(delivery)
+            group.deliveries[delivery.place].append(delivery)
+            self._check_first(delivery)
+        if group.strict:
+            self._check_order(deliveries)
+        return deliveries
+
+    def _check_content(self, delivery: Delivery) -> None:
+        message, sent, group = delivery.message, delivery.sent, delivery.group
+        headers, only_for = message.headers, self.only_for(delivery.place[0])
+        if only_for not in ("", group.id):
+            raise BrokenPromiseError(f"{delivery.place} came to {group.name}, it is for another")
+        died = headers.pop(DEATH_HEADER, None) is not None
+        if died != (group.is_letters or bool(only_for)):
+            raise BrokenPromiseError(f"{message.id} in {group.queue}: a death record is {died}")
+        if group.is_letters:
+            self._check_letter(delivery)
+        elif sent.queue != group.queue:
+            raise BrokenPromiseError(f"{message.id} of {sent.queue} came out of {group.queue}")
+        else:
+            self._found(sent, delivery.place)
+        self._check_time(message, sent)
+        if (headers, message.key) != (sent.headers, sent.key):
+            found, pushed = (headers, message.key), (sent.headers, sent.key)
+            raise BrokenPromiseError(f"{message.id} was altered: {found} is not {pushed}")
+        if sent.refused:
+            raise BrokenPromiseError(f"{message.id} was delivered, its push said it was not pushed")
+
+    def _check_time(self, message: Message, sent: Sent) -> None:
+        if sent.dedup_id:  # it is the time of any of its tries
+            if any(0 <= message.pushed_ms - ms < PUSHING_MS for ms in sent.walls_ms):
+                return
+        elif not sent.stamped and self._is_stamp(message.pushed_ms - sent.wall_ms, sent.queue):
+            sent.wall_ms, sent.stamped = message.pushed_ms, True
+        if message.pushed_ms != sent.wall_ms:
+            raise BrokenPromiseError(
+                f"{message.id} was pushed at {sent.wall_ms}, and bears {message.pushed_ms}"
+            )
+
+    def _is_stamp(self, after_ms: int, queue: str) -> bool:
+        """Whether a message may bear a time so long after its push began. Where a push waits for
+        another thread's, or looks at the length of its queue first, others go on meanwhile, and the
+        wall clock may be set."""
+        scenario = self._world.scenario
+        policy = scenario.policy.get(queue, {})
+        if not scenario.threads and policy.get("max_length") is None:
+            return 0 <= after_ms < PUSHING_MS
+        if scenario.jump_rate:
+            after_ms %= JUMP_MS
+        return 0 <= after_ms < WAITING_MS
+
+    def _check_letter(self, delivery: Delivery) -> None:
+        message, sent, group = delivery.message, delivery.sent, delivery.group
+        places = self.dead[group.queue, message.payload]
+        places.add(delivery.place)
+        twice = sent.dedup_id or group.queue in self.merging
+        # Which of the places that were tried counts, only the catalog knew.
+        if len(places) > 1 and not (twice or self.is_rebuilt):
+            raise BrokenPromiseError(
+                f"{message.id} is in {group.queue} {len(places)} times: {places}"
+            )
+        if place_of(message.id) not in sent.places and sent.id and not sent.spilled:
+            raise BrokenPromiseError(f"dead letter {message.id} was {sent.id} before")
+
+    def _check_place(self, delivery: Delivery) -> None:
+        pipe_id, seq = delivery.place
+        group, sent = delivery.group, delivery.sent
+        self.seen_to[pipe_id] = max(self.seen_to.get(pipe_id, -1), seq)
+        if seq >= self.ends.get(pipe_id, (NEVER, 0))[0]:
+            raise BrokenPromiseError(
+                f"{delivery.place} was delivered past the end {self.ends[pipe_id]}"
+            )
+        if group.settled.get(delivery.place, NEVER) < delivery.claimed:
+            raise BrokenPromiseError(
+                f"{delivery.place} was committed by {group.name}, and delivered again"
+            )
+        fact = self.facts[group.id].get(delivery.place)
+        if fact is not None and fact.tick < delivery.claimed:
+            raise BrokenPromiseError(
+                f"{delivery.place} was {fact.kind} for {group.name}, and delivered again"
+            )
+        first = sent.id and delivery.place == place_of(sent.id)
+        exact = group.start == "now" and not self._world.ends_lag
+        if exact and sent.acked < group.begun and first:
+            raise BrokenPromiseError(f"{delivery.place} was pushed before group {group.name} began")
+        limit = self._world.max_deliveries(group.queue)
+        # While nothing succeeds a message is tried on, unless the policy says otherwise.
+        if delivery.attempts > limit and not self._world.sick_check(group.queue):
+            raise BrokenPromiseError(
+                f"{delivery.place} was delivered {delivery.attempts} times of {limit}"
+            )
+
+    def _check_neighbours(self, new: Delivery) -> None:
+        """Two at once, deliveries not counted, acks accepted from who had lost the claim."""
+        for old in new.group.deliveries[new.place]:
+            first, then = (old, new) if old.claimed <= new.claimed else (new, old)
+            if then.claimed_ms < first.due_ms and first.given > then.claimed:
+                raise BrokenPromiseError(
+                    f"{new.place} was claimed at {then.claimed_ms} ms, another popper had it from"
+                    f" {first.claimed_ms} to {first.due_ms} ms"
+                )
+            # At the limit a message is delivered once more, alone, before it is given up.
+            limit = self._world.max_deliveries(new.group.queue)
+            least = first.attempts if first.released else min(first.attempts + 1, limit)
+            if then.attempts < least:
+                raise BrokenPromiseError(
+                    f"{new.place}: delivered with attempts={first.attempts}, then {then.attempts}"
+                )
+            if first.settled != NEVER:
+                self._check_fence(first, then)
+
+    def _check_fence(self, first: Delivery, then: Delivery) -> None:
+        """An ack is refused when the message was another's before the ack began."""
+        if then.claimed < first.settling and then.settling > first.settled:
+            raise BrokenPromiseError(f"{first.place}: an ack was accepted after the claim was lost")
+        if then.claimed < first.settling and first.group.exclusive:
+            raise BrokenPromiseError(f"{first.place}: a fenced ack was accepted")
+
+    def _check_first(self, delivery: Delivery) -> None:
+        """First deliveries of a pipe to one popper are in order, and counted from one."""
+        group = delivery.group
+        if delivery.attempts == 1 and group.forgotten[delivery.place] > 1:
+            raise BrokenPromiseError(
+                f"{delivery.place} came first for the third time, over power cuts"
+            )
+        before = group.deliveries[delivery.place][:-1]
+        if self._world.calm and not before and delivery.attempts != 1:
+            raise BrokenPromiseError(
+                f"{delivery.place} came first with attempts={delivery.attempts}"
+            )
+        if before or delivery.attempts != 1 or delivery.sent.due_ms or group.queue in self.merging:
+            return  # what a merge has held, and left, comes later
+        key = (delivery.popper, delivery.place[0])
+        if group.firsts.get(key, -1) >= delivery.place[1]:
+            raise BrokenPromiseError(
+                f"{delivery.place} was first delivered after {group.firsts[key]}"
+            )
+        group.firsts[key] = delivery.place[1]
+
+    def _check_order(self, batch: list[Delivery]) -> None:
+        """On a strict queue all that was pushed before is acked, dead, or in the same batch."""
+        group, head = batch[0].group, batch[0]
+        together = {delivery.sent for delivery in batch}
+        order = self.acked[group.queue]
+        at = group.frontier
+        while at < len(order) and order[at].acked < batch[-1].sent.begun:
+            sent = order[at]
+            place = place_of(sent.id)
+            done = group.settling.get(place, NEVER) < head.claimed
+            if not done and sent not in together and group.is_owed(sent, place):
+                if not self._is_gone(group, place):
+                    raise BrokenPromiseError(
+                        f"{head.place} was delivered to {group.name} before {sent.id} was acked"
+                    )
+                done = True
+            at += 1
+            if done and at == group.frontier + 1:
+                group.frontier = at
+        pipe_id, seq = head.place
+        for start, end, acked in self._rows(
+            "SELECT start_seq, end_seq, acked FROM claims WHERE group_id = ? AND pipe_id = ?"
+            " AND start_seq < ? AND state < 2",
+            (group.id, pipe_id, seq),
+        ):
+            left = RangeSet.run(start, min(end, seq)) - RangeSet.from_bytes(acked)
+            if left:
+                raise BrokenPromiseError(f"{head.place} was delivered before {left} was done")
+
+    def _is_gone(self, group: GroupView, place: Place) -> bool:
+        # That all of a pipe was done was checked when it was retired.
+        return place[0] in self.consumed or place in self.facts[group.id]
+
+    # --- what actors say of messages ------------------------------------------------------------
+
+    def settling(self, batch: Sequence[Delivery]) -> None:
+        """An ack begins."""
+        now = self.tick()
+        for delivery in batch:
+            delivery.settling = min(delivery.settling, now)
+            group = delivery.group
+            group.settling[delivery.place] = min(group.settling.get(delivery.place, NEVER), now)
+
+    def committed(self, batch: Sequence[Delivery]) -> None:
+        """A commit returned."""
+        now = self.tick()
+        for delivery in batch:
+            delivery.settled = now
+            delivery.group.settled.setdefault(delivery.place, now)
+            for other in delivery.group.deliveries[delivery.place]:
+                if other is not delivery and other.claimed > delivery.claimed:
+                    self._check_fence(delivery, other)
+
+    def giving(self, batch: Sequence[Delivery], *, uncounted: bool = False) -> None:
+        """Messages begin to be given back."""
+        now = self.tick()
+        for delivery in batch:
+            delivery.given = min(delivery.given, now)
+            delivery.released |= uncounted
+
+    def closing(self, poppers: Collection[object]) -> None:
+        """Poppers begin to give back all they have out."""
+        for group in self.groups.values():
+            for deliveries in group.deliveries.values():
+                self.giving([d for d in deliveries if d.popper in poppers])
+
+    # --- what nobody sees -----------------------------------------------------------------------
+
+    def power_cut(self, kept: int) -> None:
+        """Commits past `kept` were forgotten: first deliveries in them do not count."""
+        for group in self.groups.values():
+            for place, deliveries in group.deliveries.items():
+                for delivery in deliveries:
+                    delivery.due_ms = -1  # a boot time of the past
+                known = [d for d in deliveries if d.attempts > 1 or d.commit <= kept]
+                if len(known) < len(deliveries):
+                    group.deliveries[place] = known
+                    group.forgotten[place] += 1
+        self.look()
+        self.forget_undone()
+
+    def catalog_lost(self) -> None:
+        """Only the files are left: each message comes again, to a group that starts anew."""
+        for group in self.groups.values():
+            group.alive = False
+        self.ends.clear()
+        self.is_rebuilt = True
+        for sent in self.sent.values():
+            sent.troubled, sent.refused = True, False
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def is_quiet(self) -> bool:
+        """Whether every pipe is retired and removed."""
+        return not self._rows("SELECT 1 FROM pipes LIMIT 1")
+
+    def leftovers(self) -> str:
+        """What is still there."""
+        pipes = self._rows("SELECT id, queue_id, state, end_seq FROM pipes")
+        claims = self._rows(
+            "SELECT group_id, pipe_id, start_seq, end_seq, state, due_ms, deliveries FROM claims"
+        )
+        return f"pipes {pipes}, claims {claims}"
+
+    def finish(self) -> None:
+        """Everybody got everything; nothing is left over."""
+        for group in self.groups.values():
+            if group.alive and not is_dead_letter_name(group.queue):
+                for sent in self.sent.values():
+                    if sent.queue == group.queue:
+                        self._check_fate(group, sent)
+        if self.is_rebuilt:
+            self._check_rebuilt()
+        else:
+            self.settle_up()
+        self.check_unpublished()
+        for table in ("pipes", "cursors", "claims", "moves"):
+            if rows := self._rows(f"SELECT * FROM {table}"):
+                raise BrokenPromiseError(f"left over in {table}: {rows}")
+        if leases := self._rows("SELECT name FROM leases WHERE name LIKE 'pop:%'"):
+            raise BrokenPromiseError(f"locks of pipes that are gone are left over: {leases}")
+        if names := sorted(self._world.platter.names):
+            raise BrokenPromiseError(f"files are left over: {names}")
+
+    def _check_rebuilt(self) -> None:
+        """No queue is missing of which there were messages in files."""
+        queues = {group.queue for group in self.groups.values() if group.alive}
+        for sent in self.sent.values():
+            kept = [place for place in sent.places if place[0] not in self.consumed]
+            if sent.acked != NEVER and kept and sent.queue not in queues:
+                raise BrokenPromiseError(f"{kept} (acknowledged) was lost with the catalog")
+
+    def _check_fate(self, group: GroupView, sent: Sent) -> None:
+        dead = self.dead.get((f"{group.queue}~{group.name}~dead", sent.payload), set())
+        owed = [place for place in sent.places if group.is_owed(sent, place)]
+        once = f"{group.queue}~{group.name}~dead" not in self.merging
+        if once and dead and any(place in group.settled for place in sent.places):
+            if len(sent.places) > 1 or self.is_rebuilt:
+                return  # it was there twice, as its push was told
+            if sent.spilled and sent.dedup_id and self.may_come_twice(sent):
+                return  # what a spool holds has a place when it is read, and may die before
+            raise BrokenPromiseError(
+                f"{sent.id or owed} was committed by {group.name}, and is dead too"
+            )
+        for place in owed:
+            if place in group.settling or place in self.facts[group.id] or dead:
+                continue
+            word = "acknowledged" if sent.acked != NEVER else "visible"
+            raise BrokenPromiseError(f"{place} ({word}) never came to {group.name}, nor is it dead")
