@@ -213,8 +213,9 @@ class Popper:
 
     def _claim(self, max_messages: int, welcome: int = 0) -> Messages:
         rules, pace = self._claimer.rules, self._pace
-        if max_messages > 1 or welcome > 1:
+        if max_messages > 1:
             max_messages = pace.allowed(max_messages, rules.claim_timeout_ms)
+        if welcome > 1:
             welcome = pace.allowed(welcome, rules.claim_timeout_ms)
         began_ms, took_ms = self._clock.boot_ms(), 0
         try:
