@@ -126,7 +126,8 @@ class Popper:
         if self._stopping and threading.get_ident() in self._heard:
             self._check_open()
             raise ClosedError(
-                "this popper was stopped: it hands out nothing more", hint="look at popper.stopped"
+                "this popper was stopped: it delivers no more messages",
+                hint="look at popper.stopped",
             )
         messages = self._pop(max_messages, wait)
         if self._stopping and not messages:

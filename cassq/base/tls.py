@@ -24,7 +24,7 @@ def tls_of(options: Mapping[str, str], prefix: str = "") -> ssl.SSLContext | Non
     told = options.get(tls, "full" if files else "no")
     level = {"1": "full", "true": "full", "yes": "full", "0": "no", "false": "no"}.get(told, told)
     if level not in LEVELS:
-        raise ConfigError(f"{tls} is {', '.join(LEVELS)}, not {told!r}")
+        raise ConfigError(f"{tls} must be one of {', '.join(LEVELS)}, not {told!r}")
     if level == "no":
         if files:
             raise ConfigError(f"{tls} is off, but the URL has {min(files)}=")

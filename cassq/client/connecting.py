@@ -92,7 +92,7 @@ def _open_local(rest: str, options: dict[str, str], clock: Clock, *, create: boo
 def _open_cluster(url: str, rest: str, options: dict[str, str], clock: Clock) -> Client:
     if "durability" in options:
         raise ConfigError(
-            "durability is not for Cassandra, whose servers decide",
+            "durability cannot be set for Cassandra, whose servers decide it",
             hint="set their commitlog_sync: `cassq schema status` shows it",
         )
     with extras.wanted(*extras.CASSANDRA):

@@ -50,7 +50,7 @@ def settings_of(options: Mapping[str, str]) -> Settings:
 
 def _replicas(told: str) -> int:
     if not (told.isascii() and told.isdigit() and 1 <= int(told) <= REPLICAS_MAX):
-        raise ConfigError(f"replicas is a number from 1 to {REPLICAS_MAX}, not {told!r}")
+        raise ConfigError(f"replicas must be a number from 1 to {REPLICAS_MAX}, not {told!r}")
     return int(told)
 
 
@@ -65,7 +65,7 @@ def _repair_after(told: str) -> float:
 def _repair_rate(told: str) -> int:
     rate = _RATE.fullmatch(told)
     if rate is None:
-        raise ConfigError(f"repair_rate is bytes a second, as 500K, 64M or 1G, not {told!r}")
+        raise ConfigError(f"repair_rate must be bytes per second, as 500K, 64M or 1G, not {told!r}")
     return int(rate[1]) * _SCALES[rate[2]]
 
 
@@ -78,7 +78,7 @@ def _token(options: Mapping[str, str]) -> str:
     if not _TOKEN.fullmatch(told):
         raise ConfigError(
             f"{where} is not a valid token",
-            hint=f"it has 1 to {TOKEN_CHARACTERS_MAX} characters of ASCII and no spaces; in a URL"
+            hint=f"it has 1 to {TOKEN_CHARACTERS_MAX} ASCII characters and no spaces; in a URL"
             " %2B is a +, %26 an &, and %25 a %",
         )
     return told

@@ -159,7 +159,7 @@ class DeadLetterQueue:
         _check_pace(limit, rate)
         if chosen.is_empty and not everything and not dry_run:
             raise UsageError(
-                "a purge without a filter throws all dead letters away",
+                "a purge without a filter deletes all dead letters",
                 hint="give a filter, or everything=True",
             )
         if not chosen.is_empty and everything:
@@ -243,4 +243,4 @@ def _check_pace(limit: int | None, rate: float | None) -> None:
     if rate is None:
         return
     if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate <= RATE_MAX:
-        raise UsageError(f"rate is a number of messages a second above 0, not {rate!r}")
+        raise UsageError(f"rate must be more than 0 messages a second, not {rate!r}")

@@ -40,13 +40,13 @@ REMOVALS = {
     Reason.MERGED: "It was merged back into its queue",
     Reason.LOST: "It was damaged, and given up as lost by a command",
 }
-# Where the uncommitted messages of a retired pipe went.
+# The uncommitted messages of a retired pipe, after their number.
 ENDS = {
-    Fate.DEAD: "to the dead letters",
-    Fate.EXPIRED: "as expired",
-    Fate.PURGED: "as purged or cancelled",
-    Fate.MERGED: "back to their queue",
-    Fate.LOST: "as lost because they were damaged",
+    Fate.DEAD: "moved to the dead letters",
+    Fate.EXPIRED: "expired",
+    Fate.PURGED: "purged or cancelled",
+    Fate.MERGED: "merged back",
+    Fate.LOST: "damaged and given up",
 }
 STAYS = "It stays among the dead letters until it is merged back, purged, or popped from there."
 
@@ -189,7 +189,7 @@ def _retired(sight: MessageState) -> dict[str, Any]:
         told = "It was committed: so was all of its pipe, which is retired."
         return {"state": "committed", "happened": (told,)}
     pushed = counted(totals.pushed, "message")
-    told = f"Its pipe was retired. Of {pushed} in it went {', '.join(went)}."
+    told = f"Its pipe, of {pushed}, was retired: {', '.join(went)}."
     return {"state": "gone", "happened": (told,)}
 
 
@@ -214,7 +214,7 @@ def _moved(move: Move, times: Times) -> dict[str, Any]:
 def _unclaimed(sight: MessageState, times: Times) -> dict[str, Any]:
     due_ms = sight.content.due_ms if sight.content else None
     if due_ms is not None and due_ms > times.now_ms:
-        told = [f"It is delivered from {times.said(due_ms)} on."]
+        told = [f"It is delivered at {times.said(due_ms)} or later."]
         due_at = times.moment(due_ms)
         return {"state": "delayed", "due_at": due_at, "next": (*told, *_limits(sight, times))}
     chain = sight.cursor.chain.seq if sight.cursor else 0
@@ -222,12 +222,12 @@ def _unclaimed(sight: MessageState, times: Times) -> dict[str, Any]:
     if is_dead_letter_name(sight.queue.name):
         told = [STAYS]
     elif due_ms is not None:
-        told = ["It has come due, and is delivered in its turn."]
+        told = ["It is due, and is delivered in its turn."]
     elif before:
         noun = "message before it" if before == 1 else "messages before it"
         told = [f"It is delivered after the {before:,} {noun} in its pipe."]
     else:
-        told = ["It is the next of its pipe to be delivered."]
+        told = ["It is the next message of its pipe to be delivered."]
     return {"state": "waiting", "next": (*told, *_limits(sight, times))}
 
 
@@ -240,7 +240,7 @@ def _free(sight: MessageState, claim: Claim, fate: Fate, times: Times) -> dict[s
     elif is_doomed(claim) or (is_spent(claim, rules.max_deliveries) and not kept):
         told = "It goes to the dead letters as soon as a popper or the reaper comes by."
     elif fate is Fate.DELAYED:
-        told = f"It is delivered {again}from {times.said(claim.due_ms)} on."
+        told = f"It is delivered {again}at {times.said(claim.due_ms)} or later."
     else:
         told = f"It is delivered {again}in its turn, behind what was waiting when it came back."
         if claim.due_ms == 0:

@@ -291,7 +291,7 @@ def _not_one(found: Mapping[Fate, RangeSet], given: RangeSet) -> Iterator[str]:
     if none := given - together:
         yield f"{named(none)} have no fate: no claim row covers them"
     if outside := together - given:
-        yield f"{named(outside)} are settled, and were never claimed"
+        yield f"{named(outside)} are settled, but were never claimed"
 
 
 def _undone(found: Mapping[Fate, RangeSet], done: RangeSet, given: RangeSet) -> Iterator[str]:
@@ -301,7 +301,7 @@ def _undone(found: Mapping[Fate, RangeSet], done: RangeSet, given: RangeSet) -> 
         for other in (Fate.SKIPPED, *UNFINISHED):
             undone -= found[other]
         if undone:
-            yield f"{named(undone)} are {fate}, and are not done"
+            yield f"{named(undone)} are {fate}, but are not done"
 
 
 def named(seqs: RangeSet) -> str:

@@ -51,12 +51,12 @@ def chosen(options: WriteOptions, types: dict[str, str]) -> Columns:
     for name, allowed in wanted.items():
         if name is not None and types[name] not in allowed:
             raise ConfigError(
-                f"column {name!r} is {types[name]}, and must be {' or '.join(allowed)}"
+                f"column {name!r} is {types[name]}, but must be {' or '.join(allowed)}"
             )
     rest = [name for name in types if name not in wanted and name not in _READ_ONLY]
     if rest:
         raise ConfigError(
-            f"nothing is done with column {rest[0]!r}: a message has a payload, headers and a key",
+            f"column {rest[0]!r} cannot be pushed: a message has a payload, headers and a key",
             hint="drop it, or push whole rows as JSON: cassq.spark.json_rows(df)",
         )
     return found

@@ -58,7 +58,7 @@ class Heartbeats:
                 client = self._clients[told["url"]] = connect(told["url"], create=False)
             client.ports.catalog.writes.beat_driver(told["driver"], DRIVER_LEASE_MS)
         except (CassqError, OSError, ValueError) as exc:
-            logger.warning("a Spark driver could not show that it lives: %s", exc)
+            logger.warning("a Spark driver could not renew its lease: %s", exc)
             return False
         return True
 
@@ -72,7 +72,7 @@ class Heartbeats:
             try:
                 client.close()
             except CassqError as exc:
-                logger.warning("%s was left: %s", client.url, exc)
+                logger.warning("%s could not be closed: %s", client.url, exc)
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
@@ -102,7 +102,7 @@ def driver_id(directory: str, url: str) -> str:
             return str(json.loads(path.read_text())["driver"])
         except FileNotFoundError:
             _ask(path, url)
-    raise ConfigError(f"{path} comes and goes")
+    raise ConfigError(f"{path} keeps disappearing")
 
 
 def _ask(path: Path, url: str) -> None:
@@ -118,8 +118,8 @@ def _ask(path: Path, url: str) -> None:
     with os.fdopen(handle, "w") as file:
         json.dump({"url": url, "driver": driver}, file)
     try:
-        os.link(draft, path)  # fails if another was faster: then his is taken
+        os.link(draft, path)  # fails if another was faster: then use that one
     except FileExistsError:
-        logger.info("another process of this driver has named it at the same moment")
+        logger.info("another process of this driver chose its id at the same moment")
     finally:
         os.unlink(draft)

@@ -71,7 +71,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     _check(options, names)
     state = options.get("state", STORED)
     if state not in STATES:
-        raise ConfigError(f"state is {', '.join(STATES)}, not {state!r}")
+        raise ConfigError(f"state must be one of {', '.join(STATES)}, not {state!r}")
     return ReadOptions(
         *_place(options),
         group=check_group_name(options.get("group", "default")),
@@ -108,7 +108,7 @@ def _check(options: Mapping[str, str], known: set[str]) -> None:
 def _place(options: Mapping[str, str]) -> tuple[str, str]:
     queue = options.get("queue") or options.get("path")
     if not queue:
-        raise ConfigError("the option `queue` is not given", hint="name the queue: .option(...)")
+        raise ConfigError("the option `queue` is missing", hint="name the queue: .option(...)")
     return absolute(options.get("url")), queue
 
 
@@ -117,7 +117,7 @@ def _count(options: Mapping[str, str], name: str) -> int | None:
     if told is None:
         return None
     if not told.isascii() or not told.isdigit() or int(told) < 1:
-        raise ConfigError(f"{name} is a number of messages from 1 on, not {told!r}")
+        raise ConfigError(f"{name} must be a number of messages, at least 1, not {told!r}")
     return int(told)
 
 
@@ -128,7 +128,7 @@ def _per_partition(options: Mapping[str, str]) -> int:
 def _truth(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     told = options.get(name, str(default)).lower()
     if told not in ("true", "false"):
-        raise ConfigError(f"{name} is true or false, not {options[name]!r}")
+        raise ConfigError(f"{name} must be true or false, not {options[name]!r}")
     return told == "true"
 
 
@@ -142,7 +142,9 @@ def time_ms(name: str, told: str) -> int:
     try:
         at = datetime.fromisoformat(told)
     except ValueError as exc:
-        raise ConfigError(f"{name} is a time such as 2026-05-01T12:00:00Z, not {told!r}") from exc
+        raise ConfigError(
+            f"{name} must be a time such as 2026-05-01T12:00:00Z, not {told!r}"
+        ) from exc
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
     return round(at.timestamp() * 1000)

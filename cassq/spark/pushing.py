@@ -68,7 +68,7 @@ def pusher(url: str | None, queue: str, *, batch: int = BATCH_MESSAGES) -> Parti
     Raises ConfigError for a URL that cannot be used, and in the task what `push_many` raises.
     """
     if not isinstance(batch, int) or batch < 1:
-        raise UsageError(f"batch is a number of messages from 1 on, not {batch!r}")
+        raise UsageError(f"batch must be a number of messages, at least 1, not {batch!r}")
     return PartitionPusher(absolute(url), queue, batch)
 
 
@@ -109,7 +109,7 @@ def _bytes(value: Any) -> bytes:
         return value.encode()
     if isinstance(value, (bytes, bytearray)):
         return bytes(value)
-    raise InvalidPayloadError(f"a payload or key is bytes or str, not {type(value).__name__}")
+    raise InvalidPayloadError(f"a payload or key must be bytes or str, not {type(value).__name__}")
 
 
 def receipts(ids: MessageIds, payloads: list[bytes]) -> Iterator[Receipt]:

@@ -179,7 +179,7 @@ def read_pieces(
             if fail_on_data_loss:
                 raise ExtentMissingError(
                     f"{what} were removed before they were read: all groups have committed them,"
-                    " or their retention is over",
+                    " or their retention ended",
                     hint="set retain_consumed on the queue, or read with failOnDataLoss=false",
                     retryable=False,
                 ) from exc

@@ -87,9 +87,9 @@ def publish(
     if len(filled) < len(messages) or any(each.epoch != write.epoch for each in filled):
         staging.abort(client.ports, write)
         raise FencedError(
-            f"write {write_id!r} to queue {target.queue!r} was aborted or begun anew while its"
-            " tasks ran; nothing of it is published",
-            hint="start the job again; a driver must not be stopped for a minute",
+            f"write {write_id!r} to queue {target.queue!r} was aborted or started again while its"
+            " tasks ran; none of it is published",
+            hint="start the job again; its driver must not be paused for a minute",
         )
     pipes = [pipe for each in filled for pipe in each.pipes]
     try:
@@ -164,5 +164,5 @@ def stream_of(context: Any) -> tuple[str, int]:
     query = context.getLocalProperty(QUERY_ID) if context else None
     batch = context.getLocalProperty(BATCH_ID) if context else None
     if not query or batch is None:
-        raise ConfigError("Spark does not tell which stream this task belongs to")
+        raise ConfigError("Spark does not say which stream this task belongs to")
     return f"stream:{query}", int(batch)

@@ -58,10 +58,10 @@ def test_a_url_has_credentials_and_options() -> None:
         ("//user:secret@/k", {}, "names no server"),
         ("//user@db/k", {}, "of db has no user with a password"),
         ("//:secret@db/k", {}, "no user with a password.*%40"),
-        ("//db", {}, "of db names no keyspace"),
-        ("//db/", {}, "names no keyspace"),
-        ("//db/a-b", {}, "names no keyspace, but 'a-b'"),
-        ("//db/" + 49 * "k", {}, "names no keyspace"),
+        ("//db", {}, "of db has no valid keyspace"),
+        ("//db/", {}, "has no valid keyspace"),
+        ("//db/a-b", {}, "has no valid keyspace, but 'a-b'"),
+        ("//db/" + 49 * "k", {}, "has no valid keyspace"),
         ("//db,/k", {}, "'' is not a host name"),
         ("//db:0/k", {}, "'db:0' is not a host name"),
         ("//db:99999/k", {}, "is not a host name"),
@@ -70,7 +70,7 @@ def test_a_url_has_credentials_and_options() -> None:
         ("//db/k", {"speed": "1"}, "of db has an unknown option 'speed'.*consistency"),
         ("//db/k", {"consistency": "one"}, "local_quorum or quorum, not 'one'.*miss"),
         ("//db/k", {"serial": "all"}, "local_serial or serial, not 'all'"),
-        ("//db/k", {"tls": "maybe"}, "tls is full, ca, no, not 'maybe'"),
+        ("//db/k", {"tls": "maybe"}, "tls must be one of full, ca, no, not 'maybe'"),
     ],
 )
 def test_a_url_that_cannot_be_used_is_told_without_its_password(
@@ -92,7 +92,9 @@ def test_a_password_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_durability_is_refused() -> None:
     for url, durability in (("cassandra://db/k?durability=os", None), ("cassandra://db/k", "disk")):
-        with pytest.raises(ConfigError, match="durability is not for Cassandra.*commitlog_sync"):
+        with pytest.raises(
+            ConfigError, match="durability cannot be set for Cassandra.*commitlog_sync"
+        ):
             cassq.connect(url, durability=durability)
 
 

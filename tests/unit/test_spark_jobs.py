@@ -49,7 +49,7 @@ def test_of_a_long_error_the_line_is_told_that_says_most() -> None:
     )
     assert what_failed(long) == "ConfigError: no"
     assert what_failed("\n  it stopped\nmore") == "it stopped"
-    assert what_failed("") == "it did not say why"
+    assert what_failed("") == "Spark gave no reason"
 
 
 def test_progress_is_told_in_pipes_and_messages() -> None:
@@ -95,8 +95,8 @@ def test_a_paced_replay_waits_until_its_average_is_that_of_the_rate() -> None:
 @pytest.mark.parametrize(
     ("until", "rate", "message"),
     [
-        (None, 5.0, "has to be told, and be over"),
-        ("2026-05-01T00:00:01.001Z", 5.0, "has to be told, and be over"),
+        (None, 5.0, "needs .until., a time in the past"),
+        ("2026-05-01T00:00:01.001Z", 5.0, "needs .until., a time in the past"),
         ("2026-05-01T00:00:01Z", 0.0, "more than 0"),
         ("soon", None, "until is a time"),
     ],

@@ -83,9 +83,9 @@ def test_how_repairs_are_made(options: dict[str, str], after: float, rate: int) 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"store": "s3"}, "store is files or sidecar, not 's3'"),
-        ({"store": "cassandra"}, "store is files or sidecar, not 'cassandra'"),
-        ({"store": ""}, "store is files or sidecar, not ''"),
+        ({"store": "s3"}, "store must be files or sidecar, not 's3'"),
+        ({"store": "cassandra"}, "store must be files or sidecar, not 'cassandra'"),
+        ({"store": ""}, "store must be files or sidecar, not ''"),
         ({"replicas": "3"}, "replicas is only for sidecars.*store=sidecar"),
         ({"zone": "a"}, "zone is only for sidecars"),
         ({"store": "files", "sidecar_token": SECRET}, "sidecar_token is only for sidecars"),
@@ -99,7 +99,7 @@ def test_how_repairs_are_made(options: dict[str, str], after: float, rate: int) 
         ({**THEIRS, "repair_after": "-1"}, "seconds up to 2,592,000, not '-1'"),
         ({**THEIRS, "repair_after": "2592001"}, "repair_after must be a number of seconds"),
         ({**THEIRS, "repair_after": "inf"}, "repair_after must be a number of seconds"),
-        ({**THEIRS, "repair_rate": "0"}, "repair_rate is bytes a second.*not '0'"),
+        ({**THEIRS, "repair_rate": "0"}, "repair_rate must be bytes per second.*not '0'"),
         ({**THEIRS, "repair_rate": "64MB"}, "as 500K, 64M or 1G, not '64MB'"),
         ({"repair_rate": "64M"}, "repair_rate is only for sidecars"),
         ({**THEIRS, "zone": ""}, "'' is not a valid zone name.*letters"),
@@ -110,7 +110,10 @@ def test_how_repairs_are_made(options: dict[str, str], after: float, rate: int) 
         ({**THEIRS, "sidecar_token": f"{SECRET}\n"}, "sidecar_token is not a valid token"),
         ({**THEIRS, "sidecar_token": f"{SECRET}\u00e9"}, "sidecar_token is not a valid token"),
         ({**THEIRS, "sidecar_token": 257 * "x"}, "sidecar_token is not a valid token"),
-        ({**THEIRS, "sidecar_tls": "maybe"}, "sidecar_tls is full, ca, no, not 'maybe'"),
+        (
+            {**THEIRS, "sidecar_tls": "maybe"},
+            "sidecar_tls must be one of full, ca, no, not 'maybe'",
+        ),
         ({**THEIRS, "sidecar_ca": "absent.pem"}, "sidecar_ca=absent.pem: there is no such file"),
         ({**THEIRS, "sidecar_key": "k.pem"}, "has sidecar_key=, but no sidecar_cert="),
         (

@@ -15,7 +15,9 @@ from cassq.errors import UsageError
 from cassq.inspect.history import STEPS, Point
 from cassq.settings import Step
 
-_NOTHING = "nothing is known of this time: minutes are recorded while a client or `cassq reap` runs"
+_NOTHING = (
+    "nothing was recorded in this time: minutes are recorded while a client or `cassq reap` runs"
+)
 
 
 def look_back(

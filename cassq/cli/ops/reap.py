@@ -120,11 +120,11 @@ def reap(
     Running clients do this in passing, so it is needed only where no client runs: one pass from
     cron, or --every as a daemon. Any number may run side by side.
 
-    If one pass cannot tell at first whether the pushers of some pipes live, it watches all these
-    pipes until it can: for at most a lease, which is 10 seconds by default, and a minute while a
-    Spark job writes. Alerts that could not be sent are tried again by a later pass. Repairs
-    continue for ten seconds after one pass, and all the time with --every. What `rollup` records
-    is not shown. The exit code is 1 if something could not be done.
+    If one pass cannot tell at first whether the pushers of some pipes are alive, it watches all
+    these pipes until it can: for at most a lease, which is 10 seconds by default, and a minute
+    while a Spark job writes. Alerts that could not be sent are tried again by a later pass.
+    Repairs continue for ten seconds after one pass, and all the time with --every. What `rollup`
+    records is not shown. The exit code is 1 if something could not be done.
     """
     metrics = None if metrics_port is None else (metrics_port, metrics_host)
     targets = load_targets(alerts) if alerts is not None else []

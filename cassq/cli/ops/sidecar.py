@@ -80,7 +80,7 @@ def sidecar() -> None:
 @click.option(
     "--name",
     default="",
-    help="The sidecar's name, for ever.  [default: what DIR says, or HOST:PORT]",
+    help="The sidecar's permanent name.  [default: what DIR says, or HOST:PORT]",
 )
 @click.option(
     "--advertise",
@@ -204,12 +204,12 @@ def _token(path: Path | None) -> str:
         except (OSError, UnicodeError) as exc:
             why = exc.strerror if isinstance(exc, OSError) else "it is not text"
             raise ConfigError(
-                f"{where} cannot be read: {why}", hint="write the token into a file of its own"
+                f"{where} cannot be read: {why}", hint="write the token to a file of its own"
             ) from exc
     if not _TOKEN.fullmatch(token):
         raise ConfigError(
             f"{where} is not a valid token",
-            hint=f"it has 1 to {TOKEN_CHARACTERS_MAX} characters of ASCII, and no spaces",
+            hint=f"it has 1 to {TOKEN_CHARACTERS_MAX} ASCII characters, and no spaces",
         )
     return token
 

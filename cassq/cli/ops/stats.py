@@ -133,7 +133,7 @@ def stats(
         return
     given = [name for name, value in past_options.items() if value is not None]
     if given:
-        raise UsageError(f"--{given[0]} goes with --history")
+        raise UsageError(f"--{given[0]} needs --history")
     if watch is None:
         with call.connect() as client:
             found = _stats(client, queue)

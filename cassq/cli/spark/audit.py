@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     default=500_000,
     show_default=True,
     metavar="COUNT",
-    help="How many messages of a pipe one task reads at most.",
+    help="The most messages of a pipe that one task reads.",
 )
 @session_options
 @click.pass_context

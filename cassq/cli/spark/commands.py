@@ -124,7 +124,9 @@ def _show(call: Invocation, done: Archived) -> None:
     ],
 )
 @queue_argument("queue")
-@click.option("--write-id", required=True, metavar="ID", help="A replay is done once under one ID.")
+@click.option(
+    "--write-id", required=True, metavar="ID", help="The replay is done only once under this ID."
+)
 @click.option(
     "--from", "source", metavar="QUEUE", help="Replay this queue's messages, not QUEUE's."
 )

@@ -77,7 +77,7 @@ def archive(
     once, and sorted within its task; two calls of the file system for each pipe.
     """
     if messages_per_step < 1:
-        raise ConfigError(f"messages_per_step is 1 or more, not {messages_per_step}")
+        raise ConfigError(f"messages_per_step must be 1 or more, not {messages_per_step}")
     place = absolute(url)
     client = client_of(place)
     found = stored_pipes(client.ports, client.queue(queue).row.id)

@@ -58,7 +58,7 @@ def audit(
     reads the totals of each retired pipe.
     """
     if messages_per_task < 1:
-        raise ConfigError(f"messages_per_task is 1 or more, not {messages_per_task}")
+        raise ConfigError(f"messages_per_task must be 1 or more, not {messages_per_task}")
     place = absolute(url)
     client = client_of(place)
     ports, row = client.ports, client.queue(queue).row

@@ -126,18 +126,18 @@ def replay(
 def check(choice: Choice, write_id: str, rate: float | None, now_ms: int) -> None:
     """Raises ConfigError for what cannot be, or could not be done once. Pure."""
     if not write_id:
-        raise ConfigError("a replay has a writeId, under which it is done once")
+        raise ConfigError("a replay needs a writeId, under which it is done once")
     if choice.since is not None:
         time_ms("since", choice.since)
     until_ms = None if choice.until is None else time_ms("until", choice.until)
     if rate is None:
         return
     if not rate > 0:
-        raise ConfigError(f"a rate is more than 0 messages a second, not {rate}")
+        raise ConfigError(f"rate must be more than 0 messages a second, not {rate}")
     if until_ms is None or until_ms > now_ms:
         raise ConfigError(
-            "with a rate, until when messages were pushed has to be told, and be over",
-            hint="else a run that is begun again could find what it had replayed itself",
+            "a replay with a rate needs `until`, a time in the past",
+            hint="otherwise a repeated run could find messages that it had replayed itself",
         )
 
 
@@ -145,7 +145,7 @@ def _at_once(target: ReplayTarget, found: Source, choice: Choice) -> Replayed:
     if any(target.state(chunk) is not None for chunk in chunks(found.lengths)):
         raise ConfigError(
             f"writeId {target.write_id!r} was begun with a rate",
-            hint="go on with a rate, or take another writeId for another replay",
+            hint="continue with a rate, or use another writeId for another replay",
         )
     if not found.lengths:
         return Replayed(target.queue, 0, 0, 0)

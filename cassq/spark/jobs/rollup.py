@@ -98,7 +98,7 @@ def rollup(
     day of a queue that is written.
     """
     if queues_per_step < 1:
-        raise ConfigError(f"queues_per_step is 1 or more, not {queues_per_step}")
+        raise ConfigError(f"queues_per_step must be 1 or more, not {queues_per_step}")
     place = absolute(url)
     client = client_of(place)
     named = [client.queue(name).row for name in dict.fromkeys(queues)]
@@ -196,5 +196,5 @@ def _move(staged: Folder, target: Folder) -> None:
     target.remove()
     if staged.exists() and not staged.move_to(target):
         raise BackendError(
-            f"{target.path} could not be written", hint="does another run write there?"
+            f"{target.path} could not be written", hint="is another run writing there?"
         )

@@ -71,4 +71,6 @@ def what_failed(text: str) -> str:
 
 def first_line(text: str) -> str:
     """The first line that is not blank. Pure."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "it did not say why")
+    return next(
+        (line.strip() for line in text.splitlines() if line.strip()), "Spark gave no reason"
+    )
