@@ -233,7 +233,7 @@ class Popper:
         )
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages one by one, for ever: waits when there are none, ends when the popper is
+        """Messages one by one, without end: waits when there are none, ends when the popper is
         stopped or closed. Prefetches a tenth of a second of work; more where claims are slow (see
         `cassq.consumer.pace`)."""
         thread = threading.current_thread()

@@ -357,7 +357,7 @@ class Queue:
 
     @operation
     def purge(self, group: str | None = None) -> dict[str, int]:
-        """Remove for ever all messages waiting for a group (None: for each), including delayed
+        """Remove for good all messages waiting for a group (None: for each), including delayed
         ones. Returns group → number of messages. Poppers keep what they hold. Cost: see
         `cassq.lifecycle.purging`."""
         return purge(self._ports, self._load(), self._purged_groups(group))
@@ -457,7 +457,7 @@ class Queue:
 
     @operation
     def skip_damage(self, pipe_id: str, *, dry_run: bool = False) -> PipeDamage:
-        """Continue past the damage in a pipe: what cannot be read is recorded as lost, for ever,
+        """Continue past the damage in a pipe: what cannot be read is recorded as lost, for good,
         for each present group that has not had it; what can be read is delivered.
 
         dry_run: only report, as `look_into_pipe` does. A pipe still being written is sealed first.

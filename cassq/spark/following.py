@@ -1,4 +1,4 @@
-"""Following: what a stream has read from a queue, pipe by pipe, becomes the acks of its group.
+"""Following: records what a stream has read from a queue, pipe by pipe, as acks of its group.
 
 The offset of a stream, which Spark keeps in the checkpoint, names pipes, and for each of them
 

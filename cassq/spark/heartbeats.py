@@ -1,4 +1,4 @@
-"""The keeper: shows that a Spark driver lives, in each place where it leads writes.
+"""The keeper: renews a Spark driver's lease in each place where it leads writes.
 
 It is a thread of the process that registered the data source, because Spark plans and commits in
 short-lived processes beside it. These request heartbeats by a file per place in the keeper's
@@ -63,7 +63,7 @@ class Heartbeats:
         return True
 
     def close(self) -> None:
-        """Stop; the writes that this process leads may be aborted after its lease."""
+        """Stop; writes led by this process may be aborted after its lease."""
         if os.getpid() != self._pid:
             return
         self._ended.set()
@@ -92,9 +92,8 @@ def keeper() -> Heartbeats:
 
 def driver_id(directory: str, url: str) -> str:
     """The ID of the keeper's driver at a place, from any process on its machine. The first caller
-    makes it: IDs made later are greater.
-
-    Raises ConfigError where the keeper is on another machine, or gone.
+    generates it: later IDs are greater. Raises ConfigError if the keeper is on another machine, or
+    gone.
     """
     path = Path(directory, sha256(url.encode()).hexdigest()[:32] + ".json")
     for _ in range(2):

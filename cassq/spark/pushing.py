@@ -41,7 +41,7 @@ class PartitionPusher:
         self._batch = batch
 
     def __call__(self, rows: Iterable[Any]) -> Iterator[Receipt]:
-        """Push the rows; their receipts, all of them durable when it is called for nothing more."""
+        """Push the rows, and yield their receipts; all rows are durable when the iterator ends."""
         # At once, not at the first `next`: foreachPartition asks for nothing.
         return iter(list(self._pushed(rows)))
 
@@ -63,9 +63,9 @@ def pusher(url: str | None, queue: str, *, batch: int = BATCH_MESSAGES) -> Parti
     """A function for `rdd.mapPartitions`, which yields receipts, and for `foreachPartition`.
 
     url: as for `cassq.connect`; None: `CASSQ_URL` of this process. A row is a payload (bytes or
-    str), or a Row, dict or object with `payload` and, if it has them, `headers` and `key`.
-    batch: the most messages to push together; fewer if they are large, about 8 MiB.
-    Raises ConfigError for a URL that cannot be used, and in the task what `push_many` raises.
+    str), or a Row, dict or object with `payload` and optionally `headers` and `key`. batch: the
+    most messages to push together; fewer if they are large, about 8 MiB. Raises ConfigError for a
+    URL that cannot be used, and in the task what `push_many` raises.
     """
     if not isinstance(batch, int) or batch < 1:
         raise UsageError(f"batch must be a number of messages, at least 1, not {batch!r}")

@@ -19,7 +19,8 @@ from cassq.spark.writing import BatchWriter, StreamWriter, WriteTarget, check_ta
 
 
 class CassqSource(DataSource):
-    """Made by Spark, in processes of the driver's machine. keeper: the directory of its keeper."""
+    """Created by Spark, in processes on the driver's machine. keeper: the directory of its
+    keeper."""
 
     keeper: ClassVar[str] = ""
 

@@ -1,4 +1,4 @@
-"""What the executors of an audit do: look at the rows of pipes, and read every frame."""
+"""The tasks of an audit on executors: read the rows of pipes, and every frame."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MISPLACED_MAX = 100
 
 
 def standings(url: str, groups: Sequence[GroupRow], pipes: Iterable[PipeRow]) -> Iterator[Standing]:
-    """Look at the rows of each pipe. Cost: the cursors of the groups; for each pipe that of
+    """Read the rows of each pipe. Cost: the cursors of the groups; for each pipe that of
     `standing`."""
     ports = client_of(url).ports
     cursors = {group.id: cursors_of(ports, group) for group in groups}
@@ -30,7 +30,7 @@ def standings(url: str, groups: Sequence[GroupRow], pipes: Iterable[PipeRow]) ->
 
 
 def walks(url: str, parts: Iterable[ScanTask]) -> Iterator[Walked]:
-    """Read every frame of these pieces: each checksum is verified, and that seqs have no gap."""
+    """Read every frame of these pieces; verifies each checksum, and that seqs have no gap."""
     ports = client_of(url).ports
     for part in parts:
         yield from map(partial(walk, ports), part.pieces)

@@ -1,4 +1,4 @@
-"""Dead letters: what most of a group's died of, and merging those that a condition in SQL names."""
+"""Dead letters: counts why a group's died, and merges those that an SQL condition selects."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What letters died of. letters: how many were looked at. top: those that most share, for each
-    kind of thing."""
+    """Why letters died. letters: how many there are. top: the most frequent values of each kind."""
 
     queue: str
     group: str
@@ -100,11 +99,11 @@ def _thing(name: str) -> Column:
 def merge(
     spark: SparkSession, url: str | None, queue: str, group: str = "default", *, where: str
 ) -> BulkOutcome:
-    """Bring the dead letters for which `where` holds back to their group, as
-    `DeadLetterQueue.merge` does, at most `MERGED_MAX` of them: call it again for the rest.
+    """Return the dead letters for which `where` holds to their group, as `DeadLetterQueue.merge`
+    does, at most `MERGED_MAX` of them: call it again for the rest.
 
-    Raises as `analyse`; ConfigError without a condition. Cost: a look at each letter by Spark, and
-    the merge, by this process alone.
+    Raises as `analyse`; ConfigError without a condition. Cost: Spark reads each letter, and this
+    process alone merges.
     """
     if not where:
         raise ConfigError("say which letters to merge", hint="`cassq dead merge` merges all")

@@ -1,9 +1,9 @@
 """Replaying: pushes messages of finished pipes, or of an archive, to a queue again, once per
 `writeId`.
 
-Without a rate all is one write. With a rate each chunk of a pipe is a write of its own, named after
-its place: finished pipes never change, so a restarted run finds the same chunks, and skips those
-that were published.
+Without a rate a replay is one write. With a rate each chunk of a pipe is a write of its own, named
+after its place: finished pipes never change, so a restarted run finds the same chunks, and skips
+those that were published.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from cassq.spark.writing import check_target
 
 
 class Choice(NamedTuple):
-    """What is replayed. since, until: by push time, from and before, as for a batch read. where: a
-    condition in SQL on the columns of a batch read."""
+    """Selects messages. since, until: the push times, from and before, as for a batch read. where:
+    an SQL condition on the columns of a batch read."""
 
     since: str | None = None
     until: str | None = None
@@ -95,14 +95,14 @@ def replay(
     rate: float | None = None,
     progress: Tell = lambda _: None,
 ) -> Replayed:
-    """Push what the queue `source` (None: `queue` itself) has in finished pipes to `queue` again,
-    or what the directory `archive` has of it.
+    """Push the messages in the finished pipes of the queue `source` (None: `queue` itself), or
+    those that the directory `archive` has of it, to `queue` again.
 
     rate: messages a second, on average. It needs a `choice.until` in the past: otherwise a
     restarted run could find what it replayed itself. progress: called after each write.
 
-    Raises QueueNotFoundError, ExtentMissingError, ConfigError and BackendError. Cost: with a rate a
-    job of Spark for each chunk, and a row of the catalog that stays as long as the queue.
+    Raises QueueNotFoundError, ExtentMissingError, ConfigError and BackendError. Cost: with a rate,
+    a Spark job for each chunk, and a row in the catalog that stays as long as the queue.
     """
     choice = choice or Choice()
     place = absolute(url)
@@ -124,7 +124,8 @@ def replay(
 
 
 def check(choice: Choice, write_id: str, rate: float | None, now_ms: int) -> None:
-    """Raises ConfigError for what cannot be, or could not be done once. Pure."""
+    """Raise ConfigError for arguments that are invalid, or with which a replay could not be done
+    once. Pure."""
     if not write_id:
         raise ConfigError("a replay needs a writeId, under which it is done once")
     if choice.since is not None:
