@@ -95,10 +95,10 @@ def test_a_paced_replay_waits_until_its_average_is_that_of_the_rate() -> None:
 @pytest.mark.parametrize(
     ("until", "rate", "message"),
     [
-        (None, 5.0, "needs .until., a time in the past"),
-        ("2026-05-01T00:00:01.001Z", 5.0, "needs .until., a time in the past"),
+        (None, 5.0, "needs `until`, a time in the past"),
+        ("2026-05-01T00:00:01.001Z", 5.0, "needs `until`, a time in the past"),
         ("2026-05-01T00:00:01Z", 0.0, "more than 0"),
-        ("soon", None, "until is a time"),
+        ("soon", None, "until must be a time"),
     ],
 )
 def test_a_replay_that_could_not_be_done_once_is_refused(

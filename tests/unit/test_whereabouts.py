@@ -62,7 +62,7 @@ DOOMED = failure_record("rejected", "bad", "me", 90_000, doomed=True)
         (seen(deliveries=3, **ALONE), "pending", "then goes to the dead letters"),
         (seen(**FREE, due_ms=0), "waiting", "delivered again to the next popper"),
         (seen(**FREE, due_ms=99_999), "waiting", "in its turn, behind what was waiting"),
-        (seen(**FREE, due_ms=100_001), "delayed", "again from 1970-01-01 00:01:40 UTC on"),
+        (seen(**FREE, due_ms=100_001), "delayed", "again at 1970-01-01 00:01:40 UTC or later"),
         (seen(**FREE, due_ms=200_000, deliveries=0), "delayed", "It is delivered at"),
         (seen(**FREE, due_ms=0, failure=DOOMED, **ALONE), "waiting", "goes to the dead letters"),
         (seen(**FREE, due_ms=0, deliveries=3, **ALONE), "waiting", "goes to the dead letters"),
