@@ -222,10 +222,10 @@ def _hosts(listed: str) -> tuple[tuple[str, ...], int]:
     """The hosts, and the port that all of them have."""
     hosts: list[str] = []
     ports: set[int] = set()
-    for told in listed.split(","):
-        match = _HOST.fullmatch(told.strip())
+    for host in listed.split(","):
+        match = _HOST.fullmatch(host.strip())
         if match is None or not 0 < int(match["port"] or PORT) < 65536:
-            raise ConfigError(f"{told!r} is not a host name", hint=f"write host or host:{PORT}")
+            raise ConfigError(f"{host!r} is not a host name", hint=f"write host or host:{PORT}")
         hosts.append(match["six"] or match["name"])
         if match["port"]:
             ports.add(int(match["port"]))

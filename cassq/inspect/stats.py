@@ -79,10 +79,10 @@ class QueueStats:
     requests: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        told = asdict(self)
+        fields = asdict(self)
         for name, group in self.groups.items():
-            told["groups"][name]["popped"] = group.popped
-        return told
+            fields["groups"][name]["popped"] = group.popped
+        return fields
 
 
 def view_of(catalog: Catalog, group_id: str, pipe_id: str, cursor: Cursor | None) -> GroupView:

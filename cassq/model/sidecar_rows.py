@@ -56,9 +56,9 @@ class ReplicaAt(NamedTuple):
         return f"{self.sidecar} {self.generation}"
 
 
-def replica_at(told: str) -> ReplicaAt:
+def replica_at(text: str) -> ReplicaAt:
     """The inverse of `ReplicaAt.told`."""
-    name, _, generation = told.rpartition(" ")
+    name, _, generation = text.rpartition(" ")
     return ReplicaAt(name, generation)
 
 

@@ -169,8 +169,8 @@ def _escaped(text: pa.Array) -> pa.Array:
     text = text.cast(pa.string())
     if pc.any(pc.match_substring_regex(text, "[\\x00-\\x1f]")).as_py():
         distinct = text.dictionary_encode()
-        told = [
+        encoded = [
             json.dumps(each, ensure_ascii=False)[1:-1] for each in distinct.dictionary.to_pylist()
         ]
-        return pa.array(told, pa.string()).take(distinct.indices)
+        return pa.array(encoded, pa.string()).take(distinct.indices)
     return pc.replace_substring(pc.replace_substring(text, "\\", "\\\\"), '"', '\\"')

@@ -52,11 +52,11 @@ class Heartbeats:
     def _beat(self, path: Path) -> bool:
         """Beat; returns whether that succeeded. If not, it is retried soon."""
         try:
-            told = json.loads(path.read_text())
-            client = self._clients.get(told["url"])
+            request = json.loads(path.read_text())
+            client = self._clients.get(request["url"])
             if client is None:
-                client = self._clients[told["url"]] = connect(told["url"], create=False)
-            client.ports.catalog.writes.beat_driver(told["driver"], DRIVER_LEASE_MS)
+                client = self._clients[request["url"]] = connect(request["url"], create=False)
+            client.ports.catalog.writes.beat_driver(request["driver"], DRIVER_LEASE_MS)
         except (CassqError, OSError, ValueError) as exc:
             logger.warning("a Spark driver could not renew its lease: %s", exc)
             return False

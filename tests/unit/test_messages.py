@@ -103,7 +103,7 @@ def test_headers_handed_out_are_the_caller_s_own() -> None:
     assert message.headers["kind"] == "delay"
 
 
-def test_attempts_follow_the_holding() -> None:
+def test_attempts_follow_the_delivery() -> None:
     holding = RecordingHolding()
     message = messages(BARE, holding)[0]
     holding.deliveries = 4

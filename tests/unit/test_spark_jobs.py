@@ -110,7 +110,7 @@ def test_a_replay_that_could_not_be_done_once_is_refused(
     now_ms = time_ms("now", "2026-05-01T00:00:01Z")
     with pytest.raises(ConfigError, match=message):
         check(Choice(until=until), "w", rate, now_ms)
-    with pytest.raises(ConfigError, match="has a writeId"):
+    with pytest.raises(ConfigError, match="needs a writeId"):
         check(Choice(), "", None, now_ms)
     check(Choice(until="2026-05-01T00:00:01Z"), "w", 5.0, now_ms)
 

@@ -58,8 +58,8 @@ def _sum(points: Sequence[Point]) -> str:
         name: points[-1].totals[name] - points[0].totals[name]
         for name in ("pushed", "committed", "dead")
     }
-    told = ", ".join(f"{count:,} {name}" for name, count in grown.items())
-    return f"since {output.moment(points[0].at)}: {told}"
+    listed = ", ".join(f"{count:,} {name}" for name, count in grown.items())
+    return f"since {output.moment(points[0].at)}: {listed}"
 
 
 def write_image(queue: Queue, step: str, found: Mapping[str, Sequence[Point]], path: Path) -> None:

@@ -311,7 +311,7 @@ def _seal_after_watching(
     length; so this ends after one lease length at the latest.
     """
     beats = {each.id: each.beat for each in reaper.candidates(rows)}
-    told = False
+    announced = False
     actions: dict[str, Action] = {}
     while True:
         found = _each(reaper, rows, WATCHING, stop)
@@ -323,11 +323,11 @@ def _seal_after_watching(
         ]
         if not doubtful:
             break
-        if not told and sys.stderr.isatty():
+        if not announced and sys.stderr.isatty():
             lease = max(each.lease_ms for each in doubtful) / 1000
             count = counted(len(doubtful), "pipe")
             output.note(f"watching {count} for signs of life, {lease:g} s at most")
-        told = True
+        announced = True
         if stop.wait(LOOK_SECONDS):
             break
     return list(actions.values())

@@ -147,14 +147,14 @@ def show(ctx: click.Context, name: str) -> None:
                 extents[only] = list(islice(upkeep.extents(row, only), 10 * SHOWN_MAX))
         except BackendError as exc:
             error = str(exc)
-    told = described(fleet, row, found.left if found is not None else {})
+    fields = described(fleet, row, found.left if found is not None else {})
     if call.as_json:
         from msgspec import structs  # of an extra, like all that comes from sidecars
 
         lists = {only: list(map(structs.asdict, those)) for only, those in extents.items()}
-        output.document({"sidecar": told, "info": info, "error": error, **lists})
+        output.document({"sidecar": fields, "info": info, "error": error, **lists})
     else:
-        output.table((row.name, ""), [(key, _cell(value)) for key, value in told.items()])
+        output.table((row.name, ""), [(key, _cell(value)) for key, value in fields.items()])
         if info:
             output.say("")
             output.table(("it reports", ""), [(key, _cell(value)) for key, value in info.items()])

@@ -291,8 +291,8 @@ def _conclude(
     stop: StopSignal,
 ) -> None:
     if call.as_json:
-        told = outcome.as_dict()
-        output.document({"letters": letters.name, done: told.pop("messages"), **told})
+        fields = outcome.as_dict()
+        output.document({"letters": letters.name, done: fields.pop("messages"), **fields})
     else:
         would = "would be " if outcome.dry_run else ""
         whole = f", {counted(outcome.pipes, 'pipe')} whole" if outcome.pipes else ""

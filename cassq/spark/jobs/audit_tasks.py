@@ -23,8 +23,8 @@ def standings(url: str, groups: Sequence[GroupRow], pipes: Iterable[PipeRow]) ->
     for pipe in pipes:
         found = standing(ports, groups, cursors, pipe)
         astray = {
-            name: [f"group {name}, pipe {pipe.id}: {it}" for it in bounded(told, MISPLACED_MAX)]
-            for name, told in found.astray.items()
+            name: [f"group {name}, pipe {pipe.id}: {it}" for it in bounded(texts, MISPLACED_MAX)]
+            for name, texts in found.astray.items()
         }
         yield found._replace(astray=astray)
 

@@ -52,9 +52,9 @@ def letters(
     cassq.spark.register(spark)
     place = {"url": absolute(url), "queue": queue, "group": group}
     read = spark.read.format("cassq").options(**place, state=DEAD, failOnDataLoss="false").load()
-    told = read.withColumn("death", sql.from_json(sql.col("headers")[DEATH_HEADER], _DEATH))
+    parsed = read.withColumn("death", sql.from_json(sql.col("headers")[DEATH_HEADER], _DEATH))
     died_at = sql.timestamp_millis(sql.col("death.at_ms"))
-    frame = told.select(
+    frame = parsed.select(
         "*",
         *(f"death.{name}" for name in ("reason", "failure", "error", "consumer", "deliveries")),
         died_at.alias("died_at"),
@@ -109,8 +109,8 @@ def merge(
         raise ConfigError("say which letters to merge", hint="`cassq dead merge` merges all")
     client = client_of(absolute(url))
     group_of(client.ports, client.queue(queue).row.id, queue, group)
-    desk = client.queue(queue).dead_letters(group)
+    letters_queue = client.queue(queue).dead_letters(group)
     with told_as_ours():
         frame = letters(spark, url, queue, group, where).select("id").limit(MERGED_MAX)
         ids = [row["id"] for row in frame.collect()]
-    return desk.merge(ids=ids)
+    return letters_queue.merge(ids=ids)

@@ -24,8 +24,8 @@ def read_pipes(
     """The messages of pipes, given how many each has. If some were removed before they are read,
     the read fails, or leaves them out."""
     spark.dataSource.register(PipesSource)
-    told = {"url": url, "pipes": json.dumps(dict(lengths)), "strict": str(fail_on_data_loss)}
-    return spark.read.format(NAME).options(**told).load()
+    options = {"url": url, "pipes": json.dumps(dict(lengths)), "strict": str(fail_on_data_loss)}
+    return spark.read.format(NAME).options(**options).load()
 
 
 class PipesSource(DataSource):

@@ -182,8 +182,8 @@ def _chosen(frame: DataFrame, choice: Choice) -> DataFrame:
     return frame if choice.where is None else frame.where(choice.where)
 
 
-def _literal(name: str, told: str) -> Any:
-    return sql.lit(datetime.fromtimestamp(time_ms(name, told) / 1000, UTC))
+def _literal(name: str, text: str) -> Any:
+    return sql.lit(datetime.fromtimestamp(time_ms(name, text) / 1000, UTC))
 
 
 def _write(target: ReplayTarget, chunk: ReplayChunk | None, frame: DataFrame) -> int:

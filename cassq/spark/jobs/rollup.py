@@ -178,12 +178,12 @@ def _shelve(run: _Run, wanted: Wanted, folder: str, sizes: dict[tuple[str, str],
     for day in days:
         for table in TABLES:
             _move(run.top / STAGING / table / folder / day, run.top / table / folder / day)
-    told = [day.removeprefix("day=") for day in days]
-    over = [day for day in told if is_over(day, run.now_ms)]
+    dates = [day.removeprefix("day=") for day in days]
+    over = [day for day in dates if is_over(day, run.now_ms)]
     if over:
         _mark(run.top, wanted.name, over[-1], wanted.whole)
-    samples = sum(sizes[wanted.name, day] for day in told)
-    return OfQueue(wanted.name, len(over), len(told) - len(over), samples)
+    samples = sum(sizes[wanted.name, day] for day in dates)
+    return OfQueue(wanted.name, len(over), len(dates) - len(over), samples)
 
 
 def _days(folder: Folder) -> Iterator[str]:

@@ -98,7 +98,7 @@ def rows(url: str, now_ms: int, wanted: Iterable[Wanted]) -> Iterator[tuple[Any,
         subjects += ((group.name, group.id) for group in catalog.queues.groups(each.queue_id))
         for name, subject in subjects:
             since_ms = begin_ms(each.whole) if each.whole else 0
-            for row in told(name, samples_of(catalog, subject, since_ms, now_ms)):
+            for row in with_growth(name, samples_of(catalog, subject, since_ms, now_ms)):
                 day = day_of(row[1])
                 if day > each.whole:
                     yield (*row, each.name, day)
@@ -116,7 +116,7 @@ def samples_of(catalog: Catalog, subject: str, since_ms: int, now_ms: int) -> li
     return found
 
 
-def told(group: str | None, samples: Sequence[Sample]) -> Iterator[tuple[Any, ...]]:
+def with_growth(group: str | None, samples: Sequence[Sample]) -> Iterator[tuple[Any, ...]]:
     """Samples of one subject as rows, with the growth of totals since the previous sample. Pure."""
     contents = [json.loads(sample.data) for sample in samples]
     for sample, (before, data) in zip(samples, pairwise([None, *contents]), strict=True):
