@@ -109,7 +109,7 @@ def test_a_delayed_message_tells_when_it_comes(queue: cassq.Queue) -> None:
         queue.popper().pop()
 
 
-def test_a_committed_message_is_told_before_and_after_its_pipe_is_retired(
+def test_a_committed_message_is_reported_before_and_after_its_pipe_is_retired(
     queue: cassq.Queue, client: cassq.Client
 ) -> None:
     ids = push(queue, *numbers(2))
@@ -125,7 +125,7 @@ def test_a_committed_message_is_told_before_and_after_its_pipe_is_retired(
     assert "is not stored any more" in told(explanation)
 
 
-def test_every_group_is_told_for_itself(queue: cassq.Queue) -> None:
+def test_every_group_is_reported_for_itself(queue: cassq.Queue) -> None:
     (first,) = push(queue, b"1")
     queue.create_group("archive", start="now")
     (second,) = push(queue, b"2")
@@ -236,7 +236,9 @@ def test_a_message_that_may_expire_says_when(client: cassq.Client) -> None:
     assert any(line.startswith("It expires at ") for line in now(queue.explain(message_id)).next)
 
 
-def test_a_damaged_or_missing_file_is_no_obstacle(queue: cassq.Queue, client: cassq.Client) -> None:
+def test_a_damaged_or_missing_file_is_not_an_obstacle(
+    queue: cassq.Queue, client: cassq.Client
+) -> None:
     (message_id,) = push(queue, b"x")
     client.ports.store.drop(extents(client))
     assert now(client.explain(message_id)).state == "waiting"

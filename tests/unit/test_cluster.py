@@ -73,7 +73,7 @@ def test_a_url_has_credentials_and_options() -> None:
         ("//db/k", {"tls": "maybe"}, "tls must be one of full, ca, no, not 'maybe'"),
     ],
 )
-def test_a_url_that_cannot_be_used_is_told_without_its_password(
+def test_a_url_that_cannot_be_used_is_reported_without_its_password(
     rest: str, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
@@ -127,7 +127,7 @@ def test_a_node_that_is_gone_is_tried_again_every_few_seconds_for_ever() -> None
     assert max(pauses) <= AGAIN_SECONDS_MAX <= 5
 
 
-def test_a_node_that_stands_still_is_left_alone_within_a_quarter_of_a_minute() -> None:
+def test_a_node_that_is_paused_is_left_alone_within_a_quarter_of_a_minute() -> None:
     driver = cluster(Contact(("127.0.0.1",), "k"), lambda: 0)
     told = (driver.idle_heartbeat_interval, driver.idle_heartbeat_timeout)
     assert told == (SILENT_SECONDS, NO_SIGN_SECONDS)
@@ -176,7 +176,7 @@ needs_openssl = pytest.mark.needs("openssl")
 
 
 @pytest.mark.parametrize("options", [{}, {"tls": "no"}, {"tls": "0"}, {"tls": "false"}])
-def test_without_a_word_of_it_there_is_no_tls(options: dict[str, str]) -> None:
+def test_without_an_option_there_is_no_tls(options: dict[str, str]) -> None:
     assert tls_of(options) is None
 
 

@@ -138,7 +138,7 @@ def test_parts_say_from_where_their_messages_can_be_read() -> None:
     assert (last.row, last.messages) == (None, 10)
 
 
-def test_a_claim_of_which_nothing_is_left_is_no_part() -> None:
+def test_a_claim_of_which_nothing_is_left_is_not_a_part() -> None:
     assert unfinished(CURSOR, [claim(10, 12, FREE, 10, 11), claim(12, 30, DONE)], 30, 0) == []
 
 

@@ -110,7 +110,7 @@ def test_attempts_follow_the_delivery() -> None:
     assert message.attempts == 4
 
 
-def test_a_message_tells_its_id_attempts_and_size_but_not_its_payload() -> None:
+def test_a_message_shows_its_id_attempts_and_size_but_not_its_payload() -> None:
     told = repr(messages(BARE, RecordingHolding())[1])
     assert told == "<Message pipe:41 attempts=3 6 bytes>"
 

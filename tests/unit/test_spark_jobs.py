@@ -32,7 +32,7 @@ def pipe(number: int, messages: int) -> PipeRow:
         ([25, 1, 9, 1], [[25], [1, 9], [1]]),
     ],
 )
-def test_pipes_are_taken_in_steps_of_so_many_messages(
+def test_pipes_are_taken_in_steps_of_a_number_of_messages(
     sizes: list[int], expected: list[list[int]]
 ) -> None:
     from cassq.spark.jobs.archive import steps
@@ -41,7 +41,7 @@ def test_pipes_are_taken_in_steps_of_so_many_messages(
     assert [[p.end.seq for p in step if p.end] for step in found] == expected
 
 
-def test_of_a_long_error_the_line_is_told_that_says_most() -> None:
+def test_the_most_informative_line_of_a_long_error_is_reported() -> None:
     from cassq.spark.jobs.sessions import what_failed
 
     long = (
@@ -52,7 +52,7 @@ def test_of_a_long_error_the_line_is_told_that_says_most() -> None:
     assert what_failed("") == "Spark gave no reason"
 
 
-def test_progress_is_told_in_pipes_and_messages() -> None:
+def test_progress_is_reported_in_pipes_and_messages() -> None:
     from cassq.spark.jobs.archive import ArchiveProgress
 
     told = progress_line(ArchiveProgress(3, 12, 1500, 40_000))
@@ -67,7 +67,7 @@ def test_a_setting_that_is_none_is_refused_before_spark_is_begun() -> None:
         assert "is not NAME=VALUE" in done.stderr
 
 
-def test_a_place_that_is_not_there_is_told_before_spark_is_begun(
+def test_a_place_that_is_not_there_is_reported_before_spark_is_begun(
     tmp_path: Path,
 ) -> None:
     words = ["spark", "archive", "mail", "out", "--url", f"file://{tmp_path}/none"]

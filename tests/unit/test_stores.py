@@ -122,7 +122,7 @@ def test_how_repairs_are_made(options: dict[str, str], after: float, rate: int) 
         ),
     ],
 )
-def test_what_cannot_be_right_is_told_without_the_token(
+def test_an_invalid_option_is_reported_without_the_token(
     options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
@@ -130,7 +130,7 @@ def test_what_cannot_be_right_is_told_without_the_token(
     assert SECRET not in str(caught.value)
 
 
-def test_a_token_of_the_environment_that_cannot_be_used_is_told_by_its_name(
+def test_a_token_of_the_environment_that_cannot_be_used_is_reported_by_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, f"{SECRET} {SECRET}")
@@ -148,7 +148,7 @@ def test_a_token_of_the_environment_that_cannot_be_used_is_told_by_its_name(
         (Handshake("a:1", "g", "z", "this one", SECRET), ["a:1", "this one", "set"]),
     ],
 )
-def test_who_bears_a_token_does_not_show_it(bearer: object, shown: list[str]) -> None:
+def test_a_token_is_never_shown(bearer: object, shown: list[str]) -> None:
     assert SECRET not in repr(bearer)
     assert SECRET not in f"{[bearer]} {bearer}"
     assert all(told in repr(bearer) for told in shown)
@@ -178,7 +178,7 @@ def test_a_client_shows_no_secret_of_its_url(url: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["fil", "cassandr", "", "http"])
-def test_a_url_of_something_else_is_told_without_its_token(scheme: str) -> None:
+def test_an_error_about_another_url_shows_no_token(scheme: str) -> None:
     with pytest.raises(ConfigError) as caught:
         cassq.connect(f"{scheme}:q?store=sidecar&sidecar_token={SECRET}")
     assert SECRET not in str(caught.value)

@@ -157,7 +157,7 @@ def test_what_was_kept_for_long_enough_goes_to_the_dead_letters() -> None:
     assert told == "It goes to the dead letters as soon as a popper or the reaper comes by."
 
 
-def test_failures_are_told_with_their_times() -> None:
+def test_failures_are_reported_with_their_times() -> None:
     failure = json.dumps({**json.loads(DOOMED), "first_ms": 10_000})
     step = step_of(seen(**FREE, due_ms=0, failure=failure, **ALONE), NOW)
     assert step.happened == (
