@@ -35,10 +35,10 @@ class Where(TypedDict, total=False):
 class QueueAccess(NamedTuple):
     """What the dead letters of a group need from their queue. Each may raise BackendError.
 
-    group_row: the group; GroupNotFoundError if it is gone. letters_row: the group `default` of
-    the dead-letter queue; None if there is no such queue. pusher_to_group: pushes to the queue,
-    for this group only. pusher_to_letters: pushes to the dead-letter queue, which it creates if
-    need be. ring: wakes the poppers of the queue.
+    group_row: the group; GroupNotFoundError if it is gone. letters_row: the group `default` of the
+    dead-letter queue; None if there is no such queue. pusher_to_group: pushes to the queue, for
+    this group only. pusher_to_letters: pushes to the dead-letter queue, which it creates if needed.
+    ring: wakes the poppers of the queue.
     """
 
     ports: Callable[[], Ports]
@@ -149,7 +149,7 @@ class DeadLetterQueue:
         watch: Watch | None = None,
         **where: Unpack[Where],
     ) -> BulkOutcome:
-        """Durably throw dead letters away, for ever; the arguments work as for `merge`.
+        """Delete dead letters, durably and for good; the arguments work as for `merge`.
 
         Without a filter, everything=True is required. Cost: without a filter, one synced
         transaction for each run of letters in the same state, however long; otherwise one for

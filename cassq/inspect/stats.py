@@ -23,11 +23,10 @@ class GroupStats:
     """How many messages of a queue are in which state for one group.
 
     waiting: not claimed, or given back, delayed ones included; delayed: of those, not yet due;
-    pending: claimed and not acked; committed; dead: moved to the group's dead letters; expired:
-    too old; purged: thrown away or cancelled; merged: dead letters that are back in their queue;
-    lost: damaged, and given up by `Queue.skip_damage`;
-    skipped: pushed before the group's start. All but `delayed` add up to `pushed`, what was
-    pushed for this group.
+    pending: claimed and not acked; committed; dead: moved to the group's dead letters; expired: too
+    old; purged: deleted or cancelled; merged: dead letters that are back in their queue; lost:
+    damaged, and given up by `Queue.skip_damage`; skipped: pushed before the group's start. All but
+    `delayed` add up to `pushed`, what was pushed for this group.
     """
 
     waiting: int = 0

@@ -41,7 +41,7 @@ class Fate(enum.StrEnum):
     COMMITTED = "committed"  # acked
     DEAD = "dead"  # moved to the group's dead letters
     EXPIRED = "expired"  # older than it may become
-    PURGED = "purged"  # thrown away, or cancelled before it was delivered
+    PURGED = "purged"  # deleted, or cancelled before it was delivered
     MERGED = "merged"  # a dead letter that is back in its queue
     LOST = "lost"  # damaged, and given up by a command
     PENDING = "pending"  # claimed and not acked

@@ -171,7 +171,7 @@ def test_sidecars_that_are_known_to_be_full_are_not_asked_and_say_so(
     for sidecar in place.sidecars:
         sidecar.engine.free_min = 1 << 50
     place.beat()
-    with pytest.raises(StorageFullError, match="s1: read-only, for want of space"):
+    with pytest.raises(StorageFullError, match="s1: read-only, with too little disk space"):
         store.create(PIPE, "q")
     assert not any(isinstance(request, Open) for s in place.sidecars for request in s.asked)
 
