@@ -188,7 +188,7 @@ def test_a_query_that_stood_still_is_refused_when_another_has_begun(
     clock.advance(LEASE_MS / 1000 + 1)
     follow()
     old.keep_on()
-    with pytest.raises(LeaseLostError, match="another query has begun"):
+    with pytest.raises(LeaseLostError, match="another query began"):
         old.latest(START, None)
 
 
