@@ -37,7 +37,7 @@ MakeEvent = Callable[[Finding, int, int, int], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """How far one target was told of an episode. next_ms: not to be tried before."""
+    """How much of an episode one target has received. next_ms: not to be tried before."""
 
     stage: int = 0
     tries: int = 0

@@ -21,10 +21,10 @@ def tls_of(options: Mapping[str, str], prefix: str = "") -> ssl.SSLContext | Non
     """
     tls, ca, cert, key = (f"{prefix}{name}" for name in ("tls", "ca", "cert", "key"))
     files = {name: options[name] for name in (ca, cert, key) if name in options}
-    told = options.get(tls, "full" if files else "no")
-    level = {"1": "full", "true": "full", "yes": "full", "0": "no", "false": "no"}.get(told, told)
+    value = options.get(tls, "full" if files else "no")
+    level = {"1": "full", "true": "full", "yes": "full", "0": "no", "false": "no"}.get(value, value)
     if level not in LEVELS:
-        raise ConfigError(f"{tls} is {', '.join(LEVELS)}, not {told!r}")
+        raise ConfigError(f"{tls} must be one of {', '.join(LEVELS)}, not {value!r}")
     if level == "no":
         if files:
             raise ConfigError(f"{tls} is off, but the URL has {min(files)}=")
@@ -40,9 +40,9 @@ def tls_of(options: Mapping[str, str], prefix: str = "") -> ssl.SSLContext | Non
         if cert in files:
             context.load_cert_chain(files[cert], files.get(key))
     except (ssl.SSLError, OSError) as exc:
-        told = ", ".join(f"{name}={path}" for name, path in files.items())
+        listed = ", ".join(f"{name}={path}" for name, path in files.items())
         raise ConfigError(
-            f"{told} cannot be used: {exc.strerror or exc}",
+            f"{listed} cannot be used: {exc.strerror or exc}",
             hint="they are PEM files: a certificate, or a key without a pass phrase",
         ) from exc
     return context

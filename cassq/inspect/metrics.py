@@ -188,7 +188,7 @@ _TOTALS = (
     ("committed", "Messages acked."),
     ("dead", "Messages moved to the group's dead letters."),
     ("expired", "Messages that became too old."),
-    ("purged", "Messages thrown away or cancelled."),
+    ("purged", "Messages purged or cancelled."),
     ("merged", "Dead letters that are back in their queue."),
     ("lost", "Damaged messages that were given up by a command."),
 )

@@ -2,8 +2,8 @@
 
 First an *intent* is written: a row keyed by (group, pipe, seq) that names the place the message
 will get. Then the message is pushed there, then marked done in its old place. A process that finds
-an intent checks whether the message has arrived, sealing that pipe if need be, so that the answer
-is final. Only if it has not may it be pushed again, or be delivered in its old place.
+an intent checks whether the message has arrived, sealing that pipe if needed, so that the answer is
+final. Only if it has not may it be pushed again, or be delivered in its old place.
 
 Invariants:
 1. Only the holder of a claim writes intents for its messages, and each write is conditional on

@@ -1,8 +1,8 @@
 """The `hazelcast` locker: FencedLocks of the CP subsystem, or locks of a map where there is none.
 
 **With CP** (three members or more, agreeing on every step): a lock's token is its fence. The
-members do not know its ttl: the holder gives it up in time, and if the holder stands still or is
-gone, it passes on once the holder's CP session has expired. The members' setting
+members do not know its ttl: the holder gives it up in time, and if the holder is paused or gone, it
+passes on once the holder's CP session has expired. The members' setting
 `session-time-to-live-seconds` says when (300 unless set: 10 is a good length). A lock of each name
 ever used stays in the members' memory, some hundred bytes: for exclusive groups on many pipes
 prefer ZooKeeper or map locks.

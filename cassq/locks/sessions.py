@@ -3,11 +3,11 @@
 A locker has one *session* with its service. Every lock of it is held under these rules:
 
 - It is ours until its own deadline, and only while the session is *sure*: until the service could
-  have given it to another holder, counted on the boot clock from just before the last request that
-  was answered. So a process that stood still finds its locks lost before it sends anything.
-- A session in doubt (a lost connection, an answer that did not come in time) is over: all its locks
-  are lost at once. It is closed as soon as possible, which releases all that it had on the service,
-  including by requests with unknown outcomes, and the next lock opens another session.
+have given it to another holder, counted on the boot clock from just before the last request that
+was answered. So a process that was paused finds its locks lost before it sends anything. - A
+session in doubt (a lost connection, an answer that did not come in time) is over: all its locks are
+lost at once. It is closed as soon as possible, which releases all that it had on the service,
+including by requests with unknown outcomes, and the next lock opens another session.
 """
 
 from __future__ import annotations

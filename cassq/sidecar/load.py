@@ -1,4 +1,4 @@
-"""The load of a sidecar: what it wrote of late, in bytes a second."""
+"""The load of a sidecar: the bytes per second that it wrote recently."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _WEIGHT_SECONDS = 10.0  # what is older counts little
 
 
 class ByteLoad:
-    """Bytes, and how many of them a second of late."""
+    """Counts bytes, and their recent rate per second."""
 
     def __init__(self) -> None:
         self.bytes = 0

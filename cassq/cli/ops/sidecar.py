@@ -80,7 +80,7 @@ def sidecar() -> None:
 @click.option(
     "--name",
     default="",
-    help="The sidecar's name, for ever.  [default: what DIR says, or HOST:PORT]",
+    help="The sidecar's permanent name.  [default: what DIR says, or HOST:PORT]",
 )
 @click.option(
     "--advertise",
@@ -185,8 +185,8 @@ def serve(
         orphan_ms=round(orphans_after * 1000),
     )
 
-    def ready(told: ServingAddress) -> None:
-        _show(call, told, open_to_all=not (token or files))
+    def ready(serving: ServingAddress) -> None:
+        _show(call, serving, open_to_all=not (token or files))
 
     serve(options, opener(free_min), ready=ready)
 
@@ -204,25 +204,27 @@ def _token(path: Path | None) -> str:
         except (OSError, UnicodeError) as exc:
             why = exc.strerror if isinstance(exc, OSError) else "it is not text"
             raise ConfigError(
-                f"{where} cannot be read: {why}", hint="write the token into a file of its own"
+                f"{where} cannot be read: {why}", hint="write the token to a file of its own"
             ) from exc
     if not _TOKEN.fullmatch(token):
         raise ConfigError(
             f"{where} is not a valid token",
-            hint=f"it has 1 to {TOKEN_CHARACTERS_MAX} characters of ASCII, and no spaces",
+            hint=f"it has 1 to {TOKEN_CHARACTERS_MAX} ASCII characters, and no spaces",
         )
     return token
 
 
-def _show(call: Invocation, told: ServingAddress, *, open_to_all: bool) -> None:
+def _show(call: Invocation, serving: ServingAddress, *, open_to_all: bool) -> None:
     if call.as_json:
-        output.json_line({"sidecar": told.name, "address": told.address, "http": told.http})
+        output.json_line(
+            {"sidecar": serving.name, "address": serving.address, "http": serving.http}
+        )
         return
-    output.note(f"sidecar {told.name} serves at {told.address}, until SIGTERM or Ctrl-C")
+    output.note(f"sidecar {serving.name} serves at {serving.address}, until SIGTERM or Ctrl-C")
     if open_to_all:
         output.note("it has neither token nor TLS: any program that can connect may use it")
-    if told.http:
-        output.note(f"health and metrics at http://{told.http}/health and /metrics")
+    if serving.http:
+        output.note(f"health and metrics at http://{serving.http}/health and /metrics")
 
 
 for _verb in (list_, show, check, drain, forget):

@@ -245,7 +245,7 @@ def purge(
         letters = client.queue(queue).dead_letters(group)
         if not dry_run and not yes:
             count = letters.purge(limit=limit, dry_run=True, **where).messages
-            question = f"Throw {_so_many(count, where)} of {queue}, group {group}, away?"
+            question = f"Delete {_so_many(count, where)} of {queue}, group {group}, for good?"
             if not sure_to(question, yes=yes, as_json=call.as_json, doing="purging"):
                 output.note("nothing was deleted")
                 ctx.exit(1)
@@ -262,7 +262,7 @@ def purge(
 
 
 def _so_many(count: int, where: dict[str, Any]) -> str:
-    kind = "that the filter names" if where else "- all there are -"
+    kind = "that match the filter" if where else "- all there are -"
     return f"{_letters(count)} {kind}"
 
 
@@ -291,14 +291,16 @@ def _conclude(
     stop: StopSignal,
 ) -> None:
     if call.as_json:
-        told = outcome.as_dict()
-        output.document({"letters": letters.name, done: told.pop("messages"), **told})
+        fields = outcome.as_dict()
+        output.document({"letters": letters.name, done: fields.pop("messages"), **fields})
     else:
         would = "would be " if outcome.dry_run else ""
         whole = f", {counted(outcome.pipes, 'pipe')} whole" if outcome.pipes else ""
         output.say(f"{_letters(outcome.messages)} {would}{done}{whole}")
         if outcome.held:
-            output.note(f"{_letters(outcome.held)} left: they are in somebody's hands")
+            output.note(
+                f"{_letters(outcome.held)} left: another consumer or merge has claimed them"
+            )
         for pipe_id, why in outcome.broken.items():
             output.note(f"pipe {pipe_id} is left: {why}")
     if stop.wanted:

@@ -26,7 +26,7 @@ OPEN_LAG = 0.3
 # to make them starts over.
 OPEN_MS_MAX = 1_800_000
 TRIES = 4
-_FULL = "read-only, for want of space"
+_FULL = "read-only, with too little disk space"
 
 
 def open_extent(

@@ -154,7 +154,7 @@ def test_many_may_apply_it_at_once(open_cql: Open, files: Files) -> None:
     assert told == ["recorded schema version 2, by cassandra/0002_step.cql"]
 
 
-def test_whoever_comes_after_a_crash_goes_on(open_cql: Open, files: Files) -> None:
+def test_the_next_process_after_a_crash_goes_on(open_cql: Open, files: Files) -> None:
     cql = open_cql()
     files.full("CREATE TABLE a (x int PRIMARY KEY); CREATE TABLE b (x nonsense PRIMARY KEY);")
     with pytest.raises(BrokenInvariantError, match="nonsense"):
@@ -261,7 +261,7 @@ def test_the_statements_of_this_release_can_all_be_repeated() -> None:
 # --- how it is told -----------------------------------------------------------------------------
 
 
-def test_its_status_is_told_before_and_after(open_cql: Open, files: Files) -> None:
+def test_its_status_is_reported_before_and_after(open_cql: Open, files: Files) -> None:
     cql = open_cql()
     before = schema.status(cql, directory=files.directory)
     assert (before.exists, before.version, before.replicas) == (False, None, {})

@@ -177,7 +177,7 @@ def test_a_write_that_was_short_of_zeroes_only_is_none_that_failed(
     writer.close()
 
 
-def test_a_failure_to_seal_is_told_and_sealing_again_does_it(
+def test_a_failure_to_seal_is_reported_and_sealing_again_does_it(
     store: FilesStore, writer: ExtentWriter, disk: ShakyDisk
 ) -> None:
     disk.fail("sync", io_error())
@@ -187,7 +187,7 @@ def test_a_failure_to_seal_is_told_and_sealing_again_does_it(
     assert store.seal(PIPE) == writer.end
 
 
-def test_a_file_that_cannot_be_read_is_told_of(
+def test_a_file_that_cannot_be_read_is_reported(
     store: FilesStore, writer: ExtentWriter, disk: ShakyDisk
 ) -> None:
     reader = store.reader(PIPE)
@@ -230,7 +230,7 @@ def test_an_append_is_synced_before_it_is_published(
     reader.close()
 
 
-def test_a_seal_is_synced_before_it_is_told(
+def test_a_seal_is_synced_before_it_is_reported(
     store: FilesStore, writer: ExtentWriter, disk: ShakyDisk
 ) -> None:
     store.seal(PIPE)
@@ -435,7 +435,7 @@ def test_a_draft_whose_maker_died_is_removed(store: FilesStore, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_draft_whose_maker_lives_is_left_alone(
+def test_a_draft_whose_maker_is_alive_is_left_alone(
     store: FilesStore, sealer: FilesStore, disk: ShakyDisk, tmp_path: Path
 ) -> None:
     """Somebody looks for pipes just before the draft gets its name."""

@@ -171,12 +171,12 @@ def test_sidecars_that_are_known_to_be_full_are_not_asked_and_say_so(
     for sidecar in place.sidecars:
         sidecar.engine.free_min = 1 << 50
     place.beat()
-    with pytest.raises(StorageFullError, match="s1: read-only, for want of space"):
+    with pytest.raises(StorageFullError, match="s1: read-only, with too little disk space"):
         store.create(PIPE, "q")
     assert not any(isinstance(request, Open) for s in place.sidecars for request in s.asked)
 
 
-def test_it_is_told_of_each_sidecar_why_it_did_not_take_an_extent(
+def test_the_error_says_for_each_sidecar_why_it_did_not_take_an_extent(
     place: SidecarPlace, store: SidecarStore
 ) -> None:
     place.clock.advance(LEASE_MS / 1000 + 7)
@@ -199,7 +199,9 @@ def test_it_is_told_of_each_sidecar_why_it_did_not_take_an_extent(
     assert f"{killed.name}: sidecar {killed.name} does not listen" in said
 
 
-def test_without_sidecars_it_is_told_how_many_there_are(tmp_path: Path, clock: ManualClock) -> None:
+def test_without_enough_sidecars_the_error_says_how_many_there_are(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     store = SidecarPlace(tmp_path, sidecars=0).open(clock)
     with pytest.raises(BackendUnavailableError, match="0 of the 2 .* 0 are registered"):
         store.create(PIPE, "q")

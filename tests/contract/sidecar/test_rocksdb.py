@@ -40,7 +40,7 @@ def place(tmp_path: Path) -> Iterator[RocksPlace]:
 # --- the log ----------------------------------------------------------------------------------
 
 
-def test_a_log_torn_behind_what_was_synced_is_no_damage(place: RocksPlace) -> None:
+def test_a_log_torn_behind_what_was_synced_is_not_damage(place: RocksPlace) -> None:
     fill(place, PIPE, OTHER)
     append(place, PIPE, 10 * FRAMES)
     place.halt()

@@ -112,7 +112,7 @@ def test_a_name_tells_its_id_and_begins_no_other(pipe_id: str) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"\0", b"\2" + bytes(12), b"\1\0\5abc", bytes(14)])
-def test_what_is_no_name_or_row_is_refused(raw: bytes) -> None:
+def test_anything_but_a_name_or_row_is_refused(raw: bytes) -> None:
     with pytest.raises(CorruptionError):
         pipe_id_of(raw)
     with pytest.raises(CassqError):

@@ -57,12 +57,12 @@ def test_a_command_gets_the_event_as_json_on_its_standard_input(tmp_path: Path) 
     assert json.loads(out.read_bytes()) == {"id": "0", "data": {"message": "käput"}}
 
 
-def test_a_command_that_reads_nothing_is_no_failure_however_large_the_event() -> None:
+def test_a_command_that_reads_nothing_is_not_a_failure_however_large_the_event() -> None:
     large = notice("sh")._replace(event={"id": "0", "text": "x" * 1_000_000})
     assert told(shell("exit 0", timeout=30), large) == [NoticeOutcome(told=True)]
 
 
-def test_a_command_that_fails_is_told_with_what_it_said() -> None:
+def test_a_command_that_fails_is_reported_with_what_it_said() -> None:
     (outcome,) = told(shell("echo first >&2; echo no such pager >&2; exit 3", timeout=30))
     assert not outcome.told
     assert outcome.error == "sh failed with exit code 3: first / no such pager"

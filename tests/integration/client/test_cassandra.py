@@ -169,7 +169,7 @@ def test_a_stamp_that_asks_for_the_time_waits_for_nobody(
     ("version", "told"),
     [(0, "version 0, this cassq needs.*cassq schema apply"), (99, "version 99.*newer cassq")],
 )
-def test_a_schema_that_is_too_old_or_too_new_is_told_with_what_to_do(
+def test_a_schema_that_is_too_old_or_too_new_is_reported_with_what_to_do(
     url: str, tables: Cql, version: int, told: str
 ) -> None:
     write = "UPDATE meta SET value = ? WHERE key = 'schema_version' IF value != ?"
@@ -183,7 +183,7 @@ def test_a_schema_that_is_too_old_or_too_new_is_told_with_what_to_do(
     cassq.connect(url).close()
 
 
-def test_a_keyspace_that_is_not_there_or_has_no_tables_is_told_with_what_to_do(
+def test_a_keyspace_that_is_not_there_or_has_no_tables_is_reported_with_what_to_do(
     cassandra1: CassandraCluster, tables: Cql
 ) -> None:
     with pytest.raises(ConfigError, match="no keyspace 'absent'.*cassq schema apply"):
@@ -194,7 +194,7 @@ def test_a_keyspace_that_is_not_there_or_has_no_tables_is_told_with_what_to_do(
         cassq.connect(cassandra1.url("bare"))
 
 
-def test_a_data_centre_that_is_not_there_is_told_with_those_that_are(url: str) -> None:
+def test_a_data_centre_that_is_not_there_is_reported_with_those_that_are(url: str) -> None:
     with pytest.raises(ConfigError, match="no data centre 'mars'.*dc1"):
         cassq.connect(f"{url}?dc=mars")
     cassq.connect(f"{url}?dc=dc1").close()
@@ -262,7 +262,7 @@ def test_a_server_is_spoken_to_in_secret_if_its_certificate_is_trusted(
 @pytest.mark.long(reason="a Cassandra node with settings of its own")
 @pytest.mark.servers
 @pytest.mark.needs("openssl")
-def test_a_certificate_for_another_address_is_told_and_may_be_let_pass(
+def test_a_certificate_for_another_address_is_reported_and_may_be_let_pass(
     guarded: CassandraCluster, certificates: Path
 ) -> None:
     url = f"cassandra://cassandra:cassandra@{guarded.contact_points[0]}/k"
@@ -301,7 +301,7 @@ def test_a_user_needs_the_right_password(guarded: CassandraCluster) -> None:
         cassq.connect(f"cassandra://cassandra:cassandra@{host}/k")
 
 
-def test_a_server_without_tls_is_told(cassandra1: CassandraCluster) -> None:
+def test_a_server_without_tls_is_reported(cassandra1: CassandraCluster) -> None:
     with pytest.raises(ConfigError, match="does not speak TLS.*client_encryption_options"):
         cassq.connect(f"{cassandra1.url(KEYSPACE)}?tls=full")
 

@@ -109,7 +109,7 @@ def test_an_end_with_two_torn_copies_is_none(torn: tuple[int, int]) -> None:
     assert pipe_file.published_end(words) is None
 
 
-def test_a_page_of_zeroes_is_no_end() -> None:
+def test_a_page_of_zeroes_is_not_an_end() -> None:
     assert pipe_file.published_end([0] * 512) is None
 
 

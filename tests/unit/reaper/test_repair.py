@@ -146,7 +146,7 @@ def test_a_round_is_the_same_after_it_was_noted_as_json() -> None:
     ("sidecars", "left", "told"),
     [("a b c:draining", 0, ["c"]), ("a b c:draining", 2, []), ("a b c", 0, [])],
 )
-def test_a_sidecar_that_drains_is_told_once_it_is_empty(
+def test_a_sidecar_that_drains_is_reported_once_it_is_empty(
     sidecars: str, left: int, told: list[str]
 ) -> None:
     known, _ = the_fleet(sidecars)

@@ -1,7 +1,7 @@
 """What is due, in Cassandra: claims are looked through pipe by pipe, as they are remembered.
 
 A partition is read anew when something in it may be due by what is remembered, and now and then
-because others may have written there: the more rarely, the longer it has stood still. What this
+because others may have written there: the longer it has not changed, the more rarely. What this
 process writes it knows at once.
 """
 

@@ -93,7 +93,7 @@ class PipeRecords:
     # --- marks ------------------------------------------------------------------------------------
 
     def marked(self, pipe: Pipe, kind: str) -> str:
-        """The mark that the pipe bears now; "" when it bears another's that is to stay."""
+        """The pipe's mark now; "" if it has another's mark that must stay."""
         if pipe.is_leaving and not self.unmarked(pipe):
             return ""
         there = "" if pipe.is_leaving else pipe.mark
@@ -107,8 +107,8 @@ class PipeRecords:
         return mark if settled(lambda: self._cql.apply(cql.SET_MARK, values)[0], is_there) else ""
 
     def unmarked(self, pipe: Pipe) -> bool:
-        """Whether a pipe bears no mark, now: somebody needs it to stay. Cost: a conditional write
-        where it bears one."""
+        """Whether a pipe has no mark now: somebody needs it to stay. Cost: a conditional write if
+        it has one."""
         if not pipe.mark:
             return True
         if pipe.is_leaving and self._keyspace.now_ms() - pipe.marked_ms < MARK_MS:
@@ -116,7 +116,7 @@ class PipeRecords:
         return self.clear_mark(pipe.row.id, pipe.mark)
 
     def clear_mark(self, pipe_id: str, mark: str) -> bool:
-        """Whether the pipe bears no mark any more. Cost: a conditional write."""
+        """Whether the pipe no longer has a mark. Cost: a conditional write."""
 
         def is_cleared() -> bool:
             there = self.serially(pipe_id)
