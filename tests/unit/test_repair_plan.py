@@ -62,8 +62,8 @@ def test_a_plan_names_the_queue() -> None:
 
 
 def a_round(sidecars: Fleet, *, open_: int = 0, stuck: int = 0, left: int = 0) -> Round:
-    takers, told = sidecars.takers(), sidecars.told()
-    return Round(NOW_MS, told, takers, 9, stuck, open_, stuck, 0, 0, {"c": left} if left else {})
+    takers, states = sidecars.takers(), sidecars.states()
+    return Round(NOW_MS, states, takers, 9, stuck, open_, stuck, 0, 0, {"c": left} if left else {})
 
 
 THEN = the_fleet("a b c")[0]
@@ -135,7 +135,7 @@ def test_what_could_not_be_mended_is_looked_at_when_others_take_extents(
 
 
 def test_a_round_is_the_same_after_it_was_noted_as_json() -> None:
-    made = a_round(THEN)._replace(sidecars=tuple(map(tuple, THEN.told())), takers=("a", "b", "c"))
+    made = a_round(THEN)._replace(sidecars=tuple(map(tuple, THEN.states())), takers=("a", "b", "c"))
     assert not is_due(made, THEN)
 
 

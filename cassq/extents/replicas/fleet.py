@@ -123,8 +123,8 @@ class Fleet:
             for row in self.sidecars.values()
         )
 
-    def told(self) -> list[list[str]]:
-        """Everything that standings depend on, in a form that can be stored: when it changes, all
+    def states(self) -> list[list[str]]:
+        """Everything that standings depend on, in a form that can be stored. If it changes, all
         placements must be checked again."""
         rows = sorted(self.sidecars.values(), key=lambda row: row.name)
         return [[r.name, r.generation, r.state.name, "lost" * self.is_lost(r)] for r in rows]
