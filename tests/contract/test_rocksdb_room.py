@@ -41,7 +41,7 @@ def test_want_of_space_and_what_follows_from_it_is_no_more_than_that(
     trouble = met(*errors)
     assert "No space left" in trouble.starved
     assert trouble.failure == ""
-    with pytest.raises(BackendUnavailableError, match="nobody knows") as caught:
+    with pytest.raises(BackendUnavailableError, match="no more are accepted") as caught:
         trouble.check()
     assert "once there is room" in caught.value.hint
 
@@ -58,7 +58,7 @@ def test_any_other_failure_is_told_whatever_came_before_and_after(
     assert trouble.starved == ""
     with pytest.raises(BackendUnavailableError) as caught:
         trouble.check()
-    assert "start the sidecar again" in caught.value.hint
+    assert "restart the sidecar" in caught.value.hint
 
 
 def test_a_file_that_failed_before_without_a_reason_is_no_want_of_space() -> None:
