@@ -64,7 +64,7 @@ def test_a_log_cut_before_what_was_synced_damages_who_lost_by_it(place: RocksPla
     place.open()
     assert look(place.engine, PIPE, OTHER, ODD) == {PIPE: False, OTHER: False, ODD: True}
     damage = place.engine.replicas()[ODD].damage
-    assert damage == f"it ends at {10 * FRAMES}, {10 * FRAMES + 10} was synced"
+    assert damage == f"it ends at {10 * FRAMES}, but was synced up to {10 * FRAMES + 10}"
     # It stays so, whatever comes.
     place.reopen()
     place.engine.sync()

@@ -167,7 +167,7 @@ def test_a_stamp_that_asks_for_the_time_waits_for_nobody(
 
 @pytest.mark.parametrize(
     ("version", "told"),
-    [(0, "version 0, this cassq needs.*cassq schema apply"), (99, "version 99.*newer cassq")],
+    [(0, "version 0; this cassq needs.*cassq schema apply"), (99, "version 99.*newer cassq")],
 )
 def test_a_schema_that_is_too_old_or_too_new_is_told_with_what_to_do(
     url: str, tables: Cql, version: int, told: str
@@ -441,7 +441,7 @@ def test_the_command_makes_and_shows_a_schema(cassandra1: CassandraCluster, tabl
     assert list(status["commitlog_sync"].values()) == ["periodic"]
     shown = run("schema", "status", "--url", made)
     assert "commitlog_sync       periodic" in shown.stdout
-    assert "with fewer than 3 replicas no server may fail" in shown.stderr
+    assert "with fewer than 3 replicas, queues stop when a server fails" in shown.stderr
     assert (
         "`cassq schema apply --replication"
         in run("schema", "status", "--url", absent, code=1).stderr
