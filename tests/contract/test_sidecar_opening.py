@@ -171,7 +171,7 @@ def test_sidecars_that_are_known_to_be_full_are_not_asked_and_say_so(
     for sidecar in place.sidecars:
         sidecar.engine.free_min = 1 << 50
     place.beat()
-    with pytest.raises(StorageFullError, match="s1: read-only, for want of space"):
+    with pytest.raises(StorageFullError, match="s1: read-only, for lack of space"):
         store.create(PIPE, "q")
     assert not any(isinstance(request, Open) for s in place.sidecars for request in s.asked)
 
@@ -193,7 +193,7 @@ def test_it_is_told_of_each_sidecar_why_it_did_not_take_an_extent(
     said = caught.value.message
     assert "0 of the 2 sidecars" in said
     assert "5 are registered" in said
-    assert f"{away.name}: no sign of life for" in said
+    assert f"{away.name}: no heartbeat for" in said
     assert f"{full.name}: read-only" in said
     assert f"{leaving.name}: draining" in said
     assert f"{killed.name}: sidecar {killed.name} does not listen" in said
