@@ -48,7 +48,7 @@ def test_a_replica_that_was_lost_with_its_sidecar_is_made_anew(place: RepairPlac
     place.away_for("s3", LONG)
     told = place.reaper().until_done()
     assert outcomes(told) == [(ONE, DONE)]
-    assert "for the one on s3: 15 messages" in told[-1][2]
+    assert "replacing the one on s3: 15 messages" in told[-1][2]
     assert len(place.whole(ONE)) == 3
     assert "s3" not in place.where(ONE)
     assert place.where(TWO) == ["s1", "s2", "s4"]
@@ -199,7 +199,7 @@ def test_a_dry_run_says_what_is_needed_and_does_nothing(place: RepairPlace) -> N
     place.pushed(ONE, "s1", "s2", "s3")
     place.away_for("s3", LONG)
     reaper = place.reaper()
-    assert reaper.run(dry_run=True) == [(ONE, PLANNED, "must move off s3")]
+    assert reaper.run(dry_run=True) == [(ONE, PLANNED, "replace the one on s3")]
     assert all(isinstance(call.requests[0], Ends) for call in reaper.network.calls)
     assert place.where(ONE) == ["s1", "s2", "s3"]
 

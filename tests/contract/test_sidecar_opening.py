@@ -191,7 +191,7 @@ def test_it_is_told_of_each_sidecar_why_it_did_not_take_an_extent(
         store.create(PIPE, "q")
     assert not isinstance(caught.value, StorageFullError), "with room there it would still fail"
     said = caught.value.message
-    assert "0 of the 2 sidecars" in said
+    assert "needs 2 sidecars, but 0 took it" in said
     assert "5 are registered" in said
     assert f"{away.name}: no heartbeat for" in said
     assert f"{full.name}: read-only" in said
@@ -201,7 +201,7 @@ def test_it_is_told_of_each_sidecar_why_it_did_not_take_an_extent(
 
 def test_without_sidecars_it_is_told_how_many_there_are(tmp_path: Path, clock: ManualClock) -> None:
     store = SidecarPlace(tmp_path, sidecars=0).open(clock)
-    with pytest.raises(BackendUnavailableError, match="0 of the 2 .* 0 are registered"):
+    with pytest.raises(BackendUnavailableError, match="needs 2 .* 0 are registered"):
         store.create(PIPE, "q")
 
 

@@ -37,7 +37,11 @@ def test_those_with_the_fewest_good_replicas_come_first() -> None:
         named("p2", "b", "c", "d"),
         named("p3", "a", "b", "e"),
         named("p4", "a", "b", "d"),
-    ) == [("p2", "must move off c"), ("p1", "to go from c"), ("p4", "to go from d")]
+    ) == [
+        ("p2", "replace the one on c"),
+        ("p1", "replace the one on c"),
+        ("p4", "replace the one on d"),
+    ]
 
 
 def test_what_cannot_be_repaired_is_not_planned() -> None:

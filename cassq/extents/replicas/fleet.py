@@ -64,7 +64,7 @@ class Need(NamedTuple):
         if self.instead is not None and self.missing:
             return f"missing on {self.instead.sidecar}"
         if self.instead is not None:
-            return f"must move off {self.instead.sidecar}"
+            return f"replace the one on {self.instead.sidecar}"
         return f"{self.good} of {self.placement.wanted} replicas"
 
 
