@@ -258,7 +258,7 @@ class Follower:
             done = claims.buried(claims.unclaimed(cursor, chain, version), version)
             if self._catalog.claims.claim(cursor, chain, done, synced=True):
                 return
-        raise BackendError(f"others move group {self._group.name!r} in pipe {pipe_id} all the time")
+        raise BackendError(f"others keep moving group {self._group.name!r} in pipe {pipe_id}")
 
     # --- what is lost ---------------------------------------------------------------------------
 

@@ -273,7 +273,7 @@ class CassandraReader(ExtentReader):
         return self._cql.read(statements.READ_FRAMES, values)
 
     def _rows(self, limit: int) -> int:
-        """How many rows to ask for: as many as the next read may need, by their mean size."""
+        """The number of rows to ask for, by the mean size of rows and the need of the next read."""
         size = self._slice_bytes if self._in_order else _SLICE_MAX
         rows = max(1, size // self._row_bytes)
         if not self._in_order:

@@ -333,7 +333,7 @@ class _Piece:
         self.first = found or 0
 
     def find(self, seq: int) -> int | None:
-        """Where the frame that holds `seq` is."""
+        """The offset of the frame that holds `seq`."""
         if not self._bases or not self._bases[0] <= seq < self.end:
             return None
         return self._at[bisect_right(self._bases, seq) - 1]

@@ -51,7 +51,7 @@ def call_of(replica: ReplicaAt, requests: Sequence[Request]) -> Call:
 
 
 def majority(replicas: int) -> int:
-    """How many of `replicas` have to agree."""
+    """The number of `replicas` that must agree."""
     return replicas // 2 + 1
 
 

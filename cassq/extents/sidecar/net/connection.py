@@ -38,7 +38,7 @@ _HINTS = {
 
 
 class Access(NamedTuple):
-    """What a client presents to sidecars. tls: None for none. client: its name in their logs."""
+    """A client's credentials for sidecars. tls: None for no TLS. client: its name in their logs."""
 
     token: str = ""
     tls: ssl.SSLContext | None = None
@@ -116,7 +116,7 @@ class Connection:
 
     @property
     def wants(self) -> int:
-        """What to wait for: POLLIN, POLLOUT, or both."""
+        """The events to wait for: POLLIN, POLLOUT, or both."""
         if self.phase is Phase.CONNECTING or self._tls_writes:
             return select.POLLIN | select.POLLOUT
         if self._out and not self._tls_reads:

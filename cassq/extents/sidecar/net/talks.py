@@ -55,7 +55,7 @@ class Talk:
 
     @property
     def grace(self) -> float:
-        """How many more seconds the sidecar may take to welcome this client."""
+        """The seconds left for the sidecar to welcome this client."""
         if self.connection is None or self.connection.phase is Phase.READY:
             return math.inf
         return WELCOME_SECONDS - self.connection.age.seconds()
