@@ -540,7 +540,7 @@ def test_offline_what_needs_a_server_is_refused_with_a_hint_and_pushes_are_spill
         for each in refused:
             with pytest.raises(BackendUnavailableError, match="nobody answers") as caught:
                 each()
-            assert caught.value.hint == "it is tried again and again"
+            assert caught.value.hint == "cassq keeps retrying"
         address = f"http://127.0.0.1:{client.serve_metrics().port}/metrics"
         assert "cassq_catalog_readable 0.0" in urlopen(address, timeout=30).read().decode()
         ids = [*queue.pusher().push_many([b"a", b"b", b"a"], dedup_ids=["a", None, "a"])]
