@@ -1,4 +1,4 @@
-"""Tries of a statement: counting outcomes, and pauses between retries."""
+"""Attempts of a statement: their outcomes are counted, and retries wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BUSY_PAUSE = 0.001
 
 
 class Tries:
-    """Ever longer pauses between the tries of one statement, until patience is over."""
+    """Growing pauses between the attempts of one statement, until patience is over."""
 
     def __init__(self, clock: Clock, patience: float) -> None:
         self._clock = clock
@@ -24,7 +24,7 @@ class Tries:
         self._pause = 0.0
 
     def wait_after(self, exc: BackendError) -> None:
-        """Wait until it is time for another try; raises `exc` when there is none left."""
+        """Wait until it is time for another attempt; raises `exc` if none is left."""
         first = BUSY_PAUSE if isinstance(exc, OverloadedError) else PAUSE_MIN
         pause = self._pause = min(max(2 * self._pause, first), PAUSE_MAX)
         if not exc.retryable or self._waited.seconds() + pause > self._patience:
@@ -43,7 +43,7 @@ def note_error(requests: Requests, exc: BackendError) -> None:
 
 
 def note_answer(requests: Requests, future: Any) -> None:
-    """Count a request whose first page is there, if it is notable. future: the driver's."""
+    """Count an answered request, if it is notable. future: the driver's."""
     if len(future.attempted_hosts) > 1 and len(set(future.attempted_hosts)) > 1:
         requests.count("doubled")
     if is_held_up(future):
@@ -51,5 +51,5 @@ def note_answer(requests: Requests, future: Any) -> None:
 
 
 def is_held_up(future: Any) -> bool:
-    """Whether the server, after reading this request, was too busy to read on at once."""
-    return any(HELD_UP in told for told in future.warnings or ())
+    """Whether the server was too busy to read on after this request."""
+    return any(HELD_UP in text for text in future.warnings or ())

@@ -100,7 +100,7 @@ def _compare_clocks(cql: Cql, clock: Clock) -> None:
             " the servers' time, but messages show times of this clock; correct it",
             abs(ahead_ms) / 1000,
             "ahead of" if ahead_ms > 0 else "behind",
-            cql.contact.told,
+            cql.contact.label,
         )
 
 

@@ -258,9 +258,7 @@ class Follower:
             done = claims.buried(claims.unclaimed(cursor, chain, version), version)
             if self._catalog.claims.claim(cursor, chain, done, synced=True):
                 return
-        raise BackendError(
-            f"other processes keep moving group {self._group.name!r} in pipe {pipe_id}"
-        )
+        raise BackendError(f"others keep moving group {self._group.name!r} in pipe {pipe_id}")
 
     # --- what is lost ---------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from cassq.catalog.port import Catalog
 class CassandraCatalog(Catalog):
     """The Catalog port on Cassandra. cql: connected to the keyspace; it is closed with the catalog.
 
-    time: the cluster's, if it is not the session's. Raises ConfigError for a keyspace without the
+    time: cluster time, if not the session's. Raises ConfigError for a keyspace without the
     schema this cassq knows.
     """
 

@@ -1,4 +1,4 @@
-"""Leases in Cassandra: one row each, which stays, so that epochs only grow."""
+"""Leases in Cassandra: one row each, which is kept so that epochs only grow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DROP_LEASE = "UPDATE leases SET owner = '', due_ms = 0 WHERE name = ? IF owner =
 FORGET_LEASE = "DELETE FROM leases WHERE name = ? IF EXISTS"
 FORGET_FREE_LEASE = "DELETE FROM leases WHERE name = ? IF owner = ''"
 
-FREE_KEPT = 1_000  # leases that are remembered
+FREE_KEPT = 1_000  # cached leases
 
 
 class CassandraLeases(Leases):
@@ -29,12 +29,12 @@ class CassandraLeases(Leases):
         self._keyspace = keyspace
         self._cql = keyspace.cql
         self._records = records
-        # What leases were like when we last wrote them, ours or free: owner, epoch, due_ms.
+        # Leases as we last wrote them, ours or free: owner, epoch, due_ms.
         self._leases: dict[str, tuple[str, int, int]] = {}
 
     def take(self, name: str, owner: str, ttl_ms: int) -> int | None:
-        """Cost: one conditional write for one's own, or one that was dropped here last, else a
-        read before it; a read where another holds it."""
+        """Cost: one conditional write for our own lease, or one last dropped here, otherwise a read
+        before it; only a read if another owner holds it."""
         known = self._leases.get(name)
         for _ in range(TRIES):
             if known is None or known[0] not in (owner, ""):
@@ -67,7 +67,7 @@ class CassandraLeases(Leases):
         return settled(act, lambda: self._cql.read(LEASE, (name,), serial=True) == [new])
 
     def drop(self, name: str, owner: str) -> None:
-        """Cost: one conditional write; for a pipe's lock a read more."""
+        """Cost: one conditional write; for a pipe's lock also a read."""
         known = self._leases.pop(name, None)
 
         def is_dropped() -> bool:
@@ -77,7 +77,7 @@ class CassandraLeases(Leases):
         dropped = settled(lambda: self._cql.apply(DROP_LEASE, (name, owner))[0], is_dropped)
         if dropped and known and known[0] == owner and len(self._leases) < FREE_KEPT:
             self._leases[name] = ("", known[1], 0)
-        # Taken while its pipe was being retired: nobody will ever ask for it again.
+        # Taken while its pipe was being retired: it will never be needed again.
         if name.startswith("pop:") and self._records.by_id(name.rpartition(":")[2]) is None:
             self._cql.apply(FORGET_FREE_LEASE, (name,))
 

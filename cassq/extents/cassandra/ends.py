@@ -29,8 +29,8 @@ def plain_end(cql: Cql, head: Head) -> Place:
     for bucket in range(head.buckets - 1, -1, -1):
         found = _read_bucket(cql, head, bucket)
         if found is None:
-            continue  # begun, and nothing written
-        # Older buckets were without a gap before this one began.
+            continue  # begun, but empty
+        # Older buckets had no gap before this one began.
         seq = max(found.start_seq, acked_seq if bucket == acked_bucket else 0)
         rows = cql.read(statements.WALK_FRAMES, (head.extent, bucket, seq))
         return end_place(bucket, _walk(rows, seq))
@@ -56,13 +56,13 @@ def strict_end(cql: Cql, head: Head) -> Place:
     """Seal the newest bucket of an extent whose head is sealed: every frame was either applied
     before, and is counted in its bucket, or never will be.
 
-    Cost: one conditional write and one read; a read more for each empty bucket.
+    Cost: one conditional write and one read; another read for each empty bucket.
     """
     values = (head.extent, head.buckets - 1)
     for _ in range(TRIES):
         try:
             cql.apply(statements.SEAL_BUCKET, values)
-            break  # applied, or it was sealed before
+            break  # applied, or sealed before
         except BackendError as exc:
             if not exc.outcome_unknown:
                 raise

@@ -17,7 +17,7 @@ TRIES = 8
 
 
 class Head(NamedTuple):
-    """What an extent is. See `extents` in the schema."""
+    """The head of an extent. See `extents` in the schema."""
 
     pipe_id: str
     extent: str
@@ -52,16 +52,16 @@ class Heads:
                 return
             if there is not None:
                 raise BackendUnavailableError(
-                    f"there is an extent of pipe {head.pipe_id} already", retryable=False
+                    f"pipe {head.pipe_id} has an extent already", retryable=False
                 )
-        raise BackendTimeoutError(f"the extent of pipe {head.pipe_id} could not be made")
+        raise BackendTimeoutError(f"the extent of pipe {head.pipe_id} could not be created")
 
     def find(self, pipe_id: str, *, serial: bool = False) -> Head | None:
         """A pipe's head, if it has one. Cost: one read."""
         return self.find_many([pipe_id], serial=serial)[0]
 
     def find_many(self, pipe_ids: Sequence[str], *, serial: bool = False) -> list[Head | None]:
-        """The heads of several pipes. Cost: one read each, side by side."""
+        """The heads of several pipes. Cost: one read each, concurrently."""
         asked = [(statements.READ_HEAD, (pipe_id,)) for pipe_id in pipe_ids]
         found = self._cql.read_many(asked, serial=serial)
         return [head_of(rows[0]) if rows else None for rows in found]
@@ -116,7 +116,7 @@ class Heads:
         raise BackendTimeoutError(f"the extent of pipe {head.pipe_id} could not be removed")
 
     def _applied(self, text: str, values: Sequence[object]) -> bool:
-        """Whether it was certainly applied; if not, the caller reads the outcome back."""
+        """Whether it was certainly applied; otherwise the caller reads the outcome back."""
         try:
             return self._cql.apply(text, values)[0]
         except BackendError as exc:

@@ -12,7 +12,7 @@ PAUSE_MIN, PAUSE_MAX = 0.005, 0.25
 
 
 class StrictWriter(CassandraWriter):
-    """Cost of an append: a conditional write per frame; one more read when it begins a bucket."""
+    """Cost of an append: a conditional write per frame; a read if it begins a bucket."""
 
     def __init__(self, means: WriterContext, head: Head) -> None:
         super().__init__(means, head)
@@ -30,12 +30,12 @@ class StrictWriter(CassandraWriter):
             try:
                 applied, there = self._cql.apply(statements.PUT_IF, values)
             except BackendError as exc:
-                # Applied or not: if it was, a second try is refused.
+                # Applied or not: if it was, a second attempt is refused.
                 again = exc.retryable or exc.outcome_unknown
                 if not again or waited.seconds() + pause > self._sizes.patience:
                     raise
             else:
-                # Nobody else moves the count: an earlier try of this write did.
+                # Only this writer moves the count: an earlier attempt of this write did.
                 if not applied and there[:1] != (piece.end_seq,):
                     raise self._told_sealed()
                 self._began = self._began or piece.first
@@ -48,7 +48,7 @@ class StrictWriter(CassandraWriter):
         """Nothing is in flight."""
 
     def _settle(self) -> None:
-        # In a dropped bucket nothing refuses a first frame.
+        # A dropped bucket does not refuse a first frame.
         if self._began:
             self._began = False
             self._look_for_seal()

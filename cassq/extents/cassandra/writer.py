@@ -1,4 +1,4 @@
-"""Writing an extent to Cassandra: what plain (ap) and conditional (cp) writers share."""
+"""Writing an extent to Cassandra: shared by plain (ap) and conditional (cp) writers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Sizes(NamedTuple):
 
     bucket_bytes: int = 32 * 1024 * 1024
     bucket_frames: int = 20_000
-    part_bytes: int = 1024 * 1024  # a mutation has to fit half a segment of the commit log
+    part_bytes: int = 1024 * 1024  # a mutation must fit in half a commit log segment
     flight_bytes: int = 4 * 1024 * 1024
     patience: float = 10.0  # seconds that a write is retried
     overload_patience: float = 60.0  # ... while the node is overloaded
@@ -34,7 +34,7 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PendingFrame:
-    """A frame about to be written. first: it begins its bucket, which had no frame before."""
+    """A frame about to be written. first: it is the first frame of its bucket."""
 
     base_seq: int
     count: int
@@ -47,7 +47,7 @@ class PendingFrame:
 
 
 class WriterContext(NamedTuple):
-    """What a writer works with. closed: called with the pipe's id when it stops."""
+    """The context of a writer. closed: called with the pipe's id when it stops."""
 
     cql: Cql
     heads: Heads
@@ -92,7 +92,7 @@ class CassandraWriter(ExtentWriter):
 
     def append(self, frames: Sequence[tuple[bytes, bytes]], end_seq: int) -> Place:
         if self._dead:
-            raise PipeSealedError(f"pipe {self.pipe_id} takes no more frames")
+            raise PipeSealedError(f"pipe {self.pipe_id} accepts no more frames")
         self._dead = True  # until it has succeeded
         size = 0
         for frame in frames:
@@ -140,7 +140,7 @@ class CassandraWriter(ExtentWriter):
 
     @abc.abstractmethod
     def _put(self, piece: PendingFrame) -> None:
-        """Write a frame, or begin to."""
+        """Write a frame, or start to."""
 
     @abc.abstractmethod
     def _settle(self) -> None:
@@ -151,7 +151,7 @@ class CassandraWriter(ExtentWriter):
         """Return when everything put is written."""
 
     def _next_bucket(self, base_seq: int) -> None:
-        """Move on to the next bucket, once everything in this one is there without a gap."""
+        """Move on to the next bucket, once this one is complete without a gap."""
         self._drain()
         if not self._heads.begin_bucket(self._head, self._bucket + 1):
             raise self._told_sealed()

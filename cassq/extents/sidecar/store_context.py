@@ -1,4 +1,4 @@
-"""What the parts of the replicated store share."""
+"""The context shared by the parts of the replicated store."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StoreContext(NamedTuple):
     slice_bytes: int
 
     def placement(self, pipe_id: str) -> Placement:
-        """Where a pipe's extent is; ExtentMissingError when it has none. Cost: a read."""
+        """The placement of a pipe's extent; ExtentMissingError if there is none. Cost: a read."""
         found = self.catalog.sidecars.placements_of([pipe_id])[0]
         if found is None:
             raise missing(pipe_id)
@@ -51,7 +51,7 @@ def call_of(replica: ReplicaAt, requests: Sequence[Request]) -> Call:
 
 
 def majority(replicas: int) -> int:
-    """How many of `replicas` have to agree."""
+    """The number of `replicas` that must agree."""
     return replicas // 2 + 1
 
 

@@ -18,7 +18,7 @@ from cassq.extents.sidecar.store_context import (
 from cassq.message.frames import Place, frame_seqs
 from cassq.model.sidecar_rows import Placement
 
-# How often an idle writer looks whether somebody seals the extent, and how long it waits for that.
+# How often an idle writer checks for a seal, and how long it waits for the answers.
 LOOK_MS, LOOK_PATIENCE = 250, 0.05
 NOWHERE = Place(0, 0)
 # Bytes of one append, to all replicas together. Frames are sent and synced side by side, within
@@ -65,7 +65,7 @@ class SidecarWriter(ExtentWriter):
     def append(self, frames: Sequence[tuple[bytes, bytes]], end_seq: int) -> Place:
         """Cost: the frames to each replica, side by side, and a sync there."""
         if self._dead:
-            raise PipeSealedError(f"pipe {self.pipe_id} takes no more frames")
+            raise PipeSealedError(f"pipe {self.pipe_id} accepts no more frames")
         self._dead = True  # until it has succeeded
         acked, size = self._end.seq, 0
         requests: list[Request] = []
@@ -130,17 +130,17 @@ class SidecarWriter(ExtentWriter):
         ):
             raise PipeSealedError(f"the extent of pipe {self.pipe_id} is gone")
         if failed:
-            told = "; ".join(f"{answer.sidecar}: {answer.error}" for answer in failed)
-            raise self._failed(f"{len(failed)} of {len(answers)} replicas failed: {told}")
+            reasons = "; ".join(f"{answer.sidecar}: {answer.error}" for answer in failed)
+            raise self._failed(f"{len(failed)} of {len(answers)} replicas failed: {reasons}")
         for answer in answers:
             if answer.replies[-1].end < end_seq:
-                raise self._failed(f"{answer.sidecar} has less than it was sent")
+                raise self._failed(f"{answer.sidecar} has less than was sent to it")
             self._leaving |= any(reply.leave for reply in answer.replies)
             self._turn_wanted |= any(reply.turn for reply in answer.replies)
 
-    def _failed(self, told: str) -> BackendError:
+    def _failed(self, reasons: str) -> BackendError:
         return BackendUnavailableError(
-            f"appending to pipe {self.pipe_id}: {told}", outcome_unknown=True
+            f"appending to pipe {self.pipe_id}: {reasons}", outcome_unknown=True
         )
 
     def _mark(self) -> Mark:
@@ -158,7 +158,7 @@ class SidecarWriter(ExtentWriter):
         asked: list[Request] = [self._mark(), Ends([(self.pipe_id, self._end.seq)], 0)]
         for answer in self._asked(asked, Patience(LOOK_PATIENCE, 0.0, needed)):
             if answer.error is None:
-                told = answer.replies[1].ends[0]
-                self._sealed |= told is None or told[2]
+                reasons = answer.replies[1].ends[0]
+                self._sealed |= reasons is None or reasons[2]
             elif refused_as(answer.error, Code.UNKNOWN):
                 self._sealed = True

@@ -325,7 +325,7 @@ def test_a_whole_frame_that_was_not_published_counts(
         bytes(200),
         b"\xff" * 200,
     ],
-    ids=["a gap", "an overlap", "another pipe's", "damaged", "zeroes", "garbage"],
+    ids=["a gap", "an overlap", "another pipe", "damaged", "zeroes", "garbage"],
 )
 def test_what_does_not_follow_without_a_gap_does_not_count(
     store: FilesStore, writer: ExtentWriter, behind: bytes
@@ -489,7 +489,7 @@ def test_another_pipe_s_file_under_this_name_is_refused(
     writer.close()
     store.path(PIPE).rename(store.path(OTHER))
     for call in (store.reader, store.seal):
-        with pytest.raises(CorruptionError, match="another pipe's"):
+        with pytest.raises(CorruptionError, match="another pipe"):
             call(OTHER)
     with caplog.at_level(logging.WARNING, logger="cassq"):
         assert list(store.extents()) == []

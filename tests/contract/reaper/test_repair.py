@@ -48,7 +48,7 @@ def test_a_replica_that_was_lost_with_its_sidecar_is_made_anew(place: RepairPlac
     place.away_for("s3", LONG)
     told = place.reaper().until_done()
     assert outcomes(told) == [(ONE, DONE)]
-    assert "for the one on s3: 15 messages" in told[-1][2]
+    assert "replacing the one on s3: 15 messages" in told[-1][2]
     assert len(place.whole(ONE)) == 3
     assert "s3" not in place.where(ONE)
     assert place.where(TWO) == ["s1", "s2", "s4"]
@@ -199,7 +199,7 @@ def test_a_dry_run_says_what_is_needed_and_does_nothing(place: RepairPlace) -> N
     place.pushed(ONE, "s1", "s2", "s3")
     place.away_for("s3", LONG)
     reaper = place.reaper()
-    assert reaper.run(dry_run=True) == [(ONE, PLANNED, "to go from s3")]
+    assert reaper.run(dry_run=True) == [(ONE, PLANNED, "replace the one on s3")]
     assert all(isinstance(call.requests[0], Ends) for call in reaper.network.calls)
     assert place.where(ONE) == ["s1", "s2", "s3"]
 
@@ -220,7 +220,7 @@ def test_a_damaged_replica_is_copied_again_in_its_place(place: RepairPlace) -> N
     assert place.whole(ONE) == ["s1", "s3"]
     told = place.reaper().until_done()
     assert outcomes(told) == [(ONE, DONE)]
-    assert told[-1][2] == "copied anew to s2: 15 messages, 368 bytes"
+    assert told[-1][2] == "copied again to s2: 15 messages, 368 bytes"
     assert place.whole(ONE) == ["s1", "s2", "s3"]
 
 
@@ -256,7 +256,7 @@ def test_a_copy_that_lacks_what_its_source_has_is_not_counted(place: RepairPlace
     reaper = place.reaper()
     ((_, outcome, detail),) = reaper.run()
     assert outcome == FAILED
-    assert "what s1 and s4 have from seq 0 on is not the same" in detail
+    assert "s1 and s4 differ from seq 0 on" in detail
     assert place.where(ONE) == ["s1", "s2", "s3"]
     place.pass_time(31)
     reaper.until_done()

@@ -61,7 +61,7 @@ def test_it_is_copied_anew_to_its_place_and_its_placement_is_changed(place: Repa
     place["s2"].remove(ONE)
     before = place.catalog.sidecars.placements_of([ONE])[0]
     told = place.reaper().until_done()
-    assert told == [(ONE, DONE, "copied anew to s2: 15 messages, 368 bytes")]
+    assert told == [(ONE, DONE, "copied again to s2: 15 messages, 368 bytes")]
     assert place.whole(ONE) == ["s1", "s2", "s3"]
     after = place.catalog.sidecars.placements_of([ONE])[0]
     assert before is not None

@@ -41,7 +41,7 @@ def test_failures_that_follow_a_full_disk_count_as_a_full_disk(
     trouble = met(*errors)
     assert "No space left" in trouble.starved
     assert trouble.failure == ""
-    with pytest.raises(BackendUnavailableError, match="nobody knows") as caught:
+    with pytest.raises(BackendUnavailableError, match="no more are accepted") as caught:
         trouble.check()
     assert "once there is room" in caught.value.hint
 
@@ -58,7 +58,7 @@ def test_any_other_failure_is_reported_whatever_came_before_and_after(
     assert trouble.starved == ""
     with pytest.raises(BackendUnavailableError) as caught:
         trouble.check()
-    assert "start the sidecar again" in caught.value.hint
+    assert "restart the sidecar" in caught.value.hint
 
 
 def test_an_earlier_failure_without_a_reason_is_not_a_full_disk() -> None:

@@ -204,7 +204,7 @@ def test_another_sidecar_or_directory_than_expected_is_reported(sidecar: Running
     rows = [sidecar.row(), sidecar.row(name="b")]
     with closing(ConnectionPool(lambda: rows, lambda: "")) as links:
         (answer,) = links.exchange([Call("b", "", [Info()])], PATIENCE)
-        assert "listens sidecar 'a', not 'b'" in str(answer.error)
+        assert "belongs to sidecar 'a', not 'b'" in str(answer.error)
         (answer,) = links.exchange([Call("a", "older", [Info()])], PATIENCE)
         assert "another data directory" in str(answer.error)
         (answer,) = links.exchange([Call("c", "", [Info()])], PATIENCE)

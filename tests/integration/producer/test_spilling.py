@@ -482,7 +482,7 @@ def test_a_client_starts_without_a_server_only_where_the_spool_knows_its_queue(
     cluster: FakeCluster, tmp_path: Path
 ) -> None:
     nobody = f"cassandra://127.0.0.1:1/cassq?spill={tmp_path}"
-    with pytest.raises(BackendUnavailableError, match="nobody answers"):
+    with pytest.raises(BackendUnavailableError, match="no node answers"):
         cassq.connect(nobody)
     with cluster.client(tmp_path / "cassq") as client:
         client.create_queue("jobs").pusher()
@@ -491,7 +491,7 @@ def test_a_client_starts_without_a_server_only_where_the_spool_knows_its_queue(
         assert client.queue("jobs").pusher().push(b"later", delay=60).spilled
         with pytest.raises(BackendUnavailableError):
             client.queue("unknown")
-        with pytest.raises(BackendUnavailableError, match="nobody answers"):
+        with pytest.raises(BackendUnavailableError, match="no node answers"):
             client.create_queue("new")
     with cluster.client(tmp_path / "cassq") as client:
         forwarded(client)
@@ -540,7 +540,7 @@ def test_offline_what_needs_a_server_is_refused_with_a_hint_and_pushes_are_spill
         for each in refused:
             with pytest.raises(BackendUnavailableError, match="nobody answers") as caught:
                 each()
-            assert caught.value.hint == "cassq keeps trying"
+            assert caught.value.hint == "cassq keeps retrying"
         address = f"http://127.0.0.1:{client.serve_metrics().port}/metrics"
         assert "cassq_catalog_readable 0.0" in urlopen(address, timeout=30).read().decode()
         ids = [*queue.pusher().push_many([b"a", b"b", b"a"], dedup_ids=["a", None, "a"])]

@@ -343,7 +343,7 @@ def test_what_is_too_large_is_refused_on_both_sides(sidecar: Running) -> None:
     most = sidecar.door.message_bytes_max
     with Asking(sidecar.address) as asking:
         asking(Open("p", 1, "q", False))
-        with pytest.raises(RefusedError, match=f"takes {most}") as caught:
+        with pytest.raises(RefusedError, match=f"accepts {most}") as caught:
             asking(Append("p", 1, 0, 1, 0, bytes(most)))
         assert caught.value.code is Code.TOO_LARGE
     with closing(Raw(sidecar.address)) as raw:

@@ -29,8 +29,8 @@ from cassq.inspect.stats import GroupStats
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import Incident
 
-TOLD = NoticeOutcome(told=True)
-DOWN = NoticeOutcome(told=False, error="nobody there")
+TOLD = NoticeOutcome(sent=True)
+DOWN = NoticeOutcome(sent=False, error="nobody there")
 CLAIM_MS = 40_000
 LATER_MS = PAUSE_MOST_MS + 1
 
@@ -174,7 +174,7 @@ def test_an_end_is_not_sent_when_the_beginning_just_failed() -> None:
 
 def test_what_was_not_tried_because_its_target_is_down_does_not_count_as_a_try() -> None:
     catalog = Catalog(LOG)
-    catalog.run(WRONG, outcome=NoticeOutcome(told=False, tried=False))
+    catalog.run(WRONG, outcome=NoticeOutcome(sent=False, tried=False))
     (row,) = catalog.rows.values()
     telling = load(row.data).episodes[0].tellings["log"]
     assert (telling.tries, telling.next_ms) == (0, catalog.now_ms + PAUSE_FIRST_MS)
@@ -241,7 +241,7 @@ def test_an_alert_that_was_never_sent_is_given_up_after_days_and_logged() -> Non
     catalog.targets = (AlertTarget("page"),)
     catalog.now_ms += KEPT_MS
     (step,) = catalog.plan(FINE)
-    assert [line.partition(":")[0] for line in step.lost] == ["log was never told"] * 2
+    assert [line.partition(":")[0] for line in step.lost] == ["target log"] * 2
     assert step.state.episodes == ()
 
 

@@ -47,7 +47,7 @@ def test_a_url_has_credentials_and_options() -> None:
     assert contact == Contact(
         ("db",), "cassq_2", 9042, "east", "ann", "p@ss/:w", None, "quorum", "serial"
     )
-    assert "p@ss" not in contact.told
+    assert "p@ss" not in contact.label
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""Pipes' own rows in Cassandra: read, inserted, marked, made consumed.
+"""The rows of pipes in Cassandra: reads, inserts, marks, and the change to consumed.
 
-A mark on a row says that somebody is about to take the pipe away, see `retiring`.
+A mark on a row announces that a client is about to retire or move the pipe, see `retiring`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PipeRecords:
         self._consumed = consumed
 
     def by_id(self, pipe_id: str) -> Pipe | None:
-        """A pipe's own row. Cost: one read."""
+        """A pipe's row. Cost: one read."""
         rows = self._cql.read(cql.PIPE, (pipe_id,))
         return cql.pipe_of(pipe_id, rows[0]) if rows else None
 
@@ -44,12 +44,12 @@ class PipeRecords:
         ]
 
     def serially(self, pipe_id: str) -> Pipe | None:
-        """The row after all that was begun before. Cost: a linearized read."""
+        """The row after all writes begun before. Cost: a linearized read."""
         rows = self._cql.read(cql.PIPE, (pipe_id,), serial=True)
         return cql.pipe_of(pipe_id, rows[0]) if rows else None
 
     def home(self, row: PipeRow) -> QueueRow | None:
-        """The queue of a pipe; None when that, or the group the pipe is for, is no more."""
+        """A pipe's queue; None if the queue, or the group the pipe is for, no longer exists."""
         queue, groups = self._queues.with_groups(row.queue_id)
         if queue is None or queue.deleted:
             return None
@@ -58,8 +58,8 @@ class PipeRecords:
         return queue
 
     def insert(self, row: PipeRow) -> bool:
-        """Write a pipe's own row; whether it is ours, and not another's of the same id. What did
-        not arrive is written again: a missing row does not mean that the queue is gone."""
+        """Write a pipe's row; False if another client has written one with this id. A write that
+        did not arrive is repeated: a missing row does not mean that the queue is gone."""
         self._cql.write(cql.PUT_BEAT, (row.id, row.beat, row.state != PipeState.READY, row.rate))
         values = cql.columns(row)
         there: Pipe | None = None
@@ -88,12 +88,12 @@ class PipeRecords:
             left = [each for each, done in zip(left, answers, strict=True) if done is None]
             if not left:
                 return
-        raise BackendTimeoutError(f"pipes of queue {queue_id} were not removed")
+        raise BackendTimeoutError(f"pipes of queue {queue_id} could not be removed")
 
     # --- marks ------------------------------------------------------------------------------------
 
     def marked(self, pipe: Pipe, kind: str) -> str:
-        """The pipe's mark now; "" if it has another's mark that must stay."""
+        """Mark a pipe, and return the mark; "" if it has another client's mark that must stay."""
         if pipe.is_leaving and not self.unmarked(pipe):
             return ""
         there = "" if pipe.is_leaving else pipe.mark
@@ -107,8 +107,8 @@ class PipeRecords:
         return mark if settled(lambda: self._cql.apply(cql.SET_MARK, values)[0], is_there) else ""
 
     def unmarked(self, pipe: Pipe) -> bool:
-        """Whether a pipe has no mark now: somebody needs it to stay. Cost: a conditional write if
-        it has one."""
+        """Remove a pipe's mark, because the pipe must stay; return whether it has none now. Cost: a
+        conditional write if it had one."""
         if not pipe.mark:
             return True
         if pipe.is_leaving and self._keyspace.now_ms() - pipe.marked_ms < MARK_MS:
@@ -116,7 +116,7 @@ class PipeRecords:
         return self.clear_mark(pipe.row.id, pipe.mark)
 
     def clear_mark(self, pipe_id: str, mark: str) -> bool:
-        """Whether the pipe no longer has a mark. Cost: a conditional write."""
+        """Remove a mark; return whether the pipe has none now. Cost: a conditional write."""
 
         def is_cleared() -> bool:
             there = self.serially(pipe_id)

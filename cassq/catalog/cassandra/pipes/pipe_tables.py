@@ -55,14 +55,14 @@ class CassandraPipes(Pipes):
         self._writes = writes
         self._retiring = retiring
         self._totals = totals
-        # By group and `unacked`: what it has done with.
+        # By group and `unacked`: the pipes that it has finished.
         self._done: dict[tuple[str, bool], set[str]] = {}
 
-    # --- coming -------------------------------------------------------------------------------
+    # --- adding -------------------------------------------------------------------------------
 
     def add(self, row: PipeRow) -> bool:
-        """Cost: a read, a round of hints, a conditional write, a read again; in a strict queue a
-        read and a conditional write more."""
+        """Cost: a read, a round of hints, a conditional write, another read; in a strict queue also
+        a read and a conditional write."""
         queue = self._records.home(row)
         if queue is None:
             return False
@@ -81,7 +81,7 @@ class CassandraPipes(Pipes):
         if not self._records.insert(replace(row, ordinal=position)):
             self._listing.unlist(row.queue_id, PipeEntry(position, row.id))
             return False
-        # Who deletes the queue or the group has either seen the listing, or is seen here.
+        # A concurrent deletion of the queue or group either saw the listing, or is seen here.
         if self._records.home(row) is None or (in_line and not self._become_tail(row)):
             self._records.consume([row.id], row.queue_id)
             self.forget([row.id])
@@ -95,7 +95,7 @@ class CassandraPipes(Pipes):
         self._writes.note_staged(row)
         if not self._records.insert(row):
             return False
-        # Who ends the write has either seen the note, or is seen here.
+        # A concurrent end of the write either saw the note, or is seen here.
         if self._records.home(row) is None or not self._writes.takes(row):
             self._records.consume([row.id], row.queue_id)
             self.forget([row.id])
@@ -111,16 +111,16 @@ class CassandraPipes(Pipes):
 
         return settled(lambda: self._cql.apply(MOVE_TAIL, values)[0], is_tail)
 
-    # --- being there --------------------------------------------------------------------------
+    # --- live pipes ---------------------------------------------------------------------------
 
     def by_id(self, pipe_id: str) -> PipeRow | None:
-        """Cost: two reads side by side."""
+        """Cost: two concurrent reads."""
         key = (pipe_id,)
         rows, beats = self._cql.read_many([(cql.PIPE, key), (cql.BEATS, key)])
         return cql.told(cql.pipe_of(pipe_id, rows[0]).row, beats) if rows else None
 
     def live(self, queue_id: str) -> list[PipeRow]:
-        """Cost: three rounds of reads; two reads a pipe."""
+        """Cost: three rounds of reads; two reads per pipe."""
         return self._lists.live(queue_id)
 
     def ids(self) -> set[str]:
@@ -128,7 +128,7 @@ class CassandraPipes(Pipes):
         return {pipe_id for (pipe_id,) in self._cql.read(cql.ALL)}
 
     def beat(self, pipe_id: str, owner: str, state: PipeState, rate: int = 0) -> bool:
-        """Cost: two reads side by side, a plain write."""
+        """Cost: two concurrent reads, a plain write."""
         row = self.by_id(pipe_id)
         if row is None or row.owner != owner or row.state >= PipeState.SEALED:
             return False
@@ -136,7 +136,7 @@ class CassandraPipes(Pipes):
         return True
 
     def record_end(self, pipe_id: str, end: Place) -> Place | None:
-        """Cost: one conditional write; a read where one was recorded before; for a staged pipe
+        """Cost: one conditional write; a read if an end was recorded before; for a staged pipe
         both, and another conditional write."""
         statement = cql.SEAL
         for _ in range(TRIES):
@@ -152,11 +152,11 @@ class CassandraPipes(Pipes):
             statement = cql.SEAL_STAGED if row.state is PipeState.STAGED else cql.SEAL
         raise BackendTimeoutError(f"pipe {pipe_id} could not be sealed", outcome_unknown=True)
 
-    # --- what is left to do -------------------------------------------------------------------
+    # --- unfinished pipes ---------------------------------------------------------------------
 
     def unclaimed(self, group: GroupRow, limit: int, *, unacked: bool = False) -> list[PipeRow]:
-        """Cost: two rounds of reads, and one for each `LISTED_AT_ONCE` pipes not known to be
-        done: what a group has done with is remembered."""
+        """Cost: two rounds of reads, and one for each `LISTED_AT_ONCE` pipes not known to be done:
+        pipes that a group has finished are cached."""
         done = self._done.setdefault((group.id, unacked), set())
         entries = self._lists.entries(group.queue_id)
         done &= {entry.pipe_id for entry in entries}
@@ -170,7 +170,7 @@ class CassandraPipes(Pipes):
         return found[:limit]
 
     def timers(self, group: GroupRow, until_ms: int, limit: int) -> list[PipeRow]:
-        """Cost: as `live`, and a round of reads for those that may be due."""
+        """Cost: as `live`, and a round of reads for pipes that may be due."""
         timers = [
             row
             for row in self._lists.live(group.queue_id)
@@ -182,13 +182,13 @@ class CassandraPipes(Pipes):
     def _unfinished(
         self, group_id: str, rows: Sequence[PipeRow], done: set[str], *, unacked: bool
     ) -> list[PipeRow]:
-        """Those not sealed, or not claimed (acked) to their end. Cost: a round of reads."""
+        """Pipes not sealed, or not claimed (acked) to their end. Cost: a round of reads."""
         self._note_done([(group_id, row, done) for row in rows], unacked=unacked)
         return [row for row in rows if row.id not in done]
 
     def _note_done(self, told: Iterable[tuple[str, PipeRow, set[str]]], *, unacked: bool) -> None:
-        """Of groups and pipes: add those that are claimed (acked) to their end to what is done.
-        Cost: a round of reads."""
+        """Cache the pipes that these groups have claimed (acked) to their end. Cost: a round of
+        reads."""
         asked = [
             ((group_id, row.id), row.end, done)
             for group_id, row, done in told
@@ -201,15 +201,15 @@ class CassandraPipes(Pipes):
             if at >= end.seq:
                 done.add(key[1])
 
-    # --- going --------------------------------------------------------------------------------
+    # --- removing -----------------------------------------------------------------------------
 
     def consumed(self) -> list[PipeRow]:
-        """Cost: 16 reads side by side, then one a pipe."""
+        """Cost: 16 concurrent reads, then one per pipe."""
         pipes = self._records.those(self._consumed.ids())
         return [p.row for p in pipes if p is not None and p.row.state is PipeState.CONSUMED]
 
     def forget(self, pipe_ids: Sequence[str]) -> None:
-        """Cost: some writes a pipe, and the reads of its queue's groups."""
+        """Cost: some writes per pipe, and reads of its queue's groups."""
         for pipe_id, pipe in zip(pipe_ids, self._records.those(pipe_ids), strict=True):
             if pipe is None:
                 self._consumed.drop(pipe_id)
@@ -227,8 +227,8 @@ class CassandraPipes(Pipes):
         self._consumed.drop(row.id)
 
     def consume_all(self, queue_id: str) -> list[str]:
-        """Make every pipe of a deleted queue consumed; the ids of all whose rows are there."""
-        # Staged ones first: what is listed meanwhile is seen in the listing.
+        """Make every pipe of a deleted queue consumed; return the ids of all that have rows."""
+        # Staged pipes first: those listed meanwhile are seen in the listing.
         pipe_ids = self._writes.abort_all(queue_id)
         pipe_ids += [entry.pipe_id for entry in self._lists.entries(queue_id)]
         there = [
@@ -240,12 +240,12 @@ class CassandraPipes(Pipes):
         return there
 
     def consume_of_group(self, queue_id: str, group_id: str) -> None:
-        """Make the pipes that are for one group alone consumed."""
+        """Make the pipes for this group alone consumed."""
         rows = self._lists.live(queue_id)
         self._records.consume([row.id for row in rows if row.group_id == group_id], queue_id)
 
     def has_any(self, queue_id: str) -> bool:
-        """Whether a queue has any pipe, consumed ones included."""
+        """Whether a queue has any pipe, even a consumed one."""
         pipe_ids = [entry.pipe_id for entry in self._lists.entries(queue_id)]
         pipe_ids += self._writes.all_staged(queue_id)
         return any(
@@ -265,14 +265,14 @@ class CassandraPipes(Pipes):
     # --- candidates for the reaper ----------------------------------------------------------------
 
     def unsealed(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
-        """Cost: three rounds of reads, of some for each queue and pipe side by side."""
+        """Cost: three rounds of concurrent reads, some for each queue and pipe."""
         found = self._lists.live_in(self._queues.scope(queue_ids))
         rows = (row for live in found.values() for row in live)
         return _in_order(row for row in rows if row.state < PipeState.SEALED)
 
     def finished(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
-        """Cost: as `unsealed`, and two rounds of reads: of the groups of queues with sealed
-        pipes, and of how far they are. What a group has done with is remembered."""
+        """Cost: as `unsealed`, and two rounds of reads: of the groups of queues with sealed pipes,
+        and of their cursors. Pipes that a group has finished are cached."""
         live = self._lists.live_in(self._queues.scope(queue_ids))
         sealed = {
             queue_id: rows
@@ -295,7 +295,7 @@ class CassandraPipes(Pipes):
         """The ids of queues that have live pipes. Cost: as `unsealed`."""
         return sorted(self._lists.live_in(self._queues.scope(None)))
 
-    # --- taking away --------------------------------------------------------------------------
+    # --- retiring and moving ------------------------------------------------------------------
 
     def retire(self, pipe_id: str, groups_version: int) -> bool:
         return self._retiring.retire(pipe_id, groups_version)

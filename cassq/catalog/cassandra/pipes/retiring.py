@@ -1,26 +1,26 @@
-"""How a pipe ends, or goes to another queue: steps in several partitions, one of which decides.
+"""Retires pipes, and moves them to other queues: steps in several partitions, of which one decides.
 
-To retire a pipe means that every group has acked it, and that no group comes that has not. To
-retire one, a client
+A pipe may be retired if every group has acked it, and no new group can appear that has not. To
+retire it, a client
 
-1. reads the queue's `groups_version` and groups, and looks at the ack offset of each: what is all
-   acked of a sealed pipe stays so, and so do the totals of it;
+1. reads the queue's `groups_version` and groups, and checks the ack offset of each: once all of a
+   sealed pipe is acked, that stays so, and its totals do not change;
 2. puts its mark on the pipe's row;
-3. raises `groups_version`, by compare-and-set from what it read: no group came in between;
-4. makes the pipe consumed, in the same statement writes its totals there, if its mark is still on
-   it; then copies the totals and removes the cursors. After a crash the next client does that
-   again.
+3. raises `groups_version`, by compare-and-set on the value it read: no group was added meanwhile;
+4. if its mark is still on the row, makes the pipe consumed and writes its totals there, in one
+   statement; then copies the totals and removes the cursors. After a crash the next client
+   repeats that.
 
-A group that is made after 3 may find the pipe live before 4. Once it asks for a cursor it finds
-the mark, for a group that was known in 1 has its cursor or needs none, and removes it: the pipe
-stays. So either the group never saw the pipe, or the pipe is not retired.
+A group created after step 3 may find the pipe live before step 4. When it requests a cursor, it
+finds the mark and removes it, so the pipe stays. (Groups known in step 1 have their cursors or need
+none.) So either the group never saw the pipe, or the pipe is not retired.
 
-To give a pipe to another queue means that nobody has claimed from it, and nobody will in the old
-queue. A client that does puts its mark on the row, closes the cursor of each group (see
-`cursor_tables`), raises the old `groups_version` so that no further group is there, and then
-changes the row, if its mark is still on it, together with what the pipe leaves in the ledger of
-its old queue. Marks of this kind that are older than `pipe_records.MARK_MS` were left by a
-crash; those of the other kind do nothing but stop their owner when they are removed.
+A pipe may move to another queue if no group has claimed from it, and none in the old queue will.
+The client puts its mark on the row, closes the cursor of each group (see `cursor_tables`), and
+raises the old `groups_version`, so that there is no other group. Then, if its mark is still there,
+it changes the row, together with the totals that the pipe leaves in the ledger of its old queue.
+Marks of this kind older than `pipe_records.MARK_MS` were left by a crash. Removing a mark of the
+other kind has no effect except to stop its owner.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TRIES = 20
 
 
 class Retiring:
-    """Takes pipes away from their queues."""
+    """Retires pipes, and moves them to other queues."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Retiring:
         self._totals = totals
 
     def retire(self, pipe_id: str, groups_version: int) -> bool:
-        """Cost: five rounds of reads, three conditional writes, a hint; some writes a group."""
+        """Cost: five rounds of reads, three conditional writes, a hint; some writes per group."""
         pipe = self._records.by_id(pipe_id)
         if pipe is None or pipe.row.state is not PipeState.SEALED:
             return False
@@ -86,7 +86,7 @@ class Retiring:
             return False
         before = self._records.by_id(pipe.row.predecessor) if pipe.row.predecessor else None
         if before is not None and before.row.state < PipeState.CONSUMED:
-            return False  # in order: that a predecessor is gone means that all before it is
+            return False  # in order: if a predecessor is gone, so are all pipes before it
         if self._arrivals.is_arriving(pipe_id):
             return False
         totals = self._totals.held(pipe, readers, cursors)
@@ -113,8 +113,8 @@ class Retiring:
         return settled(lambda: self._cql.apply(cql.RETIRE, values)[0], is_done)
 
     def _raised(self, queue_id: str, version: int) -> bool:
-        """Whether `groups_version` was raised by us. When that cannot be told it was not, for what
-        follows."""
+        """Whether `groups_version` was certainly raised by us. An unknown outcome counts as not
+        raised."""
         try:
             return self._queues.raise_groups_version(queue_id, version)
         except BackendError as exc:
@@ -123,7 +123,7 @@ class Retiring:
             return False
 
     def clear_away(self, pipe: Pipe, group_ids: Collection[str] = ()) -> None:
-        """Clean up after a pipe that is consumed. Safe to do again."""
+        """Clean up after a consumed pipe. Idempotent."""
         row = pipe.row
         self._totals.copy(pipe)
         if not group_ids:
@@ -136,7 +136,7 @@ class Retiring:
 
     # --- marks --------------------------------------------------------------------------------
 
-    # --- going to another queue -----------------------------------------------------------------
+    # --- moving to another queue ----------------------------------------------------------------
 
     def repoint(self, pipe_id: str, queue_id: str, group_id: str) -> bool:
         """Cost: some reads, conditional writes and hints, and a read and a conditional write for
@@ -166,12 +166,12 @@ class Retiring:
         return False
 
     def _go(self, pipe: Pipe, readers: Sequence[GroupRow], mark: str, group: GroupRow) -> bool:
-        """The step that decides, and what follows."""
+        """Take the step that decides, and those after it."""
         row, queue_id = pipe.row, group.queue_id
         totals = (*pipe.totals, *self._left(pipe, readers))
         self._consumed.note([row.id])
         position = self._listing.announce(queue_id, row.id)
-        # A new time: what was merged back does not expire at once.
+        # A new time, so that merged messages do not expire at once.
         values = (queue_id, group.id, position, self._keyspace.now_ms(), cql.totals_text(totals))
         old = (row.id, mark, cql.totals_text(pipe.totals))
 
@@ -193,7 +193,7 @@ class Retiring:
         return True
 
     def _left(self, pipe: Pipe, readers: Sequence[GroupRow]) -> list[Total]:
-        """What a pipe that goes leaves in the ledger of its old queue: all of it is merged."""
+        """The totals that a moving pipe leaves in its old queue: all its messages are merged."""
         row = pipe.row
         assert row.end is not None
         pushed = row.end.seq
@@ -206,4 +206,4 @@ class Retiring:
         ]
         return [Total(each, block) for each in left]
 
-    # --- what is in it --------------------------------------------------------------------------
+    # --- content of a pipe ----------------------------------------------------------------------

@@ -1,18 +1,18 @@
-"""Writes in Cassandra: one row decides, and anybody can bring to an end what follows from it.
+"""Writes in Cassandra: one row decides, and any client can complete the steps that follow.
 
-A write is noted with its queue's listing before its row is written; a client that lists pipes reads
-the rows of what is noted. Its pipes are noted before their rows are. To publish is one
-compare-and-set of the write's row, with the winners in it. What follows is done by the publisher,
-by reapers, and after `HELP_MS` by any client that lists the queue's pipes, in any order and any
-number of times:
+A write is noted in its queue's listing before its row is written; a client that lists pipes reads
+the rows of noted writes. Its pipes are noted before their rows are written. Publishing is one
+compare-and-set of the write's row, which contains the winners. The steps that follow are done by
+the publisher, by reapers, and after `HELP_MS` by any client that lists the queue's pipes, in any
+order and any number of times:
 
 1. each winner is announced in the queue's listing, and its row changed from staged to sealed, at
-   that position; who comes second finds it changed and takes his entry back;
-2. every other pipe that is noted becomes consumed;
-3. when no pipe is noted any more the write is settled, and some time later its note goes.
+   that position; a second client finds it changed and removes its own entry;
+2. every other noted pipe becomes consumed;
+3. when no pipe is noted any more, the write is settled, and some time later its note is removed.
 
-A pipe that is added when the write is over is either seen in 2, or sees that it is over: who adds
-one looks at the write's row again after that.
+If a pipe is added after the write has ended, either it is seen in step 2, or its client sees that
+the write has ended, because it reads the write's row again after adding the pipe.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from cassq.model.rows import Driver, PipeRow, PipeState, WriteRow, WriteState, b
 logger: logging.Logger = logging.getLogger("cassq")
 
 AT_ONCE = 64
-HELP_MS = 3_000  # so long others leave it to who published
-HELP_MOST = 256  # pipes that who lists a queue takes on in passing
-NOTE_MS = 60_000  # a note stays at least
-OLD_MS = 3_600_000  # nobody takes so long to add a pipe that is noted
-PROBE = 1000  # pipes looked at in one round before a publish
+HELP_MS = 3_000  # other clients leave the steps to the publisher this long
+HELP_MOST = 256  # pipes that a listing client handles in passing
+NOTE_MS = 60_000  # a note is kept at least this long
+OLD_MS = 3_600_000  # adding a noted pipe never takes this long
+PROBE = 1000  # pipes checked in one round before a publish
 
 _WRITE = "queue_id, write_id, number, epoch, state, driver, begun_ms, ended_ms, winners, settled"
-# One write, and all of a queue that is to go: by key.
+# One write, and all writes of a queue being deleted: by key.
 WRITE = f"SELECT {_WRITE} FROM writes WHERE queue_id = ? AND write_id = ?"
 WRITES = "SELECT write_id FROM writes WHERE queue_id = ?"
 ADD_WRITE = (
@@ -72,7 +72,7 @@ SETTLE = (
 FORGET_WRITE = "DELETE FROM writes WHERE queue_id = ? AND write_id = ? IF EXISTS"
 NOTE_WRITE = "UPDATE pipe_slices SET writes[?] = ? WHERE queue_id = ?"
 UNNOTE_WRITE = "DELETE writes[?] FROM pipe_slices USING TIMESTAMP ? WHERE queue_id = ?"
-# The pipes of a write that are staged: its partition, bounded by attempts at tasks.
+# The staged pipes of a write: its partition, bounded by task attempts.
 STAGED = "SELECT pipe_id FROM staged_pipes WHERE queue_id = ? AND write_id = ?"
 NOTE_STAGED = "INSERT INTO staged_pipes (queue_id, write_id, pipe_id) VALUES (?, ?, ?)"
 UNNOTE_STAGED = "DELETE FROM staged_pipes WHERE queue_id = ? AND write_id = ? AND pipe_id = ?"
@@ -89,10 +89,10 @@ def _is_settled(row: Row) -> bool:
 
 
 class FinishedPart(NamedTuple):
-    """What was done for a write."""
+    """Progress in finishing a write."""
 
     changed: int  # pipes
-    unlisted: int  # winners that are still to be listed
+    unlisted: int  # winners not yet listed
 
 
 class CassandraWrites(Writes):
@@ -116,8 +116,8 @@ class CassandraWrites(Writes):
     # --- beginning ----------------------------------------------------------------------------
 
     def begin(self, wanted: WriteRow) -> WriteRow | None:
-        """Cost: two reads for one that is open; to open it a read, two hints, a conditional write,
-        and what is left to do for the one before."""
+        """Cost: two reads if it is open; to open it a read, two hints, a conditional write, and
+        the remaining steps of the one before."""
         for _ in range(TRIES):
             queue = self._queues.by_id(wanted.queue_id)
             if queue is None or queue.deleted:
@@ -128,7 +128,7 @@ class CassandraWrites(Writes):
             if row is None:
                 return before
             if found is not None and found[8] and self._finish(row.queue_id, row.id).unlisted:
-                continue  # the winners of the number before first: their names are about to go
+                continue  # first list the previous winners: their names are about to be removed
             self._note(row)
             if self._open_write(found, row):
                 self._note(row)
@@ -164,7 +164,7 @@ class CassandraWrites(Writes):
     # --- staging ----------------------------------------------------------------------------------
 
     def takes(self, row: PipeRow) -> bool:
-        """Whether a pipe may be staged so: its write is open, in that epoch. Cost: a read."""
+        """Whether a pipe may be staged: its write is open, in this epoch. Cost: a read."""
         write_id = row.stage.partition(":")[2]
         found = self.by_id(row.queue_id, write_id)
         return found is not None and found.state is WriteState.OPEN and found.stage == row.stage
@@ -180,15 +180,15 @@ class CassandraWrites(Writes):
         )
 
     def unstage(self, row: PipeRow) -> None:
-        """A staged pipe is gone."""
+        """Remove the note of a staged pipe."""
         write_id = row.stage.partition(":")[2]
         self._cql.write(UNNOTE_STAGED, (row.queue_id, write_id, row.id))
 
     # --- ending -------------------------------------------------------------------------------
 
     def publish(self, write: WriteRow, pipe_ids: Sequence[str]) -> bool:
-        """Cost: a read a pipe side by side, a hint, one conditional write that decides; then, for
-        each pipe, a hint, a conditional write and a hint."""
+        """Cost: a read per pipe, concurrently, a hint, one conditional write that decides; then
+        for each pipe a hint, a conditional write and a hint."""
         found = self._write_record(write.queue_id, write.id)
         queue = self._queues.by_id(write.queue_id)
         if found is None or _write_row(found) != write or queue is None or queue.deleted:
@@ -211,7 +211,7 @@ class CassandraWrites(Writes):
         try:
             self.finish(write)
         except BackendError as exc:
-            logger.warning("write %s is published; others list its pipes: %s", write.id, exc)
+            logger.warning("write %s is published; other clients list its pipes: %s", write.id, exc)
         return True
 
     def abort(self, write: WriteRow) -> bool:
@@ -236,7 +236,7 @@ class CassandraWrites(Writes):
         return changed
 
     def _finish(self, queue_id: str, write_id: str, most: int | None = None) -> FinishedPart:
-        """Go on with a write, with at most so many winners."""
+        """Continue finishing a write, with at most `most` winners."""
         found = self._write_record(queue_id, write_id, serial=True)
         if found is None:
             return FinishedPart(0, 0)
@@ -257,13 +257,13 @@ class CassandraWrites(Writes):
         return FinishedPart(done + dropped, unlisted)
 
     def _settle(self, write: WriteRow, had: int) -> None:
-        """Nothing is left to do, if no further pipe is noted."""
+        """Settle a write, unless another pipe is noted."""
         if had and self._cql.read(STAGED, (write.queue_id, write.id)):
             return
         self._cql.apply_many([(SETTLE, (write.queue_id, write.id, write.epoch, write.state))])
 
     def _list(self, write: WriteRow, pipe_ids: Sequence[str]) -> tuple[int, int]:
-        """List winners; how many were changed by us, and how many are still staged."""
+        """List winners; return how many we changed, and how many are still staged."""
         count = left = 0
         for at in range(0, len(pipe_ids), AT_ONCE):
             some = pipe_ids[at : at + AT_ONCE]
@@ -289,7 +289,7 @@ class CassandraWrites(Writes):
         return count, left
 
     def _drop(self, write: WriteRow, pipe_ids: Sequence[str]) -> tuple[int, int]:
-        """Make pipes consumed that are not to be listed; how many were, and how many are left."""
+        """Make pipes other than winners consumed; return how many, and how many are left."""
         count = left = 0
         old_ms = self._keyspace.now_ms() - OLD_MS
         for at in range(0, len(pipe_ids), AT_ONCE):
@@ -302,7 +302,7 @@ class CassandraWrites(Writes):
                     if made_ms is None or made_ms < old_ms:
                         over.append(pipe_id)
                     else:
-                        left += 1  # about to be added, and then given up, or never
+                        left += 1  # its client may still add it, and will then drop it
                 elif pipe.row.state is not PipeState.STAGED:
                     over.append(pipe_id)
                 elif write.state is not WriteState.OPEN or pipe.row.stage != write.stage:
@@ -322,10 +322,10 @@ class CassandraWrites(Writes):
             [(UNNOTE_STAGED, (write.queue_id, write.id, pipe_id)) for pipe_id in pipe_ids]
         )
 
-    # --- looking ------------------------------------------------------------------------------
+    # --- unfinished writes --------------------------------------------------------------------
 
     def unfinished(self, queue_ids: Collection[str] | None = None) -> list[WriteRow]:
-        """Cost: a read a queue side by side, and one a write of which not all is done."""
+        """Cost: a read per queue, concurrently, and one per unfinished write."""
         scope = list(queue_ids) if queue_ids is not None else self._queues.ids()
         asked_us = self._cql.stamp()
         listed = self._cql.read_many([(SLICES, (queue_id,)) for queue_id in scope])
@@ -338,8 +338,8 @@ class CassandraWrites(Writes):
         return sorted((_write_row(row) for row in found), key=lambda row: (row.queue_id, row.id))
 
     def _noted_rows(self, noted: Mapping[str, Mapping[str, int]], asked_us: int) -> list[Row]:
-        """The rows of noted writes for which there is something to do; notes of others go when
-        they are old."""
+        """The rows of noted writes that are not finished; old notes of other writes are
+        removed."""
         keys = [(queue_id, write_id) for queue_id, some in noted.items() for write_id in some]
         found = self._cql.read_many([(WRITE, key) for key in keys])
         rows: list[Row] = []
@@ -349,9 +349,9 @@ class CassandraWrites(Writes):
                 rows.append(answer[0])
             elif noted[queue_id][write_id] < old_ms:
                 if self._cql.read(STAGED, (queue_id, write_id)) and answer:
-                    rows.append(answer[0])  # of who was about to add a pipe, and ended
+                    rows.append(answer[0])  # its client may have died while adding a pipe
                 else:
-                    # One that was noted again meanwhile has a younger stamp.
+                    # If it was noted again meanwhile, that note has a later timestamp.
                     self._cql.write(UNNOTE_WRITE, (write_id, asked_us - SETTLED_US, queue_id))
         return rows
 
@@ -364,10 +364,10 @@ class CassandraWrites(Writes):
                 helped += self._finish(write.queue_id, write.id, HELP_MOST).changed
         return helped > 0
 
-    # --- with the queue ---------------------------------------------------------------------------
+    # --- deleted queues ---------------------------------------------------------------------------
 
     def abort_all(self, queue_id: str) -> list[str]:
-        """Abort what is open in a queue that is deleted; the pipes that are staged in it."""
+        """Abort the open writes of a deleted queue; return its staged pipes."""
         for (write_id,) in self._cql.read(WRITES, (queue_id,)):
             row = self.by_id(queue_id, write_id)
             if row is not None and row.state is WriteState.OPEN:
@@ -391,6 +391,6 @@ class CassandraWrites(Writes):
         self._cql.write(PUT_DRIVER, (driver_id, rows[0][1] + 1 if rows else 1, lease_ms))
 
     def drivers(self, driver_ids: Collection[str]) -> list[Driver]:
-        """Cost: a read each, side by side."""
+        """Cost: a read each, concurrently."""
         found = self._cql.read_many([(DRIVER, (each,)) for each in sorted(set(driver_ids))])
         return [Driver(*rows[0]) for rows in found if rows]
