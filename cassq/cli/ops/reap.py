@@ -51,7 +51,6 @@ _with_options = options(
     click.option(
         "--every",
         type=seconds,
-        metavar="SECONDS",
         help="Run a pass at this interval, until SIGTERM or Ctrl-C.",
     ),
     click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing."),

@@ -59,7 +59,6 @@ LOOK_SECONDS = 0.25
     type=seconds,
     default="0",
     show_default=True,
-    metavar="SECONDS",
     help="Wait this long for the first message.",
 )
 @click.option("--follow", "-f", is_flag=True, help="Go on for ever, as messages come.")

@@ -175,7 +175,6 @@ def _show_paused(call: Invocation, queue: Queue) -> None:
     type=seconds,
     default="60s",
     show_default=True,
-    metavar="SECONDS",
     help="Wait this long at most.",
 )
 @click.pass_context
