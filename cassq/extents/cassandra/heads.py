@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cassq.cassandra.session import Cql, Row
-from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
+from cassq.cassandra.tries import UNSURE_MAX, unanswered
+from cassq.errors import BackendError, BackendUnavailableError
 from cassq.extents.cassandra import statements
 from cassq.extents.port import ExtentMissingError
-
-TRIES = 8
 
 
 class Head(NamedTuple):
@@ -44,17 +43,19 @@ class Heads:
         """Add a head; BackendUnavailableError when the pipe has one already.
         Cost: one conditional write."""
         values = (head.pipe_id, head.extent, head.queue_name, head.strict, head.home)
-        for _ in range(TRIES):
-            if self._applied(statements.CREATE_HEAD, values):
-                return
+        there: Head | None = None
+
+        def is_there() -> bool:
+            nonlocal there
             there = self.find(head.pipe_id, serial=True)
-            if there is not None and there.extent == head.extent:
-                return
-            if there is not None:
-                raise BackendUnavailableError(
-                    f"there is an extent of pipe {head.pipe_id} already", retryable=False
-                )
-        raise BackendTimeoutError(f"the extent of pipe {head.pipe_id} could not be made")
+            return there is not None
+
+        what = f"pipe {head.pipe_id} has an extent"
+        self._cql.apply_until(statements.CREATE_HEAD, values, is_there, what)
+        if there is not None and there.extent != head.extent:
+            raise BackendUnavailableError(
+                f"there is an extent of pipe {head.pipe_id} already", retryable=False
+            )
 
     def find(self, pipe_id: str, *, serial: bool = False) -> Head | None:
         """A pipe's head, if it has one. Cost: one read."""
@@ -81,7 +82,7 @@ class Heads:
         """Note that its writer moves on to `bucket`; False when the extent is sealed or gone.
         Cost: one conditional write."""
         values = (bucket + 1, head.pipe_id, head.extent, bucket)
-        for _ in range(TRIES):
+        for _ in self._cql.attempts(UNSURE_MAX):
             if self._applied(statements.BEGIN_BUCKET, values):
                 return True
             there = self.find(head.pipe_id, serial=True)
@@ -89,12 +90,12 @@ class Heads:
                 return False
             if there.buckets == bucket + 1:
                 return True
-        raise BackendTimeoutError(f"pipe {head.pipe_id} could not begin another bucket")
+        raise unanswered(f"pipe {head.pipe_id} began another bucket")
 
     def seal(self, head: Head | None, pipe_id: str) -> Head:
         """Prevent further buckets, and acknowledgements of plain writes.
         Cost: one conditional write, none when it is sealed."""
-        for _ in range(TRIES):
+        for _ in self._cql.attempts(UNSURE_MAX):
             if head is None:
                 raise missing(pipe_id)
             if head.sealed:
@@ -103,17 +104,17 @@ class Heads:
             if self._applied(statements.SEAL_HEAD, values):
                 return head._replace(sealed=True)
             head = self.find(pipe_id, serial=True)
-        raise BackendTimeoutError(f"pipe {pipe_id} could not be sealed")
+        raise unanswered(f"pipe {pipe_id} is sealed")
 
     def drop(self, head: Head) -> None:
         """Remove a head. Cost: one conditional write."""
-        for _ in range(TRIES):
-            if self._applied(statements.DROP_HEAD, (head.pipe_id, head.extent)):
-                return
+
+        def is_gone() -> bool:
             there = self.find(head.pipe_id, serial=True)
-            if there is None or there.extent != head.extent:
-                return
-        raise BackendTimeoutError(f"the extent of pipe {head.pipe_id} could not be removed")
+            return there is None or there.extent != head.extent
+
+        what = f"the extent of pipe {head.pipe_id} is removed"
+        self._cql.apply_until(statements.DROP_HEAD, (head.pipe_id, head.extent), is_gone, what)
 
     def _applied(self, text: str, values: Sequence[object]) -> bool:
         """Whether it was certainly applied; if not, the caller reads the outcome back."""

@@ -14,13 +14,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from cassq.cassandra.tries import UNSURE_MAX, contended, unanswered
 from cassq.catalog.cassandra.partition import claim_rows as cql
-from cassq.catalog.cassandra.partition.keyspace import Keyspace
+from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.partition_cache import GroupPipes, PartitionCaches
-from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
 from cassq.catalog.cassandra.partition.pipe_rows import Pipe
-from cassq.catalog.cassandra.partition.queue_rows import QueueRows
-from cassq.errors import BackendTimeoutError
 from cassq.message.frames import Place
 from cassq.model.rows import Cursor, GroupRow, PipeState
 
@@ -40,18 +38,14 @@ OPEN = (
     "UPDATE claims SET chain_seq = ?, owner = '' WHERE group_id = ? AND pipe_id = ?"
     " IF chain_seq = ? AND owner = ?"
 )
-TRIES = 20
 
 
 class Cursors:
     """Cursors of groups in pipes."""
 
-    def __init__(
-        self, keyspace: Keyspace, queues: QueueRows, records: PipeRecords, memory: PartitionCaches
-    ) -> None:
-        self._cql = keyspace.cql
-        self._queues = queues
-        self._records = records
+    def __init__(self, rows: CatalogRows, memory: PartitionCaches) -> None:
+        self._rows = rows
+        self._cql = rows.keyspace.cql
         self._memory = memory
         self._group_pipes: dict[str, GroupPipes] = {}
 
@@ -60,7 +54,7 @@ class Cursors:
         hints, one of conditional batches, and two of reads again."""
         told: dict[str, Cursor] = {}
         left = list(pipe_ids)
-        for _ in range(TRIES):
+        for _ in self._cql.attempts():
             absent: list[str] = []
             closed: list[Cursor] = []
             for pipe_id, cursor in zip(left, self._read_cursors(group_id, left), strict=True):
@@ -79,7 +73,7 @@ class Cursors:
                 for cursor in told.values():
                     self._see(cursor)
                 return [told.get(pipe_id) for pipe_id in pipe_ids]
-        raise BackendTimeoutError(f"the cursor in pipe {left[0]} comes and goes")
+        raise contended(f"the cursor in pipe {left[0]}")
 
     def _see(self, cursor: Cursor) -> None:
         known = self._memory.of((cursor.group_id, cursor.pipe_id))
@@ -146,12 +140,12 @@ class Cursors:
     def _may_have_cursors(self, group_id: str, pipe_ids: Sequence[str]) -> list[str]:
         """The pipes that are there and stay where they are, in the group's queue. Who is about to
         retire one of them has not known of this group: he is stopped."""
-        pipes = [pipe for pipe in self._records.those(pipe_ids) if pipe is not None]
+        pipes = [pipe for pipe in self._rows.pipes.those(pipe_ids) if pipe is not None]
         queue_ids = sorted({pipe.row.queue_id for pipe in pipes})
         homes = {
             queue_id
             for queue_id, (_, groups) in zip(
-                queue_ids, self._queues.all_with_groups(queue_ids), strict=True
+                queue_ids, self._rows.queues.all_with_groups(queue_ids), strict=True
             )
             if any(group.id == group_id for group in groups)
         }
@@ -159,14 +153,12 @@ class Cursors:
 
     def _stays(self, pipe: Pipe) -> bool:
         """Whether a pipe is there, and nobody is about to retire it or to give it away."""
-        return pipe.row.state < PipeState.CONSUMED and self._records.unmarked(pipe)
+        return pipe.row.state < PipeState.CONSUMED and self._rows.pipes.unmarked(pipe)
 
     def _put_cursors(self, group_id: str, starts: Mapping[str, Place]) -> set[str]:
         """First cursors, where none are; the pipes in which they are surely ours."""
         left, ours = dict(starts), set[str]()
-        for _ in range(TRIES):
-            if not left:
-                return ours
+        for _ in self._cql.attempts(UNSURE_MAX):
             batches = []
             for pipe_id, start in left.items():
                 key = (group_id, pipe_id)
@@ -178,14 +170,16 @@ class Cursors:
             unsure = [pipe_id for pipe_id, applied in answers if applied is None]
             lost = [p for p in unsure if self._read_cursor((group_id, p), serial=True) is None]
             left = {pipe_id: left[pipe_id] for pipe_id in lost}
-        raise BackendTimeoutError(f"the cursor in pipe {next(iter(left))} could not be made")
+            if not left:
+                return ours
+        raise unanswered(f"there is a cursor in pipe {next(iter(left))}")
 
     def start(self, group: GroupRow, starts: Mapping[str, Place]) -> None:
         """Write the cursors of a group that is about to be created, where those pipes live.
         Cost: a round of reads, one of hints, one of conditional batches."""
         there = {
             pipe.row.id: starts[pipe.row.id]
-            for pipe in self._records.those(list(starts))
+            for pipe in self._rows.pipes.those(list(starts))
             if pipe is not None and pipe.row.queue_id == group.queue_id and self._stays(pipe)
         }
         self._cql.write_many([(NOTE_PIPE, (group.id, pipe_id)) for pipe_id in there])
@@ -211,7 +205,7 @@ class Cursors:
 
     def close(self, key: cql.Key, mark: str) -> bool:
         """Keep a group from claiming in a pipe; False when it has claimed."""
-        for _ in range(TRIES):
+        for _ in self._cql.attempts():
             cursor = self._read_cursor(key, serial=True)
             if cursor is None:
                 self._cql.write(NOTE_PIPE, key)
@@ -223,7 +217,7 @@ class Cursors:
                 return False
             before = (cursor.chain.seq, cursor.ack.seq, cursor.owner)
             self._cql.apply_many([(CLOSE, (cql.CLOSED, mark, *key, *before))])
-        raise BackendTimeoutError(f"the cursor in pipe {key[1]} changes all the time")
+        raise contended(f"the cursor in pipe {key[1]}")
 
     def open_all(self, group_ids: Collection[str], pipe_id: str, mark: str) -> None:
         """Let groups claim again that were kept from it under that mark."""
