@@ -67,7 +67,8 @@ def contended(what: str) -> BackendTimeoutError:
 
 def unanswered(what: str) -> BackendTimeoutError:
     """No attempt had an answer."""
-    return BackendTimeoutError(f"it is not known whether {what}", outcome_unknown=True)
+    hint = "a node is slow or gone; try again"
+    return BackendTimeoutError(f"it is not known whether {what}", hint=hint, outcome_unknown=True)
 
 
 def note_error(requests: Requests, exc: BackendError) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from cassq.cassandra.session import Cql, Row
 from cassq.cassandra.tries import UNSURE_MAX, unanswered
-from cassq.errors import BackendError, BackendUnavailableError
+from cassq.errors import BackendUnavailableError
 from cassq.extents.cassandra import statements
 from cassq.extents.port import ExtentMissingError
 
@@ -82,15 +82,17 @@ class Heads:
         """Note that its writer moves on to `bucket`; False when the extent is sealed or gone.
         Cost: one conditional write."""
         values = (bucket + 1, head.pipe_id, head.extent, bucket)
-        for _ in self._cql.attempts(UNSURE_MAX):
-            if self._applied(statements.BEGIN_BUCKET, values):
-                return True
+        writes = True
+
+        def is_over() -> bool:
+            nonlocal writes
             there = self.find(head.pipe_id, serial=True)
-            if there is None or there.extent != head.extent or there.sealed:
-                return False
-            if there.buckets == bucket + 1:
-                return True
-        raise unanswered(f"pipe {head.pipe_id} began another bucket")
+            writes = there is not None and there.extent == head.extent and not there.sealed
+            return not writes or there is None or there.buckets == bucket + 1
+
+        what = f"pipe {head.pipe_id} began another bucket"
+        self._cql.apply_until(statements.BEGIN_BUCKET, values, is_over, what)
+        return writes
 
     def seal(self, head: Head | None, pipe_id: str) -> Head:
         """Prevent further buckets, and acknowledgements of plain writes.
@@ -101,7 +103,7 @@ class Heads:
             if head.sealed:
                 return head
             values = (pipe_id, head.extent, head.buckets)
-            if self._applied(statements.SEAL_HEAD, values):
+            if self._cql.apply_settled(statements.SEAL_HEAD, values, lambda: False):
                 return head._replace(sealed=True)
             head = self.find(pipe_id, serial=True)
         raise unanswered(f"pipe {pipe_id} is sealed")
@@ -115,15 +117,6 @@ class Heads:
 
         what = f"the extent of pipe {head.pipe_id} is removed"
         self._cql.apply_until(statements.DROP_HEAD, (head.pipe_id, head.extent), is_gone, what)
-
-    def _applied(self, text: str, values: Sequence[object]) -> bool:
-        """Whether it was certainly applied; if not, the caller reads the outcome back."""
-        try:
-            return self._cql.apply(text, values)[0]
-        except BackendError as exc:
-            if not exc.outcome_unknown:
-                raise
-            return False
 
 
 def missing(pipe_id: str) -> ExtentMissingError:

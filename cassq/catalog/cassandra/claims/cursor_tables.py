@@ -57,7 +57,8 @@ class Cursors:
         for _ in self._cql.attempts():
             absent: list[str] = []
             closed: list[Cursor] = []
-            for pipe_id, cursor in zip(left, self._read_cursors(group_id, left), strict=True):
+            found = self._read_cursors([(group_id, pipe_id) for pipe_id in left])
+            for pipe_id, cursor in zip(left, found, strict=True):
                 if cursor is None:
                     self._memory.drop((group_id, pipe_id))
                     absent.append(pipe_id)
@@ -81,17 +82,18 @@ class Cursors:
             known.see(cursor)
         self.listed(cursor.group_id).pipe_ids[cursor.pipe_id] = None
 
-    def _read_cursors(self, group_id: str, pipe_ids: Sequence[str]) -> list[Cursor | None]:
-        keys = [(group_id, pipe_id) for pipe_id in pipe_ids]
-        found = self._cql.read_many([(cql.CURSOR, key) for key in keys])
+    def _read_cursors(
+        self, keys: Sequence[cql.Key], *, serial: bool = False
+    ) -> list[Cursor | None]:
+        found = self._cql.read_many([(cql.CURSOR, key) for key in keys], serial=serial)
         return [
             cql.cursor_of(key, rows[0]) if rows else None
             for key, rows in zip(keys, found, strict=True)
         ]
 
-    def _read_cursor(self, key: cql.Key, *, serial: bool = False) -> Cursor | None:
-        rows = self._cql.read(cql.CURSOR, key, serial=serial)
-        return cql.cursor_of(key, rows[0]) if rows else None
+    def _serially(self, key: cql.Key) -> Cursor | None:
+        """A cursor after all that was begun before. Cost: a linearized read."""
+        return self._read_cursors([key], serial=True)[0]
 
     def listed(self, group_id: str) -> GroupPipes:
         """The pipes in which a group has cursors, as they are remembered."""
@@ -104,18 +106,13 @@ class Cursors:
 
     def cursors(self, group_id: str) -> list[Cursor]:
         """Cost: a read, and one a pipe side by side."""
-        listed = [pipe_id for (pipe_id,) in self._cql.read(LIST_PIPES, (group_id,))]
-        found = self._read_cursors(group_id, listed)
+        keys = [(group_id, pipe_id) for (pipe_id,) in self._cql.read(LIST_PIPES, (group_id,))]
+        found = self._read_cursors(keys)
         return [_as_open(cursor) for cursor in found if cursor is not None]
 
     def of_groups(self, groups: Sequence[GroupRow], pipe_id: str) -> list[Cursor | None]:
         """The cursors of groups in a pipe. Cost: a round of reads."""
-        keys = [(group.id, pipe_id) for group in groups]
-        found = self._cql.read_many([(cql.CURSOR, key) for key in keys])
-        return [
-            cql.cursor_of(key, rows[0]) if rows else None
-            for key, rows in zip(keys, found, strict=True)
-        ]
+        return self._read_cursors([(group.id, pipe_id) for group in groups])
 
     # --- coming -------------------------------------------------------------------------------
 
@@ -168,7 +165,7 @@ class Cursors:
             ours.update(pipe_id for pipe_id, applied in answers if applied)
             # Of those it cannot be told. Whoever made it, it is there; or it was not made at all.
             unsure = [pipe_id for pipe_id, applied in answers if applied is None]
-            lost = [p for p in unsure if self._read_cursor((group_id, p), serial=True) is None]
+            lost = [p for p in unsure if self._serially((group_id, p)) is None]
             left = {pipe_id: left[pipe_id] for pipe_id in lost}
             if not left:
                 return ours
@@ -206,7 +203,7 @@ class Cursors:
     def close(self, key: cql.Key, mark: str) -> bool:
         """Keep a group from claiming in a pipe; False when it has claimed."""
         for _ in self._cql.attempts():
-            cursor = self._read_cursor(key, serial=True)
+            cursor = self._serially(key)
             if cursor is None:
                 self._cql.write(NOTE_PIPE, key)
                 self._put_cursors(key[0], {key[1]: Place(0, 0)})
@@ -222,7 +219,7 @@ class Cursors:
     def open_all(self, group_ids: Collection[str], pipe_id: str, mark: str) -> None:
         """Let groups claim again that were kept from it under that mark."""
         for group_id in group_ids:
-            cursor = self._read_cursor((group_id, pipe_id), serial=True)
+            cursor = self._serially((group_id, pipe_id))
             if cursor is not None and (cursor.chain.seq, cursor.owner) == (cql.CLOSED, mark):
                 self._open(cursor)
 

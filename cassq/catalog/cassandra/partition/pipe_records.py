@@ -28,12 +28,12 @@ class PipeRecords:
 
     def by_id(self, pipe_id: str) -> Pipe | None:
         """A pipe's own row. Cost: one read."""
-        rows = self._cql.read(cql.PIPE, (pipe_id,))
-        return cql.pipe_of(pipe_id, rows[0]) if rows else None
+        return self.those([pipe_id])[0]
 
-    def those(self, pipe_ids: Sequence[str]) -> list[Pipe | None]:
+    def those(self, pipe_ids: Sequence[str], *, serial: bool = False) -> list[Pipe | None]:
         """The rows of several pipes, in their order. Cost: a round of reads."""
-        found = self._cql.read_many([(cql.PIPE, (pipe_id,)) for pipe_id in pipe_ids])
+        asked = [(cql.PIPE, (pipe_id,)) for pipe_id in pipe_ids]
+        found = self._cql.read_many(asked, serial=serial)
         return [
             cql.pipe_of(pipe_id, rows[0]) if rows else None
             for pipe_id, rows in zip(pipe_ids, found, strict=True)
@@ -41,8 +41,7 @@ class PipeRecords:
 
     def serially(self, pipe_id: str) -> Pipe | None:
         """The row after all that was begun before. Cost: a linearized read."""
-        rows = self._cql.read(cql.PIPE, (pipe_id,), serial=True)
-        return cql.pipe_of(pipe_id, rows[0]) if rows else None
+        return self.those([pipe_id], serial=True)[0]
 
     def home(self, row: PipeRow) -> QueueRow | None:
         """The queue of a pipe; None when that, or the group the pipe is for, is no more."""

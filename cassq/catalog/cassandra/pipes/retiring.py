@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from cassq.cassandra.session import settled
 from cassq.catalog.cassandra.claims.arrivals import DROP_ARRIVALS, Arrivals
 from cassq.catalog.cassandra.claims.cursor_tables import Cursors
 from cassq.catalog.cassandra.lease_tables import CassandraLeases
@@ -35,7 +36,6 @@ from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.pipe_rows import LEAVING, RETIRING, Pipe, Total
 from cassq.catalog.cassandra.pipes.listing import Listing, PipeEntry
 from cassq.catalog.cassandra.pipes.totals import Totals
-from cassq.errors import BackendError
 from cassq.model.rows import GroupRow, PipeState, Retired
 
 
@@ -97,12 +97,8 @@ class Retiring:
     def _raised(self, queue_id: str, version: int) -> bool:
         """Whether `groups_version` was raised by us. When that cannot be told it was not, for what
         follows."""
-        try:
-            return self._rows.queues.raise_groups_version(queue_id, version)
-        except BackendError as exc:
-            if not exc.outcome_unknown:
-                raise
-            return False
+        raised = self._rows.queues.raise_groups_version
+        return settled(lambda: raised(queue_id, version), lambda: False)
 
     def clear_away(self, pipe: Pipe, group_ids: Collection[str] = ()) -> None:
         """Clean up after a pipe that is consumed. Safe to do again."""
