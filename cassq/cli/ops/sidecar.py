@@ -95,11 +95,7 @@ def sidecar() -> None:
 )
 @click.option("--cert", type=_A_FILE, help="Its certificate, for TLS.")
 @click.option("--key", type=_A_FILE, help="The key of the certificate.")
-@click.option(
-    "--ca",
-    type=_A_FILE,
-    help="Clients must present certificates of this authority.",
-)
+@click.option("--ca", type=_A_FILE, help="Clients must present certificates of this authority.")
 @click.option("--insecure", is_flag=True, help="Listen without TLS in a network that you trust.")
 @click.option(
     "--http",

@@ -47,16 +47,8 @@ _FILTERS = [
         help="Only those that died for this reason (delivery_limit, rejected, maxlen), or whose"
         " last failure it was (rejected, expired).",
     ),
-    click.option(
-        "--older-than",
-        type=seconds,
-        help="Only those that died at least this long ago.",
-    ),
-    click.option(
-        "--newer-than",
-        type=seconds,
-        help="Only those that died within this time.",
-    ),
+    click.option("--older-than", type=seconds, help="Only those that died at least this long ago."),
+    click.option("--newer-than", type=seconds, help="Only those that died within this time."),
     click.option(
         "--header",
         "headers",
