@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from cassq.cassandra.session import Statement
-from cassq.cassandra.tries import UNSURE_MAX, contended, unanswered
+from cassq.cassandra.tries import UNSURE_MAX, contended
 from cassq.catalog.cassandra.notes import Notes
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
 from cassq.catalog.cassandra.partition.tombstones import SETTLED_US
 from cassq.catalog.record_port import Records
+from cassq.errors import BackendTimeoutError
 from cassq.model.rows import Dedup, Incident, Member, Sample
 
 MEMBER_KEPT_MS = 3_600_000
@@ -169,7 +170,7 @@ class CassandraRecords(Records):
             if not rows:
                 return
             self._cql.apply_many([_undo(row, before[row.dedup_id]) for row in rows])
-        raise unanswered("dedup ids were put back")
+        raise BackendTimeoutError("dedup ids could not be put back")
 
     def _dedups(self, rows: Sequence[Dedup], *, serial: bool) -> dict[str, Dedup]:
         """What stands there for each id."""

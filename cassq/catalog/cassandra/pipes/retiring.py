@@ -148,13 +148,8 @@ class Retiring:
         self._rows.consumed.note([row.id])
         position = self._listing.announce(queue_id, row.id)
         # A new time: what was merged back does not expire at once.
-        values = (
-            queue_id,
-            group.id,
-            position,
-            self._rows.keyspace.now_ms(),
-            cql.totals_text(totals),
-        )
+        now_ms = self._rows.keyspace.now_ms()
+        values = (queue_id, group.id, position, now_ms, cql.totals_text(totals))
         old = (row.id, mark, cql.totals_text(pipe.totals))
 
         def is_gone() -> bool:

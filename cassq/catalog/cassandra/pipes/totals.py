@@ -190,9 +190,8 @@ class Totals:
         """Whether the totals of a pipe are in a block now; False when it is closed, or it is not
         known to be open."""
         self._cql.write(NOTE_PLACE, (queue_id, pipe_id, block))
-        batch: list[Statement] = [
-            (TOUCH_BLOCK, (self._rows.keyspace.ids.version(), queue_id, block))
-        ]
+        version = self._rows.keyspace.ids.version()
+        batch: list[Statement] = [(TOUCH_BLOCK, (version, queue_id, block))]
         batch += [(PUT_TOTALS, (block, *_values(total))) for total in totals]
 
         def is_there() -> bool:
