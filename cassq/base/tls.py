@@ -42,11 +42,11 @@ def tls_of(options: Mapping[str, str], prefix: str = "") -> ssl.SSLContext | Non
 
 @contextmanager
 def loading(files: Mapping[str, Path]) -> Iterator[None]:
-    """PEM files are loaded in its block; ConfigError for those that are not there, or of no use.
-    files: by how the user named them."""
-    for told, path in files.items():
+    """Raises ConfigError for PEM files that are missing, or that its block cannot load. files: by
+    the option as the user wrote it."""
+    for option, path in files.items():
         if not path.is_file():
-            raise ConfigError(f"{told}: there is no such file")
+            raise ConfigError(f"{option}: there is no such file")
     try:
         yield
     except (ssl.SSLError, OSError) as exc:

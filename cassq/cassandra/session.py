@@ -220,23 +220,23 @@ class Cql:
         return self._apply_all([self.batch(statements) for statements in batches])
 
     def apply_settled(self, text: str, values: Sequence[Any], look: Callable[[], bool]) -> bool:
-        """One conditional write: whether it was applied; if that is not known, what `look` finds,
-        see `settled`."""
+        """Whether one conditional write was applied; if that is unknown, what `look` finds, as in
+        `settled`."""
         return settled(lambda: self.apply(text, values)[0], look)
 
     def apply_until(
         self, text: str, values: Sequence[Any], look: Callable[[], bool], what: str
     ) -> None:
-        """One conditional write that may be applied twice, again until it is applied, or `look`
-        finds that it was, or need not be. what: what is not known if that never happens."""
+        """Repeat one conditional write, which may be applied twice, until it is applied, or `look`
+        finds that it was or need not be. what: what stays unknown otherwise, for the error."""
         for _ in self.attempts(UNSURE_MAX):
             if self.apply_settled(text, values, look) or look():
                 return
         raise unanswered(what)
 
     def apply_all(self, statements: Iterable[Statement], what: str) -> None:
-        """Independent conditional writes that may be applied twice, side by side, each again until
-        there is an answer, whatever it is."""
+        """Repeat independent conditional writes, which may be applied twice, side by side, until
+        each has an answer, whatever it is. what: as for `apply_until`."""
         left = list(statements)
         for _ in self.attempts(UNSURE_MAX):
             answers = self.apply_many(left)

@@ -61,12 +61,12 @@ def attempts(clock: Clock, most: int) -> Iterator[None]:
 
 
 def contended(what: str) -> BackendTimeoutError:
-    """All attempts were refused, because others changed the same."""
+    """The error after the last attempt, when others were faster each time."""
     return BackendTimeoutError(f"{what} was changed by others again and again", hint="try again")
 
 
 def unanswered(what: str) -> BackendTimeoutError:
-    """No attempt had an answer."""
+    """The error after the last attempt, when none had an answer."""
     hint = "a node is slow or gone; try again"
     return BackendTimeoutError(f"it is not known whether {what}", hint=hint, outcome_unknown=True)
 

@@ -66,4 +66,4 @@ class ServerWriter(ExtentWriter):
 
     @abc.abstractmethod
     def _publish(self) -> None:
-        """Tell readers of the end, and whether this writer is closed, in the background."""
+        """Publish the end to readers, and whether this writer is closed, in the background."""

@@ -154,17 +154,18 @@ def client_metrics(totals: Mapping[tuple[str, str], Tally]) -> list[Metric]:
 
 
 def _of_each(
-    told: Iterable[tuple[str, str]],
+    attributes: Iterable[tuple[str, str]],
     metric: str,
     kind: str,
     sources: Sequence[tuple[Labels, object]],
 ) -> list[Metric]:
-    """A metric for each attribute of the sources. told: attribute, help. metric: with {} for it."""
+    """A metric for each attribute of the sources. attributes: name, help. metric: has {} for the
+    name."""
     return [
         Metric(
             metric.format(name), kind, help_text, [(on, getattr(of, name)) for on, of in sources]
         )
-        for name, help_text in told
+        for name, help_text in attributes
     ]
 
 

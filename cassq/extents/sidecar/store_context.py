@@ -47,7 +47,7 @@ class StoreContext(NamedTuple):
 
 
 def answered(write: Callable[[], bool]) -> bool:
-    """What a write to the catalog answers that may be done twice: it is done again while its
+    """The answer of a write to the catalog that may be applied twice; it is repeated while its
     outcome is unknown."""
     tries_left = TRIES
     while True:
