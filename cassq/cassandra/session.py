@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +39,15 @@ from cassq.cassandra.errors import (
     no_data_centre,
     unconnected,
 )
-from cassq.cassandra.tries import Tries, note_answer, note_error
+from cassq.cassandra.tries import (
+    ATTEMPTS_MAX,
+    UNSURE_MAX,
+    Tries,
+    attempts,
+    note_answer,
+    note_error,
+    unanswered,
+)
 from cassq.errors import BackendError, BackendTimeoutError, ClosedError, ConfigError
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -210,6 +218,36 @@ class Cql:
     def apply_batches(self, batches: Iterable[Sequence[Statement]]) -> list[bool | None]:
         """Like `apply_many`, for batches, each of one partition."""
         return self._apply_all([self.batch(statements) for statements in batches])
+
+    def apply_settled(self, text: str, values: Sequence[Any], look: Callable[[], bool]) -> bool:
+        """Whether one conditional write was applied; if that is unknown, what `look` finds, as in
+        `settled`."""
+        return settled(lambda: self.apply(text, values)[0], look)
+
+    def apply_until(
+        self, text: str, values: Sequence[Any], look: Callable[[], bool], what: str
+    ) -> None:
+        """Repeat one conditional write, which may be applied twice, until it is applied, or `look`
+        finds that it was or need not be. what: what stays unknown otherwise, for the error."""
+        for _ in self.attempts(UNSURE_MAX):
+            if self.apply_settled(text, values, look) or look():
+                return
+        raise unanswered(what)
+
+    def apply_all(self, statements: Iterable[Statement], what: str) -> None:
+        """Repeat independent conditional writes, which may be applied twice, side by side, until
+        each has an answer, whatever it is. what: as for `apply_until`."""
+        left = list(statements)
+        for _ in self.attempts(UNSURE_MAX):
+            answers = self.apply_many(left)
+            left = [each for each, answer in zip(left, answers, strict=True) if answer is None]
+            if not left:
+                return
+        raise unanswered(what)
+
+    def attempts(self, most: int = ATTEMPTS_MAX) -> Iterator[None]:
+        """See `tries.attempts`."""
+        return attempts(self._clock, most)
 
     def _apply_all(self, bounds: Sequence[Any]) -> list[bool | None]:
         answers: list[bool | None] = []

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from cassq.cassandra.session import Cql
-from cassq.errors import BackendError, BackendTimeoutError
-
-UNSURE_MAX = 8  # attempts without an answer
 
 NOTED = "SELECT value FROM meta WHERE key = ?"
 NOTE = "INSERT INTO meta (key, value) VALUES (?, ?) IF NOT EXISTS"
@@ -26,14 +23,12 @@ class Notes:
         """Set a note to `value` unless it is set; return its value. Cost: one read; the first time
         a conditional write, and a read if another client was faster or there was no answer."""
         noted = self.find(key)
-        for _ in range(UNSURE_MAX):
-            if noted is not None:
-                return noted
-            try:
-                if self._cql.apply(NOTE, (key, value))[0]:
-                    return value
-            except BackendError as exc:
-                if not exc.outcome_unknown:
-                    raise
+
+        def is_noted() -> bool:
+            nonlocal noted
             noted = self.find(key, serial=True)
-        raise BackendTimeoutError(f"the note {key!r} could not be written", outcome_unknown=True)
+            return noted is not None
+
+        if noted is None:
+            self._cql.apply_until(NOTE, (key, value), is_noted, f"{key!r} is noted")
+        return value if noted is None else noted

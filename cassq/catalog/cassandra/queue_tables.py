@@ -11,24 +11,25 @@ the next client knows what is left to do.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cassq.base.ids import made_at_ms
 from cassq.cassandra.session import settled
+from cassq.cassandra.tries import contended
 from cassq.catalog.cassandra.claims.cursor_tables import Cursors
-from cassq.catalog.cassandra.partition.keyspace import TRIES, Keyspace, contended
+from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.queue_rows import (
     PLACE,
     QUEUE,
     QUEUE_AND_GROUPS,
     QUEUE_COLUMNS,
     RAISE_GROUPS_VERSION,
-    QueueRows,
     name_slice,
     queue_row,
 )
 from cassq.catalog.cassandra.pipes.pipe_tables import CassandraPipes
 from cassq.catalog.cassandra.record_tables import CassandraRecords
+from cassq.catalog.cassandra.schema import least_replicas
 from cassq.catalog.port import Queues
 from cassq.message.frames import Place
 from cassq.model.queues import OWN, GroupPolicy, QueuePolicy, to_json
@@ -91,21 +92,14 @@ class CassandraQueues(Queues):
     """Queues and groups. replicas: in the data centre with the fewest."""
 
     def __init__(
-        self,
-        keyspace: Keyspace,
-        rows: QueueRows,
-        pipes: CassandraPipes,
-        cursors: Cursors,
-        records: CassandraRecords,
-        replicas: int,
+        self, rows: CatalogRows, pipes: CassandraPipes, cursors: Cursors, records: CassandraRecords
     ) -> None:
-        self._keyspace = keyspace
-        self._cql = keyspace.cql
         self._rows = rows
+        self._cql = rows.keyspace.cql
         self._pipes = pipes
         self._cursors = cursors
         self._records = records
-        self._replicas = replicas
+        self._replicas = least_replicas(self._cql)
         self._warned = False
 
     # --- queues -------------------------------------------------------------------------------
@@ -119,10 +113,11 @@ class CassandraQueues(Queues):
                 (NOTE_PLACE, (default.id, row.id, default.name)),
             ]
         )
-        _until(
-            lambda: self._cql.apply(ADD_QUEUE, values)[0],
-            lambda: bool(self._cql.read(QUEUE, (row.id,), serial=True)),
-        )
+
+        def is_there() -> bool:
+            return bool(self._cql.read(QUEUE, (row.id,), serial=True))
+
+        self._cql.apply_until(ADD_QUEUE, values, is_there, f"queue {row.name!r} was created")
         if self._take_name(row.name, row.id):
             self._warn(row)
             return True
@@ -138,15 +133,15 @@ class CassandraQueues(Queues):
 
         def take_over(holder: str) -> bool:
             values = (queue_id, name, holder)
-            return settled(lambda: self._cql.apply(TAKE_NAME_OVER, values)[0], is_ours)
+            return self._cql.apply_settled(TAKE_NAME_OVER, values, is_ours)
 
-        for _ in range(TRIES):
-            if settled(lambda: self._cql.apply(TAKE_NAME, (name, queue_id))[0], is_ours):
+        for _ in self._cql.attempts():
+            if self._cql.apply_settled(TAKE_NAME, (name, queue_id), is_ours):
                 return True
             holder = self._cql.read(NAMED, (name,))
             if not holder:
-                continue  # it was just freed
-            held = self._rows.by_id(holder[0][0])
+                continue  # given up this moment
+            held = self._rows.queues.by_id(holder[0][0])
             if held is not None and not held.deleted:
                 return held.id == queue_id
             if take_over(holder[0][0]):
@@ -156,14 +151,14 @@ class CassandraQueues(Queues):
     def named(self, name: str) -> QueueRow | None:
         """Cost: two reads, one after the other."""
         found = self._cql.read(NAMED, (name,))
-        row = self._rows.by_id(found[0][0]) if found else None
+        row = self._rows.queues.by_id(found[0][0]) if found else None
         if row is None or row.deleted:
             return None
         self._warn(row)
         return row
 
     def by_ids(self, queue_ids: Sequence[str]) -> list[QueueRow | None]:
-        return self._rows.by_ids(queue_ids)
+        return self._rows.queues.by_ids(queue_ids)
 
     def _warn(self, row: QueueRow) -> None:
         """Warn once that a cp queue cannot keep its promises."""
@@ -177,8 +172,8 @@ class CassandraQueues(Queues):
 
     def listed(self, prefix: str = "", *, deleted: bool = False) -> list[QueueRow]:
         """Cost: 16 concurrent reads, then two per queue, concurrently."""
-        queue_ids = [queue_id for _, queue_id in self._rows.names(prefix)]
-        found = self._rows.by_ids(queue_ids)
+        queue_ids = [queue_id for _, queue_id in self._rows.queues.names(prefix)]
+        found = self._rows.queues.by_ids(queue_ids)
         rows = [row for row in found if row is not None and row.deleted == deleted]
         if deleted:
             return rows
@@ -191,7 +186,7 @@ class CassandraQueues(Queues):
     def _clear_orphans(self, nameless: Iterable[QueueRow]) -> None:
         """Delete old queues that never got a name, because their creator died or lost it. The sweep
         does the rest. Cost: a conditional write each."""
-        old_ms = self._keyspace.now_ms() - ORPHAN_MS
+        old_ms = self._rows.keyspace.now_ms() - ORPHAN_MS
         old = [row for row in nameless if (made_ms := made_at_ms(row.id)) and made_ms < old_ms]
         self._cql.apply_many([(MARK_DELETED, (row.id,)) for row in old])
 
@@ -204,11 +199,11 @@ class CassandraQueues(Queues):
             found = queue_row(rows[0]) if rows else None
             return found is not None and (found.version, found.policy) == (version + 1, policy)
 
-        return settled(lambda: self._cql.apply(CHANGE_POLICY, values)[0], is_ours)
+        return self._cql.apply_settled(CHANGE_POLICY, values, is_ours)
 
     def delete(self, queue_id: str) -> list[str]:
         """Cost: a read, two conditional writes, and one per pipe, concurrently."""
-        row = self._rows.by_id(queue_id)
+        row = self._rows.queues.by_id(queue_id)
         if row is None:
             return []
         if not row.deleted:
@@ -217,14 +212,15 @@ class CassandraQueues(Queues):
                 found = self._cql.read(QUEUE, (queue_id,), serial=True)
                 return not found or queue_row(found[0]).deleted
 
-            _until(lambda: self._cql.apply(MARK_DELETED, (queue_id,))[0], is_marked)
-        # If a crash prevents this, the next client that wants the name frees it.
+            what = f"queue {row.name!r} is deleted"
+            self._cql.apply_until(MARK_DELETED, (queue_id,), is_marked, what)
+        # A name that is not freed for a crash is freed by who wants it next.
         self._cql.apply(FREE_NAME, (row.name, queue_id))
         return self._pipes.consume_all(queue_id)
 
     def forget(self, queue_id: str) -> None:
         """Cost: some reads and writes per group, and per slice of its records."""
-        row = self._rows.by_id(queue_id)
+        row = self._rows.queues.by_id(queue_id)
         if row is None or not row.deleted or self._pipes.has_any(queue_id):
             return
         for found in self._cql.read(QUEUE_AND_GROUPS, (queue_id,)):
@@ -240,7 +236,7 @@ class CassandraQueues(Queues):
 
     def create_group(self, row: GroupRow, starts: Mapping[str, Place], groups_version: int) -> bool:
         """Cost: a read, a hint, that of the cursors, one conditional batch."""
-        queue, groups = self._rows.with_groups(row.queue_id)
+        queue, groups = self._rows.queues.with_groups(row.queue_id)
         taken = row.name in (group.name for group in groups)
         if queue is None or queue.deleted or queue.groups_version != groups_version or taken:
             return False
@@ -262,7 +258,7 @@ class CassandraQueues(Queues):
 
     def groups(self, queue_id: str) -> list[GroupRow]:
         """Cost: one read."""
-        return self._rows.with_groups(queue_id)[1]
+        return self._rows.queues.with_groups(queue_id)[1]
 
     def update_group(self, group_id: str, policy: GroupPolicy) -> bool:
         """Cost: a read, one conditional write."""
@@ -272,16 +268,16 @@ class CassandraQueues(Queues):
         values = (to_json(policy), *place[0], group_id)
 
         def is_ours() -> bool:
-            row = self._rows.group(group_id)
+            row = self._rows.queues.group(group_id)
             return row is not None and row.policy == policy
 
-        return settled(lambda: self._cql.apply(CHANGE_GROUP, values)[0], is_ours)
+        return self._cql.apply_settled(CHANGE_GROUP, values, is_ours)
 
     def delete_group(self, group_id: str) -> bool:
         """Cost: three reads, two conditional writes, and that of its cursors."""
-        for _ in range(TRIES):
-            group = self._rows.group(group_id)
-            queue = self._rows.by_id(group.queue_id) if group else None
+        for _ in self._cql.attempts():
+            group = self._rows.queues.group(group_id)
+            queue = self._rows.queues.by_id(group.queue_id) if group else None
             if group is None or queue is None:
                 return False
             if self._delete_group(group, queue.groups_version):
@@ -321,11 +317,11 @@ class CassandraQueues(Queues):
 
     def limited(self, queue_ids: Collection[str] | None = None) -> list[QueueRow]:
         """Cost: a read per queue, concurrently."""
-        return [row for row in self._rows.those(queue_ids) if _is_limited(row)]
+        return [row for row in self._rows.queues.those(queue_ids) if _is_limited(row)]
 
     def busy(self, queue_ids: Collection[str] | None = None) -> list[str]:
         """Cost: as `Pipes.unsealed`, and as `limited`."""
-        rows = self._rows.those(queue_ids)
+        rows = self._rows.queues.those(queue_ids)
         wished = {row.id for row in rows if row.wished_pipes > 1}
         rest = [row.id for row in rows if row.id not in wished]
         pushed = {row.queue_id for row in self._pipes.unsealed(rest) if row.rate > 0}
@@ -336,10 +332,10 @@ class CassandraQueues(Queues):
         values = (pipes, at_ms, queue.id, queue.wished_pipes, queue.wished_ms)
 
         def is_wished() -> bool:
-            row = self._rows.by_id(queue.id)
+            row = self._rows.queues.by_id(queue.id)
             return row is not None and (row.wished_pipes, row.wished_ms) == (pipes, at_ms)
 
-        return settled(lambda: self._cql.apply(WISH, values)[0], is_wished)
+        return self._cql.apply_settled(WISH, values, is_wished)
 
     def live(self) -> list[str]:
         """Cost: as `Pipes.unsealed`."""
@@ -355,11 +351,3 @@ def _is_limited(row: QueueRow) -> bool:
 
 def _group_values(row: GroupRow) -> tuple[str, str, str, int]:
     return row.name, row.id, to_json(row.policy), row.created_ms
-
-
-def _until(act: Callable[[], bool], look: Callable[[], bool]) -> None:
-    """Repeat an idempotent conditional write until it is applied."""
-    for _ in range(TRIES):
-        if settled(act, look) or look():
-            return
-    raise contended("a queue")

@@ -8,9 +8,9 @@ samples in a slice that is still in use.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 
-from cassq.cassandra.session import Statement, settled
+from cassq.cassandra.session import Statement
+from cassq.cassandra.tries import UNSURE_MAX, contended
 from cassq.catalog.cassandra.notes import Notes
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
 from cassq.catalog.cassandra.partition.tombstones import SETTLED_US
@@ -21,7 +21,6 @@ from cassq.model.rows import Dedup, Incident, Member, Sample
 MEMBER_KEPT_MS = 3_600_000
 DEDUP_SLICE_MS = 600_000
 SAMPLES_PER_SLICE = 1_440
-TRIES = 10
 
 _DEDUP = "queue_id, dedup_id, pipe_id, seq, at_ms"
 # One dedup id, by key.
@@ -123,14 +122,13 @@ class CassandraRecords(Records):
             return self._dedups([row], serial=True) == {row.dedup_id: row}
 
         old = instead_of
-        for _ in range(TRIES):
-            put = _put(row, old)
-            if settled(partial(self._applied, put), is_ours):
+        for _ in self._cql.attempts():
+            if self._cql.apply_settled(*_put(row, old), is_ours):
                 return row
             old = self._dedups([row], serial=False).get(row.dedup_id)
             if old not in (None, instead_of):
                 return old
-        raise BackendTimeoutError(f"other clients keep changing dedup id {row.dedup_id!r}")
+        raise contended(f"dedup id {row.dedup_id!r}")
 
     def dedup_many(self, rows: Sequence[Dedup], instead_of: Mapping[str, Dedup]) -> list[Dedup]:
         """Cost: a hint, a read and a conditional write per id, each concurrently.
@@ -141,7 +139,7 @@ class CassandraRecords(Records):
         self._note_dedups(rows)
         written: dict[str, Dedup | None] = {}  # by id: the intent before
         serial = False
-        for _ in range(TRIES):
+        for _ in self._cql.attempts():
             found = self._dedups(rows, serial=serial)
             taken = [
                 there
@@ -160,21 +158,18 @@ class CassandraRecords(Records):
             if all(told):
                 return []
             serial = None in told
-        raise BackendTimeoutError("other clients keep changing the dedup ids")
+        raise contended("a dedup id")
 
     def _put_back(self, rows: Sequence[Dedup], before: Mapping[str, Dedup | None]) -> None:
         """Undo our intents. Raises if the outcome is unknown: a place that one of them still names
         must not be given to another message."""
-        for _ in range(TRIES):
+        for _ in self._cql.attempts(UNSURE_MAX):
             found = self._dedups(rows, serial=True)
             rows = [row for row in rows if found.get(row.dedup_id) == row]
             if not rows:
                 return
             self._cql.apply_many([_undo(row, before[row.dedup_id]) for row in rows])
         raise BackendTimeoutError("dedup ids could not be restored")
-
-    def _applied(self, statement: Statement) -> bool:
-        return self._cql.apply(*statement)[0]
 
     def _dedups(self, rows: Sequence[Dedup], *, serial: bool) -> dict[str, Dedup]:
         """The current intents, by id."""
@@ -268,14 +263,8 @@ class CassandraRecords(Records):
     def add_samples(self, samples: Sequence[Sample]) -> None:
         """Cost: now and then a hint per subject; a conditional write per sample, concurrently."""
         self._note_slices(samples)
-        left = list(samples)
-        for _ in range(TRIES):
-            told = self._cql.apply_many([(ADD_SAMPLE, _sample_values(each)) for each in left])
-            # Unknown outcomes are retried: existing samples stay.
-            left = [sample for sample, answer in zip(left, told, strict=True) if answer is None]
-            if not left:
-                return
-        raise BackendTimeoutError("samples could not be written")
+        added = [(ADD_SAMPLE, _sample_values(each)) for each in samples]
+        self._cql.apply_all(added, "samples are stored")
 
     def _note_slices(self, samples: Iterable[Sample]) -> None:
         hints: list[Statement] = []
@@ -335,16 +324,14 @@ class CassandraRecords(Records):
         new = (incident.since_ms, incident.told_ms, incident.data)
         old = incident.version
 
-        def act() -> bool:
-            if old == 0:
-                return self._cql.apply(ADD_INCIDENT, (incident.key, *new))[0]
-            return self._cql.apply(CHANGE_INCIDENT, (*new, old + 1, incident.key, old))[0]
-
         def is_ours() -> bool:
             rows = self._cql.read(INCIDENT, (incident.key,), serial=True)
             return rows == [(incident.key, *new, old + 1)]
 
-        return settled(act, is_ours)
+        if old == 0:
+            return self._cql.apply_settled(ADD_INCIDENT, (incident.key, *new), is_ours)
+        values = (*new, old + 1, incident.key, old)
+        return self._cql.apply_settled(CHANGE_INCIDENT, values, is_ours)
 
     def drop_incident(self, incident: Incident) -> bool:
         """Cost: one conditional write."""
@@ -353,7 +340,7 @@ class CassandraRecords(Records):
         def is_gone() -> bool:
             return not self._cql.read(INCIDENT, (incident.key,), serial=True)
 
-        return settled(lambda: self._cql.apply(DROP_INCIDENT, values)[0], is_gone)
+        return self._cql.apply_settled(DROP_INCIDENT, values, is_gone)
 
     # --- notes ------------------------------------------------------------------------------------
 

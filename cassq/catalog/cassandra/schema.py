@@ -262,14 +262,14 @@ def _lease(cql: Cql, clock: Clock) -> Iterator[Callable[[], None]]:
         return cql.read(LEASE, serial=True) == [(owner,)]
 
     waited = Stopwatch()
-    while not settled(lambda: cql.apply(TAKE_LEASE, (owner,))[0], is_ours):
+    while not cql.apply_settled(TAKE_LEASE, (owner,), is_ours):
         if waited.seconds() > WAIT_SECONDS:
             raise BackendTimeoutError("another process is changing the schema", hint="try again")
         clock.sleep(LOOK_SECONDS)
 
     def keep() -> None:
-        if not settled(lambda: cql.apply(KEEP_LEASE, (owner, owner))[0], is_ours):
-            raise BackendTimeoutError("the lease on the schema expired", hint="try again")
+        if not cql.apply_settled(KEEP_LEASE, (owner, owner), is_ours):
+            raise BackendTimeoutError("the lease for the schema ran out", hint="try again")
 
     try:
         yield keep

@@ -9,17 +9,15 @@ Placements decide, so they change only by conditional writes, read back if there
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 
 from cassq.cassandra.session import Row
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
 from cassq.catalog.sidecar_port import Sidecars
-from cassq.errors import BackendError, BackendTimeoutError
 from cassq.model.sidecar_rows import Placement, SidecarRow, SidecarState, replica_at
 
 PAGE = 1000  # placements of one read
-UNSURE_MAX = 8  # attempts without an answer
 _BEFORE_ALL = -(1 << 63)  # a token that no key has
 
 # The fields that a sidecar reports about itself.
@@ -98,7 +96,7 @@ class CassandraSidecars(Sidecars):
 
     def add_placement(self, placement: Placement) -> bool:
         """Cost: one conditional write; a read if one exists."""
-        return self._put(placement, lambda: self._cql.apply(ADD_PLACEMENT, _values(placement))[0])
+        return self._put(None, placement, ADD_PLACEMENT, _values(placement))
 
     def placements_of(self, pipe_ids: Sequence[str]) -> list[Placement | None]:
         """Cost: a read each, concurrently."""
@@ -110,35 +108,26 @@ class CassandraSidecars(Sidecars):
         if old.end not in (None, new.end):
             return False
         values = (*_values(new)[1:], old.pipe_id, old.version, old.end)
-        return self._put(new, lambda: self._cql.apply(CHANGE_PLACEMENT, values)[0])
+        return self._put(old, new, CHANGE_PLACEMENT, values)
 
-    def _put(self, placement: Placement, act: Callable[[], bool]) -> bool:
+    def _put(self, old: Placement | None, new: Placement, text: str, values: Row) -> bool:
         """Whether a placement is stored after `act`, a conditional write that stores it. Without an
         answer it is retried; if that is refused, the first attempt may have succeeded."""
-        unsure: BackendError | None = None
-        for _ in range(UNSURE_MAX):
-            try:
-                return act() or self._is_placed(placement)
-            except BackendError as exc:
-                if not exc.outcome_unknown:
-                    raise (unsure or exc) from exc
-                unsure = exc
-        assert unsure is not None
-        raise unsure
+        there = old
 
-    def _is_placed(self, placement: Placement) -> bool:
-        (there,) = self.placements_of([placement.pipe_id])
-        return there is not None and there.version == placement.version
+        def is_changed() -> bool:
+            nonlocal there
+            rows = self._cql.read(PLACEMENT, (new.pipe_id,), serial=True)
+            there = _placement(rows[0]) if rows else None
+            return _state(there) != _state(old)
+
+        self._cql.apply_until(text, values, is_changed, f"pipe {new.pipe_id} was placed")
+        return _state(there) in (_state(old), _state(new))
 
     def forget_placements(self, pipe_ids: Sequence[str]) -> None:
         """Cost: a conditional write each, concurrently."""
-        left = list(pipe_ids)
-        for _ in range(UNSURE_MAX):
-            told = self._cql.apply_many([(FORGET_PLACEMENT, (pipe_id,)) for pipe_id in left])
-            left = [pipe_id for pipe_id, answer in zip(left, told, strict=True) if answer is None]
-            if not left:
-                return
-        raise BackendTimeoutError("placements could not be removed", outcome_unknown=True)
+        gone = [(FORGET_PLACEMENT, (pipe_id,)) for pipe_id in pipe_ids]
+        self._cql.apply_all(gone, "placements are removed")
 
     def placements(self) -> Iterator[Placement]:
         """Cost: a read for each page."""
@@ -169,6 +158,11 @@ def _values(placement: Placement) -> Row:
         placement.created_ms,
         placement.end,
     )
+
+
+def _state(placement: Placement | None) -> object:
+    """What a change of a placement is conditional on."""
+    return placement and (placement.version, placement.end)
 
 
 def _placement(row: Row) -> Placement:

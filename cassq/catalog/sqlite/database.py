@@ -203,7 +203,7 @@ class Database:
     def _begin(self, *, synced: bool) -> None:
         """Begin once no other process is in a transaction, within the limit. Between attempts other
         threads may use the connection, since reads need not wait."""
-        waited, pause = None, _RETRY_MIN
+        waits: _Waits | None = None
         while True:
             try:
                 if synced:
@@ -211,9 +211,8 @@ class Database:
                 self._connection.execute("BEGIN IMMEDIATE")
                 return
             except sqlite3.OperationalError as exc:
-                waited = waited or Stopwatch()
-                if not _is_busy(exc) or waited.seconds() > self._lock_wait:
-                    raise
+                waits = waits or _Waits(self._lock_wait)
+                pause = waits.after(exc)
             if synced:  # it is for this transaction alone
                 self._connection.execute("PRAGMA synchronous=NORMAL")
             try:
@@ -222,7 +221,6 @@ class Database:
             finally:
                 if not self.entered():
                     self._lock.acquire()
-            pause = min(pause * 1.5, _RETRY_MAX)
             self._check()
 
     def end(self, failure: BaseException | None, *, synced: bool) -> None:
@@ -266,21 +264,14 @@ class Database:
 
         SQLite's own busy handler sleeps up to 100 ms at a time, which shows in latencies.
         """
-        try:
-            return self._connection.execute(statement, parameters)
-        except sqlite3.OperationalError as exc:
-            if not _is_busy(exc):
-                raise
-        waited = Stopwatch()
-        pause = _RETRY_MIN
+        waits: _Waits | None = None
         while True:
-            self._clock.sleep(pause)
-            pause = min(pause * 1.5, _RETRY_MAX)
             try:
                 return self._connection.execute(statement, parameters)
             except sqlite3.OperationalError as exc:
-                if not _is_busy(exc) or waited.seconds() > self._lock_wait:
-                    raise
+                waits = waits or _Waits(self._lock_wait)
+                pause = waits.after(exc)
+            self._clock.sleep(pause)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -321,16 +312,30 @@ def _run_script(tx: sqlite3.Connection, script: str) -> None:
         raise BrokenInvariantError("a schema file ends in the middle of a statement")
 
 
-def _is_busy(exc: sqlite3.OperationalError) -> bool:
-    return getattr(exc, "sqlite_errorcode", 0) & 0xFF in (
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-    )
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+class _Waits:
+    """Ever longer waits for other processes that hold the file, until the limit."""
+
+    def __init__(self, lock_wait: float) -> None:
+        self._waited = Stopwatch()
+        self._lock_wait = lock_wait
+        self._pause = _RETRY_MIN
+
+    def after(self, exc: sqlite3.OperationalError) -> float:
+        """How long to wait now. Raises `exc` if it has another reason, or the limit is reached."""
+        code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
+        if code not in _BUSY or self._waited.seconds() > self._lock_wait:
+            raise exc
+        pause = self._pause
+        self._pause = min(pause * 1.5, _RETRY_MAX)
+        return pause
 
 
 def _explained(exc: sqlite3.Error, name: str) -> CassqError:
     code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+    if code in _BUSY:
         return BackendTimeoutError(f"{name} is locked by another process")
     if code == sqlite3.SQLITE_FULL:
         return StorageFullError(f"{name}: no space left")

@@ -49,10 +49,7 @@ _with_options = options(
         help="Only this queue; may be given several times.  [default: all queues]",
     ),
     click.option(
-        "--every",
-        type=seconds,
-        metavar="SECONDS",
-        help="Run a pass at this interval, until SIGTERM or Ctrl-C.",
+        "--every", type=seconds, help="Run a pass at this interval, until SIGTERM or Ctrl-C."
     ),
     click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing."),
 )

@@ -91,17 +91,11 @@ def sidecar() -> None:
 @click.option(
     "--token-file",
     type=_A_FILE,
-    metavar="FILE",
     help="The token that clients must present; else CASSQ_SIDECAR_TOKEN.",
 )
-@click.option("--cert", type=_A_FILE, metavar="FILE", help="Its certificate, for TLS.")
-@click.option("--key", type=_A_FILE, metavar="FILE", help="The key of the certificate.")
-@click.option(
-    "--ca",
-    type=_A_FILE,
-    metavar="FILE",
-    help="Clients must present certificates of this authority.",
-)
+@click.option("--cert", type=_A_FILE, help="Its certificate, for TLS.")
+@click.option("--key", type=_A_FILE, help="The key of the certificate.")
+@click.option("--ca", type=_A_FILE, help="Clients must present certificates of this authority.")
 @click.option("--insecure", is_flag=True, help="Listen without TLS in a network that you trust.")
 @click.option(
     "--http",
@@ -121,7 +115,6 @@ def sidecar() -> None:
     type=seconds,
     default=DRAIN,
     show_default=True,
-    metavar="SECONDS",
     help="How long writers may take to leave when it stops.",
 )
 @click.option(
@@ -129,7 +122,6 @@ def sidecar() -> None:
     type=seconds,
     default="1h",
     show_default=True,
-    metavar="SECONDS",
     help="Remove extents that the catalog does not know after this long.",
 )
 @click.pass_obj

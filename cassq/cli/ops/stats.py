@@ -80,14 +80,12 @@ def _with_seconds(word: str, after: str) -> str:
 @click.option(
     "--since",
     type=seconds,
-    metavar="SECONDS",
     help="With --history: how far back, as in 2h or 30d.  [default: 3h, 3d or 90d, by the step]",
 )
 @click.option("--group", metavar="GROUP", help="With --history: only this group.")
 @click.option(
     "--image",
     type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
     help="With --history: draw it to FILE (.png, .svg, .pdf); needs the extra cassq[plots].",
 )
 @click.pass_obj

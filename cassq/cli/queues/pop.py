@@ -59,7 +59,6 @@ LOOK_SECONDS = 0.25
     type=seconds,
     default="0",
     show_default=True,
-    metavar="SECONDS",
     help="Wait this long for the first message.",
 )
 @click.option(

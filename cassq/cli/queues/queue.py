@@ -171,12 +171,7 @@ def _show_paused(call: Invocation, queue: Queue) -> None:
 @queue.command("drain", cls=Verb, examples=["cassq queue drain mail --timeout 5m"])
 @queue_argument()
 @click.option(
-    "--timeout",
-    type=seconds,
-    default="60s",
-    show_default=True,
-    metavar="SECONDS",
-    help="Wait this long at most.",
+    "--timeout", type=seconds, default="60s", show_default=True, help="Wait this long at most."
 )
 @click.pass_context
 def drain(ctx: click.Context, name: str, timeout: float) -> None:

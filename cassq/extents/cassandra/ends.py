@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cassq.cassandra.session import Cql, Row
-from cassq.errors import BackendError, BackendTimeoutError
 from cassq.extents.cassandra import statements
-from cassq.extents.cassandra.heads import TRIES, Head
+from cassq.extents.cassandra.heads import Head
 from cassq.extents.cassandra.marks import marks_of
 from cassq.extents.cassandra.places import bucket_and_seq, end_place
 from cassq.message.frames import Place
@@ -59,15 +58,8 @@ def strict_end(cql: Cql, head: Head) -> Place:
     Cost: one conditional write and one read; another read for each empty bucket.
     """
     values = (head.extent, head.buckets - 1)
-    for _ in range(TRIES):
-        try:
-            cql.apply(statements.SEAL_BUCKET, values)
-            break  # applied, or sealed before
-        except BackendError as exc:
-            if not exc.outcome_unknown:
-                raise
-    else:
-        raise BackendTimeoutError(f"pipe {head.pipe_id} could not be sealed")
+    # Refused, it was sealed before.
+    cql.apply_all([(statements.SEAL_BUCKET, values)], f"pipe {head.pipe_id} is sealed")
     for bucket in range(head.buckets - 1, -1, -1):
         found = _read_bucket(cql, head, bucket, serial=True)
         if found is not None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from cassq.base.clock import Stopwatch
+from cassq.cassandra.tries import Tries
 from cassq.errors import BackendError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.heads import Head
 from cassq.extents.cassandra.writer import CassandraWriter, PendingFrame, WriterContext
-
-PAUSE_MIN, PAUSE_MAX = 0.005, 0.25
 
 
 class StrictWriter(CassandraWriter):
@@ -25,24 +23,19 @@ class StrictWriter(CassandraWriter):
             *(self._head.extent, self._bucket, piece.base_seq),
             None if piece.first else piece.base_seq,
         )
-        waited, pause = Stopwatch(), PAUSE_MIN
+        tries = Tries(self._clock, self._sizes.patience)
         while True:
             try:
                 applied, there = self._cql.apply(statements.PUT_IF, values)
             except BackendError as exc:
-                # Applied or not: if it was, a second attempt is refused.
-                again = exc.retryable or exc.outcome_unknown
-                if not again or waited.seconds() + pause > self._sizes.patience:
-                    raise
+                tries.wait_after(exc)  # applied or not: if it was, a second try is refused
             else:
                 # Only this writer moves the count: an earlier attempt of this write did.
                 if not applied and there[:1] != (piece.end_seq,):
                     raise self._told_sealed()
                 self._began = self._began or piece.first
                 return
-            self._clock.sleep(pause)
             self._cql.requests.count("repeated")
-            pause = min(2 * pause, PAUSE_MAX)
 
     def _drain(self) -> None:
         """Nothing is in flight."""

@@ -14,7 +14,7 @@ from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.heads import Head, Heads, head_of
 from cassq.extents.cassandra.marks import MarkWriter, RepeatedRead, marks_of
 from cassq.extents.cassandra.places import end_place
-from cassq.extents.port import ExtentWriter
+from cassq.extents.server_writer import ServerWriter
 from cassq.message.frames import Place, frame_seqs
 
 # How often a writer checks in the background for a seal, or for another pusher that wants a turn.
@@ -56,49 +56,26 @@ class WriterContext(NamedTuple):
     closed: Callable[[str], object]
 
 
-class CassandraWriter(ExtentWriter):
-    """The one writer that an extent has in its life."""
+class CassandraWriter(ServerWriter):
+    """The writer of an extent that is rows."""
 
     def __init__(self, means: WriterContext, head: Head) -> None:
-        cql, self._heads, clock, self._sizes, self._on_close = means
-        self._cql, self._clock = cql, clock
+        cql, self._heads, clock, self._sizes, closed = means
+        super().__init__(head.pipe_id, clock, closed)
+        self._cql = cql
         self._head = head
-        self._end = Place(0, 0)
-        self._size_bytes = 0
         self._bucket = 0
         self._bucket_start = 0
         self._bucket_bytes = 0
         self._bucket_frames = 0
-        self._dead = False
-        self._closed = False
-        self._sealed = False
-        self._turn_wanted = False
         self._teller = MarkWriter(cql, head.extent)
         self._seal_look = RepeatedRead(cql, statements.READ_HEAD, (head.pipe_id,), self._note_head)
         self._turn_look = RepeatedRead(cql, statements.READ_MARKS, (head.extent,), self._note_marks)
-        self.last_append_ms: int = clock.boot_ms()
 
-    @property
-    def pipe_id(self) -> str:
-        return self._head.pipe_id
-
-    @property
-    def end(self) -> Place:
-        return self._end
-
-    @property
-    def size_bytes(self) -> int:
-        return self._size_bytes
-
-    def append(self, frames: Sequence[tuple[bytes, bytes]], end_seq: int) -> Place:
-        if self._dead:
-            raise PipeSealedError(f"pipe {self.pipe_id} accepts no more frames")
-        self._dead = True  # until it has succeeded
-        size = 0
+    def _write(self, frames: Sequence[tuple[bytes, bytes]], end_seq: int) -> Place:
         for frame in frames:
             base_seq, count = frame_seqs(frame[0])
             data = b"".join(frame)
-            size += len(data)
             if (
                 self._bucket_bytes >= self._sizes.bucket_bytes
                 or self._bucket_frames >= self._sizes.bucket_frames
@@ -109,12 +86,7 @@ class CassandraWriter(ExtentWriter):
             self._bucket_frames += 1
             self._put(piece)
         self._settle()
-        self._dead = False
-        self._end = end_place(self._bucket, end_seq)
-        self._size_bytes += size
-        self.last_append_ms = self._clock.boot_ms()
-        self._teller.tell(self._end)
-        return self._end
+        return end_place(self._bucket, end_seq)
 
     def sealed(self) -> bool:
         if not self._dead:
@@ -126,17 +98,10 @@ class CassandraWriter(ExtentWriter):
     def turn_wanted(self) -> bool:
         if not self._turn_wanted and self._turn_look.age() >= TURN_SECONDS:
             self._turn_look.soon()
-        return self._turn_wanted
+        return super().turn_wanted()
 
-    def want_turn(self) -> None:
-        """Note that another pusher in this process asks for the next turn."""
-        self._turn_wanted = True
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = self._dead = True
-            self._teller.tell(self._end, closed=True)
-            self._on_close(self.pipe_id)
+    def _publish(self) -> None:
+        self._teller.tell(self._end, closed=self._closed)
 
     @abc.abstractmethod
     def _put(self, piece: PendingFrame) -> None:

@@ -15,7 +15,13 @@ from cassq.errors import (
 from cassq.extents.protocol.words import Code, Open, RefusedError
 from cassq.extents.sidecar.net.network import Call, Patience
 from cassq.extents.sidecar.placing import chosen, takers
-from cassq.extents.sidecar.store_context import WRITER_EPOCH, StoreContext, majority, refused_as
+from cassq.extents.sidecar.store_context import (
+    WRITER_EPOCH,
+    StoreContext,
+    answered,
+    majority,
+    refused_as,
+)
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarState
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -25,7 +31,6 @@ OPEN_LAG = 0.3
 # Sidecars collect replicas that no placement names after an hour: a client that needed half of that
 # to make them starts over.
 OPEN_MS_MAX = 1_800_000
-TRIES = 4
 _FULL = "read-only, for lack of space"
 
 
@@ -54,7 +59,7 @@ def open_extent(
         means.ids.version(),
         means.catalog.now_ms(),
     )
-    if not _recorded(means, placement):
+    if not answered(lambda: means.catalog.sidecars.add_placement(placement)):
         # The replicas just opened may belong to the existing extent, so they are left alone.
         raise BackendUnavailableError(f"pipe {pipe_id} has an extent already", retryable=False)
     if len(replicas) < wanted:
@@ -62,16 +67,6 @@ def open_extent(
         names = ", ".join(replica.sidecar for replica in replicas)
         logger.warning("pipe %s has %d of %d replicas: %s", pipe_id, len(replicas), wanted, names)
     return placement
-
-
-def _recorded(means: StoreContext, placement: Placement) -> bool:
-    for tries_left in reversed(range(TRIES)):
-        try:
-            return means.catalog.sidecars.add_placement(placement)
-        except BackendError as exc:
-            if not (exc.outcome_unknown and tries_left):
-                raise
-    return False
 
 
 class _Opening:

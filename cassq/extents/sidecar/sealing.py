@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
 from cassq.extents.protocol.words import Code, Fence, Fenced, Settle
@@ -24,7 +25,9 @@ from cassq.extents.replicas.shortages import note_shortage
 from cassq.extents.sidecar.net.network import CallResult, Patience
 from cassq.extents.sidecar.store_context import (
     SEALER_EPOCH,
+    TRIES,
     StoreContext,
+    answered,
     call_of,
     majority,
     missing,
@@ -36,7 +39,6 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 # How long to wait for the replicas beyond a majority, and for a majority.
 FENCE_LAG, FENCE_PATIENCE = 0.1, 2.0
-TRIES = 8
 
 
 def agreed_end(replies: Sequence[Fenced], replicas: int) -> int | None:
@@ -65,22 +67,12 @@ def sealed_end(means: StoreContext, pipe_id: str) -> int:
             return placement.end
         end, missing_at = _fenced_end(means, placement)
         settled = replace(placement, end=end, version=means.ids.version())
-        if _recorded(means, placement, settled):
+        if answered(partial(means.catalog.sidecars.change_placement, placement, settled)):
             _settle(means, placement, end)
             _tell_if_short(means, placement, missing_at)
             return end
         placement = means.placement(pipe_id)
     raise BackendTimeoutError(f"pipe {pipe_id} could not be sealed")
-
-
-def _recorded(means: StoreContext, placement: Placement, settled: Placement) -> bool:
-    for _ in range(TRIES):
-        try:
-            return means.catalog.sidecars.change_placement(placement, settled)
-        except BackendError as exc:
-            if not exc.outcome_unknown:
-                raise
-    return False
 
 
 def _settle(means: StoreContext, placement: Placement, end: int) -> None:

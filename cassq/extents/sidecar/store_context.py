@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from cassq.base.clock import Clock
@@ -20,6 +20,7 @@ from cassq.model.sidecar_rows import Placement, ReplicaAt
 
 # A pipe has one writer in all its life; its sealer has the next epoch.
 WRITER_EPOCH, SEALER_EPOCH = 1, 2
+TRIES = 8  # of a seal that others come before, or of a write without an answer
 
 
 class StoreContext(NamedTuple):
@@ -43,6 +44,19 @@ class StoreContext(NamedTuple):
         if found is None:
             raise missing(pipe_id)
         return found
+
+
+def answered(write: Callable[[], bool]) -> bool:
+    """The answer of a write to the catalog that may be applied twice; it is repeated while its
+    outcome is unknown."""
+    tries_left = TRIES
+    while True:
+        tries_left -= 1
+        try:
+            return write()
+        except BackendError as exc:
+            if not (exc.outcome_unknown and tries_left):
+                raise
 
 
 def call_of(replica: ReplicaAt, requests: Sequence[Request]) -> Call:

@@ -14,6 +14,7 @@ from cassq.catalog.cassandra.claims.arrivals import Arrivals
 from cassq.catalog.cassandra.claims.cursor_tables import Cursors
 from cassq.catalog.cassandra.claims.due_tables import DueClaims
 from cassq.catalog.cassandra.partition import claim_rows as cql
+from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.claim_plans import (
     Change,
     ConditionalBatch,
@@ -25,9 +26,7 @@ from cassq.catalog.cassandra.partition.claim_plans import (
     plan_replace,
 )
 from cassq.catalog.cassandra.partition.conditional_writer import CHANGES_MAX, ConditionalWriter
-from cassq.catalog.cassandra.partition.keyspace import Keyspace
 from cassq.catalog.cassandra.partition.partition_cache import PartitionCache
-from cassq.catalog.cassandra.partition.queue_rows import QueueRows
 from cassq.catalog.cover import fault
 from cassq.catalog.port import Claims
 from cassq.errors import BackendError, CorruptionError
@@ -47,19 +46,13 @@ class CassandraClaims(Claims):
     """Cursors, claims and moves."""
 
     def __init__(
-        self,
-        keyspace: Keyspace,
-        queues: QueueRows,
-        partitions: ConditionalWriter,
-        cursors: Cursors,
-        due: DueClaims,
-        arrivals: Arrivals,
+        self, rows: CatalogRows, partitions: ConditionalWriter, cursors: Cursors, arrivals: Arrivals
     ) -> None:
-        self._cql = keyspace.cql
-        self._queues = queues
+        self._rows = rows
+        self._cql = rows.keyspace.cql
         self._partitions = partitions
         self._cursors = cursors
-        self._due = due
+        self._due = DueClaims(rows, cursors, partitions.memory)
         self._arrivals = arrivals
 
     # --- cursors ------------------------------------------------------------------------------
@@ -278,7 +271,7 @@ class CassandraClaims(Claims):
 
     def due_groups(self, now_ms: int, queue_ids: Collection[str] | None = None) -> list[GroupRow]:
         """Cost: a read per queue, concurrently, then as `due` for all groups together."""
-        found = self._queues.all_with_groups(self._queues.scope(queue_ids))
+        found = self._rows.queues.all_with_groups(self._rows.queues.scope(queue_ids))
         groups = {
             group.id: group
             for queue, some in found
@@ -291,7 +284,7 @@ class CassandraClaims(Claims):
     def wedged(self, queue_ids: Collection[str] | None = None) -> list[tuple[str, str]]:
         """Cost: a read per queue, concurrently, then as `next_due_ms` for all groups together:
         the caches are searched."""
-        answers = self._queues.all_with_groups(self._queues.scope(queue_ids))
+        answers = self._rows.queues.all_with_groups(self._rows.queues.scope(queue_ids))
         groups = [group.id for queue, some in answers if queue is not None for group in some]
         found: list[tuple[str, str]] = []
         for known in self._due.looked_at(groups, None, ()):

@@ -14,13 +14,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from cassq.cassandra.tries import UNSURE_MAX, contended, unanswered
 from cassq.catalog.cassandra.partition import claim_rows as cql
-from cassq.catalog.cassandra.partition.keyspace import Keyspace
+from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.partition_cache import GroupPipes, PartitionCaches
-from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
 from cassq.catalog.cassandra.partition.pipe_rows import Pipe
-from cassq.catalog.cassandra.partition.queue_rows import QueueRows
-from cassq.errors import BackendTimeoutError
 from cassq.message.frames import Place
 from cassq.model.rows import Cursor, GroupRow, PipeState
 
@@ -40,18 +38,14 @@ OPEN = (
     "UPDATE claims SET chain_seq = ?, owner = '' WHERE group_id = ? AND pipe_id = ?"
     " IF chain_seq = ? AND owner = ?"
 )
-TRIES = 20
 
 
 class Cursors:
     """Cursors of groups in pipes."""
 
-    def __init__(
-        self, keyspace: Keyspace, queues: QueueRows, records: PipeRecords, memory: PartitionCaches
-    ) -> None:
-        self._cql = keyspace.cql
-        self._queues = queues
-        self._records = records
+    def __init__(self, rows: CatalogRows, memory: PartitionCaches) -> None:
+        self._rows = rows
+        self._cql = rows.keyspace.cql
         self._memory = memory
         self._group_pipes: dict[str, GroupPipes] = {}
 
@@ -60,10 +54,11 @@ class Cursors:
         conditional batches, and another two of reads."""
         told: dict[str, Cursor] = {}
         left = list(pipe_ids)
-        for _ in range(TRIES):
+        for _ in self._cql.attempts():
             absent: list[str] = []
             closed: list[Cursor] = []
-            for pipe_id, cursor in zip(left, self._read_cursors(group_id, left), strict=True):
+            found = self._read_cursors([(group_id, pipe_id) for pipe_id in left])
+            for pipe_id, cursor in zip(left, found, strict=True):
                 if cursor is None:
                     self._memory.drop((group_id, pipe_id))
                     absent.append(pipe_id)
@@ -79,7 +74,7 @@ class Cursors:
                 for cursor in told.values():
                     self._see(cursor)
                 return [told.get(pipe_id) for pipe_id in pipe_ids]
-        raise BackendTimeoutError(f"the cursor in pipe {left[0]} keeps disappearing")
+        raise contended(f"the cursor in pipe {left[0]}")
 
     def _see(self, cursor: Cursor) -> None:
         known = self._memory.of((cursor.group_id, cursor.pipe_id))
@@ -87,17 +82,18 @@ class Cursors:
             known.see(cursor)
         self.listed(cursor.group_id).pipe_ids[cursor.pipe_id] = None
 
-    def _read_cursors(self, group_id: str, pipe_ids: Sequence[str]) -> list[Cursor | None]:
-        keys = [(group_id, pipe_id) for pipe_id in pipe_ids]
-        found = self._cql.read_many([(cql.CURSOR, key) for key in keys])
+    def _read_cursors(
+        self, keys: Sequence[cql.Key], *, serial: bool = False
+    ) -> list[Cursor | None]:
+        found = self._cql.read_many([(cql.CURSOR, key) for key in keys], serial=serial)
         return [
             cql.cursor_of(key, rows[0]) if rows else None
             for key, rows in zip(keys, found, strict=True)
         ]
 
-    def _read_cursor(self, key: cql.Key, *, serial: bool = False) -> Cursor | None:
-        rows = self._cql.read(cql.CURSOR, key, serial=serial)
-        return cql.cursor_of(key, rows[0]) if rows else None
+    def _serially(self, key: cql.Key) -> Cursor | None:
+        """A cursor after all that was begun before. Cost: a linearized read."""
+        return self._read_cursors([key], serial=True)[0]
 
     def listed(self, group_id: str) -> GroupPipes:
         """The cached list of pipes in which a group has cursors."""
@@ -110,18 +106,13 @@ class Cursors:
 
     def cursors(self, group_id: str) -> list[Cursor]:
         """Cost: a read, then one per pipe, concurrently."""
-        listed = [pipe_id for (pipe_id,) in self._cql.read(LIST_PIPES, (group_id,))]
-        found = self._read_cursors(group_id, listed)
+        keys = [(group_id, pipe_id) for (pipe_id,) in self._cql.read(LIST_PIPES, (group_id,))]
+        found = self._read_cursors(keys)
         return [_as_open(cursor) for cursor in found if cursor is not None]
 
     def of_groups(self, groups: Sequence[GroupRow], pipe_id: str) -> list[Cursor | None]:
         """The cursors of groups in a pipe. Cost: a round of reads."""
-        keys = [(group.id, pipe_id) for group in groups]
-        found = self._cql.read_many([(cql.CURSOR, key) for key in keys])
-        return [
-            cql.cursor_of(key, rows[0]) if rows else None
-            for key, rows in zip(keys, found, strict=True)
-        ]
+        return self._read_cursors([(group.id, pipe_id) for group in groups])
 
     # --- creating -----------------------------------------------------------------------------
 
@@ -146,12 +137,12 @@ class Cursors:
     def _may_have_cursors(self, group_id: str, pipe_ids: Sequence[str]) -> list[str]:
         """The pipes that exist in the group's queue, and stay there. A client about to retire one
         of them did not know of this group, and is stopped."""
-        pipes = [pipe for pipe in self._records.those(pipe_ids) if pipe is not None]
+        pipes = [pipe for pipe in self._rows.pipes.those(pipe_ids) if pipe is not None]
         queue_ids = sorted({pipe.row.queue_id for pipe in pipes})
         homes = {
             queue_id
             for queue_id, (_, groups) in zip(
-                queue_ids, self._queues.all_with_groups(queue_ids), strict=True
+                queue_ids, self._rows.queues.all_with_groups(queue_ids), strict=True
             )
             if any(group.id == group_id for group in groups)
         }
@@ -159,14 +150,12 @@ class Cursors:
 
     def _stays(self, pipe: Pipe) -> bool:
         """Whether a pipe exists, and no client is about to retire or move it."""
-        return pipe.row.state < PipeState.CONSUMED and self._records.unmarked(pipe)
+        return pipe.row.state < PipeState.CONSUMED and self._rows.pipes.unmarked(pipe)
 
     def _put_cursors(self, group_id: str, starts: Mapping[str, Place]) -> set[str]:
         """Add first cursors where none exist; return the pipes in which they are certainly ours."""
         left, ours = dict(starts), set[str]()
-        for _ in range(TRIES):
-            if not left:
-                return ours
+        for _ in self._cql.attempts(UNSURE_MAX):
             batches = []
             for pipe_id, start in left.items():
                 key = (group_id, pipe_id)
@@ -176,16 +165,18 @@ class Cursors:
             ours.update(pipe_id for pipe_id, applied in answers if applied)
             # The outcome is unknown: the cursor was made by us, by another client, or not at all.
             unsure = [pipe_id for pipe_id, applied in answers if applied is None]
-            lost = [p for p in unsure if self._read_cursor((group_id, p), serial=True) is None]
+            lost = [p for p in unsure if self._serially((group_id, p)) is None]
             left = {pipe_id: left[pipe_id] for pipe_id in lost}
-        raise BackendTimeoutError(f"the cursor in pipe {next(iter(left))} could not be created")
+            if not left:
+                return ours
+        raise unanswered(f"there is a cursor in pipe {next(iter(left))}")
 
     def start(self, group: GroupRow, starts: Mapping[str, Place]) -> None:
         """Write the cursors of a group that is about to be created, in those pipes that are live.
         Cost: a round of reads, one of hints, one of conditional batches."""
         there = {
             pipe.row.id: starts[pipe.row.id]
-            for pipe in self._records.those(list(starts))
+            for pipe in self._rows.pipes.those(list(starts))
             if pipe is not None and pipe.row.queue_id == group.queue_id and self._stays(pipe)
         }
         self._cql.write_many([(NOTE_PIPE, (group.id, pipe_id)) for pipe_id in there])
@@ -211,8 +202,8 @@ class Cursors:
 
     def close(self, key: cql.Key, mark: str) -> bool:
         """Prevent a group from claiming in a pipe; False if it has claimed already."""
-        for _ in range(TRIES):
-            cursor = self._read_cursor(key, serial=True)
+        for _ in self._cql.attempts():
+            cursor = self._serially(key)
             if cursor is None:
                 self._cql.write(NOTE_PIPE, key)
                 self._put_cursors(key[0], {key[1]: Place(0, 0)})
@@ -223,12 +214,12 @@ class Cursors:
                 return False
             before = (cursor.chain.seq, cursor.ack.seq, cursor.owner)
             self._cql.apply_many([(CLOSE, (cql.CLOSED, mark, *key, *before))])
-        raise BackendTimeoutError(f"the cursor in pipe {key[1]} keeps changing")
+        raise contended(f"the cursor in pipe {key[1]}")
 
     def open_all(self, group_ids: Collection[str], pipe_id: str, mark: str) -> None:
         """Reopen the cursors that were closed under this mark."""
         for group_id in group_ids:
-            cursor = self._read_cursor((group_id, pipe_id), serial=True)
+            cursor = self._serially((group_id, pipe_id))
             if cursor is not None and (cursor.chain.seq, cursor.owner) == (cql.CLOSED, mark):
                 self._open(cursor)
 

@@ -13,9 +13,8 @@ from collections.abc import Collection, Iterable, Sequence
 from cassq.cassandra.session import Row, Statement
 from cassq.catalog.cassandra.claims.cursor_tables import COVER_PIPES, LIST_PIPES, Cursors
 from cassq.catalog.cassandra.partition import claim_rows as cql
-from cassq.catalog.cassandra.partition.keyspace import Keyspace
+from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.partition_cache import PartitionCache, PartitionCaches
-from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
 from cassq.model.rows import Claim, ClaimState, PipeState
 
 RECHECK_MS = 100
@@ -26,14 +25,10 @@ _STILL = 10  # a partition unchanged for ten pauses is read again after one paus
 class DueClaims:
     """Finds due claims in cached partitions."""
 
-    def __init__(
-        self, keyspace: Keyspace, cursors: Cursors, records: PipeRecords, memory: PartitionCaches
-    ) -> None:
-        self._cql = keyspace.cql
-        self._clock = keyspace.clock
-        self._gaps = keyspace.gaps
+    def __init__(self, rows: CatalogRows, cursors: Cursors, memory: PartitionCaches) -> None:
+        self._rows = rows
+        self._cql = rows.keyspace.cql
         self._cursors = cursors
-        self._records = records
         self._memory = memory
 
     def due(
@@ -65,7 +60,7 @@ class DueClaims:
         self, group_ids: Sequence[str], until_ms: int | None, without: Collection[str]
     ) -> list[PartitionCache]:
         """The cached partitions of the groups, read again where claims may be due by `until_ms`."""
-        now_ms = self._clock.boot_ms()
+        now_ms = self._rows.keyspace.clock.boot_ms()
         stale = [
             group_id
             for group_id in group_ids
@@ -86,7 +81,7 @@ class DueClaims:
         for group_id, rows in zip(stale, lists, strict=True):
             pipe_ids = [pipe_id for (pipe_id,) in rows]
             self._cursors.listed(group_id).pipe_ids = dict.fromkeys(pipe_ids)
-            self._gaps.read(COVER_PIPES, (group_id,), pipe_ids, asked_us)
+            self._rows.keyspace.gaps.read(COVER_PIPES, (group_id,), pipe_ids, asked_us)
             self._cursors.listed(group_id).read_ms = now_ms
         known = list(self._known_of(group_ids, without))
         self._read_partitions([each for each in known if each.read_ms is None])
@@ -109,12 +104,12 @@ class DueClaims:
         """Cache the rows, unless this process has written there since the read."""
         with known.lock:
             if known.writes == writes:
-                known.load(*cql.parted(known.key, rows), self._clock.boot_ms())
+                known.load(*cql.parted(known.key, rows), self._rows.keyspace.clock.boot_ms())
 
     def _repair(self, known: PartitionCache) -> None:
         """Handle a hint without a cursor: the cursor is not created yet, or the pipe was removed by
         a client that crashed."""
-        pipe = self._records.by_id(known.key[1])
+        pipe = self._rows.pipes.by_id(known.key[1])
         if pipe is None or pipe.row.state is PipeState.CONSUMED:
             self._cursors.unnote(known.key)
 

@@ -9,9 +9,6 @@ from cassq.base.ids import Ids
 from cassq.cassandra.cluster_time import ClusterTime
 from cassq.cassandra.session import Cql
 from cassq.catalog.cassandra.partition.tombstones import TombstoneCompactor
-from cassq.errors import BackendTimeoutError
-
-TRIES = 50  # at a contended compare-and-set
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +24,3 @@ class Keyspace:
     def now_ms(self) -> int:
         """Catalog time. Never blocks."""
         return self.time.now_ms()
-
-
-def contended(what: str) -> BackendTimeoutError:
-    """The error for a compare-and-set that was lost too often."""
-    return BackendTimeoutError(f"other clients keep changing {what}", hint="try again")

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cassq.cassandra.session import settled
 from cassq.catalog.cassandra.partition import pipe_rows as cql
 from cassq.catalog.cassandra.partition.consumed import ConsumedPipes
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
 from cassq.catalog.cassandra.partition.pipe_rows import Pipe
 from cassq.catalog.cassandra.partition.queue_rows import QueueRows
-from cassq.errors import BackendTimeoutError
 from cassq.model.rows import PipeRow, PipeState, QueueRow
 
 MARK_MS = 30_000
-TRIES = 20
-INSERT_TRIES = 3
 
 
 class PipeRecords:
@@ -32,12 +28,12 @@ class PipeRecords:
 
     def by_id(self, pipe_id: str) -> Pipe | None:
         """A pipe's row. Cost: one read."""
-        rows = self._cql.read(cql.PIPE, (pipe_id,))
-        return cql.pipe_of(pipe_id, rows[0]) if rows else None
+        return self.those([pipe_id])[0]
 
-    def those(self, pipe_ids: Sequence[str]) -> list[Pipe | None]:
+    def those(self, pipe_ids: Sequence[str], *, serial: bool = False) -> list[Pipe | None]:
         """The rows of several pipes, in their order. Cost: a round of reads."""
-        found = self._cql.read_many([(cql.PIPE, (pipe_id,)) for pipe_id in pipe_ids])
+        asked = [(cql.PIPE, (pipe_id,)) for pipe_id in pipe_ids]
+        found = self._cql.read_many(asked, serial=serial)
         return [
             cql.pipe_of(pipe_id, rows[0]) if rows else None
             for pipe_id, rows in zip(pipe_ids, found, strict=True)
@@ -45,8 +41,7 @@ class PipeRecords:
 
     def serially(self, pipe_id: str) -> Pipe | None:
         """The row after all writes begun before. Cost: a linearized read."""
-        rows = self._cql.read(cql.PIPE, (pipe_id,), serial=True)
-        return cql.pipe_of(pipe_id, rows[0]) if rows else None
+        return self.those([pipe_id], serial=True)[0]
 
     def home(self, row: PipeRow) -> QueueRow | None:
         """A pipe's queue; None if the queue, or the group the pipe is for, no longer exists."""
@@ -69,13 +64,7 @@ class PipeRecords:
             there = self.serially(row.id)
             return there is not None
 
-        failed = 0
-        while not settled(lambda: self._cql.apply(cql.ADD_PIPE, values)[0], stands):
-            if stands():
-                break
-            failed += 1
-            if failed == INSERT_TRIES:
-                raise BackendTimeoutError(f"the row of pipe {row.id} could not be written")
+        self._cql.apply_until(cql.ADD_PIPE, values, stands, f"the row of pipe {row.id} is there")
         return there is None or there.row.ordinal == row.ordinal
 
     def consume(self, pipe_ids: Iterable[str], queue_id: str) -> None:
@@ -83,12 +72,8 @@ class PipeRecords:
         conditional writes."""
         left = list(pipe_ids)
         self._consumed.note(left)
-        for _ in range(TRIES):
-            answers = self._cql.apply_many([(cql.CONSUME, (each, queue_id)) for each in left])
-            left = [each for each, done in zip(left, answers, strict=True) if done is None]
-            if not left:
-                return
-        raise BackendTimeoutError(f"pipes of queue {queue_id} could not be removed")
+        changes = [(cql.CONSUME, (pipe_id, queue_id)) for pipe_id in left]
+        self._cql.apply_all(changes, f"pipes of queue {queue_id} are consumed")
 
     # --- marks ------------------------------------------------------------------------------------
 
@@ -104,7 +89,7 @@ class PipeRecords:
             there = self.serially(pipe.row.id)
             return there is not None and there.mark == mark
 
-        return mark if settled(lambda: self._cql.apply(cql.SET_MARK, values)[0], is_there) else ""
+        return mark if self._cql.apply_settled(cql.SET_MARK, values, is_there) else ""
 
     def unmarked(self, pipe: Pipe) -> bool:
         """Remove a pipe's mark, because the pipe must stay; return whether it has none now. Cost: a
@@ -122,5 +107,4 @@ class PipeRecords:
             there = self.serially(pipe_id)
             return there is not None and there.mark == ""
 
-        values = (pipe_id, mark)
-        return settled(lambda: self._cql.apply(cql.CLEAR_MARK, values)[0], is_cleared)
+        return self._cql.apply_settled(cql.CLEAR_MARK, (pipe_id, mark), is_cleared)

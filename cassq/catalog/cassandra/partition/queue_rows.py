@@ -58,8 +58,7 @@ class QueueRows:
 
     def by_id(self, queue_id: str) -> QueueRow | None:
         """A queue, even while it is being deleted. Cost: one read."""
-        rows = self._cql.read(QUEUE, (queue_id,))
-        return queue_row(rows[0]) if rows else None
+        return self.by_ids([queue_id])[0]
 
     def by_ids(self, queue_ids: Sequence[str]) -> list[QueueRow | None]:
         """Cost: a read each, concurrently."""

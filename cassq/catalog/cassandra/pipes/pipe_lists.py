@@ -43,10 +43,10 @@ def _reads(pipe_id: str) -> tuple[Statement, Statement]:
 class PipeLists:
     """The pipes of queues, in listed order."""
 
-    def __init__(self, keyspace: Keyspace, listing: Listing, writes: CassandraWrites) -> None:
+    def __init__(self, keyspace: Keyspace, writes: CassandraWrites) -> None:
         self._cql = keyspace.cql
         self._gaps = keyspace.gaps
-        self._listing = listing
+        self._listing = Listing(keyspace)
         self._writes = writes
 
     def entries(self, queue_id: str) -> list[PipeEntry]:

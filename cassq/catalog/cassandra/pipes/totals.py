@@ -20,11 +20,10 @@ from dataclasses import astuple
 from itertools import groupby
 
 from cassq.cassandra.session import Row, Statement, settled
+from cassq.cassandra.tries import contended
 from cassq.catalog.cassandra.partition import pipe_rows as cql
+from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.claim_rows import MOVES, REMOVED, moves_of
-from cassq.catalog.cassandra.partition.consumed import ConsumedPipes
-from cassq.catalog.cassandra.partition.keyspace import TRIES, Keyspace, contended
-from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
 from cassq.catalog.cassandra.partition.pipe_rows import Pipe, Total
 from cassq.model.rows import SUMMED, Cursor, GroupRow, Reason, Retired, RetiredSum, summed
 
@@ -58,12 +57,10 @@ DROP_PLACE = "DELETE FROM retired_places WHERE queue_id = ? AND pipe_id = ?"
 class Totals:
     """Totals of retired pipes."""
 
-    def __init__(self, keyspace: Keyspace, records: PipeRecords, consumed: ConsumedPipes) -> None:
-        self._cql = keyspace.cql
-        self._ids = keyspace.ids
-        self._records = records
-        self._consumed = consumed
-        # By queue: the open block, or an earlier one.
+    def __init__(self, rows: CatalogRows) -> None:
+        self._rows = rows
+        self._cql = rows.keyspace.cql
+        # Of queues: open, as far as is known, or one before that.
         self._blocks: dict[str, int] = {}
 
     # --- reading ------------------------------------------------------------------------------
@@ -83,7 +80,7 @@ class Totals:
 
     def _retired_pipe(self, queue_id: str, pipe_id: str) -> list[Retired] | None:
         """The totals of one pipe; None if all blocks must be searched for it."""
-        pipe = self._records.by_id(pipe_id)
+        pipe = self._rows.pipes.by_id(pipe_id)
         left = [t.row for t in pipe.totals if t.row.queue_id == queue_id] if pipe else []
         noted = self._cql.read(PLACE, (queue_id, pipe_id))
         if left or not noted:
@@ -94,7 +91,7 @@ class Totals:
     def retired_sums(self, queue_id: str) -> list[RetiredSum]:
         """Cost: the reads of `consumed`, two reads, and one for each of the queue's consumed pipes
         whose block was closed before its totals were copied."""
-        for _ in range(TRIES):
+        for _ in self._cql.attempts():
             pending = self._pending(queue_id)
             block, open_rows = self._open_rows(queue_id)
             found = {_key(row): row for row in map(_retired, open_rows)}
@@ -115,7 +112,7 @@ class Totals:
         """Totals in the rows of consumed pipes that still exist, whether copied or not."""
         return [
             total
-            for pipe in self._records.those(self._consumed.ids())
+            for pipe in self._rows.pipes.those(self._rows.consumed.ids())
             if pipe is not None
             for total in pipe.totals
             if total.row.queue_id == queue_id
@@ -157,7 +154,7 @@ class Totals:
         """Copy a pipe's totals. Idempotent. Cost: a plain write and a conditional batch for each
         queue; if a block was closed also some reads and a conditional write."""
         pipe_id, totals = pipe.row.id, pipe.totals
-        for _ in range(TRIES):
+        for _ in self._cql.attempts():
             missed = [
                 place
                 for place, some in groupby(totals, key=_block_of)
@@ -184,7 +181,7 @@ class Totals:
         gone; the client that removed it has copied them."""
         values = (cql.totals_text(new), pipe_id, cql.totals_text(old))
         self._cql.apply_many([(cql.MOVE_TOTALS, values)])
-        there = self._records.serially(pipe_id)
+        there = self._rows.pipes.serially(pipe_id)
         return there.totals if there is not None else None
 
     def _put_totals(
@@ -192,7 +189,8 @@ class Totals:
     ) -> bool:
         """Write a pipe's totals to a block; False if it is closed, or not known to be open."""
         self._cql.write(NOTE_PLACE, (queue_id, pipe_id, block))
-        batch: list[Statement] = [(TOUCH_BLOCK, (self._ids.version(), queue_id, block))]
+        version = self._rows.keyspace.ids.version()
+        batch: list[Statement] = [(TOUCH_BLOCK, (version, queue_id, block))]
         batch += [(PUT_TOTALS, (block, *_values(total))) for total in totals]
 
         def is_there() -> bool:

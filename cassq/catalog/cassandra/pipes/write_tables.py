@@ -23,12 +23,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from cassq.base.ids import made_at_ms
-from cassq.cassandra.session import Row, Statement, settled
+from cassq.cassandra.session import Row, Statement
+from cassq.cassandra.tries import contended
 from cassq.catalog.cassandra.partition import pipe_rows as cql
-from cassq.catalog.cassandra.partition.consumed import ConsumedPipes
-from cassq.catalog.cassandra.partition.keyspace import TRIES, Keyspace, contended
-from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
-from cassq.catalog.cassandra.partition.queue_rows import QueueRows
+from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.tombstones import SETTLED_US
 from cassq.catalog.cassandra.pipes.listing import SLICES, Listing, PipeEntry
 from cassq.catalog.write_port import Writes
@@ -98,28 +96,18 @@ class FinishedPart(NamedTuple):
 class CassandraWrites(Writes):
     """Writes of staged pipes."""
 
-    def __init__(
-        self,
-        keyspace: Keyspace,
-        queues: QueueRows,
-        records: PipeRecords,
-        consumed: ConsumedPipes,
-        listing: Listing,
-    ) -> None:
-        self._keyspace = keyspace
-        self._cql = keyspace.cql
-        self._queues = queues
-        self._records = records
-        self._consumed = consumed
-        self._listing = listing
+    def __init__(self, rows: CatalogRows) -> None:
+        self._rows = rows
+        self._cql = rows.keyspace.cql
+        self._listing = Listing(rows.keyspace)
 
     # --- beginning ----------------------------------------------------------------------------
 
     def begin(self, wanted: WriteRow) -> WriteRow | None:
         """Cost: two reads if it is open; to open it a read, two hints, a conditional write, and
         the remaining steps of the one before."""
-        for _ in range(TRIES):
-            queue = self._queues.by_id(wanted.queue_id)
+        for _ in self._cql.attempts():
+            queue = self._rows.queues.by_id(wanted.queue_id)
             if queue is None or queue.deleted:
                 return None
             found = self._write_record(wanted.queue_id, wanted.id)
@@ -138,19 +126,16 @@ class CassandraWrites(Writes):
     def _open_write(self, found: Row | None, row: WriteRow) -> bool:
         values = (row.number, row.epoch, row.driver, row.begun_ms, row.queue_id, row.id)
 
-        def act() -> bool:
-            if found is None:
-                return self._cql.apply(ADD_WRITE, values)[0]
-            return self._cql.apply(BEGIN_WRITE, (*values, found[3], found[4]))[0]
+        def stands() -> bool:
+            there = self._write_record(row.queue_id, row.id, serial=True)
+            return there is not None and _write_row(there) == row
 
-        return settled(act, lambda: self._stands(row))
-
-    def _stands(self, row: WriteRow) -> bool:
-        found = self._write_record(row.queue_id, row.id, serial=True)
-        return found is not None and _write_row(found) == row
+        if found is None:
+            return self._cql.apply_settled(ADD_WRITE, values, stands)
+        return self._cql.apply_settled(BEGIN_WRITE, (*values, found[3], found[4]), stands)
 
     def _note(self, write: WriteRow) -> None:
-        self._cql.write(NOTE_WRITE, (write.id, self._keyspace.now_ms(), write.queue_id))
+        self._cql.write(NOTE_WRITE, (write.id, self._rows.keyspace.now_ms(), write.queue_id))
 
     def _write_record(self, queue_id: str, write_id: str, *, serial: bool = False) -> Row | None:
         rows = self._cql.read(WRITE, (queue_id, write_id), serial=serial)
@@ -174,7 +159,7 @@ class CassandraWrites(Writes):
         write_id = row.stage.partition(":")[2]
         self._cql.write_many(
             [
-                (NOTE_WRITE, (write_id, self._keyspace.now_ms(), row.queue_id)),
+                (NOTE_WRITE, (write_id, self._rows.keyspace.now_ms(), row.queue_id)),
                 (NOTE_STAGED, (row.queue_id, write_id, row.id)),
             ]
         )
@@ -190,23 +175,23 @@ class CassandraWrites(Writes):
         """Cost: a read per pipe, concurrently, a hint, one conditional write that decides; then
         for each pipe a hint, a conditional write and a hint."""
         found = self._write_record(write.queue_id, write.id)
-        queue = self._queues.by_id(write.queue_id)
+        queue = self._rows.queues.by_id(write.queue_id)
         if found is None or _write_row(found) != write or queue is None or queue.deleted:
             return False
         for at in range(0, len(pipe_ids), PROBE):
             some = pipe_ids[at : at + PROBE]
-            for pipe_id, pipe in zip(some, self._records.those(some), strict=True):
+            for pipe_id, pipe in zip(some, self._rows.pipes.those(some), strict=True):
                 if pipe is None or pipe.row.end is None or pipe.row.stage != write.stage:
                     raise BrokenInvariantError(f"pipe {pipe_id} is not sealed in write {write.id}")
         self._note(write)
         winners = json.dumps(list(pipe_ids))
-        values = (self._keyspace.now_ms(), winners, write.queue_id, write.id, write.epoch)
+        values = (self._rows.keyspace.now_ms(), winners, write.queue_id, write.id, write.epoch)
 
         def is_published() -> bool:
             row = self._write_record(write.queue_id, write.id, serial=True)
             return row is not None and (row[3], row[4], row[8]) == (write.epoch, 1, winners)
 
-        if not settled(lambda: self._cql.apply(PUBLISH, values)[0], is_published):
+        if not self._cql.apply_settled(PUBLISH, values, is_published):
             return False
         try:
             self.finish(write)
@@ -216,24 +201,23 @@ class CassandraWrites(Writes):
 
     def abort(self, write: WriteRow) -> bool:
         """Cost: one conditional write."""
-        values = (self._keyspace.now_ms(), write.queue_id, write.id, write.epoch)
+        values = (self._rows.keyspace.now_ms(), write.queue_id, write.id, write.epoch)
 
         def is_aborted() -> bool:
             row = self._write_record(write.queue_id, write.id, serial=True)
             return row is not None and (row[3], row[4]) == (write.epoch, 2)
 
-        return settled(lambda: self._cql.apply(ABORT, values)[0], is_aborted)
+        return self._cql.apply_settled(ABORT, values, is_aborted)
 
     def finish(self, write: WriteRow) -> int:
         """Cost: a few reads; for each pipe two hints and a conditional write, in rounds of
         `AT_ONCE`."""
         changed = 0
-        for _ in range(TRIES):
+        while True:
             step = self._finish(write.queue_id, write.id)
             changed += step.changed
             if not step.unlisted or not step.changed:
-                break
-        return changed
+                return changed
 
     def _finish(self, queue_id: str, write_id: str, most: int | None = None) -> FinishedPart:
         """Continue finishing a write, with at most `most` winners."""
@@ -242,7 +226,7 @@ class CassandraWrites(Writes):
             return FinishedPart(0, 0)
         write = _write_row(found)
         staged = [pipe_id for (pipe_id,) in self._cql.read(STAGED, (queue_id, write_id))]
-        queue = self._queues.by_id(queue_id)
+        queue = self._rows.queues.by_id(queue_id)
         lives = queue is not None and not queue.deleted
         order: list[str] = json.loads(found[8]) if lives and found[8] else []
         there = set(staged)
@@ -268,7 +252,7 @@ class CassandraWrites(Writes):
         for at in range(0, len(pipe_ids), AT_ONCE):
             some = pipe_ids[at : at + AT_ONCE]
             positions = self._listing.announce_all(write.queue_id, some)
-            now_ms = self._keyspace.now_ms()
+            now_ms = self._rows.keyspace.now_ms()
             changes: list[Statement] = [
                 (cql.UNSTAGE, (position, now_ms, pipe_id, write.stage))
                 for position, pipe_id in zip(positions, some, strict=True)
@@ -276,7 +260,7 @@ class CassandraWrites(Writes):
             over: list[str] = []
             answers = self._cql.apply_many(changes)
             for pipe_id, position, done in zip(some, positions, answers, strict=True):
-                there = None if done else self._records.serially(pipe_id)
+                there = None if done else self._rows.pipes.serially(pipe_id)
                 pipe = there.row if there is not None else None
                 ours = done or (pipe is not None and pipe.ordinal == position)
                 if not ours:
@@ -291,12 +275,12 @@ class CassandraWrites(Writes):
     def _drop(self, write: WriteRow, pipe_ids: Sequence[str]) -> tuple[int, int]:
         """Make pipes other than winners consumed; return how many, and how many are left."""
         count = left = 0
-        old_ms = self._keyspace.now_ms() - OLD_MS
+        old_ms = self._rows.keyspace.now_ms() - OLD_MS
         for at in range(0, len(pipe_ids), AT_ONCE):
             some = pipe_ids[at : at + AT_ONCE]
             over: list[str] = []
             doomed: list[PipeRow] = []
-            for pipe_id, pipe in zip(some, self._records.those(some), strict=True):
+            for pipe_id, pipe in zip(some, self._rows.pipes.those(some), strict=True):
                 if pipe is None:
                     made_ms = made_at_ms(pipe_id)
                     if made_ms is None or made_ms < old_ms:
@@ -307,7 +291,7 @@ class CassandraWrites(Writes):
                     over.append(pipe_id)
                 elif write.state is not WriteState.OPEN or pipe.row.stage != write.stage:
                     doomed.append(pipe.row)
-            self._consumed.note(row.id for row in doomed)
+            self._rows.consumed.note(row.id for row in doomed)
             answers = self._cql.apply_many([(cql.DROP_STAGED, (r.id, r.stage)) for r in doomed])
             for row, done in zip(doomed, answers, strict=True):
                 count += bool(done)
@@ -326,7 +310,7 @@ class CassandraWrites(Writes):
 
     def unfinished(self, queue_ids: Collection[str] | None = None) -> list[WriteRow]:
         """Cost: a read per queue, concurrently, and one per unfinished write."""
-        scope = list(queue_ids) if queue_ids is not None else self._queues.ids()
+        scope = list(queue_ids) if queue_ids is not None else self._rows.queues.ids()
         asked_us = self._cql.stamp()
         listed = self._cql.read_many([(SLICES, (queue_id,)) for queue_id in scope])
         noted = {
@@ -343,7 +327,7 @@ class CassandraWrites(Writes):
         keys = [(queue_id, write_id) for queue_id, some in noted.items() for write_id in some]
         found = self._cql.read_many([(WRITE, key) for key in keys])
         rows: list[Row] = []
-        old_ms = self._keyspace.now_ms() - NOTE_MS
+        old_ms = self._rows.keyspace.now_ms() - NOTE_MS
         for (queue_id, write_id), answer in zip(keys, found, strict=True):
             if answer and not _is_settled(answer[0]):
                 rows.append(answer[0])
@@ -356,7 +340,7 @@ class CassandraWrites(Writes):
         return rows
 
     def help(self, noted: Mapping[str, Mapping[str, int]], asked_us: int) -> bool:
-        late_ms = self._keyspace.now_ms() - HELP_MS
+        late_ms = self._rows.keyspace.now_ms() - HELP_MS
         helped = 0
         for row in self._noted_rows(noted, asked_us):
             write = _write_row(row)
