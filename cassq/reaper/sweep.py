@@ -92,7 +92,7 @@ class Sweep(PlannedPass[Leftovers]):
                     hint="were tables restored from backups of different times?",
                 )
         self._ports.store.drop([action.subject])
-        return "it never had a row"
+        return "never had a row"
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
         """Remove all consumed pipes with one sync, strays one by one, then the rows of deleted
