@@ -1,8 +1,9 @@
-"""How far a call walks: `python -m bench.walk [--list]`.
+"""How much code an operation runs: `python -m bench.walk [--list]`.
 
 Counts, for a push, a pop of one message, its ack or nack, the write that makes this durable, and a
-pop of a message that an earlier one prefetched, in the steady state of an embedded queue: the functions of cassq that run, the files they are in, and
-how often the next function called is in another file. A reader of the code walks the same way.
+pop of a message that an earlier one prefetched, in the steady state of an embedded queue: the
+functions of cassq that run, the files they are in, and how often the next function called is in
+another file. A reader of the code follows the same path.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         found = walks(Path(directory) / "queues")
-    print("| operation | files | calls | changes of file |")
+    print("| operation | files | calls | calls between files |")
     print("| --- | ---: | ---: | ---: |")
     for walk in found:
         print(f"| {walk.name} | {len(walk.files)} | {walk.calls} | {walk.changes} |")

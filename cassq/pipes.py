@@ -182,7 +182,7 @@ class PipeWriter:
                     receipts.append(AppendReceipt(pipe.row.id, base, count))
                     at += count
                 if failures > CARRY_OVERS_MAX * (1 + len(receipts)):
-                    raise BackendTimeoutError("every pipe opened was sealed at once")
+                    raise BackendTimeoutError("each new pipe was sealed as soon as it was opened")
         except BackendError as exc:
             exc.fields["pushed"] = at
             exc.outcome_unknown = exc.outcome_unknown or doubtful
@@ -383,7 +383,9 @@ class PipeWriter:
                 if opened is not None:
                     return opened
             if self._clock.boot_ms() - started_ms > TURN_WAIT_SECONDS * 1000:
-                raise BackendTimeoutError(f"no turn to push to {queue.name!r} came up")
+                raise BackendTimeoutError(
+                    f"no turn to push to {queue.name!r} within {TURN_WAIT_SECONDS:g} s"
+                )
             self._clock.sleep(0.001)
 
     def _pass_turn(self, tail: PipeRow, started_ms: int) -> bool:

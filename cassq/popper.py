@@ -40,8 +40,8 @@ from cassq.consumer.delivery import (
     Message,
     Messages,
     NackOptions,
-    by_holding,
-    holding_of,
+    by_delivery,
+    delivery_of,
 )
 from cassq.consumer.settling import Settler
 from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell
@@ -131,7 +131,8 @@ class Popper:
         if self._stopping and threading.get_ident() in self._heard:
             self._check_open()
             raise ClosedError(
-                "this popper was stopped: it hands out nothing more", hint="look at popper.stopped"
+                "this popper was stopped: it delivers no more messages",
+                hint="look at popper.stopped",
             )
         messages = self._pop(max_messages, wait)
         if self._stopping and not messages:
@@ -174,7 +175,7 @@ class Popper:
             self.tally.popped += count
             ahead = [self._buffer.popleft() for _ in range(count)]
             for message in ahead:
-                holding_of(message).taken_by(threading.current_thread())
+                delivery_of(message).taken_by(threading.current_thread())
             return Messages([message.as_run() for message in ahead])
         welcome = self._pace.welcome(self._catalog.now_ms())
         found = self._claim(max_messages, welcome)
@@ -228,9 +229,9 @@ class Popper:
             pace.claimed.append(took_ms)
         if not found and self._claimer.window.untold:
             raise self._claimer.window.untold.pop(0)
-        for holding, pieces in found:
-            self._settler.take(holding, pieces, holding.claimed_ms + took_ms)
-            holding.taken_by(threading.current_thread())
+        for delivery, pieces in found:
+            self._settler.take(delivery, pieces, delivery.claimed_ms + took_ms)
+            delivery.taken_by(threading.current_thread())
         if found and self._keep_alive_ms:
             look_ms = rules.claim_timeout_ms / 3
             keep_at_ms = found[0][0].claimed_ms + look_ms
@@ -238,11 +239,11 @@ class Popper:
                 self._keep_at_ms = keep_at_ms
                 self._hurry(self.tend, look_ms / 1000)
         return Messages(
-            [DeliveredRun(holding, *piece) for holding, pieces in found for piece in pieces]
+            [DeliveredRun(delivery, *piece) for delivery, pieces in found for piece in pieces]
         )
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages one by one, for ever: waits when there are none, ends when the popper is
+        """Messages one by one, without end: waits when there are none, ends when the popper is
         stopped or closed. Prefetches a tenth of a second of work; more where claims are slow (see
         `cassq.consumer.pace`)."""
         thread = threading.current_thread()
@@ -271,7 +272,7 @@ class Popper:
                     return None
                 self.tally.popped += 1
                 if self._ahead is not thread:
-                    holding_of(self._buffer[0]).taken_by(thread)
+                    delivery_of(self._buffer[0]).taken_by(thread)
                 return self._buffer.popleft()
         finally:
             if life.later:
@@ -288,8 +289,8 @@ class Popper:
         """Drop prefetched messages that another popper has, or may have, by now."""
         now_ms = self._taken_ms = self._catalog.now_ms()
         while self._buffer:
-            holding = holding_of(self._buffer[0])
-            if not holding.lost and holding.due_ms > now_ms:
+            delivery = delivery_of(self._buffer[0])
+            if not delivery.lost and delivery.due_ms > now_ms:
                 return
             self._buffer.popleft()
 
@@ -327,11 +328,11 @@ class Popper:
         """
         self._settle(messages, self._ack)
 
-    def _ack(self, holding: Delivery, seqs: RangeSet) -> None:
-        self._settler.note(holding, seqs, self._catalog.now_ms())
+    def _ack(self, delivery: Delivery, seqs: RangeSet) -> None:
+        self._settler.note(delivery, seqs, self._catalog.now_ms())
 
-    def _ack_left(self, holding: Delivery, seqs: RangeSet) -> None:
-        self._ack(holding, seqs - holding.given_seqs())
+    def _ack_left(self, delivery: Delivery, seqs: RangeSet) -> None:
+        self._ack(delivery, seqs - delivery.given_seqs())
 
     @operation
     def flush(self) -> None:
@@ -378,7 +379,7 @@ class Popper:
         self._give_back(messages, NackOptions(0, error_text("reason", reason), doomed=True))
 
     def _give_back(self, messages: Iterable[Message], back: NackOptions) -> None:
-        self._settle(messages, lambda holding, seqs: self._give(holding, seqs, back))
+        self._settle(messages, lambda delivery, seqs: self._give(delivery, seqs, back))
 
     @operation
     def _settle(
@@ -388,13 +389,13 @@ class Popper:
         with self._lock:
             self._check_open()
             lost: ClaimLostError | None = None
-            for holding, seqs in (touched := by_holding(messages, self._holder)):
+            for delivery, seqs in (touched := by_delivery(messages, self._holder)):
                 try:
-                    say(holding, seqs)
+                    say(delivery, seqs)
                 except ClaimLostError as exc:
                     lost = exc
             self._flush()
-            if lost is not None or any(holding.lost for holding, _ in touched):
+            if lost is not None or any(delivery.lost for delivery, _ in touched):
                 raise lost or ClaimLostError()
 
     @operation
@@ -404,11 +405,11 @@ class Popper:
         with self._lock:
             if self._closed:
                 return
-            for holding, seqs in by_holding(messages, self._holder):
-                wanted = seqs & holding.open_seqs()
-                if wanted and not holding.lost:
+            for delivery, seqs in by_delivery(messages, self._holder):
+                wanted = seqs & delivery.open_seqs()
+                if wanted and not delivery.lost:
                     try:
-                        self._give(holding, wanted, NackOptions(error=error))
+                        self._give(delivery, wanted, NackOptions(error=error))
                     except ClaimLostError:
                         continue
             self._flush()
@@ -427,37 +428,37 @@ class Popper:
         if self._settler.said and self._settler.overdue:
             self._flush()
 
-    def _give(self, holding: Delivery, seqs: RangeSet, back: NackOptions) -> None:
+    def _give(self, delivery: Delivery, seqs: RangeSet, back: NackOptions) -> None:
         if self._claimer.exclusive:
-            self._buffer = deque(m for m in self._buffer if holding_of(m) is not holding)
-        self._settler.give(holding, seqs, back)
+            self._buffer = deque(m for m in self._buffer if delivery_of(m) is not delivery)
+        self._settler.give(delivery, seqs, back)
 
     # --- a message's verbs ----------------------------------------------------------------------
 
     # Written with the next batch of acks; at once on exclusive groups, and past the deadline.
-    def ack_held(self, holding: Delivery, seqs: range) -> None:
+    def ack_held(self, delivery: Delivery, seqs: range) -> None:
         life = self._life
         try:
             with self._entered(), self._lock:
                 now_ms = self._about_to_say()
-                self._settler.note(holding, RangeSet.run(seqs.start, seqs.stop), now_ms)
-                self._said(holding, now_ms)
+                self._settler.note(delivery, RangeSet.run(seqs.start, seqs.stop), now_ms)
+                self._said(delivery, now_ms)
         finally:
             if life.later:
                 life.catch_up()
 
-    def give_held(self, holding: Delivery, seqs: range, back: NackOptions) -> None:
+    def give_held(self, delivery: Delivery, seqs: range, back: NackOptions) -> None:
         life = self._life
         try:
             with self._entered(), self._lock:
                 now_ms = self._about_to_say()
-                if holding.epoch is not None:
-                    self._give(holding, RangeSet.run(seqs.start, seqs.stop), back)
+                if delivery.epoch is not None:
+                    self._give(delivery, RangeSet.run(seqs.start, seqs.stop), back)
                 else:
-                    self._settler.give_one(holding, seqs.start, back, now_ms)
+                    self._settler.give_one(delivery, seqs.start, back, now_ms)
                 if not back.counted:
                     self._give_back_ahead()
-                self._said(holding, now_ms)
+                self._said(delivery, now_ms)
         finally:
             if life.later:
                 life.catch_up()
@@ -471,18 +472,18 @@ class Popper:
             self._hurry(self.tend, wait_ms / 1000)
         return now_ms
 
-    def _said(self, holding: Delivery, now_ms: int) -> None:
-        if holding.epoch is not None or now_ms >= holding.due_ms:
+    def _said(self, delivery: Delivery, now_ms: int) -> None:
+        if delivery.epoch is not None or now_ms >= delivery.due_ms:
             self._flush()
-            if holding.lost:
-                raise ClaimLostError(pipe_id=holding.pipe_id)
+            if delivery.lost:
+                raise ClaimLostError(pipe_id=delivery.pipe_id)
 
     @operation
-    def extend_held(self, holding: Delivery, seconds: float) -> None:
+    def extend_held(self, delivery: Delivery, seconds: float) -> None:
         check_seconds("seconds", seconds, EXTEND_MAX_SECONDS)
         with self._lock:
             self._check_open()
-            self._settler.extend(holding, round(seconds * 1000))
+            self._settler.extend(delivery, round(seconds * 1000))
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -514,7 +515,7 @@ class Popper:
 
     def _keep_claims_alive(self) -> float:
         """Extend claims close to their deadlines; seconds until the next check."""
-        if not self._settler.holdings:
+        if not self._settler.deliveries:
             self._keep_at_ms = math.inf
         self._claimer.look()
         now_ms, timeout_ms = self._catalog.now_ms(), self._claimer.rules.claim_timeout_ms
@@ -563,8 +564,8 @@ class Popper:
                 return
             try:
                 self._flush()
-                for holding in list(self._settler.holdings):
-                    self._give_up(holding)
+                for delivery in list(self._settler.deliveries):
+                    self._give_up(delivery)
                 self._flush()
                 self._claimer.put_away_owed()
                 self._claimer.health.tell(at_once=True)
@@ -587,27 +588,29 @@ class Popper:
         held."""
         ahead: dict[Delivery, list[int]] = {}
         for message in self._buffer:
-            holding = holding_of(message)
-            if holding.claimed_ms <= claimed_by_ms:
-                ahead.setdefault(holding, []).append(message.seq)
+            delivery = delivery_of(message)
+            if delivery.claimed_ms <= claimed_by_ms:
+                ahead.setdefault(delivery, []).append(message.seq)
         if not ahead:
             return
-        self._buffer = deque(m for m in self._buffer if holding_of(m) not in ahead)
-        for holding, seqs in ahead.items():
+        self._buffer = deque(m for m in self._buffer if delivery_of(m) not in ahead)
+        for delivery, seqs in ahead.items():
             try:
                 self._settler.give(
-                    holding, RangeSet.of(seqs) - holding.given_seqs(), NackOptions(0, counted=False)
+                    delivery,
+                    RangeSet.of(seqs) - delivery.given_seqs(),
+                    NackOptions(0, counted=False),
                 )
             except ClaimLostError as exc:
-                logger.info("nothing to give back of pipe %s: %s", holding.pipe_id, exc)
+                logger.info("nothing to give back of pipe %s: %s", delivery.pipe_id, exc)
         self._flush()
 
-    def _give_up(self, holding: Delivery) -> None:
-        ahead = RangeSet.of(m.seq for m in self._buffer if holding_of(m) is holding)
+    def _give_up(self, delivery: Delivery) -> None:
+        ahead = RangeSet.of(m.seq for m in self._buffer if delivery_of(m) is delivery)
         try:
-            for seqs, counted in ((holding.open_seqs() - ahead, True), (ahead, False)):
-                if seqs - holding.given_seqs():
-                    self._give(holding, seqs, NackOptions(0, counted=counted))
+            for seqs, counted in ((delivery.open_seqs() - ahead, True), (ahead, False)):
+                if seqs - delivery.given_seqs():
+                    self._give(delivery, seqs, NackOptions(0, counted=counted))
         except ClaimLostError:
             return  # others have them already
 

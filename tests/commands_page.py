@@ -132,7 +132,7 @@ def _names(option: click.Option) -> str:
     elif not option.is_flag and isinstance(option.type, click.types.IntParamType):
         names[-1] += " COUNT"
     elif not option.is_flag:
-        names[-1] += " TEXT"
+        names[-1] += f" {option.type.name.upper()}"
     return ", ".join(f"`{_cell(name)}`" for name in names)
 
 

@@ -1,5 +1,5 @@
-"""Alerts: notify people, once per incident, that a queue needs them, and when it is over.
+"""Alerts: notify people, once per incident, that a queue needs attention, and when it recovered.
 
-`rules` says what is wrong, `incidents` which targets to notify of it, `targets` what each target
-wants, `delivery` notifies them, and `watch` does all of it in one pass.
+`rules` finds what is wrong, `incidents` decides which targets to notify, `targets` defines them,
+`delivery` sends to them, and `watch` runs all of it in one pass.
 """

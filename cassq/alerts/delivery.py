@@ -1,8 +1,7 @@
-"""Delivery: sends events to targets, by the log, a command or a webhook, each within its limit.
+"""Delivery: sends events to targets: the log, a command or a webhook, each within its time limit.
 
-Every target has its own thread, so that one that hangs does not delay others, and all of them
-together take no longer than the longest limit and a second. A later pass retries what failed:
-nothing is repeated here.
+Every target has its own thread, so a target that hangs does not delay the others. All together
+take at most a second more than the longest limit. Nothing is retried here; a later pass does that.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 GRACE_SECONDS = 1.0
 ERROR_BYTES = 500
-_LATER = NoticeOutcome(told=False, tried=False)
+_LATER = NoticeOutcome(sent=False, tried=False)
 
 
 class Result(NamedTuple):
-    """What a target made of one event. down: the next one would fare no better now."""
+    """The result of sending one event. down: sending the next one now would fail too."""
 
     error: str = ""
     down: bool = False
 
 
-# Sends one event within this many seconds.
+# Sends one event, within a number of seconds.
 Send = Callable[[bytes, float], Result]
 
 
 class Wire:
-    """What a try holds on to, so that another thread can end it."""
+    """The socket of one attempt, so that another thread can cut it off."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -54,14 +53,14 @@ class Wire:
         self._cut = False
 
     def use(self, sock: socket.socket | None) -> None:
-        """This is the socket of the try; it is shut at once if the try has been given up."""
+        """Set the socket of the attempt; it is shut at once if the attempt was cut off."""
         with self._lock:
             self._socket = sock
             if self._cut:
                 _shut(sock)
 
     def cut(self) -> None:
-        """Give the try up."""
+        """Cut the attempt off."""
         with self._lock:
             self._cut = True
             _shut(self._socket)
@@ -69,17 +68,17 @@ class Wire:
 
 def _shut(sock: socket.socket | None) -> None:
     if sock is not None:
-        with suppress(OSError):  # it is closed already
+        with suppress(OSError):  # already closed
             sock.shutdown(socket.SHUT_RDWR)
 
 
 def deliver(
     notices: Sequence[Notice], targets: Mapping[str, AlertTarget]
 ) -> list[tuple[Notice, NoticeOutcome]]:
-    """Send notices to their targets; return the outcome of each. Cost: one thread per target, and
-    at most the longest limit and a second."""
+    """Send notices to their targets; return the outcome of each. Cost: one thread per target; at
+    most a second more than the longest limit."""
     lines = {name: _TargetQueue(target) for name, target in targets.items()}
-    # What failed before comes last, so that it keeps nothing from being told.
+    # Notices that failed before go last, so that they do not delay the others.
     for notice in sorted(notices, key=lambda notice: notice.tries):
         lines[notice.target].notices.append(notice)
     busy = [line for line in lines.values() if line.notices]
@@ -92,13 +91,13 @@ def deliver(
 
 
 class _TargetQueue:
-    """One target, and what it should get in this pass."""
+    """One target, and the notices for it in this pass."""
 
     def __init__(self, target: AlertTarget) -> None:
         self.notices: list[Notice] = []
         self._target = target
         self._wire = Wire()
-        self._told: dict[int, NoticeOutcome] = {}  # by the notice's number
+        self._outcomes: dict[int, NoticeOutcome] = {}  # by index in `notices`
         self._current = 0
         self._late = False
         name = f"cassq-alert-{target.name}"
@@ -120,18 +119,18 @@ class _TargetQueue:
             if number and left < limit / 2:
                 return
             if notice.key in failed:
-                continue  # of one incident the end is not told before the beginning
+                continue  # an incident's recovery is not sent before its start
             result = send(encoded(notice.event), left)
             if self._late:
                 return
-            self._told[number] = NoticeOutcome(not result.error, result.error)
+            self._outcomes[number] = NoticeOutcome(not result.error, result.error)
             if result.error:
                 failed.add(notice.key)
             if result.down:
                 return
 
     def finish(self, watch: Stopwatch) -> None:
-        """Wait until it is done, or its time is over."""
+        """Wait until it is done, or its time is up."""
         if not self._thread.ident:
             return
         self._thread.join(max(0.0, self._target.timeout + GRACE_SECONDS / 2 - watch.seconds()))
@@ -139,13 +138,13 @@ class _TargetQueue:
             self._late = True
             self._wire.cut()
             late = NoticeOutcome(
-                told=False, error=f"no answer within {self._target.timeout:g} seconds"
+                sent=False, error=f"no answer within {self._target.timeout:g} seconds"
             )
-            self._told.setdefault(self._current, late)
+            self._outcomes.setdefault(self._current, late)
 
     def outcomes(self) -> list[tuple[Notice, NoticeOutcome]]:
-        told = dict(self._told)
-        pairs = [(notice, told.get(n, _LATER)) for n, notice in enumerate(self.notices)]
+        known = dict(self._outcomes)
+        pairs = [(notice, known.get(n, _LATER)) for n, notice in enumerate(self.notices)]
         for notice, outcome in pairs:
             if outcome.error:
                 logger.warning("alert target %s: %s", notice.target, outcome.error)
@@ -153,7 +152,7 @@ class _TargetQueue:
 
 
 def sender(target: AlertTarget, wire: Wire) -> Send:
-    """How an event is sent to a target."""
+    """Return the function that sends an event to a target."""
     if target.command:
         return partial(run_command, target.command)
     if target.webhook:
@@ -165,7 +164,7 @@ def sender(target: AlertTarget, wire: Wire) -> Send:
 
 
 def log(event: bytes, _seconds: float) -> Result:
-    """Write an event to the logger `cassq`: as a warning, or as information that it is over."""
+    """Write an event to the logger `cassq`: at level WARNING, or INFO for a recovery."""
     over = json.loads(event)["data"].get("state") == STATES[RECOVERED]
     level = logging.INFO if over else logging.WARNING
     logger.log(level, "alert: %s", event.decode())
@@ -176,12 +175,12 @@ def log(event: bytes, _seconds: float) -> Result:
 
 
 def run_command(command: Sequence[str], event: bytes, seconds: float) -> Result:
-    """Run a command with the event as its standard input; it has told it if it exits with 0.
+    """Run a command with the event as its standard input; exit code 0 means delivered.
 
-    After `seconds` it is killed with every process of its group. What it writes is dropped, but
-    for the end of its standard error, which the log shows if it fails.
+    After `seconds` it is killed with every process of its group. Its output is dropped, except for
+    the end of its standard error, which is logged if it fails.
     """
-    # Files, not pipes: nobody has to be there to read or write the other end.
+    # Files, not pipes: with pipes this thread would have to write and read all along.
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
         stdin.write(event)
         stdin.seek(0)
@@ -208,10 +207,10 @@ def run_command(command: Sequence[str], event: bytes, seconds: float) -> Result:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a command's whole group; it is not reaped yet, so the number is still its own."""
+    """Kill a command's process group. The command is not reaped yet, so its id cannot be reused."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    with suppress(subprocess.TimeoutExpired):  # stuck in the kernel: it ends when it can
+    with suppress(subprocess.TimeoutExpired):  # stuck in the kernel
         process.wait(GRACE_SECONDS / 4)
 
 
@@ -228,9 +227,9 @@ def _end_of(file: IO[bytes]) -> str:
 def post(
     url: str, headers: Sequence[tuple[str, str]], wire: Wire, event: bytes, seconds: float
 ) -> Result:
-    """Post an event to a URL; an answer of 200 to 299 means that it was told.
+    """Post an event to a URL; a status of 200 to 299 means delivered.
 
-    Redirections are not followed. `seconds` bound each step; `wire` can end them all.
+    Redirects are not followed. `seconds` limits each step; `wire` can cut off all of them.
     """
     from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
@@ -252,4 +251,6 @@ def post(
         return Result(f"{parts.scheme}://{parts.netloc} cannot be reached: {reason}", down=True)
     if 200 <= status < 300:
         return Result()
-    return Result(f"{parts.scheme}://{parts.netloc} answered {status}", down=status >= 500)
+    return Result(
+        f"{parts.scheme}://{parts.netloc} answered with status {status}", down=status >= 500
+    )

@@ -1,6 +1,6 @@
 """Alerts as events: CloudEvents 1.0 in JSON.
 
-An event that is sent again has the same id, so a receiver can drop what it knows.
+An event that is sent again keeps its id, so a receiver can drop duplicates.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ STATES = {1: "raised", 2: "recovered"}
 
 
 def event_maker(to_wall_ms: int) -> Callable[[Finding, int, int, int], dict[str, Any]]:
-    """Makes events. to_wall_ms: what to add to catalog time for the wall's."""
+    """Return a function that makes events. to_wall_ms: wall clock minus catalog time."""
 
     def make(finding: Finding, stage: int, at_ms: int, since_ms: int) -> dict[str, Any]:
         state = STATES[stage]
         message = finding.message
         if stage == RECOVERED:
-            message = f"it is over: {message}"
+            message = f"recovered: {message}"
         return {
             "specversion": "1.0",
             "id": f"{finding.key}:{since_ms}:{state}",
@@ -50,12 +50,12 @@ def event_maker(to_wall_ms: int) -> Callable[[Finding, int, int, int], dict[str,
 
 
 def _where(finding: Finding) -> str:
-    """What it is about, as people are told; of a sidecar its message says so."""
+    """The prefix that names queue and group; messages about sidecars name them themselves."""
     return f"queue {finding.queue}, group {finding.group}: " if finding.queue else ""
 
 
 def encoded(event: dict[str, Any]) -> bytes:
-    """An event as it is sent."""
+    """An event as JSON bytes."""
     return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
 
 

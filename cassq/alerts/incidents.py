@@ -1,16 +1,16 @@
-"""Incidents: which targets were notified of something wrong, and what is still due.
+"""Incidents: which targets were notified of a problem, and which notices are still due.
 
-An incident's row in the catalog holds its *episodes*: the thing came up, and perhaps went away.
-For each target an episode has a stage::
+An incident's row in the catalog holds its *episodes*: in each the problem arose, and may have
+ended. For each target an episode has a stage::
 
-    0 nothing told ──> 1 told that it came up ──> 2 told that it is over
+    0 not notified ──> 1 notified that it arose ──> 2 notified that it recovered
 
 Invariants:
-1. A row changes only by compare-and-set. The process that writes a claim into it sends what is due;
-   another does so only after the claim has lapsed, and then with the same event ids.
-2. What could not be sent stays due, in order, with a growing pause between tries; it is given up,
-   and logged, only `KEPT_MS` after the episode's end.
-3. A row is removed when nothing is wrong any more and all targets were notified.
+1. A row changes only by compare-and-set. The process that writes a claim into it sends the due
+   notices; another does so only after the claim has lapsed, and with the same event ids.
+2. Notices that could not be sent stay due, in order, with growing pauses between attempts. They
+   are given up, and logged, only `KEPT_MS` after the end of the episode.
+3. A row is removed when the problem is over and all targets were notified.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ PAUSE_FIRST_MS = 10_000
 PAUSE_MOST_MS = 600_000
 RAISED, RECOVERED = 1, 2
 
-# Whether a target wants to know of a finding.
+# Does a target want to be notified of a finding?
 Wants = Callable[[Finding], bool]
-# A CloudEvent for a finding: of the stage, at a time, of the episode that began at another.
+# Makes a CloudEvent for a finding: (finding, stage, time, start of the episode).
 MakeEvent = Callable[[Finding, int, int, int], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """How far one target was told of an episode. next_ms: not to be tried before."""
+    """How far one target was notified of an episode. next_ms: no attempt before this time."""
 
     stage: int = 0
     tries: int = 0
@@ -47,7 +47,7 @@ class Telling:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One time that the thing was wrong. events: of the stages reached so far."""
+    """One occurrence of a problem. events: one for each stage reached so far."""
 
     since_ms: int
     ended_ms: int | None
@@ -56,7 +56,7 @@ class Episode:
 
     @property
     def done(self) -> bool:
-        """Whether it is over and everybody knows."""
+        """Whether it is over and all targets were notified of that."""
         return self.ended_ms is not None and all(
             telling.stage == RECOVERED for telling in self.tellings.values()
         )
@@ -64,7 +64,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class IncidentState:
-    """What an incident's row holds. claim_ms: until then somebody else is telling."""
+    """The content of an incident's row. claim_ms: until then another process sends the notices."""
 
     finding: Finding
     episodes: tuple[Episode, ...] = ()
@@ -72,7 +72,7 @@ class IncidentState:
 
     @property
     def active(self) -> bool:
-        """Whether it is still wrong."""
+        """Whether the problem persists."""
         return bool(self.episodes) and self.episodes[-1].ended_ms is None
 
 
@@ -88,15 +88,15 @@ class Notice(NamedTuple):
 
 
 class NoticeOutcome(NamedTuple):
-    """What became of a notice. tried: False when an earlier one to its target failed."""
+    """The result for one notice. tried: False if an earlier notice to its target failed."""
 
-    told: bool
+    sent: bool
     error: str = ""
     tried: bool = True
 
 
 class IncidentStep(NamedTuple):
-    """A row to be written, whose writer then tells the notices. lost: given up, to be logged."""
+    """A row to write, and the notices to send after that. lost: given up, to be logged."""
 
     row: Incident
     state: IncidentState
@@ -106,8 +106,8 @@ class IncidentStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlertView:
-    """What one pass has seen. gone: ids of groups that are no more. sidecars: what is wrong with
-    them; None when they were not looked at."""
+    """The observations of one pass. gone: ids of groups that no longer exist. sidecars: findings
+    about sidecars; None if they were not checked."""
 
     snapshots: Sequence[Snapshot]
     gone: Collection[str] = ()
@@ -122,9 +122,9 @@ def plan(
     now_ms: int,
     claim_ms: int,
 ) -> list[IncidentStep]:
-    """What to tell now, and the rows to be written before it. Pure.
+    """Decide which notices to send now, and which rows to write before that. Pure.
 
-    targets: those this process can tell, by name. claim_ms: how long that may take.
+    targets: the targets this process can notify, by name. claim_ms: how long that may take.
     """
     rows = {row.key: row for row in incidents}
     found = found_in(view.snapshots, now_ms)
@@ -142,9 +142,9 @@ def plan(
             continue
         if before.claim_ms > now_ms:
             continue
-        told_of = before.finding
-        if told_of.queue_id:
-            over = finding is None and told_of.group_id in looked_at
+        subject = before.finding
+        if subject.queue_id:
+            over = finding is None and subject.group_id in looked_at
         else:
             over = finding is None and view.sidecars is not None
         step = _step(row, before, finding, over, targets, make_event, now_ms, claim_ms)
@@ -164,9 +164,9 @@ def _step(
     claim_ms: int,
 ) -> IncidentStep | None:
     episodes = list(before.episodes)
-    told_of = before.finding
+    subject = before.finding
     if finding is not None and not before.active:
-        told_of = finding
+        subject = finding
         event = make_event(finding, RAISED, now_ms, now_ms)
         episodes.append(Episode(now_ms, None, (event,)))
     elif over and before.active:
@@ -174,11 +174,11 @@ def _step(
         event = make_event(before.finding, RECOVERED, now_ms, last.since_ms)
         episodes[-1] = replace(last, ended_ms=now_ms, events=(*last.events, event))
     if episodes and episodes[-1].ended_ms is None:
-        wanting = {name: Telling() for name, wants in targets.items() if wants(told_of)}
+        wanting = {name: Telling() for name, wants in targets.items() if wants(subject)}
         last = episodes[-1]
         episodes[-1] = replace(last, tellings={**wanting, **last.tellings})
     kept, lost = _kept(episodes, now_ms)
-    state = IncidentState(told_of, tuple(kept))
+    state = IncidentState(subject, tuple(kept))
     notices = [
         notice
         for episode in kept
@@ -186,7 +186,7 @@ def _step(
         if not _held_up(notice, kept, now_ms)
     ]
     if row.version == 0 and not notices:
-        return None  # nobody wants to know
+        return None  # no target wants it
     if notices:
         state = replace(state, claim_ms=now_ms + claim_ms)
     if state == replace(before, claim_ms=0):
@@ -195,12 +195,12 @@ def _step(
 
 
 def _kept(episodes: list[Episode], now_ms: int) -> tuple[list[Episode], list[str]]:
-    """Episodes that are not over and told; and what of the others was never told."""
+    """The episodes to keep, and log lines for the notices that are given up."""
     kept = [episode for episode in episodes if not episode.done]
     old = [e for e in kept if e.ended_ms is not None and now_ms - e.ended_ms >= KEPT_MS]
     old += [e for e in kept if e not in old][:-EPISODES_MAX]
     lost = [
-        f"{name} was never told: {event['data']['message']} ({telling.error or 'not tried'})"
+        f"target {name}: {event['data']['message']} ({telling.error or 'not tried'})"
         for episode in old
         for name, telling in episode.tellings.items()
         for event in episode.events[telling.stage :]
@@ -209,7 +209,7 @@ def _kept(episodes: list[Episode], now_ms: int) -> tuple[list[Episode], list[str
 
 
 def _due(key: str, episode: Episode, targets: Mapping[str, Wants], now_ms: int) -> Iterable[Notice]:
-    """What of an episode is to be told now, each target's in order."""
+    """The notices of an episode that are due now, in order for each target."""
     for name, telling in episode.tellings.items():
         if name in targets and telling.next_ms <= now_ms:
             for stage in range(telling.stage + 1, len(episode.events) + 1):
@@ -218,7 +218,7 @@ def _due(key: str, episode: Episode, targets: Mapping[str, Wants], now_ms: int) 
 
 
 def _held_up(notice: Notice, episodes: Iterable[Episode], now_ms: int) -> bool:
-    """Whether an earlier episode must be told to the target first, and cannot be yet."""
+    """Whether the target must first be notified of an earlier episode, which is not due yet."""
     return any(
         episode.since_ms < notice.episode
         and notice.target in episode.tellings
@@ -231,7 +231,7 @@ def _held_up(notice: Notice, episodes: Iterable[Episode], now_ms: int) -> bool:
 def settled(
     state: IncidentState, outcomes: Iterable[tuple[Notice, NoticeOutcome]], now_ms: int
 ) -> IncidentState:
-    """The state after notices were told, or could not be. Pure."""
+    """The state after notices were sent, or failed. Pure."""
     episodes = {episode.since_ms: episode for episode in state.episodes}
     for notice, outcome in outcomes:
         episode = episodes[notice.episode]
@@ -244,7 +244,7 @@ def settled(
 
 
 def _after(before: Telling, stage: int, outcome: NoticeOutcome, now_ms: int) -> Telling:
-    if outcome.told:
+    if outcome.sent:
         return Telling(stage)
     if not outcome.tried:
         return replace(before, next_ms=max(before.next_ms, now_ms + PAUSE_FIRST_MS))
@@ -257,7 +257,7 @@ def _after(before: Telling, stage: int, outcome: NoticeOutcome, now_ms: int) -> 
 
 
 def dump(state: IncidentState) -> str:
-    """A state as its row's JSON."""
+    """A state as JSON, for its row."""
     return json.dumps(asdict(state), separators=(",", ":"))
 
 

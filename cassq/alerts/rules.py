@@ -1,16 +1,16 @@
-"""What is wrong with a queue: its groups, as they are now, against the thresholds of its policy.
+"""Finds problems of a queue: compares its groups with the thresholds of its policy.
 
-Kinds of what may be found:
+Kinds of findings:
 
-- no_consumer: messages wait, or are held by consumers that are gone, and no consumer has come for
-  them within the limit
+- no_consumer: messages wait, or are held by consumers that are gone, and no consumer was seen
+  within the limit
 - oldest_age: the oldest uncommitted message is too old
 - dead_growth: too many messages became dead letters within the last hour
 - stalled: there are consumers and messages, but nothing was committed within the limit
 - lost: damaged messages were given up within the last hour (`cassq pipe skip`)
 - failed: there are dead letters; one finding for each importance among them
 
-What may be wrong with sidecars is in `cassq.alerts.sidecars`.
+Findings about sidecars are in `cassq.alerts.sidecars`.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ class Snapshot:
     created_ms: int = 0
     members: int = 0  # poppers seen within `alert_no_consumer` or `alert_stalled` seconds
     success_ms: int = 0  # when something was last committed
-    grown: int = 0  # dead letters of the last hour
-    lost: int = 0  # given up within the last hour
-    letters: Mapping[str, int] = field(default_factory=dict)  # importance → how many, as far as
-    letters_depth: int = 0  # one looked; and how many there are in all
+    grown: int = 0  # new dead letters of the last hour
+    lost: int = 0  # messages given up within the last hour
+    letters: Mapping[str, int] = field(default_factory=dict)  # importance → dead letters seen
+    letters_depth: int = 0  # dead letters in all
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong. values: numbers that belong to it.
+    """A problem of a group or a sidecar. values: its numbers.
 
-    Of sidecars queue and queue_id are empty, and group is a sidecar's name, or empty.
+    For sidecars, queue and queue_id are empty, and group is the sidecar's name or empty.
     """
 
     kind: str
@@ -71,13 +71,13 @@ class Finding:
 
     @property
     def key(self) -> str:
-        """A key that stays the same as long as this lasts."""
+        """A key that stays the same while the problem lasts."""
         key = f"{self.kind}:{self.group_id}"
         return f"{key}:{self.importance}" if self.kind == "failed" else key
 
 
 def findings(snapshot: Snapshot, now_ms: int) -> list[Finding]:
-    """What is wrong with a group. Pure."""
+    """Find the problems of a group. Pure."""
     found = [
         _no_consumer(snapshot, now_ms),
         _oldest_age(snapshot),
@@ -91,20 +91,20 @@ def findings(snapshot: Snapshot, now_ms: int) -> list[Finding]:
 def _no_consumer(seen: Snapshot, now_ms: int) -> Finding | None:
     limit = seen.policy.alert_no_consumer
     age = seen.stats.oldest_age
-    # Dead letters wait for a person, who is told of them as "failed".
+    # Dead letters wait for a person, who is notified by the kind "failed".
     if limit is None or is_dead_letter_name(seen.queue) or age is None or age < limit:
         return None
     since_ms = max(seen.created_ms, seen.success_ms)
     if seen.members or now_ms - since_ms < limit * 1000:
         return None
     waiting, pending = seen.stats.waiting - seen.stats.delayed, seen.stats.pending
-    told = _messages(waiting + pending)
+    text = f"{_messages(waiting + pending)} unacked"
     if pending:
-        told += f" ({waiting:,} waiting, {pending:,} pending)"
+        text += f" ({waiting:,} waiting, {pending:,} pending)"
     return _finding(
         seen,
         "no_consumer",
-        f"nobody has come for {told} within {_span(limit)}",
+        f"no consumer has been seen for {_span(limit)}, with {text}",
         waiting=waiting,
         pending=pending,
         threshold=limit,
@@ -115,17 +115,17 @@ def _oldest_age(seen: Snapshot) -> Finding | None:
     limit, age = seen.policy.alert_oldest_age, seen.stats.oldest_age
     if limit is None or age is None or age < limit:
         return None
-    told = f"the oldest message is {_span(age)} old, more than {_span(limit)}"
-    return _finding(seen, "oldest_age", told, age=round(age, 3), threshold=limit)
+    text = f"the oldest message is {_span(age)} old, more than {_span(limit)}"
+    return _finding(seen, "oldest_age", text, age=round(age, 3), threshold=limit)
 
 
 def _dead_growth(seen: Snapshot) -> Finding | None:
     limit = seen.policy.alert_dead_growth
     if limit is None or seen.grown < limit:
         return None
-    told = f"{_messages(seen.grown)} became dead letters within the last hour"
+    text = f"{_messages(seen.grown)} became dead letters within the last hour"
     return _finding(
-        seen, "dead_growth", told, grown=seen.grown, dead=seen.stats.dead, threshold=limit
+        seen, "dead_growth", text, grown=seen.grown, dead=seen.stats.dead, threshold=limit
     )
 
 
@@ -140,7 +140,7 @@ def _stalled(seen: Snapshot, now_ms: int) -> Finding | None:
     return _finding(
         seen,
         "stalled",
-        f"nothing was committed for {_span(limit)}, though there are consumers and messages",
+        f"nothing has been committed for {_span(limit)}, though there are consumers and messages",
         waiting=seen.stats.waiting,
         pending=seen.stats.pending,
         threshold=limit,
@@ -150,21 +150,21 @@ def _stalled(seen: Snapshot, now_ms: int) -> Finding | None:
 def _lost(seen: Snapshot) -> Finding | None:
     if not seen.lost:
         return None
-    told = f"{_messages(seen.lost)} could not be read, and were given up within the last hour"
-    return _finding(seen, "lost", told, lost=seen.lost, lost_of_all=seen.stats.lost)
+    text = f"{_messages(seen.lost)} could not be read and were given up within the last hour"
+    return _finding(seen, "lost", text, lost=seen.lost, lost_of_all=seen.stats.lost)
 
 
 def _failed(seen: Snapshot) -> list[Finding]:
     found = []
     for importance, count in sorted(bounded(seen.letters).items()):
-        told = f"{_messages(count)} of importance {importance} failed for good"
+        text = f"{_messages(count)} of importance {importance} failed for good"
         values = {"letters": count, "letters_of_all": seen.letters_depth}
-        found.append(_finding(seen, "failed", told, importance, **values))
+        found.append(_finding(seen, "failed", text, importance, **values))
     return found
 
 
 def bounded(letters: Mapping[str, int]) -> dict[str, int]:
-    """At most `IMPORTANCES_MAX` names; what more there are is counted as "other"."""
+    """At most `IMPORTANCES_MAX` names; the rest are counted as "other"."""
     kept = dict(sorted(letters.items())[:IMPORTANCES_MAX])
     rest = sum(letters.values()) - sum(kept.values())
     return {**kept, OTHER: kept.get(OTHER, 0) + rest} if rest else kept
@@ -187,7 +187,7 @@ def _finding(
 
 
 def found_in(snapshots: Iterable[Snapshot], now_ms: int) -> dict[str, Finding]:
-    """Key → what is wrong, of all groups."""
+    """Find the problems of all groups, by key."""
     return {f.key: f for snapshot in snapshots for f in findings(snapshot, now_ms)}
 
 
@@ -196,7 +196,7 @@ def _messages(count: int) -> str:
 
 
 def _span(seconds: float) -> str:
-    """A length of time in the unit that suits it."""
+    """A duration in a suitable unit."""
     for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.3g} {unit}"

@@ -1,10 +1,10 @@
-"""What is wrong with storage sidecars, whatever the queue. Pure.
+"""Finds problems of storage sidecars, which concern no single queue. Pure.
 
-Kinds of what may be found:
+Kinds of findings:
 
-- sidecar_unreachable: a sidecar shows no sign of life, for longer than a restart takes
-- sidecar_damaged: a sidecar knows of damaged extents
-- under_replicated: extents have fewer good replicas than they should, as far as was looked last
+- sidecar_unreachable: a sidecar has sent no heartbeat for longer than a restart takes
+- sidecar_damaged: a sidecar reports damaged extents
+- under_replicated: the last check found extents with fewer good replicas than they should have
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ ALL = "sidecars"  # stands for all of them
 
 
 def subject_of(name: str) -> str:
-    """Under which a sidecar's incidents are kept, where a queue's have the id of a group."""
+    """The subject of a sidecar's incidents; those of a queue have the id of a group."""
     return f"sidecar:{name}"
 
 
 def sidecar_findings(fleet: Fleet, last: Round | None) -> list[Finding]:
-    """What is wrong. last: the last round, if there is one."""
+    """Find the problems. last: the last round, if there is one."""
     found = []
     for row in fleet.sidecars.values():
         found += [_unreachable(fleet, row, last), _damaged(fleet, row)]
@@ -39,28 +39,28 @@ def _unreachable(fleet: Fleet, row: SidecarRow, last: Round | None) -> Finding |
     if row.state is SidecarState.GONE or silent < UNREACHABLE_SECONDS:
         return None
     if row.state is SidecarState.DRAINING and last is not None and not last.left.get(row.name):
-        return None  # it was drained, and stopped
-    told = f"sidecar {row.name} at {row.address} has shown no sign of life for {silent:,.0f} s"
-    return _finding("sidecar_unreachable", row.name, told, zone=row.zone, silent=round(silent, 3))
+        return None  # drained, then stopped
+    text = f"sidecar {row.name} at {row.address} has sent no heartbeat for {silent:,.0f} s"
+    return _finding("sidecar_unreachable", row.name, text, zone=row.zone, silent=round(silent, 3))
 
 
 def _damaged(fleet: Fleet, row: SidecarRow) -> Finding | None:
     if not row.damaged or not row.alive(fleet.now_ms):
         return None
-    told = f"sidecar {row.name} knows of {_extents(row.damaged)} that are damaged: look at its disk"
-    return _finding("sidecar_damaged", row.name, told, zone=row.zone, damaged=row.damaged)
+    text = f"sidecar {row.name} has damage in {_extents(row.damaged)}: check its disk"
+    return _finding("sidecar_damaged", row.name, text, zone=row.zone, damaged=row.damaged)
 
 
 def _under_replicated(last: Round | None) -> Finding | None:
     if last is None or not last.short:
         return None
-    told = f"{_extents(last.short)} of {last.extents:,} have fewer good replicas than they should"
+    text = f"too few good replicas: {_extents(last.short)} of {last.extents:,}"
     if last.stuck:
-        told += f"; {last.stuck:,} cannot be copied now"
+        text += f"; cannot be copied now: {last.stuck:,}"
     if last.unreadable:
-        told += f"; of {last.unreadable:,} no good replica is known"
+        text += f"; no good replica known: {last.unreadable:,}"
     counts = {"extents": last.extents, "short": last.short, "stuck": last.stuck}
-    return _finding("under_replicated", "", told, **counts, unreadable=last.unreadable)
+    return _finding("under_replicated", "", text, **counts, unreadable=last.unreadable)
 
 
 def _extents(count: int) -> str:

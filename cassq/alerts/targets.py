@@ -1,4 +1,4 @@
-"""Targets: where alerts go, which ones, and how; read from a TOML file.
+"""Targets: where alerts go, and which ones; read from a TOML file.
 
 ::
 
@@ -8,7 +8,7 @@
     importance = ["high", "critical"]
     timeout = 5
 
-A target is a log, a command or a webhook; it gets only what matches its owners, importances and
+A target is a log, a command or a webhook; it gets only findings of its owners, importances and
 kinds.
 """
 
@@ -36,8 +36,8 @@ _KNOWN = ("name", "log", "command", "webhook", "headers", "timeout", "owner", "i
 class AlertTarget:
     """Where alerts go: the log, unless `command` or `webhook` is given.
 
-    command: a program and its arguments; the event is its standard input. webhook: a URL, to which
-    the event is posted with `headers`. timeout: seconds. owners, importances, kinds: which findings
+    command: a program and its arguments; it gets the event as standard input. webhook: a URL; the
+    event is posted there with `headers`. timeout: seconds. owners, importances, kinds: the findings
     it gets; empty means all.
     """
 
@@ -51,7 +51,7 @@ class AlertTarget:
     kinds: tuple[str, ...] = ()
 
     def wants(self, finding: Finding) -> bool:
-        """Whether it should get a finding."""
+        """Whether it gets this finding."""
         return all(
             not wanted or value in wanted
             for wanted, value in (
@@ -63,7 +63,7 @@ class AlertTarget:
 
 
 def load_targets(path: Path) -> list[AlertTarget]:
-    """The targets of a routing file. Raises ConfigError, which names what is wrong where."""
+    """Read the targets from a routing file. Raises ConfigError."""
     import tomllib
 
     try:
@@ -80,12 +80,12 @@ def load_targets(path: Path) -> list[AlertTarget]:
 
 
 def targets_of(document: Mapping[str, Any]) -> list[AlertTarget]:
-    """The targets of a routing file's content."""
+    """The targets in the content of a routing file."""
     entries = document.get("target")
     if set(document) - {"target"} or not isinstance(entries, list) or not entries:
-        raise ConfigError("an alerts file holds [[target]] tables, and nothing else")
+        raise ConfigError("an alerts file may only contain [[target]] tables")
     if len(entries) > TARGETS_MAX:
-        raise ConfigError(f"there are {len(entries)} targets, {TARGETS_MAX} at most")
+        raise ConfigError(f"there are {len(entries)} targets; at most {TARGETS_MAX} are allowed")
     targets = [_target(number, entry) for number, entry in enumerate(entries, 1)]
     names = [target.name for target in targets]
     for name in names:
@@ -96,11 +96,11 @@ def targets_of(document: Mapping[str, Any]) -> list[AlertTarget]:
 
 def _target(number: int, entry: Any) -> AlertTarget:
     if not isinstance(entry, dict):
-        raise ConfigError("an alerts file holds [[target]] tables, and nothing else")
+        raise ConfigError("an alerts file may only contain [[target]] tables")
     name = entry.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
-            f"target {number} has no name, or one that cannot be used: {name!r}",
+            f"target {number} has no valid name: {name!r}",
             hint="use letters, digits, '.', '_' and '-'",
         )
     for key in entry:
@@ -112,16 +112,16 @@ def _target(number: int, entry: Any) -> AlertTarget:
     ways = [way for way in ("log", "command", "webhook") if entry.get(way)]
     if len(ways) != 1:
         raise ConfigError(
-            f"target {name!r} has {len(ways)} ways to be told",
+            f"target {name!r} must have one of log, command and webhook, not {len(ways)}",
             hint='give one: log = true, command = ["program", "argument"] or webhook = "URL"',
         )
     if entry.get("log", True) is not True:
-        raise ConfigError(f"target {name!r}: log is true, or left out")
+        raise ConfigError(f"target {name!r}: log must be true, or left out")
     kinds = _words(name, "kind", entry)
     for kind in kinds:
         if kind not in KINDS:
             raise ConfigError(
-                f"target {name!r} wants an unknown kind {kind!r}",
+                f"target {name!r} has an unknown kind {kind!r}",
                 hint=f"the kinds are {', '.join(KINDS)}",
             )
     return AlertTarget(
@@ -142,7 +142,7 @@ def _command(name: str, value: Any) -> tuple[str, ...]:
     words = isinstance(value, list) and all(isinstance(word, str) for word in value)
     if not words or not value[0] or any("\0" in word for word in value):
         raise ConfigError(
-            f"target {name!r}: command is a list of a program and its arguments, not {value!r}",
+            f"target {name!r}: command must be a program and its arguments, not {value!r}",
             hint='for a shell: ["sh", "-c", "..."]',
         )
     return tuple(value)
@@ -152,10 +152,10 @@ def _webhook(name: str, value: Any) -> str:
     if value is None:
         return ""
     if not isinstance(value, str) or not _is_url(value):
-        raise ConfigError(f"target {name!r}: webhook is an http or https URL, not {value!r}")
+        raise ConfigError(f"target {name!r}: webhook must be an http or https URL, not {value!r}")
     if "@" in urlsplit(value).netloc:
         raise ConfigError(
-            f"target {name!r}: a password has no place in the URL",
+            f"target {name!r}: the URL must not contain a password",
             hint='use headers = {Authorization = "..."}',
         )
     return value
@@ -167,7 +167,7 @@ def _is_url(text: str) -> bool:
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number
+    except ValueError:  # the port is not a number
         return False
 
 
@@ -189,7 +189,7 @@ def _timeout(name: str, value: Any) -> float:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not 0.1 <= value <= TIMEOUT_SECONDS_MAX:
         raise ConfigError(
-            f"target {name!r}: timeout is 0.1 to {TIMEOUT_SECONDS_MAX:g} seconds, not {value!r}"
+            f"target {name!r}: timeout must be 0.1 to {TIMEOUT_SECONDS_MAX:g} s, not {value!r}"
         )
     return float(value)
 
@@ -198,5 +198,7 @@ def _words(name: str, key: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
     value = entry.get(key, [])
     words: Iterable[Any] = [value] if isinstance(value, str) else value
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise ConfigError(f"target {name!r}: {key} is a text or a list of texts, not {value!r}")
+        raise ConfigError(
+            f"target {name!r}: {key} must be a string or a list of strings, not {value!r}"
+        )
     return tuple(words)

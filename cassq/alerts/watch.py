@@ -1,4 +1,4 @@
-"""The alert pass: checks queues, decides what to send, sends it, and records that."""
+"""The alert pass: checks queues, decides what to send, sends it, and records the outcome."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ logger: logging.Logger = logging.getLogger("cassq")
 LETTERS_LOOKED = 1000
 CLAIM_MARGIN_MS = 30_000
 MEMBER_SECONDS = 900.0
-# Counts of dead letters are noted at marks of five minutes, for `dead_growth`.
+# Counts of dead letters are sampled every five minutes, for `dead_growth`.
 MARK_MS = 300_000
 
 
 @dataclass(frozen=True, slots=True)
 class AlertReport:
-    """One thing the pass does or has done. `outcome`: planned, done or failed."""
+    """One action of the pass. `outcome`: planned, done or failed."""
 
     verb: str
     subject: str
@@ -64,12 +64,12 @@ def run(
     sidecars: bool = False,
     dry_run: bool = False,
 ) -> list[AlertReport]:
-    """Run one alert pass over these queues, and on request over the sidecars, if there are any;
-    return what was sent, or could not be.
+    """Run one alert pass over these queues, and on request over the sidecars; return what was sent
+    and what failed.
 
-    Of several passes at once exactly one sends an incident. Cost: the statistics of each queue, a
-    look into the oldest 1,000 dead letters of each group, two synced writes for each incident that
-    changes; sending takes no longer than the longest limit of a target.
+    Of several concurrent passes exactly one sends an incident. Cost: the statistics of each queue;
+    the headers of the oldest 1,000 dead letters of each group; two synced writes for each incident
+    that changes; for sending, at most the longest limit of a target.
     """
     if not targets:
         return []
@@ -82,18 +82,18 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What a pass has seen. to_wall_ms: what to add to catalog time for the wall's."""
+    """The observations of a pass. to_wall_ms: wall clock minus catalog time."""
 
     view: AlertView
     incidents: list[Incident]
     now_ms: int
     to_wall_ms: int
-    marks: list[Sample]  # counts of dead letters to be noted
+    marks: list[Sample]  # counts of dead letters to record
     failures: list[AlertReport]
 
 
 def look(ports: Ports, queues: Iterable[QueueRow], *, sidecars: bool = False) -> Looked:
-    """What there may be to tell of these queues; nothing is written. Cost: see `run`."""
+    """Read the state of these queues; nothing is written. Cost: see `run`."""
     now_ms = ports.catalog.now_ms()
     failures: list[AlertReport] = []
     marks: list[Sample] = []
@@ -106,7 +106,7 @@ def look(ports: Ports, queues: Iterable[QueueRow], *, sidecars: bool = False) ->
 
 
 def decide(looked: Looked, targets: Sequence[AlertTarget], now_ms: int) -> list[IncidentStep]:
-    """What to tell whom. Pure."""
+    """Decide which notices to send to which targets. Pure."""
     return plan(
         looked.view,
         looked.incidents,
@@ -118,8 +118,8 @@ def decide(looked: Looked, targets: Sequence[AlertTarget], now_ms: int) -> list[
 
 
 def planned(steps: Iterable[IncidentStep]) -> list[AlertReport]:
-    """What would be told."""
-    return [_told(notice) for step in steps for notice in step.notices]
+    """The notices that would be sent."""
+    return [_report(notice) for step in steps for notice in step.notices]
 
 
 def tell(
@@ -128,7 +128,7 @@ def tell(
     targets: Sequence[AlertTarget],
     marks: Sequence[Sample] = (),
 ) -> list[AlertReport]:
-    """Write the rows, tell the notices of those written, write what became of them."""
+    """Write the rows, send the notices of those written, and record the outcomes."""
     catalog = ports.catalog
     if marks:
         catalog.records.add_samples(marks)
@@ -136,11 +136,11 @@ def tell(
     mine = [step for step in steps if catalog.records.put_incident(step.row)]
     for step in mine:
         for line in step.lost:
-            logger.error("an alert is given up: %s", line)
+            logger.error("giving up on an alert: %s", line)
     notices = [notice for step in mine for notice in step.notices]
     outcomes: list[tuple[Notice, NoticeOutcome]] = []
     if notices:
-        from cassq.alerts.delivery import deliver  # not needed by most who import this
+        from cassq.alerts.delivery import deliver  # most importers do not need it
 
         outcomes = deliver(notices, {target.name: target for target in targets})
     for step in mine:
@@ -151,16 +151,16 @@ def tell(
             catalog.records.drop_incident(row)
         elif state != step.state:
             catalog.records.put_incident(row)
-    return [_told(notice, outcome) for notice, outcome in outcomes]
+    return [_report(notice, outcome) for notice, outcome in outcomes]
 
 
-def _told(notice: Notice, outcome: NoticeOutcome | None = None) -> AlertReport:
+def _report(notice: Notice, outcome: NoticeOutcome | None = None) -> AlertReport:
     data = notice.event["data"]
     subject = f"{data['kind']} {STATES[notice.stage]}"
     detail = f"to {notice.target}: {data['message']}"
     if outcome is None:
         return AlertReport("alert", subject, data["queue"], detail=detail)
-    if outcome.told:
+    if outcome.sent:
         return AlertReport("alert", subject, data["queue"], "done", detail)
     why = outcome.error or "left for the next pass"
     return AlertReport("alert", subject, data["queue"], "failed", f"{detail} ({why})")
@@ -176,7 +176,7 @@ def _snapshots(
     failures: list[AlertReport],
     marks: list[Sample],
 ) -> list[Snapshot]:
-    """Every group of every queue; one that cannot be looked at is told, and left as it was."""
+    """Every group of every queue. A queue that cannot be read is reported and skipped."""
     snapshots: list[Snapshot] = []
     for queue in queues:
         try:
@@ -186,7 +186,9 @@ def _snapshots(
                     of_group = stats.groups[group.name]
                     snapshots.append(_snapshot(ports, queue, group, of_group, now_ms, marks))
         except CassqError as exc:
-            logger.warning("the alerts of %s are left for the next pass: %s", queue.name, exc)
+            logger.warning(
+                "cannot check queue %s for alerts; the next pass tries again: %s", queue.name, exc
+            )
             failures.append(AlertReport("alert", "look", queue.name, "failed", str(exc)))
     return snapshots
 
@@ -226,7 +228,7 @@ def _snapshot(
 
 
 def _grown(ports: Ports, group: GroupRow, dead: int, now_ms: int, marks: list[Sample]) -> int:
-    """How many dead letters came within the last hour, as far as marks tell. Cost: 13 rows."""
+    """New dead letters of the last hour, judging by the samples. Cost: 13 rows."""
     subject = f"dead:{group.id}"
     found = ports.catalog.records.samples(subject, MARK_MS, now_ms - GROWTH_SECONDS * 1000)
     mark_ms = now_ms // MARK_MS * MARK_MS
@@ -237,14 +239,14 @@ def _grown(ports: Ports, group: GroupRow, dead: int, now_ms: int, marks: list[Sa
 
 
 def _lost(ports: Ports, group: GroupRow, now_ms: int) -> int:
-    """How many messages were given up within the last hour. Cost: a row for each time."""
+    """Messages given up within the last hour. Cost: a row for each time."""
     since_ms = now_ms - GROWTH_SECONDS * 1000
     found = ports.catalog.records.samples(f"lost:{group.id}", NOTED_MS, since_ms)
     return sum(int(json.loads(sample.data)["lost"]) for sample in found)
 
 
 def _letters(ports: Ports, queue: QueueRow, group: GroupRow) -> tuple[dict[str, int], int]:
-    """The importance of a group's dead letters: of the oldest 1,000, and how many there are."""
+    """A group's oldest 1,000 dead letters, counted by importance; and how many there are in all."""
     row = ports.catalog.queues.named(dead_letter_name(queue.name, group.name))
     if row is None:
         return {}, 0
@@ -260,7 +262,7 @@ def _letters(ports: Ports, queue: QueueRow, group: GroupRow) -> tuple[dict[str, 
 
 
 def _of_sidecars(ports: Ports) -> list[Finding] | None:
-    """What is wrong with sidecars; None where there are none. Cost: two reads."""
+    """The problems of sidecars; None if the store has none. Cost: two reads."""
     upkeep = ports.upkeep
     if upkeep is None:
         return None
@@ -268,7 +270,7 @@ def _of_sidecars(ports: Ports) -> list[Finding] | None:
 
 
 def _gone(ports: Ports, incidents: Iterable[Incident], looked_at: set[str]) -> set[str]:
-    """Groups of incidents that are no more. Cost: two reads for each that was not looked at."""
+    """Groups with incidents that no longer exist. Cost: two reads for each group not looked at."""
     gone = set()
     for row in incidents:
         finding = load(row.data).finding

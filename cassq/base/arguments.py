@@ -72,20 +72,20 @@ def error_text(name: str, error: object) -> str:
 def _of_exception(exc: BaseException) -> str:
     kind = type(exc).__name__
     try:
-        told = str(exc)
+        text = str(exc)
     except Exception as failure:  # any class may have a broken __str__
         return f"{kind} (its text is unavailable: {type(failure).__name__})"
-    return f"{kind}: {told}" if told else kind
+    return f"{kind}: {text}" if text else kind
 
 
 def _shown(value: object) -> str:
     """A value and its type, for an error message."""
     kind = type(value).__name__
     try:
-        told = repr(value)
+        text = repr(value)
     except Exception:
         return f"an object of type {kind}"
-    return f"{told[:_SHOWN_MAX]} of type {kind}"
+    return f"{text[:_SHOWN_MAX]} of type {kind}"
 
 
 def message_place(message_id: str) -> tuple[str, int]:

@@ -117,14 +117,14 @@ class Tallies:
 
 # What is counted, of requests.
 REQUESTS = {
-    "repeated": "sent again, as a try had failed",
-    "doubled": "sent to a second server too, as the first was slow",
-    "overloaded": "refused by a server that had too much to do",
-    "held_up": "after which a server with too much to do read no more for a while",
-    "unanswered": "without an answer in time",
+    "repeated": "sent again because a try had failed",
+    "doubled": "sent to a second server too because the first was slow",
+    "overloaded": "refused by an overloaded server",
+    "held_up": "after which an overloaded server stopped reading for a while",
+    "unanswered": "not answered in time",
     "unknown": "of those, conditional writes that may have been applied",
-    "changed_over": "that went over to another replica, as one was not good or did not answer",
-    "under_replicated": "for new pipes that have fewer replicas than they should",
+    "changed_over": "that switched replicas: one was damaged or did not answer",
+    "under_replicated": "for new pipes with fewer replicas than they should have",
 }
 
 

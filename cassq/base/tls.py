@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from cassq.errors import ConfigError
@@ -21,28 +22,35 @@ def tls_of(options: Mapping[str, str], prefix: str = "") -> ssl.SSLContext | Non
     """
     tls, ca, cert, key = (f"{prefix}{name}" for name in ("tls", "ca", "cert", "key"))
     files = {name: options[name] for name in (ca, cert, key) if name in options}
-    told = options.get(tls, "full" if files else "no")
-    level = {"1": "full", "true": "full", "yes": "full", "0": "no", "false": "no"}.get(told, told)
+    value = options.get(tls, "full" if files else "no")
+    level = {"1": "full", "true": "full", "yes": "full", "0": "no", "false": "no"}.get(value, value)
     if level not in LEVELS:
-        raise ConfigError(f"{tls} is {', '.join(LEVELS)}, not {told!r}")
+        raise ConfigError(f"{tls} must be one of {', '.join(LEVELS)}, not {value!r}")
     if level == "no":
         if files:
             raise ConfigError(f"{tls} is off, but the URL has {min(files)}=")
         return None
     if key in files and cert not in files:
         raise ConfigError(f"the URL has {key}=, but no {cert}=")
-    for name, path in files.items():
-        if not Path(path).is_file():
-            raise ConfigError(f"{name}={path}: there is no such file")
-    try:
+    with loading({f"{name}={path}": Path(path) for name, path in files.items()}):
         context = ssl.create_default_context(cafile=files.get(ca))
         context.check_hostname = level == "full"
         if cert in files:
             context.load_cert_chain(files[cert], files.get(key))
+    return context
+
+
+@contextmanager
+def loading(files: Mapping[str, Path]) -> Iterator[None]:
+    """Raises ConfigError for PEM files that are missing, or that its block cannot load. files: by
+    the option as the user wrote it."""
+    for option, path in files.items():
+        if not path.is_file():
+            raise ConfigError(f"{option}: there is no such file")
+    try:
+        yield
     except (ssl.SSLError, OSError) as exc:
-        told = ", ".join(f"{name}={path}" for name, path in files.items())
         raise ConfigError(
-            f"{told} cannot be used: {exc.strerror or exc}",
+            f"{', '.join(files)} cannot be used: {exc.strerror or exc}",
             hint="they are PEM files: a certificate, or a key without a pass phrase",
         ) from exc
-    return context

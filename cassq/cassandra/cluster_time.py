@@ -1,10 +1,10 @@
 """Cluster time: the time that all clients of a cluster agree on, measured from its servers' clocks.
 
 A client's own wall clock plays no part in it. The boot clock counts the milliseconds; its offset is
-measured: the time is what a server answers, plus half a round trip. The median of the last few
-measurements counts, so that, of three servers, one with a wrong clock is outvoted. Errors are
-corrected by running slower or faster: never backwards, and with a jump forward only when much is
-missing, as after a pause of the machine.
+measured, from a server's time plus half a round trip. The median of the last few measurements
+counts, so that of three servers one with a wrong clock is outvoted. Errors are corrected by running
+slower or faster: never backwards, and with a jump forward only if the time lags far behind, as
+after a pause of the machine.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from cassq.base.clock import Clock
 
 KEPT = 5  # measurements
 ASK_EVERY_MS = 10_000
-ASK_SOON_MS = 500  # when an answer is far from those before it
-STEP_MS = 1_000  # when this much is missing, the time jumps forward
+ASK_SOON_MS = 500  # after an answer that is far from the earlier ones
+STEP_MS = 1_000  # if the time lags by this much, it jumps forward
 SLEW = 20  # a correction takes this many times its own length
 ROUND_TRIP_MS_MAX = 2_000  # a slower answer is too imprecise
 
@@ -27,7 +27,7 @@ Learn = Callable[[int, int], None]
 
 
 class _Course(NamedTuple):
-    """From `boot_ms` on, when the time was `now_ms`, it approaches `boot + offset_ms`."""
+    """The time was `now_ms` at `boot_ms`; from then on it approaches `boot + offset_ms`."""
 
     boot_ms: int
     now_ms: int
@@ -43,8 +43,8 @@ class _Course(NamedTuple):
 class ClusterTime:
     """Milliseconds of cluster time. Thread-safe.
 
-    ask: begins to ask a server for its time; calls its argument with the boot time before the
-    question and with the answer, or never. Nothing is known before the first `learn`.
+    ask: begins to ask a server for its time, and may later call its argument with the boot time
+    before the question and the answer. Nothing is known before the first `learn`.
     """
 
     def __init__(self, clock: Clock, ask: Callable[[Learn], None]) -> None:
@@ -55,8 +55,8 @@ class ClusterTime:
         self._ask_at_ms = 0
 
     def now_ms(self) -> int:
-        """The time; wall time before anything is known. Cost: never blocks; now and then sends a
-        question."""
+        """The time; wall time before anything is known. Never blocks. Cost: now and then a
+        background request."""
         boot_ms = self._clock.boot_ms()
         course = self._course
         if course is None:
@@ -75,7 +75,7 @@ class ClusterTime:
         told_offset_ms = told_ms - (asked_ms + boot_ms) // 2
         self._offsets.append(told_offset_ms)
         offset_ms = median_low(list(self._offsets))
-        # Of two threads that learn at once one may be lost, and comes again.
+        # If two threads learn at once, one answer may be lost; the next one makes up for it.
         before = self._course
         if before is None:
             now_ms = boot_ms + offset_ms

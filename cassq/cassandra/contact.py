@@ -24,16 +24,17 @@ from cassandra.policies import (
 from cassandra.query import tuple_factory
 
 REQUEST_SECONDS = 5.0
-# A plain write counts only if it was answered this soon after its stamp.
+# A plain write counts only if it was answered within this time after its stamp.
 STALE_SECONDS = 2 * REQUEST_SECONDS
 CONNECT_SECONDS = 10.0
 SPECULATE_SECONDS, SPECULATE_MOST = 0.15, 1
-# How long after a node went away it is tried again, at first and at most, for ever. The driver's
+# The pauses between attempts to reconnect to a node, at first and at most, for ever. The driver's
 # own pauses grow to ten minutes, so a node back from a long outage would go unnoticed that long.
 AGAIN_SECONDS, AGAIN_SECONDS_MAX = 0.5, 5.0
-# How long until a silent node is asked for a sign of life, and left alone if it gives none. Until
-# then each conditional write that it should coordinate waits for `REQUEST_SECONDS`, since the
-# driver ignores other servers' reports that it is down while connections to it are open.
+# A node that is silent this long gets a heartbeat request, and is avoided if it does not answer in
+# the second time. Until then each conditional write that it should coordinate waits for
+# `REQUEST_SECONDS`: the driver ignores other servers' reports that a node is down while
+# connections to it are open.
 SILENT_SECONDS, NO_SIGN_SECONDS = 5.0, 10.0
 
 CONSISTENCIES: dict[str, int] = {
@@ -50,12 +51,12 @@ SERIALS: dict[str, int] = {
 }
 
 
-# What a server adds to an answer when it will not read from us for a while.
+# The warning in an answer from a server that will not read from us for a while.
 HELD_UP = "Request breached"
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """False when an error tells the driver's caller too, or the caller counts it."""
+    """False for a record whose news the driver's caller gets as an error, or counts anyway."""
     if record.msg == "Server warning: %s":
         return HELD_UP not in record.getMessage()
     return record.msg not in ("Error preparing query:", "Host %s error: %s.")
@@ -69,8 +70,8 @@ for _name in ("cassandra.cluster", "cassandra.protocol"):
 class Contact:
     """Where a cluster is, and how to connect to it.
 
-    hosts: contact points. data_centre: the local one; "" where there is only one. tls: None for
-    none. consistency, serial: names in `CONSISTENCIES` and `SERIALS`.
+    hosts: contact points. data_centre: the local one; "" where there is only one. tls: None for no
+    TLS. consistency, serial: names in `CONSISTENCIES` and `SERIALS`.
     """
 
     hosts: tuple[str, ...]
@@ -84,8 +85,8 @@ class Contact:
     serial: str = "local_serial"
 
     @property
-    def told(self) -> str:
-        """For error messages: without the password."""
+    def label(self) -> str:
+        """The address for messages, without the password."""
         return f"{','.join(self.hosts)}:{self.port}/{self.keyspace}"
 
 
@@ -118,9 +119,9 @@ def cluster(contact: Contact, stamp: Callable[[], int]) -> Cluster:
         ),
         idle_heartbeat_interval=SILENT_SECONDS,
         idle_heartbeat_timeout=NO_SIGN_SECONDS,
-        # Without it a request of some 10 KB waits for the acknowledgement of its first part.
+        # Otherwise a request of some 10 KB waits for the acknowledgement of its first part.
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
-        # A busy node needs longer for the tables of its schema than the usual two seconds.
+        # A busy node needs more than the default two seconds to return its schema tables.
         control_connection_timeout=CONNECT_SECONDS,
         connect_timeout=CONNECT_SECONDS,
         protocol_version=5,

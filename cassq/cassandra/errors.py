@@ -28,70 +28,70 @@ from cassq.errors import (
     ConfigError,
 )
 
-# What a server says that holds too many writes for nodes that are gone. It may say so after a
-# conditional write was decided on, when it is about to send it to the replicas.
+# In the answer of a server that holds too many writes for nodes that are down. It may come after a
+# conditional write was accepted, before it is sent to the replicas.
 _HINTS = "in flight hints"
-# What OpenSSL says about a trusted certificate for another name or address.
+# OpenSSL's message for a trusted certificate with another name or address.
 _NOT_FOR_HOST = "certificate is not valid for"
-# What a server says about a request that its settings do not allow.
+# A server's message for a request larger than its settings allow.
 _TOO_LARGE = re.compile("exceeds allowed maximum|too large for the maximum")
-# What a server says about a missing table or keyspace.
+# A server's message for a missing table or keyspace.
 _MISSING = re.compile("unconfigured table|(table|[Kk]eyspace) .*does not exist")
 
 
 class OverloadedError(BackendUnavailableError):
-    """A node is overloaded, and has begun nothing: it may be asked again, for less."""
+    """A node is overloaded and did not begin the request, which may be retried."""
 
 
 def explained(exc: Exception, where: str, *, conditional: bool) -> BackendError:
-    """A driver's error as ours. conditional: the write was sent once, and may have been applied."""
+    """Translate a driver's error. conditional: a write was sent once and may have been applied."""
     name = f"Cassandra at {where}"
     if isinstance(exc, OverloadedErrorMessage) and conditional and _HINTS in str(exc):
-        told = f"{name} is overloaded: {exc}"
-        return BackendUnavailableError(told, outcome_unknown=True)
+        text = f"{name} is overloaded: {exc}"
+        return BackendUnavailableError(text, outcome_unknown=True)
     if isinstance(exc, OverloadedErrorMessage) or _is_unsent(exc):
         return OverloadedError(f"{name} is overloaded: {exc}")
     if isinstance(exc, Unavailable):
         return BackendUnavailableError(
-            f"{name}: {exc.alive_replicas} of {exc.required_replicas} replicas are there",
-            hint="it goes on when they are back",
+            f"{name}: {exc.alive_replicas} of {exc.required_replicas} required replicas are up",
+            hint="start the other nodes",
         )
     if isinstance(exc, (Timeout, OperationTimedOut, CoordinationFailure)):
-        told = f"{name} did not answer in time: {type(exc).__name__}"
-        hint = "a node is slow or gone; try again"
-        return BackendTimeoutError(told, hint=hint, outcome_unknown=conditional)
+        text = f"{name} did not answer in time: {type(exc).__name__}"
+        hint = "a node is slow or down; try again"
+        return BackendTimeoutError(text, hint=hint, outcome_unknown=conditional)
     if isinstance(exc, (NoHostAvailable, ConnectionException)):
-        told = f"{name} cannot be reached: {first_line(exc)}"
-        return BackendUnavailableError(told, outcome_unknown=conditional)
+        text = f"{name} cannot be reached: {first_line(exc)}"
+        return BackendUnavailableError(text, outcome_unknown=conditional)
     if isinstance(exc, (InvalidRequest, SyntaxException)):
         if _TOO_LARGE.search(str(exc)):
             return BackendUnavailableError(
-                f"{name} takes no requests of that size: {first_line(exc)}",
-                hint="native_transport_max_message_size and max_mutation_size are at least 2 MiB",
+                f"{name} refuses a request of that size: {first_line(exc)}",
+                hint="set native_transport_max_message_size and max_mutation_size to 2 MiB or more",
                 retryable=False,
             )
         if _MISSING.search(str(exc)):
             return BackendUnavailableError(
                 f"{name}: {first_line(exc)}",
-                hint="make its tables: `cassq schema apply --url URL`",
+                hint="create its tables: `cassq schema apply --url URL`",
                 retryable=False,
             )
-        raise BrokenInvariantError(f"{name} refuses a statement: {exc}") from exc
+        raise BrokenInvariantError(f"{name} rejects a statement: {exc}") from exc
     if isinstance(exc, Unauthorized):
         return BackendUnavailableError(f"{name}: {first_line(exc)}", retryable=False)
     return BackendError(f"{name}: {type(exc).__name__}: {exc}", outcome_unknown=True)
 
 
 def unconnected(exc: BaseException, contact: Contact, data_centres: set[str]) -> BaseException:
-    """Why a session could not be opened. data_centres: those that the cluster reported."""
+    """The error for a session that could not be opened. data_centres: as the cluster reported."""
     if not isinstance(exc, Exception):
         return exc
     errors = exc.errors if isinstance(exc, NoHostAvailable) else None
     causes = errors if isinstance(errors, dict) else {}
     if any(isinstance(each, AuthenticationFailed) for each in (exc, *causes.values())):
         return ConfigError(
-            f"Cassandra at {contact.told} refuses the user {contact.user!r}",
-            hint="give them in the URL: cassandra://USER:PASSWORD@HOST/KEYSPACE",
+            f"Cassandra at {contact.label} rejects the user {contact.user!r}",
+            hint="give user and password in the URL: cassandra://USER:PASSWORD@HOST/KEYSPACE",
         )
     if data_centres and contact.data_centre and contact.data_centre not in data_centres:
         return no_data_centre(contact.data_centre, data_centres)
@@ -101,40 +101,40 @@ def unconnected(exc: BaseException, contact: Contact, data_centres: set[str]) ->
     if contact.tls is not None and any("[SSL" in reason for reason in reasons):
         return _no_tls(contact, sorted(reasons))
     return BackendUnavailableError(
-        f"nobody answers at {contact.told}: {', '.join(sorted(reasons)) or first_line(exc)}",
+        f"no node answers at {contact.label}: {', '.join(sorted(reasons)) or first_line(exc)}",
         hint="is Cassandra running there, and is the port right?",
     )
 
 
 def _no_tls(contact: Contact, reasons: list[str]) -> ConfigError:
-    """The error for a server that answers, but TLS with it fails."""
+    """The error for a server that answers, but not over TLS."""
     if any(_NOT_FOR_HOST in reason for reason in reasons):
         return ConfigError(
-            f"the certificate of Cassandra at {contact.told} is for another address:"
+            f"the certificate of Cassandra at {contact.label} is for another host:"
             f" {', '.join(reasons)}",
-            hint="name the hosts as their certificates do; tls=ca does not look at the address",
+            hint="use the host names in the certificates; tls=ca does not check the name",
         )
     if any("CERTIFICATE_VERIFY_FAILED" in reason for reason in reasons):
         return ConfigError(
-            f"the certificate of Cassandra at {contact.told} is not trusted: {', '.join(reasons)}",
-            hint="ca= names the PEM file of who signed it",
+            f"the certificate of Cassandra at {contact.label} is not trusted: {', '.join(reasons)}",
+            hint="give the PEM file of its certificate authority with ca=",
         )
     return ConfigError(
-        f"Cassandra at {contact.told} does not speak TLS as asked for: {', '.join(reasons)}",
-        hint="is it switched on there (client_encryption_options), and does it ask for cert=?",
+        f"Cassandra at {contact.label} refuses TLS with these settings: {', '.join(reasons)}",
+        hint="is TLS on there (client_encryption_options), or a client certificate needed (cert=)?",
     )
 
 
 def no_data_centre(name: str, there: set[str]) -> ConfigError:
-    """The error for a URL whose data centre is not there, or that must name one and does not."""
+    """The error for a URL with an unknown data centre, or without one where it is needed."""
     return ConfigError(
         f"there is no data centre {name!r}" if name else "there are several data centres",
-        hint=f"say with dc= which is near: {', '.join(sorted(there))}",
+        hint=f"name the nearest with dc=: {', '.join(sorted(there))}",
     )
 
 
 def _is_unsent(exc: Exception) -> bool:
-    """Whether no connection took the request: nodes have not yet read what was sent before."""
+    """Whether no connection took the request, because nodes have not yet read earlier ones."""
     errors = exc.errors if isinstance(exc, NoHostAvailable) else None
     return (
         isinstance(errors, dict)

@@ -1,11 +1,11 @@
 """CQL: one session with a Cassandra cluster, shared by the catalog and the extent store.
 
-Statements are prepared once. Plain writes are idempotent by how they are used, so transient
+Statements are prepared once. Plain writes are used so that they are idempotent, and transient
 failures are retried until `patience` is over. Conditional statements (LWT) are sent once: one
 without an answer may or may not have been applied, and raises BackendError with `outcome_unknown`;
-its caller reads back. What is in flight is bounded.
+its caller reads back. The number of requests in flight is bounded.
 
-The driver's errors end here: nothing above knows them.
+The driver's errors are translated here; nothing above sees them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +39,15 @@ from cassq.cassandra.errors import (
     no_data_centre,
     unconnected,
 )
-from cassq.cassandra.tries import Tries, note_answer, note_error
+from cassq.cassandra.tries import (
+    ATTEMPTS_MAX,
+    UNSURE_MAX,
+    Tries,
+    attempts,
+    note_answer,
+    note_error,
+    unanswered,
+)
 from cassq.errors import BackendError, BackendTimeoutError, ClosedError, ConfigError
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -55,11 +63,11 @@ Statement = tuple[str, Sequence[Any]]  # its text, and the values of its questio
 PATIENCE_SECONDS = 10.0  # how long a plain statement is retried
 IN_FLIGHT = 64
 SCHEMA_SECONDS = 60.0
-MEASUREMENTS = 3  # of the servers' time, at the beginning
+MEASUREMENTS = 3  # of the servers' time, at the start
 
-# What a server's clock says.
+# A server's time.
 SERVER_TIME = "SELECT toUnixTimestamp(now()) FROM system.local"
-# Whether a keyspace is there, and how it is replicated.
+# The replication of a keyspace; no row if it does not exist.
 KEYSPACE = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?"
 # A setting of the node that answers.
 NODE_SETTING = "SELECT value FROM system_views.settings WHERE name = '{}'"
@@ -67,7 +75,7 @@ NODE_SETTING = "SELECT value FROM system_views.settings WHERE name = '{}'"
 
 def settled(act: Callable[[], bool], look: Callable[[], bool]) -> bool:
     """The result of `act`, a conditional write; if its outcome is unknown, what `look` finds
-    afterwards. look: reads with `serial=True` whether what only we can have written is there."""
+    afterwards. look: checks, by a read with `serial=True`, for a value that only we can write."""
     try:
         return act()
     except BackendError as exc:
@@ -83,8 +91,8 @@ class Cql:
     """A session. Thread-safe. time: the cluster's; it stamps plain writes, so that a client with a
     wrong wall clock does not undo the writes of others.
 
-    Raises BackendUnavailableError when nobody answers at the contact points, ConfigError for wrong
-    credentials or a data centre that is not there.
+    Raises BackendUnavailableError when no contact point answers, ConfigError for wrong
+    credentials or an unknown data centre.
 
     keyspace: used for every statement; None before it exists. patience: seconds. requests: counts
     outcomes.
@@ -126,8 +134,8 @@ class Cql:
             self._find_data_centre()
             if keyspace is not None and not self.read(KEYSPACE, (keyspace,)):
                 raise ConfigError(
-                    f"Cassandra at {contact.told} has no keyspace {keyspace!r}",
-                    hint="make it: `cassq schema apply --url URL`",
+                    f"Cassandra at {contact.label} has no keyspace {keyspace!r}",
+                    hint="create it: `cassq schema apply --url URL`",
                 )
             for _ in range(MEASUREMENTS):
                 asked_ms = clock.boot_ms()
@@ -137,8 +145,8 @@ class Cql:
             raise
 
     def _find_data_centre(self) -> None:
-        """Name the local data centre also where there is only one, so that all clients refer to
-        it in the same way."""
+        """Name the local data centre even if there is only one, so that all clients refer to it in
+        the same way."""
         names, name = self._data_centres(), self.contact.data_centre
         if not name and len(names) > 1:
             raise no_data_centre(name, names)
@@ -151,13 +159,13 @@ class Cql:
 
     def read(self, text: str, values: Sequence[Any] = (), *, serial: bool = False) -> list[Row]:
         """The rows of one SELECT, all pages. serial: linearized with conditional writes; only such
-        a read shows what became of one with an unknown outcome."""
+        a read shows whether one with an unknown outcome was applied."""
         return self.read_many([(text, values)], serial=serial)[0]
 
     def read_many(
         self, statements: Iterable[Statement], *, serial: bool = False
     ) -> list[list[Row]]:
-        """The rows of each of several SELECTs, run side by side."""
+        """The rows of each of several SELECTs, run concurrently."""
         level = self._serial if serial else self._consistency
         bounds = [self._bound(text, values, level) for text, values in statements]
         return [list(rows) for rows in self._all(bounds)]
@@ -169,7 +177,7 @@ class Cql:
         self.write_many([(text, values)])
 
     def write_many(self, statements: Iterable[Statement]) -> None:
-        """Several independent, plain, idempotent writes side by side; all applied on return."""
+        """Independent, plain, idempotent writes, run concurrently; all applied on return."""
         for _ in self._all([self._bound(t, v, self._consistency) for t, v in statements]):
             pass
 
@@ -204,12 +212,42 @@ class Cql:
         return self._apply(self.batch(statements))[0]
 
     def apply_many(self, statements: Iterable[Statement]) -> list[bool | None]:
-        """Independent conditional writes side by side; None where the outcome is unknown."""
+        """Independent conditional writes, run concurrently; None where the outcome is unknown."""
         return self._apply_all([self._bound(t, v, self._consistency) for t, v in statements])
 
     def apply_batches(self, batches: Iterable[Sequence[Statement]]) -> list[bool | None]:
         """Like `apply_many`, for batches, each of one partition."""
         return self._apply_all([self.batch(statements) for statements in batches])
+
+    def apply_settled(self, text: str, values: Sequence[Any], look: Callable[[], bool]) -> bool:
+        """Whether one conditional write was applied; if that is unknown, what `look` finds, as in
+        `settled`."""
+        return settled(lambda: self.apply(text, values)[0], look)
+
+    def apply_until(
+        self, text: str, values: Sequence[Any], look: Callable[[], bool], what: str
+    ) -> None:
+        """Repeat one conditional write, which may be applied twice, until it is applied, or `look`
+        finds that it was or need not be. what: what stays unknown otherwise, for the error."""
+        for _ in self.attempts(UNSURE_MAX):
+            if self.apply_settled(text, values, look) or look():
+                return
+        raise unanswered(what)
+
+    def apply_all(self, statements: Iterable[Statement], what: str) -> None:
+        """Repeat independent conditional writes, which may be applied twice, side by side, until
+        each has an answer, whatever it is. what: as for `apply_until`."""
+        left = list(statements)
+        for _ in self.attempts(UNSURE_MAX):
+            answers = self.apply_many(left)
+            left = [each for each, answer in zip(left, answers, strict=True) if answer is None]
+            if not left:
+                return
+        raise unanswered(what)
+
+    def attempts(self, most: int = ATTEMPTS_MAX) -> Iterator[None]:
+        """See `tries.attempts`."""
+        return attempts(self._clock, most)
 
     def _apply_all(self, bounds: Sequence[Any]) -> list[bool | None]:
         answers: list[bool | None] = []
@@ -233,7 +271,7 @@ class Cql:
         while True:
             try:
                 rows = self._result(future, conditional=True)
-            except OverloadedError as exc:  # it was not even begun
+            except OverloadedError as exc:  # not begun
                 tries.wait_after(exc)
                 future = self.again(statement)
             else:
@@ -243,7 +281,7 @@ class Cql:
     # --- sending ------------------------------------------------------------------------------
 
     def send(self, statement: Any) -> ResponseFuture:
-        """Begin a statement, for callers that keep several in flight themselves."""
+        """Send a statement, for callers that keep several in flight themselves."""
         if self._closed:
             raise ClosedError()
         try:
@@ -252,7 +290,7 @@ class Cql:
             raise self._explained(exc, conditional=True) from exc
 
     def again(self, statement: Any) -> ResponseFuture:
-        """Begin a statement again after a failed try."""
+        """Send a statement again after a failed attempt."""
         self.requests.count("repeated")
         return self.send(statement)
 
@@ -265,7 +303,7 @@ class Cql:
         self._statement(text)
 
     def result(self, future: ResponseFuture, *, conditional: bool = False) -> list[Row]:
-        """The rows of what was sent, after its one try."""
+        """The rows of a statement that was sent; it is not retried."""
         return self._result(future, conditional=conditional)
 
     def execute(self, text: str) -> list[Row]:
@@ -277,7 +315,7 @@ class Cql:
             raise self._explained(exc, conditional=True) from exc
         if not future.is_schema_agreed:
             raise BackendTimeoutError(
-                f"the nodes at {self.contact.told} do not agree on the schema", hint="try again"
+                f"the nodes at {self.contact.label} do not agree on the schema", hint="try again"
             )
         return rows
 
@@ -292,15 +330,15 @@ class Cql:
 
     def settings_of_nodes(self, name: str) -> dict[str, str]:
         """Address → the value of this server setting, for each node that answers."""
-        told: dict[str, str] = {}
+        values: dict[str, str] = {}
         for host in self._cluster.metadata.all_hosts():
             try:
                 rows = self._session.execute(NODE_SETTING.format(name), host=host, timeout=5.0)
             except DriverException as exc:
-                logger.info("%s does not tell its %s: %s", host.address, name, first_line(exc))
+                logger.info("%s does not report %s: %s", host.address, name, first_line(exc))
                 continue
-            told[host.address] = next(iter(rows))[0]
-        return told
+            values[host.address] = next(iter(rows))[0]
+        return values
 
     @property
     def cluster(self) -> Cluster:
@@ -308,7 +346,7 @@ class Cql:
         return self._cluster
 
     def abandon(self) -> object:
-        """What a forked child must keep, untouched, for as long as it runs."""
+        """Return what a forked child must keep, untouched, for as long as it runs."""
         self._closed = True
         _discard_cluster_shutdown(self._cluster)  # its locks may be held for ever here
         return self
@@ -327,8 +365,8 @@ class Cql:
             yield self._patiently(*ahead.pop(0), statement)
 
     def _patiently(self, sent_ms: int, future: ResponseFuture, statement: Any) -> list[Row]:
-        """The rows of a try that was answered in time. After a late answer, as when this process
-        stood still, its write may have been sent at any time since, with an old stamp."""
+        """The rows of an attempt that was answered in time. A late answer is not trusted: if this
+        process was stopped, the write may have been sent at any time since, with an old stamp."""
         tries = Tries(self._clock, self._patience)
         while True:
             try:
@@ -357,7 +395,7 @@ class Cql:
 
     def stamp(self) -> int:
         """A timestamp for a plain write: cluster time in microseconds, greater than any before."""
-        # Outside the lock: now and then it sends a question, whose stamp is asked for here.
+        # Outside the lock: `now_ms` may send a request, whose stamp is requested here.
         now_us = self.time.now_ms() * 1000
         with self._stamping:
             self._stamp_us = max(now_us, self._stamp_us + 1)
@@ -370,7 +408,7 @@ class Cql:
         future = self.send(self._bound(SERVER_TIME, (), self._consistency))
         future.add_callbacks(
             lambda rows: learn(asked_ms, next(iter(rows))[0]),
-            lambda exc: logger.info("the time of %s is not known: %s", self.contact.told, exc),
+            lambda exc: logger.info("cannot read the time of %s: %s", self.contact.label, exc),
         )
 
     def _statement(self, text: str) -> PreparedStatement:
@@ -390,7 +428,7 @@ class Cql:
             except Exception as exc:
                 tries.wait_after(self._explained(exc, conditional=False))
             else:
-                # Asking a second node after a while must not apply a condition twice.
+                # A speculative retry at another node must not apply a condition twice.
                 prepared.is_idempotent = " IF " not in text
                 self._prepared[text] = prepared
                 return prepared
@@ -402,4 +440,4 @@ class Cql:
         return _TABLE.sub(rf'\1 "{self._keyspace}".\2', text, count=1)
 
     def _explained(self, exc: Exception, *, conditional: bool) -> BackendError:
-        return explained(exc, self.contact.told, conditional=conditional)
+        return explained(exc, self.contact.label, conditional=conditional)

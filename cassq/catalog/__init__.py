@@ -1,1 +1,1 @@
-"""The catalog: everything but the bytes of messages; one file a backend."""
+"""The catalog: everything but the bytes of messages; one folder per backend."""

@@ -17,7 +17,7 @@ LOOKS_MAX = 8
 
 
 def fault(cursor: Cursor, rows: Iterable[Claim]) -> str:
-    """What is wrong with claim rows, ordered by start; empty if nothing is. Pure."""
+    """The fault in claim rows, ordered by start; empty if there is none. Pure."""
     at = cursor.ack.seq
     for row in rows:
         if row.end <= row.start:
@@ -39,8 +39,8 @@ def fault(cursor: Cursor, rows: Iterable[Claim]) -> str:
 
 
 def fault_now(claims: Claims, group_id: str, pipe_id: str) -> tuple[Cursor, str] | None:
-    """A group's cursor in a pipe and what is wrong with its claim rows; None if nothing is, or if
-    others keep changing the cursor. Cost: two reads, and a third for a fault."""
+    """A group's cursor in a pipe and the fault in its claim rows; None if there is none, or if
+    other clients keep changing the cursor. Cost: two reads, and a third for a fault."""
     cursor = claims.cursor(group_id, pipe_id)
     for _ in range(LOOKS_MAX):
         if cursor is None:
@@ -57,7 +57,7 @@ def fault_now(claims: Claims, group_id: str, pipe_id: str) -> tuple[Cursor, str]
 
 
 def wedged(pipe_id: str, why: str) -> CorruptionError:
-    """The error raised on such rows."""
+    """The error for faulty claim rows."""
     return CorruptionError(
         f"the claims of a group in pipe {pipe_id} are damaged: {why}",
         hint="`cassq reap` repairs this; other pipes are not affected",

@@ -1,7 +1,7 @@
-"""The Catalog port: where everything but payloads lives. `cassq.model.rows` has its rows.
+"""The Catalog port: stores everything but payloads. Its rows are in `cassq.model.rows`.
 
 It has these roles: queues and groups, pipes, claims, leases, staged writes, sidecars, and records.
-Every verb is one conditional write or one bounded read. A conditional write returns whether it
+Every operation is one conditional write or one bounded read. A conditional write returns whether it
 took effect. If the backend does not know the outcome, the write raises BackendError with
 `outcome_unknown`; the caller reads it back and never guesses. Times are milliseconds of catalog
 time (`now_ms`), which does not jump when a wall clock does.
@@ -251,7 +251,7 @@ class Claims(abc.ABC):
 
     @abc.abstractmethod
     def next_due_ms(self, group_id: str, *, without: Sequence[str] = ()) -> int | None:
-        """When the next held claim expires or the next free one comes due."""
+        """The time when the next held claim expires or the next free one comes due."""
 
     @abc.abstractmethod
     def replace(
@@ -319,7 +319,7 @@ class Claims(abc.ABC):
     @abc.abstractmethod
     def wedged(self, queue_ids: Collection[str] | None = None) -> list[tuple[str, str]]:
         """(group, pipe) of these queues (None: all) whose claim rows seem to have gaps or to
-        overlap; see `cassq.catalog.cover`. Cost: their cursors in live pipes, and their open
+        overlap; see `cassq.catalog.cover`. Cost: reads their cursors in live pipes, and their open
         claims; nothing of retired pipes."""
 
     @abc.abstractmethod

@@ -1,8 +1,8 @@
 """The catalog role for writes: many pipes that join a queue at once.
 
-A pipe added with a `stage` is staged: it is in no listing until the row of its write says that it
-is published. That row changes in one compare-and-set. What follows from it (list each winner,
-remove all other pipes of the write) any client may finish.
+A pipe added with a `stage` is staged: it is in no listing until its write is published. The write's
+row decides that, by one compare-and-set. Any client may finish the steps that follow: list each
+winner, and remove all other pipes of the write.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Writes(abc.ABC):
 
     @abc.abstractmethod
     def finish(self, write: WriteRow) -> int:
-        """Finish what a publish or an abort began, and make consumed what older epochs of the
+        """Complete a publish or an abort, and make consumed what older epochs of the
         write left behind; return how many pipes were changed. Safe to repeat."""
 
     @abc.abstractmethod

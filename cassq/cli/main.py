@@ -64,7 +64,7 @@ class Root(LazyGroup):
             click.echo(exc.ctx.get_help())
             code = 0
         except (CassqError, click.ClickException, OSError) as exc:
-            code = told(exc, as_json=as_json)
+            code = report(exc, as_json=as_json)
         except click.Abort:
             code = _interrupted(as_json=as_json)
         sys.exit(code or 0)
@@ -98,7 +98,7 @@ def _interrupted(*, as_json: bool) -> int:
     return interrupts.EXIT_CODE
 
 
-def told(exc: CassqError | click.ClickException | OSError, *, as_json: bool) -> int:
+def report(exc: CassqError | click.ClickException | OSError, *, as_json: bool) -> int:
     """Write an error to standard error; returns its exit code."""
     from cassq.cli.ui import output
 

@@ -97,10 +97,10 @@ class StopSignal:
     def __enter__(self) -> StopSignal:
         # Only the main thread may handle signals; in others their handlers stay.
         if threading.current_thread() is threading.main_thread():
-            self._signalled, told = self._ends = list(os.pipe())
+            self._signalled, write_end = self._ends = list(os.pipe())
             for end in self._ends:
                 os.set_blocking(end, False)
-            self._former_fd = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+            self._former_fd = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
             for signum in SIGNALS:
                 self._former[signum] = signal.signal(signum, self._take)
         return self

@@ -149,7 +149,7 @@ class Client:
 
     @operation
     def delete_queue(self, name: str) -> None:
-        """Delete a queue with its messages, groups and dead letters, durably and for ever."""
+        """Delete a queue with its messages, groups and dead letters, durably and for good."""
         row = self._named(name).row
         doomed = [row]
         if not is_dead_letter_name(name):

@@ -96,11 +96,11 @@ def _compare_clocks(cql: Cql, clock: Clock) -> None:
     ahead_ms = clock.wall_ms() - cql.time.now_ms()
     if abs(ahead_ms) >= APART_MS:
         logger.warning(
-            "the clock of this machine is %.0f seconds %s that of Cassandra at %s: queues go by"
-            " the servers' time, yet the times that messages show are of this clock; set it right",
+            "the clock of this machine is %.0f seconds %s that of Cassandra at %s: queues use"
+            " the servers' time, but messages show times of this clock; correct it",
             abs(ahead_ms) / 1000,
             "ahead of" if ahead_ms > 0 else "behind",
-            cql.contact.told,
+            cql.contact.label,
         )
 
 
@@ -201,8 +201,8 @@ def contact_of(rest: str, options: Mapping[str, str]) -> Contact:
         )
     if not _KEYSPACE.fullmatch(keyspace):
         raise ConfigError(
-            f"the URL of {listed} names no keyspace, but {keyspace!r}",
-            hint=f"write {_EXAMPLE}; a keyspace has up to 48 letters, digits and _",
+            f"the URL of {listed} has no valid keyspace, but {keyspace!r}",
+            hint=f"write {_EXAMPLE}; a keyspace's name has up to 48 letters, digits and _",
         )
     hosts, port = _hosts(listed)
     return Contact(
@@ -222,10 +222,10 @@ def _hosts(listed: str) -> tuple[tuple[str, ...], int]:
     """The hosts, and the port that all of them have."""
     hosts: list[str] = []
     ports: set[int] = set()
-    for told in listed.split(","):
-        match = _HOST.fullmatch(told.strip())
+    for host in listed.split(","):
+        match = _HOST.fullmatch(host.strip())
         if match is None or not 0 < int(match["port"] or PORT) < 65536:
-            raise ConfigError(f"{told!r} is not a host name", hint=f"write host or host:{PORT}")
+            raise ConfigError(f"{host!r} is not a host name", hint=f"write host or host:{PORT}")
         hosts.append(match["six"] or match["name"])
         if match["port"]:
             ports.add(int(match["port"]))
@@ -241,7 +241,7 @@ def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> 
     value = options.get(name, allowed[0]).lower()
     if value not in allowed:
         raise ConfigError(
-            f"{name} is {' or '.join(allowed)}, not {options[name]!r}",
+            f"{name} must be {' or '.join(allowed)}, not {options[name]!r}",
             hint="with any other, a reader could miss what was acknowledged"
             if name == "consistency"
             else "",

@@ -45,7 +45,7 @@ def connect(
     takes pushes to ap queues while no quorum answers, and forwards them when one does.
 
     store=sidecar, with either scheme, keeps messages on storage sidecars instead. The first client
-    chooses the store of a directory or keyspace, for ever. Options: replicas (1 to 9, of each new
+    chooses the store of a directory or keyspace permanently. Options: replicas (1 to 9, of each new
     pipe; default 3), zone (of this client, which reads from sidecars in its zone first),
     sidecar_token (default: `CASSQ_SIDECAR_TOKEN`), sidecar_tls, sidecar_ca, sidecar_cert and
     sidecar_key (see `cassq.base.tls.tls_of`), repair_after (how many seconds a sidecar may be
@@ -92,7 +92,7 @@ def _open_local(rest: str, options: dict[str, str], clock: Clock, *, create: boo
 def _open_cluster(url: str, rest: str, options: dict[str, str], clock: Clock) -> Client:
     if "durability" in options:
         raise ConfigError(
-            "durability is not for Cassandra, whose servers decide",
+            "durability cannot be set for Cassandra, whose servers decide it",
             hint="set their commitlog_sync: `cassq schema status` shows it",
         )
     with extras.wanted(*extras.CASSANDRA):

@@ -207,8 +207,8 @@ def _locked(directory: Path, clock: Clock, how: int) -> Iterator[None]:
                 break
             except BlockingIOError as exc:
                 if waited.seconds() > LOCK_WAIT_SECONDS:
-                    told = f"another process takes too long to create the catalog of {directory}"
-                    raise BackendTimeoutError(told) from exc
+                    message = f"another process takes too long to create the catalog of {directory}"
+                    raise BackendTimeoutError(message) from exc
             clock.sleep(_LOOK_SECONDS)
         yield
     finally:
@@ -330,17 +330,17 @@ def _told(directory: Path, found: Adopted, *, lost: bool) -> str:
         listed += f", and those of {len(counts) - _QUEUES_TOLD} more queues"
     if not lost:
         return f"pipe files of {directory} had no row in the catalog; found messages: {listed}"
-    told = (
+    message = (
         f"the catalog of {directory} was gone, and was rebuilt from the pipe files. Messages that "
         f"were delivered are delivered again, to the group 'default': {listed or 'no messages'}. "
         "Set policies, and create other groups, again"
     )
     if found.in_use:
-        told += (
+        message += (
             f". Pipe files left out, as they are being written: {found.in_use}. End the processes "
             "that still use the old catalog, then open the directory again"
         )
-    return told
+    return message
 
 
 def _timer_ms(store: ExtentStore, pipe_id: str) -> int | None:

@@ -11,7 +11,7 @@ from cassq.base.arguments import check_count, check_seconds, refuse_pickling
 from cassq.client.embedded import default_group
 from cassq.client.runtime import Runtime
 from cassq.client.watched import WatchedQueue
-from cassq.dead_letters.queue import DeadLetterQueue, Desk
+from cassq.dead_letters.queue import DeadLetterQueue, QueueAccess
 from cassq.errors import (
     BackendTimeoutError,
     ConfigError,
@@ -243,9 +243,9 @@ class Queue:
     def _same_group(self, existing: GroupRow, new: GroupPolicy) -> Group:
         if existing.policy != new:
             found = differences(existing.policy, new)
-            told = ", ".join(f"{k} is {old!r}, not {new!r}" for k, (old, new) in found.items())
+            listed = ", ".join(f"{k} is {old!r}, not {new!r}" for k, (old, new) in found.items())
             raise GroupExistsError(
-                f"group {existing.name!r} of {self.name!r} exists: {told}", differences=found
+                f"group {existing.name!r} of {self.name!r} exists: {listed}", differences=found
             )
         return Group(existing.name, existing.policy)
 
@@ -314,7 +314,7 @@ class Queue:
             row = self._ports.catalog.queues.named(name)
             return None if row is None else Queue(runtime, row)._group("default")
 
-        desk = Desk(
+        access = QueueAccess(
             ports=lambda: self._ports,
             group_row=lambda: self._group(group),
             letters_row=letters_row,
@@ -322,7 +322,7 @@ class Queue:
             pusher_to_letters=lambda: own_queue(runtime, name).new_pusher(),
             ring=lambda: runtime.doorbell(self.row.id).ring(),
         )
-        return DeadLetterQueue(desk, name)
+        return DeadLetterQueue(access, name)
 
     # --- pausing, draining, purging -------------------------------------------------------------
 
@@ -357,7 +357,7 @@ class Queue:
 
     @operation
     def purge(self, group: str | None = None) -> dict[str, int]:
-        """Remove for ever all messages waiting for a group (None: for each), including delayed
+        """Remove for good all messages waiting for a group (None: for each), including delayed
         ones. Returns group → number of messages. Poppers keep what they hold. Cost: see
         `cassq.lifecycle.purging`."""
         return purge(self._ports, self._load(), self._purged_groups(group))
@@ -457,7 +457,7 @@ class Queue:
 
     @operation
     def skip_damage(self, pipe_id: str, *, dry_run: bool = False) -> PipeDamage:
-        """Continue past the damage in a pipe: what cannot be read is recorded as lost, for ever,
+        """Continue past the damage in a pipe: what cannot be read is recorded as lost, for good,
         for each present group that has not had it; what can be read is delivered.
 
         dry_run: only report, as `look_into_pipe` does. A pipe still being written is sealed first.
@@ -496,8 +496,8 @@ def create_queue(runtime: Runtime, name: str, policy: QueueSettings) -> Queue:
         return create_queue(runtime, name, policy)  # deleted this moment
     found = differences(existing.policy, new)
     if found:
-        told = ", ".join(f"{k} is {old!r}, not {new!r}" for k, (old, new) in found.items())
-        raise QueueExistsError(f"queue {name!r} exists: {told}", differences=found)
+        listed = ", ".join(f"{k} is {old!r}, not {new!r}" for k, (old, new) in found.items())
+        raise QueueExistsError(f"queue {name!r} exists: {listed}", differences=found)
     return Queue(runtime, existing)
 
 

@@ -68,7 +68,7 @@ class Offline:
 
     def opened(self) -> NoReturn:
         """Raise BackendUnavailableError: the call needs a server."""
-        raise BackendUnavailableError(self._why, hint="it is tried again and again")
+        raise BackendUnavailableError(self._why, hint="cassq keeps retrying")
 
     def doorbell(self, _queue_id: str) -> Doorbell:
         """A doorbell that needs no server."""

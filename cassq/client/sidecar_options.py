@@ -48,37 +48,37 @@ def settings_of(options: Mapping[str, str]) -> Settings:
     )
 
 
-def _replicas(told: str) -> int:
-    if not (told.isascii() and told.isdigit() and 1 <= int(told) <= REPLICAS_MAX):
-        raise ConfigError(f"replicas is a number from 1 to {REPLICAS_MAX}, not {told!r}")
-    return int(told)
+def _replicas(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= REPLICAS_MAX):
+        raise ConfigError(f"replicas must be a number from 1 to {REPLICAS_MAX}, not {text!r}")
+    return int(text)
 
 
-def _repair_after(told: str) -> float:
-    if not re.fullmatch(r"\d{1,8}(\.\d+)?", told, re.ASCII) or float(told) > REPAIR_AFTER_MAX:
+def _repair_after(text: str) -> float:
+    if not re.fullmatch(r"\d{1,8}(\.\d+)?", text, re.ASCII) or float(text) > REPAIR_AFTER_MAX:
         raise ConfigError(
-            f"repair_after must be a number of seconds up to {REPAIR_AFTER_MAX:,}, not {told!r}"
+            f"repair_after must be a number of seconds up to {REPAIR_AFTER_MAX:,}, not {text!r}"
         )
-    return float(told)
+    return float(text)
 
 
-def _repair_rate(told: str) -> int:
-    rate = _RATE.fullmatch(told)
+def _repair_rate(text: str) -> int:
+    rate = _RATE.fullmatch(text)
     if rate is None:
-        raise ConfigError(f"repair_rate is bytes a second, as 500K, 64M or 1G, not {told!r}")
+        raise ConfigError(f"repair_rate must be bytes per second, as 500K, 64M or 1G, not {text!r}")
     return int(rate[1]) * _SCALES[rate[2]]
 
 
 def _token(options: Mapping[str, str]) -> str:
-    told, where = options.get("sidecar_token"), "sidecar_token"
-    if told is None:
-        told, where = os.environ.get(TOKEN_VARIABLE, ""), TOKEN_VARIABLE
-        if not told:
+    text, where = options.get("sidecar_token"), "sidecar_token"
+    if text is None:
+        text, where = os.environ.get(TOKEN_VARIABLE, ""), TOKEN_VARIABLE
+        if not text:
             return ""
-    if not _TOKEN.fullmatch(told):
+    if not _TOKEN.fullmatch(text):
         raise ConfigError(
             f"{where} is not a valid token",
-            hint=f"it has 1 to {TOKEN_CHARACTERS_MAX} characters of ASCII and no spaces; in a URL"
+            hint=f"it has 1 to {TOKEN_CHARACTERS_MAX} ASCII characters and no spaces; in a URL"
             " %2B is a +, %26 an &, and %25 a %",
         )
-    return told
+    return text

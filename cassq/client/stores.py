@@ -32,7 +32,7 @@ def sidecars_of(options: Mapping[str, str], own: str) -> Settings | None:
     """
     store = options.get("store", own)
     if store not in (own, SIDECAR):
-        raise ConfigError(f"store is {own} or {SIDECAR}, not {store!r}")
+        raise ConfigError(f"store must be {own} or {SIDECAR}, not {store!r}")
     if store == own:
         needless = [name for name in STORE_OPTIONS[1:] if name in options]
         if needless:

@@ -272,9 +272,9 @@ class Claimer:
         if not self._told_sick:
             self._told_sick = True
             logger.warning(
-                "nothing of group %s of queue %s has succeeded since messages failed: they are kept"
-                " though they were delivered as often as max_deliveries (%d) allows, and come ever"
-                " more seldom (see sick_check, and sick_hold, %g s)",
+                "nothing in group %s of queue %s has succeeded since messages began to fail: those"
+                " that reached max_deliveries (%d) are kept, and retried more and more slowly"
+                " (see sick_check, and sick_hold, %g s)",
                 self._group().name,
                 self._queue().name,
                 self.rules.max_deliveries,

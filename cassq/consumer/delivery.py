@@ -202,12 +202,12 @@ class Delivery:
 
     def nack(self, seqs: range, delay: float | None, error: Error) -> None:
         delay_ms = None if delay is None else milliseconds("delay", delay)
-        told = "" if error is None else error_text("error", error)
-        self.holder.give(self, seqs, NackOptions(delay_ms, told, True, False, False))
+        text = "" if error is None else error_text("error", error)
+        self.holder.give(self, seqs, NackOptions(delay_ms, text, True, False, False))
 
     def dead(self, seqs: range, reason: Error) -> None:
-        told = error_text("reason", reason)
-        self.holder.give(self, seqs, NackOptions(0, told, doomed=True))
+        text = error_text("reason", reason)
+        self.holder.give(self, seqs, NackOptions(0, text, doomed=True))
 
     def release(self, seqs: range) -> None:
         self.holder.give(self, seqs, NackOptions(counted=False))
@@ -225,31 +225,31 @@ class Message:
     payload: the bytes pushed. seq: its number in its pipe.
     """
 
-    __slots__ = ("_bundle", "_holding", "payload", "seq")
+    __slots__ = ("_bundle", "_delivery", "payload", "seq")
 
-    def __init__(self, payload: bytes, seq: int, bundle: Bundle, holding: Delivery) -> None:
+    def __init__(self, payload: bytes, seq: int, bundle: Bundle, delivery: Delivery) -> None:
         self.payload: bytes = payload
         self.seq: int = seq
         self._bundle = bundle
-        self._holding = holding
+        self._delivery = delivery
 
     @property
     def id(self) -> str:
         """`pipe:seq` of its first place; it stays the same over every delivery and move."""
         bundle = self._bundle
         if not bundle.ids:  # the common case
-            return f"{self._holding.pipe_id}:{self.seq}"
-        return bundle.id_at(self.seq - bundle.base_seq, self._holding.pipe_id).decode()
+            return f"{self._delivery.pipe_id}:{self.seq}"
+        return bundle.id_at(self.seq - bundle.base_seq, self._delivery.pipe_id).decode()
 
     @property
     def pipe_id(self) -> str:
         """The pipe it was delivered from."""
-        return self._holding.pipe_id
+        return self._delivery.pipe_id
 
     @property
     def attempts(self) -> int:
         """How often it was delivered to its group, including this time; 1 the first time."""
-        return self._holding.deliveries
+        return self._delivery.deliveries
 
     @property
     def headers(self) -> dict[str, str]:
@@ -277,7 +277,7 @@ class Message:
 
         A second ack has no effect. Raises ClaimLostError if another popper has the message.
         """
-        self._holding.ack(range(self.seq, self.seq + 1))
+        self._delivery.ack(range(self.seq, self.seq + 1))
 
     def nack(self, delay: float | None = None, error: Error = None) -> None:
         """Mark the message as failed: deliver it again after `delay` seconds, or by the group's
@@ -289,33 +289,33 @@ class Message:
         `sick_check` and `sick_hold` in `QueuePolicy`. Raises UsageError for any other type, and
         leaves the message unsettled.
         """
-        self._holding.nack(range(self.seq, self.seq + 1), delay, error)
+        self._delivery.nack(range(self.seq, self.seq + 1), delay, error)
 
     def dead(self, reason: Error = "") -> None:
         """Reject the message: it goes to the group's dead letters, with `reason`, a text or an
         exception, as its error. Written as `ack` is; raises UsageError as `nack` does."""
-        self._holding.dead(range(self.seq, self.seq + 1), reason)
+        self._delivery.dead(range(self.seq, self.seq + 1), reason)
 
     def release(self) -> None:
         """Give the message back untried: this delivery does not count. Written as `ack` is."""
-        self._holding.release(range(self.seq, self.seq + 1))
+        self._delivery.release(range(self.seq, self.seq + 1))
 
     def extend(self, seconds: float) -> None:
         """Move the deadline of this message's claim to `seconds` from now."""
-        self._holding.extend(seconds)
+        self._delivery.extend(seconds)
 
     def as_run(self) -> DeliveredRun:
         """The message as a run of one."""
-        return DeliveredRun(self._holding, self._bundle, RangeSet.run(self.seq, self.seq + 1))
+        return DeliveredRun(self._delivery, self._bundle, RangeSet.run(self.seq, self.seq + 1))
 
     def __eq__(self, other: object) -> bool:
         """Whether both are the same delivery of the same message."""
         if not isinstance(other, Message):
             return NotImplemented
-        return self._holding is other._holding and self.seq == other.seq
+        return self._delivery is other._delivery and self.seq == other.seq
 
     def __hash__(self) -> int:
-        return hash((id(self._holding), self.seq))
+        return hash((id(self._delivery), self.seq))
 
     def __repr__(self) -> str:
         return f"<Message {self.id} attempts={self.attempts} {len(self.payload)} bytes>"
@@ -324,13 +324,13 @@ class Message:
 class DeliveredRun(NamedTuple):
     """Messages of one claim that lie in one bundle."""
 
-    holding: Delivery
+    delivery: Delivery
     bundle: Bundle
     seqs: RangeSet
 
     def messages(self) -> Iterator[Message]:
-        holding, bundle, seqs = self
-        return map(Message, bundle.payloads_of(seqs), seqs, repeat(bundle), repeat(holding))
+        delivery, bundle, seqs = self
+        return map(Message, bundle.payloads_of(seqs), seqs, repeat(bundle), repeat(delivery))
 
 
 class Messages(Sequence[Message]):
@@ -400,12 +400,12 @@ class Messages(Sequence[Message]):
         return f"Messages({list(self)})"
 
 
-def by_holding(messages: Iterable[Message], holder: Holder) -> list[tuple[Delivery, RangeSet]]:
+def by_delivery(messages: Iterable[Message], holder: Holder) -> list[tuple[Delivery, RangeSet]]:
     """Messages as seqs of their deliveries. Cost: none a message for whole pops."""
     if isinstance(messages, Messages):
         pieces: dict[Delivery, list[RangeSet]] = {}
-        for holding, _, found in messages.runs:
-            pieces.setdefault(holding, []).append(found)
+        for delivery, _, found in messages.runs:
+            pieces.setdefault(delivery, []).append(found)
         return [(_of(holder, each), RangeSet.joined(found)) for each, found in pieces.items()]
     if isinstance(messages, Message) or not isinstance(messages, Iterable):
         one = isinstance(messages, Message)
@@ -421,16 +421,16 @@ def by_holding(messages: Iterable[Message], holder: Holder) -> list[tuple[Delive
             raise UsageError(
                 f"only messages that pop() returned can be settled, not {message!r:.100}"
             )
-        seqs.setdefault(message._holding, []).append(message.seq)
+        seqs.setdefault(message._delivery, []).append(message.seq)
     return [(_of(holder, each), RangeSet.of(sorted(found))) for each, found in seqs.items()]
 
 
-def _of(holder: Holder, holding: Delivery) -> Delivery:
-    if holding.holder is not holder:
+def _of(holder: Holder, delivery: Delivery) -> Delivery:
+    if delivery.holder is not holder:
         raise UsageError("a message can be settled only through the popper it came from")
-    return holding
+    return delivery
 
 
-def holding_of(message: Message) -> Delivery:
+def delivery_of(message: Message) -> Delivery:
     """The delivery that a message belongs to."""
-    return message._holding
+    return message._delivery

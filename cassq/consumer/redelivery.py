@@ -96,7 +96,7 @@ class Redelivery:
         got = [claim for claim, ok in zip(mine, done, strict=True) if ok]
         self._note_refused([row for (row, _), ok in zip(changes, done, strict=True) if not ok])
         more = len(chosen) < len(due) or chosen[-1].until.seq < chosen[-1].row.end
-        return into_holdings(got, holder, now_ms), more
+        return into_deliveries(got, holder, now_ms), more
 
     def _note_refused(self, rows: Sequence[Claim]) -> None:
         """If a row is refused twice in the same version, no other popper took it: check whether
@@ -139,15 +139,15 @@ class Redelivery:
         return read_left(self._window.readers.get(row.pipe_id), row, limit, room)
 
 
-def into_holdings(
+def into_deliveries(
     taken: Iterable[tuple[Claim, list[BundleSlice]]], holder: Holder, now_ms: int
 ) -> list[Found]:
     """Rows just taken, as deliveries: one for each pipe and number of deliveries."""
     found: list[Found] = []
     for _, group in groupby(sorted(taken, key=_kind), key=_kind):
         together = list(group)
-        holding = Delivery(holder, [row for row, _ in together], now_ms, None, None)
-        found.append((holding, [piece for _, pieces in together for piece in pieces]))
+        delivery = Delivery(holder, [row for row, _ in together], now_ms, None, None)
+        found.append((delivery, [piece for _, pieces in together for piece in pieces]))
     return found
 
 

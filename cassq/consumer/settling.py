@@ -57,17 +57,17 @@ class Settler:
         self.flush_ms: int = 0  # when to write the acks not yet written
         self.acks_written: bool = False  # by the last flush
         self.failure: Exception | None = None  # why it could not write everything
-        self.holdings: dict[Delivery, None] = {}
+        self.deliveries: dict[Delivery, None] = {}
         self.tally: Tally = Tally(group)
         self.pace: PopperPace = PopperPace(int(ports.ids.client, 16))
 
-    def take(self, holding: Delivery, pieces: Sequence[BundleSlice], now_ms: int) -> None:
+    def take(self, delivery: Delivery, pieces: Sequence[BundleSlice], now_ms: int) -> None:
         """Keep a new delivery. pieces: its messages."""
-        holding.pieces = pieces
-        holding.taken_ms = now_ms
-        self.holdings[holding] = None
-        if holding.deliveries > 1:
-            self.tally.redelivered += holding.count
+        delivery.pieces = pieces
+        delivery.taken_ms = now_ms
+        self.deliveries[delivery] = None
+        if delivery.deliveries > 1:
+            self.tally.redelivered += delivery.count
 
     def until_flush_ms(self, now_ms: int) -> int:
         """How much longer acks are, or would be, collected."""
@@ -94,26 +94,26 @@ class Settler:
     @property
     def giving(self) -> bool:
         """Whether anything given back is not yet written."""
-        return any(holding.backs for holding in self.said)
+        return any(delivery.backs for delivery in self.said)
 
     @property
     def open_count(self) -> int:
         """How many messages are claimed and neither acked nor given back."""
-        return sum(holding.left for holding in self.holdings)
+        return sum(delivery.left for delivery in self.deliveries)
 
     # --- acks ---------------------------------------------------------------------------------
 
-    def note(self, holding: Delivery, seqs: RangeSet, now_ms: int) -> None:
+    def note(self, delivery: Delivery, seqs: RangeSet, now_ms: int) -> None:
         """Collect acks. Raises ClaimLostError for messages that are no longer ours."""
-        given, gave = EMPTY, holding.gave
+        given, gave = EMPTY, delivery.gave
         if gave and seqs.single is None:
-            given = seqs & holding.given_seqs()
-        holding.settle(seqs - given if gave else seqs)
-        if not (holding.left or gave):
-            self.pace.finished.append((holding.count, now_ms - holding.taken_ms))
-        self._note(holding, now_ms)
+            given = seqs & delivery.given_seqs()
+        delivery.settle(seqs - given if gave else seqs)
+        if not (delivery.left or gave):
+            self.pace.finished.append((delivery.count, now_ms - delivery.taken_ms))
+        self._note(delivery, now_ms)
         if gave:
-            holding.check(given)
+            delivery.check(given)
 
     def flush(self) -> list[Claim]:
         """Write everything collected in one synced transaction, and mark lost claims. Returns the
@@ -134,39 +134,39 @@ class Settler:
         for epoch, part in groupby(list(self.said), key=attrgetter("epoch")):
             changes: list[Change] = []
             whole: dict[Delivery, bool] = {}
-            for holding in part:
-                said, whole[holding] = self._said(holding)
+            for delivery in part:
+                said, whole[delivery] = self._said(delivery)
                 changes += said
             if changes:
                 free += self._write(changes, epoch)
-            for holding, gives_too in whole.items():
-                self._written(holding, gives_too=gives_too)
+            for delivery, gives_too in whole.items():
+                self._written(delivery, gives_too=gives_too)
         return free
 
-    def _said(self, holding: Delivery) -> tuple[list[Change], bool]:
+    def _said(self, delivery: Delivery) -> tuple[list[Change], bool]:
         """What to write for a delivery, and whether that is everything noted of it. If the rows
         for what it gives back cannot be built, those wait for the next time: no message may lose
         its ack over that."""
         try:
-            return self._changes(holding, self._gives(holding)), True
+            return self._changes(delivery, self._gives(delivery)), True
         except Exception as exc:
             self.failure = exc
-            return self._changes(holding, []), False
+            return self._changes(delivery, []), False
 
-    def _written(self, holding: Delivery, *, gives_too: bool) -> None:
+    def _written(self, delivery: Delivery, *, gives_too: bool) -> None:
         """What was noted of a delivery is now written, or lost with its claim."""
-        if not holding.lost:
-            self.acks_written |= bool(holding.pending)
-            self.tally.committed += len(holding.pending)
-        holding.pending = EMPTY
-        if gives_too or holding.lost:
-            holding.backs.clear()
-            del self.said[holding]
-            self._drop_if_over(holding)
+        if not delivery.lost:
+            self.acks_written |= bool(delivery.pending)
+            self.tally.committed += len(delivery.pending)
+        delivery.pending = EMPTY
+        if gives_too or delivery.lost:
+            delivery.backs.clear()
+            del self.said[delivery]
+            self._drop_if_over(delivery)
 
-    def _changes(self, holding: Delivery, gives: list[GiveBack]) -> list[Change]:
+    def _changes(self, delivery: Delivery, gives: list[GiveBack]) -> list[Change]:
         """The replacement of each row with messages that were acked or given back."""
-        rows = sorted(holding.rows, key=attrgetter("start"))
+        rows = sorted(delivery.rows, key=attrgetter("start"))
         starts = [row.start for row in rows]
         given: list[list[GiveBack]] = [[] for _ in rows]
         for give in gives:
@@ -177,10 +177,10 @@ class Settler:
                     given[at].append(self._recorded(give._replace(seqs=seqs), rows[at]))
         changes: list[Change] = []
         for row, mine in zip(rows, given, strict=True):
-            acks = holding.pending.within(row.start, row.end)
+            acks = delivery.pending.within(row.start, row.end)
             if acks or mine:
                 new = claims.resolved(row, acks, mine, self._version)
-                changes.append((holding, row, new))
+                changes.append((delivery, row, new))
         return changes
 
     def _write(self, changes: list[Change], epoch: int | None) -> list[Claim]:
@@ -195,15 +195,15 @@ class Settler:
             raise
         free: list[Claim] = []
         now_ms = self._catalog.now_ms()
-        for (holding, old, new), done in zip(changes, results, strict=True):
+        for (delivery, old, new), done in zip(changes, results, strict=True):
             if done:
-                holding.replace(old, new)
+                delivery.replace(old, new)
                 given = [row for row in new if row.state is ClaimState.FREE]
                 for row in given:
-                    self._claimer.retaker.remnants.keep(row, holding.pieces, now_ms)
+                    self._claimer.retaker.remnants.keep(row, delivery.pieces, now_ms)
                 free += given
             else:
-                self._lose(holding, old)
+                self._lose(delivery, old)
         del self._unsure[len(self._unsure) - len(changes) :]
         return free
 
@@ -211,45 +211,46 @@ class Settler:
         """Read back the writes of unknown outcome: each applied, did not, or came after the claim
         was lost."""
         while self._unsure:
-            holding, old, new = self._unsure[-1]
+            delivery, old, new = self._unsure[-1]
             seqs = range(old.start, old.end)
             rows = self._catalog.claims.rows(old.group_id, old.pipe_id, seqs)
             versions = {row.version for row in rows}
-            if old.version not in versions and old in holding.rows:
-                if any(row.version in versions for row in new) or self._is_done(old, holding, rows):
-                    holding.replace(old, new)
+            if old.version not in versions and old in delivery.rows:
+                written = any(row.version in versions for row in new)
+                if written or self._is_done(old, delivery, rows):
+                    delivery.replace(old, new)
                 else:
-                    self._lose(holding, old)
+                    self._lose(delivery, old)
             self._unsure.pop()
 
-    def _is_done(self, old: Claim, holding: Delivery, rows: list[Claim]) -> bool:
+    def _is_done(self, old: Claim, delivery: Delivery, rows: list[Claim]) -> bool:
         """Whether all of `old` is done, by merged rows or an advanced ack offset."""
         cursor = self._catalog.claims.cursor(old.group_id, old.pipe_id)
-        if holding.epoch is not None and (cursor is None or cursor.epoch != holding.epoch):
+        if delivery.epoch is not None and (cursor is None or cursor.epoch != delivery.epoch):
             return False  # another popper has, or may have, taken the pipe since
         done = RangeSet((row.start, row.end) for row in rows if row.state is ClaimState.DONE)
         below = RangeSet.run(0, cursor.ack.seq if cursor else old.end)
         return (done | below).covers(old.start, old.end)
 
-    def _lose(self, holding: Delivery, row: Claim) -> None:
-        holding.lost = True
+    def _lose(self, delivery: Delivery, row: Claim) -> None:
+        delivery.lost = True
         self.tally.lost += row.count
-        if row in holding.rows:
-            holding.rows.remove(row)
+        if row in delivery.rows:
+            delivery.rows.remove(row)
 
-    def _drop_if_over(self, holding: Delivery) -> None:
-        if holding.left > 0 and not holding.lost:
+    def _drop_if_over(self, delivery: Delivery) -> None:
+        if delivery.left > 0 and not delivery.lost:
             return
-        if holding in self.holdings:
-            del self.holdings[holding]
+        if delivery in self.deliveries:
+            del self.deliveries[delivery]
             self._finished()
-        if holding.lock is not None:
-            holding.lock.release()
-            holding.lock = None
+        if delivery.lock is not None:
+            delivery.lock.release()
+            delivery.lock = None
 
     # --- giving back ----------------------------------------------------------------------------
 
-    def give(self, holding: Delivery, seqs: RangeSet, back: NackOptions) -> None:
+    def give(self, delivery: Delivery, seqs: RangeSet, back: NackOptions) -> None:
         """Collect messages to give back; settled ones stay settled.
 
         In an exclusive group the messages after them in the claim are given back as well,
@@ -257,53 +258,53 @@ class Settler:
         """
         if self._unsure:
             self._clear_up()
-        holding.check(seqs)
-        if holding.settled:
-            seqs = seqs - holding.settled
+        delivery.check(seqs)
+        if delivery.settled:
+            seqs = seqs - delivery.settled
         if not seqs:
             return
-        self._note(holding, self._catalog.now_ms())
-        holding.give(seqs, back)
+        self._note(delivery, self._catalog.now_ms())
+        delivery.give(seqs, back)
         self.tally.given(len(seqs), counted=back.counted, doomed=back.doomed)
-        if holding.epoch is not None:
-            later = holding.open_seqs() - RangeSet([(0, seqs.ranges[-1][1])])
+        if delivery.epoch is not None:
+            later = delivery.open_seqs() - RangeSet([(0, seqs.ranges[-1][1])])
             if later:
-                holding.give(later, NackOptions(counted=False))
+                delivery.give(later, NackOptions(counted=False))
 
-    def give_one(self, holding: Delivery, seq: int, back: NackOptions, now_ms: int) -> None:
+    def give_one(self, delivery: Delivery, seq: int, back: NackOptions, now_ms: int) -> None:
         """`give` for one message of a non-exclusive group."""
-        if self._unsure or holding.lost or holding.has_given(seq):
-            self.give(holding, RangeSet.run(seq, seq + 1), back)
-        elif not holding.settled or seq not in holding.settled:
-            if holding not in self.said:
-                self._note(holding, now_ms)
-            holding.give_one(seq, back)
+        if self._unsure or delivery.lost or delivery.has_given(seq):
+            self.give(delivery, RangeSet.run(seq, seq + 1), back)
+        elif not delivery.settled or seq not in delivery.settled:
+            if delivery not in self.said:
+                self._note(delivery, now_ms)
+            delivery.give_one(seq, back)
             self.tally.given(1, counted=back.counted, doomed=back.doomed)
 
-    def _note(self, holding: Delivery, now_ms: int) -> None:
+    def _note(self, delivery: Delivery, now_ms: int) -> None:
         """Note that a delivery has something to write."""
         if not self.said and self.flush_ms <= now_ms:
             self.begin(now_ms)
-        self.said[holding] = None
+        self.said[delivery] = None
 
-    def _gives(self, holding: Delivery) -> list[GiveBack]:
+    def _gives(self, delivery: Delivery) -> list[GiveBack]:
         """What is being given back, in the form for claim rows. Delays begin now."""
-        if not holding.backs:
+        if not delivery.backs:
             return []
         self._claimer.look()
         rules, now_ms = self._claimer.rules, self._catalog.now_ms()
-        slow_ms = self._claimer.health.slow_ms(holding.rows[0]) if holding.rows else 0
+        slow_ms = self._claimer.health.slow_ms(delivery.rows[0]) if delivery.rows else 0
         gives: list[GiveBack] = []
-        for back, spans in holding.backs.items():
+        for back, spans in delivery.backs.items():
             seqs = RangeSet(spans)
             if not seqs:
                 continue  # the caller was interrupted before the seqs were noted
             if not back.counted:
-                gives.append(GiveBack(seqs, 0, holding.deliveries - 1))  # to the front of the line
+                gives.append(GiveBack(seqs, 0, delivery.deliveries - 1))  # to the front of the line
                 continue
             wait_ms = back.delay_ms
             if wait_ms is None:
-                wait_ms = rules.retry_ms(holding.deliveries, random())
+                wait_ms = rules.retry_ms(delivery.deliveries, random())
             failure = claims.failure_record(
                 "rejected",
                 back.error,
@@ -312,8 +313,8 @@ class Settler:
                 doomed=back.doomed,
             )
             due_ms = now_ms + (0 if back.doomed else max(wait_ms, slow_ms))
-            give = GiveBack(seqs, due_ms, holding.deliveries, failure)
-            spent = holding.deliveries >= rules.max_deliveries
+            give = GiveBack(seqs, due_ms, delivery.deliveries, failure)
+            spent = delivery.deliveries >= rules.max_deliveries
             if back.doomed or (spent and not back.together):
                 # Each becomes a dead letter by itself, so each needs a row of its own.
                 gives += [give._replace(seqs=RangeSet.run(seq, seq + 1)) for seq in seqs]
@@ -331,59 +332,59 @@ class Settler:
 
     # --- keeping --------------------------------------------------------------------------------
 
-    def extend(self, holding: Delivery, ms: int) -> None:
+    def extend(self, delivery: Delivery, ms: int) -> None:
         """Move the claim's deadline to `ms` from now. Raises ClaimLostError."""
         self._clear_up()
-        holding.check(EMPTY)
+        delivery.check(EMPTY)
         due_ms = self._catalog.now_ms() + ms
-        if holding.lock is not None and not holding.lock.renew(ms):
-            holding.lost = True
+        if delivery.lock is not None and not delivery.lock.renew(ms):
+            delivery.lost = True
         else:
             version = self._version
             changes = [
-                (holding, row, claims.extended(row, due_ms, version)) for row in holding.rows
+                (delivery, row, claims.extended(row, due_ms, version)) for row in delivery.rows
             ]
-            self._write(changes, holding.epoch)
-            holding.due_ms = due_ms
-        if holding.lost:
-            self.said.pop(holding, None)
-            self._drop_if_over(holding)
-            raise ClaimLostError(pipe_id=holding.pipe_id)
+            self._write(changes, delivery.epoch)
+            delivery.due_ms = due_ms
+        if delivery.lost:
+            self.said.pop(delivery, None)
+            self._drop_if_over(delivery)
+            raise ClaimLostError(pipe_id=delivery.pipe_id)
 
     def near_deadline(self, cap_ms: float, timeout_ms: int) -> dict[Delivery, int]:
         """The claims to extend, and for how long from now: those close to their deadline whose
         consumers are alive, up to `cap_ms` after the claim was made."""
         now_ms = self._catalog.now_ms()
         found: dict[Delivery, int] = {}
-        for holding in self.holdings:
-            rest_ms = holding.due_ms - now_ms
-            left_ms = min(timeout_ms, holding.claimed_ms + cap_ms - now_ms)
-            if left_ms > rest_ms and rest_ms < EXTENDED_BELOW * timeout_ms and holding.is_attended:
-                found[holding] = round(left_ms)
+        for delivery in self.deliveries:
+            rest_ms = delivery.due_ms - now_ms
+            left_ms = min(timeout_ms, delivery.claimed_ms + cap_ms - now_ms)
+            if left_ms > rest_ms and rest_ms < EXTENDED_BELOW * timeout_ms and delivery.is_attended:
+                found[delivery] = round(left_ms)
         return found
 
     def keep_alive(self, wanted: dict[Delivery, int]) -> None:
         """Extend claims, each to the given time from now. The consumer of a lost one learns of it
         when it acks. Cost: one synced transaction for all; in exclusive groups one for each."""
-        together = [holding for holding in wanted if holding.epoch is None]
+        together = [delivery for delivery in wanted if delivery.epoch is None]
         if together:
             self._clear_up()
             now_ms = self._catalog.now_ms()
             changes: list[Change] = [
-                (holding, row, claims.extended(row, now_ms + wanted[holding], self._version))
-                for holding in together
-                for row in holding.rows
+                (delivery, row, claims.extended(row, now_ms + wanted[delivery], self._version))
+                for delivery in together
+                for row in delivery.rows
             ]
             if changes:
                 self._write(changes, None)
-            for holding in together:
-                holding.due_ms = now_ms + wanted[holding]
-                if holding.lost:
-                    self.said.pop(holding, None)
-                    self._drop_if_over(holding)
-        for holding, ms in wanted.items():
-            if holding.epoch is not None:
+            for delivery in together:
+                delivery.due_ms = now_ms + wanted[delivery]
+                if delivery.lost:
+                    self.said.pop(delivery, None)
+                    self._drop_if_over(delivery)
+        for delivery, ms in wanted.items():
+            if delivery.epoch is not None:
                 try:
-                    self.extend(holding, ms)
+                    self.extend(delivery, ms)
                 except ClaimLostError:
                     continue  # its consumer learns of it when it acks

@@ -81,7 +81,7 @@ class RateLimiter:
         return self._rate is None and self._left >= _NO_LIMIT // 2
 
     def room(self) -> int:
-        """How many messages may be processed next, after a wait if need be; 0: no more."""
+        """How many messages may be processed next, after a wait if needed; 0: no more."""
         while not self._wants_end():
             if self._rate is None:
                 return self._left

@@ -53,7 +53,7 @@ class Letter:
 
     def to_json(self) -> str:
         """The letter as one line of JSON, which `letter_from_json` reads back."""
-        told = {
+        fields = {
             "id": self.id,
             "pushed_at": self.pushed_at.isoformat(timespec="milliseconds"),
             "headers": self.headers,
@@ -61,39 +61,39 @@ class Letter:
             **text_or_base64("key", self.key),
             **text_or_base64("payload", self.payload),
         }
-        return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
 def letter_from_json(line: str | bytes) -> Letter:
     """The letter in a line that `Letter.to_json` wrote; UsageError says what is wrong with it."""
     try:
-        told = json.loads(line)
+        fields = json.loads(line)
     except ValueError as exc:
         raise UsageError(f"this is not JSON: {exc}") from exc
-    if not isinstance(told, dict):
+    if not isinstance(fields, dict):
         raise UsageError("a letter is a JSON object")
-    letter_id, headers, death = told.get("id"), told.get("headers", {}), told.get("death", {})
+    letter_id, headers, death = fields.get("id"), fields.get("headers", {}), fields.get("death", {})
     if not isinstance(letter_id, str) or not 0 < len(letter_id) <= ID_LENGTH_MAX:
         raise UsageError(f"a letter's id is a text of at most {ID_LENGTH_MAX} characters")
     if not isinstance(headers, dict) or not isinstance(death, dict):
         raise UsageError("a letter's headers, and its death, are JSON objects")
-    payload = _bytes_of(told, "payload")
+    payload = _bytes_of(fields, "payload")
     if payload is None:
         raise UsageError("a letter has a payload, or payload_base64")
     deaths = _without_times(death)
     encode_headers(_with_death(headers, deaths))
     try:
-        pushed_at = datetime.fromisoformat(told["pushed_at"])
+        pushed_at = datetime.fromisoformat(fields["pushed_at"])
     except (KeyError, TypeError, ValueError) as exc:
         raise UsageError("a letter's pushed_at is a time in ISO 8601, with a zone") from exc
     if pushed_at.tzinfo is None:
         raise UsageError("a letter's pushed_at needs a zone, as +00:00")
-    key = check_key(_bytes_of(told, "key"))
+    key = check_key(_bytes_of(fields, "key"))
     return Letter(letter_id, check_payload(payload), headers, key, pushed_at, deaths)
 
 
-def _bytes_of(told: Mapping[str, Any], name: str) -> bytes | None:
-    text, encoded = told.get(name), told.get(f"{name}_base64")
+def _bytes_of(fields: Mapping[str, Any], name: str) -> bytes | None:
+    text, encoded = fields.get(name), fields.get(f"{name}_base64")
     if not isinstance(text, str | None) or not isinstance(encoded, str | None):
         raise UsageError(f"a letter's {name} is a text")
     try:
@@ -129,21 +129,21 @@ _MS = {name: stored for stored, name in _TIMES.items()}
 
 def _with_times(death: Mapping[str, Any]) -> dict[str, Any]:
     """A death record as in JSON, with the earlier deaths in it."""
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in death.items():
         if name in _TIMES and isinstance(value, int):
-            told[_TIMES[name]] = _moment(value).isoformat(timespec="milliseconds")
+            fields[_TIMES[name]] = _moment(value).isoformat(timespec="milliseconds")
         elif name == "earlier" and isinstance(value, list):
-            told[name] = [_with_times(each) if isinstance(each, dict) else each for each in value]
+            fields[name] = [_with_times(each) if isinstance(each, dict) else each for each in value]
         else:
-            told[name] = value
-    return told
+            fields[name] = value
+    return fields
 
 
-def _without_times(told: Mapping[str, Any]) -> dict[str, Any]:
+def _without_times(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The death record of a letter in JSON, including one written by an older cassq."""
     death: dict[str, Any] = {}
-    for name, value in told.items():
+    for name, value in fields.items():
         if name in _MS:
             death[_MS[name]] = _ms_of(name, value)
         elif name == "earlier" and isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Merging and purging: how dead letters go back to their group, or are thrown away.
+"""Merging and purging: returns dead letters to their group, or deletes them.
 
 A merge of everything re-points each sealed pipe that was never claimed from: one compare-and-set,
 however many letters it holds. Others are copied in batches by the protocol of
@@ -119,7 +119,7 @@ class Merging(BulkJob):
 
 
 class Purging(BulkJob):
-    """Throws dead letters away."""
+    """Deletes dead letters."""
 
     def _whole(self, pipe: PipeRow, end: Place) -> bool:
         return False  # each of its parts is done as a whole

@@ -32,13 +32,13 @@ class Where(TypedDict, total=False):
     ids: Collection[str] | None
 
 
-class Desk(NamedTuple):
+class QueueAccess(NamedTuple):
     """What the dead letters of a group need from their queue. Each may raise BackendError.
 
-    group_row: the group; GroupNotFoundError if it is gone. letters_row: the group `default` of
-    the dead-letter queue; None if there is no such queue. pusher_to_group: pushes to the queue,
-    for this group only. pusher_to_letters: pushes to the dead-letter queue, which it creates if
-    need be. ring: wakes the poppers of the queue.
+    group_row: the group; GroupNotFoundError if it is gone. letters_row: the group `default` of the
+    dead-letter queue; None if there is no such queue. pusher_to_group: pushes to the queue, for
+    this group only. pusher_to_letters: pushes to the dead-letter queue, which it creates if needed.
+    ring: wakes the poppers of the queue.
     """
 
     ports: Callable[[], Ports]
@@ -66,8 +66,8 @@ class DeadLetterQueue:
     of), ids=[...]. A letter must match all of them; without any, all letters are selected.
     """
 
-    def __init__(self, desk: Desk, name: str) -> None:
-        self._desk = desk
+    def __init__(self, queue: QueueAccess, name: str) -> None:
+        self._queue = queue
         self.name = name
 
     # --- looking --------------------------------------------------------------------------------
@@ -89,11 +89,11 @@ class DeadLetterQueue:
         that cannot be read, and why; without it the first one raises. Cost: reads every frame.
         """
         chosen = Filter(**where)
-        row = self._desk.letters_row()
+        row = self._queue.letters_row()
         if row is None:
             return
         found: dict[str, CassqError] = {} if broken is None else broken
-        yield from letters_of(self._desk.ports(), row, chosen, found)
+        yield from letters_of(self._queue.ports(), row, chosen, found)
         if broken is None and found:
             raise next(iter(found.values()))
 
@@ -121,17 +121,17 @@ class DeadLetterQueue:
         """
         chosen = Filter(**where)
         _check_pace(limit, rate)
-        group, row = self._desk.group_row(), self._desk.letters_row()
+        group, row = self._queue.group_row(), self._queue.letters_row()
         if row is None:
             return BulkOutcome(complete=True, dry_run=dry_run)
-        with self._desk.pusher_to_group(group) as pusher:
+        with self._queue.pusher_to_group(group) as pusher:
             errand = Merging(
-                self._desk.ports(),
+                self._queue.ports(),
                 row,
                 chosen,
                 group=group,
                 append=pusher.push_intended,
-                ring=self._desk.ring,
+                ring=self._queue.ring,
                 limit=limit,
                 rate=rate,
                 dry_run=dry_run,
@@ -149,7 +149,7 @@ class DeadLetterQueue:
         watch: Watch | None = None,
         **where: Unpack[Where],
     ) -> BulkOutcome:
-        """Durably throw dead letters away, for ever; the arguments work as for `merge`.
+        """Delete dead letters, durably and for good; the arguments work as for `merge`.
 
         Without a filter, everything=True is required. Cost: without a filter, one synced
         transaction for each run of letters in the same state, however long; otherwise one for
@@ -159,16 +159,16 @@ class DeadLetterQueue:
         _check_pace(limit, rate)
         if chosen.is_empty and not everything and not dry_run:
             raise UsageError(
-                "a purge without a filter throws all dead letters away",
+                "a purge without a filter deletes all dead letters",
                 hint="give a filter, or everything=True",
             )
         if not chosen.is_empty and everything:
             raise UsageError("a purge takes everything=True or a filter, not both")
-        row = self._desk.letters_row()
+        row = self._queue.letters_row()
         if row is None:
             return BulkOutcome(complete=True, dry_run=dry_run)
         errand = Purging(
-            self._desk.ports(), row, chosen, limit=limit, rate=rate, dry_run=dry_run, watch=watch
+            self._queue.ports(), row, chosen, limit=limit, rate=rate, dry_run=dry_run, watch=watch
         )
         return errand.run()
 
@@ -188,14 +188,14 @@ class DeadLetterQueue:
         """
         letters = _read(lines)
         if to_queue:
-            group: GroupRow | None = self._desk.group_row()
+            group: GroupRow | None = self._queue.group_row()
         else:
-            group = self._desk.letters_row()
+            group = self._queue.letters_row()
         there: set[str] = set()
         if group is not None:
             broken: dict[str, CassqError] = {}
             there = {
-                letter.id for letter in letters_of(self._desk.ports(), group, Filter(), broken)
+                letter.id for letter in letters_of(self._queue.ports(), group, Filter(), broken)
             }
             for exc in broken.values():
                 raise exc
@@ -212,8 +212,8 @@ class DeadLetterQueue:
 
     def _pusher(self, to_queue: bool) -> Pusher:
         if to_queue:
-            return self._desk.pusher_to_group(self._desk.group_row())
-        return self._desk.pusher_to_letters()
+            return self._queue.pusher_to_group(self._queue.group_row())
+        return self._queue.pusher_to_letters()
 
     def __repr__(self) -> str:
         return f"<DeadLetterQueue {self.name}>"
@@ -243,4 +243,4 @@ def _check_pace(limit: int | None, rate: float | None) -> None:
     if rate is None:
         return
     if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate <= RATE_MAX:
-        raise UsageError(f"rate is a number of messages a second above 0, not {rate!r}")
+        raise UsageError(f"rate must be more than 0 messages a second, not {rate!r}")

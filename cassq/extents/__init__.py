@@ -1,1 +1,1 @@
-"""The extent stores: where the bytes of pipes live; one file a backend."""
+"""The extent stores, which keep the bytes of pipes; one folder per backend."""

@@ -1,7 +1,7 @@
 """Frames that a process keeps for its next reader of the same pipe.
 
-Poppers that share a pipe each take a part of a frame; what was read for one serves all. A frame
-below a pipe's end never changes, so a cached frame cannot be stale.
+Poppers that share a pipe each take a part of a frame, so one read serves all. A frame below a
+pipe's end never changes, so a cached frame cannot be stale.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FrameCache:
                 self._size -= self._frames.popitem(last=False)[1][1].size
 
     def get(self, extent: str, base_seq: int) -> tuple[int, Frame] | None:
-        """A frame's position (a bucket, say) and the frame; None when it is not kept."""
+        """A frame's position (a bucket, for example) and the frame; None if it is not cached."""
         with self._lock:
             found = self._frames.get((extent, base_seq))
             if found is not None:

@@ -1,4 +1,4 @@
-"""The ExtentStore port: where frames live, append-only, one extent a pipe.
+"""The ExtentStore port: stores frames, append-only, one extent per pipe.
 
 Every store keeps these promises, which its contract suite checks:
 
@@ -49,7 +49,7 @@ class Slice(NamedTuple):
 
 
 class ExtentInfo(NamedTuple):
-    """What an extent says about itself, without the catalog."""
+    """An extent's own data about itself, without the catalog."""
 
     pipe_id: str
     queue_name: str
@@ -118,7 +118,7 @@ class ExtentReader(abc.ABC):
 
     def ask_published(self) -> None:
         """Announce a call of `published`: networked stores then look at several pipes in one
-        round. Cost: at most a read that nobody waits for."""
+        round. Cost: at most a background read."""
         return
 
     @abc.abstractmethod

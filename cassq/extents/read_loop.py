@@ -11,7 +11,7 @@ from collections.abc import Callable
 from cassq.extents.port import Slice
 from cassq.message.frames import Frame, FrameError
 
-# Takes a seq, the frame before it (None at first) and how many messages are still wanted; returns
+# Takes a seq, the frame before it (None at first) and the number of messages still wanted; returns
 # the verified frame that holds the seq. Raises FrameError for a damaged one.
 FrameOf = Callable[[int, Frame | None, int], Frame]
 
@@ -43,5 +43,5 @@ def read_slices(
 
 
 def parted(slices: list[Slice]) -> list[Frame]:
-    """The frames of which only some messages were read: the next reader will want the others."""
+    """The frames that were only partly read: the next reader will want the rest."""
     return [frame for frame, first, last in slices if last - first < frame.count]

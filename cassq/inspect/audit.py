@@ -252,8 +252,8 @@ def _add_group(
             stats.add(tally_retired(row))
     parts = {name: getattr(stats, name) for name in LEDGER}
     if sum(parts.values()) != stats.pushed or min(parts.values()) < 0:
-        told = " + ".join(f"{name} {count}" for name, count in parts.items())
-        audit.find(f"group {group.name}: {told} is not pushed {stats.pushed}")
+        terms = " + ".join(f"{name} {count}" for name, count in parts.items())
+        audit.find(f"group {group.name}: {terms} is not pushed {stats.pushed}")
 
 
 def _retired(catalog: Catalog, queue: QueueRow, audit: Audit) -> list[Retired]:
@@ -349,8 +349,10 @@ def _behind(reader: ExtentReader, place: Place, end_seq: int, known: RangeSet) -
 
 def bounded(findings: Iterable[str], most: int) -> list[str]:
     """At most `most` findings, and how many more there are."""
-    told = list(findings)
-    return told if len(told) <= most else [*told[:most], f"and {len(told) - most} more like these"]
+    texts = list(findings)
+    return (
+        texts if len(texts) <= most else [*texts[:most], f"and {len(texts) - most} more like these"]
+    )
 
 
 # --- where dead letters are -----------------------------------------------------------------------

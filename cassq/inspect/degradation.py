@@ -27,13 +27,13 @@ TRIES_MAX = 50
 _OF_ALL = ""  # instead of a queue's id
 # The fields of tallies that are counted.
 TROUBLES = {
-    "carried_over": "carried over to another pipe, as a write had failed",
-    "doubtful": "of those, written twice perhaps, as nobody answered",
-    "spilled": "spilled to the disk of a client",
+    "carried_over": "carried over to another pipe because a write had failed",
+    "doubtful": "of those, perhaps written twice: the outcome is unknown",
+    "spilled": "spilled to a client's disk",
     "forwarded": "forwarded from there",
     "found": "of those, found to have arrived before",
-    "lost": "whose claim became another's while they were worked on",
-    "refused": "not pushed, as the storage did not answer",
+    "lost": "claimed by another popper while they were being processed",
+    "refused": "not pushed because the storage did not answer",
 }
 
 

@@ -70,13 +70,13 @@ class Explanation:
 
     def sentences(self) -> list[str]:
         """The explanation in sentences; those about a group are indented under its name."""
-        told = f"Message {self.id} of queue {self.queue}"
+        subject = f"Message {self.id} of queue {self.queue}"
         if self.pushed_at is None:
-            lines = [f"{told} is not stored any more."]
+            lines = [f"{subject} is not stored any more."]
         else:
             size = f"{self.size:,} byte{'' if self.size == 1 else 's'}"
             about = f"{size}, importance {self.importance}"
-            lines = [f"{told} was pushed at {said(self.pushed_at)} ({about})."]
+            lines = [f"{subject} was pushed at {said(self.pushed_at)} ({about})."]
         for group, steps in self.groups.items():
             now = steps[-1]
             where = "" if now.queue == self.queue else f", in {now.queue}"

@@ -131,21 +131,21 @@ def coarser(finer: Iterable[Sample], step_ms: int, until_ms: int) -> list[Sample
     for at_ms, part in groupby(finer, key=lambda sample: sample.at_ms - sample.at_ms % step_ms):
         if at_ms + step_ms <= until_ms:
             samples = list(part)
-            told = [json.loads(sample.data) for sample in samples]
+            readings = [json.loads(sample.data) for sample in samples]
             most: dict[str, float] = {}
-            for one in told:
+            for one in readings:
                 for name, value in one["most"].items():
                     most[name] = max(value, most.get(name, value))
-            data = json.dumps({**told[-1], "most": most})
+            data = json.dumps({**readings[-1], "most": most})
             found.append(Sample(samples[0].subject, step_ms, at_ms, data))
     return found
 
 
 def points(samples: Sequence[Sample]) -> list[Point]:
     """The points that show samples of one subject, with rates from each to the next."""
-    told = [json.loads(sample.data) for sample in samples]
+    readings = [json.loads(sample.data) for sample in samples]
     rates: list[dict[str, float]] = [{}] if samples else []
-    for before, after in pairwise(told):
+    for before, after in pairwise(readings):
         seconds = max(1, after["taken_ms"] - before["taken_ms"]) / 1000
         rates.append(
             {
@@ -162,7 +162,7 @@ def points(samples: Sequence[Sample]) -> list[Point]:
             one["most"],
             rate,
         )
-        for sample, one, rate in zip(samples, told, rates, strict=True)
+        for sample, one, rate in zip(samples, readings, rates, strict=True)
     ]
 
 
@@ -173,10 +173,12 @@ def rates_of(
 
     The sample nearest to a window's length counts, if its age is between half and twice that.
     """
-    told = [json.loads(sample.data) for sample in samples]
+    readings = [json.loads(sample.data) for sample in samples]
     bases: dict[str, Any] = {}
     for window, length_ms in WINDOWS_MS.items():
-        near = [one for one in told if length_ms <= 2 * (now_ms - one["taken_ms"]) <= 4 * length_ms]
+        near = [
+            one for one in readings if length_ms <= 2 * (now_ms - one["taken_ms"]) <= 4 * length_ms
+        ]
         bases[window] = min(
             near, key=lambda one: abs(now_ms - one["taken_ms"] - length_ms), default=None
         )

@@ -79,7 +79,7 @@ def inspect(catalog: Catalog, upkeep: Upkeep) -> Inspection:
         if not row.alive(fleet.now_ms):
             continue
         try:
-            extents = {told.pipe_id: told for told in upkeep.extents(row)}
+            extents = {report.pipe_id: report for report in upkeep.extents(row)}
         except BackendError as exc:
             made.silent[row.name] = exc.message
             continue
@@ -111,8 +111,8 @@ def _sorted(placements: Iterable[Placement]) -> list[Placement]:
 
 
 def _damage(there: Mapping[ReplicaAt, Mapping[str, Told]], at: ReplicaAt, pipe_id: str) -> str:
-    told = there.get(at, {}).get(pipe_id)
-    return told.damage if told is not None else ""
+    report = there.get(at, {}).get(pipe_id)
+    return report.damage if report is not None else ""
 
 
 def _missing(
@@ -134,7 +134,7 @@ def _is_begun(
     if placement.end is not None or catalog.pipes.by_id(placement.pipe_id) is not None:
         return False
     held = [extents.get(placement.pipe_id) for extents in there.values()]
-    return not any(told.end for told in held if told is not None)
+    return not any(report.end for report in held if report is not None)
 
 
 def _judged(fleet: Fleet, placement: Placement, state: ReplicaSet) -> Iterator[ExtentFinding]:
@@ -179,10 +179,10 @@ def _orphans(
         for pipe_id in left:
             if _named(now[pipe_id], at):
                 continue
-            told = extents[pipe_id]
-            detail = "an unfinished copy" if told.copying else counted(told.end, "message")
+            report = extents[pipe_id]
+            detail = "an unfinished copy" if report.copying else counted(report.end, "message")
             detail += "; its sidecar removes it after its --orphans-after, by default an hour"
-            yield ExtentFinding(ORPHANED, pipe_id, told.queue_name, at.sidecar, detail)
+            yield ExtentFinding(ORPHANED, pipe_id, report.queue_name, at.sidecar, detail)
 
 
 def _named(placement: Placement | None, at: ReplicaAt) -> bool:

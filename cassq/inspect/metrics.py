@@ -101,14 +101,14 @@ _OF_PUSHERS = (
     ("doubtful", "Messages carried over that may be there twice."),
     ("refused", "Messages not pushed because the storage did not answer."),
 )
-# Message counters of poppers: tally attribute, metric, help.
+# The same of poppers.
 _OF_POPPERS = (
-    ("redelivered", "redelivered_messages", "Messages claimed that were delivered before."),
-    ("committed", "committed_messages", "Messages acked, durably."),
-    ("rolled_back", "rolled_back_messages", "Messages given back as failed."),
-    ("released", "released_messages", "Messages given back untried."),
-    ("dead", "dead_messages", "Messages given up by their consumer."),
-    ("lost", "lost_messages", "Messages whose claim was lost to another popper."),
+    ("redelivered", "Messages claimed that were delivered before."),
+    ("committed", "Messages acked, durably."),
+    ("rolled_back", "Messages given back as failed."),
+    ("released", "Messages given back untried."),
+    ("dead", "Messages given up by their consumer."),
+    ("lost", "Messages whose claim was lost to another popper."),
 )
 
 
@@ -146,13 +146,27 @@ def client_metrics(totals: Mapping[tuple[str, str], Tally]) -> list[Metric]:
             "cassq_client_failures_total", COUNTER, "Operations of poppers that failed.", failed
         ),
     ]
-    for name, help_text in _OF_PUSHERS:
-        counts: Values = [({QUEUE: q}, getattr(t, name)) for q, t in pushers.items()]
-        metrics.append(Metric(f"cassq_client_{name}_messages_total", COUNTER, help_text, counts))
-    for name, metric, help_text in _OF_POPPERS:
-        values: Values = [({QUEUE: q, GROUP: g}, getattr(t, name)) for (q, g), t in poppers.items()]
-        metrics.append(Metric(f"cassq_client_{metric}_total", COUNTER, help_text, values))
-    return metrics
+    of_pushers = [({QUEUE: queue}, tally) for queue, tally in pushers.items()]
+    of_poppers = [({QUEUE: queue, GROUP: group}, t) for (queue, group), t in poppers.items()]
+    messages = "cassq_client_{}_messages_total"
+    metrics += _of_each(_OF_PUSHERS, messages, COUNTER, of_pushers)
+    return metrics + _of_each(_OF_POPPERS, messages, COUNTER, of_poppers)
+
+
+def _of_each(
+    attributes: Iterable[tuple[str, str]],
+    metric: str,
+    kind: str,
+    sources: Sequence[tuple[Labels, object]],
+) -> list[Metric]:
+    """A metric for each attribute of the sources. attributes: name, help. metric: has {} for the
+    name."""
+    return [
+        Metric(
+            metric.format(name), kind, help_text, [(on, getattr(of, name)) for on, of in sources]
+        )
+        for name, help_text in attributes
+    ]
 
 
 # Counters of requests to servers: attribute (also part of the metric's name), help.
@@ -170,11 +184,7 @@ _OF_REQUESTS = (
 
 def request_metrics(requests: Requests) -> list[Metric]:
     """The counters of a client's requests to its servers."""
-    metrics = []
-    for name, help_text in _OF_REQUESTS:
-        count: Values = [({}, getattr(requests, name))]
-        metrics.append(Metric(f"cassq_client_{name}_requests_total", COUNTER, help_text, count))
-    return metrics
+    return _of_each(_OF_REQUESTS, "cassq_client_{}_requests_total", COUNTER, [({}, requests)])
 
 
 # --- what is in the queues -----------------------------------------------------------------------
@@ -188,7 +198,7 @@ _TOTALS = (
     ("committed", "Messages acked."),
     ("dead", "Messages moved to the group's dead letters."),
     ("expired", "Messages that became too old."),
-    ("purged", "Messages thrown away or cancelled."),
+    ("purged", "Messages purged or cancelled."),
     ("merged", "Dead letters that are back in their queue."),
     ("lost", "Damaged messages that were given up by a command."),
 )
@@ -231,10 +241,5 @@ def queue_metrics(found: Iterable[QueueStats]) -> list[Metric]:
             open_by_deliveries,
         ),
     ]
-    for name, help_text in _DEPTHS:
-        depths: Values = [(labels, getattr(g, name)) for labels, g in groups]
-        metrics.append(Metric(f"cassq_group_{name}_messages", GAUGE, help_text, depths))
-    for name, help_text in _TOTALS:
-        totals: Values = [(labels, getattr(g, name)) for labels, g in groups]
-        metrics.append(Metric(f"cassq_group_{name}_messages_total", COUNTER, help_text, totals))
-    return metrics
+    metrics += _of_each(_DEPTHS, "cassq_group_{}_messages", GAUGE, groups)
+    return metrics + _of_each(_TOTALS, "cassq_group_{}_messages_total", COUNTER, groups)

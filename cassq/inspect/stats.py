@@ -23,11 +23,10 @@ class GroupStats:
     """How many messages of a queue are in which state for one group.
 
     waiting: not claimed, or given back, delayed ones included; delayed: of those, not yet due;
-    pending: claimed and not acked; committed; dead: moved to the group's dead letters; expired:
-    too old; purged: thrown away or cancelled; merged: dead letters that are back in their queue;
-    lost: damaged, and given up by `Queue.skip_damage`;
-    skipped: pushed before the group's start. All but `delayed` add up to `pushed`, what was
-    pushed for this group.
+    pending: claimed and not acked; committed; dead: moved to the group's dead letters; expired: too
+    old; purged: deleted or cancelled; merged: dead letters that are back in their queue; lost:
+    damaged, and given up by `Queue.skip_damage`; skipped: pushed before the group's start. All but
+    `delayed` add up to `pushed`, what was pushed for this group.
     """
 
     waiting: int = 0
@@ -79,10 +78,10 @@ class QueueStats:
     requests: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        told = asdict(self)
+        fields = asdict(self)
         for name, group in self.groups.items():
-            told["groups"][name]["popped"] = group.popped
-        return told
+            fields["groups"][name]["popped"] = group.popped
+        return fields
 
 
 def view_of(catalog: Catalog, group_id: str, pipe_id: str, cursor: Cursor | None) -> GroupView:

@@ -40,13 +40,13 @@ REMOVALS = {
     Reason.MERGED: "It was merged back into its queue",
     Reason.LOST: "It was damaged, and given up as lost by a command",
 }
-# Where the uncommitted messages of a retired pipe went.
+# The uncommitted messages of a retired pipe, after their number.
 ENDS = {
-    Fate.DEAD: "to the dead letters",
-    Fate.EXPIRED: "as expired",
-    Fate.PURGED: "as purged or cancelled",
-    Fate.MERGED: "back to their queue",
-    Fate.LOST: "as lost because they were damaged",
+    Fate.DEAD: "moved to the dead letters",
+    Fate.EXPIRED: "expired",
+    Fate.PURGED: "purged or cancelled",
+    Fate.MERGED: "merged back",
+    Fate.LOST: "damaged and given up",
 }
 STAYS = "It stays among the dead letters until it is merged back, purged, or popped from there."
 
@@ -160,8 +160,8 @@ def _words(sight: MessageState, times: Times) -> dict[str, Any]:
     fate = sight.fate(times.now_ms)
     match fate:
         case None:
-            told = "No acknowledged message is at this place."
-            return {"state": "missing", "happened": (told,)}
+            text = "No acknowledged message is at this place."
+            return {"state": "missing", "happened": (text,)}
         case Fate.SKIPPED:
             return _skipped()
         case Fate.COMMITTED:
@@ -172,8 +172,8 @@ def _words(sight: MessageState, times: Times) -> dict[str, Any]:
             return _pending(sight, sight.claim, times)
     if sight.removed is not None:
         reason = sight.removed.reason
-        told = f"{REMOVALS[reason]} at {times.said(sight.removed.at_ms)}."
-        return {"state": str(reason), "happened": (told,)}
+        text = f"{REMOVALS[reason]} at {times.said(sight.removed.at_ms)}."
+        return {"state": str(reason), "happened": (text,)}
     if sight.move is not None and fate is Fate.DEAD:
         return _moved(sight.move, times)
     return _unclaimed(sight, times)
@@ -186,26 +186,26 @@ def _retired(sight: MessageState) -> dict[str, Any]:
     counts = tally_retired(totals).counts
     went = [f"{counts[fate]} {how}" for fate, how in ENDS.items() if counts[fate]]
     if not went:
-        told = "It was committed: so was all of its pipe, which is retired."
-        return {"state": "committed", "happened": (told,)}
+        text = "It was committed: so was all of its pipe, which is retired."
+        return {"state": "committed", "happened": (text,)}
     pushed = counted(totals.pushed, "message")
-    told = f"Its pipe was retired. Of {pushed} in it went {', '.join(went)}."
-    return {"state": "gone", "happened": (told,)}
+    text = f"Its pipe, of {pushed}, was retired: {', '.join(went)}."
+    return {"state": "gone", "happened": (text,)}
 
 
 def _skipped() -> dict[str, Any]:
-    told = "The group starts after it: it was never for this group."
-    return {"state": "skipped", "happened": (told,)}
+    text = "The group starts after it: it was never for this group."
+    return {"state": "skipped", "happened": (text,)}
 
 
 def _moved(move: Move, times: Times) -> dict[str, Any]:
     at, place = times.said(move.at_ms), f"{move.dest_pipe}:{move.dest_seq}"
     if move.reason == str(Reason.MERGED):
-        told = f"It was merged back into its queue at {at}, as {place}."
-        return {"state": "merged", "happened": (told,)}
+        text = f"It was merged back into its queue at {at}, as {place}."
+        return {"state": "merged", "happened": (text,)}
     why = REASONS.get(move.reason, move.reason)
-    told = f"It went to the dead letters at {at}, as {place}, because {why}."
-    return {"state": "dead", "happened": (told,)}
+    text = f"It went to the dead letters at {at}, as {place}, because {why}."
+    return {"state": "dead", "happened": (text,)}
 
 
 # --- what is not done yet ---------------------------------------------------------------------
@@ -214,21 +214,21 @@ def _moved(move: Move, times: Times) -> dict[str, Any]:
 def _unclaimed(sight: MessageState, times: Times) -> dict[str, Any]:
     due_ms = sight.content.due_ms if sight.content else None
     if due_ms is not None and due_ms > times.now_ms:
-        told = [f"It is delivered from {times.said(due_ms)} on."]
+        text = [f"It is delivered at {times.said(due_ms)} or later."]
         due_at = times.moment(due_ms)
-        return {"state": "delayed", "due_at": due_at, "next": (*told, *_limits(sight, times))}
+        return {"state": "delayed", "due_at": due_at, "next": (*text, *_limits(sight, times))}
     chain = sight.cursor.chain.seq if sight.cursor else 0
     before = sight.seq - chain
     if is_dead_letter_name(sight.queue.name):
-        told = [STAYS]
+        text = [STAYS]
     elif due_ms is not None:
-        told = ["It has come due, and is delivered in its turn."]
+        text = ["It is due, and is delivered in its turn."]
     elif before:
         noun = "message before it" if before == 1 else "messages before it"
-        told = [f"It is delivered after the {before:,} {noun} in its pipe."]
+        text = [f"It is delivered after the {before:,} {noun} in its pipe."]
     else:
-        told = ["It is the next of its pipe to be delivered."]
-    return {"state": "waiting", "next": (*told, *_limits(sight, times))}
+        text = ["It is the next message of its pipe to be delivered."]
+    return {"state": "waiting", "next": (*text, *_limits(sight, times))}
 
 
 def _free(sight: MessageState, claim: Claim, fate: Fate, times: Times) -> dict[str, Any]:
@@ -236,19 +236,19 @@ def _free(sight: MessageState, claim: Claim, fate: Fate, times: Times) -> dict[s
     again = "again " if claim.deliveries else ""
     kept = _kept(sight, claim, times)
     if is_moving(claim):
-        told = "It was being moved; the next reader finishes the move."
+        text = "It was being moved; the next reader finishes the move."
     elif is_doomed(claim) or (is_spent(claim, rules.max_deliveries) and not kept):
-        told = "It goes to the dead letters as soon as a popper or the reaper comes by."
+        text = "It goes to the dead letters as soon as a popper or the reaper comes by."
     elif fate is Fate.DELAYED:
-        told = f"It is delivered {again}from {times.said(claim.due_ms)} on."
+        text = f"It is delivered {again}at {times.said(claim.due_ms)} or later."
     else:
-        told = f"It is delivered {again}in its turn, behind what was waiting when it came back."
+        text = f"It is delivered {again}in its turn, behind what was waiting when it came back."
         if claim.due_ms == 0:
-            told = f"It is delivered {again}to the next popper that asks."
+            text = f"It is delivered {again}to the next popper that asks."
     common = {**_of_claim(claim, times), "state": str(fate)}
     if fate is Fate.DELAYED:
         common |= {"due_at": times.moment(claim.due_ms)}
-    return {**common, "next": (told, *kept, *_intent(sight), *_limits(sight, times))}
+    return {**common, "next": (text, *kept, *_intent(sight), *_limits(sight, times))}
 
 
 def _kept(sight: MessageState, claim: Claim, times: Times) -> tuple[str, ...]:
@@ -283,27 +283,27 @@ def _pending(sight: MessageState, claim: Claim, times: Times) -> dict[str, Any]:
         moving = f"It is being moved by {claim.holder}, until {until} at most."
         return {**_of_claim(claim, times), "state": "pending", "next": (moving, *_intent(sight))}
     now = f"Consumer {claim.holder} has it until {until}: delivery {claim.deliveries} of"
-    told = [f"{now} {rules.max_deliveries}."]
+    text = [f"{now} {rules.max_deliveries}."]
     if claim.due_ms <= times.now_ms:
-        told = [f"Consumer {claim.holder} had it until {until}, and has not acked it."]
+        text = [f"Consumer {claim.holder} had it until {until}, and has not acked it."]
     alone = claim.left_count == 1
     if claim.deliveries < rules.max_deliveries:
         wait_ms = rules.retry_ms(claim.deliveries, 0.0)
         when = f"{wait_ms / 1000:g} seconds later" if wait_ms else "at once"
-        told.append(f"Unless it is acked it is then delivered again, {when}.")
+        text.append(f"Unless it is acked it is then delivered again, {when}.")
     elif alone:
-        told += _kept(sight, claim, times) or (
+        text += _kept(sight, claim, times) or (
             "Unless it is acked it then goes to the dead letters.",
         )
     else:
-        told.append("Unless it is acked it is then delivered once more, in a smaller piece.")
+        text.append("Unless it is acked it is then delivered once more, in a smaller piece.")
     common = _of_claim(claim, times)
     return {
         **common,
         "state": "pending",
         "holder": claim.holder,
         "due_at": times.moment(claim.due_ms),
-        "next": (*told, *_intent(sight)),
+        "next": (*text, *_intent(sight)),
     }
 
 
@@ -316,31 +316,31 @@ def _intent(sight: MessageState) -> tuple[str, ...]:
 
 def _limits(sight: MessageState, times: Times) -> list[str]:
     """What keeps it from being delivered."""
-    told, policy = [], sight.queue.policy
+    text, policy = [], sight.queue.policy
     if policy.pop_paused:
-        told.append("The queue is paused: nothing is delivered until it is resumed.")
+        text.append("The queue is paused: nothing is delivered until it is resumed.")
     limit_ms = policy.age_limit_ms
     if limit_ms is not None and sight.content is not None and sight.pipe is not None:
         since_ms = sight.content.due_ms
         if since_ms is None:
             since_ms = max(sight.content.pushed_ms - times.to_wall_ms, sight.pipe.created_ms)
-        told.append(f"It expires at {times.said(since_ms + limit_ms)}.")
-    return told
+        text.append(f"It expires at {times.said(since_ms + limit_ms)}.")
+    return text
 
 
 def _of_claim(claim: Claim, times: Times) -> dict[str, Any]:
     """What a claim row says about the past."""
     failure: dict[str, Any] = json.loads(claim.failure) if claim.failure else {}
-    told = [f"It was delivered {_often(claim.deliveries)}."] if claim.deliveries else []
+    text = [f"It was delivered {_often(claim.deliveries)}."] if claim.deliveries else []
     if failure:
         at_ms, first_ms = failure.get("at_ms", 0), failure.get("first_ms", 0)
-        told.append(f"{_failed(failure)} at {times.said(at_ms)}{_error(failure)}.")
+        text.append(f"{_failed(failure)} at {times.said(at_ms)}{_error(failure)}.")
         if first_ms and first_ms != at_ms:
-            told.append(f"It failed for the first time at {times.said(first_ms)}.")
+            text.append(f"It failed for the first time at {times.said(first_ms)}.")
     return {
         "deliveries": claim.deliveries,
         "failure": _record(failure, times.to_wall_ms),
-        "happened": tuple(told),
+        "happened": tuple(text),
     }
 
 
@@ -410,7 +410,7 @@ def _of_death(death: Mapping[str, Any]) -> list[str]:
     at_ms = death.get("last_ms") or death.get("at_ms") or 0
     when = said(_moment(at_ms))
     often = _often(death["deliveries"])
-    told = [f"Before, it was delivered {often}; it failed last at {when}{_error(death)}."]
+    text = [f"Before, it was delivered {often}; it failed last at {when}{_error(death)}."]
     if death.get("count", 1) != 1:
-        told.append(f"It became a dead letter for that reason {_often(death['count'])}.")
-    return told
+        text.append(f"It became a dead letter for that reason {_often(death['count'])}.")
+    return text

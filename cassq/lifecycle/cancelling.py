@@ -1,4 +1,4 @@
-"""Cancelling: taking a delayed message back before it is delivered."""
+"""Cancelling: takes a delayed message back before it is delivered."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ TRIES_MAX = 32
 
 
 def cancel(ports: Ports, queue: QueueRow, message_id: str) -> bool:
-    """Take a delayed message back: True if no group has got or will get it; a message that was
-    got and then purged counts as taken back. Groups created later, from the beginning, do get it.
+    """Cancel a delayed message. True if no group has received or will receive it; a message that
+    was delivered and then purged counts as cancelled. Groups created later, from the beginning, do
+    receive it.
 
-    It counts as purged for each group that had not got it. Raises UsageError if the id is invalid
-    or the message was not delayed. Cost: two synced transactions for each group.
+    It counts as purged for each group that has not received it. Raises UsageError if the id is
+    invalid or the message was not delayed. Cost: two synced transactions for each group.
     """
     pipe_id, seq = message_place(message_id)
     pipe = live_pipe(ports.catalog, pipe_id)
@@ -30,17 +31,17 @@ def cancel(ports: Ports, queue: QueueRow, message_id: str) -> bool:
         raise UsageError(f"message {message_id} is not in queue {queue.name!r}")
     if pipe.timer_ms is None:
         raise UsageError(
-            f"message {message_id} was not delayed", hint="only delayed messages are cancelled"
+            f"message {message_id} was not delayed", hint="only delayed messages can be cancelled"
         )
     try:
         if not _is_there(ports, pipe, seq):
             raise UsageError(f"there is no message {message_id}")
-        taken_back = [_cancel_for(ports, group, pipe, seq) for group in _groups(ports, pipe)]
+        cancelled = [_cancel_for(ports, group, pipe, seq) for group in _groups(ports, pipe)]
     except ExtentMissingError:
         if live_pipe(ports.catalog, pipe_id) is not None:
             raise
         return False  # it was retired meanwhile
-    return all(taken_back)
+    return all(cancelled)
 
 
 def _is_there(ports: Ports, pipe: PipeRow, seq: int) -> bool:
@@ -57,7 +58,7 @@ def _groups(ports: Ports, pipe: PipeRow) -> list[GroupRow]:
 
 
 def _cancel_for(ports: Ports, group: GroupRow, pipe: PipeRow, seq: int) -> bool:
-    """Cancel for one group; whether it will not get the message."""
+    """Cancel for one group; return whether it will never receive the message."""
     for _ in range(TRIES_MAX):
         cursor = ports.catalog.claims.cursor(group.id, pipe.id)
         if cursor is None:
@@ -71,7 +72,7 @@ def _cancel_for(ports: Ports, group: GroupRow, pipe: PipeRow, seq: int) -> bool:
             continue
         rows = ports.catalog.claims.rows(group.id, pipe.id, range(seq, seq + 1))
         if not rows:
-            continue  # it changed between the two reads
+            continue  # the row changed between the two reads
         row = rows[0]
         if row.state is ClaimState.DONE or seq in row.acked:
             return _was_purged(ports, group, pipe, seq)
@@ -85,5 +86,5 @@ def _cancel_for(ports: Ports, group: GroupRow, pipe: PipeRow, seq: int) -> bool:
 def _was_purged(ports: Ports, group: GroupRow, pipe: PipeRow, seq: int) -> bool:
     """Whether it is done because it was cancelled or purged before."""
     removed = ports.catalog.claims.removed(group.id, pipe.id)
-    taken_back = (Reason.PURGED, Reason.CANCELLED)
-    return any(row.start <= seq < row.end and row.reason in taken_back for row in removed)
+    cancelled = (Reason.PURGED, Reason.CANCELLED)
+    return any(row.start <= seq < row.end and row.reason in cancelled for row in removed)

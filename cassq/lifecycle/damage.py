@@ -1,6 +1,6 @@
-"""Damage: which parts of a pipe cannot be read, and what that costs each group. Writes nothing.
+"""Damage: finds the unreadable parts of a pipe, and what each group loses by them. Writes nothing.
 
-Nothing skips damage by itself: `cassq.lifecycle.skipping` does, for a person who has seen the cost.
+Damage is never skipped automatically: `cassq.lifecycle.skipping` does it when a person asks.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ NOTED_MS = 300_000
 
 
 class DamagedRange(NamedTuple):
-    """Unreadable messages `[start, end)` of a pipe, and why. after: where the next whole frame
-    begins; None: there is none."""
+    """Unreadable messages `[start, end)` of a pipe, and why. after: the start of the next whole
+    frame, if there is one."""
 
     start: int
     end: int
@@ -38,10 +38,10 @@ class DamagedRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupDamage:
-    """What damage in a pipe costs a group, in messages.
+    """The cost of damage in a pipe for a group, in messages.
 
-    lost: unreadable, and the group has not had them. held: unreadable, but held by consumers, which
-    may yet commit them. readable: left to the group, and intact.
+    lost: unreadable and not yet delivered. held: unreadable, but held by consumers, which may yet
+    commit them. readable: intact and not committed.
     """
 
     lost: int = 0
@@ -51,11 +51,11 @@ class GroupDamage:
 
 @dataclass(frozen=True, slots=True)
 class PipeDamage:
-    """What was found in a pipe, or done about it.
+    """The damage found in a pipe, and whether it was skipped.
 
-    messages: how many it holds. damaged: (first seq, end seq, why) of each unreadable stretch.
-    groups: by name. header: why it cannot be opened, if messages in it can be read all the same; a
-    skip then rewrites its header. skipped: whether the damage was recorded as lost now.
+    messages: how many it holds. damaged: (first seq, end seq, why) of each unreadable range.
+    groups: by name. header: why it cannot be opened although its messages can be read; a skip then
+    rewrites its header. skipped: whether the damage has now been recorded as lost.
     """
 
     pipe_id: str
@@ -69,17 +69,17 @@ class PipeDamage:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether any part of it cannot be read as it is."""
+        """Whether any part of it is unreadable."""
         return bool(self.damaged or self.header)
 
     @property
     def unreadable(self) -> int:
-        """How many messages cannot be read."""
+        """The number of unreadable messages."""
         return sum(end - start for start, end, _ in self.damaged)
 
     @property
     def lost(self) -> int:
-        """The messages that all groups lose, summed over groups."""
+        """The number of lost messages, summed over groups."""
         return sum(group.lost for group in self.groups.values())
 
     def as_dict(self) -> dict[str, Any]:
@@ -88,8 +88,8 @@ class PipeDamage:
 
 @dataclass(frozen=True, slots=True)
 class PipeInfo:
-    """A pipe as the catalog has it. messages: None while only its pusher knows. left: group name →
-    how many messages the group has not committed. lost: group name → how many were given up."""
+    """A pipe as described by the catalog. messages: None while only its pusher knows. left: group
+    name → messages it has not committed. lost: group name → messages given up."""
 
     id: str
     queue: str
@@ -140,18 +140,18 @@ def pipes_of(ports: Ports, queue: QueueRow) -> list[PipeInfo]:
 
 
 def look_into(ports: Ports, queue: QueueRow, pipe_id: str) -> PipeDamage:
-    """Which parts of a pipe cannot be read, and what `skip` would cost. Cost: reads the whole pipe;
+    """Find the unreadable parts of a pipe, and what `skip` would lose. Cost: reads the whole pipe;
     see the store's reader for what it costs to find the end of damage."""
     pipe = pipe_in(ports, queue, pipe_id)
     end = _end(ports, queue, pipe)
     stretches, header = survey(ports, pipe, end.seq)
-    return told(ports, queue, pipe, end.seq, stretches, header)
+    return report_of(ports, queue, pipe, end.seq, stretches, header)
 
 
 def excused(ports: Ports, pipe_id: str) -> RangeSet:
-    """Messages of a pipe that every group is done with, if some of them were given up as lost: it
-    is known that they cannot be read. Empty if none was given up. Cost: three ranges of keys for
-    each group."""
+    """Messages that every group is done with, in a pipe of which some were given up as lost: that
+    they cannot be read is known. Empty if none was given up. Cost: three ranges of keys for each
+    group."""
     pipe = live_pipe(ports.catalog, pipe_id)
     if pipe is None:
         return EMPTY
@@ -167,7 +167,7 @@ def excused(ports: Ports, pipe_id: str) -> RangeSet:
     return found if found is not None and given_up else EMPTY
 
 
-# --- what there is ------------------------------------------------------------------------------
+# --- pipes, and their damage --------------------------------------------------------------------
 
 
 def pipe_in(ports: Ports, queue: QueueRow, pipe_id: str) -> PipeRow:
@@ -185,7 +185,7 @@ def groups_of(ports: Ports, queue: QueueRow, pipe: PipeRow) -> list[GroupRow]:
 
 
 def _end(ports: Ports, queue: QueueRow, pipe: PipeRow) -> Place:
-    """Where a pipe ends at the moment; if that cannot be read, as far as groups have claimed."""
+    """The current end of a pipe; if that cannot be read, the end of what groups have claimed."""
     try:
         sealed = sealed_end(ports.catalog, ports.store, pipe)
         if sealed is not None:
@@ -202,8 +202,8 @@ def _end(ports: Ports, queue: QueueRow, pipe: PipeRow) -> Place:
 
 
 def missing_end(ports: Ports, queue: QueueRow, pipe: PipeRow, *, fence: bool = False) -> Place:
-    """Where a pipe with a missing extent ended: as far as its store knows, or as groups have
-    claimed. fence: make its pusher go on in another pipe."""
+    """The end of a pipe whose extent is missing: as far as its store knows, or groups have
+    claimed. fence: make its pusher continue in another pipe."""
     known = ports.store.missing_end(pipe.id, fence=fence) or Place(0, 0)
     return max(known, claimed(ports, queue, pipe))
 
@@ -219,7 +219,7 @@ def claimed(ports: Ports, queue: QueueRow, pipe: PipeRow) -> Place:
 
 
 def survey(ports: Ports, pipe: PipeRow, end_seq: int) -> tuple[list[DamagedRange], str]:
-    """The damaged ranges of a pipe; and why it cannot be opened, if it can be read all the same."""
+    """The damaged ranges of a pipe, and why it cannot be opened although it can be read."""
     header = ""
     try:
         try:
@@ -257,7 +257,7 @@ def _stretches(reader: ExtentReader, end_seq: int) -> Iterator[DamagedRange]:
         place = after
 
 
-def told(
+def report_of(
     ports: Ports,
     queue: QueueRow,
     pipe: PipeRow,
@@ -265,7 +265,7 @@ def told(
     stretches: Sequence[DamagedRange],
     header: str,
 ) -> PipeDamage:
-    """What was found, as a report."""
+    """Report damage and its cost for each group."""
     groups = {
         group.name: _cost(ports, group, pipe, end_seq, unreadable(stretches))
         for group in groups_of(ports, queue, pipe)

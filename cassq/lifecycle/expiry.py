@@ -1,12 +1,12 @@
-"""Expiry: messages past their maximum age are removed instead of delivered.
+"""Expiry: messages older than the maximum age are removed instead of delivered.
 
 A popper about to claim such a message marks it done and records why, in the transaction that moves
 the chain: it is never handed out, and the ledger counts it as expired. The reaper's pass `expire`
-does the same where nobody claims.
+does the same where no popper claims.
 
-A message's age counts from its push, by its pusher's wall clock; that of a delayed one from its
-due time. It is never more than the age of its pipe, which is in catalog time: no jump of a wall
-clock expires a message before its pipe is that old. A dead letter's age begins with its pipe.
+A message's age counts from its push, by its pusher's wall clock, or from its due time if it was
+delayed. It is never more than the age of its pipe, which is in catalog time: so a jump of a wall
+clock cannot expire a message before its pipe is that old. A dead letter's age is that of its pipe.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def older(piece: Slice, before_ms: int, pipe_ms: int, wall_offset_ms: int) -> Ra
 
 
 def split(slices: Sequence[Slice], old: RangeSet) -> tuple[list[Slice], list[Slice]]:
-    """The leading messages that are old, and those after them up to the next old one."""
+    """The leading old messages, and the messages after them up to the next old one."""
     runs: list[tuple[bool, Slice]] = []
     for frame, first, last in slices:
         span = RangeSet.run(frame.base_seq + first, frame.base_seq + last)
@@ -74,7 +74,7 @@ def split(slices: Sequence[Slice], old: RangeSet) -> tuple[list[Slice], list[Sli
 def plan_expiry(
     pipes: Iterable[PipeRow], group_ids: Sequence[str], before_ms: int
 ) -> list[tuple[str, PipeRow]]:
-    """The (group id, pipe) in which something may have expired, since the pipe is old enough."""
+    """The (group id, pipe) pairs old enough that some messages may have expired."""
     return [
         (group_id, pipe)
         for pipe in pipes
@@ -99,7 +99,7 @@ class Expiry:
         limit_ms = self._queue().policy.age_limit_ms
         return None if limit_ms is None else self._catalog.now_ms() - limit_ms
 
-    # --- what was never claimed -----------------------------------------------------------------
+    # --- unclaimed messages ---------------------------------------------------------------------
 
     def sift(
         self,
@@ -109,11 +109,11 @@ class Expiry:
         slices: list[Slice],
         end_seq: int,
     ) -> tuple[Cursor | None, list[Slice]]:
-        """The messages to deliver, of those read from the cursor's chain end on.
+        """Select the messages to deliver from those read at the cursor's chain end.
 
-        Empty if the first ones have expired: then those are removed, and the returned cursor is
-        the new one, or None if another popper moved the chain. Cost: none without a limit, or in
-        a pipe younger than it.
+        If the first of them have expired, they are removed, and the result is empty, with the new
+        cursor, or None if another popper moved the chain. Cost: none without a limit, or in a pipe
+        younger than it.
         """
         before_ms = self.before_ms()
         if before_ms is None or pipe.created_ms > before_ms:
@@ -132,8 +132,8 @@ class Expiry:
         before_ms: int,
         reason: Reason = Reason.EXPIRED,
     ) -> Cursor | None:
-        """Remove old messages from the chain's end on, up to the first that is not old; return the
-        cursor after that, or None if another popper moved the chain.
+        """Remove old messages from the chain's end up to the first that is not old; return the new
+        cursor, or None if another popper moved the chain.
 
         Cost: one read of the messages, and one unsynced transaction for 65,536 of them.
         """
@@ -156,7 +156,7 @@ class Expiry:
         found = [older(piece, before_ms, pipe_ms, offset_ms) for piece in slices]
         return RangeSet(span for seqs in found for span in seqs.ranges)
 
-    # --- what was scheduled, or came back -------------------------------------------------------
+    # --- scheduled and returned messages --------------------------------------------------------
 
     def remove_free(
         self, row: Claim, reader: Callable[[str], ExtentReader], *, epoch: int | None = None
@@ -276,5 +276,5 @@ def expire(ports: Ports, queue: QueueRow) -> int:
         try:
             count += expiry.remove_from(group_id, pipe, before_ms)
         except (ExtentMissingError, CorruptionError) as exc:
-            logger.warning("expiry skips pipe %s: %s", pipe.id, exc)
+            logger.warning("expiry: skipped pipe %s: %s", pipe.id, exc)
     return count

@@ -16,11 +16,11 @@ WALK_BYTES = 8 * 1024 * 1024
 
 
 def group_starts(ports: Ports, queue: QueueRow, start: str | datetime) -> dict[str, Place]:
-    """Pipe id → the place where the group starts; other pipes are delivered from 0 on."""
+    """Find the place in each pipe, by id, where the group starts; in other pipes it starts at 0."""
     if isinstance(start, datetime):
         if start.tzinfo is None:
             raise ConfigError(
-                "a group's start needs a time zone",
+                "the start of a group needs a time zone",
                 hint="for example datetime(2026, 1, 1, tzinfo=UTC)",
             )
         since_ms = int(start.astimezone(UTC).timestamp() * 1000)
@@ -29,7 +29,7 @@ def group_starts(ports: Ports, queue: QueueRow, start: str | datetime) -> dict[s
         return {}
     if start == "now":
         return _in_each(ports, queue, lambda pipe: _end(ports, pipe))
-    raise ConfigError(f"a group starts at 'beginning', 'now' or a datetime, not {start!r}")
+    raise ConfigError(f"a group's start must be 'beginning', 'now' or a datetime, not {start!r}")
 
 
 def _in_each(ports: Ports, queue: QueueRow, look: Callable[[PipeRow], Place]) -> dict[str, Place]:
@@ -48,7 +48,7 @@ def _end(ports: Ports, pipe: PipeRow) -> Place:
 
 
 def _first_since(ports: Ports, pipe: PipeRow, since_ms: int) -> Place:
-    """The place of the first message pushed at `since_ms` or later. Cost: a walk of the pipe."""
+    """The place of the first message pushed at `since_ms` or later. Cost: a scan of the pipe."""
     end = _end(ports, pipe)
     reader = ports.store.reader(pipe.id)
     try:

@@ -1,15 +1,15 @@
-"""Moves: how messages move to another pipe so that no crash loses or doubles one.
+"""Moves: messages move to another pipe so that no crash loses or doubles one.
 
 First an *intent* is written: a row keyed by (group, pipe, seq) that names the place the message
 will get. Then the message is pushed there, then marked done in its old place. A process that finds
-an intent checks whether the message has arrived, sealing that pipe if need be, so that the answer
-is final. Only if it has not may it be pushed again, or be delivered in its old place.
+an intent checks whether the message has arrived, sealing that pipe if necessary, so that the answer
+is final. Only if it has not arrived may it be pushed again, or delivered in its old place.
 
 Invariants:
 1. Only the holder of a claim writes intents for its messages, and each write is conditional on
-   still holding the claim: a mover that was presumed dead pushes nothing more.
-2. While a claim is marked as moving, none of its messages is delivered before `finish` has found
-   where they are.
+   still holding the claim: a mover that lost its claim pushes nothing more.
+2. While a claim is marked as moving, none of its messages is delivered before `finish` has
+   established where they are.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from cassq.model import claims
 from cassq.model.claims import GiveBack
 from cassq.model.rows import Claim, ClaimState, Move, Reason, Removed
 
-# How long a mover may hold a claim before others finish, or undo, its work.
+# How long a mover may hold a claim before other processes finish or undo its work.
 HOLD_MS = 30_000
 
 
 class Intents:
-    """Writes the intents of messages that are pushed in batches; an `Intend`.
+    """Writes the intents of messages that are pushed in batches; usable as an `Intend`.
 
-    seqs: the messages of the claim that the batch holds, in its order. moves: the last intent
+    seqs: the messages of the claim that are in the batch, in its order. moves: the last intent
     written for each.
     """
 
@@ -47,14 +47,14 @@ class Intents:
         self.moves: dict[int, Move] = {}
 
     def __call__(self, pipe_id: str, dest_seq: int, which: range) -> None:
-        """Raises OwnershipError if another process has the claim: nothing may be pushed then."""
+        """Raises OwnershipError if another process has the claim; then nothing may be pushed."""
         held, now_ms = self._held, self._catalog.now_ms()
         moves = {
             seq: Move(held.group_id, held.pipe_id, seq, self._reason, pipe_id, dest, now_ms)
             for dest, seq in enumerate(self._seqs[which.start : which.stop], dest_seq)
         }
         if not self._catalog.claims.intend_many(list(moves.values()), held):
-            raise OwnershipError(f"messages of pipe {held.pipe_id} are being moved by another")
+            raise OwnershipError(f"another process is moving messages of pipe {held.pipe_id}")
         self.moves |= moves
 
 
@@ -84,7 +84,7 @@ def ids_of(ports: Ports, claim: Claim, seqs: RangeSet) -> dict[int, bytes]:
 
 
 def arrived(ports: Ports, moves: Iterable[Move], ids: Mapping[int, bytes]) -> list[Move]:
-    """The moves whose message is where its intent says.
+    """The moves whose message has reached the place in its intent.
 
     The answer is final: a pipe that does not reach that far yet is sealed, so that nothing more
     can be written there. ids: by the seqs of the moves.
@@ -125,7 +125,7 @@ def _arrived_in(
         reader.close()
 
 
-# --- bulk moves: dead letters that go back ---------------------------------------------------
+# --- bulk moves: merging dead letters -------------------------------------------------------
 
 
 def held_by(
@@ -136,9 +136,9 @@ def held_by(
     *,
     failure: str | None = None,
 ) -> Claim:
-    """The claim, held by a mover; this does not count as a delivery.
+    """A claim as held by a mover; this does not count as a delivery.
 
-    failure: the record it gets; None: its own, marked as moving.
+    failure: its new failure record; None: the old one, marked as moving.
     """
     return replace(
         claim,
@@ -151,10 +151,10 @@ def held_by(
 
 
 def settle(ports: Ports, held: Claim, done: RangeSet, intents: Collection[Move]) -> bool:
-    """End a mover's claim: `done` are in their new place, the others are as before.
+    """End a mover's claim: `done` are in their new place, the others stay as before.
 
-    Their intents are withdrawn; that they were merged is recorded separately. False if another
-    process has the claim by now, and finishes it. Cost: one synced transaction.
+    Their intents are withdrawn; the merge is recorded separately. False if another process has
+    taken the claim, and finishes it. Cost: one synced transaction.
     """
     left = held.left - done
     gives = [GiveBack(left, held.due_ms, held.deliveries)] if left else []
@@ -168,16 +168,16 @@ def settle(ports: Ports, held: Claim, done: RangeSet, intents: Collection[Move])
 
 
 def removals(claim: Claim, seqs: RangeSet, reason: Reason, now_ms: int) -> list[Removed]:
-    """The ledger's records of messages removed from a claim."""
+    """The ledger records of messages removed from a claim."""
     group_id, pipe_id = claim.group_id, claim.pipe_id
     return [Removed(group_id, pipe_id, *span, reason, now_ms) for span in seqs.ranges]
 
 
 def finish(ports: Ports, row: Claim) -> bool:
-    """Finish what a mover left half done: mark done what has arrived, and free the rest.
+    """Finish an interrupted move: mark what has arrived as done, and free the rest.
 
     False if another process was faster. Cost: two synced transactions, and a read of the frames
-    of what was being moved, in both places.
+    with the moved messages, in both places.
     """
     owner, version = ports.ids.version(), ports.ids.version
     held = held_by(row, owner, ports.catalog.now_ms(), version)

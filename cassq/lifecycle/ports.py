@@ -1,4 +1,4 @@
-"""The ports bundled: what everything above them takes as one argument."""
+"""A client's ports, bundled as one argument for everything above them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cassq.locks.port import Locker
 
 
 class _Mine(threading.local):
-    """What one thread is doing with a client. calling: locked during a call. waiting: locked while
+    """The state of one thread in a client. calling: locked during a call. waiting: locked while
     the thread waits for messages and holds nothing."""
 
     def __init__(self) -> None:
@@ -28,11 +28,11 @@ class _Mine(threading.local):
 
 
 class Life:
-    """Whether this thread can use a client at this moment.
+    """Guards a client's life: decides whether a thread may call it now.
 
-    A signal handler interrupts the main thread anywhere, so it may call a client whose locks this
-    very thread holds. Every public call therefore runs inside `with life.enter()`, which refuses a
-    second call in the same thread; `close` is deferred instead until the interrupted call ends.
+    A signal handler interrupts the main thread anywhere, so it may call a client whose locks its
+    own thread holds. Every public call therefore runs inside `with life.enter()`, which refuses a
+    second call in the same thread; `close` is instead deferred until the interrupted call ends.
     This is checked before any lock is taken: after a fork a lock may be held by a thread that does
     not exist in the child.
     """
@@ -57,7 +57,7 @@ class Life:
     # The locks are returned, not wrapped: a signal handler may raise between any two steps of a
     # context manager written in Python, which would leave it entered for ever.
     def enter(self) -> threading.Lock:
-        """The lock that a call holds: `with life.enter(): ...`. Raises InterruptedCallError if this
+        """The lock held by a call: `with life.enter(): ...`. Raises InterruptedCallError if this
         thread is already inside a call."""
         if self.forked or self.closed:
             self.check()
@@ -67,7 +67,7 @@ class Life:
         return calling
 
     def wait(self) -> threading.Lock:
-        """The lock that a wait between two calls holds: other calls are possible meanwhile, `close`
+        """The lock held by a wait between two calls: other calls are allowed meanwhile, but `close`
         is deferred until the wait ends."""
         waiting = self.mine.waiting
         if waiting.locked():
@@ -75,7 +75,7 @@ class Life:
         return waiting
 
     def parked(self) -> threading.Lock:
-        """A locked lock, on which a thread of the client waits until another wakes it."""
+        """A locked lock, on which a thread of the client waits until another thread releases it."""
         lock = threading.Lock()
         lock.acquire()
         return lock
@@ -94,8 +94,8 @@ class Life:
         self, close: Callable[[], None], *, meanwhile: Callable[[], None] = lambda: None
     ) -> None:
         """Run `close` as a call. Inside another call of this thread, run `meanwhile` now and
-        `close` when that call ends. Do nothing if the client is closed (all it had is closed
-        already), or in a forked child (what is open belongs to the parent)."""
+        `close` when that call ends. Do nothing if the client is closed already, or in a forked
+        child (whose open files and connections are the parent's)."""
         if self.forked or self.closed:
             return
         if self.busy:
@@ -148,9 +148,9 @@ class Ports(NamedTuple):
     clock: Clock
     ids: Ids
     life: Life
-    # How poppers of this client claim together; None where a claim needs no round trip.
+    # Combines the claims of this client's poppers; None where a claim needs no round trip.
     sharing: Sharing[Any, Any, Any] | None = None
-    # Counts the outcomes of requests to servers; None where there are none.
+    # Counts the outcomes of requests to servers; None without servers.
     requests: Requests | None = None
     # Maintains the replicas of extents; None where the store has none.
     upkeep: Upkeep | None = None

@@ -1,4 +1,4 @@
-"""Purging: throwing away the messages that wait for a group.
+"""Purging: removes the messages that wait for a group.
 
 Poppers keep what they hold until its deadline. Each removal is one conditional write that marks
 messages done and records why, so a purge may stop anywhere and be repeated.
@@ -25,8 +25,8 @@ TRIES_MAX = 16
 
 
 def waiting(cursor: Cursor, rows: Iterable[Claim], end_seq: int, now_ms: int) -> list[Unfinished]:
-    """What nobody holds in a pipe: free claims, those past their deadline, and what was never
-    claimed; not what is being moved, and may have arrived."""
+    """The messages of a pipe that no consumer holds: free claims, claims past their deadline, and
+    unclaimed messages; but not those being moved, which may have arrived."""
     return [
         part
         for part in unfinished(cursor, rows, end_seq, now_ms)
@@ -35,16 +35,16 @@ def waiting(cursor: Cursor, rows: Iterable[Claim], end_seq: int, now_ms: int) ->
 
 
 def count_waiting(ports: Ports, queue: QueueRow, groups: Iterable[GroupRow]) -> dict[str, int]:
-    """Group → how many messages a purge would remove now. Cost: as `purge`, without writing."""
+    """Count by group what a purge would remove now. Cost: as `purge`, without writes."""
     return _each(ports, queue, groups, write=False)
 
 
 def purge(ports: Ports, queue: QueueRow, groups: Iterable[GroupRow]) -> dict[str, int]:
-    """Remove what was pushed before now and waits for these groups, delayed messages too; group →
-    how many messages.
+    """Remove the messages that were pushed before now and wait for these groups, including delayed
+    ones; return how many, by group.
 
-    Cost: one synced transaction per pipe, however much is waiting, and one for each claim that
-    was given back or scheduled.
+    Cost: one synced transaction per pipe, however many messages wait, and one for each claim that
+    was returned or scheduled.
     """
     return _each(ports, queue, groups, write=True)
 
@@ -57,7 +57,7 @@ def _each(
         try:
             ends.append((pipe, end_of(ports.catalog, ports.store, pipe)))
         except (ExtentMissingError, CorruptionError) as exc:
-            logger.warning("the purge skips pipe %s: %s", pipe.id, exc)
+            logger.warning("purging: skipped pipe %s: %s", pipe.id, exc)
     counts: dict[str, int] = {}
     for group in groups:
         act = _purge_pipe if write else _count_pipe
@@ -76,7 +76,7 @@ def _count_pipe(ports: Ports, group_id: str, pipe_id: str, end: Place) -> int:
 
 
 def _purge_pipe(ports: Ports, group_id: str, pipe_id: str, end: Place) -> int:
-    """Remove what waits in one pipe below `end`; return how many messages."""
+    """Remove the messages that wait in one pipe below `end`; return how many."""
     catalog = ports.catalog
     count = 0
     for _ in range(TRIES_MAX):
@@ -86,7 +86,7 @@ def _purge_pipe(ports: Ports, group_id: str, pipe_id: str, end: Place) -> int:
         rows = catalog.claims.rows(group_id, pipe_id)
         found = waiting(cursor, rows, end.seq, catalog.now_ms())
         removed = 0
-        # Front first: what is skipped later merges with it, and the ack offset moves once.
+        # Front first: later removals merge with it, and the ack offset moves once.
         for part in found:
             if part.row is not None:
                 done = cut_out(ports, part.row, part.seqs, Reason.PURGED)
@@ -95,5 +95,5 @@ def _purge_pipe(ports: Ports, group_id: str, pipe_id: str, end: Place) -> int:
             removed += part.messages if done else 0
         count += removed
         if removed == sum(part.messages for part in found):
-            break  # else some of it was claimed or finished meanwhile: look again
+            break  # otherwise some were claimed or finished meanwhile: look again
     return count

@@ -1,4 +1,4 @@
-"""Retries and dead letters: what becomes of a message that was delivered too often.
+"""Dead letters: messages that were delivered too often move to their group's dead-letter queue.
 
 A move writes an intent, then the message in its new place, then marks the old place done, by the
 protocol of `cassq.lifecycle.moves`: a crash at any point neither loses nor doubles a message.
@@ -32,30 +32,32 @@ DELIVERY_LIMIT = "delivery_limit"
 REJECTED = "rejected"
 MAXLEN = "maxlen"
 
-DEATHS_KEPT = 8  # kinds of earlier deaths that a record keeps besides the last ...
-EARLIER_ERROR_MAX = 256  # ... and characters of their errors
+DEATHS_KEPT = 8  # kinds of earlier deaths that a record keeps
+EARLIER_ERROR_MAX = 256  # characters of the errors of earlier deaths
 
 # Moves the message of a spent claim to the group's dead letters; False if another process does.
 Bury = Callable[[QueueRow, GroupRow, Claim], bool]
-# Pushes a batch of one to the queue with that name; passes its place to `Intend` first.
+# Pushes a batch of one message to a queue, by name; passes its place to `Intend` first.
 AppendTo = Callable[[str, Batch, Intend], None]
 
 
 def bury_or_leave(bury: Bury, queue: QueueRow, group: GroupRow, claim: Claim) -> bool:
-    """Bury, or on failure log a warning and leave the message to the next process."""
+    """Bury, or on failure log a warning and leave it to the next process."""
     try:
         return bury(queue, group, claim)
     except (ExtentMissingError, CorruptionError):
         raise
     except CassqError as exc:
         where = f"{claim.pipe_id}:{claim.start}"
-        logger.warning("message %s is left for others to put away: %s", where, exc)
+        logger.warning(
+            "cannot move message %s to the dead letters; the reaper tries again: %s", where, exc
+        )
         return False
 
 
 def after(before: str, death: Mapping[str, Any]) -> dict[str, Any]:
-    """The death record of a message that died once more: `count` is how often it died this way,
-    `first_ms` when first; its other deaths are in `earlier`, newest first.
+    """The death record of a message that died once more: `count` and `first_ms` are of deaths of
+    this kind; other deaths are in `earlier`, newest first.
 
     before: its record so far, as JSON. Anything else, such as a user's own header with that name,
     is ignored. Pure.
@@ -126,7 +128,7 @@ class DeadLetters:
             try:
                 move = self._push(queue, group, held, seq, letter, move)
             except OwnershipError:
-                return False  # another's intent was faster than ours
+                return False  # another process wrote its intent first
         rows = claims.buried(held, version)
         return self._catalog.claims.replace(held, rows, settle=[move])
 
@@ -156,14 +158,14 @@ class DeadLetters:
                 at_ms=self._catalog.now_ms(),
             )
             if self._catalog.claims.intend(move, intents[-1], held=claim) != move:
-                raise OwnershipError(f"message {claim.pipe_id}:{seq} is being moved by another")
+                raise OwnershipError(f"another process is moving message {claim.pipe_id}:{seq}")
             intents.append(move)
 
         self._append_to(dead_letter_name(queue.name, group.name), letter, intend)
         move = intents[-1]
         assert move is not None
         logger.warning(
-            "message %s:%d of %s went to the dead letters of group %s after %d deliveries",
+            "message %s:%d of %s moved to the dead letters of group %s after %d deliveries",
             claim.pipe_id,
             seq,
             queue.name,

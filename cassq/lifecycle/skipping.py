@@ -1,11 +1,11 @@
-"""Skipping: delivering what lies behind damage, by an explicit command.
+"""Skipping: gives up unreadable messages, on command, so that those behind them are delivered.
 
-What cannot be read is recorded as lost, once for each group that has not had it, and what can be
-read behind it is delivered. Only claim rows are changed, by conditional writes, so a skip may stop
-anywhere and be repeated; no frame is ever written.
+Unreadable messages are recorded as lost, for each group that has not received them, and readable
+ones behind them are delivered. Only claim rows are changed, by conditional writes, so a skip may
+stop anywhere and be repeated; no frame is ever written.
 
-Invariant: behind damage the store looks for the next whole frame, and from then on every claim row
-there begins at it, so that no reader has to pass the damage.
+Invariant: the store finds the next whole frame behind the damage, and every claim row behind the
+damage begins at that frame, so that no reader has to pass the damage.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from cassq.lifecycle.damage import (
     look_into,
     missing_end,
     pipe_in,
+    report_of,
     survey,
-    told,
     unreadable,
 )
 from cassq.lifecycle.moves import removals
@@ -56,7 +56,7 @@ TRIES_MAX = 16
 
 
 class ReadableRange(NamedTuple):
-    """Readable messages `[start, end)`, from the frame at `pos` on."""
+    """Readable messages `[start, end)`; the first frame is at `pos`."""
 
     start: int
     end: int
@@ -64,10 +64,10 @@ class ReadableRange(NamedTuple):
 
 
 def skip(ports: Ports, queue: QueueRow, pipe_id: str, *, dry_run: bool = False) -> PipeDamage:
-    """Skip the damage in a pipe: what cannot be read is recorded as lost for each current group
-    that has not had it, and what can be read is delivered.
+    """Skip the damage in a pipe: record unreadable messages as lost for each current group that has
+    not received them, so that readable ones are delivered.
 
-    A pipe that is still being written is sealed first; its pusher goes on in another. Consumers
+    A pipe that is still being written is sealed first; its pusher continues in another. Consumers
     keep what they hold, which is counted as `held`: skip again when they are done. Raises
     UsageError if the queue has no such pipe. Cost: as `look_into`; for each group one synced
     write, and one for each claim row in or behind the damage.
@@ -84,7 +84,7 @@ def skip(ports: Ports, queue: QueueRow, pipe_id: str, *, dry_run: bool = False) 
         logger.warning("pipe %s is missing: all of it is lost", pipe_id)
     end = _sealed(ports, queue, pipe)
     stretches, _ = survey(ports, pipe, end.seq)
-    found = told(ports, queue, pipe, end.seq, stretches, "")
+    found = report_of(ports, queue, pipe, end.seq, stretches, "")
     groups: dict[str, GroupDamage] = {}
     for group in groups_of(ports, queue, pipe) if stretches else ():
         lost = _Skipping(ports, group, pipe, end, stretches).run()
@@ -98,14 +98,14 @@ def skip(ports: Ports, queue: QueueRow, pipe_id: str, *, dry_run: bool = False) 
 
 
 def _sealed(ports: Ports, queue: QueueRow, pipe: PipeRow) -> Place:
-    """Where a pipe ends for ever; if its extent is missing, as far as is known."""
+    """The final end of a pipe; if its extent is missing, as far as is known."""
     try:
         end = seal_pipe(ports.catalog, ports.store, pipe.id)
     except (ExtentMissingError, CorruptionError):
         known = missing_end(ports, queue, pipe, fence=True)
         end = ports.catalog.pipes.record_end(pipe.id, known)
     if end is None:
-        raise UsageError(f"pipe {pipe.id} was retired meanwhile: nothing is left in it")
+        raise UsageError(f"pipe {pipe.id} has been retired meanwhile: nothing is left in it")
     return end
 
 
@@ -153,7 +153,7 @@ class _Skipping:
                 return lost
         raise BackendTimeoutError(
             f"other processes keep changing the claims of pipe {self._pipe.id}",
-            hint="try again: what was done so far stays",
+            hint="try again: it continues where it stopped",
         )
 
     def _is_in_the_way(self, row: Claim) -> bool:
@@ -163,7 +163,7 @@ class _Skipping:
         )
 
     def _cut(self, row: Claim) -> int | None:
-        """Split a row: what is damaged is done, what is whole begins where it can be read. Return
+        """Split a row: damaged messages become done, readable ones get rows of their own. Return
         how many messages were given up; None if another process was faster."""
         version = self._ports.ids.version
         bad = row.left & self._damaged
@@ -185,14 +185,14 @@ class _Skipping:
         return len(bad)
 
     def _unsettled(self, row: Claim, bad: RangeSet) -> list[Move]:
-        """Unfinished moves of what is given up: whether they arrived can no longer be known."""
+        """Unfinished moves of given-up messages: whether they arrived can no longer be known."""
         if not bad or not claims.is_leaving(row):
             return []
         moves = self._catalog.claims.moves(*self._key, range(row.start, row.end))
         return [move for move in moves if not move.settled and move.seq in bad]
 
     def _claim(self, cursor: Cursor) -> int | None:
-        """Move the chain over the damage: what is whole before it waits in rows of its own."""
+        """Move the chain past the damage; readable messages before it get rows of their own."""
         version, start, end = self._ports.ids.version, cursor.chain.seq, self._last.end
         place = self._last.after or self._end
         pattern = claims.unclaimed(cursor, Place(end, place.pos), version)

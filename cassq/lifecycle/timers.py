@@ -1,15 +1,15 @@
 """Timer pipes: delayed messages, and how they come due.
 
 A delayed message is pushed to a timer pipe, whose frames carry a due time per message. It is then
-*scheduled* for every group: its run gets a claim row that is free from the due time on, and from
-then on it is like any message that waits for redelivery. Runs with one due time share a row.
+*scheduled* for every group: its run gets a claim row that is free from the due time on. After that
+it is like any message that waits for redelivery. Consecutive messages with one due time are a run.
 
 Timer pipes come in lanes (`cassq.model.lanes`). Each pipe records its earliest due time and is
 read only when that time is near, so far timers cost a pop nothing.
 
 Invariants:
 1. A message is scheduled for a group by moving the chain of its cursor, in one transaction with
-   the rows: exactly once, in whatever process.
+   the rows: exactly once, whichever process does it.
 2. Nothing is delivered before its due time.
 """
 
@@ -55,7 +55,7 @@ class _Timer:
 
 
 class Timers:
-    """Schedules what is nearly due in the timer pipes of a queue, for one group."""
+    """Schedules the messages that are nearly due in a queue's timer pipes, for one group."""
 
     def __init__(self, ports: Ports, group: GroupRow) -> None:
         self._ports = ports
@@ -67,7 +67,7 @@ class Timers:
         self.broken: list[tuple[str, CassqError]] = []  # unreadable pipes, to set aside
 
     def refresh(self, *, old_ms: int = 0) -> None:
-        """List the near timer pipes anew, as `CandidatePipes.refresh` does. Cost: one query of a
+        """List the near timer pipes again, as `CandidatePipes.refresh` does. Cost: one query of a
         partial index."""
         rows = self._listed(old_ms)
         while len(rows) == self._limit:  # open ones stay listed, even if fully scheduled
@@ -90,7 +90,7 @@ class Timers:
         return answered(self._ports.sharing, key, ask, boot_ms, old_ms=old_ms).value
 
     def has_news(self) -> bool:
-        """Whether a known timer pipe has grown past what is scheduled. Reads only memory."""
+        """Whether a known timer pipe has messages that are not scheduled. Reads only memory."""
         for timer in list(self.known.values()):
             reader, cursor = timer.reader, timer.cursor  # another thread may be scheduling
             if reader is None or cursor is None or timer.row.end is not None:
@@ -111,8 +111,7 @@ class Timers:
         return known
 
     def schedule(self) -> None:
-        """Schedule what is not scheduled yet. Cost: one unsynced transaction for up to 4,096
-        runs."""
+        """Schedule new messages. Cost: one unsynced transaction for up to 4,096 runs."""
         for timer in list(self.known.values()):
             try:
                 self._schedule(timer)
@@ -120,8 +119,8 @@ class Timers:
                 self._forget(timer)
                 self.broken.append((timer.row.id, exc))
             except ExtentUnavailableError as exc:
-                logger.warning("the delayed messages in it wait: %s", exc)
-        # Kept open for `has_news`; those beyond the limit are reopened at each look instead.
+                logger.warning("delayed messages cannot be scheduled yet: %s", exc)
+        # Kept open for `has_news`; readers beyond the limit are reopened each time instead.
         for timer in [timer for timer in self.known.values() if timer.reader][:-READERS_MAX]:
             _close(timer)
 
@@ -134,7 +133,7 @@ class Timers:
             timer.cursor = cursor
             end = timer.row.end
             if end is not None and cursor.chain.seq >= end.seq:
-                _close(timer)  # it has ended: others read what is due
+                _close(timer)  # fully scheduled
                 return
             if timer.reader is None:
                 timer.reader = self._ports.store.reader(timer.row.id)
@@ -180,8 +179,8 @@ def schedule_pipe(ports: Ports, group: GroupRow, pipe: PipeRow) -> None:
 def schedule_next(
     ports: Ports, reader: ExtentReader, cursor: Cursor, end_seq: int
 ) -> Cursor | None:
-    """Schedule what follows the chain's end; return the new cursor, or None if another process was
-    faster."""
+    """Schedule the messages after the chain's end; return the new cursor, or None if another
+    process was faster."""
     runs, chain = _next_runs(reader, cursor.chain, end_seq)
     rows = claims.scheduled(cursor, runs, ports.ids.version)
     return replace(cursor, chain=chain) if ports.catalog.claims.claim(cursor, chain, rows) else None
@@ -189,7 +188,7 @@ def schedule_next(
 
 def runs_between(ports: Ports, pipe_id: str, start: Place, end_seq: int) -> list[Run]:
     """A timer pipe's runs of equal due times from `start` to `end_seq`. Raises as `reader` and
-    `read` do. Cost: reads what lies between."""
+    `read` do. Cost: reads the messages between."""
     reader = ports.store.reader(pipe_id)
     try:
         found: list[Run] = []

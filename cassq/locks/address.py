@@ -32,15 +32,15 @@ class LockAddress(NamedTuple):
         return f"{self.scheme}://{who}{','.join(self.hosts)}/{self.path}"
 
     def seconds(self, name: str, default: float, least: float, most: float) -> float:
-        """An option that is a time. Raises ConfigError unless it is a number in these bounds."""
-        told = self.options.get(name)
+        """An option in seconds. Raises ConfigError unless it is a number in these bounds."""
+        text = self.options.get(name)
         try:
-            value = default if told is None else float(told)
+            value = default if text is None else float(text)
         except ValueError:
             value = -1.0
         if not least <= value <= most:
             raise ConfigError(
-                f"{self.shown()}: {name}={told} is not a number of seconds from {least:g} to"
+                f"{self.shown()}: {name}={text} is not a number of seconds from {least:g} to"
                 f" {most:g}"
             )
         return value
@@ -72,12 +72,12 @@ def parse(url: str, *, port: int, options: Collection[str]) -> LockAddress:
     return LockAddress(scheme, hosts, path.strip("/"), unquote(user), unquote(password), given)
 
 
-def _host(told: str, port: int, shown: str) -> str:
-    match = _HOST.fullmatch(told)
+def _host(text: str, port: int, shown: str) -> str:
+    match = _HOST.fullmatch(text)
     number = int(match[2] or port) if match else 0
     if not match or not 0 < number <= _PORT_MAX:
         raise ConfigError(
-            f"{told!r} in {shown} is not a host with a port",
+            f"{text!r} in {shown} is not a host with a port",
             hint=f"write host:{port}, with commas between several",
         )
     return f"{match[1]}:{number}"

@@ -1,21 +1,22 @@
 """The `hazelcast` locker: FencedLocks of the CP subsystem, or locks of a map where there is none.
 
-**With CP** (three members or more, agreeing on every step): a lock's token is its fence. The
-members do not know its ttl: the holder gives it up in time, and if the holder stands still or is
-gone, it passes on once the holder's CP session has expired. The members' setting
-`session-time-to-live-seconds` says when (300 unless set: 10 is a good length). A lock of each name
-ever used stays in the members' memory, some hundred bytes: for exclusive groups on many pipes
-prefer ZooKeeper or map locks.
+**With CP** (three members or more, which agree on every step): a lock's token is its fence. The
+members do not know its ttl. The holder releases it in time; if the holder hangs or dies, the lock
+is free once the holder's CP session has expired. That takes as long as the members' setting
+`session-time-to-live-seconds` (300 unless set; 10 is a good value). A lock of each name ever used
+stays in the members' memory, some hundred bytes: for exclusive groups on many pipes prefer
+ZooKeeper or map locks.
 
 **Without CP** (`?cp=no`): `IMap.lock` with a lease of the ttl plus three seconds, timed by the
-members' wall clocks to within a second or two, lost with a member that has no backup, and held
-twice when the cluster splits. It has no fence: tokens come from the catalog, by `next_token`.
+members' wall clocks to within a second or two. It is lost with a member that has no backup, and
+may be held twice when the cluster splits. It has no fence: tokens come from the catalog, by
+`next_token`.
 
 Both kinds belong to a thread of a client, so one thread sends all requests of a session, without
-waiting for any. The owner of either can take it again, which renews it.
+waiting for answers. The owner can take a lock again, which renews it.
 
 Cost, in round trips. CP: acquire 1 (a new name: 1 more), renew 1, release 1 or 2, each agreed on by
-a majority; while anything is held, 1 per quarter of the session. Map: acquire 1 plus the cost of
+a majority; while any lock is held, 1 per quarter of the session. Map: acquire 1 plus the cost of
 `next_token`, renew 2, release 1. A lock that was waited for is renewed once.
 """
 
@@ -55,13 +56,12 @@ _BEATS = 4
 _LOCKS_MAX = 1000
 # A map lock has no session: it is sure until its own deadline.
 _ALWAYS_MS = 1 << 62
-# A member ends leases with a precision of a second, up to one early. It may also end one while that
-# lock is released: then it ends the next holder's, as the number that distinguishes leases restarts
-# with each holder. Locks are released by the end of their time, and leases end well after it.
+# A member ends leases up to a second early. If a lease ends while its lock is being released, the
+# member may end the next holder's lease instead, as the number that distinguishes leases restarts
+# with each holder. So locks are released by their deadline, and leases end well after it.
 _LEASE_MORE_MS = 3000
 
-# Lost connections are told by what they mean for the locks; who wants the driver's view adds a
-# handler.
+# Lost connections are reported by their effect on locks; for the driver's own log, add a handler.
 logging.getLogger("hazelcast").addHandler(logging.NullHandler())
 
 
@@ -69,20 +69,20 @@ def open_hazelcast(url: str, clock: Clock, next_token: NextToken | None) -> Sess
     """The locker at `hazelcast://[user:password@]h1:5701,h2:5701/cluster-name[?cp=no]`.
 
     next_token: needed with `cp=no`. All clients of a queue must agree on `cp`.
-    Raises ConfigError for a URL, cluster name or credentials that cannot be right and for a
-    cluster without CP, and BackendUnavailableError when no member answers in ten seconds or so.
+    Raises ConfigError for an invalid URL, wrong cluster name or credentials, and for a
+    cluster without CP; BackendUnavailableError if no member answers in about ten seconds.
     """
     address = parse(url, port=PORT, options=("cp",))
     address = address._replace(path=address.path or DEFAULT_CLUSTER)
     cp = address.options.get("cp", "yes")
     if cp not in ("yes", "no"):
-        raise ConfigError(f"{address.shown()}: cp={cp} is neither yes nor no")
+        raise ConfigError(f"{address.shown()}: cp must be yes or no, not {cp}")
     if cp == "yes":
         return SessionLocker("hazelcast", lambda ended: CpSession(address, clock, ended), clock)
     if next_token is None:
         raise ConfigError(
-            f"{address.shown()}: map locks have no fence, and nothing gives tokens in its stead",
-            hint="give open_locker a next_token, as lease_tokens(catalog, owner)",
+            f"{address.shown()}: map locks have no fence, and need another source of tokens",
+            hint="pass next_token to open_locker, such as lease_tokens(catalog, owner)",
         )
     tokens = next_token
     return SessionLocker(
@@ -92,7 +92,7 @@ def open_hazelcast(url: str, clock: Clock, next_token: NextToken | None) -> Sess
 
 class HeldGrip(Grip):
     """A lock that this session's thread holds. depth: how many times, 0 once it was released.
-    due_ms: when its time is over; a map's lease lasts longer."""
+    due_ms: its deadline; a map's lease lasts longer."""
 
     def __init__(self, name: str, token: int, *, waited: bool) -> None:
         super().__init__(name, token, waited=waited)
@@ -102,17 +102,16 @@ class HeldGrip(Grip):
 
 
 class HazelcastSession(LockSession):
-    """A client with a thread of its own."""
+    """A client with its own thread."""
 
     def __init__(self, address: LockAddress, clock: Clock, ended: Callable[[], None]) -> None:
         super().__init__(clock, ended)
         self._address = address
-        # Names that are taken here, or being taken or given back: the members would let this
-        # thread have them twice.
+        # Names held, or being acquired or released: the members would let this thread lock twice.
         self._busy: set[str] = set()
         self._freed = threading.Condition()
         self._owner = OwnerThread("cassq hazelcast owner")
-        # Set once it is connected, or never will be.
+        # Set once it is connected, or has failed to connect.
         self._decided = threading.Event()
         self._connected = False
         self._client = self._driver()
@@ -131,11 +130,11 @@ class HazelcastSession(LockSession):
             cluster_members=list(address.hosts),
             creds_username=address.user or None,
             creds_password=address.password or None,
-            # It would wait without end for a member that takes connections and does not answer.
+            # Otherwise it would wait for ever for a member that connects but never answers.
             async_start=True,
             cluster_connect_timeout=CONNECT_SECONDS_MAX,
             connection_timeout=CALL_SECONDS_MAX,
-            # A client that lost its members is over; the next session has another.
+            # A client that lost its members is given up; the next session has another.
             reconnect_mode=ReconnectMode.OFF,
             retry_max_backoff=1.0,
             heartbeat_interval=1.0,
@@ -145,32 +144,32 @@ class HazelcastSession(LockSession):
         )
 
     def _await_connection(self) -> None:
-        # The driver gives up first, if it does.
+        # The driver should give up first.
         wait_event(self._decided, CONNECT_SECONDS_MAX + 1)
         if self._connected and not self.over:
             return
         address = self._address
         if self.over and any_reachable(address.hosts):
             raise ConfigError(
-                f"a server answers at {address.shown()}, and does not let us in",
-                hint=f"is its name {address.path!r}, and are user and password right?",
+                f"the server at {address.shown()} refuses this client",
+                hint=f"is the cluster's name {address.path!r}, and are user and password right?",
             )
         raise BackendUnavailableError(
             f"no Hazelcast member answers at {address.shown()}",
-            hint="do they run, and are host and port right?",
+            hint="are they running, and are host and port right?",
         )
 
     @abc.abstractmethod
     def check(self) -> None:
-        """Raise ConfigError when this kind of lock is not available here."""
+        """Raise ConfigError if the cluster does not offer this kind of lock."""
 
     @abc.abstractmethod
     def take_free(self, name: str, ttl_ms: int, wait_seconds: float) -> Grip | None:
-        """The lock of a name that nobody has in this session."""
+        """Take a lock that is not held in this session; None if another session holds it."""
 
     @abc.abstractmethod
     def give_back(self, grip: HeldGrip) -> None:
-        """Give it back as many times as it was taken."""
+        """Release it as many times as it was taken."""
 
     # --- the port -------------------------------------------------------------------------------
 
@@ -200,8 +199,8 @@ class HazelcastSession(LockSession):
             self._free(grip.name)
 
     def retire(self) -> None:
-        # Closes the CP session, so that its locks are free at once; blocks while nobody answers.
-        with contextlib.suppress(Exception):  # nobody is left who could do something about it
+        # Closes the CP session, so that its locks are free at once; blocks while no member answers.
+        with contextlib.suppress(Exception):  # nothing could be done about it
             self._client.shutdown()
         self._owner.stop()
 
@@ -225,8 +224,8 @@ class HazelcastSession(LockSession):
             self._decided.set()
 
     def ask(self, what: str, call: Callable[[], Any], seconds: float = 0.0) -> Any:
-        """The answer to a call of the driver, sent by the owning thread. Waits for five seconds,
-        plus the seconds that the call itself may wait."""
+        """The answer to a driver call, sent by the owning thread. Waits five seconds, plus the
+        time that the call itself may wait."""
         if self.over:
             raise BackendUnavailableError("the connection to Hazelcast was lost")
         try:
@@ -234,18 +233,18 @@ class HazelcastSession(LockSession):
         except (IllegalMonitorStateError, LockOwnershipLostError):
             raise
         except TimeoutError as exc:
-            hint = "are its members overloaded or stopped, or a majority of them gone?"
+            hint = "are its members overloaded or stopped, or is a majority down?"
             raise self.silent("Hazelcast", what, hint) from exc
         except HazelcastError as exc:
             raise self.failed("Hazelcast", what, f"{type(exc).__name__}: {exc}") from exc
 
 
 class CpSession(HazelcastSession):
-    """Locks that a majority of the members agrees on, for as long as a CP session lasts."""
+    """Locks that a majority of the members agrees on, while the CP session lasts."""
 
     def check(self) -> None:
         self._locks: dict[str, Any] = {}
-        # To try a lock makes the CP session, whose length the members decide.
+        # Trying a lock creates the CP session, whose length the members decide.
         lock = self._lock(_PROBE)
         group = lock.get_group_id()
         if group.name != _CP_GROUP:
@@ -256,7 +255,7 @@ class CpSession(HazelcastSession):
         sent_ms = self.clock.boot_ms()
         if self.ask("opening", lock.try_lock) != _NO_FENCE:
             self.ask("opening", lock.unlock)
-        # The driver shows it nowhere else.
+        # The driver has no public access to it.
         session = self._client._proxy_session_manager._sessions[group]
         self._session_ms = int(session.ttl * 1000)
         self.beat_ms: int = max(1, self._session_ms // _BEATS)
@@ -279,7 +278,7 @@ class CpSession(HazelcastSession):
         fence = self.ask("locking", lambda: lock.try_lock(wait_seconds), wait_seconds)
         if fence == _NO_FENCE:
             return None
-        # Every request for a lock counts as a sign of life of the session, for both sides.
+        # Every lock request counts as a heartbeat of the session, for both sides.
         self.confirm(sent_ms, self._session_ms)
         return HeldGrip(name, fence, waited=wait_seconds > 0)
 
@@ -290,7 +289,7 @@ class CpSession(HazelcastSession):
                 return False
             lock = self._lock(grip.name)
             sent_ms = self.clock.boot_ms()
-            # Taken once more, or given back once: either tells when it is not ours.
+            # Lock once more, or unlock once: either fails if it is not ours.
             try:
                 if grip.depth == 1:
                     if self.ask("renewing", lock.try_lock) != grip.token:
@@ -314,12 +313,12 @@ class CpSession(HazelcastSession):
                 self.ask("unlocking", lock.unlock)
 
     def beat(self, grips: list[Grip]) -> None:
-        # All locks are of one session: a sign of life by one is one for all.
+        # All locks share one session, so one heartbeat serves all.
         self.extend(grips[0], 0)
 
 
 class MapSession(HazelcastSession):
-    """Locks of a map, each with a lease by the clock of the member that has it, and then some."""
+    """Locks of a map, each with a lease that outlasts the lock's ttl."""
 
     def __init__(
         self,
@@ -337,8 +336,7 @@ class MapSession(HazelcastSession):
         self.sure_until_ms = _ALWAYS_MS
 
     def take_free(self, name: str, ttl_ms: int, wait_seconds: float) -> Grip | None:
-        # The lease begins when it is granted, so it is longer by the wait, until the lock's
-        # holding begins and it is extended.
+        # The lease may begin before the wait ends: add the wait, until `extend` sets the ttl.
         lease_ms = ttl_ms + round(wait_seconds * 1000)
         sent_ms = self.clock.boot_ms()
         if not self._lock_it(name, lease_ms, wait_seconds):
@@ -363,8 +361,8 @@ class MapSession(HazelcastSession):
             if grip.depth == 0 or not self._lock_it(grip.name, ttl_ms, 0.0):
                 return False
             grip.depth = 2
-            # An answer before the deadline says that it was ours when it was renewed; a later one
-            # could mean that it was another's meanwhile.
+            # An answer before the deadline shows that it was ours when renewed. If later, another
+            # session may have held it meanwhile.
             if self.clock.boot_ms() >= grip.due_ms:
                 return False
             grip.depth = 1
@@ -373,13 +371,15 @@ class MapSession(HazelcastSession):
             return True
 
     def give_back(self, grip: HeldGrip) -> None:
-        with contextlib.suppress(IllegalMonitorStateError):  # it lapsed, and may be another's
+        with contextlib.suppress(
+            IllegalMonitorStateError
+        ):  # it lapsed; another session may hold it
             while grip.depth:
                 grip.depth -= 1
                 self._unlock_it(grip.name)
 
     def beat(self, grips: list[Grip]) -> None:
-        """There is no session."""
+        """Do nothing: there is no session."""
 
     def _lock_it(self, name: str, ttl_ms: int, wait_seconds: float) -> bool:
         lease_seconds = (ttl_ms + _LEASE_MORE_MS) / 1000

@@ -1,4 +1,4 @@
-"""What lockers with deadlines share: a lock is held until its deadline, and lost only once."""
+"""Shared by lockers with deadlines: a lock is held until its deadline, and lost only once."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from itertools import count
 from cassq.base.clock import Stopwatch, wait_event
 from cassq.locks.port import Lock, Locker
 
-# A waiter asks again after pauses that double up to this: other processes are not notified of a
-# release.
+# Waiters poll, with pauses that double up to this, since a release notifies no other process.
 _PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 0.001, 0.05
 
-# Take or extend the lock of that name for that owner; returns its token, or None while another has
-# it.
+# Take or extend the lock (name, owner, ttl_ms); returns its token, or None while another holds it.
 Take = Callable[[str, str, int], int | None]
-# Give the lock of that name up, if that owner has it.
+# Release the lock (name, owner), if that owner holds it.
 Drop = Callable[[str, str], None]
 
 
@@ -50,8 +48,7 @@ class TimedLock(Lock):
             return False
         now_ms = self._locker.now_ms()
         if self._locker.take(self.name, self.owner, ttl_ms) != self.token:
-            # It had lapsed, and this very call may have taken it anew: give it up, so that nobody
-            # waits for it.
+            # It had lapsed, and this call may have taken it again: release it for the others.
             self._lose()
             return False
         self._due_ms = now_ms + ttl_ms
@@ -70,7 +67,7 @@ class TimedLock(Lock):
 
 
 class TimedLocker(Locker):
-    """Locks by a take and a drop that a backend makes atomic."""
+    """Locks by a backend's atomic take and drop."""
 
     def __init__(self, owner: str, take: Take, drop: Drop, now_ms: Callable[[], int]) -> None:
         self._owner = owner
@@ -100,7 +97,7 @@ class TimedLocker(Locker):
             pause = min(2 * pause, _PAUSE_SECONDS_MAX)
 
     def _try(self, name: str, ttl_ms: int, on_loss: Callable[[Lock], None] | None) -> Lock | None:
-        # Each lock has an owner of its own: threads of one client exclude each other too.
+        # Each lock has its own owner, so that threads of one client exclude each other too.
         owner = f"{self._owner}.{next(self._numbers)}"
         now_ms = self.now_ms()
         token = self.take(name, owner, ttl_ms)
@@ -111,7 +108,7 @@ class TimedLocker(Locker):
         return lock
 
     def give_up(self, lock: TimedLock) -> None:
-        """Forget a lock and release it, unless another owner has it already."""
+        """Forget a lock, and release it unless another owner holds it already."""
         self._locks.pop(lock.owner, None)
         self._drop(lock.name, lock.owner)
         self._given_up.set()

@@ -7,7 +7,7 @@ from cassq.locks.held import TimedLocker
 
 
 class LeaseLocker(TimedLocker):
-    """Locks as leases in the catalog, for all processes that share it; needs no further server.
+    """Locks as leases in the catalog, for all processes that share it; needs no other server.
 
     owner: a unique name. Cost: one unsynced transaction per call.
     """

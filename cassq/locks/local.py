@@ -9,7 +9,7 @@ from cassq.locks.held import TimedLocker
 
 
 class LockTable:
-    """Who holds what until when; shared by the lockers of one process."""
+    """Locks with owner and deadline; shared by the lockers of one process."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()

@@ -1,4 +1,4 @@
-"""From a URL to a locker: `zookeeper://...` and `hazelcast://...`."""
+"""Opens the locker at a URL: `zookeeper://...` or `hazelcast://...`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from cassq.locks.tokens import NextToken
 def open_locker(url: str, clock: Clock, *, next_token: NextToken | None = None) -> Locker:
     """The locker at a URL, connected.
 
-    next_token: numbers the locks of a Hazelcast without CP, which has no fence.
-    Raises ConfigError for a URL, credentials or settings that cannot be right,
-    MissingExtraError without the driver, and BackendUnavailableError when no server answers
-    within ten seconds or so.
+    next_token: numbers the locks of a Hazelcast without CP, which has no fences.
+    Raises ConfigError for an invalid URL, wrong credentials or settings,
+    MissingExtraError without the driver, and BackendUnavailableError if no server answers
+    within about ten seconds.
     """
     scheme, colon, _ = url.partition("://")
     match scheme if colon else "":
@@ -28,9 +28,9 @@ def open_locker(url: str, clock: Clock, *, next_token: NextToken | None = None) 
                 from cassq.locks.hazelcast import open_hazelcast
             return open_hazelcast(url, clock, next_token)
         case _:
-            # Without what follows the scheme: it may contain a password.
+            # Only the scheme: the rest may contain a password.
             raise ConfigError(
-                f"{(scheme if colon else url)!r} is not a kind of locks",
-                hint="write zookeeper://host:2181/cassq or hazelcast://host:5701/cluster-name;"
+                f"{(scheme if colon else url)!r} is not a supported lock service",
+                hint="use zookeeper://host:2181/cassq or hazelcast://host:5701/cluster-name;"
                 " without a URL locks are leases in the catalog",
             )

@@ -1,5 +1,5 @@
-"""A thread that sends all requests of a session; only its callers wait for answers, for a limited
-time. For locks that belong to a thread."""
+"""A thread that sends all requests of a session, for locks that belong to a thread. Only callers
+wait for answers, for a limited time."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from cassq.base.clock import wait_event
 
 
 class OwnerThread:
-    """Sends what it is given, one after another."""
+    """Makes calls one after another."""
 
     def __init__(self, name: str) -> None:
         self._requests: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         threading.Thread(target=self._send, name=name, daemon=True).start()
 
     def ask(self, call: Callable[[], Any], seconds: float) -> Any:
-        """The answer to a call that returns it, or a future of it (`add_done_callback`, `result`).
+        """Make a call that returns a value or a future (`add_done_callback`, `result`).
 
-        Raises TimeoutError when it has not come within `seconds`; then it may come any time.
+        Raises TimeoutError if there is no result within `seconds`; the call may still succeed.
         """
         done, answers = threading.Event(), list[Any]()
 
@@ -47,7 +47,7 @@ class OwnerThread:
         return answers[0].result() if hasattr(answers[0], "result") else answers[0]
 
     def stop(self) -> None:
-        """End it after the calls it was given before."""
+        """End it after the pending calls."""
         self._requests.put(None)
 
     def _send(self) -> None:

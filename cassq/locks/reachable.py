@@ -1,4 +1,4 @@
-"""Checks whether anything listens at an address, to tell a dead server from one that refuses."""
+"""Checks whether anything listens at an address: a server that is down is not one that refuses."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
-"""What lockers on servers share: a thread keeps deadlines, and doubtful sessions are replaced.
+"""Shared by lockers on servers: a thread keeps deadlines, and doubtful sessions are replaced.
 
-A locker has one *session* with its service. Every lock of it is held under these rules:
+A locker has one *session* with its service. These rules apply to each lock:
 
 - It is ours until its own deadline, and only while the session is *sure*: until the service could
-  have given it to another holder, counted on the boot clock from just before the last request that
-  was answered. So a process that stood still finds its locks lost before it sends anything.
-- A session in doubt (a lost connection, an answer that did not come in time) is over: all its locks
-  are lost at once. It is closed as soon as possible, which releases all that it had on the service,
-  including by requests with unknown outcomes, and the next lock opens another session.
+  give the lock to another holder. That time is counted on the boot clock, from just before the last
+  request that was answered. So a process that was paused finds its locks lost before it sends
+  anything.
+- A session in doubt (the connection was lost, or an answer did not come in time) is over: all its
+  locks are lost at once. It is closed as soon as possible, which releases everything it held on the
+  service, including by requests with unknown outcomes, and the next lock opens another session.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 OnLoss = Callable[[Lock], None]
 
-# How long not to retry after a session could not be opened: a try may take seconds.
+# The pause after a session could not be opened, since an attempt may take seconds.
 _REST_MS = 1000
 _CLOSE_SECONDS_MAX = 10.0
 
 
 class Grip:
-    """A session's record of one lock. waited: whether it stood in line for it."""
+    """A session's record of one lock. waited: whether it had to wait for it."""
 
     def __init__(self, name: str, token: int, *, waited: bool = False) -> None:
         self.name = name
@@ -41,7 +42,7 @@ class Grip:
 
 
 class LockSession(abc.ABC):
-    """One session with a lock service; once over, it stays over. All calls return within a bound,
+    """One session with a lock service; once over, it stays over. All calls return in bounded time,
     and end the session if no answer comes in time."""
 
     # How often `beat` is called while anything is locked.
@@ -56,11 +57,11 @@ class LockSession(abc.ABC):
 
     @abc.abstractmethod
     def take(self, name: str, ttl_ms: int, wait_ms: int) -> Grip | None:
-        """The lock, or None while another holder has it."""
+        """Take the lock; None while another holder has it."""
 
     @abc.abstractmethod
     def extend(self, grip: Grip, ttl_ms: int) -> bool:
-        """Restart the lock's time; False when another has it, or it is free."""
+        """Restart the lock's ttl; False if it is free or another holder has it."""
 
     @abc.abstractmethod
     def drop(self, grip: Grip) -> None:
@@ -72,7 +73,7 @@ class LockSession(abc.ABC):
 
     @abc.abstractmethod
     def retire(self) -> None:
-        """Close it on the service, once it is over; may take long, and raises nothing."""
+        """Close it on the service, once it is over; may take long, never raises."""
 
     def confirm(self, sent_ms: int, sure_ms: int) -> None:
         """Note that the service answered a request sent at `sent_ms`: the session is sure for
@@ -91,10 +92,10 @@ class LockSession(abc.ABC):
             f"{service} did not answer in time ({what})", hint=hint, outcome_unknown=True
         )
 
-    def failed(self, service: str, what: str, told: str) -> BackendUnavailableError:
+    def failed(self, service: str, what: str, why: str) -> BackendUnavailableError:
         """End it because of an unusable answer; returns the error for that."""
         self.end()
-        return BackendUnavailableError(f"{service} failed ({what}): {told}", outcome_unknown=True)
+        return BackendUnavailableError(f"{service} failed ({what}): {why}", outcome_unknown=True)
 
 
 class SessionLock(Lock):
@@ -132,7 +133,7 @@ class SessionLock(Lock):
         try:
             kept = self.session.extend(self.grip, ttl_ms)
         except BackendError as exc:
-            logger.info("the lock %s is given up: %s", self.name, exc)
+            logger.info("lock %s is lost, as it could not be renewed: %s", self.name, exc)
             kept = False
         if kept:
             self.due_ms = sent_ms + ttl_ms
@@ -146,8 +147,8 @@ class SessionLock(Lock):
         try:
             self.session.drop(self.grip)
         except BackendError as exc:
-            # That ended its session, which is closed: others get the lock a little later.
-            logger.info("the lock %s was not given back in time: %s", self.name, exc)
+            # That ended its session, which will be closed: others get the lock a little later.
+            logger.info("lock %s could not be released in time: %s", self.name, exc)
 
     def _lose(self) -> None:
         if not self._finish():
@@ -157,7 +158,7 @@ class SessionLock(Lock):
             self._on_loss(self)
 
     def _finish(self) -> bool:
-        """Whether this call is the one that ends it."""
+        """Whether this call ends it."""
         with self._locker.mutex:
             mine = not self._over
             self._over = True
@@ -166,7 +167,7 @@ class SessionLock(Lock):
 
 
 class SessionLocker(Locker):
-    """Locks of a service, and the thread that gives them up in time."""
+    """Locks of a service, and the thread that releases them in time."""
 
     def __init__(
         self, kind: str, open_session: Callable[[Callable[[], None]], LockSession], clock: Clock
@@ -200,7 +201,7 @@ class SessionLocker(Locker):
         if grip is None:
             return None
         if grip.waited:
-            # It is unknown when the wait ended on the service: the lock's time begins now.
+            # It is unknown when the service granted the lock: its ttl is restarted now.
             sent_ms = self._clock.boot_ms()
             if not session.extend(grip, ttl_ms):
                 session.drop(grip)
@@ -219,7 +220,7 @@ class SessionLocker(Locker):
     def _session(self) -> LockSession:
         with self._opening:
             if self._closed:
-                raise ClosedError("this locker is closed")
+                raise ClosedError("the locker is closed")
             if self._current.over:
                 if self._failure is not None and self._clock.boot_ms() < self._rest_until_ms:
                     raise BackendUnavailableError(self._failure.message, hint=self._failure.hint)
@@ -284,7 +285,7 @@ class SessionLocker(Locker):
         try:
             step()
         except BackendError as exc:
-            # That ended the session, and its locks learn of it.
+            # That ended the session, and with it the locks.
             logger.info("a lock service did not answer: %s", exc)
             self._woken.set()
 

@@ -1,4 +1,4 @@
-"""Numbers that grow from holder to holder, for lock services without fences."""
+"""Tokens that grow from holder to holder, for lock services without fences."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from itertools import count
 
 from cassq.catalog.port import Catalog
 
-# Returns the number of a named lock's next holder; None while another client is getting one.
+# Returns the token for the next holder of a named lock; None while another client is getting one.
 NextToken = Callable[[str], int | None]
 
-# Longer than getting a number takes; a process that dies meanwhile delays the next one by this.
+# Longer than getting a token takes; a process that dies meanwhile delays the next one by this.
 _TTL_MS = 1000
 
 
 def lease_tokens(catalog: Catalog, owner: str) -> NextToken:
-    """Numbers from the catalog: a lease has a larger epoch each time it is taken and given back.
+    """Tokens from the catalog: a lease's epoch grows each time it is taken and released.
 
-    owner: a unique name. Cost: two transactions per number.
+    owner: a unique name. Cost: two transactions per token.
     """
     numbers = count(1)
 

@@ -1,20 +1,20 @@
-"""The `zookeeper` locker: a lock is the first of a line of nodes on a ZooKeeper ensemble.
+"""The `zookeeper` locker: a lock is the first node of a waiting line on a ZooKeeper ensemble.
 
     BASE/locks/NAME                     a container: the servers remove it once it is empty
-    BASE/locks/NAME/ID.0000000042       in line, the first holds the lock; content: its ttl in ms
+    BASE/locks/NAME/ID.0000000042       the first in line holds the lock; content: its ttl in ms
 
-A node in line goes when its owner deletes it, when its owner's session expires (a killed or
-stopped process), or when another client has seen it unchanged at the head for its whole ttl (its
-owner's thread hangs, or forgot it): renewing changes its version, and the deletion is conditional
-on the version seen. So a lock passes on after its ttl or the session's length, whichever is
-shorter, if somebody asks for it meanwhile.
+A node in line is removed when its owner deletes it, when its owner's session expires (because the
+process was killed or stopped), or when another client has seen it unchanged at the head for its
+whole ttl (because its owner's thread hangs). Renewing changes its version, and the deletion is
+conditional on the version seen. So if a client waits for a lock, it gets it after the ttl or the
+session's length, whichever is shorter.
 
 A node's `czxid` is the lock's token: the number of the change that created it; ZooKeeper orders
-the changes of all nodes. Waiters stand in line, so the lock is handed over in the order of asking.
+the changes of all nodes. Waiters get the lock in the order of their requests.
 
-Cost, in round trips; a majority syncs each write: acquire when free 1 read, 1 write, 1 read (a new
-name: 1 more write); when another has it 1 read, and 1 more per ttl; renew and release 1 write.
-While anything is held, 1 read through the leader per sixth of the session.
+Cost, in round trips; a majority syncs each write: acquire a free lock 1 read, 1 write, 1 read (a
+new name: 1 more write); a held one 1 read, and 1 more per ttl; renew and release 1 write. While
+any lock is held, 1 read through the leader per sixth of the session.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ DEFAULT_PATH = "cassq"
 SESSION_SECONDS = 10.0
 CONNECT_SECONDS_MAX = 10.0
 
-# The servers keep a session for its whole length after they last heard from it. A follower reports
+# The servers keep a session for its whole length after its last request. A follower reports
 # that to the leader with a delay of at most a tick, which is half of the shortest session or less;
 # kazoo itself gives up a connection after as much.
 _SURE_PART = 2 / 3
@@ -63,8 +63,7 @@ _CONTAINER = 4
 _FOREIGN_TTL_MS = 1 << 62
 
 _driver_log = logging.getLogger("cassq.zookeeper")
-# Lost connections are told by what they mean for the locks; who wants the driver's view adds a
-# handler.
+# Lost connections are reported by their effect on locks; for the driver's own log, add a handler.
 _driver_log.addHandler(logging.NullHandler())
 
 
@@ -73,8 +72,8 @@ def open_zookeeper(url: str, clock: Clock) -> SessionLocker:
 
     session: its length in seconds, 1 to 60, within what the servers allow. With a user, only that
     user may access the nodes (digest authentication); the base path may exist or not.
-    Raises ConfigError for a URL that cannot be right or nodes this user has no right to, and
-    BackendUnavailableError when no server is connected within ten seconds.
+    Raises ConfigError for an invalid URL or nodes this user may not access, and
+    BackendUnavailableError if no server can be connected within ten seconds.
     """
     address = parse(url, port=PORT, options=("session",))
     address = address._replace(path=address.path or DEFAULT_PATH)
@@ -83,7 +82,7 @@ def open_zookeeper(url: str, clock: Clock) -> SessionLocker:
 
 
 class NodeGrip(Grip):
-    """A node in line. version: of its content, known to its owner alone."""
+    """A node in line. version: of its content."""
 
     def __init__(self, name: str, path: str, token: int, *, waited: bool) -> None:
         super().__init__(name, token, waited=waited)
@@ -93,7 +92,7 @@ class NodeGrip(Grip):
 
 
 class SeenHead(NamedTuple):
-    """The head of a line as first seen, and how long it may stay there."""
+    """The head of a line, when it was first seen, and its ttl."""
 
     child: str
     version: int
@@ -108,7 +107,7 @@ class CreateContainer(Create2):  # type: ignore[misc]
 
 
 class ZooKeeperSession(LockSession):
-    """A connection with a session of its own."""
+    """A connection with its own session."""
 
     def __init__(self, address: LockAddress, clock: Clock, ended: Callable[[], None]) -> None:
         super().__init__(clock, ended)
@@ -143,16 +142,16 @@ class ZooKeeperSession(LockSession):
         if not wait_event(self._connected, CONNECT_SECONDS_MAX):
             raise BackendUnavailableError(
                 f"no ZooKeeper server answers at {self._address.shown()}",
-                hint="do they run, with a majority, and are host and port right?",
+                hint="is a majority of the servers running, and are host and port right?",
             )
-        # What the servers granted; the driver shows it nowhere else.
+        # The length that the servers granted; the driver has no public access to it.
         self._session_ms = int(self._client._session_timeout)
         self._sure_ms = int(self._session_ms * _SURE_PART)
         self._call_seconds = self._session_ms / 1000
         self.beat_ms: int = max(1, self._session_ms // _BEATS)
         with self._translated("opening"):
             self._client.ensure_path_async(self._root, self._acl).get(timeout=self._call_seconds)
-        # Any user may ask whether a node exists; reading it needs the right user.
+        # Any user may check that a node exists; only the right user may read it.
         self._ask("opening", self._client.get_async(self._root))
 
     # --- the port -------------------------------------------------------------------------------
@@ -202,14 +201,14 @@ class ZooKeeperSession(LockSession):
             if result.successful():
                 self.confirm(sent_ms, self._sure_ms)
 
-        # Through the leader, which decides over sessions: a follower that lost it still answers
-        # other reads. Nobody waits: if no answer comes, the session stops being sure.
+        # Through the leader, which decides on sessions: a follower without a leader still answers
+        # other reads. This does not wait: without an answer, the session stops being sure.
         self._client.sync_async(self._root).rawlink(answered)
 
     def retire(self) -> None:
-        # A session that is closed leaves no node behind; one that cannot be expires by itself.
+        # Closing a session removes its nodes; one that cannot be closed expires by itself.
         wait_event(self._connected, self._call_seconds)
-        with contextlib.suppress(Exception):  # nobody is left who could do something about it
+        with contextlib.suppress(Exception):  # nothing could be done about it
             self._client.stop()
             self._client.close()
 
@@ -230,7 +229,7 @@ class ZooKeeperSession(LockSession):
     # --- the line -------------------------------------------------------------------------------
 
     def _is_occupied(self, place: str) -> bool:
-        """Whether anyone is in line, after removing a head that stood too long."""
+        """Whether any node is in line, after removing a head whose ttl is over."""
         line = self._line(place)
         return bool(line) and (self._watch_head(place, line[0]) > 0 or bool(self._line(place)))
 
@@ -242,8 +241,8 @@ class ZooKeeperSession(LockSession):
             return []
 
     def _before(self, place: str, path: str) -> list[str] | None:
-        """The names in line before ours; None when ours was removed because it stood at the head
-        too long, as when this process stood still."""
+        """The names in line before ours; None if ours was removed because its ttl was over, as
+        after a pause of this process."""
         line = self._line(place)
         name = path.rpartition("/")[2]
         return line[: line.index(name)] if name in line else None
@@ -263,12 +262,12 @@ class ZooKeeperSession(LockSession):
             try:
                 path, stat = self._ask("locking", call)
             except NoNodeError:
-                # A new name, or the servers removed its empty container this moment.
+                # A new name, or the servers just removed its empty container.
                 self._make_container(place)
                 continue
             self.confirm(sent_ms, self._sure_ms)
             return path, stat.czxid
-        raise BackendUnavailableError(f"{place} is removed again and again")
+        raise BackendUnavailableError(f"{place} was removed repeatedly")
 
     def _make_container(self, place: str) -> None:
         result = self._client.handler.async_result()
@@ -279,7 +278,7 @@ class ZooKeeperSession(LockSession):
             return  # another client was faster
 
     def _watch_head(self, place: str, head: str) -> float:
-        """Seconds until the head has stood there for its ttl; 0 after it was removed for that."""
+        """Seconds until the head's ttl is over; 0 after it was removed for that."""
         seen = self._seen.get(place)
         now_ms = self.clock.boot_ms()
         if seen and seen.child == head and now_ms < seen.since_ms + seen.ttl_ms:
@@ -294,7 +293,7 @@ class ZooKeeperSession(LockSession):
             with self._mutex:
                 self._seen.pop(place, None)
             return 0.0
-        # Its owner began to count before this content could be read.
+        # Its owner's ttl began before this content could be read.
         ttl_ms = int(content) if content.isdigit() else _FOREIGN_TTL_MS
         seen = SeenHead(head, stat.version, self.clock.boot_ms(), ttl_ms)
         with self._mutex:
@@ -332,7 +331,7 @@ class ZooKeeperSession(LockSession):
 
     @contextlib.contextmanager
     def _translated(self, what: str) -> Iterator[None]:
-        """Translate the driver's errors into ours, except those that are answers."""
+        """Translate the driver's errors, except those that callers expect as answers."""
         try:
             yield
         except (NoNodeError, NodeExistsError, BadVersionError):
@@ -340,9 +339,9 @@ class ZooKeeperSession(LockSession):
         except (NoAuthError, AuthFailedError) as exc:
             user = self._address.user
             raise ConfigError(
-                f"{self._address.shown()}: {f'user {user!r}' if user else 'nobody in particular'}"
-                f" has no right to {self._root}",
-                hint="is the user in zookeeper://user:password@... the one who made it?",
+                f"{self._address.shown()}: {f'user {user!r}' if user else 'a client with no user'}"
+                f" may not access {self._root}",
+                hint="use the user who created it: zookeeper://user:password@...",
             ) from exc
         except KazooTimeoutError as exc:
             hint = "are its servers overloaded or stopped?"
@@ -368,5 +367,5 @@ def in_line(children: list[str]) -> list[str]:
 
 
 def _number(child: str) -> int | None:
-    told = child.rpartition(".")[2]
-    return int(told) if told.lstrip("-").isdigit() else None
+    number = child.rpartition(".")[2]
+    return int(number) if number.lstrip("-").isdigit() else None

@@ -41,7 +41,7 @@ class Fate(enum.StrEnum):
     COMMITTED = "committed"  # acked
     DEAD = "dead"  # moved to the group's dead letters
     EXPIRED = "expired"  # older than it may become
-    PURGED = "purged"  # thrown away, or cancelled before it was delivered
+    PURGED = "purged"  # deleted, or cancelled before it was delivered
     MERGED = "merged"  # a dead letter that is back in its queue
     LOST = "lost"  # damaged, and given up by a command
     PENDING = "pending"  # claimed and not acked
@@ -291,7 +291,7 @@ def _not_one(found: Mapping[Fate, RangeSet], given: RangeSet) -> Iterator[str]:
     if none := given - together:
         yield f"{named(none)} have no fate: no claim row covers them"
     if outside := together - given:
-        yield f"{named(outside)} are settled, and were never claimed"
+        yield f"{named(outside)} are settled, but were never claimed"
 
 
 def _undone(found: Mapping[Fate, RangeSet], done: RangeSet, given: RangeSet) -> Iterator[str]:
@@ -301,7 +301,7 @@ def _undone(found: Mapping[Fate, RangeSet], done: RangeSet, given: RangeSet) -> 
         for other in (Fate.SKIPPED, *UNFINISHED):
             undone -= found[other]
         if undone:
-            yield f"{named(undone)} are {fate}, and are not done"
+            yield f"{named(undone)} are {fate}, but are not done"
 
 
 def named(seqs: RangeSet) -> str:

@@ -34,8 +34,8 @@ class SidecarRow:
     free_bytes: int
     total_bytes: int
     extents: int
-    load: int  # bytes a second written of late
-    read_only: bool  # for want of space, or after a failed write
+    load: int  # bytes a second written recently
+    read_only: bool  # its disk is full, or a write failed
     damaged: int  # number of extents known to be damaged
     http: str = ""  # host:port of health and metrics
     seen_ms: int = 0
@@ -56,9 +56,9 @@ class ReplicaAt(NamedTuple):
         return f"{self.sidecar} {self.generation}"
 
 
-def replica_at(told: str) -> ReplicaAt:
+def replica_at(text: str) -> ReplicaAt:
     """The inverse of `ReplicaAt.told`."""
-    name, _, generation = told.rpartition(" ")
+    name, _, generation = text.rpartition(" ")
     return ReplicaAt(name, generation)
 
 

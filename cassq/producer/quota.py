@@ -187,12 +187,12 @@ class Quota:
         """The error for a push of `count` messages, by the length at the last check."""
         name, most = self._queue().name, self._most
         length = counted(self._length, "message")
-        told = f"queue {name!r} holds {length} not committed, its limit is {most}"
+        message = f"queue {name!r} holds {length} not committed, its limit is {most}"
         hint = ""
         if count > most:
-            told = f"{count} messages at once are more than queue {name!r} may hold: {most}"
+            message = f"{count} messages at once are more than queue {name!r} may hold: {most}"
             hint = "push fewer at a time, or raise max_length"
-        error = QueueFullError(told, hint=hint, retryable=count <= most)
+        error = QueueFullError(message, hint=hint, retryable=count <= most)
         error.fields |= {"length": self._length, "limit": most, "pushed": 0}
         return error
 

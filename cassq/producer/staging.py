@@ -52,8 +52,8 @@ def check_queue(queue: QueueRow) -> None:
     pushing is paused."""
     if queue.policy.strict:
         raise ConfigError(
-            f"queue {queue.name!r} is cp: its messages have one order, and pipes that are filled"
-            " side by side have none",
+            f"queue {queue.name!r} is cp: its messages have one order, but pipes that are filled"
+            " in parallel have none",
             hint="write to an ap queue, or push from one process with cassq's own pusher",
         )
     if queue.policy.push_paused:

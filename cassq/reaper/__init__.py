@@ -8,16 +8,16 @@ package is one pass:
 - rollback: frees expired claims, split if lost twice; spent messages become dead letters
 - mend: repairs groups whose claim rows have gaps, or overlap
 - retire: removes sealed pipes that every group has acked, and their files
-- expire: removes messages that are too old or too many, where nobody pops or pushes
-- scale: decides how many pipes of a queue should be open at the same time
+- expire: removes messages that are too old or too many, from queues that are not in use
+- scale: decides how many pipes of a queue should be open at once
 - rollup: takes the samples of each minute, hour and day
 - unstage: removes staged pipes of writes whose driver is gone, or that were aborted
-- sweep: removes what a crash left half removed
-- repair: copies replicas of extents that were lost with their sidecar, are damaged, or missing
-- alert: notifies targets of what is wrong with queues, and when it is over
+- sweep: finishes removals that a crash interrupted
+- repair: replaces replicas of extents that are lost, damaged or missing
+- alert: notifies targets of problems with queues, and of their end
 
 A pass over all queues runs under its own lease, so that several reapers share the work; the lease
-of one that died lapses. It only saves work: without it nothing would go wrong.
+of a dead one lapses. Leases only save work; the passes are correct without them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from cassq.reaper.unstage import Unstage, known_drivers
 
 __all__ = ["DONE", "FAILED", "PLANNED", "VOID", "Action", "Reaper"]
 
-# A pass that takes longer is joined by others, which does no harm.
+# If a pass takes longer, another reaper may run it too, which does no harm.
 LEASE_MS = 5000
 
 
@@ -62,8 +62,8 @@ class Candidate(NamedTuple):
 class Reaper:
     """Runs the passes over some queues or all of them. Thread-safe: one pass at a time.
 
-    dry_run: plan only, whatever the calls say. targets: where alerts go; none at first. patience:
-    seconds that one pass over very many queues may take before it leaves the rest to the next.
+    dry_run: plan only, whatever the calls say. targets: where alerts go; initially none. patience:
+    seconds after which one pass over very many queues leaves the rest to the next.
     """
 
     def __init__(self, ports: Ports, bury: Bury) -> None:
@@ -103,7 +103,7 @@ class Reaper:
     ) -> list[Action]:
         """Run every pass (or those in `only`) over these queues, or all; return what was done.
 
-        A pass over all queues that another reaper is running is left to it. Cost with nothing to
+        Skips a pass over all queues that another reaper is running. Cost with nothing to
         do: one query per pass, whatever the number of queues; a look at each pipe that a pusher
         may be writing.
         """
@@ -134,22 +134,22 @@ class Reaper:
                 self.ports.catalog.leases.drop(lease, owner)
 
     def _run(self, found: Pass, scope: Scope) -> list[Action]:
-        told = found.run(scope, dry_run=False)
-        self._counts.update((action.verb, action.outcome) for action in told)
-        return told
+        actions = found.run(scope, dry_run=False)
+        self._counts.update((action.verb, action.outcome) for action in actions)
+        return actions
 
     @property
     def repairs(self) -> bool:
-        """Whether the last repair pass left something that can be continued at once."""
+        """Whether the last repair pass left work that can continue at once."""
         return self._repair.unfinished
 
     def counts(self) -> dict[tuple[str, str], int]:
-        """How many actions there were since this reaper was created, by (pass, outcome)."""
+        """The number of actions since this reaper was created, by (pass, outcome)."""
         return dict(self._counts)
 
     def candidates(self, queues: Iterable[QueueRow] | None = None) -> list[Candidate]:
-        """Unsealed pipes and open writes. They are judged only a lease length after the first
-        look at them."""
+        """Unsealed pipes and open writes. One is judged abandoned at the earliest a lease length
+        after the first look at it."""
         ids, catalog = Scope(self.ports, queues).ids, self.ports.catalog
         found = [Candidate(p.id, p.beat, p.lease_ms) for p in catalog.pipes.unsealed(ids)]
         writes = [row for row in catalog.writes.unfinished(ids) if row.state is WriteState.OPEN]

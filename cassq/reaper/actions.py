@@ -19,10 +19,10 @@ PLANNED, DONE, VOID, FAILED = "planned", "done", "void", "failed"
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing a pass does or has done. `outcome`: planned, done, void (another process was
-    faster, or it is not needed any more) or failed.
+    """One action of a pass. `outcome`: planned, done, void (another process was faster, or it is
+    no longer needed) or failed.
 
-    row: what it acts on, for the pass that planned it.
+    row: the object of the action, for the pass that planned it.
     """
 
     verb: str
@@ -80,39 +80,39 @@ class Pass(abc.ABC):
 class PlannedPass(Pass, Generic[S]):
     """Looks for work, decides what to do, and does it by conditional writes.
 
-    rounds: how often it looks again as long as it gets something done.
+    rounds: how often it looks again while it gets something done.
     """
 
     rounds: ClassVar[int] = 1
 
     def now_ms(self) -> int:
-        """The time it decides by."""
+        """The time by which it decides."""
         return self._ports.catalog.now_ms()
 
     @abc.abstractmethod
     def look(self, scope: Scope) -> S:
-        """What there may be to do. Cost: only for that, not for everything there is."""
+        """Find possible work. The cost depends on that work, not on how much is stored."""
 
     @abc.abstractmethod
     def plan(self, snapshot: S, now_ms: int) -> list[Action]:
-        """What to do about it. Pure."""
+        """Decide what to do. Pure."""
 
     @abc.abstractmethod
     def apply(self, action: Action) -> str | None:
-        """Do it, by conditional writes; return what was done, or None if it was not needed any
-        more."""
+        """Do it, by conditional writes; return what was done, or None if it was no longer
+        needed."""
 
     def run(self, scope: Scope, *, dry_run: bool) -> list[Action]:
-        told: list[Action] = []
+        done: list[Action] = []
         for _ in range(self.rounds):
             planned = self.plan(self.look(scope), self.now_ms())
             if dry_run:
                 return planned
             acted = self.apply_all(planned)
-            told += acted
+            done += acted
             if not any(action.outcome == DONE for action in acted):
                 break
-        return told
+        return done
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
         """Do them one after another; return each with its outcome."""
@@ -123,8 +123,8 @@ class PlannedPass(Pass, Generic[S]):
         try:
             detail = self.apply(action)
         except (BackendError, CorruptionError) as exc:
-            told = (action.verb, action.subject, action.queue)
-            logger.warning("%s of %s in %s failed: %s", *told, exc)
+            what = (action.verb, action.subject, action.queue)
+            logger.warning("%s of %s in %s failed: %s", *what, exc)
             return replace(action, outcome=FAILED, detail=str(exc))
         except CassqError as exc:
             return replace(action, outcome=VOID, detail=str(exc))

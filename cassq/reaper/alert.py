@@ -1,6 +1,6 @@
-"""The alert pass: notifies people that a queue, or a sidecar, needs them; see `cassq.alerts`.
+"""The alert pass: notifies people that a queue or a sidecar needs attention; see `cassq.alerts`.
 
-With very many queues, a pass looks at as many as its time allows, and the next one continues.
+With very many queues, a pass checks as many as its time allows, and the next one continues.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _AT_ONCE = 50
 class Alert(Pass):
     """Checks queues that hold anything, their dead-letter queues, and queues with incidents.
 
-    targets: where alerts go, called at each pass; if there are none nothing is checked.
+    targets: called at each pass; if it returns none, nothing is checked.
     """
 
     name = "alert"
@@ -46,7 +46,7 @@ class Alert(Pass):
         left = self._left if scope.ids is None else list(scope.ids)
         clock = self._ports.clock
         until_ms = clock.boot_ms() + self._patience() * 1000
-        told: list[Action] = []
+        reports: list[Action] = []
         sidecars = scope.ids is None and self._ports.upkeep is not None
         while left or sidecars:
             queues, left = self._rows(left[:_AT_ONCE]), left[_AT_ONCE:]
@@ -54,12 +54,12 @@ class Alert(Pass):
                 self._ports, queues, self._targets(), sidecars=sidecars, dry_run=dry_run
             )
             sidecars = False
-            told += [Action(o.verb, o.subject, o.queue, o.outcome, o.detail) for o in found]
+            reports += [Action(o.verb, o.subject, o.queue, o.outcome, o.detail) for o in found]
             if scope.ids is None and clock.boot_ms() >= until_ms:
                 break
         if scope.ids is None:
             self._left = left
-        return told
+        return reports
 
     def _rows(self, queue_ids: Sequence[str]) -> list[QueueRow]:
         rows = self._ports.catalog.queues.by_ids(queue_ids)
@@ -75,5 +75,5 @@ class Alert(Pass):
         findings = [
             load(incident.data).finding for incident in self._ports.catalog.records.incidents()
         ]
-        told = [finding.queue_id for finding in findings if finding.queue_id]
-        return list(dict.fromkeys([*told, *self._ports.catalog.queues.live()]))
+        with_incidents = [finding.queue_id for finding in findings if finding.queue_id]
+        return list(dict.fromkeys([*with_incidents, *self._ports.catalog.queues.live()]))

@@ -1,6 +1,6 @@
 """The expire pass: removes messages that are too old or too many.
 
-For queues that nobody pops from or pushes to, it does what poppers and pushers do along the way.
+Poppers and pushers do this in passing; the pass does it for queues that have neither.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MESSAGES, OVERFLOW, DEDUP_IDS = "old messages", "messages past the limit", "old 
 
 
 class Limited(NamedTuple):
-    """A queue with limits; its live pipes and groups, if its messages can expire."""
+    """A queue with limits, and its live pipes and groups if its messages can expire."""
 
     queue: QueueRow
     pipes: Sequence[PipeRow] = ()
@@ -28,7 +28,7 @@ class Limited(NamedTuple):
 
 
 def plan(snapshot: Sequence[Limited], now_ms: int) -> list[Action]:
-    """What each queue's policy requires, where there may be something. now_ms: catalog time."""
+    """Decide what each queue's policy requires. now_ms: catalog time."""
     found: list[Action] = []
     for limited in snapshot:
         queue, policy = limited.queue, limited.queue.policy
@@ -47,7 +47,7 @@ def plan(snapshot: Sequence[Limited], now_ms: int) -> list[Action]:
 
 
 class Expire(PlannedPass[Sequence[Limited]]):
-    """Removes old messages, the oldest ones past the limit, and old dedup ids."""
+    """Removes old messages, the oldest messages past the limit, and old dedup ids."""
 
     name = "expire"
 
@@ -56,7 +56,7 @@ class Expire(PlannedPass[Sequence[Limited]]):
         self._bury = bury
 
     def look(self, scope: Scope) -> list[Limited]:
-        """Cost: one query of a partial index; the pipes of queues whose messages can expire."""
+        """Cost: one query of a partial index; for queues whose messages expire, their pipes."""
         catalog = self._ports.catalog
         found: list[Limited] = []
         for queue in catalog.queues.limited(scope.ids):
@@ -82,5 +82,5 @@ class Expire(PlannedPass[Sequence[Limited]]):
         return f"{count} removed" if count else None
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
-        """Actions that found nothing are not reported."""
+        """Actions that found nothing are left out."""
         return [action for action in super().apply_all(actions) if action.outcome != VOID]

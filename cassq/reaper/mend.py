@@ -1,11 +1,12 @@
-"""The mend pass: repairs claim rows that do not cover what they must; nothing is lost.
+"""The mend pass: repairs claim rows that have gaps or overlap, without losing a message.
 
-What no row covers is delivered again, unless it is recorded as removed or moved; what several
-rows cover stays with one of them. What any row, or the ack offset, says was acked stays acked.
+Messages that no row covers are delivered again, unless they are recorded as removed or moved;
+messages that several rows cover stay with one of them. Messages that are acked by any row or by
+the ack offset stay acked.
 
-A wedge is found by reading the cursors of live pipes and their open claims, at the cost of
-`Claims.wedged`; retired pipes have neither. A mend replaces all rows of a (group, pipe) by one
-compare-and-set that raises the cursor's epoch, so only one of several at once succeeds.
+A group wedged by such rows is found by reading the cursors of live pipes and their open claims, at
+the cost of `Claims.wedged`; retired pipes have neither. A mend replaces all rows of a (group, pipe)
+by one compare-and-set that raises the cursor's epoch, so of several at once only one succeeds.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from cassq.reaper.actions import Action, PlannedPass, Scope
 
 TRIES_MAX = 8
 
-# What was never claimed in [start, end), from a position on, as runs: start, end, pos, due time.
+# Lists the messages in [start, end), from a position on, as runs: (start, end, pos, due time).
 Fill = Callable[[int, int, int], Sequence[tuple[int, int, int, int]]]
 # How often a long-running reaper checks all queues.
 EVERY_MS = 60_000
 
 
 class Wedge(NamedTuple):
-    """A group's claims in a pipe of a queue, and what is wrong with them."""
+    """A group whose claims in a pipe are faulty, and why."""
 
     queue: str
     cursor: Cursor
@@ -54,10 +55,10 @@ def plan(snapshot: Sequence[Wedge]) -> list[Action]:
 class Mend(PlannedPass[Sequence[Wedge]]):
     """Mends wedged groups.
 
-    What no row covers never comes due, so it is found only by reading every cursor of a live pipe
-    with its open claims. A long-running reaper therefore looks once a minute; the first time, for
-    named queues, or for a dry run, it looks at once. Retired pipes have no cursors, so history
-    costs nothing.
+    Messages that no row covers never come due, so they are found only by reading every cursor of a
+    live pipe with its open claims. A long-running reaper therefore looks once a minute; the first
+    time, for named queues, or for a dry run, it looks at once. Retired pipes have no cursors, so
+    they cost nothing.
     """
 
     name = "mend"
@@ -97,8 +98,8 @@ class Mend(PlannedPass[Sequence[Wedge]]):
 
 
 class MendedClaims(NamedTuple):
-    """The rows that should replace claim rows. freed: how many messages no row covered, which are
-    delivered again; doubled: how many more than one row covered."""
+    """The rows that should replace claim rows. freed: messages that no row covered, which are
+    delivered again. doubled: messages that more than one row covered."""
 
     rows: Sequence[Claim]
     chain: Place
@@ -107,8 +108,8 @@ class MendedClaims(NamedTuple):
 
 
 def mend(ports: Ports, group_id: str, pipe_id: str) -> str | None:
-    """Mend the claim rows of a group in a pipe; return what was done, or None if nothing is wrong
-    (any more). Raises CorruptionError or ExtentMissingError for a timer pipe that cannot be read.
+    """Mend the claim rows of a group in a pipe; return what was done, or None if no fault is left.
+    Raises CorruptionError or ExtentMissingError for a timer pipe that cannot be read.
     Cost: the claims, moves and removals of that pipe, one synced conditional write."""
     catalog = ports.catalog
     for _ in range(TRIES_MAX):
@@ -135,8 +136,8 @@ def mend(ports: Ports, group_id: str, pipe_id: str) -> str | None:
             _counted(catalog, pipe, group_id),
         )
         if catalog.claims.mend(cursor, rows, planned.rows, planned.chain):
-            told = f"{why}: delivered again: {counted(planned.freed, 'message')}"
-            return f"{told}, {planned.doubled} had two claims" if planned.doubled else told
+            what = f"{why}; delivered again: {counted(planned.freed, 'message')}"
+            return f"{what}; had two claims: {planned.doubled}" if planned.doubled else what
     return None
 
 
@@ -150,11 +151,11 @@ def mended(
     end_seq: int,
     deliveries: int = 0,
 ) -> MendedClaims:
-    """Rows that cover what they must, most of them unchanged. Pure, except for `fill`.
+    """Rows without gaps or overlaps, most of them unchanged. Pure, except for `fill`.
 
     on_record: seqs that were removed or moved. under_way: seqs whose move is neither settled nor
-    withdrawn, with the failure record that gets it finished. end_seq: how many messages the pipe
-    holds, as far as can be seen. deliveries: how often what no row covers was delivered.
+    withdrawn, with the failure record by which it will be finished. end_seq: how many messages the
+    pipe is known to hold. deliveries: how often messages that no row covers were delivered.
     """
     ack = cursor.ack.seq
     last = max([cursor.chain.seq, ack, *(row.end for row in rows)])
@@ -181,8 +182,8 @@ def mended(
 
 
 def _counted(catalog: Catalog, pipe: PipeRow, group_id: str) -> int:
-    """How often messages that no row covers were delivered, as far as is known: they were claimed,
-    unless they were only scheduled. But nothing that may not have been delivered is given up."""
+    """The delivery count for messages that no row covers: they were claimed, unless they were only
+    scheduled. It must not be so high that a message is given up without a delivery."""
     queue = catalog.queues.by_id(pipe.queue_id)
     group = next((row for row in catalog.queues.groups(pipe.queue_id) if row.id == group_id), None)
     if pipe.timer_ms is not None or queue is None or group is None:
@@ -191,8 +192,8 @@ def _counted(catalog: Catalog, pipe: PipeRow, group_id: str) -> int:
 
 
 def _rank(row: Claim) -> tuple[object, ...]:
-    """Sort key: of overlapping rows, the first keeps the overlap. Held rows come before free ones,
-    so that no second consumer gets it; then those delivered more often, then those due later."""
+    """Sort key: of overlapping rows, the first keeps the overlap. Held rows precede free ones,
+    so that no second consumer gets it; then rows delivered more often, then rows due later."""
     held = row.state is ClaimState.HELD
     return (not held, row.state is ClaimState.DONE, -row.deliveries, -row.due_ms, row.start)
 
@@ -205,8 +206,8 @@ def _kept(
     cursor: Cursor,
     version: claims.Version,
 ) -> list[Claim]:
-    """What a row keeps: itself, if that is all it has; else new rows, which its holder sees as
-    belonging to another."""
+    """The part of a row to keep: the row itself if all of it, else new rows, which its holder will
+    not recognise as its own."""
     if row.state is ClaimState.DONE:
         acked = EMPTY
     else:
@@ -233,8 +234,8 @@ def _uncovered(
     rows: Sequence[Claim],
     version: claims.Version,
 ) -> list[Claim]:
-    """Rows for what none covers: done for what is on record, free for the rest. What is being moved
-    gets rows of its own, so that the move is finished first."""
+    """Rows for what no row covers: done for what is on record, free for the rest. Messages being
+    moved get separate rows, so that the move is finished first."""
     whole = RangeSet.run(start, end)
     pos = _pos(rows, cursor, start)
     pattern = replace(claims.unclaimed(cursor, Place(end, pos), version), pos=pos)
@@ -263,7 +264,7 @@ def _at_once(start: int, end: int, pos: int) -> Sequence[tuple[int, int, int, in
 
 
 def _on_record(catalog: Catalog, cursor: Cursor) -> RangeSet:
-    """The seqs that were removed, or are in their new place."""
+    """The seqs that were removed or have moved."""
     key = cursor.group_id, cursor.pipe_id
     removed = RangeSet((each.start, each.end) for each in catalog.claims.removed(*key))
     moved = RangeSet.of(sorted(move.seq for move in catalog.claims.moves(*key) if move.settled))
@@ -271,7 +272,7 @@ def _on_record(catalog: Catalog, cursor: Cursor) -> RangeSet:
 
 
 def _under_way(catalog: Catalog, cursor: Cursor) -> dict[int, str]:
-    """Seqs that may have arrived elsewhere, with the failure record that makes that checked before
+    """Seqs that may have arrived elsewhere, with the failure record that requires a check before
     they are delivered."""
     found: dict[int, str] = {}
     for move in catalog.claims.moves(cursor.group_id, cursor.pipe_id):
@@ -285,7 +286,7 @@ def _under_way(catalog: Catalog, cursor: Cursor) -> dict[int, str]:
 
 
 def faults(catalog: Catalog, queue_ids: Collection[str] | None = None) -> list[tuple[Cursor, str]]:
-    """Wedged groups: the cursor and what is wrong. Cost: that of `Claims.wedged`, and that of
+    """The cursors of wedged groups, and the fault. Cost: that of `Claims.wedged`, and that of
     `fault_now` for each that it names."""
     looks = (fault_now(catalog.claims, *key) for key in catalog.claims.wedged(queue_ids))
     return [found for found in looks if found is not None]

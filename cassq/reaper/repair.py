@@ -1,10 +1,10 @@
 """The repair pass: copies extents whose replicas were lost or are damaged; see `Upkeep`.
 
-It decides by what sidecars report of themselves in the catalog: `cassq.extents.replicas.fleet`
-defines when a sidecar is lost, and what an extent needs. Placements are checked only when there is
-a reason, some at each pass, against what the sidecars have; sidecars themselves report damaged
-replicas. A copy counts once it is verified and its placement changed, by compare-and-set; so
-several reapers may repair at once, and stop anywhere.
+It decides by what sidecars report in the catalog: `cassq.extents.replicas.fleet` defines when a
+sidecar is lost, and what an extent needs. Placements are compared with what the sidecars hold only
+when there is a reason, some at each pass; sidecars report damaged replicas themselves. A copy
+counts once it is verified and its placement is changed, by compare-and-set; so several reapers may
+repair at once, and stop anywhere.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VERB = "repair"
 
 
 class RepairMemory(NamedTuple):
-    """Sidecars, placements of extents, and, by pipe, the replicas reported damaged or missing."""
+    """The sidecars, the placements of extents, and the damaged and missing replicas, by pipe."""
 
     fleet: Fleet
     placements: Iterable[Placement]
@@ -35,7 +35,7 @@ class RepairMemory(NamedTuple):
 
 
 def plan(snapshot: RepairMemory) -> list[Action]:
-    """What these extents need, those with the fewest good replicas first. Pure."""
+    """Decide what these extents need, those with the fewest good replicas first. Pure."""
     fleet, placements, damaged, missing = snapshot
     states = [
         fleet.state_of(each, damaged.get(each.pipe_id, ()), missing.get(each.pipe_id, ()))
@@ -55,7 +55,7 @@ def planned(needs: Sequence[Need]) -> list[Action]:
 class Repair(Pass):
     """Replaces lost and damaged replicas, for all queues; does nothing if given only some queues.
 
-    patience: for how many seconds at most. unfinished: whether there is more to do at once.
+    patience: the time limit of a pass, in seconds. unfinished: whether more can be done at once.
     """
 
     name = VERB
@@ -67,9 +67,8 @@ class Repair(Pass):
         self.unfinished: bool = False
 
     def run(self, scope: Scope, *, dry_run: bool) -> list[Action]:
-        """Cost: nothing where a store has no replicas to look after. Else a read of the sidecars,
-        at times one of the last round; a page of placements when there is a reason; and that of
-        `Upkeep.mend`."""
+        """Cost: none if the store has no replicas. Else a read of the sidecars, at times one of
+        the last round; a page of placements when there is a reason; and that of `Upkeep.mend`."""
         upkeep, self.unfinished = self._ports.upkeep, False
         if upkeep is None or scope.ids is not None:
             return []
@@ -86,7 +85,7 @@ class Repair(Pass):
         return self._mend(upkeep, fleet, until_ms) + emptied(made, fleet)
 
     def _kept(self, upkeep: Upkeep, fleet: Fleet) -> RepairMemory:
-        """All there is, for a dry run."""
+        """All placements, for a dry run."""
         kept, missing = list[Placement](), dict[str, Sequence[ReplicaAt]]()
         pages = self._ports.catalog.sidecars.placements()
         while page := list(islice(pages, PAGE)):
@@ -101,12 +100,12 @@ class Repair(Pass):
             return []
         seconds = max(0, until_ms - self._ports.clock.boot_ms()) / 1000
         mended = upkeep.mend([action.row for action in actions], seconds)
-        told = [self._told(upkeep, fleet, each) for each in mended]
+        done = [self._settle(upkeep, fleet, each) for each in mended]
         self.unfinished = self._walk.going or bool(self._walk.needs(fleet))
-        return told
+        return done
 
-    def _told(self, upkeep: Upkeep, fleet: Fleet, mended: RepairOutcome) -> Action:
-        """The outcome of a need; what the extent needs next is decided anew."""
+    def _settle(self, upkeep: Upkeep, fleet: Fleet, mended: RepairOutcome) -> Action:
+        """Report the outcome of a need, and look up what the extent needs next."""
         (action,) = planned([mended.need])
         pipe_id = action.subject
         if mended.error:
@@ -120,9 +119,9 @@ class Repair(Pass):
 
 
 def emptied(made: Round | None, fleet: Fleet) -> list[Action]:
-    """The draining sidecars that have nothing left, according to a round. Pure."""
+    """The draining sidecars that are empty now, according to a round. Pure."""
     return [
-        Action(VERB, row.name, "", DONE, "drained: no extent that counts is left there")
+        Action(VERB, row.name, "", DONE, "drained: it holds no extent that is still needed")
         for row in fleet.sidecars.values()
         if made is not None and row.state is SidecarState.DRAINING and not made.left.get(row.name)
     ]

@@ -12,18 +12,18 @@ from cassq.reaper.actions import DONE, Action, PlannedPass, Scope
 
 
 class Finished(NamedTuple):
-    """Sealed pipes that every group seems to have acked to the end, oldest first; and their
-    queues, by id."""
+    """Sealed pipes that every group seems to have acked to the end, oldest first; their queues, by
+    id."""
 
     pipes: Sequence[PipeRow]
     queues: Mapping[str, QueueRow | None]
 
 
 def plan(snapshot: Finished, now_ms: int) -> list[Action]:
-    """Retire them, oldest first, unless the policy keeps them for a while. A pipe with a
-    predecessor goes with it or after it.
+    """Retire them, oldest first, unless the policy retains them for now. A pipe never goes before
+    its predecessor.
 
-    The catalog decides for each, by its groups, their acks and its predecessor. now_ms: catalog
+    The catalog decides on each, by its groups, their acks and its predecessor. now_ms: catalog
     time.
     """
     found: list[Action] = []
@@ -40,7 +40,7 @@ def plan(snapshot: Finished, now_ms: int) -> list[Action]:
 
 
 class Retire(PlannedPass[Finished]):
-    """Retires what every group has acked."""
+    """Retires pipes that every group has acked."""
 
     name = "retire"
 
@@ -65,9 +65,9 @@ class Retire(PlannedPass[Finished]):
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
         """Retire them, then remove all their files with one sync."""
-        told = super().apply_all(actions)
-        gone = [action.subject for action in told if action.outcome == DONE]
+        outcomes = super().apply_all(actions)
+        gone = [action.subject for action in outcomes if action.outcome == DONE]
         if gone:
             self._ports.store.drop(gone)
             self._ports.catalog.pipes.forget(gone)
-        return told
+        return outcomes

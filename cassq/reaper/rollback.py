@@ -17,8 +17,8 @@ LISTED_MAX = 256
 
 
 class Overdue(NamedTuple):
-    """A group's claims that are past their deadline, or may be spent. sick: versions of the rows
-    whose deliveries do not count, because nothing of the group succeeds."""
+    """A group's claims that are past their deadline, or may be spent. sick: versions of rows whose
+    deliveries do not count because nothing in the group succeeds."""
 
     queue: QueueRow
     group: GroupRow
@@ -29,7 +29,7 @@ class Overdue(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What to do with a claim: free it, or move its one message to the dead letters."""
+    """An action on a claim: free it, or move its one message to the dead letters."""
 
     overdue: Overdue
     claim: Claim
@@ -37,7 +37,7 @@ class Task(NamedTuple):
 
 
 def plan(snapshot: Sequence[Overdue], now_ms: int) -> list[Action]:
-    """Free claims past their deadline; bury what is doomed, or spent in a group that is not sick.
+    """Free claims past their deadline; bury doomed messages, and spent ones of healthy groups.
 
     now_ms: catalog time.
     """
@@ -66,8 +66,8 @@ class Rollback(PlannedPass[Sequence[Overdue]]):
         self._bury = bury
 
     def look(self, scope: Scope) -> list[Overdue]:
-        """Cost: one query for all groups, one more for each that has something due; on networked
-        catalogs, one for all of those together."""
+        """Cost: one query for all groups, and one for each group with claims due (on networked
+        catalogs, one for all of them together)."""
         catalog = self._ports.catalog
         groups = catalog.claims.due_groups(catalog.now_ms(), scope.ids)
         queue_ids = sorted({group.queue_id for group in groups})

@@ -1,4 +1,4 @@
-"""The rollup pass: takes each minute's samples of every queue, for the history.
+"""The rollup pass: samples every queue once a minute, for the history.
 
 With very many queues, a pass samples as many as its time allows, and the next one continues. On
 networked catalogs some are sampled concurrently.
@@ -46,7 +46,7 @@ class Rollup(Pass):
         if self._minute_ms != minute_ms:
             self._minute_ms = minute_ms
             queues = [queue.id for queue in catalog.queues.listed()]
-            # Each minute starts with another part of them, in case no pass reaches the end.
+            # Each minute starts at another queue, in case no pass reaches the end.
             first = minute_ms // MINUTE_MS * 997 % len(queues) if queues else 0
             self._left = [*queues[first:], *queues[:first]]
         return self._left
@@ -56,7 +56,7 @@ class Rollup(Pass):
         clock = self._ports.clock
         until_ms = clock.boot_ms() + self._patience() * 1000
         queues = self._look(scope)
-        left, told = deque(queues), list[Action]()
+        left, actions = deque(queues), list[Action]()
 
         def sample() -> None:
             is_first = True
@@ -65,8 +65,8 @@ class Rollup(Pass):
                 try:
                     queue_id = left.popleft()
                 except IndexError:
-                    return  # another thread took the last one
-                told.extend(self._sample(queue_id, dry_run=dry_run))
+                    return  # another thread took the last queue
+                actions.extend(self._sample(queue_id, dry_run=dry_run))
 
         at_once = min(len(queues), 1 if self._ports.sharing is None else AT_ONCE)
         if at_once <= 1:
@@ -80,7 +80,7 @@ class Rollup(Pass):
             if not self._left:
                 mark = Sample(EVERYTHING, MINUTE_MS, self._minute_ms, "{}")
                 self._ports.catalog.records.add_samples([mark])
-        return told
+        return actions
 
     def _sample(self, queue_id: str, *, dry_run: bool) -> list[Action]:
         queue = self._ports.catalog.queues.by_id(queue_id)
@@ -90,7 +90,7 @@ class Rollup(Pass):
         try:
             noted = history.roll_up(self._ports, [queue], now_ms, dry_run=dry_run)
         except (BackendError, CorruptionError) as exc:
-            logger.warning("no sample of queue %s was taken: %s", queue.name, exc)
+            logger.warning("cannot sample queue %s: %s", queue.name, exc)
             return [Action("rollup", "minute", queue.name, FAILED, str(exc))]
         outcome = PLANNED if dry_run else DONE
         return [Action("rollup", one.step, one.queue, outcome, one.detail) for one in noted]

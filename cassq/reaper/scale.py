@@ -1,7 +1,7 @@
-"""The scale pass: decides how many pipes of each queue should be open at the same time.
+"""The scale pass: decides how many pipes of each queue should be open at once.
 
-The pushers follow that number by themselves: up by opening their share, down by sealing without
-replacement. See `cassq.model.scaling` for how it is computed.
+Pushers follow that number: they open their share of more pipes, or seal pipes without replacing
+them. See `cassq.model.scaling` for how it is computed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOOKED_MAX = 64
 
 
 class Crowd(NamedTuple):
-    """A group's present poppers. waits: whether messages wait for them, as far as was looked."""
+    """A group's present poppers. waits: whether messages are known to wait for them."""
 
     exclusive: bool
     members: Sequence[Member]
@@ -51,7 +51,7 @@ def load_of(busy: Busy) -> QueueLoad:
 
 
 def plan(snapshot: Sequence[Busy], now_ms: int) -> list[Action]:
-    """Change the number of pipes where the load requires it. now_ms: catalog time."""
+    """Change the number of open pipes where the load requires it. now_ms: catalog time."""
     found: list[Action] = []
     for busy in snapshot:
         queue = busy.queue
@@ -68,8 +68,8 @@ class Scale(PlannedPass[Sequence[Busy]]):
 
     def look(self, scope: Scope) -> list[Busy]:
         """Cost: one query; for each queue that is pushed to, or should have more than one open
-        pipe, its unsealed pipes and its poppers; if poppers of an exclusive group are idle, a look
-        into a pipe that holds something."""
+        pipe, reads of its unsealed pipes and its poppers; if poppers of an exclusive group are
+        idle, a look into a pipe that is not empty."""
         catalog = self._ports.catalog
         rows = catalog.queues.by_ids(catalog.queues.busy(scope.ids))
         queues = {row.id: row for row in rows if row and not row.deleted and not row.policy.strict}
@@ -110,5 +110,5 @@ class Scale(PlannedPass[Sequence[Busy]]):
         return f"{queue.wished_pipes} before" if wish != queue.wished_pipes else "still"
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
-        """A number that stays the same is not reported."""
+        """Unchanged numbers are left out."""
         return [action for action in super().apply_all(actions) if action.detail != "still"]

@@ -1,7 +1,7 @@
 """The seal pass: fixes the end of pipes whose pusher is gone.
 
-A pipe is abandoned when the store knows that its writer is gone, or when its lease was not renewed
-for its whole length, by the watcher's own clock.
+A pipe is abandoned if the store knows that its writer is gone, or if its lease was not renewed for
+its whole length, measured by the watcher's own clock.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from cassq.lifecycle.sealing import seal_pipe
 from cassq.model.rows import PipeRow, PipeState
 from cassq.reaper.actions import Action, PlannedPass, Scope
 
-# In one pass, at most this many writers are checked whose lease was not renewed since the last.
+# The most writers with an unrenewed lease to check in one pass.
 ASKED_MAX = 500
 
 
 class SeenLease(NamedTuple):
-    """A pipe's lease as last seen: since when, and when its writer was last checked."""
+    """A pipe's lease as last seen, since when, and when its writer was last checked."""
 
     beat: int
     since_ms: int
@@ -28,7 +28,7 @@ class SeenLease(NamedTuple):
 
 
 class Sightings:
-    """What a watcher remembers of each pipe's lease. Times are by its own boot clock."""
+    """A watcher's memory of each pipe's lease. Times are by its own boot clock."""
 
     def __init__(self) -> None:
         self.seen: dict[str, SeenLease] = {}
@@ -36,8 +36,8 @@ class Sightings:
     def watch(
         self, pipes: Iterable[PipeRow], now_ms: int, gone: Collection[str] = ()
     ) -> list[PipeRow]:
-        """Record the beats; forget the pipes in `gone`. Return the pipes whose writer should be
-        checked: those never seen before, then unrenewed ones, the longest unchecked first."""
+        """Record the beats; forget the pipes in `gone`. Return the pipes whose writers should be
+        checked: pipes never seen before, then unrenewed ones, the longest unchecked first."""
         unseen: list[PipeRow] = []
         still: list[tuple[int, PipeRow]] = []
         for pipe_id in gone:
@@ -61,7 +61,7 @@ class Sightings:
 
 
 class Unsealed(NamedTuple):
-    """Pipes that a pusher may be writing; and which of them certainly have no writer."""
+    """Pipes that a pusher may be writing, and those of them that certainly have no writer."""
 
     pipes: Sequence[PipeRow]
     seen: Mapping[str, SeenLease]
@@ -70,9 +70,9 @@ class Unsealed(NamedTuple):
 
 
 def plan(snapshot: Unsealed, now_ms: int) -> list[Action]:
-    """Seal those whose writer is gone, or whose lease was not renewed for its whole length.
+    """Seal pipes whose writer is gone, or whose lease was not renewed for its whole length.
 
-    now_ms: the watcher's own boot clock, the one `seen` was taken by.
+    now_ms: by the watcher's own boot clock, as the times in `seen`.
     """
     found = []
     for pipe in snapshot.pipes:
@@ -100,8 +100,8 @@ class Seal(PlannedPass[Unsealed]):
         return self._ports.clock.boot_ms()
 
     def look(self, scope: Scope) -> Unsealed:
-        """Cost: one query; a look into the files of those not seen before, and of at most
-        `ASKED_MAX` whose lease was not renewed since the last look."""
+        """Cost: one query; a look into the files of new pipes, and of at most `ASKED_MAX` pipes
+        whose lease was not renewed since the last look."""
         pipes = self._ports.catalog.pipes.unsealed(scope.ids)
         seen = self._sightings.seen
         scoped = {
@@ -125,7 +125,7 @@ class Seal(PlannedPass[Unsealed]):
         return plan(snapshot, now_ms)
 
     def apply(self, action: Action) -> str | None:
-        """Cost: one synced catalog transaction, and a walk past the pipe's last published end."""
+        """Cost: one synced catalog transaction, and a scan from the pipe's last published end."""
         end = seal_pipe(self._ports.catalog, self._ports.store, action.subject)
         self._sightings.seen.pop(action.subject, None)
         return "gone already" if end is None else f"at seq {end.seq}"

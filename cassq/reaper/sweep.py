@@ -1,8 +1,8 @@
-"""The sweep: finishes what a crash interrupted: removing pipes and deleted queues, opening pipes.
+"""The sweep pass: finishes removals of pipes and queues, and openings, that a crash interrupted.
 
-An extent is made before its pipe's row, and nothing is written to it before the row exists. One
-that has no row an hour later, since its pusher died in between, is a *stray*. All extents are
-searched for strays, rarely: once in `LOOK_MS` by all reapers together.
+An extent is made before its pipe's row, and nothing is written to it before the row exists. If it
+has no row an hour later, because its pusher died in between, it is a *stray*. All extents are
+searched for strays once in `LOOK_MS`, by one of all reapers.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from cassq.plurals import counted
 from cassq.reaper.actions import DONE, Action, PlannedPass, Scope
 
 LOOK_MS = 600_000
-# The subject that records when strays were last searched for.
+# The subject of the sample that records the last search for strays.
 LOOKED = "strays"
 
 
 class Leftovers(NamedTuple):
-    """Pipes whose rows say that their files must be removed; extents without a pipe's row."""
+    """Pipes whose rows say that their files must be removed, and extents without a pipe's row."""
 
     consumed: Sequence[PipeRow]
     names: Mapping[str, str]  # of queues, by id
@@ -82,7 +82,7 @@ class Sweep(PlannedPass[Leftovers]):
     def apply(self, action: Action) -> str | None:
         """Remove a stray. Cost: a read, that of sealing it, and that of dropping it."""
         if self._ports.catalog.pipes.by_id(action.subject) is not None:
-            return None  # the row was added after all
+            return None  # the row was added meanwhile
         with suppress(ExtentMissingError):  # its removal was interrupted
             end = self._ports.store.seal(action.subject)
             if end.seq > 0:
@@ -95,19 +95,19 @@ class Sweep(PlannedPass[Leftovers]):
         return "never had a row"
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
-        """All consumed pipes with one sync; strays one by one; then the rows of deleted queues
-        whose pipes are gone."""
+        """Remove all consumed pipes with one sync, strays one by one, then the rows of deleted
+        queues whose pipes are gone."""
         consumed = [action for action in actions if action.row is None]
         self._remove([action.subject for action in consumed])
-        told = [replace(action, outcome=DONE) for action in consumed]
-        told += super().apply_all([action for action in actions if action.row is not None])
+        outcomes = [replace(action, outcome=DONE) for action in consumed]
+        outcomes += super().apply_all([action for action in actions if action.row is not None])
         if self._looked:
             self._looked = False
             now_ms = self._ports.catalog.now_ms()
             self._ports.catalog.records.add_samples([Sample(LOOKED, MINUTE_MS, now_ms, "{}")])
         for deleted in self._ports.catalog.queues.listed(deleted=True):
             self._ports.catalog.queues.forget(deleted.id)
-        return told
+        return outcomes
 
     def _remove(self, pipe_ids: list[str]) -> None:
         if pipe_ids:

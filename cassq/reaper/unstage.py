@@ -1,8 +1,8 @@
 """The unstage pass: aborts writes whose driver is gone, and removes their staged pipes.
 
-A write is abandoned when the lease of its driver was not renewed for its whole length, by the
-watcher's own clock; it does not matter how long its pipes take. It is aborted in its own row
-before anything of it is removed.
+A write is abandoned if the lease of its driver was not renewed for its whole length, measured by
+the watcher's own clock; the age of its pipes does not matter. Its own row is marked as aborted
+before any of its pipes is removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SeenDriver(NamedTuple):
 
 
 class OpenWrites(NamedTuple):
-    """Writes that are open or not finished; the drivers of those that are open."""
+    """Writes that are open or not finished, and the drivers of open ones."""
 
     rows: Sequence[WriteRow]
     drivers: Mapping[str, Driver]
@@ -34,10 +34,10 @@ class OpenWrites(NamedTuple):
 
 
 def plan(snapshot: OpenWrites, now_ms: int) -> list[Action]:
-    """Abort those whose driver's lease was not renewed for its whole length; finish those that
-    are over.
+    """Abort writes whose driver's lease was not renewed for its whole length; finish writes that
+    are published or aborted.
 
-    now_ms: the watcher's own boot clock, the one `seen` was taken by.
+    now_ms: by the watcher's own boot clock, as the times in `seen`.
     """
     found = []
     for row in snapshot.rows:
@@ -51,7 +51,7 @@ def plan(snapshot: OpenWrites, now_ms: int) -> list[Action]:
 
 
 class Unstage(PlannedPass[OpenWrites]):
-    """Aborts abandoned writes, and finishes what publishing and aborting began."""
+    """Aborts abandoned writes, and completes publishing and aborting."""
 
     name = "unstage"
 
@@ -82,7 +82,7 @@ class Unstage(PlannedPass[OpenWrites]):
         return plan(snapshot, now_ms)
 
     def apply(self, action: Action) -> str | None:
-        """Cost: one conditional write, and that of its pipes."""
+        """Cost: one conditional write, and the removal of its pipes."""
         row: WriteRow = action.row
         if row.state is WriteState.OPEN:
             return "aborted: its driver is gone" if abort(self._ports, row) else None
@@ -90,13 +90,13 @@ class Unstage(PlannedPass[OpenWrites]):
         return counted(count, "pipe") if count else None
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
-        """Actions that found nothing are not reported."""
-        told = super().apply_all(actions)
-        return [action for action in told if action.outcome == DONE or action.detail]
+        """Actions that found nothing are left out."""
+        outcomes = super().apply_all(actions)
+        return [action for action in outcomes if action.outcome == DONE or action.detail]
 
 
 def known_drivers(ports: Ports, driver_ids: Collection[str]) -> dict[str, Driver]:
-    """Drivers by id; one that never sent a beat counts as having sent one."""
+    """Drivers by id; for one that has sent no beat yet, a first beat is assumed."""
     unknown = {each: Driver(each, 0, DRIVER_LEASE_MS) for each in driver_ids}
     found: Iterable[Driver] = ports.catalog.writes.drivers(driver_ids) if driver_ids else ()
     return unknown | {driver.id: driver for driver in found}

@@ -1,15 +1,18 @@
-"""The walk: looks through the placements of all extents for those that need something.
+"""The walk: checks the placements of all extents for those that need repair.
 
-It is begun when there is a reason, goes on at each pass for some time, and ends with a round that
-is noted for all (`cassq.inspect.rounds`). Reasons are: sidecars are not what they were at the last
-round; that round left something; some could not be mended, and now others take extents; some were
-sealed since with fewer good replicas than they should have (`cassq.extents.replicas.shortages`);
-some were not sealed, or a sidecar drains and is not empty, and it is a minute ago; or it is an hour
-ago.
+A walk begins for a reason, continues at each pass for some time, and ends with a round that is
+recorded for all reapers (`cassq.inspect.rounds`). The reasons are:
 
-What was found keeps none of them from being a reason but that the last round left something: it is
-found already, or is being mended by the client that made that round. What fails each time it is
-tried is left for half a minute at a time, beside the others.
+- the states of sidecars differ from those at the last round
+- the last round left work to do
+- the last round found extents that could not be repaired, and now other sidecars take extents
+- extents were sealed since with too few good replicas (`cassq.extents.replicas.shortages`)
+- the last round is a minute old, and found unsealed extents; or a sidecar is being drained
+- the last round is an hour old
+
+While a reaper has findings of its own, work left by the last round is not a reason: the reaper has
+found it already, or the client that made that round is repairing it. An extent whose repair fails
+is left for half a minute, while others are repaired.
 """
 
 from __future__ import annotations
@@ -28,29 +31,29 @@ from cassq.model.sidecar_rows import Placement, ReplicaAt
 
 PAGE = 250
 FOUND_MAX = 1000
-# How often it is asked whether another walk is due, and which replicas are damaged.
+# How often to check whether another walk is due, and which replicas are damaged.
 LOOK_MS = 10_000
-# How soon it is looked again for extents that were not sealed, for whoever seals one may end before
-# it tells; for those that came to a sidecar before all knew that it drains; and for what the last
-# round left, by those who have found something else, or fail with all of it.
+# How soon to walk again for unsealed extents, since a sealer may die before it notes a shortage;
+# for extents placed on a sidecar before all clients knew that it drains; and for work that the last
+# round left, by a reaper that has found other work or failed with all of it.
 SOON_MS = 60_000
-# How long something that failed is left.
+# How long to leave an extent whose repair failed.
 LATER_MS = 30_000
 
 
 class Walk:
-    """What was found by one reaper. Not thread-safe.
+    """A walk, and the findings of one reaper. Not thread-safe.
 
-    found: placements that need something, or did when they were looked at. failed: those that are
-    left for now, with the boot time until when; further ones are forgotten until they are found
-    again. damaged, missing: replicas that sidecars told to be so, by pipe id.
+    found: placements that need repair, or did when they were checked. failed: placements left
+    until the given boot time; those beyond `FOUND_MAX` are forgotten until they are found again.
+    damaged, missing: replicas that sidecars report as such, by pipe id.
     """
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._catalog = ports.catalog
         self._pages: Iterator[Placement] | None = None
-        self._told: list[list[str]] | None = None
+        self._states: list[list[str]] | None = None
         self._look_at_ms = 0  # boot time
         self._began_ms = 0
         self._counts: Counter[str] = Counter()
@@ -62,17 +65,17 @@ class Walk:
 
     @property
     def going(self) -> bool:
-        """Whether placements are left to be looked at."""
+        """Whether placements are left to check."""
         return self._pages is not None and len(self.found) < FOUND_MAX
 
     def look_time(self, fleet: Fleet) -> bool:
-        """Whether it is time to ask for what is damaged, and whether to begin anew. Cost: none."""
-        now_ms, told = self._ports.clock.boot_ms(), fleet.told()
-        if told == self._told and now_ms < self._look_at_ms:
+        """Whether it is time to ask for damaged replicas and to consider a new walk. Cost: none."""
+        now_ms, states = self._ports.clock.boot_ms(), fleet.states()
+        if states == self._states and now_ms < self._look_at_ms:
             return False
-        if told != self._told:
-            # What was found was decided by what sidecars were.
-            self._told, self._pages = told, None
+        if states != self._states:
+            # The findings depend on the states of the sidecars.
+            self._states, self._pages = states, None
             self.found.clear()
             self.failed.clear()
             self.missing.clear()
@@ -80,7 +83,7 @@ class Walk:
         return True
 
     def begin_if_due(self, fleet: Fleet) -> None:
-        """Begin, unless it goes on or there is no reason. Cost: two reads."""
+        """Begin a walk if none is going on and there is a reason. Cost: two reads."""
         if self._pages is not None:
             return
         last = last_round(self._catalog)
@@ -92,8 +95,8 @@ class Walk:
             self._begin()
 
     def _left_ms(self, last: Round) -> int:
-        """For how long it is no reason that a round left something. After one of its own all of
-        that is found here; while it is being mended there is nothing more to look for."""
+        """How old a round must be before work that it left is a reason. If the round was made
+        here, all of that work is known and being done: there is nothing more to find."""
         if not self.found and not self.failed:
             return 0
         return AGAIN_MS if self.found and last.began_ms == self._began_ms else SOON_MS
@@ -105,10 +108,10 @@ class Walk:
         self._left.clear()
 
     def add_damaged(self, fleet: Fleet, damaged: Mapping[str, Sequence[ReplicaAt]]) -> None:
-        """Take note of what sidecars say is damaged. Cost: a read.
+        """Record the replicas that sidecars report as damaged. Cost: a read.
 
-        Of which nothing can be done is left out, as what has a copy elsewhere by now: a sidecar
-        may tell of it for ever.
+        Extents for which nothing can be done are left out: a sidecar may report a replica for ever
+        that was replaced elsewhere.
         """
         self.damaged = damaged
         known = self.found.keys() | self.failed.keys()
@@ -120,8 +123,8 @@ class Walk:
                 self.found[placement.pipe_id] = placement
 
     def go_on(self, upkeep: Upkeep, fleet: Fleet, until_ms: int) -> Round | None:
-        """Look at some more; the round, when that was all. until_ms: boot time. Cost: a page of
-        placements at least, and for each page `Upkeep.missing`."""
+        """Check more placements; return the round if they were the last. until_ms: boot time.
+        Cost: at least one page of placements; `Upkeep.missing` for each page."""
         while self._pages is not None and len(self.found) < FOUND_MAX:
             page = list(islice(self._pages, PAGE))
             missing = upkeep.missing(fleet, page)
@@ -160,9 +163,9 @@ class Walk:
             self._counts["stuck"] += 1
 
     def _is_begun(self, placement: Placement, sealed: ReplicaSet) -> bool:
-        """Whether something is wrong with an extent whose pipe has no row, as its pusher died in
-        between: it holds nothing, and is the sweep's. sealed: how it would stand if it was. Cost:
-        a read, of what is not sealed and will need something."""
+        """Whether an extent lacks replicas but has no pipe row, because its pusher died in
+        between: it is empty, and the sweep pass removes it. sealed: its state if it was sealed.
+        Cost: a read if it will need something once sealed."""
         if not sealed.short and sealed.need is None:
             return False
         return self._catalog.pipes.by_id(placement.pipe_id) is None
@@ -177,7 +180,7 @@ class Walk:
         counts = {kind: self._counts[kind] for kind in kinds}
         made = Round(
             at_ms=self._catalog.now_ms(),
-            sidecars=fleet.told(),
+            sidecars=fleet.states(),
             takers=fleet.takers(),
             open=len(self.found) + len(self.failed),
             left=dict(self._left),
@@ -188,8 +191,8 @@ class Walk:
         return made
 
     def needs(self, fleet: Fleet) -> list[Need]:
-        """What to do now about what was found; what needs nothing any more is forgotten.
-        Cost: none."""
+        """What the found extents need now; those that need nothing any more are forgotten. Cost:
+        none."""
         now_ms = self._ports.clock.boot_ms()
         for pipe_id, (until_ms, placement) in list(self.failed.items()):
             if until_ms <= now_ms:
@@ -206,8 +209,8 @@ class Walk:
         return needs
 
     def settle(self, upkeep: Upkeep, fleet: Fleet, pipe_id: str, anew: ReplicaAt | None) -> None:
-        """Something was done for an extent: look what it needs now. anew: the replica that is no
-        longer damaged. Cost: a read; where something was missing `Upkeep.missing`."""
+        """Look up what an extent needs after an action on it. anew: the replica that is no longer
+        damaged. Cost: a read; `Upkeep.missing` if a replica was missing."""
         if anew is not None and pipe_id in self.damaged:
             left = [each for each in self.damaged[pipe_id] if each != anew]
             self.damaged = {**self.damaged, pipe_id: left}
@@ -222,12 +225,12 @@ class Walk:
     def _forget(self, pipe_id: str) -> None:
         self.found.pop(pipe_id, None)
         self.missing.pop(pipe_id, None)
-        # After the last one another round is made, which tells so.
+        # Once all are repaired, another round records that.
         if not self.found:
             self._look_at_ms = 0
 
     def leave(self, pipe_id: str) -> None:
-        """It failed: try others first."""
+        """The repair failed: try others first."""
         placement = self.found.pop(pipe_id)
         if len(self.failed) < FOUND_MAX:
             self.failed[pipe_id] = self._ports.clock.boot_ms() + LATER_MS, placement
@@ -236,17 +239,17 @@ class Walk:
 
 
 def _if_sealed(fleet: Fleet, placement: Placement) -> ReplicaSet:
-    """How the replicas of an extent would stand if it was sealed. Pure."""
+    """The state of an extent if it was sealed. Pure."""
     return fleet.state_of(replace(placement, end=0))
 
 
 def is_due(last: Round | None, fleet: Fleet, left_ms: int = 0) -> bool:
-    """Whether all placements should be checked again. left_ms: for how long it is not a reason that
-    the last round left something. Pure."""
+    """Whether all placements should be checked again. left_ms: how old the last round must be
+    before work that it left is a reason. Pure."""
     passed_ms = AGAIN_MS if last is None else fleet.now_ms - last.at_ms
     if last is None or passed_ms >= AGAIN_MS:
         return True
-    if [list(each) for each in last.sidecars] != fleet.told():
+    if [list(each) for each in last.sidecars] != fleet.states():
         return True
     if last.open and passed_ms >= left_ms:
         return True

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
-from cassq.base.tls import tls_of
+from cassq.base.tls import loading, tls_of
 from cassq.errors import BackendError, ConfigError
 from cassq.extents.sidecar.net.connection import host_and_port
 
@@ -56,21 +56,12 @@ def server_tls(files: Mapping[str, Path]) -> ssl.SSLContext | None:
     for needed in ("cert", "key"):
         if needed not in files:
             raise ConfigError(f"TLS needs --{needed}", hint="give --cert and --key, and maybe --ca")
-    for name, path in files.items():
-        if not path.is_file():
-            raise ConfigError(f"--{name} {path}: there is no such file")
-    try:
+    with loading({f"--{name} {path}": path for name, path in files.items()}):
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(files["cert"], files["key"])
         if "ca" in files:
             context.load_verify_locations(files["ca"])
             context.verify_mode = ssl.CERT_REQUIRED
-    except (ssl.SSLError, OSError) as exc:
-        told = ", ".join(f"--{name} {path}" for name, path in files.items())
-        raise ConfigError(
-            f"{told} cannot be used: {exc.strerror or exc}",
-            hint="they are PEM files: a certificate, or a key without a pass phrase",
-        ) from exc
     return context
 
 

@@ -1,14 +1,14 @@
-"""The load of a sidecar: what it wrote of late, in bytes a second."""
+"""The load of a sidecar: its recent write rate in bytes per second."""
 
 from __future__ import annotations
 
 from cassq.base.clock import Stopwatch
 
-_WEIGHT_SECONDS = 10.0  # what is older counts little
+_WEIGHT_SECONDS = 10.0  # older writes count little
 
 
 class ByteLoad:
-    """Bytes, and how many of them a second of late."""
+    """A count of bytes, and its recent rate."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -17,7 +17,7 @@ class ByteLoad:
         self._watch = Stopwatch()
 
     def rate(self) -> int:
-        """Bytes a second, most of it of the last ten seconds."""
+        """Bytes per second, mostly over the last ten seconds."""
         seconds = self._watch.seconds()
         if seconds > 0.1:
             weight = min(1.0, seconds / _WEIGHT_SECONDS)

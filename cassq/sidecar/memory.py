@@ -1,4 +1,4 @@
-"""Memory of the process: what a large frame needed is kept for the next one."""
+"""Memory of the process: buffers of large frames are kept for reuse."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import ctypes
 # malloc.h of the GNU C library.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES = 256 * 1024 * 1024
-_LARGE_BYTES = 32 * 1024 * 1024  # the most that it allows
+_LARGE_BYTES = 32 * 1024 * 1024  # the maximum that malloc allows
 
 
 def keep_memory() -> bool:
-    """Have blocks of up to 32 MiB taken from the heap, of which up to 256 MiB that are free stay
-    with the process; whether the C library can do so.
+    """Make malloc take blocks of up to 32 MiB from the heap, and keep up to 256 MiB of free heap;
+    return whether the C library supports that.
 
     Otherwise each buffer of a megabyte is mapped, cleared page by page, and unmapped again: a third
-    of the time that the system spends for a sidecar that is written to.
+    of the system time of a sidecar under write load.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

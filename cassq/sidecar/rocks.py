@@ -18,8 +18,8 @@ _UNITS = "KMGT"
 
 
 def opener(free_min: str) -> Opener:
-    """Opens data directories. free_min: room to leave on their disk, as bytes, with a
-    unit as in 500MB, 2GiB, or as a part of it, as in 5%; below that the sidecar is read-only.
+    """Return a function that opens data directories. free_min: space to leave free on their disk,
+    in bytes, with a unit (500MB, 2GiB), or as a share (5%); below that the sidecar is read-only.
 
     Raises ConfigError for anything else.
     """
@@ -38,26 +38,26 @@ def opener(free_min: str) -> Opener:
 
 
 def identity_of(path: Path) -> tuple[str, str] | None:
-    """The catalog's identity and the sidecar's name that a data directory was made for; None for
-    one that is new, or not to be told from that: opening it says what is wrong."""
+    """The catalog's identity and the sidecar's name that a data directory was made for; None if it
+    is new or unreadable, in which case opening it reports the problem."""
     try:
-        told = json.loads((path / "identity.json").read_text(encoding="utf-8"))
-        return str(told["catalog"]), str(told["name"])
+        identity = json.loads((path / "identity.json").read_text(encoding="utf-8"))
+        return str(identity["catalog"]), str(identity["name"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _parsed(told: str) -> tuple[int, float]:
-    """Bytes, and a part of the disk: one of them is 0."""
-    match = _SIZE.fullmatch(told.strip())
+def _parsed(text: str) -> tuple[int, float]:
+    """Bytes and a share of the disk; one of them is 0."""
+    match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ConfigError(
-            f"--free-min {told!r} is not a size", hint="write bytes, 500MB, 2GiB or 5%"
+            f"--free-min {text!r} is not a size", hint="write bytes, 500MB, 2GiB or 5%"
         )
     number, unit = float(match[1]), match[2].upper()
     if unit == "%":
         if number >= 100:
-            raise ConfigError(f"--free-min {told!r} leaves nothing", hint="write 5%, or a size")
+            raise ConfigError(f"--free-min {text!r} leaves no space", hint="write 5%, or a size")
         return 0, number / 100
     power = _UNITS.find(unit[:1]) + 1 if unit and unit != "B" else 0
     return int(number * (1024 if "I" in unit else 1000) ** power), 0.0

@@ -118,9 +118,9 @@ _GAUGES = {
     "damaged": "Extents that it knows to be damaged.",
     "copying": "Extents that are being copied here.",
     "extents_bytes": "Bytes of all frames.",
-    "load": "Bytes a second written of late.",
+    "load": "Bytes written per second, recently.",
     "connections": "Connections of clients.",
-    "read_only": "1 while it takes no frames, for want of space or after a failed write.",
+    "read_only": "1 while it takes no frames, for lack of space or after a failed write.",
     "up_seconds": "Seconds since it was started.",
 }
 _COUNTERS = {

@@ -36,7 +36,7 @@ def absolute(url: str | None) -> str:
     url = url or os.environ.get("CASSQ_URL")
     if not url:
         raise ConfigError(
-            "the option `url` is not given",
+            "the option `url` is missing",
             hint="say where the queues are: file:///var/lib/cassq or cassandra://host/keyspace",
         )
     scheme, _, rest = url.partition(":")

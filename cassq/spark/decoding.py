@@ -29,11 +29,11 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     """
     types = dict(each.strip().split(" ", 1) for each in SCHEMA.split(", "))
     for field in schema.fields:
-        told, wanted = field.dataType.simpleString(), types.get(field.name)
+        given, wanted = field.dataType.simpleString(), types.get(field.name)
         if wanted is None:
             raise ConfigError(f"messages have no column {field.name!r}", hint=f"they have {SCHEMA}")
-        if told != wanted:
-            raise ConfigError(f"column {field.name!r} is {wanted}, not {told}")
+        if given != wanted:
+            raise ConfigError(f"column {field.name!r} is {wanted}, not {given}")
     return to_arrow_schema(schema, timezone="UTC")
 
 

@@ -51,12 +51,12 @@ def chosen(options: WriteOptions, types: dict[str, str]) -> Columns:
     for name, allowed in wanted.items():
         if name is not None and types[name] not in allowed:
             raise ConfigError(
-                f"column {name!r} is {types[name]}, and must be {' or '.join(allowed)}"
+                f"column {name!r} is {types[name]}, but must be {' or '.join(allowed)}"
             )
     rest = [name for name in types if name not in wanted and name not in _READ_ONLY]
     if rest:
         raise ConfigError(
-            f"nothing is done with column {rest[0]!r}: a message has a payload, headers and a key",
+            f"column {rest[0]!r} cannot be pushed: a message has a payload, headers and a key",
             hint="drop it, or push whole rows as JSON: cassq.spark.json_rows(df)",
         )
     return found
@@ -169,8 +169,8 @@ def _escaped(text: pa.Array) -> pa.Array:
     text = text.cast(pa.string())
     if pc.any(pc.match_substring_regex(text, "[\\x00-\\x1f]")).as_py():
         distinct = text.dictionary_encode()
-        told = [
+        encoded = [
             json.dumps(each, ensure_ascii=False)[1:-1] for each in distinct.dictionary.to_pylist()
         ]
-        return pa.array(told, pa.string()).take(distinct.indices)
+        return pa.array(encoded, pa.string()).take(distinct.indices)
     return pc.replace_substring(pc.replace_substring(text, "\\", "\\\\"), '"', '\\"')

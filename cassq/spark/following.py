@@ -1,4 +1,4 @@
-"""Following: what a stream has read from a queue, pipe by pipe, becomes the acks of its group.
+"""Following: records what a stream has read from a queue, pipe by pipe, as acks of its group.
 
 The offset of a stream, which Spark keeps in the checkpoint, names pipes, and for each of them
 
@@ -88,7 +88,7 @@ class Follower:
         if queue.policy.strict or self._group.policy.exclusive:
             raise ConfigError(
                 f"group {options.group!r} of queue {options.queue!r} is exclusive: it keeps an"
-                " order that a stream, whose tasks read side by side, does not",
+                " order that a stream does not, because its tasks read in parallel",
                 hint="read from an ap queue, with a group that is not exclusive",
             )
         self._queue = queue
@@ -114,7 +114,7 @@ class Follower:
                 raise UsageError(
                     f"another query reads group {self._options.group!r} of queue"
                     f" {self._options.queue!r}",
-                    hint="stop it, or give this one a group of its own: each group gets all",
+                    hint="stop it, or give this one its own group: each group gets every message",
                 )
             clock.sleep(LOOK_SECONDS)
 
@@ -136,8 +136,8 @@ class Follower:
     def _check_lease(self) -> None:
         if self._lost:
             raise LeaseLostError(
-                f"another query has begun to read group {self._options.group!r} of queue"
-                f" {self._options.queue!r}, while this one stood still"
+                f"another query began to read group {self._options.group!r} of queue"
+                f" {self._options.queue!r} while this one was paused"
             )
 
     def close(self) -> None:
@@ -191,10 +191,10 @@ class Follower:
     def _check_alone(self, cursor: Cursor) -> None:
         if cursor.chain.seq != cursor.ack.seq:
             raise UsageError(
-                f"a popper has, or had, messages of group {self._options.group!r} of queue"
-                f" {self._options.queue!r} out: {cursor.ack.seq} to {cursor.chain.seq - 1} of pipe"
+                f"a popper of group {self._options.group!r} of queue {self._options.queue!r} has"
+                f" claimed messages {cursor.ack.seq} to {cursor.chain.seq - 1} of pipe"
                 f" {cursor.pipe_id}",
-                hint="give the stream a group of its own, which nobody pops from",
+                hint="give the stream its own group, and pop nothing from that",
             )
 
     def _end(self, pipe: PipeRow) -> Place:
@@ -258,7 +258,7 @@ class Follower:
             done = claims.buried(claims.unclaimed(cursor, chain, version), version)
             if self._catalog.claims.claim(cursor, chain, done, synced=True):
                 return
-        raise BackendError(f"others move group {self._group.name!r} in pipe {pipe_id} all the time")
+        raise BackendError(f"others keep moving group {self._group.name!r} in pipe {pipe_id}")
 
     # --- what is lost ---------------------------------------------------------------------------
 
@@ -284,9 +284,9 @@ class Follower:
         what = f"messages {first} to {end - 1} of pipe {pipe_id}"
         if self._options.fail_on_data_loss:
             raise ExtentMissingError(
-                f"{what} of queue {self._options.queue!r} were removed before the stream has read"
-                " them: somebody purged the group, or their retention is over",
-                hint="go on without them by failOnDataLoss=false",
+                f"{what} of queue {self._options.queue!r} were removed before the stream read"
+                " them: the group was purged, or their retention ended",
+                hint="set failOnDataLoss=false to go on without them",
                 retryable=False,
             )
         logger.warning("%s are gone, and are left out", what)

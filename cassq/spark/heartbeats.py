@@ -1,4 +1,4 @@
-"""The keeper: shows that a Spark driver lives, in each place where it leads writes.
+"""The keeper: renews a Spark driver's lease in each place where it leads writes.
 
 It is a thread of the process that registered the data source, because Spark plans and commits in
 short-lived processes beside it. These request heartbeats by a file per place in the keeper's
@@ -52,18 +52,18 @@ class Heartbeats:
     def _beat(self, path: Path) -> bool:
         """Beat; returns whether that succeeded. If not, it is retried soon."""
         try:
-            told = json.loads(path.read_text())
-            client = self._clients.get(told["url"])
+            request = json.loads(path.read_text())
+            client = self._clients.get(request["url"])
             if client is None:
-                client = self._clients[told["url"]] = connect(told["url"], create=False)
-            client.ports.catalog.writes.beat_driver(told["driver"], DRIVER_LEASE_MS)
+                client = self._clients[request["url"]] = connect(request["url"], create=False)
+            client.ports.catalog.writes.beat_driver(request["driver"], DRIVER_LEASE_MS)
         except (CassqError, OSError, ValueError) as exc:
-            logger.warning("a Spark driver could not show that it lives: %s", exc)
+            logger.warning("a Spark driver could not renew its lease: %s", exc)
             return False
         return True
 
     def close(self) -> None:
-        """Stop; the writes that this process leads may be aborted after its lease."""
+        """Stop; writes led by this process may be aborted after its lease."""
         if os.getpid() != self._pid:
             return
         self._ended.set()
@@ -72,7 +72,7 @@ class Heartbeats:
             try:
                 client.close()
             except CassqError as exc:
-                logger.warning("%s was left: %s", client.url, exc)
+                logger.warning("%s could not be closed: %s", client.url, exc)
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
@@ -92,9 +92,8 @@ def keeper() -> Heartbeats:
 
 def driver_id(directory: str, url: str) -> str:
     """The ID of the keeper's driver at a place, from any process on its machine. The first caller
-    makes it: IDs made later are greater.
-
-    Raises ConfigError where the keeper is on another machine, or gone.
+    generates it: later IDs are greater. Raises ConfigError if the keeper is on another machine, or
+    gone.
     """
     path = Path(directory, sha256(url.encode()).hexdigest()[:32] + ".json")
     for _ in range(2):
@@ -102,7 +101,7 @@ def driver_id(directory: str, url: str) -> str:
             return str(json.loads(path.read_text())["driver"])
         except FileNotFoundError:
             _ask(path, url)
-    raise ConfigError(f"{path} comes and goes")
+    raise ConfigError(f"{path} keeps disappearing")
 
 
 def _ask(path: Path, url: str) -> None:
@@ -118,8 +117,8 @@ def _ask(path: Path, url: str) -> None:
     with os.fdopen(handle, "w") as file:
         json.dump({"url": url, "driver": driver}, file)
     try:
-        os.link(draft, path)  # fails if another was faster: then his is taken
+        os.link(draft, path)  # fails if another was faster: then use that one
     except FileExistsError:
-        logger.info("another process of this driver has named it at the same moment")
+        logger.info("another process of this driver chose its id at the same moment")
     finally:
         os.unlink(draft)

@@ -71,7 +71,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     _check(options, names)
     state = options.get("state", STORED)
     if state not in STATES:
-        raise ConfigError(f"state is {', '.join(STATES)}, not {state!r}")
+        raise ConfigError(f"state must be one of {', '.join(STATES)}, not {state!r}")
     return ReadOptions(
         *_place(options),
         group=check_group_name(options.get("group", "default")),
@@ -108,17 +108,17 @@ def _check(options: Mapping[str, str], known: set[str]) -> None:
 def _place(options: Mapping[str, str]) -> tuple[str, str]:
     queue = options.get("queue") or options.get("path")
     if not queue:
-        raise ConfigError("the option `queue` is not given", hint="name the queue: .option(...)")
+        raise ConfigError("the option `queue` is missing", hint="name the queue: .option(...)")
     return absolute(options.get("url")), queue
 
 
 def _count(options: Mapping[str, str], name: str) -> int | None:
-    told = options.get(name)
-    if told is None:
+    text = options.get(name)
+    if text is None:
         return None
-    if not told.isascii() or not told.isdigit() or int(told) < 1:
-        raise ConfigError(f"{name} is a number of messages from 1 on, not {told!r}")
-    return int(told)
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ConfigError(f"{name} must be a number of messages, at least 1, not {text!r}")
+    return int(text)
 
 
 def _per_partition(options: Mapping[str, str]) -> int:
@@ -126,23 +126,25 @@ def _per_partition(options: Mapping[str, str]) -> int:
 
 
 def _truth(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    told = options.get(name, str(default)).lower()
-    if told not in ("true", "false"):
-        raise ConfigError(f"{name} is true or false, not {options[name]!r}")
-    return told == "true"
+    text = options.get(name, str(default)).lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"{name} must be true or false, not {options[name]!r}")
+    return text == "true"
 
 
 def _time(options: Mapping[str, str], name: str) -> int | None:
-    told = options.get(name)
-    return None if told is None else time_ms(name, told)
+    text = options.get(name)
+    return None if text is None else time_ms(name, text)
 
 
-def time_ms(name: str, told: str) -> int:
+def time_ms(name: str, text: str) -> int:
     """A time in wall milliseconds; ConfigError for anything else. name: of its option."""
     try:
-        at = datetime.fromisoformat(told)
+        at = datetime.fromisoformat(text)
     except ValueError as exc:
-        raise ConfigError(f"{name} is a time such as 2026-05-01T12:00:00Z, not {told!r}") from exc
+        raise ConfigError(
+            f"{name} must be a time such as 2026-05-01T12:00:00Z, not {text!r}"
+        ) from exc
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
     return round(at.timestamp() * 1000)

@@ -41,7 +41,7 @@ class PartitionPusher:
         self._batch = batch
 
     def __call__(self, rows: Iterable[Any]) -> Iterator[Receipt]:
-        """Push the rows; their receipts, all of them durable when it is called for nothing more."""
+        """Push the rows, and yield their receipts; all rows are durable when the iterator ends."""
         # At once, not at the first `next`: foreachPartition asks for nothing.
         return iter(list(self._pushed(rows)))
 
@@ -63,12 +63,12 @@ def pusher(url: str | None, queue: str, *, batch: int = BATCH_MESSAGES) -> Parti
     """A function for `rdd.mapPartitions`, which yields receipts, and for `foreachPartition`.
 
     url: as for `cassq.connect`; None: `CASSQ_URL` of this process. A row is a payload (bytes or
-    str), or a Row, dict or object with `payload` and, if it has them, `headers` and `key`.
-    batch: the most messages to push together; fewer if they are large, about 8 MiB.
-    Raises ConfigError for a URL that cannot be used, and in the task what `push_many` raises.
+    str), or a Row, dict or object with `payload` and optionally `headers` and `key`. batch: the
+    most messages to push together; fewer if they are large, about 8 MiB. Raises ConfigError for a
+    URL that cannot be used, and in the task what `push_many` raises.
     """
     if not isinstance(batch, int) or batch < 1:
-        raise UsageError(f"batch is a number of messages from 1 on, not {batch!r}")
+        raise UsageError(f"batch must be a number of messages, at least 1, not {batch!r}")
     return PartitionPusher(absolute(url), queue, batch)
 
 
@@ -109,7 +109,7 @@ def _bytes(value: Any) -> bytes:
         return value.encode()
     if isinstance(value, (bytes, bytearray)):
         return bytes(value)
-    raise InvalidPayloadError(f"a payload or key is bytes or str, not {type(value).__name__}")
+    raise InvalidPayloadError(f"a payload or key must be bytes or str, not {type(value).__name__}")
 
 
 def receipts(ids: MessageIds, payloads: list[bytes]) -> Iterator[Receipt]:

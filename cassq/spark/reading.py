@@ -53,7 +53,7 @@ class ScanTask(InputPartition):
 
 
 class BatchReader(DataSourceReader):
-    """Of one `spark.read`: made on the driver, and pickled to the executors."""
+    """The reader of one `spark.read`: created on the driver, and pickled to the executors."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -85,8 +85,9 @@ class BatchReader(DataSourceReader):
 
 
 def snapshot(client: Client, options: ReadOptions) -> list[PipeRange]:
-    """What there is to read at this moment, oldest pipe first. Raises QueueNotFoundError and
-    GroupNotFoundError. Cost: a look at each live pipe; for a group, its cursors and open claims."""
+    """The ranges that can be read now, oldest pipe first. Raises QueueNotFoundError and
+    GroupNotFoundError. Cost: a read of each live pipe's row; for a group, its cursors and open
+    claims."""
     ports, row = client.ports, client.queue(options.queue).row
     if options.state == STORED:
         pipes = ports.catalog.pipes.live(row.id)
@@ -116,8 +117,8 @@ def _for(ports: Ports, group: GroupRow) -> list[PipeRow]:
 
 
 def _left(ports: Ports, group: GroupRow, pipe: PipeRow, states: Iterable[str]) -> list[PipeRange]:
-    """What a group has not committed of a pipe, in these states. Messages with due times of their
-    own count as delayed until a popper of the group has looked at them."""
+    """The messages of a pipe that a group has in these states. Messages with due times of their own
+    count as delayed until a popper of the group has looked at them."""
     catalog = ports.catalog
     cursors = {cursor.pipe_id: cursor for cursor in catalog.claims.cursors(group.id)}
     cursor = cursors.get(pipe.id)
@@ -179,7 +180,7 @@ def read_pieces(
             if fail_on_data_loss:
                 raise ExtentMissingError(
                     f"{what} were removed before they were read: all groups have committed them,"
-                    " or their retention is over",
+                    " or their retention ended",
                     hint="set retain_consumed on the queue, or read with failOnDataLoss=false",
                     retryable=False,
                 ) from exc

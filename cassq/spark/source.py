@@ -19,7 +19,8 @@ from cassq.spark.writing import BatchWriter, StreamWriter, WriteTarget, check_ta
 
 
 class CassqSource(DataSource):
-    """Made by Spark, in processes of the driver's machine. keeper: the directory of its keeper."""
+    """Created by Spark, in processes on the driver's machine. keeper: the directory of its
+    keeper."""
 
     keeper: ClassVar[str] = ""
 
@@ -48,12 +49,14 @@ class CassqSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
         options = write_options(self.options)
         if options.write_id:
-            raise ConfigError("a stream has no writeId: the id of its query, in its checkpoint, is")
+            raise ConfigError(
+                "a stream takes no writeId: the query's id in the checkpoint serves as one"
+            )
         return StreamWriter(self._target(options, schema, overwrite))
 
     def _target(self, options: WriteOptions, schema: StructType, overwrite: bool) -> WriteTarget:
         if overwrite:
-            raise ConfigError("a queue is not overwritten", hint='write with .mode("append")')
+            raise ConfigError("a queue cannot be overwritten", hint='write with .mode("append")')
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
         columns = chosen(options, types)
         check_target(options.url, options.queue)

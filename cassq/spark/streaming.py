@@ -22,7 +22,8 @@ from cassq.spark.reading import ScanTask, parts, read_pieces
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Of one query: one stays on the driver, others are pickled to the executors and only read."""
+    """The reader of one query. One instance stays on the driver; copies on the executors only
+    read."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options

@@ -1,9 +1,9 @@
-"""Writing: each attempt at a task fills pipes of its own, which nobody sees; the commit publishes
-those of the attempts that count, in one step.
+"""Writing: each task attempt fills pipes of its own, which poppers do not see; the commit publishes
+those of the successful attempts in one step.
 
-A batch is a write under the user's `writeId`, or under a generated name. The batches of a stream
-are one write, under the ID of its query, which its checkpoint keeps, and differ by their numbers: a
-replayed batch that was published before is skipped.
+A batch is a write under the user's `writeId`, or under a generated one. The batches of a stream are
+one write, under the query's ID, which the checkpoint keeps, and differ in their numbers: a replayed
+batch that was published before is skipped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class WriteTarget(NamedTuple):
 
 @dataclass
 class Filled(WriterCommitMessage):
-    """What an attempt at a task has filled. epoch: 0 when the write had been published before."""
+    """The pipes that a task attempt filled. epoch: 0 if the write had been published before."""
 
     write_id: str
     number: int
@@ -51,7 +51,7 @@ class Filled(WriterCommitMessage):
 
 
 def fill(target: WriteTarget, write_id: str, number: int, batches: Iterator[Any]) -> Filled:
-    """One attempt at a task, on an executor."""
+    """Run one task attempt, on an executor."""
     client = client_of(target.url)
     ports, row = client.ports, client.queue(target.queue).row
     write = staging.begin(ports, row, write_id, number, target.driver)
@@ -75,8 +75,8 @@ def fill(target: WriteTarget, write_id: str, number: int, batches: Iterator[Any]
 def publish(
     target: WriteTarget, write_id: str, number: int, messages: Sequence[WriterCommitMessage | None]
 ) -> None:
-    """The commit, on the driver. Raises FencedError, with nothing published, when the write was
-    begun anew while its tasks ran."""
+    """Commit, on the driver. Raises FencedError, with nothing published, if the write was started
+    again while its tasks ran."""
     client = client_of(target.url)
     queue = client.queue(target.queue)
     row = queue.row
@@ -87,9 +87,9 @@ def publish(
     if len(filled) < len(messages) or any(each.epoch != write.epoch for each in filled):
         staging.abort(client.ports, write)
         raise FencedError(
-            f"write {write_id!r} to queue {target.queue!r} was aborted or begun anew while its"
-            " tasks ran; nothing of it is published",
-            hint="start the job again; a driver must not be stopped for a minute",
+            f"write {write_id!r} to queue {target.queue!r} was aborted or started again while its"
+            " tasks ran; none of it is published",
+            hint="start the job again; its driver must not be paused for a minute",
         )
     pipes = [pipe for each in filled for pipe in each.pipes]
     try:
@@ -102,7 +102,7 @@ def publish(
 
 
 def give_up(target: WriteTarget, write_id: str, number: int) -> None:
-    """The abort, on the driver."""
+    """Abort, on the driver."""
     client = client_of(target.url)
     row = client.ports.catalog.writes.by_id(client.queue(target.queue).id, write_id)
     if row is not None and is_ours(row, target, number):
@@ -116,14 +116,14 @@ def is_ours(row: WriteRow, target: WriteTarget, number: int) -> bool:
 
 
 def check_target(url: str, queue: str) -> Client:
-    """The client at a place, once its queue is known to take writes."""
+    """The client at `url`, after a check that the queue takes writes."""
     client = client_of(url)
     staging.check_queue(client.queue(queue).row)
     return client
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Of one `df.write`: made on the driver, and pickled to the executors."""
+    """The writer of one `df.write`: created on the driver, and pickled to the executors."""
 
     def __init__(self, target: WriteTarget, write_id: str) -> None:
         self._target = target
@@ -140,8 +140,8 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Of one `df.writeStream`. The commit learns what tasks did from their messages alone: it has
-    a writer of its own."""
+    """The writer of one `df.writeStream`. The commit runs in another writer, so it knows only the
+    tasks' messages."""
 
     def __init__(self, target: WriteTarget) -> None:
         self._target = target
@@ -164,5 +164,5 @@ def stream_of(context: Any) -> tuple[str, int]:
     query = context.getLocalProperty(QUERY_ID) if context else None
     batch = context.getLocalProperty(BATCH_ID) if context else None
     if not query or batch is None:
-        raise ConfigError("Spark does not tell which stream this task belongs to")
+        raise ConfigError("Spark does not say which stream this task belongs to")
     return f"stream:{query}", int(batch)

@@ -330,7 +330,7 @@ def full_bell(tmp_path: Path) -> Iterator[FifoDoorbell]:
     bell.close()
 
 
-def test_who_finds_no_place_looks_by_himself(full_bell: FifoDoorbell) -> None:
+def test_a_waiter_without_a_slot_polls(full_bell: FifoDoorbell) -> None:
     waiter = full_bell.listen()
     looks = 0
 

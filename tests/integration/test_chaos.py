@@ -132,7 +132,7 @@ class Vandal:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_threads_that_do_anything_at_once_are_told_what_is_gone_at_worst(
+def test_concurrent_threads_get_at_worst_an_error_that_names_what_is_gone(
     connect: Connect, seed: int
 ) -> None:
     clients = [connect(), connect()]

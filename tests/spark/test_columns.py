@@ -133,5 +133,5 @@ def test_columns_are_chosen_by_name_and_checked_by_type() -> None:
     options = WriteOptions("file:///x", "q")
     types = {"payload": "binary", "key": "string", "seq": "bigint"}
     assert chosen(options, types) == Columns("payload", None, "key")
-    with pytest.raises(ConfigError, match="'payload' is double, and must be binary or string"):
+    with pytest.raises(ConfigError, match="'payload' is double, but must be binary or string"):
         chosen(options, {"payload": "double"})

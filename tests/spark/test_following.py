@@ -188,7 +188,7 @@ def test_a_query_that_stood_still_is_refused_when_another_has_begun(
     clock.advance(LEASE_MS / 1000 + 1)
     follow()
     old.keep_on()
-    with pytest.raises(LeaseLostError, match="another query has begun"):
+    with pytest.raises(LeaseLostError, match="another query began"):
         old.latest(START, None)
 
 
@@ -209,7 +209,7 @@ def test_a_popper_of_the_same_group_is_told_of(timed: cassq.Client, follow: Foll
     follower = follow()
     popper = queue.popper()
     popper.pop(3)
-    with pytest.raises(UsageError, match="a popper has, or had, messages of group 'default'"):
+    with pytest.raises(UsageError, match="a popper of group 'default'.*has claimed messages"):
         follower.latest(START, None)
 
 

@@ -127,10 +127,10 @@ def test_what_is_removed_before_it_is_read_is_told_or_left_out(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"state": "lost"}, "state is stored, .* not 'lost'"),
-        ({"since": "yesterday"}, "since is a time such as .* not 'yesterday'"),
-        ({"messagesPerPartition": "0"}, "from 1 on, not '0'"),
-        ({"failOnDataLoss": "perhaps"}, "is true or false, not 'perhaps'"),
+        ({"state": "lost"}, "state must be one of stored, .* not 'lost'"),
+        ({"since": "yesterday"}, "since must be a time such as .* not 'yesterday'"),
+        ({"messagesPerPartition": "0"}, "at least 1, not '0'"),
+        ({"failOnDataLoss": "perhaps"}, "must be true or false, not 'perhaps'"),
         ({"state": "waiting", "group": "nope"}, "has no group 'nope'"),
         ({"writeId": "x"}, "no option 'writeid'"),
     ],

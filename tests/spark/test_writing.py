@@ -146,9 +146,9 @@ def extents_of(client: cassq.Client, queue: cassq.Queue) -> list[str]:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ("cast(id as int) as payload", "column 'payload' is int, and must be binary or string"),
+        ("cast(id as int) as payload", "column 'payload' is int, but must be binary or string"),
         ("'x' as text", "no column 'payload'"),
-        ("'x' as payload, id as more", "nothing is done with column 'more'"),
+        ("'x' as payload, id as more", "column 'more' cannot be pushed"),
         ("'x' as payload, id as key", "column 'key' is bigint"),
         ("'x' as payload, 'y' as headers", "must be map<string,string>"),
     ],
@@ -190,11 +190,11 @@ def test_what_is_wrong_with_a_call_is_said(
     here = {"url": client.url, "queue": queue.name}
     with pytest.raises(Exception, match="there is no queue 'nope'"):
         save(url=client.url, queue="nope")
-    with pytest.raises(Exception, match="`queue` is not given"):
+    with pytest.raises(Exception, match="`queue` is missing"):
         save(url=client.url)
     with pytest.raises(Exception, match="no option 'wrong'"):
         save(**here, wrong="1")
-    with pytest.raises(Exception, match="is not overwritten"):
+    with pytest.raises(Exception, match="cannot be overwritten"):
         save("overwrite", **here)
     with pytest.raises(Exception, match="is not a queue URL"):
         save(url="ftp://x", queue="q")

@@ -10,19 +10,13 @@ from cassq.catalog.cassandra import schema
 from cassq.catalog.cassandra.claims.arrivals import Arrivals
 from cassq.catalog.cassandra.claims.claim_tables import CassandraClaims
 from cassq.catalog.cassandra.claims.cursor_tables import Cursors
-from cassq.catalog.cassandra.claims.due_tables import DueClaims
 from cassq.catalog.cassandra.lease_tables import CassandraLeases
+from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.conditional_writer import ConditionalWriter
-from cassq.catalog.cassandra.partition.consumed import ConsumedPipes
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
-from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
-from cassq.catalog.cassandra.partition.queue_rows import QueueRows
 from cassq.catalog.cassandra.partition.tombstones import TombstoneCompactor
-from cassq.catalog.cassandra.pipes.listing import Listing
-from cassq.catalog.cassandra.pipes.pipe_lists import PipeLists
 from cassq.catalog.cassandra.pipes.pipe_tables import CassandraPipes
 from cassq.catalog.cassandra.pipes.retiring import Retiring
-from cassq.catalog.cassandra.pipes.totals import Totals
 from cassq.catalog.cassandra.pipes.write_tables import CassandraWrites
 from cassq.catalog.cassandra.queue_tables import CassandraQueues
 from cassq.catalog.cassandra.record_tables import CassandraRecords
@@ -33,7 +27,7 @@ from cassq.catalog.port import Catalog
 class CassandraCatalog(Catalog):
     """The Catalog port on Cassandra. cql: connected to the keyspace; it is closed with the catalog.
 
-    time: the cluster's, if it is not the session's. Raises ConfigError for a keyspace without the
+    time: cluster time, if not the session's. Raises ConfigError for a keyspace without the
     schema this cassq knows.
     """
 
@@ -44,28 +38,16 @@ class CassandraCatalog(Catalog):
         self._keyspace = keyspace = Keyspace(
             cql, clock, time or cql.time, Ids(), TombstoneCompactor(cql)
         )
-        rows, consumed = QueueRows(keyspace), ConsumedPipes(keyspace)
-        pipe_records = PipeRecords(keyspace, rows, consumed)
-        partitions = ConditionalWriter(keyspace)
-        cursors = Cursors(keyspace, rows, pipe_records, partitions.memory)
-        due = DueClaims(keyspace, cursors, pipe_records, partitions.memory)
-        arrivals = Arrivals(keyspace)
-        listing = Listing(keyspace)
-        totals = Totals(keyspace, pipe_records, consumed)
+        rows, partitions = CatalogRows(keyspace), ConditionalWriter(keyspace)
+        cursors, arrivals = Cursors(rows, partitions.memory), Arrivals(keyspace)
         self.records = records = CassandraRecords(keyspace)
         self.sidecars = CassandraSidecars(keyspace)
-        self.leases = leases = CassandraLeases(keyspace, pipe_records)
-        self.writes = writes = CassandraWrites(keyspace, rows, pipe_records, consumed, listing)
-        self.claims = CassandraClaims(keyspace, rows, partitions, cursors, due, arrivals)
-        retiring = Retiring(
-            keyspace, rows, pipe_records, consumed, listing, cursors, arrivals, leases, totals
-        )
-        lists = PipeLists(keyspace, listing, writes)
-        self.pipes = pipes = CassandraPipes(
-            keyspace, rows, pipe_records, consumed, listing, lists, writes, retiring, totals
-        )
-        replicas = schema.least_replicas(cql)
-        self.queues = CassandraQueues(keyspace, rows, pipes, cursors, records, replicas)
+        self.leases = leases = CassandraLeases(rows)
+        self.writes = writes = CassandraWrites(rows)
+        self.claims = CassandraClaims(rows, partitions, cursors, arrivals)
+        retiring = Retiring(rows, cursors, arrivals, leases)
+        self.pipes = pipes = CassandraPipes(rows, writes, retiring)
+        self.queues = CassandraQueues(rows, pipes, cursors, records)
 
     def now_ms(self) -> int:
         return self._keyspace.now_ms()

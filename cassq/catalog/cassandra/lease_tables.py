@@ -1,12 +1,11 @@
-"""Leases in Cassandra: one row each, which stays, so that epochs only grow."""
+"""Leases in Cassandra: one row each, which is kept so that epochs only grow."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from cassq.cassandra.session import settled
-from cassq.catalog.cassandra.partition.keyspace import TRIES, Keyspace, contended
-from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
+from cassq.cassandra.tries import contended
+from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.port import Leases
 
 LEASE = "SELECT owner, epoch, due_ms FROM leases WHERE name = ?"
@@ -19,28 +18,27 @@ DROP_LEASE = "UPDATE leases SET owner = '', due_ms = 0 WHERE name = ? IF owner =
 FORGET_LEASE = "DELETE FROM leases WHERE name = ? IF EXISTS"
 FORGET_FREE_LEASE = "DELETE FROM leases WHERE name = ? IF owner = ''"
 
-FREE_KEPT = 1_000  # leases that are remembered
+FREE_KEPT = 1_000  # cached leases
 
 
 class CassandraLeases(Leases):
     """Leases by name."""
 
-    def __init__(self, keyspace: Keyspace, records: PipeRecords) -> None:
-        self._keyspace = keyspace
-        self._cql = keyspace.cql
-        self._records = records
+    def __init__(self, rows: CatalogRows) -> None:
+        self._rows = rows
+        self._cql = rows.keyspace.cql
         # What leases were like when we last wrote them, ours or free: owner, epoch, due_ms.
         self._leases: dict[str, tuple[str, int, int]] = {}
 
     def take(self, name: str, owner: str, ttl_ms: int) -> int | None:
-        """Cost: one conditional write for one's own, or one that was dropped here last, else a
-        read before it; a read where another holds it."""
+        """Cost: one conditional write for our own lease, or one last dropped here, otherwise a read
+        before it; only a read if another owner holds it."""
         known = self._leases.get(name)
-        for _ in range(TRIES):
+        for _ in self._cql.attempts():
             if known is None or known[0] not in (owner, ""):
                 rows = self._cql.read(LEASE, (name,))
                 known = (rows[0][0], rows[0][1], rows[0][2]) if rows else None
-            now_ms = self._keyspace.now_ms()
+            now_ms = self._rows.keyspace.now_ms()
             if known is None:
                 mine = (owner, 1, now_ms + ttl_ms)
             elif known[0] == owner and known[2] > now_ms:
@@ -59,26 +57,26 @@ class CassandraLeases(Leases):
     def _put_lease(
         self, name: str, old: tuple[str, int, int] | None, new: tuple[str, int, int]
     ) -> bool:
-        def act() -> bool:
-            if old is None:
-                return self._cql.apply(FIRST_LEASE, (name, *new))[0]
-            return self._cql.apply(NEXT_LEASE, (*new, name, *old))[0]
+        def is_ours() -> bool:
+            return self._cql.read(LEASE, (name,), serial=True) == [new]
 
-        return settled(act, lambda: self._cql.read(LEASE, (name,), serial=True) == [new])
+        if old is None:
+            return self._cql.apply_settled(FIRST_LEASE, (name, *new), is_ours)
+        return self._cql.apply_settled(NEXT_LEASE, (*new, name, *old), is_ours)
 
     def drop(self, name: str, owner: str) -> None:
-        """Cost: one conditional write; for a pipe's lock a read more."""
+        """Cost: one conditional write; for a pipe's lock also a read."""
         known = self._leases.pop(name, None)
 
         def is_dropped() -> bool:
             rows = self._cql.read(LEASE, (name,), serial=True)
             return not rows or rows[0][0] != owner
 
-        dropped = settled(lambda: self._cql.apply(DROP_LEASE, (name, owner))[0], is_dropped)
+        dropped = self._cql.apply_settled(DROP_LEASE, (name, owner), is_dropped)
         if dropped and known and known[0] == owner and len(self._leases) < FREE_KEPT:
             self._leases[name] = ("", known[1], 0)
         # Taken while its pipe was being retired: nobody will ever ask for it again.
-        if name.startswith("pop:") and self._records.by_id(name.rpartition(":")[2]) is None:
+        if name.startswith("pop:") and self._rows.pipes.by_id(name.rpartition(":")[2]) is None:
             self._cql.apply(FORGET_FREE_LEASE, (name,))
 
     def forget(self, names: Collection[str]) -> None:

@@ -1,11 +1,8 @@
-"""What all clients of a keyspace share, in `meta`: the first of them notes it."""
+"""Values shared by all clients of a keyspace, in `meta`; the first client sets them."""
 
 from __future__ import annotations
 
 from cassq.cassandra.session import Cql
-from cassq.errors import BackendError, BackendTimeoutError
-
-UNSURE_MAX = 8  # tries without an answer
 
 NOTED = "SELECT value FROM meta WHERE key = ?"
 NOTE = "INSERT INTO meta (key, value) VALUES (?, ?) IF NOT EXISTS"
@@ -18,22 +15,20 @@ class Notes:
         self._cql = cql
 
     def find(self, key: str, *, serial: bool = False) -> str | None:
-        """What is noted; None for nothing yet. Cost: one read."""
+        """The value of a note, if it is set. Cost: one read."""
         rows = self._cql.read(NOTED, (key,), serial=serial)
         return str(rows[0][0]) if rows else None
 
     def note(self, key: str, value: str) -> str:
-        """What is noted, which is `value` where nothing was. Cost: one read; the first time a
-        conditional write, and a read where another was faster, or nobody answered."""
+        """Set a note to `value` unless it is set; return its value. Cost: one read; the first time
+        a conditional write, and a read if another client was faster or there was no answer."""
         noted = self.find(key)
-        for _ in range(UNSURE_MAX):
-            if noted is not None:
-                return noted
-            try:
-                if self._cql.apply(NOTE, (key, value))[0]:
-                    return value
-            except BackendError as exc:
-                if not exc.outcome_unknown:
-                    raise
+
+        def is_noted() -> bool:
+            nonlocal noted
             noted = self.find(key, serial=True)
-        raise BackendTimeoutError(f"{key!r} could not be noted", outcome_unknown=True)
+            return noted is not None
+
+        if noted is None:
+            self._cql.apply_until(NOTE, (key, value), is_noted, f"{key!r} is noted")
+        return value if noted is None else noted

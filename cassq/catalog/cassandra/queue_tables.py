@@ -1,34 +1,35 @@
 """Queues and groups in Cassandra.
 
 A queue and its groups are one partition, so that creating a group, deleting one and retiring a
-pipe compare and set one `groups_version`. A queue's name is given away by a row of its own: a new
-queue may take it when it points at one that is deleted or gone.
+pipe compare and set one `groups_version`. A queue's name is assigned by a separate row: a new queue
+may take the name if that row points to a queue that is deleted or gone.
 
-A deleted group leaves a row without a policy until all it had is removed, so that after a
-crash the next client knows what is left to do.
+A deleted group leaves a row without a policy until all its data is removed, so that after a crash
+the next client knows what is left to do.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cassq.base.ids import made_at_ms
 from cassq.cassandra.session import settled
+from cassq.cassandra.tries import contended
 from cassq.catalog.cassandra.claims.cursor_tables import Cursors
-from cassq.catalog.cassandra.partition.keyspace import TRIES, Keyspace, contended
+from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.queue_rows import (
     PLACE,
     QUEUE,
     QUEUE_AND_GROUPS,
     QUEUE_COLUMNS,
     RAISE_GROUPS_VERSION,
-    QueueRows,
     name_slice,
     queue_row,
 )
 from cassq.catalog.cassandra.pipes.pipe_tables import CassandraPipes
 from cassq.catalog.cassandra.record_tables import CassandraRecords
+from cassq.catalog.cassandra.schema import least_replicas
 from cassq.catalog.port import Queues
 from cassq.message.frames import Place
 from cassq.model.queues import OWN, GroupPolicy, QueuePolicy, to_json
@@ -36,20 +37,20 @@ from cassq.model.rows import GroupRow, QueueRow
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-ORPHAN_MS = 3_600_000  # nobody takes so long to make a queue
+ORPHAN_MS = 3_600_000  # creating a queue never takes this long
 
 # A new queue with its first group.
 ADD_QUEUE = (
     f"INSERT INTO queues ({QUEUE_COLUMNS}, group_name, group_id, group_policy, group_created_ms)"
     " VALUES (?, ?, ?, 1, 1, '', false, 1, 0, ?, ?, ?, ?) IF NOT EXISTS"
 )
-# Another policy.
+# Changes the policy.
 CHANGE_POLICY = (
     "UPDATE queues SET policy = ?, version = ?"
     " WHERE queue_id = ? IF version = ? AND deleted = false"
 )
 MARK_DELETED = "UPDATE queues SET deleted = true WHERE queue_id = ? IF deleted = false"
-# Together they remove a deleted queue's partition.
+# Together these remove a deleted queue's partition.
 FORGET_QUEUE = (
     (
         f"DELETE {QUEUE_COLUMNS.removeprefix('queue_id, ')} FROM queues WHERE queue_id = ?"
@@ -58,7 +59,7 @@ FORGET_QUEUE = (
     "DELETE FROM queues WHERE queue_id = ? AND group_name >= ''",
 )
 
-# Which queue has a name.
+# The queue that has a name.
 NAMED = "SELECT queue_id FROM queue_ids WHERE name = ?"
 TAKE_NAME = "INSERT INTO queue_ids (name, queue_id) VALUES (?, ?) IF NOT EXISTS"
 TAKE_NAME_OVER = "UPDATE queue_ids SET queue_id = ? WHERE name = ? IF queue_id = ?"
@@ -80,7 +81,7 @@ DROP_GROUP = "DELETE FROM queues WHERE queue_id = ? AND group_name = ? IF group_
 NOTE_PLACE = "INSERT INTO group_places (group_id, queue_id, name) VALUES (?, ?, ?)"
 UNNOTE_PLACE = "DELETE FROM group_places WHERE group_id = ?"
 
-# The compare-and-set of a wish.
+# Sets the wished number of pipes, by compare-and-set.
 WISH = (
     "UPDATE queues SET wished_pipes = ?, wished_ms = ? WHERE queue_id = ?"
     " IF wished_pipes = ? AND wished_ms = ? AND deleted = false"
@@ -88,30 +89,23 @@ WISH = (
 
 
 class CassandraQueues(Queues):
-    """Queues and groups. replicas: in the data centre that has the fewest."""
+    """Queues and groups. replicas: in the data centre with the fewest."""
 
     def __init__(
-        self,
-        keyspace: Keyspace,
-        rows: QueueRows,
-        pipes: CassandraPipes,
-        cursors: Cursors,
-        records: CassandraRecords,
-        replicas: int,
+        self, rows: CatalogRows, pipes: CassandraPipes, cursors: Cursors, records: CassandraRecords
     ) -> None:
-        self._keyspace = keyspace
-        self._cql = keyspace.cql
         self._rows = rows
+        self._cql = rows.keyspace.cql
         self._pipes = pipes
         self._cursors = cursors
         self._records = records
-        self._replicas = replicas
+        self._replicas = least_replicas(self._cql)
         self._warned = False
 
     # --- queues -------------------------------------------------------------------------------
 
     def create(self, row: QueueRow, default: GroupRow) -> bool:
-        """Cost: two hints side by side, two conditional writes."""
+        """Cost: two concurrent hints, two conditional writes."""
         values = (row.id, row.name, to_json(row.policy), *_group_values(default))
         self._cql.write_many(
             [
@@ -119,10 +113,11 @@ class CassandraQueues(Queues):
                 (NOTE_PLACE, (default.id, row.id, default.name)),
             ]
         )
-        _until(
-            lambda: self._cql.apply(ADD_QUEUE, values)[0],
-            lambda: bool(self._cql.read(QUEUE, (row.id,), serial=True)),
-        )
+
+        def is_there() -> bool:
+            return bool(self._cql.read(QUEUE, (row.id,), serial=True))
+
+        self._cql.apply_until(ADD_QUEUE, values, is_there, f"queue {row.name!r} was created")
         if self._take_name(row.name, row.id):
             self._warn(row)
             return True
@@ -131,22 +126,22 @@ class CassandraQueues(Queues):
         return False
 
     def _take_name(self, name: str, queue_id: str) -> bool:
-        """Whether a name is now this queue's."""
+        """Take a name for a queue; False if another queue has it."""
 
         def is_ours() -> bool:
             return self._cql.read(NAMED, (name,), serial=True) == [(queue_id,)]
 
         def take_over(holder: str) -> bool:
             values = (queue_id, name, holder)
-            return settled(lambda: self._cql.apply(TAKE_NAME_OVER, values)[0], is_ours)
+            return self._cql.apply_settled(TAKE_NAME_OVER, values, is_ours)
 
-        for _ in range(TRIES):
-            if settled(lambda: self._cql.apply(TAKE_NAME, (name, queue_id))[0], is_ours):
+        for _ in self._cql.attempts():
+            if self._cql.apply_settled(TAKE_NAME, (name, queue_id), is_ours):
                 return True
             holder = self._cql.read(NAMED, (name,))
             if not holder:
                 continue  # given up this moment
-            held = self._rows.by_id(holder[0][0])
+            held = self._rows.queues.by_id(holder[0][0])
             if held is not None and not held.deleted:
                 return held.id == queue_id
             if take_over(holder[0][0]):
@@ -156,42 +151,42 @@ class CassandraQueues(Queues):
     def named(self, name: str) -> QueueRow | None:
         """Cost: two reads, one after the other."""
         found = self._cql.read(NAMED, (name,))
-        row = self._rows.by_id(found[0][0]) if found else None
+        row = self._rows.queues.by_id(found[0][0]) if found else None
         if row is None or row.deleted:
             return None
         self._warn(row)
         return row
 
     def by_ids(self, queue_ids: Sequence[str]) -> list[QueueRow | None]:
-        return self._rows.by_ids(queue_ids)
+        return self._rows.queues.by_ids(queue_ids)
 
     def _warn(self, row: QueueRow) -> None:
-        """Say once that a cp queue cannot keep its promise."""
+        """Warn once that a cp queue cannot keep its promises."""
         if row.policy.strict and self._replicas == 1 and not self._warned:
             self._warned = True
             logger.warning(
                 "queue %s is cp, but its keyspace has one replica: it stops while that server is"
-                " away, and is lost with it; replicate the keyspace three times",
+                " down, and is lost with it; use three replicas",
                 row.name,
             )
 
     def listed(self, prefix: str = "", *, deleted: bool = False) -> list[QueueRow]:
-        """Cost: 16 reads side by side, then two a queue side by side."""
-        queue_ids = [queue_id for _, queue_id in self._rows.names(prefix)]
-        found = self._rows.by_ids(queue_ids)
+        """Cost: 16 concurrent reads, then two per queue, concurrently."""
+        queue_ids = [queue_id for _, queue_id in self._rows.queues.names(prefix)]
+        found = self._rows.queues.by_ids(queue_ids)
         rows = [row for row in found if row is not None and row.deleted == deleted]
         if deleted:
             return rows
-        # One that lost its name to another before it was made has a row for a moment.
+        # A queue that lost its name to another while being created has a row for a moment.
         owners = self._cql.read_many([(NAMED, (row.name,)) for row in rows])
         mine = [row for row, owner in zip(rows, owners, strict=True) if owner == [(row.id,)]]
         self._clear_orphans(set(rows) - set(mine))
         return mine
 
     def _clear_orphans(self, nameless: Iterable[QueueRow]) -> None:
-        """Have those removed whose maker ended before they had a name, or lost it: what is old
-        enough. The sweep does the rest. Cost: a conditional write each."""
-        old_ms = self._keyspace.now_ms() - ORPHAN_MS
+        """Delete old queues that never got a name, because their creator died or lost it. The sweep
+        does the rest. Cost: a conditional write each."""
+        old_ms = self._rows.keyspace.now_ms() - ORPHAN_MS
         old = [row for row in nameless if (made_ms := made_at_ms(row.id)) and made_ms < old_ms]
         self._cql.apply_many([(MARK_DELETED, (row.id,)) for row in old])
 
@@ -204,11 +199,11 @@ class CassandraQueues(Queues):
             found = queue_row(rows[0]) if rows else None
             return found is not None and (found.version, found.policy) == (version + 1, policy)
 
-        return settled(lambda: self._cql.apply(CHANGE_POLICY, values)[0], is_ours)
+        return self._cql.apply_settled(CHANGE_POLICY, values, is_ours)
 
     def delete(self, queue_id: str) -> list[str]:
-        """Cost: a read, two conditional writes, and one a pipe side by side."""
-        row = self._rows.by_id(queue_id)
+        """Cost: a read, two conditional writes, and one per pipe, concurrently."""
+        row = self._rows.queues.by_id(queue_id)
         if row is None:
             return []
         if not row.deleted:
@@ -217,14 +212,15 @@ class CassandraQueues(Queues):
                 found = self._cql.read(QUEUE, (queue_id,), serial=True)
                 return not found or queue_row(found[0]).deleted
 
-            _until(lambda: self._cql.apply(MARK_DELETED, (queue_id,))[0], is_marked)
+            what = f"queue {row.name!r} is deleted"
+            self._cql.apply_until(MARK_DELETED, (queue_id,), is_marked, what)
         # A name that is not freed for a crash is freed by who wants it next.
         self._cql.apply(FREE_NAME, (row.name, queue_id))
         return self._pipes.consume_all(queue_id)
 
     def forget(self, queue_id: str) -> None:
-        """Cost: some reads and writes a group, and for each slice of its records."""
-        row = self._rows.by_id(queue_id)
+        """Cost: some reads and writes per group, and per slice of its records."""
+        row = self._rows.queues.by_id(queue_id)
         if row is None or not row.deleted or self._pipes.has_any(queue_id):
             return
         for found in self._cql.read(QUEUE_AND_GROUPS, (queue_id,)):
@@ -239,8 +235,8 @@ class CassandraQueues(Queues):
     # --- groups -------------------------------------------------------------------------------
 
     def create_group(self, row: GroupRow, starts: Mapping[str, Place], groups_version: int) -> bool:
-        """Cost: a read, a hint, what the cursors cost, one conditional batch."""
-        queue, groups = self._rows.with_groups(row.queue_id)
+        """Cost: a read, a hint, that of the cursors, one conditional batch."""
+        queue, groups = self._rows.queues.with_groups(row.queue_id)
         taken = row.name in (group.name for group in groups)
         if queue is None or queue.deleted or queue.groups_version != groups_version or taken:
             return False
@@ -262,7 +258,7 @@ class CassandraQueues(Queues):
 
     def groups(self, queue_id: str) -> list[GroupRow]:
         """Cost: one read."""
-        return self._rows.with_groups(queue_id)[1]
+        return self._rows.queues.with_groups(queue_id)[1]
 
     def update_group(self, group_id: str, policy: GroupPolicy) -> bool:
         """Cost: a read, one conditional write."""
@@ -272,16 +268,16 @@ class CassandraQueues(Queues):
         values = (to_json(policy), *place[0], group_id)
 
         def is_ours() -> bool:
-            row = self._rows.group(group_id)
+            row = self._rows.queues.group(group_id)
             return row is not None and row.policy == policy
 
-        return settled(lambda: self._cql.apply(CHANGE_GROUP, values)[0], is_ours)
+        return self._cql.apply_settled(CHANGE_GROUP, values, is_ours)
 
     def delete_group(self, group_id: str) -> bool:
-        """Cost: three reads, two conditional writes, and what its cursors cost."""
-        for _ in range(TRIES):
-            group = self._rows.group(group_id)
-            queue = self._rows.by_id(group.queue_id) if group else None
+        """Cost: three reads, two conditional writes, and that of its cursors."""
+        for _ in self._cql.attempts():
+            group = self._rows.queues.group(group_id)
+            queue = self._rows.queues.by_id(group.queue_id) if group else None
             if group is None or queue is None:
                 return False
             if self._delete_group(group, queue.groups_version):
@@ -290,7 +286,7 @@ class CassandraQueues(Queues):
         raise contended(f"group {group_id}")
 
     def _delete_group(self, group: GroupRow, version: int) -> bool:
-        """Leave of a group the row that says what is still to be removed."""
+        """Replace a group's row by one that records what must still be removed."""
         leftover = f"{OWN}{group.id}"  # no group can be given that name
         batch = [
             (RAISE_GROUPS_VERSION_ALWAYS, (version + 1, group.queue_id, version)),
@@ -305,7 +301,7 @@ class CassandraQueues(Queues):
         return settled(lambda: self._cql.apply_batch(batch), is_done)
 
     def _finish_deleting(self, queue_id: str) -> None:
-        """Remove what deleted groups of a queue have left."""
+        """Remove the remains of a queue's deleted groups."""
         for row in self._cql.read(QUEUE_AND_GROUPS, (queue_id,)):
             if row[9] is not None and row[11] is None:
                 self._drop_group_records(queue_id, row[10])
@@ -320,12 +316,12 @@ class CassandraQueues(Queues):
     # --- candidates for the reaper ----------------------------------------------------------------
 
     def limited(self, queue_ids: Collection[str] | None = None) -> list[QueueRow]:
-        """Cost: a read a queue, side by side."""
-        return [row for row in self._rows.those(queue_ids) if _is_limited(row)]
+        """Cost: a read per queue, concurrently."""
+        return [row for row in self._rows.queues.those(queue_ids) if _is_limited(row)]
 
     def busy(self, queue_ids: Collection[str] | None = None) -> list[str]:
         """Cost: as `Pipes.unsealed`, and as `limited`."""
-        rows = self._rows.those(queue_ids)
+        rows = self._rows.queues.those(queue_ids)
         wished = {row.id for row in rows if row.wished_pipes > 1}
         rest = [row.id for row in rows if row.id not in wished]
         pushed = {row.queue_id for row in self._pipes.unsealed(rest) if row.rate > 0}
@@ -336,10 +332,10 @@ class CassandraQueues(Queues):
         values = (pipes, at_ms, queue.id, queue.wished_pipes, queue.wished_ms)
 
         def is_wished() -> bool:
-            row = self._rows.by_id(queue.id)
+            row = self._rows.queues.by_id(queue.id)
             return row is not None and (row.wished_pipes, row.wished_ms) == (pipes, at_ms)
 
-        return settled(lambda: self._cql.apply(WISH, values)[0], is_wished)
+        return self._cql.apply_settled(WISH, values, is_wished)
 
     def live(self) -> list[str]:
         """Cost: as `Pipes.unsealed`."""
@@ -355,11 +351,3 @@ def _is_limited(row: QueueRow) -> bool:
 
 def _group_values(row: GroupRow) -> tuple[str, str, str, int]:
     return row.name, row.id, to_json(row.policy), row.created_ms
-
-
-def _until(act: Callable[[], bool], look: Callable[[], bool]) -> None:
-    """Have a conditional write applied, which does no harm if it is twice."""
-    for _ in range(TRIES):
-        if settled(act, look) or look():
-            return
-    raise contended("a queue")

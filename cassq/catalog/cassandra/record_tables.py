@@ -1,16 +1,16 @@
-"""What is known of pushes, poppers and the past, in Cassandra.
+"""Records in Cassandra: dedup ids, members, successes, samples, incidents and notes.
 
-What is forgotten by age lies in slices of time. The slices in use are listed, so that
-nobody looks for one that is not there; a slice is forgotten as a whole. Of samples, a stored
-horizon hides at once what has expired in a slice that is still in use.
+Records that expire are stored in slices of time. The slices in use are listed, so that no read
+looks for one that does not exist; a slice is removed as a whole. A stored horizon hides expired
+samples in a slice that is still in use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 
-from cassq.cassandra.session import Statement, settled
+from cassq.cassandra.session import Statement
+from cassq.cassandra.tries import UNSURE_MAX, contended
 from cassq.catalog.cassandra.notes import Notes
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
 from cassq.catalog.cassandra.partition.tombstones import SETTLED_US
@@ -21,7 +21,6 @@ from cassq.model.rows import Dedup, Incident, Member, Sample
 MEMBER_KEPT_MS = 3_600_000
 DEDUP_SLICE_MS = 600_000
 SAMPLES_PER_SLICE = 1_440
-TRIES = 10
 
 _DEDUP = "queue_id, dedup_id, pipe_id, seq, at_ms"
 # One dedup id, by key.
@@ -39,7 +38,7 @@ DROP_OLD_DEDUP = "DELETE FROM dedups WHERE queue_id = ? AND dedup_id = ? IF at_m
 # Dedup ids by time, and the slices of them.
 NOTE_DEDUP = "INSERT INTO dedup_times (queue_id, slice, dedup_id, at_ms) VALUES (?, ?, ?, ?)"
 DEDUPS_OF = "SELECT dedup_id FROM dedup_times WHERE queue_id = ? AND slice = ? AND at_ms < ?"
-# Those that are forgotten: range tombstones that cover one another.
+# Removes old ones: range tombstones that cover one another.
 UNNOTE_DEDUPS = (
     "DELETE FROM dedup_times USING TIMESTAMP ? WHERE queue_id = ? AND slice = ? AND at_ms < ?"
 )
@@ -57,10 +56,10 @@ COVER_MEMBERS = "DELETE FROM members USING TIMESTAMP ? WHERE group_id = ? AND na
 # The members of one group: its partition.
 MEMBERS = "SELECT group_id, name, seen_ms, waiting FROM members WHERE group_id = ?"
 DROP_MEMBERS = "DELETE FROM members WHERE group_id = ?"
-# Whether a group is there, as far as a hint tells.
+# Whether a group exists, according to a hint.
 IS_GROUP = "SELECT name FROM group_places WHERE group_id = ?"
 
-# The write's time is the value itself, so that the latest stands whoever writes it last.
+# The timestamp is the value itself, so that the latest value wins in any order of writes.
 NOTE_SUCCESS = "INSERT INTO group_success (group_id, success_ms) VALUES (?, ?) USING TIMESTAMP ?"
 SUCCESS = "SELECT success_ms FROM group_success WHERE group_id = ?"
 DROP_SUCCESS = "DELETE FROM group_success WHERE group_id = ?"
@@ -75,7 +74,7 @@ SAMPLES = (
     " WHERE subject = ? AND step_ms = ? AND slice = ? AND at_ms >= ?"
 )
 DROP_SAMPLES = "DELETE FROM samples WHERE subject = ? AND step_ms = ? AND slice = ?"
-# The slices in use of a step, and of all; and whose samples are in one.
+# The slices in use of a step, and of all steps; and the subjects in a slice.
 NOTE_SAMPLE_SLICE = "INSERT INTO sample_steps (all_of, step_ms, slice) VALUES (0, ?, ?)"
 SAMPLE_SLICES = "SELECT slice FROM sample_steps WHERE all_of = 0 AND step_ms = ? AND slice >= ?"
 ALL_SAMPLE_SLICES = "SELECT step_ms, slice FROM sample_steps WHERE all_of = 0"
@@ -84,7 +83,7 @@ NOTE_SUBJECT = "INSERT INTO sample_slices (step_ms, slice, subject) VALUES (?, ?
 SUBJECTS = "SELECT subject FROM sample_slices WHERE step_ms = ? AND slice = ?"
 DROP_SUBJECTS = "DELETE FROM sample_slices WHERE step_ms = ? AND slice = ?"
 UNNOTE_SUBJECT = "DELETE FROM sample_slices WHERE step_ms = ? AND slice = ? AND subject = ?"
-# Below it samples of a step are forgotten. As with successes, the latest stands.
+# Samples of a step below it are expired. As with successes, the latest value wins.
 HORIZON = "SELECT at_ms FROM sample_horizons WHERE step_ms = ?"
 RAISE_HORIZON = "INSERT INTO sample_horizons (step_ms, at_ms) VALUES (?, ?) USING TIMESTAMP ?"
 
@@ -102,14 +101,13 @@ DROP_INCIDENT = "DELETE FROM incidents WHERE all_of = 0 AND key = ? IF version =
 
 
 class CassandraRecords(Records):
-    """What is known of pushes, poppers and the past."""
+    """Records of pushes, poppers and the past."""
 
     def __init__(self, keyspace: Keyspace) -> None:
         self._keyspace = keyspace
         self._cql = keyspace.cql
         self._gaps = keyspace.gaps
-        # The newest slice of dedup ids that we listed, by queue; and the subjects of samples
-        # likewise.
+        # The newest slice of dedup ids that we listed, by queue; the same for subjects of samples.
         self._dedup_slices: dict[str, int] = {}
         self._sample_slices: dict[tuple[str, int], int] = {}
         self._identity = ""
@@ -117,32 +115,31 @@ class CassandraRecords(Records):
     # --- deduplication ------------------------------------------------------------------------
 
     def dedup(self, row: Dedup, instead_of: Dedup | None = None) -> Dedup:
-        """Cost: a hint, one conditional write; a read where another stands."""
+        """Cost: a hint, one conditional write; a read if there is another intent."""
         self._note_dedups([row])
 
         def is_ours() -> bool:
             return self._dedups([row], serial=True) == {row.dedup_id: row}
 
         old = instead_of
-        for _ in range(TRIES):
-            put = _put(row, old)
-            if settled(partial(self._applied, put), is_ours):
+        for _ in self._cql.attempts():
+            if self._cql.apply_settled(*_put(row, old), is_ours):
                 return row
             old = self._dedups([row], serial=False).get(row.dedup_id)
             if old not in (None, instead_of):
                 return old
-        raise BackendTimeoutError(f"dedup id {row.dedup_id!r} was changed again and again")
+        raise contended(f"dedup id {row.dedup_id!r}")
 
     def dedup_many(self, rows: Sequence[Dedup], instead_of: Mapping[str, Dedup]) -> list[Dedup]:
-        """Cost: a hint, a read and a conditional write an id, each side by side.
+        """Cost: a hint, a read and a conditional write per id, each concurrently.
 
-        Ids are partitions of their own: where one is found to be taken after others were written,
-        those are put back. To others they are, meanwhile, what a crash would leave: intents.
+        Each id is its own partition: if one turns out to be taken after others were written, those
+        are restored. Until then other clients see them as after a crash: as intents.
         """
         self._note_dedups(rows)
-        written: dict[str, Dedup | None] = {}  # by id: what had stood there
+        written: dict[str, Dedup | None] = {}  # by id: the intent before
         serial = False
-        for _ in range(TRIES):
+        for _ in self._cql.attempts():
             found = self._dedups(rows, serial=serial)
             taken = [
                 there
@@ -161,30 +158,27 @@ class CassandraRecords(Records):
             if all(told):
                 return []
             serial = None in told
-        raise BackendTimeoutError("dedup ids were changed again and again")
+        raise contended("a dedup id")
 
     def _put_back(self, rows: Sequence[Dedup], before: Mapping[str, Dedup | None]) -> None:
-        """Undo intents of ours. Raises where it cannot be told whether that was done: a place
-        that one of them still names must not be given to another message."""
-        for _ in range(TRIES):
+        """Undo our intents. Raises if the outcome is unknown: a place that one of them still names
+        must not be given to another message."""
+        for _ in self._cql.attempts(UNSURE_MAX):
             found = self._dedups(rows, serial=True)
             rows = [row for row in rows if found.get(row.dedup_id) == row]
             if not rows:
                 return
             self._cql.apply_many([_undo(row, before[row.dedup_id]) for row in rows])
-        raise BackendTimeoutError("dedup ids could not be put back")
-
-    def _applied(self, statement: Statement) -> bool:
-        return self._cql.apply(*statement)[0]
+        raise BackendTimeoutError("dedup ids could not be restored")
 
     def _dedups(self, rows: Sequence[Dedup], *, serial: bool) -> dict[str, Dedup]:
-        """What stands there for each id."""
+        """The current intents, by id."""
         keys = [(row.queue_id, row.dedup_id) for row in rows]
         found = self._cql.read_many([(DEDUP, key) for key in keys], serial=serial)
         return {each[0][1]: Dedup(*each[0]) for each in found if each}
 
     def _note_dedups(self, rows: Sequence[Dedup]) -> None:
-        """List them by time, and their slice when they are the first of it."""
+        """List ids by time, and their slice if it is new."""
         slices = {(row.queue_id, row.at_ms // DEDUP_SLICE_MS) for row in rows}
         new = [key for key in slices if self._dedup_slices.get(key[0]) != key[1]]
         self._cql.write_many([(NOTE_DEDUP_SLICE, key) for key in new])
@@ -197,7 +191,7 @@ class CassandraRecords(Records):
         )
 
     def forget_dedups(self, queue_id: str, before_ms: int) -> int:
-        """Cost: a read, one more for each slice that is old enough, a conditional write an id."""
+        """Cost: a read, one more for each slice that is old enough, a conditional write per id."""
         asked_us = self._cql.stamp()
         slices = [slice_ for (slice_,) in self._cql.read(DEDUP_SLICES, (queue_id,))]
         self._gaps.read(COVER_DEDUP_SLICES, (queue_id,), slices, asked_us, int)
@@ -213,12 +207,12 @@ class CassandraRecords(Records):
             )
             forgotten += sum(1 for answer in dropped if answer)
             if None in dropped:
-                continue  # the hints stay, for the next time
-            # A slice's time is long over when its last hint may still be on its way.
+                continue  # the hints stay for the next time
+            # Hints of a slice may still arrive some time after its end.
             if (slice_ + 2) * DEDUP_SLICE_MS <= before_ms:
                 self._drop_dedup_slice(queue_id, slice_)
             elif old:
-                # Of hints that came this moment some may not have been listed: they stay.
+                # Hints that arrived just now may not have been listed: they stay.
                 values = (asked_us - SETTLED_US, queue_id, slice_, before_ms)
                 self._cql.write(UNNOTE_DEDUPS, values)
         return forgotten
@@ -230,7 +224,7 @@ class CassandraRecords(Records):
     # --- members and successes ----------------------------------------------------------------
 
     def attend(self, member: Member) -> None:
-        """Cost: one write; the row vanishes by itself after two hours."""
+        """Cost: one write; the row expires after two hours."""
         self._cql.write(ATTEND, (member.group_id, member.name, member.seen_ms, member.waiting))
 
     def leave(self, group_id: str, name: str) -> None:
@@ -238,7 +232,7 @@ class CassandraRecords(Records):
         self._cql.write(LEAVE, (group_id, name))
 
     def members(self, group_id: str, since_ms: int) -> list[Member]:
-        """Cost: two reads side by side."""
+        """Cost: two concurrent reads."""
         asked_us = self._cql.stamp()
         group, rows = self._cql.read_many([(IS_GROUP, (group_id,)), (MEMBERS, (group_id,))])
         self._gaps.read(COVER_MEMBERS, (group_id,), [row[1] for row in rows], asked_us)
@@ -255,28 +249,22 @@ class CassandraRecords(Records):
             self._cql.write(NOTE_SUCCESS, (group_id, at_ms, at_ms * 1000))
 
     def success_ms(self, group_id: str) -> int:
-        """Cost: two reads side by side."""
+        """Cost: two concurrent reads."""
         group, rows = self._cql.read_many([(IS_GROUP, (group_id,)), (SUCCESS, (group_id,))])
         return int(rows[0][0]) if group and rows else 0
 
     def forget_group(self, group_id: str) -> None:
-        """Remove what is known of a deleted group's poppers, success and past."""
+        """Remove a deleted group's members, success and samples."""
         self._cql.write_many([(DROP_MEMBERS, (group_id,)), (DROP_SUCCESS, (group_id,))])
         self._forget_samples_of([group_id])
 
     # --- samples ------------------------------------------------------------------------------
 
     def add_samples(self, samples: Sequence[Sample]) -> None:
-        """Cost: a hint a subject now and then, and a conditional write a sample, side by side."""
+        """Cost: now and then a hint per subject; a conditional write per sample, concurrently."""
         self._note_slices(samples)
-        left = list(samples)
-        for _ in range(TRIES):
-            told = self._cql.apply_many([(ADD_SAMPLE, _sample_values(each)) for each in left])
-            # Where it cannot be told it is tried again: what is there stays.
-            left = [sample for sample, answer in zip(left, told, strict=True) if answer is None]
-            if not left:
-                return
-        raise BackendTimeoutError("samples could not be written")
+        added = [(ADD_SAMPLE, _sample_values(each)) for each in samples]
+        self._cql.apply_all(added, "samples are stored")
 
     def _note_slices(self, samples: Iterable[Sample]) -> None:
         hints: list[Statement] = []
@@ -292,7 +280,7 @@ class CassandraRecords(Records):
             self._sample_slices[sample.subject, sample.step_ms] = slice_
 
     def samples(self, subject: str, step_ms: int, since_ms: int) -> list[Sample]:
-        """Cost: two reads side by side, then one a slice side by side."""
+        """Cost: two concurrent reads, then one per slice, concurrently."""
         first = _slice(step_ms, since_ms)
         slices, horizon = self._cql.read_many(
             [(SAMPLE_SLICES, (step_ms, first)), (HORIZON, (step_ms,))]
@@ -304,7 +292,7 @@ class CassandraRecords(Records):
         return [Sample(*row) for rows in found for row in rows]
 
     def forget_samples(self, step_ms: int, before_ms: int) -> None:
-        """Cost: a read, a write; for each slice that is over a read, and a write a subject."""
+        """Cost: a read, a write; for each expired slice a read, and a write per subject."""
         self._cql.write(RAISE_HORIZON, (step_ms, before_ms, before_ms * 1000))
         over = _slice(step_ms, before_ms)
         slices = [row[0] for row in self._cql.read(SAMPLE_SLICES, (step_ms, 0)) if row[0] < over]
@@ -336,16 +324,14 @@ class CassandraRecords(Records):
         new = (incident.since_ms, incident.told_ms, incident.data)
         old = incident.version
 
-        def act() -> bool:
-            if old == 0:
-                return self._cql.apply(ADD_INCIDENT, (incident.key, *new))[0]
-            return self._cql.apply(CHANGE_INCIDENT, (*new, old + 1, incident.key, old))[0]
-
         def is_ours() -> bool:
             rows = self._cql.read(INCIDENT, (incident.key,), serial=True)
             return rows == [(incident.key, *new, old + 1)]
 
-        return settled(act, is_ours)
+        if old == 0:
+            return self._cql.apply_settled(ADD_INCIDENT, (incident.key, *new), is_ours)
+        values = (*new, old + 1, incident.key, old)
+        return self._cql.apply_settled(CHANGE_INCIDENT, values, is_ours)
 
     def drop_incident(self, incident: Incident) -> bool:
         """Cost: one conditional write."""
@@ -354,7 +340,7 @@ class CassandraRecords(Records):
         def is_gone() -> bool:
             return not self._cql.read(INCIDENT, (incident.key,), serial=True)
 
-        return settled(lambda: self._cql.apply(DROP_INCIDENT, values)[0], is_gone)
+        return self._cql.apply_settled(DROP_INCIDENT, values, is_gone)
 
     # --- notes ------------------------------------------------------------------------------------
 
@@ -366,7 +352,7 @@ class CassandraRecords(Records):
             self._identity = self.note("identity", self._keyspace.ids.new(self._keyspace.now_ms()))
         return self._identity
 
-    # --- what goes with a queue ---------------------------------------------------------------
+    # --- deleted queues -----------------------------------------------------------------------
 
     def forget_queue(self, queue_id: str) -> None:
         """Remove the dedup ids and samples of a deleted queue."""
@@ -377,7 +363,7 @@ class CassandraRecords(Records):
 
 
 def _put(row: Dedup, old: Dedup | None) -> Statement:
-    """Write an intent where nothing is, or in the place of another."""
+    """The statement that writes an intent if there is none, or instead of `old`."""
     if old is None:
         return ADD_DEDUP, (row.queue_id, row.dedup_id, row.pipe_id, row.seq, row.at_ms)
     new = (row.pipe_id, row.seq, row.at_ms, row.queue_id, row.dedup_id)
@@ -385,7 +371,7 @@ def _put(row: Dedup, old: Dedup | None) -> Statement:
 
 
 def _undo(row: Dedup, old: Dedup | None) -> Statement:
-    """Undo `_put`, while the intent is still there."""
+    """The statement that undoes `_put`, if the intent is still there."""
     if old is not None:
         return _put(old, row)
     return DROP_DEDUP, (row.queue_id, row.dedup_id, row.pipe_id, row.seq, row.at_ms)

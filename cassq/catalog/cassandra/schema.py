@@ -1,9 +1,9 @@
-"""The schema of a keyspace: makes it, brings it up to date, checks it at connect, tells of it.
+"""The schema of a keyspace: creates, upgrades, checks and describes it.
 
-Any number of processes may apply it at once. Two CREATE TABLE statements for one name on two nodes
-would make two tables that exclude each other, so that one process at a time works, under a lease in
-`meta`; `meta` itself is made with a fixed id. Every statement may run again, so that the next
-client goes on after a crash, and the version is recorded, by LWT, when a step is done.
+Any number of processes may apply it at once. Two concurrent CREATE TABLE statements for one name on
+two nodes would create two conflicting tables, so only one process works at a time, under a lease in
+`meta`; `meta` itself is created with a fixed id. Every statement is repeatable, so that after a
+crash the next client continues, and the version is recorded, by LWT, when a step is done.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ KEEP_LEASE = (
 )
 DROP_LEASE = "DELETE FROM meta WHERE key = 'schema_lease' IF value = ?"
 
-# The tables of a keyspace, however new they are.
+# The tables of a keyspace, even ones just created.
 TABLES = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?"
 
 _TABLE = re.compile(r"CREATE TABLE (IF NOT EXISTS )?(\w+)")
@@ -49,10 +49,11 @@ _REPLICAS = re.compile(r"((?P<name>[A-Za-z0-9_.-]+)=)?(?P<count>[1-9][0-9]?)")
 
 
 class Status(NamedTuple):
-    """What a keyspace is. version: None without tables. replicas: by data centre; "" is for all.
+    """The state of a keyspace. version: None without tables. replicas: by data centre; "" is for
+    all.
 
-    commitlog_sync: of each node that tells; a keyspace without `batch` or `group` loses the last
-    seconds when all replicas lose power at once.
+    commitlog_sync: of each node that reports it; without `batch` or `group` a keyspace loses the
+    last seconds if all replicas lose power at once.
     """
 
     keyspace: str
@@ -70,22 +71,22 @@ class Status(NamedTuple):
 
 
 def check(cql: Cql, *, directory: Path | None = None) -> None:
-    """Raises ConfigError unless the session's keyspace has the schema this cassq knows. Cost: two
-    reads. directory: of the schema files, where it is another than usual."""
+    """Raise ConfigError unless the session's keyspace has this cassq's schema. Cost: two reads.
+    directory: of the schema files, if not the usual one."""
     keyspace = cql.contact.keyspace
     known = schema_files.latest_version("cassandra", directory=directory)
     version = read_version(cql)
     if version is None:
         _refuse_foreign(cql, directory)
         raise ConfigError(
-            f"keyspace {keyspace!r} has no tables of cassq, or not all",
-            hint="make them: `cassq schema apply --url URL`",
+            f"keyspace {keyspace!r} lacks tables of cassq",
+            hint="create them: `cassq schema apply --url URL`",
         )
     _refuse_newer(keyspace, version, known)
     if version < known:
         raise ConfigError(
-            f"keyspace {keyspace!r} has schema version {version}, this cassq needs {known}",
-            hint="bring it up to date: `cassq schema apply --url URL`",
+            f"keyspace {keyspace!r} has schema version {version}; this cassq needs {known}",
+            hint="upgrade it: `cassq schema apply --url URL`",
         )
 
 
@@ -100,13 +101,13 @@ def _refuse_foreign(cql: Cql, directory: Path | None) -> None:
 def _refuse_newer(keyspace: str, version: int, known: int) -> None:
     if version > known:
         raise ConfigError(
-            f"keyspace {keyspace!r} has schema version {version}, this cassq knows {known}",
+            f"keyspace {keyspace!r} has schema version {version}; this cassq supports {known}",
             hint="use the newer cassq that wrote it",
         )
 
 
 def read_version(cql: Cql) -> int | None:
-    """The version recorded in the session's keyspace; None when there is none."""
+    """The version recorded in the session's keyspace, if any."""
     if "meta" not in _tables(cql):
         return None
     try:
@@ -114,7 +115,7 @@ def read_version(cql: Cql) -> int | None:
     except BackendError as exc:
         if exc.retryable:
             raise
-        return None  # it is being made this moment
+        return None  # it is just being created
     return int(rows[0][0]) if rows else None
 
 
@@ -129,13 +130,13 @@ def apply(
     done: Callable[[str], None] = lambda told: None,
     directory: Path | None = None,
 ) -> int:
-    """Make the keyspace and its tables where they are missing, or bring them up to date; the
-    version they have then. The session need not have a keyspace yet, and has it then.
+    """Create the keyspace and its tables if they are missing, or upgrade them; return their
+    version. If the session has no keyspace yet, this one is set.
 
-    replication: replicas by data centre, or `{"": 3}` for as many in each; needed for a keyspace
-    that is not there. done: takes each step. Raises ConfigError for a keyspace that is another
-    program's, of a newer cassq, or replicated otherwise. Cost: some 30 schema changes for a new
-    one, of up to a second each; a few reads for one that is up to date.
+    replication: replicas by data centre, or `{"": 3}` for all of them; required to create a
+    keyspace. done: called with each step. Raises ConfigError for a keyspace of another program or a
+    newer cassq, or with other replication. Cost: some 30 schema changes for a new one, of up to a
+    second each; a few reads if it is up to date.
     """
     keyspace = cql.contact.keyspace
     _make_keyspace(cql, replication, done)
@@ -151,10 +152,10 @@ def apply(
     statements = create_statements(directory)
     meta = next(each for each in statements if _table_of(each) == "meta")
     cql.execute(_with_id(meta, uuid.uuid5(_IDS, f"{keyspace}.meta")))
-    if not cql.schema_agreed(AGREE_SECONDS):  # whoever made it may not have waited yet
+    if not cql.schema_agreed(AGREE_SECONDS):  # its creator may not have waited yet
         raise BackendTimeoutError("the nodes do not agree on the schema", hint="try again")
     with _lease(cql, clock) as keep:
-        version = read_version(cql)  # somebody may have been at it while we waited
+        version = read_version(cql)  # another process may have changed it while we waited
         if version is None:
             _make_tables(cql, statements, done, keep)
             _record(cql, None, known)
@@ -179,12 +180,12 @@ def _make_tables(
         table = _table_of(statement)
         if table not in there:
             cql.execute(statement)
-            done(f"made table {table}")
+            done(f"created table {table}")
             keep()
 
 
 def create_statements(directory: Path | None = None) -> list[str]:
-    """The statements of the whole schema; each does nothing where its table is there."""
+    """The statements of the whole schema; each does nothing if its table exists."""
     script = schema_files.read("cassandra.cql", directory=directory)
     return [repeatable(statement) for statement in split(script)]
 
@@ -196,11 +197,11 @@ def split(script: str) -> list[str]:
 
 
 def repeatable(statement: str) -> str:
-    """A statement that may be run again; BrokenInvariantError for one that may not."""
+    """Make a statement repeatable; BrokenInvariantError if that is not possible."""
     if statement.startswith("CREATE TABLE ") and " IF NOT EXISTS" not in statement:
         return statement.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS", 1)
     if " IF EXISTS" not in statement and " IF NOT EXISTS" not in statement:
-        raise BrokenInvariantError(f"a statement of the schema cannot be repeated: {statement!r}")
+        raise BrokenInvariantError(f"a schema statement is not repeatable: {statement!r}")
     return statement
 
 
@@ -213,20 +214,20 @@ def _make_keyspace(
         wished = _spread(cql, replication or {})
         if replication and wished != _spread(cql, there):
             raise ConfigError(
-                f"keyspace {keyspace!r} is replicated {told(there)}, not {told(replication)}",
-                hint="ALTER KEYSPACE changes it; run `nodetool repair` after that",
+                f"keyspace {keyspace!r} has replication {told(there)}, not {told(replication)}",
+                hint="change it with ALTER KEYSPACE, then run `nodetool repair`",
             )
         return
     if not replication:
         raise ConfigError(
             f"there is no keyspace {keyspace!r}",
-            hint="say how to replicate it: --replication 3, or --replication dc1=3,dc2=3",
+            hint="to create it, give --replication 3, or --replication dc1=3,dc2=3",
         )
     unknown = set(replication) - {""} - data_centres(cql)
     if unknown:
         raise ConfigError(
             f"there is no data centre {min(unknown)!r}",
-            hint=f"there is {', '.join(sorted(data_centres(cql)))}",
+            hint=f"the data centres are {', '.join(sorted(data_centres(cql)))}",
         )
     factors = ", ".join(
         f"'{name or 'replication_factor'}': {count}" for name, count in replication.items()
@@ -235,7 +236,7 @@ def _make_keyspace(
         f'CREATE KEYSPACE IF NOT EXISTS "{keyspace}"'
         f" WITH replication = {{'class': 'NetworkTopologyStrategy', {factors}}}"
     )
-    done(f"made keyspace {keyspace}, replicated {told(replication)}")
+    done(f"created keyspace {keyspace} with replication {told(replication)}")
 
 
 def _record(cql: Cql, old: int | None, new: int) -> None:
@@ -247,27 +248,27 @@ def _record(cql: Cql, old: int | None, new: int) -> None:
     def is_recorded() -> bool:
         return cql.read(VERSION, serial=True) == [(str(new),)]
 
-    # Whoever's lease had run out may find it recorded already.
+    # If our lease expired, another process may have recorded it already.
     if not settled(act, is_recorded) and not is_recorded():
-        raise BackendError("the schema is being changed by another process", hint="try again")
+        raise BackendError("another process is changing the schema", hint="try again")
 
 
 @contextmanager
 def _lease(cql: Cql, clock: Clock) -> Iterator[Callable[[], None]]:
-    """Alone at work on the schema; what is given keeps it so for the next `LEASE_SECONDS`."""
+    """Hold the lease on the schema; yields a function that extends it by `LEASE_SECONDS`."""
     owner = Ids().client
 
     def is_ours() -> bool:
         return cql.read(LEASE, serial=True) == [(owner,)]
 
     waited = Stopwatch()
-    while not settled(lambda: cql.apply(TAKE_LEASE, (owner,))[0], is_ours):
+    while not cql.apply_settled(TAKE_LEASE, (owner,), is_ours):
         if waited.seconds() > WAIT_SECONDS:
-            raise BackendTimeoutError("another process is at work on the schema", hint="try again")
+            raise BackendTimeoutError("another process is changing the schema", hint="try again")
         clock.sleep(LOOK_SECONDS)
 
     def keep() -> None:
-        if not settled(lambda: cql.apply(KEEP_LEASE, (owner, owner))[0], is_ours):
+        if not cql.apply_settled(KEEP_LEASE, (owner, owner), is_ours):
             raise BackendTimeoutError("the lease for the schema ran out", hint="try again")
 
     try:
@@ -284,15 +285,15 @@ def _with_id(statement: str, table_id: uuid.UUID) -> str:
 def _table_of(statement: str) -> str:
     match = _TABLE.match(statement)
     if match is None:
-        raise BrokenInvariantError(f"{statement!r} makes no table")
+        raise BrokenInvariantError(f"{statement!r} creates no table")
     return match[2]
 
 
-# --- what is there ----------------------------------------------------------------------------
+# --- status ---------------------------------------------------------------------------------
 
 
 def status(cql: Cql, *, directory: Path | None = None) -> Status:
-    """What there is, on a session without or with the keyspace. Cost: some reads, one a node."""
+    """The state of the keyspace; the session may lack one. Cost: some reads, one per node."""
     keyspace, replicas = cql.contact.keyspace, replicas_of(cql)
     version = None
     if replicas is not None:
@@ -313,22 +314,22 @@ def status(cql: Cql, *, directory: Path | None = None) -> Status:
 
 
 def advice(found: Status) -> list[str]:
-    """What to do about a keyspace, or to keep in mind."""
+    """Advice and warnings about a keyspace."""
     lines: list[str] = []
     if not found.exists:
-        lines.append("there is no such keyspace: `cassq schema apply --replication ...` makes it")
+        lines.append("there is no such keyspace: `cassq schema apply --replication ...` creates it")
     elif found.version is None:
-        lines.append("it has no tables of cassq: `cassq schema apply` makes them")
+        lines.append("it has no tables of cassq: create them with `cassq schema apply`")
     elif found.version < found.known_version:
-        lines.append("`cassq schema apply` brings it up to date")
+        lines.append("upgrade it with `cassq schema apply`")
     elif found.version > found.known_version:
-        lines.append("a newer cassq wrote it: use that")
+        lines.append("it was written by a newer cassq: use that")
     if found.exists and min(found.replicas.values(), default=0) < REPLICAS_MIN:
-        lines.append(f"with fewer than {REPLICAS_MIN} replicas no server may fail")
+        lines.append(f"with fewer than {REPLICAS_MIN} replicas, queues stop when a server fails")
     if "periodic" in found.commitlog_sync.values():
         lines.append(
             "commitlog_sync is periodic: servers that lose power at the same time may lose the last"
-            " seconds of what was acknowledged; with batch or group they do not"
+            " seconds of acknowledged writes; set it to batch or group"
         )
     return lines
 
@@ -351,32 +352,32 @@ def data_centres(cql: Cql) -> set[str]:
 
 
 def least_replicas(cql: Cql) -> int:
-    """How many replicas the data centre with the fewest has."""
+    """The number of replicas in the data centre with the fewest."""
     return min((replicas_of(cql) or {}).values(), default=1)
 
 
 def told(replicas: Mapping[str, int]) -> str:
-    """As `--replication` takes it: `dc1=3,dc2=3`, or `3`."""
+    """Replication as written in `--replication`: `dc1=3,dc2=3`, or `3`."""
     return ",".join(f"{name}={count}" if name else str(count) for name, count in replicas.items())
 
 
 def parse_replication(text: str) -> dict[str, int]:
-    """What `told` tells; ConfigError for anything else."""
+    """The inverse of `told`; ConfigError for anything else."""
     replicas: dict[str, int] = {}
     for part in text.split(","):
         match = _REPLICAS.fullmatch(part)
         name = (match["name"] or "") if match else ""
         if match is None or name in replicas or (not name and part != text):
             raise ConfigError(
-                f"{text!r} does not say how to replicate",
-                hint="write --replication 3, or --replication dc1=3,dc2=3",
+                f"{text!r} is not a valid replication",
+                hint="use --replication 3, or --replication dc1=3,dc2=3",
             )
         replicas[name] = int(match["count"])
     return replicas
 
 
 def _spread(cql: Cql, replicas: Mapping[str, int]) -> dict[str, int]:
-    """Replicas by data centre, also where they are told for all."""
+    """Replicas by data centre, with "" spread over all of them."""
     if "" in replicas:
         return dict.fromkeys(data_centres(cql), replicas[""])
     return dict(replicas)

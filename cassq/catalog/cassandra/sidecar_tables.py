@@ -1,32 +1,30 @@
 """Sidecars and the placements of extents on them, in Cassandra.
 
-A sidecar writes the cells of its row that describe it, and an operator who sets its state
-writes two other cells, plainly and each for itself: neither can undo the other, and no
-condition is needed. A state is of one generation, so that of a new one it says nothing.
+A sidecar writes the cells of its row that describe it, and an operator who sets its state writes
+two other cells. Both are plain writes: neither can overwrite the other, so no condition is needed.
+A state belongs to one generation, and does not apply to a new one.
 
-Placements decide: conditional writes alone, read back where there is no answer.
+Placements decide, so they change only by conditional writes, read back if there is no answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 
 from cassq.cassandra.session import Row
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
 from cassq.catalog.sidecar_port import Sidecars
-from cassq.errors import BackendError, BackendTimeoutError
 from cassq.model.sidecar_rows import Placement, SidecarRow, SidecarState, replica_at
 
 PAGE = 1000  # placements of one read
-UNSURE_MAX = 8  # tries without an answer
 _BEFORE_ALL = -(1 << 63)  # a token that no key has
 
-# What a sidecar tells of itself, by the names of its row.
+# The fields that a sidecar reports about itself.
 _FACTS = tuple(each.name for each in fields(SidecarRow) if each.name not in ("name", "state"))
 _TOLD = ", ".join(_FACTS)
 _SIDECAR = f"{_TOLD}, name, state, state_of"
-# All sidecars, or one: in one partition, and few.
+# All sidecars, or one: they are few, in one partition.
 SIDECARS = f"SELECT {_SIDECAR} FROM sidecars WHERE all_of = 0"
 SIDECAR = f"{SIDECARS} AND name = ?"
 BEAT = f"INSERT INTO sidecars (all_of, name, {_TOLD}) VALUES (0, ?{', ?' * len(_FACTS)})"
@@ -39,7 +37,7 @@ PLACEMENT = f"SELECT {_PLACEMENT} FROM placements WHERE pipe_id = ?"
 ADD_PLACEMENT = (
     f"INSERT INTO placements ({_PLACEMENT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS"
 )
-# The end that was seen is asked for beside the version: one that is there stays.
+# Conditional on the known end, besides the version: a recorded end stays.
 CHANGE_PLACEMENT = (
     "UPDATE placements SET queue_name = ?, strict = ?, replicas = ?, wanted = ?, version = ?,"
     " created_ms = ?, end_seq = ? WHERE pipe_id = ? IF version = ? AND end_seq = ?"
@@ -64,7 +62,7 @@ class CassandraSidecars(Sidecars):
         if before is not None and before.generation == row.generation:
             state = before.state
         else:
-            # First, if this directory was here before: what was said of it then is over.
+            # First, in case this directory was here before: its state of then is over.
             state = SidecarState.UP
             self._cql.write(SET_STATE, (int(state), row.generation, row.name))
         row = replace(row, state=state, seen_ms=self._keyspace.now_ms())
@@ -97,48 +95,39 @@ class CassandraSidecars(Sidecars):
     # --- placements -----------------------------------------------------------------------------
 
     def add_placement(self, placement: Placement) -> bool:
-        """Cost: one conditional write; a read where one is there."""
-        return self._put(placement, lambda: self._cql.apply(ADD_PLACEMENT, _values(placement))[0])
+        """Cost: one conditional write; a read if one exists."""
+        return self._put(None, placement, ADD_PLACEMENT, _values(placement))
 
     def placements_of(self, pipe_ids: Sequence[str]) -> list[Placement | None]:
-        """Cost: a read each, side by side."""
+        """Cost: a read each, concurrently."""
         found = self._cql.read_many([(PLACEMENT, (pipe_id,)) for pipe_id in pipe_ids])
         return [_placement(rows[0]) if rows else None for rows in found]
 
     def change_placement(self, old: Placement, new: Placement) -> bool:
-        """Cost: one conditional write; a read where it was changed already."""
+        """Cost: one conditional write; a read if it was changed already."""
         if old.end not in (None, new.end):
             return False
         values = (*_values(new)[1:], old.pipe_id, old.version, old.end)
-        return self._put(new, lambda: self._cql.apply(CHANGE_PLACEMENT, values)[0])
+        return self._put(old, new, CHANGE_PLACEMENT, values)
 
-    def _put(self, placement: Placement, act: Callable[[], bool]) -> bool:
-        """Whether a placement is there after `act`, a conditional write that puts it there. Without
-        an answer it is tried again: one that is refused may have been done the time before."""
-        unsure: BackendError | None = None
-        for _ in range(UNSURE_MAX):
-            try:
-                return act() or self._is_placed(placement)
-            except BackendError as exc:
-                if not exc.outcome_unknown:
-                    raise (unsure or exc) from exc
-                unsure = exc
-        assert unsure is not None
-        raise unsure
+    def _put(self, old: Placement | None, new: Placement, text: str, values: Row) -> bool:
+        """Whether a placement is stored after `act`, a conditional write that stores it. Without an
+        answer it is retried; if that is refused, the first attempt may have succeeded."""
+        there = old
 
-    def _is_placed(self, placement: Placement) -> bool:
-        (there,) = self.placements_of([placement.pipe_id])
-        return there is not None and there.version == placement.version
+        def is_changed() -> bool:
+            nonlocal there
+            rows = self._cql.read(PLACEMENT, (new.pipe_id,), serial=True)
+            there = _placement(rows[0]) if rows else None
+            return _state(there) != _state(old)
+
+        self._cql.apply_until(text, values, is_changed, f"pipe {new.pipe_id} was placed")
+        return _state(there) in (_state(old), _state(new))
 
     def forget_placements(self, pipe_ids: Sequence[str]) -> None:
-        """Cost: a conditional write each, side by side."""
-        left = list(pipe_ids)
-        for _ in range(UNSURE_MAX):
-            told = self._cql.apply_many([(FORGET_PLACEMENT, (pipe_id,)) for pipe_id in left])
-            left = [pipe_id for pipe_id, answer in zip(left, told, strict=True) if answer is None]
-            if not left:
-                return
-        raise BackendTimeoutError("placements could not be removed", outcome_unknown=True)
+        """Cost: a conditional write each, concurrently."""
+        gone = [(FORGET_PLACEMENT, (pipe_id,)) for pipe_id in pipe_ids]
+        self._cql.apply_all(gone, "placements are removed")
 
     def placements(self) -> Iterator[Placement]:
         """Cost: a read for each page."""
@@ -149,7 +138,7 @@ class CassandraSidecars(Sidecars):
 
 
 def _sidecar(row: Row) -> SidecarRow | None:
-    """A sidecar as it was read; None for what is left of one that is gone."""
+    """A sidecar from its row; None for the remains of one that is gone."""
     *told, name, state, state_of = row
     facts = dict(zip(_FACTS, told, strict=True))
     if facts["address"] is None:
@@ -169,6 +158,11 @@ def _values(placement: Placement) -> Row:
         placement.created_ms,
         placement.end,
     )
+
+
+def _state(placement: Placement | None) -> object:
+    """What a change of a placement is conditional on."""
+    return placement and (placement.version, placement.end)
 
 
 def _placement(row: Row) -> Placement:

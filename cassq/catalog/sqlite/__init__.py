@@ -1,4 +1,4 @@
-"""The catalog in one SQLite file: for any number of threads and processes of one machine."""
+"""The catalog in one SQLite file: for any number of threads and processes on one machine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from cassq.catalog.sqlite.record_tables import SqliteRecords
 from cassq.catalog.sqlite.sidecar_tables import SqliteSidecars
 from cassq.catalog.sqlite.write_tables import SqliteWrites
 
-# The latest catalog time known to have been reached: the passing reaper's lease is taken anew
-# every second or so. A boot that was cut short may have left nothing but what it began at.
+# The latest catalog time on record: reapers renew a lease every second or so. A boot that was cut
+# short may have left only its start time.
 REACHED = """
 SELECT max(coalesce((SELECT max(created_ms) FROM pipes), 0),
            coalesce((SELECT max(due_ms) FROM leases WHERE name LIKE 'reaper:%'), 0),
@@ -28,8 +28,8 @@ SELECT max(coalesce((SELECT max(created_ms) FROM pipes), 0),
 class SqliteCatalog(Catalog):
     """The Catalog port on SQLite.
 
-    durable: False leaves syncing to the operating system, also for acks. connect and committed
-    let the simulation stand in for the file.
+    durable: False leaves syncing to the operating system, even for acks. connect, committed: let
+    the simulation replace the file.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class SqliteCatalog(Catalog):
         self._db.close()
 
     def abandon(self) -> object:
-        """What a forked child keeps, untouched, for as long as it runs."""
+        """Return what a forked child must keep, untouched, for as long as it runs."""
         return self._db.abandon()
 
     def _anchor(self) -> int:
-        """Catalog time minus boot time: fixed once a boot by whoever opens the catalog first,
-        never behind what an earlier boot had reached."""
+        """Catalog time minus boot time: fixed once per boot by the first client that opens the
+        catalog, and never behind the time that an earlier boot had reached."""
         key = f"anchor:{self._clock.boot_id()}"
         rows = self._db.read("SELECT value FROM meta WHERE key = ?", (key,))
         if rows:
@@ -92,7 +92,7 @@ class SqliteCatalog(Catalog):
             reached = tx.execute(REACHED).fetchone()[0]
             offset_ms = max(self._clock.wall_ms(), reached) - self._clock.boot_ms()
             now_ms = offset_ms + self._clock.boot_ms()
-            # Nobody of an earlier boot lives: what they held is free now.
+            # No process of an earlier boot lives: everything they held is free now.
             tx.execute("UPDATE leases SET due_ms = 0, owner = ''")
             tx.execute("UPDATE claims SET due_ms = min(due_ms, ?) WHERE state = 0", (now_ms,))
             tx.execute("DELETE FROM meta WHERE key LIKE 'anchor:%'")

@@ -1,4 +1,4 @@
-"""Cursors, claims and moves in SQLite: two small transactions a claim, whatever its size.
+"""Cursors, claims and moves in SQLite: two small transactions per claim, whatever its size.
 
 A first claim is committed unsynced: it survives the death of the process, and the next synced
 commit makes it durable. Acks and take-overs are synced.
@@ -77,7 +77,7 @@ MEND = (
 VERSIONS = "SELECT version FROM claims WHERE group_id = ? AND pipe_id = ? ORDER BY start_seq"
 DROP_CLAIMS = "DELETE FROM claims WHERE group_id = ? AND pipe_id = ?"
 MOVE_ACK = "UPDATE cursors SET ack_seq = ?, ack_pos = ? WHERE group_id = ? AND pipe_id = ?"
-# A removal is written once; the same again is the same fact.
+# A removal is written once; repeating it changes nothing.
 ADD_REMOVED = (
     "INSERT OR IGNORE INTO removed (group_id, pipe_id, start_seq, end_seq, reason, at_ms)"
     " VALUES (?, ?, ?, ?, ?, ?)"
@@ -93,14 +93,14 @@ MOVES = (
     " ORDER BY seq"
 )
 SEQ_MAX = (1 << 63) - 1
-# An intent, in the place of the one that was there: by key.
+# An intent, replacing any other: by key.
 PUT_MOVE = f"INSERT OR REPLACE INTO moves ({_MOVE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 SETTLE = "UPDATE moves SET settled = 1 WHERE group_id = ? AND pipe_id = ? AND seq = ?"
-# An intent that led to nothing more: what is settled stays.
+# Removes an intent, unless it is settled.
 WITHDRAW = "DELETE FROM moves WHERE group_id = ? AND pipe_id = ? AND seq = ? AND settled = 0"
 
 _GROUP = ", ".join(f"g.{name}" for name in GROUP_COLUMNS.split(", "))
-_CHUNK = 1000  # cursors looked at in one statement, so that nobody waits long for the connection
+_CHUNK = 1000  # cursors read in one statement, so that other threads do not wait long
 # Groups with something due: steps from group to group in the partial index of open claims.
 DUE_GROUPS = f"""
 WITH RECURSIVE holders (id) AS (
@@ -116,7 +116,7 @@ DUE_GROUPS_OF = f"""
 SELECT {_GROUP} FROM json_each(?2) q CROSS JOIN groups g ON g.queue_id = q.value
 WHERE (SELECT min(due_ms) FROM claims WHERE group_id = g.id AND state < 2) <= ?1
 ORDER BY g.id"""
-# What of a group is held too long or may be spent: a range of the partial index of open claims.
+# A group's claims that are overdue or may be spent: a range of the partial index of open claims.
 OVERDUE = f"""
 SELECT {CLAIM_COLUMNS} FROM claims
 WHERE group_id = ?1 AND due_ms <= ?2 AND state < 2
@@ -125,7 +125,7 @@ WHERE group_id = ?1 AND due_ms <= ?2 AND state < 2
         OR instr(failure, '"leaving":'))
 ORDER BY state, due_ms, pipe_id, start_seq LIMIT ?4"""
 
-# Whether the rows of a cursor `c` overlap, or do not cover what lies between ack and chain: a range
+# Whether the rows of a cursor `c` overlap, or leave gaps between ack and chain: a range
 # of their primary key.
 _WEDGED = """
 (coalesce((SELECT k.end_seq FROM claims k WHERE k.group_id = c.group_id AND k.pipe_id = c.pipe_id
@@ -134,7 +134,7 @@ OR EXISTS (SELECT 1 FROM (
     SELECT k.start_seq, k.end_seq, lag(k.end_seq) OVER (ORDER BY k.start_seq) AS last_seq
     FROM claims k WHERE k.group_id = c.group_id AND k.pipe_id = c.pipe_id) AS r
     WHERE r.end_seq <= r.start_seq OR r.start_seq <> coalesce(r.last_seq, c.ack_seq)))"""
-# A chunk of all cursors: a range of the key. Those of retired pipes are gone.
+# A chunk of all cursors: a range of the key. Retired pipes have none.
 WEDGED = f"""
 SELECT c.group_id, c.pipe_id FROM cursors c
 WHERE (c.group_id, c.pipe_id) > (?1, ?2) AND (c.group_id, c.pipe_id) <= (?3, ?4) AND {_WEDGED}"""
@@ -265,7 +265,7 @@ class SqliteClaims(Claims):
             return True
 
     def _settle_done(self, tx: sqlite3.Connection, done: Sequence[Claim]) -> None:
-        """Join done rows with their neighbours, and move the ack offset over those in front."""
+        """Join done rows with their neighbours, and move the ack offset over those at the front."""
         for piece in done:
             self._merge_left(tx, piece)
         self._advance(tx, done[0].group_id, done[0].pipe_id)
@@ -371,8 +371,8 @@ class SqliteClaims(Claims):
         return True
 
     def _add(self, tx: sqlite3.Connection, old: Claim, pieces: Sequence[Claim]) -> bool:
-        """Insert rows in the place of one that was dropped; False, and it is back, where another
-        row is in the way: nothing that is wrong with one claim may cost another its ack."""
+        """Insert rows in place of a dropped one. If another row is in the way, restore it and
+        return False: a fault in one claim must not cost another its ack."""
         try:
             tx.executemany(ADD_CLAIM, map(_claim_values, pieces))
         except sqlite3.IntegrityError:
@@ -383,7 +383,7 @@ class SqliteClaims(Claims):
         return True
 
     def _merge_left(self, tx: sqlite3.Connection, piece: Claim) -> None:
-        """Join a done row with done neighbours: rows are as many as gaps, not as claims."""
+        """Join a done row with done neighbours, so that rows grow with gaps, not with claims."""
         key = (piece.group_id, piece.pipe_id)
         start, end = piece.start, piece.end
         right = tx.execute(
@@ -400,8 +400,7 @@ class SqliteClaims(Claims):
             tx.execute(f"UPDATE claims SET end_seq = ? WHERE {_KEY}", (end, *key, start))
 
     def _advance(self, tx: sqlite3.Connection, group_id: str, pipe_id: str) -> None:
-        """Move the ack offset over done rows at the front, and remove them; never over what no row
-        covers."""
+        """Move the ack offset over done rows at the front, and remove them; never over a gap."""
         key = (group_id, pipe_id)
         first = tx.execute(FIRST, key).fetchone()
         if not first or first[3] != ClaimState.DONE:

@@ -1,8 +1,8 @@
-"""The SQLite file below the catalog: connections, transactions, errors in cassq's words.
+"""The SQLite file below the catalog: connections, transactions, and translation of errors.
 
-One connection a client, used by one thread at a time. Transactions are few and small; those that
-must survive a power cut are committed with `synchronous=FULL`, the others with `NORMAL`, which
-survive the death of the process and are made durable, in order, by the next full commit.
+One connection per client, used by one thread at a time. Transactions are few and small. Those that
+must survive a power cut are committed with `synchronous=FULL`, the others with `NORMAL`: they
+survive the death of the process, and the next full commit makes them durable, in order.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ Row = tuple[Any, ...]
 
 
 def open_file(path: Path) -> sqlite3.Connection:
-    """A connection to the file, in autocommit: transactions are begun by hand."""
+    """A connection to the file, in autocommit mode: transactions are begun explicitly."""
     return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
 
 
 def stored_version(path: Path) -> int:
-    """The schema version that a catalog's file has; nothing is changed.
+    """Read the schema version of a catalog's file.
 
-    Raises ConfigError for a file that is another program's, and as `Database` does.
+    Raises ConfigError for another program's file, and as `Database` does.
     """
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as database:
@@ -104,10 +104,10 @@ class Database:
 
     @property
     def lock(self) -> threading.RLock:
-        """Held by the thread that uses the connection; all that waits meanwhile has a limit.
+        """The lock held by the thread that uses the connection, for a bounded time.
 
-        Raises InterruptedCallError when this thread holds it: a signal's handler that got as far
-        as this would find a transaction half done. The lock knows its owner, a plain one does not.
+        Raises InterruptedCallError if this thread holds it already: a signal handler would find an
+        unfinished transaction. It is an RLock because that knows its owner.
         """
         if self.entered():
             raise InterruptedCallError()
@@ -122,17 +122,17 @@ class Database:
         return bool(self._lock._is_owned())  # type: ignore[attr-defined]
 
     def _prepare(self) -> None:
-        """Settings, then the schema: made, migrated, or refused when it is newer or foreign."""
+        """Apply settings, then create or migrate the schema; refuse a newer or foreign one."""
         with self._translated():
-            # In this order: who makes the tables this moment sets the id with them.
+            # In this order: a concurrent creation of the tables sets the id with them.
             (tables,) = self._patiently("SELECT count(*) FROM sqlite_master").fetchone()
             (application_id,) = self._patiently("PRAGMA application_id").fetchone()
             self._check_own(tables, application_id)
-            # Two processes that open a new file at once collide on the switch to WAL.
+            # Two processes that open a new file at once collide when switching to WAL.
             self._patiently("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA wal_autocheckpoint=2000")
             self._connection.execute("PRAGMA synchronous=NORMAL")
-            # A sync reaches the platter on macOS, too; elsewhere these change nothing.
+            # These make a sync reach the disk on macOS; elsewhere they change nothing.
             self._connection.execute("PRAGMA fullfsync=1")
             self._connection.execute("PRAGMA checkpoint_fullfsync=1")
         wanted = schema_files.latest_version("sqlite")
@@ -143,7 +143,7 @@ class Database:
             self._check_own(tables, application_id)
             if version > wanted:
                 raise ConfigError(
-                    f"{self._name} has schema version {version}, this cassq knows {wanted}",
+                    f"{self._name} has schema version {version}; this cassq supports {wanted}",
                     hint="use the newer cassq that wrote it",
                 )
             if not tables:
@@ -183,8 +183,8 @@ class Database:
     def write(self, *, synced: bool) -> Transaction:
         """One transaction, committed at the end of its block and rolled back on an exception.
 
-        To be written `with database.lock, database.write(...)`: what a signal's handler raises can
-        come out between any two steps of `Transaction`'s, but not of the lock's own.
+        Use it as `with database.lock, database.write(...)`: an exception from a signal handler can
+        interrupt `Transaction` between any two steps, but not the lock.
         """
         return Transaction(self, synced=synced and self._durable)
 
@@ -201,9 +201,9 @@ class Database:
         return self._connection
 
     def _begin(self, *, synced: bool) -> None:
-        """Begin as soon as no other process is in a transaction, until the limit. Between two
-        tries the connection is left to other threads: who only reads has no reason to wait."""
-        waited, pause = None, _RETRY_MIN
+        """Begin once no other process is in a transaction, within the limit. Between attempts other
+        threads may use the connection, since reads need not wait."""
+        waits: _Waits | None = None
         while True:
             try:
                 if synced:
@@ -211,9 +211,8 @@ class Database:
                 self._connection.execute("BEGIN IMMEDIATE")
                 return
             except sqlite3.OperationalError as exc:
-                waited = waited or Stopwatch()
-                if not _is_busy(exc) or waited.seconds() > self._lock_wait:
-                    raise
+                waits = waits or _Waits(self._lock_wait)
+                pause = waits.after(exc)
             if synced:  # it is for this transaction alone
                 self._connection.execute("PRAGMA synchronous=NORMAL")
             try:
@@ -222,7 +221,6 @@ class Database:
             finally:
                 if not self.entered():
                     self._lock.acquire()
-            pause = min(pause * 1.5, _RETRY_MAX)
             self._check()
 
     def end(self, failure: BaseException | None, *, synced: bool) -> None:
@@ -248,14 +246,14 @@ class Database:
             raise failure
 
     def _check(self) -> None:
-        """That it is open, and that no transaction is: one whose end was interrupted may be, and
-        then nothing of it was committed. The lock is held."""
+        """Check that the connection is open, and undo a transaction whose end was interrupted, of
+        which nothing was committed. The lock is held."""
         if self._closed:
             raise ClosedError()
         self._undo()
 
     def _undo(self) -> None:
-        """Leave no transaction begun."""
+        """Roll back any open transaction."""
         if self._connection.in_transaction:
             with self._translated():
                 self._connection.execute("ROLLBACK")
@@ -266,21 +264,14 @@ class Database:
 
         SQLite's own busy handler sleeps up to 100 ms at a time, which shows in latencies.
         """
-        try:
-            return self._connection.execute(statement, parameters)
-        except sqlite3.OperationalError as exc:
-            if not _is_busy(exc):
-                raise
-        waited = Stopwatch()
-        pause = _RETRY_MIN
+        waits: _Waits | None = None
         while True:
-            self._clock.sleep(pause)
-            pause = min(pause * 1.5, _RETRY_MAX)
             try:
                 return self._connection.execute(statement, parameters)
             except sqlite3.OperationalError as exc:
-                if not _is_busy(exc) or waited.seconds() > self._lock_wait:
-                    raise
+                waits = waits or _Waits(self._lock_wait)
+                pause = waits.after(exc)
+            self._clock.sleep(pause)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -291,8 +282,8 @@ class Database:
 
 
 class Transaction:
-    """A `with` block of one transaction: classes are several microseconds cheaper here than
-    generators."""
+    """A `with` block of one transaction: a class, which is several microseconds faster here than a
+    generator."""
 
     __slots__ = ("_database", "_synced")
 
@@ -310,7 +301,7 @@ class Transaction:
 
 
 def _run_script(tx: sqlite3.Connection, script: str) -> None:
-    """Statements one by one: `executescript` would commit the transaction first."""
+    """Run statements one by one: `executescript` would commit the transaction first."""
     statement = ""
     for line in script.splitlines():
         statement += line + "\n"
@@ -321,24 +312,38 @@ def _run_script(tx: sqlite3.Connection, script: str) -> None:
         raise BrokenInvariantError("a schema file ends in the middle of a statement")
 
 
-def _is_busy(exc: sqlite3.OperationalError) -> bool:
-    return getattr(exc, "sqlite_errorcode", 0) & 0xFF in (
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-    )
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+class _Waits:
+    """Ever longer waits for other processes that hold the file, until the limit."""
+
+    def __init__(self, lock_wait: float) -> None:
+        self._waited = Stopwatch()
+        self._lock_wait = lock_wait
+        self._pause = _RETRY_MIN
+
+    def after(self, exc: sqlite3.OperationalError) -> float:
+        """How long to wait now. Raises `exc` if it has another reason, or the limit is reached."""
+        code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
+        if code not in _BUSY or self._waited.seconds() > self._lock_wait:
+            raise exc
+        pause = self._pause
+        self._pause = min(pause * 1.5, _RETRY_MAX)
+        return pause
 
 
 def _explained(exc: sqlite3.Error, name: str) -> CassqError:
     code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+    if code in _BUSY:
         return BackendTimeoutError(f"{name} is locked by another process")
     if code == sqlite3.SQLITE_FULL:
         return StorageFullError(f"{name}: no space left")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return CorruptionError(
             f"{name} is damaged: {exc}",
-            hint="restore it, or move it away: it is rebuilt from the pipe files when the "
-            "directory is opened next, and what was delivered is delivered again",
+            hint="restore it, or move it away: the next opening of the directory rebuilds it from "
+            "the pipe files, and delivers all their messages again",
         )
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return BackendUnavailableError(

@@ -1,4 +1,4 @@
-"""Leases in SQLite: one row each, which stays with its epoch, so that the next one is higher."""
+"""Leases in SQLite: one row each, which is kept so that epochs only grow."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class SqliteLeases(Leases):
             return int(epoch)
 
     def drop(self, name: str, owner: str) -> None:
-        # The row stays with its epoch, so that the next holder's is higher.
+        # The row is kept, so that the next holder's epoch is higher.
         with self._db.lock, self._db.write(synced=False) as tx:
             tx.execute(
                 "UPDATE leases SET due_ms = 0, owner = '' WHERE name = ? AND owner = ?",
                 (name, owner),
             )
             if name.startswith("pop:"):
-                # Taken while its pipe was being retired: nobody will ever ask for it again.
+                # Taken while its pipe was being retired: it will never be needed again.
                 tx.execute(FORGET_LOCK, (name, name.rpartition(":")[2]))

@@ -1,4 +1,4 @@
-"""Pipes in SQLite: their rows from open to gone, and the totals they leave."""
+"""Pipes in SQLite: their rows, and the totals they leave."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ CONSUMED = f"SELECT {PIPE_COLUMNS} FROM pipes p WHERE state = 3"
 UNFINISHED = """
 SELECT 1 FROM groups g LEFT JOIN cursors c ON c.group_id = g.id AND c.pipe_id = ?1
 WHERE g.queue_id = ?2 AND ?4 IN ('', g.id) AND coalesce(c.ack_seq, 0) < ?3 LIMIT 1"""
-# Moves into a pipe whose movers may still have to look whether the message arrived.
+# Moves into a pipe whose movers may still have to check whether the message arrived.
 ARRIVING = "SELECT 1 FROM moves WHERE dest_pipe = ? AND settled = 0 LIMIT 1"
-# One row a group: what the pipe held and how much of it died there.
+# One row per group: how much the pipe held, and what became of it.
 WRITE_TOTALS = """
 INSERT OR IGNORE INTO retired
     (pipe_id, group_id, queue_id, sheet, start, pushed, dead, expired, purged, merged, lost)
@@ -64,15 +64,15 @@ WHERE g.queue_id = ?2 AND ?4 IN ('', g.id)""".format(
 )
 # Whether a pipe has left totals in a queue: a range of the primary key.
 HAS_TOTALS = "SELECT 1 FROM retired WHERE queue_id = ? AND pipe_id = ? LIMIT 1"
-# One of its rows stands for the pipe itself.
+# Marks one of its rows as that of the pipe itself.
 MARK_WHOLE = """
 UPDATE retired SET whole = 1 WHERE queue_id = ?1 AND pipe_id = ?2
 AND group_id = (SELECT min(group_id) FROM retired WHERE queue_id = ?1 AND pipe_id = ?2)"""
-# The sheet that a queue's totals are written to: the one after the last that is full.
+# The sheet that a queue's totals are written to: the one after the last full one.
 SHEET = "SELECT coalesce(max(sheet) + 1, 0) FROM retired_sheets_full WHERE queue_id = ?"
-# How many rows it has: a range of their index.
+# The number of rows in a sheet: a range of their index.
 SHEET_ROWS = "SELECT count(*) FROM retired WHERE queue_id = ? AND sheet = ?"
-# What a sheet comes to, for each group and for the pipes themselves: a range of their index.
+# The sums of a sheet, for each group and for the pipes themselves: a range of their index.
 _SHEET_SUMS = """
 SELECT group_id, count(*) AS pipes, sum(start) AS start, sum(pushed) AS pushed, sum(dead) AS dead,
     sum(expired) AS expired, sum(purged) AS purged, sum(merged) AS merged,
@@ -99,7 +99,7 @@ TOTALS = (
     "SELECT pipe_id, group_id, queue_id, start, pushed, dead, expired, purged, merged, lost"
     " FROM retired WHERE queue_id = ?"
 )
-# What a pipe that moves to another queue leaves in the ledger of its old one.
+# The totals that a pipe moved to another queue leaves in the ledger of its old one.
 WRITE_MERGED = """
 INSERT OR IGNORE INTO retired (pipe_id, group_id, queue_id, sheet, start, pushed, dead, merged)
 SELECT ?1, g.id, g.queue_id, ?5, coalesce(c.start_seq, 0), ?3, 0, ?3 - coalesce(c.start_seq, 0)
@@ -137,7 +137,7 @@ SELECT {PIPE_COLUMNS} FROM json_each(?1) q
 CROSS JOIN pipes p INDEXED BY pipes_live ON p.queue_id = q.value AND p.state < 3
 WHERE {_FINISHED}"""
 SHEET_ROWS_MAX = 1024
-_CHUNK = 1000  # pipes looked at in one statement, so that nobody waits long for the connection
+_CHUNK = 1000  # pipes read in one statement, so that other threads do not wait long
 _FLOOR_STEP = 64  # pipes claimed to the end, before the floor is moved past them
 
 
@@ -185,7 +185,7 @@ def insert_pipe(tx: sqlite3.Connection, row: PipeRow) -> None:
 
 
 def _leave_totals(tx: sqlite3.Connection, statement: str, pipe: PipeRow) -> None:
-    """Write what a pipe leaves in the ledger of its queue, unless it has."""
+    """Write a pipe's totals to the ledger of its queue, unless they are there."""
     assert pipe.end is not None
     key = (pipe.queue_id, pipe.id)
     known = tx.execute(HAS_TOTALS, key).fetchone()
@@ -199,14 +199,14 @@ def _leave_totals(tx: sqlite3.Connection, statement: str, pipe: PipeRow) -> None
 
 
 def has_stage(tx: sqlite3.Connection, queue_id: str, stage: str) -> bool:
-    """Whether pipes may be staged so."""
+    """Whether pipes may be added with this stage."""
     epoch, _, write_id = stage.partition(":")
     row = tx.execute(HAS_STAGE, (queue_id, write_id)).fetchone()
     return row is not None and str(row[0]) == epoch
 
 
 class SqlitePipes(Pipes):
-    """Pipes from open to gone, and the totals they leave."""
+    """Pipes, and the totals they leave."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -298,7 +298,7 @@ class SqlitePipes(Pipes):
             assert pipe.end is not None
             before = tx.execute(PIPE, (pipe.predecessor,)).fetchone()
             if before is not None and before[2] < PipeState.CONSUMED:
-                return False  # in order: that a predecessor is gone means that all before it is
+                return False  # in order: if a predecessor is gone, so are all pipes before it
             version, groups = tx.execute(
                 "SELECT groups_version, (SELECT count(*) FROM groups WHERE queue_id = q.id)"
                 " FROM queues q WHERE id = ?",
@@ -343,7 +343,7 @@ class SqlitePipes(Pipes):
             tx.execute("DELETE FROM cursors WHERE pipe_id = ?", (pipe_id,))
             # A new ordinal: the group's floor may have passed the old one.
             tx.execute("DELETE FROM pipes WHERE id = ?", (pipe_id,))
-            # A new time: what was merged back does not expire at once.
+            # A new time, so that merged messages do not expire at once.
             now_ms = self._db.now_ms()
             moved = replace(
                 pipe, queue_id=queue_id, group_id=group_id, predecessor="", created_ms=now_ms

@@ -31,11 +31,11 @@ SELECT {QUEUE_COLUMNS} FROM queues INDEXED BY queues_limited WHERE deleted = 0 A
     OR json_extract(policy, '$.retain_unconsumed') IS NOT NULL
     OR json_extract(policy, '$.max_length') IS NOT NULL
     OR json_extract(policy, '$.dedup_window') > 0)"""
-# Queues pushed to, and those with a wish: two partial indexes.
+# Queues that are pushed to, or wish for several pipes: two partial indexes.
 BUSY = """
 SELECT DISTINCT queue_id FROM pipes INDEXED BY pipes_unsealed WHERE state < 2 AND rate > 0
 UNION SELECT id FROM queues WHERE wished_pipes > 1 AND deleted = 0"""
-# The compare-and-set of a wish: by key.
+# Sets the wished number of pipes, by compare-and-set: by key.
 WISH = """
 UPDATE queues SET wished_pipes = ?1, wished_ms = ?2
 WHERE id = ?3 AND wished_pipes = ?4 AND wished_ms = ?5 AND deleted = 0"""
@@ -55,7 +55,7 @@ DROP_GROUP = (
     "DELETE FROM removed WHERE group_id = ?",
     "DELETE FROM members WHERE group_id = ?",
     "DELETE FROM samples WHERE subject = ?",
-    # Pipes for it alone are for nobody now.
+    # Pipes for this group alone are not needed any more.
     "UPDATE pipes SET state = 3 WHERE group_id = ? AND group_id <> ''",
     "DELETE FROM leases WHERE name >= 'pop:' || ?1 || ':' AND name < 'pop:' || ?1 || ';'",
     "DELETE FROM groups WHERE id = ?",

@@ -1,5 +1,4 @@
-"""What is known of pushes, poppers and the past: dedup ids, members, samples,
-incidents, and notes that all clients share."""
+"""Records in SQLite: dedup ids, members, successes, samples, incidents and notes."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ DEDUP = (
 PUT_DEDUP = (
     "INSERT OR REPLACE INTO dedups (queue_id, dedup_id, pipe_id, seq, at_ms) VALUES (?, ?, ?, ?, ?)"
 )
-# Those that are too old: a range of their index by time.
+# Removes old ids: a range of their index by time.
 FORGET_DEDUPS = "DELETE FROM dedups WHERE queue_id = ? AND at_ms < ?"
 ATTEND = """
 INSERT OR REPLACE INTO members (group_id, name, seen_ms, waiting)
@@ -29,7 +28,7 @@ MEMBERS = (
     "SELECT group_id, name, seen_ms, waiting FROM members"
     " WHERE group_id = ? AND seen_ms >= ? ORDER BY name"
 )
-# At most once a second: the condition keeps the others from writing.
+# The condition avoids needless writes.
 NOTE_SUCCESS = "UPDATE groups SET success_ms = ?1 WHERE id = ?2 AND success_ms < ?1"
 ADD_SAMPLE = "INSERT OR IGNORE INTO samples (subject, step_ms, at_ms, data) VALUES (?, ?, ?, ?)"
 # One subject's samples: a range of the key.
@@ -37,13 +36,13 @@ SAMPLES = (
     "SELECT subject, step_ms, at_ms, data FROM samples"
     " WHERE subject = ? AND step_ms = ? AND at_ms >= ? ORDER BY at_ms"
 )
-# What is noted, by key; whoever comes first notes it.
+# Notes, by key; the first client sets one.
 NOTED = "SELECT value FROM meta WHERE key = ?"
 NOTE = "INSERT OR IGNORE INTO meta (key, value) VALUES (?, ?)"
 
 
 class SqliteRecords(Records):
-    """What is known of pushes, poppers and the past."""
+    """Records of pushes, poppers and the past."""
 
     def __init__(self, db: Database) -> None:
         self._db = db

@@ -10,11 +10,11 @@ from cassq.catalog.sidecar_port import Sidecars
 from cassq.catalog.sqlite.database import Database, Row
 from cassq.model.sidecar_rows import Placement, SidecarRow, SidecarState, replica_at
 
-PAGE = 1000  # placements read in one statement, so that nobody waits long for the connection
+PAGE = 1000  # placements read in one statement, so that other threads do not wait long
 
 _COLUMNS = tuple(each.name for each in fields(SidecarRow))
 _TOLD = ", ".join(_COLUMNS)
-# A beat: one row by key. A new row, and one of another generation, is up.
+# A beat: one row by key. A new row, or one of another generation, starts as up.
 BEAT = f"""
 INSERT INTO sidecars ({_TOLD}) VALUES ({", ".join(f":{name}" for name in _COLUMNS)})
 ON CONFLICT (name) DO UPDATE SET
@@ -30,7 +30,7 @@ ADD_PLACEMENT = f"INSERT OR IGNORE INTO placements ({_PLACEMENT}) VALUES (?, ?, 
 PLACEMENTS_OF = f"""
 SELECT {_PLACEMENT} FROM placements WHERE pipe_id IN (SELECT value FROM json_each(?))"""
 PLACEMENT_VERSION = "SELECT version FROM placements WHERE pipe_id = ?"
-# The compare-and-set, by key: an end that is there stays.
+# The compare-and-set, by key: a recorded end stays.
 CHANGE_PLACEMENT = """
 UPDATE placements SET queue_name = ?2, strict = ?3, replicas = ?4, wanted = ?5, version = ?6,
     created_ms = ?7, end_seq = ?8

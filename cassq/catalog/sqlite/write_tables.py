@@ -1,4 +1,4 @@
-"""Writes in SQLite: what a write decides is done with it, in one transaction."""
+"""Writes in SQLite: a write and all that follows from it are one transaction."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UPDATE writes SET state = ?1 WHERE queue_id = ?2 AND id = ?3 AND epoch = ?4 AND 
 AND EXISTS (SELECT 1 FROM queues WHERE id = ?2 AND deleted = 0)"""
 # Stages of a write's pipes: a range of the partial index of staged pipes.
 STAGES = "SELECT DISTINCT stage FROM pipes WHERE queue_id = ? AND state = 4"
-# Pipes that nobody is to have: a range of that index.
+# Pipes that are dropped: a range of that index.
 DROP_STAGED = "UPDATE pipes SET state = 3 WHERE queue_id = ? AND stage = ? AND state = 4"
 # Open writes: a partial index that holds nothing else.
 OPEN_WRITES = f"SELECT {_WRITE} FROM writes WHERE state = 0 ORDER BY queue_id, id"
@@ -81,8 +81,8 @@ class SqliteWrites(Writes):
                 pipe = pipe_row(row) if row else None
                 if pipe is None or pipe.end is None or pipe.stage != write.stage:
                     raise BrokenInvariantError(f"pipe {pipe_id} is not sealed in write {write.id}")
-                # A new ordinal, for groups' floors may have passed the old one; and a new time,
-                # for what took hours to stage is not hours old.
+                # A new ordinal, because groups' floors may have passed the old one; and a new
+                # time, because messages that took hours to stage are not hours old.
                 tx.execute("DELETE FROM pipes WHERE id = ?", (pipe_id,))
                 listed = replace(pipe, state=PipeState.SEALED, stage="", created_ms=now_ms)
                 insert_pipe(tx, listed)
@@ -125,7 +125,7 @@ def _end(tx: sqlite3.Connection, write: WriteRow, state: WriteState) -> bool:
 
 
 def _drop_staged(tx: sqlite3.Connection, write: WriteRow) -> int:
-    """Make the pipes of a write consumed that are not to be published any more; how many."""
+    """Make a write's staged pipes consumed that will not be published; return how many."""
     count = 0
     for (stage,) in tx.execute(STAGES, (write.queue_id,)).fetchall():
         still = write.state is WriteState.OPEN and stage == write.stage

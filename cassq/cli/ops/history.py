@@ -15,7 +15,9 @@ from cassq.errors import UsageError
 from cassq.inspect.history import STEPS, Point
 from cassq.settings import Step
 
-_NOTHING = "nothing is known of this time: minutes are recorded while a client or `cassq reap` runs"
+_NOTHING = (
+    "nothing was recorded in this time: minutes are recorded while a client or `cassq reap` runs"
+)
 
 
 def look_back(
@@ -56,8 +58,8 @@ def _sum(points: Sequence[Point]) -> str:
         name: points[-1].totals[name] - points[0].totals[name]
         for name in ("pushed", "committed", "dead")
     }
-    told = ", ".join(f"{count:,} {name}" for name, count in grown.items())
-    return f"since {output.moment(points[0].at)}: {told}"
+    listed = ", ".join(f"{count:,} {name}" for name, count in grown.items())
+    return f"since {output.moment(points[0].at)}: {listed}"
 
 
 def write_image(queue: Queue, step: str, found: Mapping[str, Sequence[Point]], path: Path) -> None:

@@ -49,10 +49,7 @@ _with_options = options(
         help="Only this queue; may be given several times.  [default: all queues]",
     ),
     click.option(
-        "--every",
-        type=seconds,
-        metavar="SECONDS",
-        help="Run a pass at this interval, until SIGTERM or Ctrl-C.",
+        "--every", type=seconds, help="Run a pass at this interval, until SIGTERM or Ctrl-C."
     ),
     click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing."),
 )
@@ -120,11 +117,11 @@ def reap(
     Running clients do this in passing, so it is needed only where no client runs: one pass from
     cron, or --every as a daemon. Any number may run side by side.
 
-    If one pass cannot tell at first whether the pushers of some pipes live, it watches all these
-    pipes until it can: for at most a lease, which is 10 seconds by default, and a minute while a
-    Spark job writes. Alerts that could not be sent are tried again by a later pass. Repairs
-    continue for ten seconds after one pass, and all the time with --every. What `rollup` records
-    is not shown. The exit code is 1 if something could not be done.
+    If one pass cannot tell at first whether the pushers of some pipes are alive, it watches all
+    these pipes until it can: for at most a lease, which is 10 seconds by default, and a minute
+    while a Spark job writes. Alerts that could not be sent are tried again by a later pass.
+    Repairs continue for ten seconds after one pass, and all the time with --every. What `rollup`
+    records is not shown. The exit code is 1 if something could not be done.
     """
     metrics = None if metrics_port is None else (metrics_port, metrics_host)
     targets = load_targets(alerts) if alerts is not None else []
@@ -311,7 +308,7 @@ def _seal_after_watching(
     length; so this ends after one lease length at the latest.
     """
     beats = {each.id: each.beat for each in reaper.candidates(rows)}
-    told = False
+    announced = False
     actions: dict[str, Action] = {}
     while True:
         found = _each(reaper, rows, WATCHING, stop)
@@ -323,11 +320,11 @@ def _seal_after_watching(
         ]
         if not doubtful:
             break
-        if not told and sys.stderr.isatty():
+        if not announced and sys.stderr.isatty():
             lease = max(each.lease_ms for each in doubtful) / 1000
             count = counted(len(doubtful), "pipe")
             output.note(f"watching {count} for signs of life, {lease:g} s at most")
-        told = True
+        announced = True
         if stop.wait(LOOK_SECONDS):
             break
     return list(actions.values())

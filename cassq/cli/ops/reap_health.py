@@ -18,7 +18,7 @@ class ReapHealth:
     """Remembers how the passes went. every: the seconds between two. Thread-safe.
 
     A pass succeeded if it ran to its end, even if some of its actions could not be done; those are
-    counted. A pass that stands still is as bad as one that fails.
+    counted. A pass that hangs is as bad as one that fails.
     """
 
     def __init__(self, every: float, clock: Clock) -> None:

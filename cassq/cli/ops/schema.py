@@ -129,8 +129,8 @@ def _directory_status(ctx: click.Context, call: Invocation, directory: Path) -> 
     if version > needed:
         advice.append("use the newer cassq that wrote it")
     if call.as_json:
-        told = {"directory": str(directory), "version": version, "needed": needed}
-        output.document({**told, "advice": advice})
+        fields = {"directory": str(directory), "version": version, "needed": needed}
+        output.document({**fields, "advice": advice})
     else:
         output.table(
             ("directory", str(directory)), [("schema version", f"{version}, needed: {needed}")]

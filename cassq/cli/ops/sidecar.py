@@ -80,7 +80,7 @@ def sidecar() -> None:
 @click.option(
     "--name",
     default="",
-    help="The sidecar's name, for ever.  [default: what DIR says, or HOST:PORT]",
+    help="The sidecar's permanent name.  [default: what DIR says, or HOST:PORT]",
 )
 @click.option(
     "--advertise",
@@ -91,17 +91,11 @@ def sidecar() -> None:
 @click.option(
     "--token-file",
     type=_A_FILE,
-    metavar="FILE",
     help="The token that clients must present; else CASSQ_SIDECAR_TOKEN.",
 )
-@click.option("--cert", type=_A_FILE, metavar="FILE", help="Its certificate, for TLS.")
-@click.option("--key", type=_A_FILE, metavar="FILE", help="The key of the certificate.")
-@click.option(
-    "--ca",
-    type=_A_FILE,
-    metavar="FILE",
-    help="Clients must present certificates of this authority.",
-)
+@click.option("--cert", type=_A_FILE, help="Its certificate, for TLS.")
+@click.option("--key", type=_A_FILE, help="The key of the certificate.")
+@click.option("--ca", type=_A_FILE, help="Clients must present certificates of this authority.")
 @click.option("--insecure", is_flag=True, help="Listen without TLS in a network that you trust.")
 @click.option(
     "--http",
@@ -121,7 +115,6 @@ def sidecar() -> None:
     type=seconds,
     default=DRAIN,
     show_default=True,
-    metavar="SECONDS",
     help="How long writers may take to leave when it stops.",
 )
 @click.option(
@@ -129,7 +122,6 @@ def sidecar() -> None:
     type=seconds,
     default="1h",
     show_default=True,
-    metavar="SECONDS",
     help="Remove extents that the catalog does not know after this long.",
 )
 @click.pass_obj
@@ -185,8 +177,8 @@ def serve(
         orphan_ms=round(orphans_after * 1000),
     )
 
-    def ready(told: ServingAddress) -> None:
-        _show(call, told, open_to_all=not (token or files))
+    def ready(serving: ServingAddress) -> None:
+        _show(call, serving, open_to_all=not (token or files))
 
     serve(options, opener(free_min), ready=ready)
 
@@ -204,25 +196,27 @@ def _token(path: Path | None) -> str:
         except (OSError, UnicodeError) as exc:
             why = exc.strerror if isinstance(exc, OSError) else "it is not text"
             raise ConfigError(
-                f"{where} cannot be read: {why}", hint="write the token into a file of its own"
+                f"{where} cannot be read: {why}", hint="write the token to a file of its own"
             ) from exc
     if not _TOKEN.fullmatch(token):
         raise ConfigError(
             f"{where} is not a valid token",
-            hint=f"it has 1 to {TOKEN_CHARACTERS_MAX} characters of ASCII, and no spaces",
+            hint=f"it has 1 to {TOKEN_CHARACTERS_MAX} ASCII characters, and no spaces",
         )
     return token
 
 
-def _show(call: Invocation, told: ServingAddress, *, open_to_all: bool) -> None:
+def _show(call: Invocation, serving: ServingAddress, *, open_to_all: bool) -> None:
     if call.as_json:
-        output.json_line({"sidecar": told.name, "address": told.address, "http": told.http})
+        output.json_line(
+            {"sidecar": serving.name, "address": serving.address, "http": serving.http}
+        )
         return
-    output.note(f"sidecar {told.name} serves at {told.address}, until SIGTERM or Ctrl-C")
+    output.note(f"sidecar {serving.name} serves at {serving.address}, until SIGTERM or Ctrl-C")
     if open_to_all:
         output.note("it has neither token nor TLS: any program that can connect may use it")
-    if told.http:
-        output.note(f"health and metrics at http://{told.http}/health and /metrics")
+    if serving.http:
+        output.note(f"health and metrics at http://{serving.http}/health and /metrics")
 
 
 for _verb in (list_, show, check, drain, forget):

@@ -103,9 +103,9 @@ def _copied(
     total, moved, looked, rest, why = len(left), Stopwatch(), Stopwatch(), LOOK_SECONDS, ""
     with output.passing_line() as show:
         while left and not stop.wanted:
-            told = [*(reaper.run("seal", scope) or []), *(reaper.run("repair", scope) or [])]
-            why = next((each.detail for each in told if each.outcome == FAILED), why)
-            if any(each.outcome != FAILED for each in told):
+            actions = [*(reaper.run("seal", scope) or []), *(reaper.run("repair", scope) or [])]
+            why = next((each.detail for each in actions if each.outcome == FAILED), why)
+            if any(each.outcome != FAILED for each in actions):
                 moved = Stopwatch()
             if looked.seconds() >= rest:
                 began = looked.seconds()
@@ -164,8 +164,8 @@ def forget(call: Invocation, name: str, force: bool) -> None:
             catalog.sidecars.forget(name)
     only = [each for each in left if not _good_elsewhere(fleet, each, name)]
     if call.as_json:
-        told = {"sidecar": name, "forgotten": not left, "left": len(left)}
-        output.document({**told, "only_there": [each.pipe_id for each in only]})
+        fields = {"sidecar": name, "forgotten": not left, "left": len(left)}
+        output.document({**fields, "only_there": [each.pipe_id for each in only]})
     elif not left:
         output.say(f"forgot {name}")
     else:

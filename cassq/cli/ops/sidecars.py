@@ -147,14 +147,14 @@ def show(ctx: click.Context, name: str) -> None:
                 extents[only] = list(islice(upkeep.extents(row, only), 10 * SHOWN_MAX))
         except BackendError as exc:
             error = str(exc)
-    told = described(fleet, row, found.left if found is not None else {})
+    fields = described(fleet, row, found.left if found is not None else {})
     if call.as_json:
         from msgspec import structs  # of an extra, like all that comes from sidecars
 
         lists = {only: list(map(structs.asdict, those)) for only, those in extents.items()}
-        output.document({"sidecar": told, "info": info, "error": error, **lists})
+        output.document({"sidecar": fields, "info": info, "error": error, **lists})
     else:
-        output.table((row.name, ""), [(key, _cell(value)) for key, value in told.items()])
+        output.table((row.name, ""), [(key, _cell(value)) for key, value in fields.items()])
         if info:
             output.say("")
             output.table(("it reports", ""), [(key, _cell(value)) for key, value in info.items()])
@@ -201,7 +201,7 @@ def check(ctx: click.Context) -> None:
     unreadable        no good replica is known: its messages cannot be read now
     under-replicated  fewer good replicas than there should be
     damaged           a replica is damaged; another one is copied over it
-    missing           its sidecar lives but does not have it; it is copied there, or elsewhere
+    missing           its sidecar is alive but does not have it; it is copied there, or elsewhere
     begun             too few replicas of an empty pipe, because its pusher died while making it;
                       it is removed after an hour
     orphaned          on a sidecar, unknown to the catalog; it is removed there after an hour
@@ -234,7 +234,7 @@ def _show_inspection(found: Inspection) -> None:
         nothing = f"nothing is left there: `cassq sidecar forget {name}`"
         output.say(f"sidecar {name} is lost; {left if count else nothing}")
     for name, why in found.silent.items():
-        output.say(f"sidecar {name} could not be asked: {why}")
+        output.say(f"sidecar {name} did not answer: {why}")
     counts = [f"{len(found.of(kind)):,} {kind}" for kind in KINDS if found.of(kind)]
     output.say(f"{so_many(found.extents)}: {', '.join(counts) or 'all is well'}")
 

@@ -80,14 +80,12 @@ def _with_seconds(word: str, after: str) -> str:
 @click.option(
     "--since",
     type=seconds,
-    metavar="SECONDS",
     help="With --history: how far back, as in 2h or 30d.  [default: 3h, 3d or 90d, by the step]",
 )
 @click.option("--group", metavar="GROUP", help="With --history: only this group.")
 @click.option(
     "--image",
     type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
     help="With --history: draw it to FILE (.png, .svg, .pdf); needs the extra cassq[plots].",
 )
 @click.pass_obj
@@ -133,7 +131,7 @@ def stats(
         return
     given = [name for name, value in past_options.items() if value is not None]
     if given:
-        raise UsageError(f"--{given[0]} goes with --history")
+        raise UsageError(f"--{given[0]} needs --history")
     if watch is None:
         with call.connect() as client:
             found = _stats(client, queue)
@@ -182,9 +180,9 @@ def _watch(
         found = _stats(client, queue)
         now = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC)
         if call.as_json:
-            told = [each.as_dict() for each in found]
+            documents = [each.as_dict() for each in found]
             at = now.isoformat(timespec="milliseconds")
-            output.json_line({"at": at, "queues": told})
+            output.json_line({"at": at, "queues": documents})
         else:
             lines = [output.moment(now), "", *_lines(found, queue)]
             if on_terminal:
@@ -235,21 +233,21 @@ def _shown(windows: Windows) -> list[object]:
 
 def _delivery_lines(stats: QueueStats) -> list[str]:
     """How often waiting and pending messages were delivered."""
-    told = [
+    rows = [
         (name, "never" if times == 0 else f"{times} time{'' if times == 1 else 's'}", count)
         for name, group in stats.groups.items()
         for times, count in sorted(group.deliveries.items())
     ]
-    return ["", *output.table_lines(("GROUP", "DELIVERED", "MESSAGES"), told)] if told else []
+    return ["", *output.table_lines(("GROUP", "DELIVERED", "MESSAGES"), rows)] if rows else []
 
 
 def _trouble_lines(stats: QueueStats) -> list[str]:
     """What happened to messages, and to requests, while storage or consumers failed."""
     lines: list[str] = []
-    told = [(count, TROUBLES[name]) for name, count in stats.troubles.items()]
+    rows = [(count, TROUBLES[name]) for name, count in stats.troubles.items()]
     asked = [(count, REQUESTS[name]) for name, count in stats.requests.items()]
-    if told:
-        lines += ["", *output.table_lines(("MESSAGES", "IN THE LAST 2 DAYS"), told)]
+    if rows:
+        lines += ["", *output.table_lines(("MESSAGES", "IN THE LAST 2 DAYS"), rows)]
     if asked:
         headers = ("REQUESTS", "OF ALL QUEUES, IN THE LAST 2 DAYS")
         lines += ["", *output.table_lines(headers, asked)]

@@ -47,18 +47,8 @@ _FILTERS = [
         help="Only those that died for this reason (delivery_limit, rejected, maxlen), or whose"
         " last failure it was (rejected, expired).",
     ),
-    click.option(
-        "--older-than",
-        type=seconds,
-        metavar="SECONDS",
-        help="Only those that died at least this long ago.",
-    ),
-    click.option(
-        "--newer-than",
-        type=seconds,
-        metavar="SECONDS",
-        help="Only those that died within this time.",
-    ),
+    click.option("--older-than", type=seconds, help="Only those that died at least this long ago."),
+    click.option("--newer-than", type=seconds, help="Only those that died within this time."),
     click.option(
         "--header",
         "headers",
@@ -83,6 +73,11 @@ _PACE = [
     click.option("--rate", type=_rate, metavar="COUNT/s", help="At most this many a second."),
     click.option("--dry-run", is_flag=True, help="Count the letters, and do nothing."),
 ]
+
+
+def _pace(settings: dict[str, Any]) -> dict[str, Any]:
+    """The options of `_PACE`, taken out."""
+    return {name: settings.pop(name) for name in ("limit", "rate", "dry_run")}
 
 
 def _where(settings: dict[str, Any]) -> dict[str, Any]:
@@ -190,9 +185,6 @@ def merge(
     /,
     queue: str,
     group: str,
-    limit: int | None,
-    rate: float | None,
-    dry_run: bool,
     **settings: Any,
 ) -> None:
     """Return dead letters to the group in which they died, and only to it.
@@ -201,13 +193,11 @@ def merge(
     that a consumer of the dead letters holds are left. Ctrl-C or a crash neither loses nor
     duplicates anything: run it again to merge the rest.
     """
-    call = ctx.ensure_object(Invocation)
+    call, pace = ctx.ensure_object(Invocation), _pace(settings)
     with StopSignal() as stop, call.connect() as client:
         letters = client.queue(queue).dead_letters(group)
         with _watching(stop, "merged") as watch:
-            outcome = letters.merge(
-                limit=limit, rate=rate, dry_run=dry_run, watch=watch, **_where(settings)
-            )
+            outcome = letters.merge(watch=watch, **pace, **_where(settings))
     _conclude(ctx, call, letters, "merged", outcome, stop)
 
 
@@ -229,9 +219,6 @@ def purge(
     /,
     queue: str,
     group: str,
-    limit: int | None,
-    rate: float | None,
-    dry_run: bool,
     yes: bool,
     **settings: Any,
 ) -> None:
@@ -240,29 +227,23 @@ def purge(
     Shows how many there are and asks first; without a terminal --yes is needed.
     """
     call = ctx.ensure_object(Invocation)
+    pace = _pace(settings)
     where = _where(settings)
     with StopSignal() as stop, call.connect() as client:
         letters = client.queue(queue).dead_letters(group)
-        if not dry_run and not yes:
-            count = letters.purge(limit=limit, dry_run=True, **where).messages
+        if not pace["dry_run"] and not yes:
+            count = letters.purge(**{**pace, "dry_run": True}, **where).messages
             question = f"Throw {_so_many(count, where)} of {queue}, group {group}, away?"
             if not sure_to(question, yes=yes, as_json=call.as_json, doing="purging"):
                 output.note("nothing was deleted")
                 ctx.exit(1)
         with _watching(stop, "purged") as watch:
-            outcome = letters.purge(
-                everything=not where,
-                limit=limit,
-                rate=rate,
-                dry_run=dry_run,
-                watch=watch,
-                **where,
-            )
+            outcome = letters.purge(everything=not where, watch=watch, **pace, **where)
     _conclude(ctx, call, letters, "purged", outcome, stop)
 
 
 def _so_many(count: int, where: dict[str, Any]) -> str:
-    kind = "that the filter names" if where else "- all there are -"
+    kind = "that match the filter" if where else "- all there are -"
     return f"{_letters(count)} {kind}"
 
 
@@ -291,14 +272,16 @@ def _conclude(
     stop: StopSignal,
 ) -> None:
     if call.as_json:
-        told = outcome.as_dict()
-        output.document({"letters": letters.name, done: told.pop("messages"), **told})
+        fields = outcome.as_dict()
+        output.document({"letters": letters.name, done: fields.pop("messages"), **fields})
     else:
         would = "would be " if outcome.dry_run else ""
         whole = f", {counted(outcome.pipes, 'pipe')} whole" if outcome.pipes else ""
         output.say(f"{_letters(outcome.messages)} {would}{done}{whole}")
         if outcome.held:
-            output.note(f"{_letters(outcome.held)} left: they are in somebody's hands")
+            output.note(
+                f"{_letters(outcome.held)} left: another consumer or merge has claimed them"
+            )
         for pipe_id, why in outcome.broken.items():
             output.note(f"pipe {pipe_id} is left: {why}")
     if stop.wanted:

@@ -79,7 +79,7 @@ def peek(
     A payload that cannot be decoded is shown as bytes, with the reason.
     """
     if descriptor_set is not None and decode is None:
-        raise UsageError("--descriptor-set goes with --decode protobuf:MESSAGE")
+        raise UsageError("--descriptor-set needs --decode protobuf:MESSAGE")
     if raw and decode is not None:
         raise UsageError("--raw writes payloads as they are: leave --decode out")
     decoding = None if decode is None else decoder(decode, descriptor_set)

@@ -109,8 +109,8 @@ def skip(ctx: click.Context, pipe_id: str, dry_run: bool, yes: bool) -> None:
     a terminal --yes is needed. A pipe that is still being written is sealed; its pusher goes on in
     another. Consumers keep what they hold: skip the pipe again when they are done with it.
 
-    If the damage can be undone (a file or sidecar that is only away, a backup), do that instead:
-    what was given up stays lost.
+    If the damage can be undone (a file or sidecar that is only unavailable, a backup), do that
+    instead: what was given up stays lost.
     """
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:

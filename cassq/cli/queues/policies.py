@@ -86,7 +86,7 @@ QUEUE_HELP = {
     "max_length": "The most messages that the slowest group may have uncommitted.",
     "overflow": "In a full queue, refuse pushes or move the oldest messages to the dead letters.",
     "push_paused": "Refuse pushes; see also `cassq queue pause`.",
-    "pop_paused": "Let pops find nothing; see also `cassq queue pause`.",
+    "pop_paused": "Make pops find nothing; see also `cassq queue pause`.",
     "dedup_window": "How long a repeated push of the same dedup id counts as the first one.",
     "owner": "Who is responsible for the queue; alerts are routed by it.",
     "alert_no_consumer": "Alert when messages have waited this long and no consumer has come.",

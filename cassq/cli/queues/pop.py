@@ -59,10 +59,11 @@ LOOK_SECONDS = 0.25
     type=seconds,
     default="0",
     show_default=True,
-    metavar="SECONDS",
     help="Wait this long for the first message.",
 )
-@click.option("--follow", "-f", is_flag=True, help="Go on for ever, as messages come.")
+@click.option(
+    "--follow", "-f", is_flag=True, help="Keep popping messages as they come, until stopped."
+)
 @click.option(
     "--ack/--no-ack",
     default=True,
@@ -81,7 +82,7 @@ def pop(
     follow: bool,
     ack: bool,
 ) -> None:
-    """Pop messages and write them to standard output, one a line.
+    """Pop messages and write them to standard output, one per line.
 
     A payload is written byte for byte, with a newline after it; if payloads may contain newlines,
     use --json. With --json each line is an object: id, attempts, pushed_at, headers, key and

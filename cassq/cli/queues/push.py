@@ -149,20 +149,20 @@ def push(
 
 def _with_count(exc: CassqError | OSError, pushed: int) -> CassqError | OSError:
     """The error, with how many messages were pushed before it."""
-    told = f"{output.messages(pushed)} had been pushed"
+    so_far = f"{output.messages(pushed)} had been pushed"
     if isinstance(exc, CassqError):
-        exc.message = f"{exc.message}; {told}"
+        exc.message = f"{exc.message}; {so_far}"
         exc.fields["pushed"] = pushed
         return exc
-    return OSError(exc.errno, f"{exc.strerror}; {told}", exc.filename)
+    return OSError(exc.errno, f"{exc.strerror}; {so_far}", exc.filename)
 
 
 def _conclude(call: Invocation, queue: str, count: int, runs: list[MessageIds] | None) -> None:
     if call.as_json:
-        told: dict[str, object] = {"queue": queue, "pushed": count}
+        document: dict[str, object] = {"queue": queue, "pushed": count}
         if runs is not None:
-            told["ids"] = [message_id for run in runs for message_id in run]
-        output.document(told)
+            document["ids"] = [message_id for run in runs for message_id in run]
+        output.document(document)
         return
     line = f"pushed {output.messages(count)} to {queue}"
     # With --ids standard output holds the ids and nothing else.

@@ -160,23 +160,18 @@ def resume(call: Invocation, name: str, push: bool, pop: bool) -> None:
 
 def _show_paused(call: Invocation, queue: Queue) -> None:
     policy = queue.policy
-    told = {"push": policy.push_paused, "pop": policy.pop_paused}
+    paused = {"push": policy.push_paused, "pop": policy.pop_paused}
     if call.as_json:
-        output.document({"queue": queue.name, "paused": told})
+        output.document({"queue": queue.name, "paused": paused})
     else:
-        verbs = [f"{verb} is {'paused' if value else 'open'}" for verb, value in told.items()]
+        verbs = [f"{verb} is {'paused' if value else 'open'}" for verb, value in paused.items()]
         output.say(f"{queue.name}: {', '.join(verbs)}")
 
 
 @queue.command("drain", cls=Verb, examples=["cassq queue drain mail --timeout 5m"])
 @queue_argument()
 @click.option(
-    "--timeout",
-    type=seconds,
-    default="60s",
-    show_default=True,
-    metavar="SECONDS",
-    help="Wait this long at most.",
+    "--timeout", type=seconds, default="60s", show_default=True, help="Wait this long at most."
 )
 @click.pass_context
 def drain(ctx: click.Context, name: str, timeout: float) -> None:
@@ -214,8 +209,8 @@ def purge(ctx: click.Context, name: str, group: str | None, yes: bool) -> None:
     with call.connect() as client:
         found = client.queue(name)
         counts = found.count_waiting(group)
-        told = ", ".join(f"{output.messages(n)} of group {g}" for g, n in counts.items())
-        question = f"Purge from {name}: {told or 'nothing, it has no groups'}?"
+        listed = ", ".join(f"{output.messages(n)} of group {g}" for g, n in counts.items())
+        question = f"Purge from {name}: {listed or 'nothing, it has no groups'}?"
         if not sure_to(question, yes=yes, as_json=call.as_json, doing="purging"):
             output.note("nothing was purged")
             ctx.exit(1)

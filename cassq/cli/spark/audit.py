@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     default=500_000,
     show_default=True,
     metavar="COUNT",
-    help="How many messages of a pipe one task reads at most.",
+    help="The most messages of a pipe that one task reads.",
 )
 @session_options
 @click.pass_context
@@ -58,8 +58,8 @@ def audit(
     with session_of("audit", master, settings) as session, output.passing_line() as show:
         from cassq.spark.jobs.audit import audit as run
 
-        def progress(told: AuditProgress) -> None:
-            show(lambda _: progress_line(told))
+        def progress(state: AuditProgress) -> None:
+            show(lambda _: progress_line(state))
 
         found = run(
             session, client.url, queue, messages_per_task=messages_per_task, progress=progress
@@ -73,10 +73,10 @@ def audit(
         ctx.exit(1)
 
 
-def progress_line(told: AuditProgress) -> str:
+def progress_line(state: AuditProgress) -> str:
     """How far an audit is."""
-    of = output.messages(told.messages_in_all)
-    return f"{told.messages:,} of {of} of {told.pipes:,} pipes"
+    of = output.messages(state.messages_in_all)
+    return f"{state.messages:,} of {of} of {state.pipes:,} pipes"
 
 
 def _rows(found: Audit) -> list[tuple[object, ...]]:

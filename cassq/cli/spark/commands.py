@@ -73,8 +73,8 @@ def archive(
     with session_of("archive", master, settings) as session, output.passing_line() as show:
         from cassq.spark.jobs.archive import archive as run
 
-        def progress(told: ArchiveProgress) -> None:
-            show(lambda _: progress_line(told))
+        def progress(state: ArchiveProgress) -> None:
+            show(lambda _: progress_line(state))
 
         done = run(
             session,
@@ -89,11 +89,11 @@ def archive(
         ctx.exit(1)
 
 
-def progress_line(told: ArchiveProgress) -> str:
+def progress_line(state: ArchiveProgress) -> str:
     """How far an archive is."""
     return (
-        f"{told.pipes:,} of {told.pipes_in_all:,} pipes,"
-        f" {told.messages:,} of {output.messages(told.messages_in_all)}"
+        f"{state.pipes:,} of {state.pipes_in_all:,} pipes,"
+        f" {state.messages:,} of {output.messages(state.messages_in_all)}"
     )
 
 
@@ -124,7 +124,9 @@ def _show(call: Invocation, done: Archived) -> None:
     ],
 )
 @queue_argument("queue")
-@click.option("--write-id", required=True, metavar="ID", help="A replay is done once under one ID.")
+@click.option(
+    "--write-id", required=True, metavar="ID", help="The replay is done only once under this ID."
+)
 @click.option(
     "--from", "source", metavar="QUEUE", help="Replay this queue's messages, not QUEUE's."
 )
@@ -163,9 +165,9 @@ def replay(
     with session_of("replay", master, settings) as session, output.passing_line() as show:
         from cassq.spark.jobs import replay as job
 
-        def progress(told: job.ReplayProgress) -> None:
-            messages = output.messages(told.messages)
-            show(lambda _: f"{told.writes:,} of {told.writes_in_all:,} writes, {messages}")
+        def progress(state: job.ReplayProgress) -> None:
+            messages = output.messages(state.messages)
+            show(lambda _: f"{state.writes:,} of {state.writes_in_all:,} writes, {messages}")
 
         done = job.replay(
             session,
@@ -231,18 +233,18 @@ def dead_letters(
 
         if merge:
             outcome = job.merge(session, client.url, queue, group, where=where)
-            told: dict[str, Any] = {"queue": queue, "group": group, **outcome.as_dict()}
+            document: dict[str, Any] = {"queue": queue, "group": group, **outcome.as_dict()}
             headers: tuple[str, ...] = ("QUEUE", "GROUP", "MERGED", "IN HAND", "BROKEN PIPES")
             rows: list[tuple[object, ...]] = [
                 (queue, group, outcome.messages, outcome.held, len(outcome.broken))
             ]
         else:
             found = job.analyse(session, client.url, queue, group, where=where, top=top)
-            outcome, told = None, found.as_dict()
+            outcome, document = None, found.as_dict()
             headers = ("WHAT", "VALUE", "LETTERS")
             rows = [(each.what, each.value, each.letters) for each in found.top]
     if call.as_json:
-        output.document(told)
+        output.document(document)
     else:
         output.table(headers, rows)
     if outcome is not None and outcome.broken:

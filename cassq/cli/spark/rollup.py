@@ -48,8 +48,8 @@ def rollup(
     with session_of("rollup", master, settings) as session, output.passing_line() as show:
         from cassq.spark.jobs.rollup import rollup as run
 
-        def progress(told: RollupProgress) -> None:
-            show(lambda _: progress_line(told))
+        def progress(state: RollupProgress) -> None:
+            show(lambda _: progress_line(state))
 
         done = run(session, client.url, directory, queues, progress=progress)
     if call.as_json:
@@ -59,6 +59,6 @@ def rollup(
         output.table(("QUEUE", "DAYS", "UNFINISHED", "SAMPLES"), rows)
 
 
-def progress_line(told: RollupProgress) -> str:
+def progress_line(state: RollupProgress) -> str:
     """How far a roll-up is."""
-    return f"{told.queues:,} of {told.queues_in_all:,} queues, {told.samples:,} samples"
+    return f"{state.queues:,} of {state.queues_in_all:,} queues, {state.samples:,} samples"

@@ -44,7 +44,7 @@ def session_options(command: F) -> F:
 @contextmanager
 def session_of(name: str, master: str | None, settings: dict[str, str]) -> Iterator[Any]:
     """The session of a job; loads what the job needs. Raises MissingExtraError."""
-    with extras.wanted("jobs of Spark need", "pyspark and pyarrow", "spark"):
+    with extras.wanted("Spark jobs need", "pyspark and pyarrow", "spark"):
         import pyarrow  # noqa: F401
 
         from cassq.spark.jobs.sessions import session

@@ -29,8 +29,8 @@ def chart_lines(
     top = max((value for value in columns if value is not None), default=0.0)
     lines = [series.title]
     for row in reversed(range(HEIGHT)):
-        told = top if row == HEIGHT - 1 else 0.0 if row == 0 else None
-        scale = "" if told is None else number(told)
+        label = top if row == HEIGHT - 1 else 0.0 if row == 0 else None
+        scale = "" if label is None else number(label)
         bars = "".join(_cell(value, top, row) for value in columns)
         lines.append(f"{scale:>{_SCALE_PLACES}} ┤{bars}".rstrip())
     lines.append(" " * _SCALE_PLACES + " └" + "─" * len(columns))

@@ -41,7 +41,7 @@ def draw(path: Path, title: str, panels: Sequence[Sequence[Series]], *, step: ti
         )
     if path.suffix.removeprefix(".").lower() not in figure.canvas.get_supported_filetypes():
         raise ConfigError(
-            f"{path.name!r} does not end like an image", hint="end it in .png, .svg or .pdf"
+            f"{path.name!r} is not an image's name", hint="end it in .png, .svg or .pdf"
         )
     figure.savefig(path, dpi=144)
 

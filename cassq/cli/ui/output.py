@@ -298,8 +298,8 @@ def error(
 ) -> None:
     """An error on standard error: two lines, or with --json one object."""
     if as_json:
-        told = {"error": message, "hint": hint, "kind": kind, **(fields or {})}
-        click.echo(json.dumps(told, ensure_ascii=False, default=str), err=True)
+        content = {"error": message, "hint": hint, "kind": kind, **(fields or {})}
+        click.echo(json.dumps(content, ensure_ascii=False, default=str), err=True)
         return
     click.echo(f"error: {message}", err=True)
     if hint:

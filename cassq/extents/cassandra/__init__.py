@@ -1,30 +1,30 @@
 """The Cassandra store: an extent is a head row and partitions of frames, one partition per bucket.
 
 Frames are immutable rows, clustered by their first seq. Buckets are bounded by bytes and frames.
-The head notes the next bucket before its first frame is written, once everything before it is
-there without a gap. A position is a bucket and the first seq of a frame in it: a reader begins
-right there. Large frames are cut into parts; the first part is written last.
+The head notes the next bucket before its first frame is written, once everything before it exists
+without a gap. A position is a bucket and the first seq of a frame in it, where a reader can begin.
+Large frames are cut into parts; the first part is written last.
 
-An extent has one writer in all its life. It and its partitions have a name that is never reused,
-so a writer needs no epoch to differ from a later one, and late writes of a dropped extent's writer
-belong to no extent. Writes are stamped with their seq, not with a clock: a repeated or late write
-changes nothing, and a drop also removes whatever is still to arrive.
+An extent has one writer in all its life. The extent and its partitions have a name that is never
+reused, so a writer needs no epoch to differ from a later one, and late writes of a dropped extent's
+writer belong to no extent. The timestamp of a write is its seq, not a time: a repeated or late
+write changes nothing, and a drop also removes writes that arrive later.
 
 How a seal decides for every append whether it counts:
 
 - cp: every frame is one conditional write, refused once its bucket is sealed. The sealer seals
-  the head first: no newer bucket can begin. Then it seals the newest bucket, and its count is the
-  end: each frame was applied before, or never will be. If the extent was dropped long ago, nothing
-  is left to refuse the first frame of a bucket: so after it the writer looks at the head.
+  the head first, so that no newer bucket can begin. Then it seals the newest bucket, and its count
+  is the end: each frame was applied before, or never will be. If the extent was dropped long ago,
+  nothing refuses the first frame of a bucket, so the writer checks the head after it.
 - ap: frames are plain writes, which nothing can refuse. So, as in the files store, the writer looks
   at the seal mark after each write and before it acknowledges, and the sealer sets the mark
   before it looks for frames. Writes and reads both use a quorum. If the writer did not see the
-  mark, the mark was not yet set when its look began; the frame was on a quorum before that, and
-  the sealer's walk began after: it finds the frame, however long either was stopped in between and
+  mark, the mark was not yet set when its read began; the frame was on a quorum before that, and
+  the sealer's scan began after: it finds the frame, however long either was stopped in between and
   whatever their clocks say. If the writer saw the mark, it acknowledges nothing. So no lease is
   involved.
-  What lies past the end (frames after a missing one, and late writes) was never acknowledged: it
-  is never read, and goes with its partition. There is nothing to rescue.
+  Frames past the end (after a missing one, or late) were never acknowledged: they are never read,
+  and are removed with their partition. There is nothing to rescue.
 
 This holds where all quorums meet: consistency LOCAL_QUORUM within one data centre, or QUORUM.
 An extent written with LOCAL_QUORUM is sealed from its own data centre only; elsewhere `seal`
@@ -77,7 +77,7 @@ class CassandraStore(ExtentStore):
         self._kept = FrameCache()
         self._ends = PolledEnds(cql)
         self._writers: dict[str, CassandraWriter] = {}
-        # So that publishing an end never waits, not even in an outage.
+        # So that publishing an end never waits, even in an outage.
         cql.prepare(statements.TELL_ACKED)
         cql.prepare(statements.TELL_CLOSED)
         self._means = WriterContext(cql, self._heads, clock, sizes or Sizes(), self._writer_closed)
@@ -96,7 +96,7 @@ class CassandraStore(ExtentStore):
         return self._reader(self._heads.get(pipe_id))
 
     def readers(self, pipe_ids: Sequence[str]) -> list[ExtentReader | None]:
-        """Cost: one read each, side by side."""
+        """Cost: one read each, concurrently."""
         heads = self._heads.find_many(pipe_ids)
         return [None if head is None else self._reader(head) for head in heads]
 
@@ -133,8 +133,8 @@ class CassandraStore(ExtentStore):
         return gone | {head.pipe_id for head in closed}
 
     def drop(self, pipe_ids: Sequence[str]) -> None:
-        """Cost: for each a read and a conditional write, one more if it is not sealed, and a
-        plain one for each of its buckets, side by side."""
+        """Cost: for each a read and a conditional write, another if it is not sealed, and a plain
+        write for each of its buckets, concurrently."""
         fenced: list[Head] = []
         removals: list[Statement] = []
         for pipe_id, head in zip(pipe_ids, self._heads.find_many(pipe_ids), strict=True):
@@ -160,7 +160,7 @@ class CassandraStore(ExtentStore):
         """Nothing is held between calls."""
 
     def _closed(self, heads: Sequence[Head]) -> list[Head]:
-        """Those whose writers have closed them. Cost: a round of reads."""
+        """The extents that their writers have closed. Cost: a round of reads."""
         asked = [(statements.READ_MARKS, (head.extent,)) for head in heads]
         answers = self._cql.read_many(asked)
         return [h for h, rows in zip(heads, answers, strict=True) if marks_of(rows).closed]
@@ -177,6 +177,6 @@ def _home(contact: Contact) -> str:
         case "local_quorum":
             return contact.data_centre
     raise ConfigError(
-        f"consistency {contact.consistency!r} could lose what was acknowledged",
+        f"consistency {contact.consistency!r} could lose acknowledged messages",
         hint="use local_quorum or quorum",
     )

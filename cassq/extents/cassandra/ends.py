@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cassq.cassandra.session import Cql, Row
-from cassq.errors import BackendError, BackendTimeoutError
 from cassq.extents.cassandra import statements
-from cassq.extents.cassandra.heads import TRIES, Head
+from cassq.extents.cassandra.heads import Head
 from cassq.extents.cassandra.marks import marks_of
 from cassq.extents.cassandra.places import bucket_and_seq, end_place
 from cassq.message.frames import Place
@@ -29,8 +28,8 @@ def plain_end(cql: Cql, head: Head) -> Place:
     for bucket in range(head.buckets - 1, -1, -1):
         found = _read_bucket(cql, head, bucket)
         if found is None:
-            continue  # begun, and nothing written
-        # Older buckets were without a gap before this one began.
+            continue  # begun, but empty
+        # Older buckets had no gap before this one began.
         seq = max(found.start_seq, acked_seq if bucket == acked_bucket else 0)
         rows = cql.read(statements.WALK_FRAMES, (head.extent, bucket, seq))
         return end_place(bucket, _walk(rows, seq))
@@ -56,18 +55,11 @@ def strict_end(cql: Cql, head: Head) -> Place:
     """Seal the newest bucket of an extent whose head is sealed: every frame was either applied
     before, and is counted in its bucket, or never will be.
 
-    Cost: one conditional write and one read; a read more for each empty bucket.
+    Cost: one conditional write and one read; another read for each empty bucket.
     """
     values = (head.extent, head.buckets - 1)
-    for _ in range(TRIES):
-        try:
-            cql.apply(statements.SEAL_BUCKET, values)
-            break  # applied, or it was sealed before
-        except BackendError as exc:
-            if not exc.outcome_unknown:
-                raise
-    else:
-        raise BackendTimeoutError(f"pipe {head.pipe_id} could not be sealed")
+    # Refused, it was sealed before.
+    cql.apply_all([(statements.SEAL_BUCKET, values)], f"pipe {head.pipe_id} is sealed")
     for bucket in range(head.buckets - 1, -1, -1):
         found = _read_bucket(cql, head, bucket, serial=True)
         if found is not None:

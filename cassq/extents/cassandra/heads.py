@@ -9,15 +9,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cassq.cassandra.session import Cql, Row
-from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
+from cassq.cassandra.tries import UNSURE_MAX, unanswered
+from cassq.errors import BackendUnavailableError
 from cassq.extents.cassandra import statements
 from cassq.extents.port import ExtentMissingError
 
-TRIES = 8
-
 
 class Head(NamedTuple):
-    """What an extent is. See `extents` in the schema."""
+    """The head of an extent. See `extents` in the schema."""
 
     pipe_id: str
     extent: str
@@ -44,24 +43,26 @@ class Heads:
         """Add a head; BackendUnavailableError when the pipe has one already.
         Cost: one conditional write."""
         values = (head.pipe_id, head.extent, head.queue_name, head.strict, head.home)
-        for _ in range(TRIES):
-            if self._applied(statements.CREATE_HEAD, values):
-                return
+        there: Head | None = None
+
+        def is_there() -> bool:
+            nonlocal there
             there = self.find(head.pipe_id, serial=True)
-            if there is not None and there.extent == head.extent:
-                return
-            if there is not None:
-                raise BackendUnavailableError(
-                    f"there is an extent of pipe {head.pipe_id} already", retryable=False
-                )
-        raise BackendTimeoutError(f"the extent of pipe {head.pipe_id} could not be made")
+            return there is not None
+
+        what = f"pipe {head.pipe_id} has an extent"
+        self._cql.apply_until(statements.CREATE_HEAD, values, is_there, what)
+        if there is not None and there.extent != head.extent:
+            raise BackendUnavailableError(
+                f"there is an extent of pipe {head.pipe_id} already", retryable=False
+            )
 
     def find(self, pipe_id: str, *, serial: bool = False) -> Head | None:
         """A pipe's head, if it has one. Cost: one read."""
         return self.find_many([pipe_id], serial=serial)[0]
 
     def find_many(self, pipe_ids: Sequence[str], *, serial: bool = False) -> list[Head | None]:
-        """The heads of several pipes. Cost: one read each, side by side."""
+        """The heads of several pipes. Cost: one read each, concurrently."""
         asked = [(statements.READ_HEAD, (pipe_id,)) for pipe_id in pipe_ids]
         found = self._cql.read_many(asked, serial=serial)
         return [head_of(rows[0]) if rows else None for rows in found]
@@ -81,48 +82,41 @@ class Heads:
         """Note that its writer moves on to `bucket`; False when the extent is sealed or gone.
         Cost: one conditional write."""
         values = (bucket + 1, head.pipe_id, head.extent, bucket)
-        for _ in range(TRIES):
-            if self._applied(statements.BEGIN_BUCKET, values):
-                return True
+        writes = True
+
+        def is_over() -> bool:
+            nonlocal writes
             there = self.find(head.pipe_id, serial=True)
-            if there is None or there.extent != head.extent or there.sealed:
-                return False
-            if there.buckets == bucket + 1:
-                return True
-        raise BackendTimeoutError(f"pipe {head.pipe_id} could not begin another bucket")
+            writes = there is not None and there.extent == head.extent and not there.sealed
+            return not writes or there is None or there.buckets == bucket + 1
+
+        what = f"pipe {head.pipe_id} began another bucket"
+        self._cql.apply_until(statements.BEGIN_BUCKET, values, is_over, what)
+        return writes
 
     def seal(self, head: Head | None, pipe_id: str) -> Head:
         """Prevent further buckets, and acknowledgements of plain writes.
         Cost: one conditional write, none when it is sealed."""
-        for _ in range(TRIES):
+        for _ in self._cql.attempts(UNSURE_MAX):
             if head is None:
                 raise missing(pipe_id)
             if head.sealed:
                 return head
             values = (pipe_id, head.extent, head.buckets)
-            if self._applied(statements.SEAL_HEAD, values):
+            if self._cql.apply_settled(statements.SEAL_HEAD, values, lambda: False):
                 return head._replace(sealed=True)
             head = self.find(pipe_id, serial=True)
-        raise BackendTimeoutError(f"pipe {pipe_id} could not be sealed")
+        raise unanswered(f"pipe {pipe_id} is sealed")
 
     def drop(self, head: Head) -> None:
         """Remove a head. Cost: one conditional write."""
-        for _ in range(TRIES):
-            if self._applied(statements.DROP_HEAD, (head.pipe_id, head.extent)):
-                return
-            there = self.find(head.pipe_id, serial=True)
-            if there is None or there.extent != head.extent:
-                return
-        raise BackendTimeoutError(f"the extent of pipe {head.pipe_id} could not be removed")
 
-    def _applied(self, text: str, values: Sequence[object]) -> bool:
-        """Whether it was certainly applied; if not, the caller reads the outcome back."""
-        try:
-            return self._cql.apply(text, values)[0]
-        except BackendError as exc:
-            if not exc.outcome_unknown:
-                raise
-            return False
+        def is_gone() -> bool:
+            there = self.find(head.pipe_id, serial=True)
+            return there is None or there.extent != head.extent
+
+        what = f"the extent of pipe {head.pipe_id} is removed"
+        self._cql.apply_until(statements.DROP_HEAD, (head.pipe_id, head.extent), is_gone, what)
 
 
 def missing(pipe_id: str) -> ExtentMissingError:

@@ -25,7 +25,7 @@ class ExtentMarks(NamedTuple):
 
 
 def marks_of(rows: Sequence[Row]) -> ExtentMarks:
-    """The marks in the rows that were read."""
+    """The marks in these rows."""
     if not rows:
         return ExtentMarks()
     acked, closed, turn = rows[0]
@@ -33,7 +33,7 @@ def marks_of(rows: Sequence[Row]) -> ExtentMarks:
 
 
 class RepeatedRead:
-    """A read that is repeated, waited for or in the background; each passes its rows to `note`.
+    """A repeated read, waited for or in the background; each passes its rows to `note`.
 
     note: also called in the driver's thread, so it only sets values.
     """
@@ -63,8 +63,8 @@ class RepeatedRead:
         self._watch = watch
 
     def soon(self) -> None:
-        """Read in the background, unless a read is under way. Never fails. Cost: one read that
-        nobody waits for."""
+        """Read in the background, unless a read is under way. Never fails. Cost: one background
+        read."""
         if self._busy:
             return
         self._busy = True
@@ -82,7 +82,7 @@ class RepeatedRead:
 
     def _failed(self, exc: Exception) -> None:
         # Callers that need the result read again, and wait for it.
-        logger.debug("a look in passing failed: %s", exc)
+        logger.debug("a background read failed: %s", exc)
         self._busy = False
 
 
@@ -100,11 +100,11 @@ class MarkWriter:
         """Publish it soon; never waits, never fails."""
         text = statements.TELL_CLOSED if closed else statements.TELL_ACKED
         try:
-            # Here, not in the driver's thread: the first statement of a kind is prepared, and
-            # that thread could not wait for its own answer.
+            # Here, not in the driver's thread: the first statement of a kind must be prepared,
+            # and that thread could not wait for the answer.
             statement = self._cql.bound(text, (self._extent, end.pos, end.seq + 1))
         except CassqError as exc:
-            logger.debug("the end of %s could not be told: %s", self._extent, exc)
+            logger.debug("the end of %s could not be published: %s", self._extent, exc)
             return
         with self._lock:
             self._untold = statement
@@ -132,6 +132,6 @@ class MarkWriter:
         self.again()
 
     def _failed(self, exc: Exception) -> None:
-        logger.debug("the end of %s could not be told: %s", self._extent, exc)
+        logger.debug("the end of %s could not be published: %s", self._extent, exc)
         with self._lock:
             self._busy = False

@@ -10,15 +10,13 @@ from typing import Any, NamedTuple
 
 from cassandra.cluster import ResponseFuture
 
-from cassq.base.clock import Stopwatch
 from cassq.cassandra.errors import OverloadedError
-from cassq.cassandra.tries import is_held_up
+from cassq.cassandra.tries import Tries, is_held_up
 from cassq.errors import BackendError, BackendTimeoutError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.heads import Head
 from cassq.extents.cassandra.writer import CassandraWriter, PendingFrame, WriterContext
 
-PAUSE_MIN, PAUSE_MAX = 0.001, 0.25
 IN_FLIGHT_MAX = 64
 
 
@@ -69,24 +67,18 @@ class PlainWriter(CassandraWriter):
         """Wait for the oldest write; it is resent until it succeeds or patience is over."""
         future, statement, size = self._flying.popleft()
         self._flying_bytes -= size
-        waited, pause = Stopwatch(), PAUSE_MIN
+        tries = Tries(self._clock, self._sizes.patience, self._sizes.overload_patience)
         while True:
             try:
                 self._cql.result(future)
             except BackendError as exc:
-                patience = self._sizes.patience
-                if isinstance(exc, OverloadedError):
-                    patience = self._sizes.overload_patience
                 if isinstance(exc, (OverloadedError, BackendTimeoutError)):
                     self._window = max(1, self._window // 2)
-                if not exc.retryable or waited.seconds() + pause > patience:
-                    raise
+                tries.wait_after(exc)
             else:
                 if is_held_up(future):
                     self._window = max(1, self._window // 2)
                 else:
                     self._window = min(self._window + size // 4, self._sizes.flight_bytes)
                 return
-            self._clock.sleep(pause)
-            pause = min(2 * pause, PAUSE_MAX)
             future = self._cql.again(statement)

@@ -27,7 +27,7 @@ _BUCKETS_KNOWN_MAX = 10_000
 
 
 class Turns:
-    """The pipes whose turn this process asked for, and since when it saw nothing new in them."""
+    """The pipes in which this process asked for a turn, and when each last had something new."""
 
     def __init__(self, cql: Cql, clock: Clock) -> None:
         self._cql = cql
@@ -46,7 +46,7 @@ class Turns:
         return since_ms
 
     def forget(self, extent: str) -> None:
-        """Forget an extent that was sealed."""
+        """Forget a sealed extent."""
         self._seen.pop(extent, None)
 
 
@@ -212,12 +212,12 @@ class CassandraReader(ExtentReader):
         return frame
 
     def _damaged(self, base: int, why: str) -> FrameError:
-        told = f"pipe {self._pipe_id}, the frame at seq {base}: {why}"
-        return FrameError(told, pipe_id=self._pipe_id)
+        text = f"pipe {self._pipe_id}, the frame at seq {base}: {why}"
+        return FrameError(text, pipe_id=self._pipe_id)
 
     def _find(self, seq: int, bucket: int) -> tuple[int, int]:
         """The bucket and the base seq of the frame that holds `seq`. bucket: that bucket or an
-        older one. Cost: one read, one for each bucket side by side, and one more."""
+        older one. Cost: two reads, and one for each bucket, concurrently."""
         head = self._looked_up()
         buckets = range(bucket, head.buckets)
         asked = [(statements.READ_BUCKET, (head.extent, number)) for number in buckets]
@@ -273,7 +273,7 @@ class CassandraReader(ExtentReader):
         return self._cql.read(statements.READ_FRAMES, values)
 
     def _rows(self, limit: int) -> int:
-        """How many rows to ask for: as many as the next read may need, by their mean size."""
+        """The number of rows to ask for, by the mean size of rows and the need of the next read."""
         size = self._slice_bytes if self._in_order else _SLICE_MAX
         rows = max(1, size // self._row_bytes)
         if not self._in_order:
@@ -296,7 +296,7 @@ class CassandraReader(ExtentReader):
                 further = self._cql.read(statements.READ_PARTS, values)
                 whole = [data, *(row[0] for row in further)]
                 if len(whole) != parts:
-                    raise self._damaged(base, f"{len(whole)} of its {parts} parts are there")
+                    raise self._damaged(base, f"only {len(whole)} of its {parts} parts exist")
             frame = data if parts == 1 else b"".join(whole)
             self._ahead[base] = (bucket, frame)
             self._buckets[base] = bucket

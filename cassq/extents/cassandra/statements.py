@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# Past the timestamps of everything that is ever written to an extent, late or by a wrong clock, so
-# that what is removed stays removed.
+# Greater than any timestamp ever written to an extent, late or by a wrong clock, so that removed
+# rows stay removed.
 FOREVER = 1 << 62
 
 # --- heads: conditional writes only -----------------------------------------------------------
@@ -13,7 +13,7 @@ CREATE_HEAD = """
 INSERT INTO extents (pipe_id, extent, queue_name, strict, home, buckets)
 VALUES (?, ?, ?, ?, ?, 1) IF NOT EXISTS
 """
-# What an extent is. One row.
+# The head of an extent. One row.
 READ_HEAD = """
 SELECT pipe_id, extent, queue_name, strict, home, buckets, sealed FROM extents WHERE pipe_id = ?
 """
@@ -34,7 +34,7 @@ DROP_HEAD = """
 DELETE FROM extents WHERE pipe_id = ? IF extent = ?
 """
 
-# --- marks: plain writes, stamped with a seq so that the newest wins, whenever it comes -------
+# --- marks: plain writes, with a seq as timestamp, so that the newest wins in any order -------
 
 # Everything below this is acknowledged. One row.
 TELL_ACKED = """
@@ -101,7 +101,7 @@ FIND_FRAME = """
 SELECT base_seq FROM frames WHERE extent = ? AND bucket = ? AND base_seq <= ?
 ORDER BY base_seq DESC LIMIT 1
 """
-# Where frames begin after a seq whose frame is damaged. Bounded by the bucket.
+# The beginnings of frames after a damaged one. Bounded by the bucket.
 NEXT_FRAMES = """
 SELECT base_seq, part FROM frames
 WHERE extent = ? AND bucket = ? AND base_seq > ? AND base_seq < ?

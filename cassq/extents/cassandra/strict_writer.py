@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from cassq.base.clock import Stopwatch
+from cassq.cassandra.tries import Tries
 from cassq.errors import BackendError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.heads import Head
 from cassq.extents.cassandra.writer import CassandraWriter, PendingFrame, WriterContext
 
-PAUSE_MIN, PAUSE_MAX = 0.005, 0.25
-
 
 class StrictWriter(CassandraWriter):
-    """Cost of an append: a conditional write per frame; one more read when it begins a bucket."""
+    """Cost of an append: a conditional write per frame; a read if it begins a bucket."""
 
     def __init__(self, means: WriterContext, head: Head) -> None:
         super().__init__(means, head)
@@ -25,30 +23,25 @@ class StrictWriter(CassandraWriter):
             *(self._head.extent, self._bucket, piece.base_seq),
             None if piece.first else piece.base_seq,
         )
-        waited, pause = Stopwatch(), PAUSE_MIN
+        tries = Tries(self._clock, self._sizes.patience)
         while True:
             try:
                 applied, there = self._cql.apply(statements.PUT_IF, values)
             except BackendError as exc:
-                # Applied or not: if it was, a second try is refused.
-                again = exc.retryable or exc.outcome_unknown
-                if not again or waited.seconds() + pause > self._sizes.patience:
-                    raise
+                tries.wait_after(exc)  # applied or not: if it was, a second try is refused
             else:
-                # Nobody else moves the count: an earlier try of this write did.
+                # Only this writer moves the count: an earlier attempt of this write did.
                 if not applied and there[:1] != (piece.end_seq,):
                     raise self._told_sealed()
                 self._began = self._began or piece.first
                 return
-            self._clock.sleep(pause)
             self._cql.requests.count("repeated")
-            pause = min(2 * pause, PAUSE_MAX)
 
     def _drain(self) -> None:
         """Nothing is in flight."""
 
     def _settle(self) -> None:
-        # In a dropped bucket nothing refuses a first frame.
+        # A dropped bucket does not refuse a first frame.
         if self._began:
             self._began = False
             self._look_for_seal()

@@ -1,4 +1,4 @@
-"""Writing an extent to Cassandra: what plain (ap) and conditional (cp) writers share."""
+"""Writing an extent to Cassandra: shared by plain (ap) and conditional (cp) writers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.heads import Head, Heads, head_of
 from cassq.extents.cassandra.marks import MarkWriter, RepeatedRead, marks_of
 from cassq.extents.cassandra.places import end_place
-from cassq.extents.port import ExtentWriter
+from cassq.extents.server_writer import ServerWriter
 from cassq.message.frames import Place, frame_seqs
 
 # How often a writer checks in the background for a seal, or for another pusher that wants a turn.
@@ -26,7 +26,7 @@ class Sizes(NamedTuple):
 
     bucket_bytes: int = 32 * 1024 * 1024
     bucket_frames: int = 20_000
-    part_bytes: int = 1024 * 1024  # a mutation has to fit half a segment of the commit log
+    part_bytes: int = 1024 * 1024  # a mutation must fit in half a commit log segment
     flight_bytes: int = 4 * 1024 * 1024
     patience: float = 10.0  # seconds that a write is retried
     overload_patience: float = 60.0  # ... while the node is overloaded
@@ -34,7 +34,7 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PendingFrame:
-    """A frame about to be written. first: it begins its bucket, which had no frame before."""
+    """A frame about to be written. first: it is the first frame of its bucket."""
 
     base_seq: int
     count: int
@@ -47,7 +47,7 @@ class PendingFrame:
 
 
 class WriterContext(NamedTuple):
-    """What a writer works with. closed: called with the pipe's id when it stops."""
+    """The context of a writer. closed: called with the pipe's id when it stops."""
 
     cql: Cql
     heads: Heads
@@ -56,49 +56,26 @@ class WriterContext(NamedTuple):
     closed: Callable[[str], object]
 
 
-class CassandraWriter(ExtentWriter):
-    """The one writer that an extent has in its life."""
+class CassandraWriter(ServerWriter):
+    """The writer of an extent that is rows."""
 
     def __init__(self, means: WriterContext, head: Head) -> None:
-        cql, self._heads, clock, self._sizes, self._on_close = means
-        self._cql, self._clock = cql, clock
+        cql, self._heads, clock, self._sizes, closed = means
+        super().__init__(head.pipe_id, clock, closed)
+        self._cql = cql
         self._head = head
-        self._end = Place(0, 0)
-        self._size_bytes = 0
         self._bucket = 0
         self._bucket_start = 0
         self._bucket_bytes = 0
         self._bucket_frames = 0
-        self._dead = False
-        self._closed = False
-        self._sealed = False
-        self._turn_wanted = False
         self._teller = MarkWriter(cql, head.extent)
         self._seal_look = RepeatedRead(cql, statements.READ_HEAD, (head.pipe_id,), self._note_head)
         self._turn_look = RepeatedRead(cql, statements.READ_MARKS, (head.extent,), self._note_marks)
-        self.last_append_ms: int = clock.boot_ms()
 
-    @property
-    def pipe_id(self) -> str:
-        return self._head.pipe_id
-
-    @property
-    def end(self) -> Place:
-        return self._end
-
-    @property
-    def size_bytes(self) -> int:
-        return self._size_bytes
-
-    def append(self, frames: Sequence[tuple[bytes, bytes]], end_seq: int) -> Place:
-        if self._dead:
-            raise PipeSealedError(f"pipe {self.pipe_id} takes no more frames")
-        self._dead = True  # until it has succeeded
-        size = 0
+    def _write(self, frames: Sequence[tuple[bytes, bytes]], end_seq: int) -> Place:
         for frame in frames:
             base_seq, count = frame_seqs(frame[0])
             data = b"".join(frame)
-            size += len(data)
             if (
                 self._bucket_bytes >= self._sizes.bucket_bytes
                 or self._bucket_frames >= self._sizes.bucket_frames
@@ -109,12 +86,7 @@ class CassandraWriter(ExtentWriter):
             self._bucket_frames += 1
             self._put(piece)
         self._settle()
-        self._dead = False
-        self._end = end_place(self._bucket, end_seq)
-        self._size_bytes += size
-        self.last_append_ms = self._clock.boot_ms()
-        self._teller.tell(self._end)
-        return self._end
+        return end_place(self._bucket, end_seq)
 
     def sealed(self) -> bool:
         if not self._dead:
@@ -126,21 +98,14 @@ class CassandraWriter(ExtentWriter):
     def turn_wanted(self) -> bool:
         if not self._turn_wanted and self._turn_look.age() >= TURN_SECONDS:
             self._turn_look.soon()
-        return self._turn_wanted
+        return super().turn_wanted()
 
-    def want_turn(self) -> None:
-        """Note that another pusher in this process asks for the next turn."""
-        self._turn_wanted = True
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = self._dead = True
-            self._teller.tell(self._end, closed=True)
-            self._on_close(self.pipe_id)
+    def _publish(self) -> None:
+        self._teller.tell(self._end, closed=self._closed)
 
     @abc.abstractmethod
     def _put(self, piece: PendingFrame) -> None:
-        """Write a frame, or begin to."""
+        """Write a frame, or start to."""
 
     @abc.abstractmethod
     def _settle(self) -> None:
@@ -151,7 +116,7 @@ class CassandraWriter(ExtentWriter):
         """Return when everything put is written."""
 
     def _next_bucket(self, base_seq: int) -> None:
-        """Move on to the next bucket, once everything in this one is there without a gap."""
+        """Move on to the next bucket, once this one is complete without a gap."""
         self._drain()
         if not self._heads.begin_bucket(self._head, self._bucket + 1):
             raise self._told_sealed()

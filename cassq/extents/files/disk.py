@@ -31,7 +31,7 @@ class Disk:
     """The real disk."""
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory and its missing parents; their names are durable on return. Cost: a
+        """Make a directory and its missing parents, with durable names. Cost: a
         sync for each that is made, or that is empty."""
         missing: list[Path] = []
         while not path.exists():
@@ -47,7 +47,7 @@ class Disk:
             self.sync_directory(directory.parent)
 
     def create(self, path: Path) -> int:
-        """A new file, opened for reading and writing; FileExistsError when it exists."""
+        """Create a file, opened for reading and writing; FileExistsError if it exists."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
     def open(self, path: Path) -> int:

@@ -1,6 +1,6 @@
-"""Pipe files: what their pages hold, and how they are written and read.
+"""Pipe files: their pages, and how they are written and read.
 
-`ID.pipe` begins with a page that says whose frames follow; it never changes. `ID.page` holds
+`ID.pipe` begins with a page that identifies its pipe; it never changes. `ID.page` holds
 words that all processes share through `mmap`: the published end (kept twice, each copy on a cache
 line of its own with a check word), the seal flag, and hints. There are two files because a sync of
 the frames would also write a changed page of the same file, at twice the cost.
@@ -67,11 +67,11 @@ def read_identity(page: bytes, pipe_id: str) -> str:
         raise CorruptionError(f"the header of pipe {pipe_id} is damaged")
     if version != VERSION:
         raise ConfigError(
-            f"pipe {pipe_id} has file version {version}, this cassq reads {VERSION}",
+            f"pipe {pipe_id} has file version {version}; this cassq supports {VERSION}",
             hint="use a newer cassq",
         )
     if named.rstrip(b"\0").decode() != pipe_id:
-        raise CorruptionError(f"the file of pipe {pipe_id} is another pipe's")
+        raise CorruptionError(f"the file of pipe {pipe_id} belongs to another pipe")
     return str(queue_name.rstrip(b"\0").decode())
 
 
@@ -126,7 +126,7 @@ class FileWriter(ExtentWriter):
 
     def append(self, frames: Sequence[tuple[bytes, bytes]], end_seq: int) -> Place:
         if self._failed or self._fd < 0:
-            raise PipeSealedError(f"{self._name} takes no more frames")
+            raise PipeSealedError(f"{self._name} accepts no more frames")
         buffers = [part for frame in frames for part in frame]
         if len(buffers) > _BUFFERS_MAX:
             buffers = [b"".join(buffers)]
@@ -170,7 +170,7 @@ class FileWriter(ExtentWriter):
         return bool(self._words[TURN_WANTED])
 
     def close(self) -> None:
-        # Taken first: a second close, after an interrupt, might close somebody else's file.
+        # Cleared first: a second close, after an interrupt, might close another file.
         fd, self._fd = self._fd, -1
         if fd >= 0:
             self._failed = True

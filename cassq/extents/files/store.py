@@ -12,7 +12,7 @@ Invariants:
 1. Bytes below the published end are synced (durability "disk") and never change.
 2. A write or sync that failed or fell short is never repeated on the file: the kernel may consider
    lost pages clean. The writer is dead from then on, and the extent is sealed at its last end.
-3. Nobody truncates a file.
+3. No file is ever truncated.
 """
 
 from __future__ import annotations
@@ -104,14 +104,14 @@ class FilesStore(ExtentStore):
                 writer = self._try_create(pipe_id, page)
                 if writer is not None:
                     return writer
-        raise BackendUnavailableError(f"pipe {pipe_id} was removed again and again")
+        raise BackendUnavailableError(f"pipe {pipe_id} was removed repeatedly")
 
     def _try_create(self, pipe_id: str, page: bytes) -> FileWriter | None:
         """Make a pipe file under a draft name, then rename it; None when another process removed
         the draft, taking its maker for dead.
 
         Under its final name a file always has a whole header, a page and, while its writer lives,
-        a lock. So if one of these is missing, nobody is about to write to the file.
+        a lock. So if one of these is missing, no writer is about to write to the file.
         """
         disk, path = self._disk, self.path(pipe_id)
         draft, words_path = path.with_suffix(DRAFT), path.with_suffix(WORDS)
@@ -309,7 +309,7 @@ class FilesStore(ExtentStore):
                     info = ExtentInfo(pipe_id, queue_name, self._disk.lock(fd))
                 yield info
             except CorruptionError as exc:
-                logger.warning("%s: it is left where it is", exc.message)
+                logger.warning("%s; it is left where it is", exc.message)
             finally:
                 self._disk.close(fd)
 

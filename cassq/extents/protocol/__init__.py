@@ -1,1 +1,1 @@
-"""What clients and sidecars say to one another, and how it is written on the wire."""
+"""The protocol of clients and sidecars: its messages, and their encoding."""

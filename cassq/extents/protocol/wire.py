@@ -31,7 +31,7 @@ from cassq.extents.protocol.words import (
 )
 from cassq.message.frames import BODY_BYTES_MAX, HEADER_SIZE
 
-# What may stand around the frames of a message.
+# The size of a message without its frames.
 ENVELOPE_BYTES_MAX = 64 * 1024
 MESSAGE_BYTES_MAX = BODY_BYTES_MAX + HEADER_SIZE + ENVELOPE_BYTES_MAX
 HELLO_BYTES_MAX = 16 * 1024  # before the client is known
@@ -45,9 +45,9 @@ _unpacked = Decoder().decode
 
 
 class ProtocolError(CorruptionError):
-    """What came over a connection is not a message of the sidecar protocol."""
+    """The received bytes are not a message of the sidecar protocol."""
 
-    default_hint = "is it a sidecar that listens there, and a client of cassq that speaks to it?"
+    default_hint = "is the server a sidecar, and the client cassq?"
 
 
 def request_parts(request: Request, number: int) -> list[bytes]:
@@ -88,7 +88,7 @@ def body_length(prefix: bytes | bytearray, at: int = 0, *, limit: int = MESSAGE_
     """How many bytes of a message follow its first four. Raises ProtocolError over the limit."""
     length: int = _LENGTH.unpack_from(prefix, at)[0]
     if not 0 < length <= limit:
-        raise ProtocolError(f"a message claims {length} bytes, the limit is {limit}")
+        raise ProtocolError(f"a message claims {length} bytes; the limit is {limit}")
     return length
 
 
@@ -101,7 +101,7 @@ def read_request(body: bytes | memoryview) -> tuple[int, Request]:
         raise ProtocolError(f"there is no operation {array[0]!r}", number=array[1])
     request = _filled(kind, array[2:], array[1])
     if kind is Append and type(request.frame) is not bytes:
-        raise ProtocolError("a frame comes in parts", number=array[1])  # they are the sender's
+        raise ProtocolError("a frame is split into parts", number=array[1])  # they are the sender's
     return array[1], request
 
 

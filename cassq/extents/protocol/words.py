@@ -1,4 +1,4 @@
-"""What clients and sidecars send one another: requests, replies and refusals.
+"""The messages of clients and sidecars: requests, replies and refusals.
 
 `cassq.extents.protocol.wire` encodes them, and `docs/sidecar_protocol.md` specifies both.
 """

@@ -1,1 +1,1 @@
-"""Care of replicated extents: the fleet of sidecars, and what extents lack."""
+"""Care of replicated extents: the fleet of sidecars, and missing replicas."""

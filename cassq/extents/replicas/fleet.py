@@ -1,9 +1,9 @@
-"""The fleet: all sidecars at one moment, and what an extent's replicas need. Pure.
+"""The fleet: all sidecars at one moment, and the repairs an extent needs. Pure.
 
 A replica has one of these standings, by what is known about its sidecar::
 
     good      the sidecar lives, and reports no damage
-    away      the sidecar stopped showing signs of life recently: it may come back
+    away      the sidecar stopped sending heartbeats recently: it may come back
     leaving   the sidecar drains: the replica is good, and must be copied elsewhere
     damaged   the sidecar lives, and reports the replica as damaged: it is copied anew in place
     missing   the sidecar lives, and does not have it: it is copied anew, there or elsewhere
@@ -56,7 +56,7 @@ class Need(NamedTuple):
 
     @property
     def why(self) -> str:
-        """What is wrong, for people."""
+        """The problem, as text for users."""
         if self.anew is not None:
             return f"damaged on {self.anew.sidecar}"
         if self.gone:
@@ -64,13 +64,13 @@ class Need(NamedTuple):
         if self.instead is not None and self.missing:
             return f"missing on {self.instead.sidecar}"
         if self.instead is not None:
-            return f"to go from {self.instead.sidecar}"
+            return f"replace the one on {self.instead.sidecar}"
         return f"{self.good} of {self.placement.wanted} replicas"
 
 
 class ReplicaSet(NamedTuple):
-    """The standing of an extent's replicas. short: how many more there should be than those that
-    are good or only away. need: what can be done now; None for nothing."""
+    """The standing of an extent's replicas. short: how many are lacking besides those that are good
+    or only away. need: what can be done now, if anything."""
 
     standings: Mapping[ReplicaAt, ReplicaStanding]
     short: int
@@ -86,14 +86,14 @@ class ReplicaSet(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """All sidecars by name, as they last reported. now_ms: catalog time. after_ms: how long after
-    its lease a sidecar without a sign of life counts as lost."""
+    its lease a sidecar without a heartbeat counts as lost."""
 
     sidecars: Mapping[str, SidecarRow]
     now_ms: int
     after_ms: int
 
     def is_lost(self, row: SidecarRow) -> bool:
-        """Whether all that a sidecar holds counts as lost."""
+        """Whether all replicas on a sidecar count as lost."""
         silent_ms = self.now_ms - row.seen_ms - row.lease_ms
         return row.state is SidecarState.GONE or silent_ms >= self.after_ms
 
@@ -117,14 +117,14 @@ class Fleet:
         return self.standing(replica) in (ReplicaStanding.GOOD, ReplicaStanding.LEAVING)
 
     def is_draining(self) -> bool:
-        """Whether a sidecar that is there, and not empty, drains."""
+        """Whether a live sidecar that is not empty is being drained."""
         return any(
             row.state is SidecarState.DRAINING and row.extents and row.alive(self.now_ms)
             for row in self.sidecars.values()
         )
 
-    def told(self) -> list[list[str]]:
-        """Everything that standings depend on, in a form that can be stored: when it changes, all
+    def states(self) -> list[list[str]]:
+        """Everything that standings depend on, in a form that can be stored. If it changes, all
         placements must be checked again."""
         rows = sorted(self.sidecars.values(), key=lambda row: row.name)
         return [[r.name, r.generation, r.state.name, "lost" * self.is_lost(r)] for r in rows]

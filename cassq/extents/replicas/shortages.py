@@ -1,9 +1,9 @@
 """Shortages: notes that an extent was sealed with fewer good replicas than it should have.
 
 The sealer notices that, and notes it in the catalog. Repairers check all placements only for a
-reason, and such a note is one. A note is only a hint; a check finds what is missing. It also finds
-what nobody noted, as when a sealer dies first: extents that were seen unsealed are checked every
-minute, and all of them every hour (`cassq.reaper.walk`).
+reason, and such a note is one. A note is only a hint; the check finds the missing replicas. If no
+note was written, for example because the sealer died, a check comes later: every minute while there
+are unsealed extents, and every hour in any case (`cassq.reaper.walk`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The Upkeep port: care of the replicas of a store's extents, if it has any.
 
-Repairers decide from rows of the catalog (`cassq.extents.replicas.fleet`); this port asks the
-sidecars for what only they know, and has them act.
+Repairers decide by rows of the catalog (`cassq.extents.replicas.fleet`); this port asks the
+sidecars for data that only they have, and makes them act.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class RepairOutcome(NamedTuple):
-    """What became of a need in one call.
+    """The outcome of a need in one call.
 
-    done: it is over: `detail` says what was done, or is empty when it was no longer needed.
-    Otherwise it must be continued: `detail` says how far it is, `error` why it failed for now.
+    done: it is over: `detail` says what was done, or is empty if it was no longer needed.
+    Otherwise it must be continued: `detail` is its progress, `error` why it failed for now.
     """
 
     need: Need
@@ -33,7 +33,7 @@ class RepairOutcome(NamedTuple):
 class Upkeep(abc.ABC):
     """Looks after replicas. Thread-safe.
 
-    after_ms: how long a sidecar may show no sign of life before its replicas are made anew.
+    after_ms: how long a sidecar may send no heartbeat before its replicas are replaced.
     """
 
     after_ms: int
@@ -45,20 +45,20 @@ class Upkeep(abc.ABC):
     @abc.abstractmethod
     def damaged(self, fleet: Fleet) -> Mapping[str, list[ReplicaAt]]:
         """The replicas that sidecars report as damaged, by pipe id, as many as are repaired at
-        once. Cost: a request to each sidecar whose last sign of life reported any."""
+        once. Cost: a request to each sidecar whose last heartbeat reported any."""
 
     @abc.abstractmethod
     def missing(
         self, fleet: Fleet, placements: Sequence[Placement]
     ) -> Mapping[str, list[ReplicaAt]]:
-        """The replicas of those of these extents that are sealed which live sidecars lack, by pipe
-        id. A sidecar that does not answer is left out, and not asked again for a minute. Cost: a
-        request to each sidecar that is named, side by side; a read of the placements with missing
+        """The replicas of sealed extents that live sidecars should have but lack, by pipe id. A
+        sidecar that does not answer is left out, and not asked again for a minute. Cost: a request
+        to each sidecar in the placements, concurrently; a read of placements with missing
         replicas."""
 
     @abc.abstractmethod
     def mend(self, needs: Sequence[Need], seconds: float) -> list[RepairOutcome]:
-        """Continue with what these need, some side by side, for `seconds` or a little longer.
+        """Work on these needs, some concurrently, for `seconds` or a little longer.
 
         Needs that were not reached are left out of the result. All copies of all clients together
         stay within the configured rate. Any number of clients may do this at once, and stop

@@ -1,4 +1,4 @@
-"""The replicated store: an extent is replicas on several sidecars, kept identical by its writer.
+"""The replicated store: an extent has replicas on several sidecars, kept identical by its writer.
 
 Only the writer coordinates replicas: no leader is elected, and sidecars talk to one another only
 for repairs. An extent has one writer in all its life. Its *placement*, a row of the catalog, lists
@@ -11,12 +11,12 @@ its replicas, which do not change before it is sealed.
   record it in the placement by compare-and-set; cut what lies past it. See `sealing`.
 
 Why that is exact, for every append, however long its writer was stopped and whatever clocks say:
-the writer acknowledges only what all replicas took. So each replica has everything acknowledged,
-and every recorded end covers it. A fenced replica takes no more, so nothing is acknowledged from
-then on. No lease is involved. One fenced replica would be enough for that; a majority guards
-against replicas that lie: one that lost what it had (its data directory, and so its generation; the
-acknowledged end it knew; a part of a copy) does not count. It also means that everything that
-counts as pushed is on a majority, not only what was acknowledged.
+the writer acknowledges only frames that all replicas have. So each replica has everything
+acknowledged, and every recorded end covers it. A fenced replica accepts no more frames, so nothing
+is acknowledged from then on. No lease is involved. One fenced replica would be enough for that; a
+majority guards against replicas that are wrong: one that lost data (its data directory, and so its
+generation; the acknowledged end it knew; a part of a copy) does not count. It also means that
+everything that counts as pushed is on a majority, not only what was acknowledged.
 
 Frames past the end were never acknowledged, and are cut: there is nothing to rescue. A replica
 that was away when its extent was sealed is fixed when it is back: by its own sidecar, which

@@ -1,4 +1,4 @@
-"""The directory: the sidecars of a catalog, as they were a moment ago."""
+"""The directory: the sidecars of a catalog, cached for a moment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SidecarDirectory:
         return row.zone if row is not None else ""
 
     def lost(self, replicas: Sequence[ReplicaAt]) -> set[ReplicaAt]:
-        """Those that are certainly lost: given up by a person, or with their data directory.
+        """The replicas that are certainly lost: given up by a person, or with their data directory.
         Cost: a read."""
         self.outdated()
         rows = self._rows()
@@ -46,7 +46,7 @@ class SidecarDirectory:
         }
 
     def outdated(self) -> None:
-        """Note that something is not as the rows say: the next call reads them again."""
+        """Note that the rows are outdated: the next call reads them again."""
         if self._read is not None:
             self._read = -FRESH_MS, self._read[1]
 
@@ -59,7 +59,7 @@ class SidecarDirectory:
         except BackendError as exc:
             if read is None:
                 raise
-            logger.debug("sidecars are taken to be as they were: %s", exc)
+            logger.debug("using the last known sidecars: %s", exc)
             rows = read[1]
         self._read = now_ms, rows
         return rows

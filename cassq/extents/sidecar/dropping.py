@@ -36,13 +36,13 @@ def drop_extents(means: StoreContext, pipe_ids: Sequence[str]) -> None:
     )
     if stuck:
         raise BackendUnavailableError(
-            f"{counted(len(stuck), 'extent')} cannot be dropped, {stuck[0].pipe_id} among them:"
-            " not sealed, and none of their sidecars answers"
+            f"{counted(len(stuck), 'extent')} cannot be dropped, among them {stuck[0].pipe_id}:"
+            " they are not sealed, and none of their sidecars answers"
         )
 
 
 def _dropped_at(means: StoreContext, placements: Sequence[Placement]) -> set[ReplicaAt]:
-    """Drop the replicas of these; returns the replicas that were dropped."""
+    """Drop the replicas of these extents; returns those that were dropped."""
     parts: dict[ReplicaAt, list[str]] = {}
     for placement in placements:
         for replica in placement.replicas:

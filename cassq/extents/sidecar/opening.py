@@ -15,7 +15,13 @@ from cassq.errors import (
 from cassq.extents.protocol.words import Code, Open, RefusedError
 from cassq.extents.sidecar.net.network import Call, Patience
 from cassq.extents.sidecar.placing import chosen, takers
-from cassq.extents.sidecar.store_context import WRITER_EPOCH, StoreContext, majority, refused_as
+from cassq.extents.sidecar.store_context import (
+    WRITER_EPOCH,
+    StoreContext,
+    answered,
+    majority,
+    refused_as,
+)
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarState
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -25,8 +31,7 @@ OPEN_LAG = 0.3
 # Sidecars collect replicas that no placement names after an hour: a client that needed half of that
 # to make them starts over.
 OPEN_MS_MAX = 1_800_000
-TRIES = 4
-_FULL = "read-only, for want of space"
+_FULL = "read-only, for lack of space"
 
 
 def open_extent(
@@ -44,7 +49,7 @@ def open_extent(
     replicas = _Opening(means, Open(pipe_id, WRITER_EPOCH, queue_name, strict), rng).replicas()
     now_ms = means.clock.boot_ms()
     if now_ms - began_ms >= OPEN_MS_MAX:
-        raise BackendTimeoutError(f"it took too long to make the extent of pipe {pipe_id}")
+        raise BackendTimeoutError(f"creating the extent of pipe {pipe_id} took too long")
     placement = Placement(
         pipe_id,
         queue_name,
@@ -54,26 +59,14 @@ def open_extent(
         means.ids.version(),
         means.catalog.now_ms(),
     )
-    if not _recorded(means, placement):
+    if not answered(lambda: means.catalog.sidecars.add_placement(placement)):
         # The replicas just opened may belong to the existing extent, so they are left alone.
-        raise BackendUnavailableError(
-            f"there is an extent of pipe {pipe_id} already", retryable=False
-        )
+        raise BackendUnavailableError(f"pipe {pipe_id} has an extent already", retryable=False)
     if len(replicas) < wanted:
         means.requests.count("under_replicated")
         names = ", ".join(replica.sidecar for replica in replicas)
         logger.warning("pipe %s has %d of %d replicas: %s", pipe_id, len(replicas), wanted, names)
     return placement
-
-
-def _recorded(means: StoreContext, placement: Placement) -> bool:
-    for tries_left in reversed(range(TRIES)):
-        try:
-            return means.catalog.sidecars.add_placement(placement)
-        except BackendError as exc:
-            if not (exc.outcome_unknown and tries_left):
-                raise
-    return False
 
 
 class _Opening:
@@ -137,11 +130,11 @@ class _Opening:
         full = {name for name, why in reasons.items() if why == _FULL}
         full |= {name for name, error in errors.items() if refused_as(error, Code.FULL)}
         reasons |= {name: error.message for name, error in errors.items()}
-        told = f"{opened} of the {needed} sidecars that a new pipe needs took it, "
-        told += f"{len(rows)} are registered here"
-        told += "".join(f"; {name}: {why}" for name, why in sorted(reasons.items()) if why)
+        what = f"a new pipe needs {needed} sidecars, but {opened} took it; "
+        what += f"{len(rows)} are registered here"
+        what += "".join(f"; {name}: {why}" for name, why in sorted(reasons.items()) if why)
         if len(full) >= needed - opened:
-            return StorageFullError(told)
+            return StorageFullError(what)
         hints = sorted({error.hint for error in errors.values() if error.hint})
         if hints:
             hint = "; ".join(hints)
@@ -149,8 +142,8 @@ class _Opening:
             hint = "start sidecars with this catalog (`cassq sidecar serve`)"
             hint += ", or ask for fewer with replicas= in the URL"
         else:
-            hint = "see `cassq sidecar list`, and why these did not take it"
-        return BackendUnavailableError(told, hint=hint)
+            hint = "`cassq sidecar list` shows the sidecars"
+        return BackendUnavailableError(what, hint=hint)
 
 
 def _not_asked(row: SidecarRow, now_ms: int) -> str:
@@ -158,7 +151,7 @@ def _not_asked(row: SidecarRow, now_ms: int) -> str:
     if row.state is not SidecarState.UP:
         return row.state.name.lower()
     if not row.alive(now_ms):
-        return f"no sign of life for {(now_ms - row.seen_ms) / 1000:.0f} s"
+        return f"no heartbeat for {(now_ms - row.seen_ms) / 1000:.0f} s"
     return _FULL if row.read_only else ""
 
 

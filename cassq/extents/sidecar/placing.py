@@ -61,6 +61,6 @@ def chosen(
 
 
 def _burden(row: SidecarRow) -> float:
-    """How little a sidecar should get, by its current write rate and its free space."""
+    """The load of a sidecar, from its current write rate and its free space."""
     room = row.free_bytes / row.total_bytes if row.total_bytes > 0 else 1.0
     return (1 + row.load / LOAD_UNIT) / max(room, _ROOM_MIN)

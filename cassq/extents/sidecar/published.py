@@ -178,7 +178,7 @@ def ask_ends(
 
 
 def ends_told(answer: CallResult, count: int) -> list[End | None]:
-    """What an answer says about the `count` extents asked about; None for each if it failed."""
+    """The ends of the `count` extents in an answer; None for each if it failed."""
     if answer.error is not None:
         return [None] * count
     return [end for reply in answer.replies for end in reply.ends]

@@ -190,7 +190,7 @@ class SidecarReader(ExtentReader):
         raise self._failed(seq, asked)
 
     def _tries(self, asked: dict[ReplicaAt, CallResult]) -> Iterator[tuple[list[ReplicaAt], float]]:
-        """Which replicas to ask next, and for how many seconds: first one after another, for a
+        """The replicas to ask next, and for how many seconds: first one after another, for a
         short time each; then all that did not answer, together, for longer. If all have failed
         lately they are asked once."""
         means = self._means
@@ -287,17 +287,17 @@ class SidecarReader(ExtentReader):
             return self._unreachable(left)
         if all(refused_as(answer.error, Code.UNKNOWN) for answer in left):
             return missing(self._pipe_id)
-        told = "; ".join(f"{answer.sidecar}: {answer.error}" for answer in left)
+        reasons = "; ".join(f"{answer.sidecar}: {answer.error}" for answer in left)
         return FrameError(
-            f"pipe {self._pipe_id}, the frame at seq {seq}: no replica has it whole ({told})",
+            f"pipe {self._pipe_id}, the frame at seq {seq}: no replica has it intact ({reasons})",
             pipe_id=self._pipe_id,
         )
 
     def _unreachable(self, answers: Sequence[CallResult]) -> BackendError:
-        told = "; ".join(f"{a.sidecar}: {a.error.message}" for a in answers if a.error)
+        reasons = "; ".join(f"{a.sidecar}: {a.error.message}" for a in answers if a.error)
         return ExtentUnavailableError(
-            f"no replica of pipe {self._pipe_id} can be read ({told})",
-            hint="it is read when one of their sidecars is back: `cassq sidecar list` shows them",
+            f"no replica of pipe {self._pipe_id} can be read ({reasons})",
+            hint="start one of their sidecars again: `cassq sidecar list` shows them",
         )
 
 
@@ -333,7 +333,7 @@ class _Piece:
         self.first = found or 0
 
     def find(self, seq: int) -> int | None:
-        """Where the frame that holds `seq` is."""
+        """The offset of the frame that holds `seq`."""
         if not self._bases or not self._bases[0] <= seq < self.end:
             return None
         return self._at[bisect_right(self._bases, seq) - 1]

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
 from cassq.extents.protocol.words import Code, Fence, Fenced, Settle
@@ -24,7 +25,9 @@ from cassq.extents.replicas.shortages import note_shortage
 from cassq.extents.sidecar.net.network import CallResult, Patience
 from cassq.extents.sidecar.store_context import (
     SEALER_EPOCH,
+    TRIES,
     StoreContext,
+    answered,
     call_of,
     majority,
     missing,
@@ -36,20 +39,19 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 # How long to wait for the replicas beyond a majority, and for a majority.
 FENCE_LAG, FENCE_PATIENCE = 0.1, 2.0
-TRIES = 8
 
 
-def agreed_end(told: Sequence[Fenced], replicas: int) -> int | None:
+def agreed_end(replies: Sequence[Fenced], replicas: int) -> int | None:
     """The end, from the answers of the fenced replicas out of `replicas`; None when too few of
     them count.
 
-    An unfinished copy does not count, nor a replica that has less than the acknowledged end that
-    any of them knows: it lost data. Each other one has everything acknowledged, and the writer
-    cannot have acknowledged more, as that takes all of them. So each of their ends would do; the
-    smallest is what all of them have.
+    An unfinished copy does not count, nor does a replica that ends before the acknowledged end that
+    any of them knows: it lost data. Every other one has everything acknowledged, and the writer
+    cannot have acknowledged more, as that takes all replicas. So any of their ends would do; the
+    smallest is covered by all of them.
     """
-    acked = max((fenced.acked for fenced in told), default=0)
-    ends = [fenced.end for fenced in told if not fenced.copying and fenced.end >= acked]
+    acked = max((fenced.acked for fenced in replies), default=0)
+    ends = [fenced.end for fenced in replies if not fenced.copying and fenced.end >= acked]
     return min(ends) if len(ends) >= majority(replicas) else None
 
 
@@ -65,22 +67,12 @@ def sealed_end(means: StoreContext, pipe_id: str) -> int:
             return placement.end
         end, missing_at = _fenced_end(means, placement)
         settled = replace(placement, end=end, version=means.ids.version())
-        if _recorded(means, placement, settled):
+        if answered(partial(means.catalog.sidecars.change_placement, placement, settled)):
             _settle(means, placement, end)
             _tell_if_short(means, placement, missing_at)
             return end
         placement = means.placement(pipe_id)
     raise BackendTimeoutError(f"pipe {pipe_id} could not be sealed")
-
-
-def _recorded(means: StoreContext, placement: Placement, settled: Placement) -> bool:
-    for _ in range(TRIES):
-        try:
-            return means.catalog.sidecars.change_placement(placement, settled)
-        except BackendError as exc:
-            if not exc.outcome_unknown:
-                raise
-    return False
 
 
 def _settle(means: StoreContext, placement: Placement, end: int) -> None:
@@ -106,7 +98,7 @@ def _tell_if_short(
         if len(staying.difference(missing_at)) < placement.wanted:
             note_shortage(means.catalog)
     except BackendError as exc:
-        logger.debug("that pipe %s is short of replicas is not noted: %s", placement.pipe_id, exc)
+        logger.debug("cannot note that pipe %s is short of replicas: %s", placement.pipe_id, exc)
 
 
 def _fenced_end(means: StoreContext, placement: Placement) -> tuple[int, set[ReplicaAt]]:
@@ -116,7 +108,7 @@ def _fenced_end(means: StoreContext, placement: Placement) -> tuple[int, set[Rep
     fence = [Fence(placement.pipe_id, SEALER_EPOCH)]
     calls = [call_of(replica, fence) for replica in replicas]
     answers: list[CallResult] = []
-    told: list[Fenced] = []
+    replies: list[Fenced] = []
     missing_at: set[ReplicaAt] = set()
     # One of the quick ones may not count: then the others are needed.
     for enough in (majority(len(replicas)), len(replicas)):
@@ -125,22 +117,22 @@ def _fenced_end(means: StoreContext, placement: Placement) -> tuple[int, set[Rep
         means.health.note(answers, slow=False)
         if not all(answer.done for answer in answers):
             means.roster.outdated()
-        told = [answer.replies[0] for answer in answers if answer.error is None]
+        replies = [answer.replies[0] for answer in answers if answer.error is None]
         missing_at = {
             replica
             for replica, answer in zip(replicas, answers, strict=True)
             if refused_as(answer.error, Code.UNKNOWN)
         }
-        end = agreed_end(told, len(replicas))
+        end = agreed_end(replies, len(replicas))
         if end is not None:
             return end, missing_at
-        if len(told) < enough:
+        if len(replies) < enough:
             break
     gone = _gone(means, placement, answers)
-    end = agreed_end(told, len(replicas) - gone)
+    end = agreed_end(replies, len(replicas) - gone)
     if end is None:
         raise _too_few(placement, answers, gone)
-    logger.warning("pipe %s is sealed without %d replicas that are lost", placement.pipe_id, gone)
+    logger.warning("pipe %s is sealed without %d lost replicas", placement.pipe_id, gone)
     return end, missing_at
 
 
@@ -158,14 +150,14 @@ def _gone(means: StoreContext, placement: Placement, answers: Sequence[CallResul
 def _too_few(placement: Placement, answers: Sequence[CallResult], gone: int) -> BackendError:
     if gone == len(answers):
         return missing(placement.pipe_id)
-    told = "; ".join(
+    reasons = "; ".join(
         f"{answer.sidecar}: {answer.error.message if answer.error else _why(answer.replies[0])}"
         for answer in answers
     )
     return BackendUnavailableError(
-        f"pipe {placement.pipe_id} is sealed by {majority(len(answers) - gone)} of its"
-        f" {len(answers)} replicas, and too few of them can be ({told})",
-        hint="it is sealed when their sidecars are back: `cassq sidecar list` shows them",
+        f"pipe {placement.pipe_id} cannot be sealed: that takes {majority(len(answers) - gone)}"
+        f" of its {len(answers)} replicas ({reasons})",
+        hint="start their sidecars again: `cassq sidecar list` shows them",
     )
 
 

@@ -1,8 +1,8 @@
-"""What the parts of the replicated store share."""
+"""The context shared by the parts of the replicated store."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from cassq.base.clock import Clock
@@ -20,6 +20,7 @@ from cassq.model.sidecar_rows import Placement, ReplicaAt
 
 # A pipe has one writer in all its life; its sealer has the next epoch.
 WRITER_EPOCH, SEALER_EPOCH = 1, 2
+TRIES = 8  # of a seal that others come before, or of a write without an answer
 
 
 class StoreContext(NamedTuple):
@@ -38,11 +39,24 @@ class StoreContext(NamedTuple):
     slice_bytes: int
 
     def placement(self, pipe_id: str) -> Placement:
-        """Where a pipe's extent is; ExtentMissingError when it has none. Cost: a read."""
+        """The placement of a pipe's extent; ExtentMissingError if there is none. Cost: a read."""
         found = self.catalog.sidecars.placements_of([pipe_id])[0]
         if found is None:
             raise missing(pipe_id)
         return found
+
+
+def answered(write: Callable[[], bool]) -> bool:
+    """The answer of a write to the catalog that may be applied twice; it is repeated while its
+    outcome is unknown."""
+    tries_left = TRIES
+    while True:
+        tries_left -= 1
+        try:
+            return write()
+        except BackendError as exc:
+            if not (exc.outcome_unknown and tries_left):
+                raise
 
 
 def call_of(replica: ReplicaAt, requests: Sequence[Request]) -> Call:
@@ -51,7 +65,7 @@ def call_of(replica: ReplicaAt, requests: Sequence[Request]) -> Call:
 
 
 def majority(replicas: int) -> int:
-    """How many of `replicas` have to agree."""
+    """The number of `replicas` that must agree."""
     return replicas // 2 + 1
 
 

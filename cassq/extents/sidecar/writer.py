@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from cassq.errors import BackendError, BackendUnavailableError, PipeSealedError
-from cassq.extents.port import ExtentWriter
 from cassq.extents.protocol.words import Append, Code, Ends, Mark, Request
+from cassq.extents.server_writer import ServerWriter
 from cassq.extents.sidecar.net.network import CallResult, Patience
 from cassq.extents.sidecar.store_context import (
     WRITER_EPOCH,
@@ -18,9 +18,8 @@ from cassq.extents.sidecar.store_context import (
 from cassq.message.frames import Place, frame_seqs
 from cassq.model.sidecar_rows import Placement
 
-# How often an idle writer looks whether somebody seals the extent, and how long it waits for that.
+# How often an idle writer checks for a seal, and how long it waits for the answers.
 LOOK_MS, LOOK_PATIENCE = 250, 0.05
-NOWHERE = Place(0, 0)
 # Bytes of one append, to all replicas together. Frames are sent and synced side by side, within
 # the window of a connection, but each append ends with a wait for its last sync: with one replica,
 # fewer and larger appends take half the time. Three get a usual append each; a slow one must not
@@ -28,67 +27,38 @@ NOWHERE = Place(0, 0)
 APPEND_BYTES_MAX = 24 * 1024 * 1024
 
 
-class SidecarWriter(ExtentWriter):
-    """The one writer that an extent has in its life. closed: called with the pipe's id when it
-    stops."""
+class SidecarWriter(ServerWriter):
+    """The writer of an extent that is replicas."""
 
     def __init__(
         self, means: StoreContext, placement: Placement, closed: Callable[[str], object]
     ) -> None:
+        super().__init__(placement.pipe_id, means.clock, closed)
         self._means = means
         self._placement = placement
-        self._on_close = closed
-        self._end = NOWHERE
-        self._size_bytes = 0
-        self._dead = False
-        self._closed = False
-        self._sealed = False
         self._leaving = False
-        self._turn_wanted = False
-        self.last_append_ms: int = means.clock.boot_ms()
         self._asked_ms = self.last_append_ms
         share = APPEND_BYTES_MAX // len(placement.replicas)
-        self.append_bytes: int = max(ExtentWriter.append_bytes, share)
+        self.append_bytes: int = max(ServerWriter.append_bytes, share)
 
-    @property
-    def pipe_id(self) -> str:
-        return self._placement.pipe_id
-
-    @property
-    def end(self) -> Place:
-        return self._end
-
-    @property
-    def size_bytes(self) -> int:
-        return self._size_bytes
-
-    def append(self, frames: Sequence[tuple[bytes, bytes]], end_seq: int) -> Place:
+    def _write(self, frames: Sequence[tuple[bytes, bytes]], end_seq: int) -> Place:
         """Cost: the frames to each replica, side by side, and a sync there."""
-        if self._dead:
-            raise PipeSealedError(f"pipe {self.pipe_id} takes no more frames")
-        self._dead = True  # until it has succeeded
-        acked, size = self._end.seq, 0
+        acked = self._end.seq
         requests: list[Request] = []
         for frame in frames:
             base_seq, count = frame_seqs(frame[0])
-            size += len(frame[0]) + len(frame[1])
             requests.append(Append(self.pipe_id, WRITER_EPOCH, base_seq, count, acked, frame))
         settings, others = self._means.settings, len(self._placement.replicas) - 1
         patience = Patience(settings.patience, settings.lag, max(1, others))
         answers = self._asked(requests, patience)
         self._means.health.note(answers)
         self._check(answers, end_seq)
-        self._dead = False
-        self._end = Place(end_seq, end_seq)
-        self._size_bytes += size
-        self.last_append_ms = self._means.clock.boot_ms()
-        self._tell()
-        return self._end
+        return Place(end_seq, end_seq)
 
     def sealed(self) -> bool:
         """True also when a replica's sidecar drains, or failed before anything was written. Cost:
         where nothing was written for a while, a short request now and then."""
-        if self._end == NOWHERE and not self._dead:
+        if self._end.seq == 0 and not self._dead:
             health = self._means.health
             if any(health.avoided(replica.sidecar) for replica in self._placement.replicas):
                 return True
@@ -97,22 +67,9 @@ class SidecarWriter(ExtentWriter):
             self._look()
         return self._dead or self._sealed or self._leaving
 
-    def turn_wanted(self) -> bool:
-        return self._turn_wanted
-
-    def want_turn(self) -> None:
-        """Note that another pusher in this process asks for the next turn."""
-        self._turn_wanted = True
-
     def was_sealed(self) -> None:
         """Note that this process has sealed the extent."""
         self._sealed = True
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = self._dead = True
-            self._tell()
-            self._on_close(self.pipe_id)
 
     def _asked(self, requests: Sequence[Request], patience: Patience) -> list[CallResult]:
         self._asked_ms = self._means.clock.boot_ms()
@@ -130,24 +87,23 @@ class SidecarWriter(ExtentWriter):
         ):
             raise PipeSealedError(f"the extent of pipe {self.pipe_id} is gone")
         if failed:
-            told = "; ".join(f"{answer.sidecar}: {answer.error}" for answer in failed)
-            raise self._failed(f"{len(failed)} of {len(answers)} replicas failed: {told}")
+            reasons = "; ".join(f"{answer.sidecar}: {answer.error}" for answer in failed)
+            raise self._failed(f"{len(failed)} of {len(answers)} replicas failed: {reasons}")
         for answer in answers:
             if answer.replies[-1].end < end_seq:
-                raise self._failed(f"{answer.sidecar} has less than it was sent")
+                raise self._failed(f"{answer.sidecar} has less than was sent to it")
             self._leaving |= any(reply.leave for reply in answer.replies)
             self._turn_wanted |= any(reply.turn for reply in answer.replies)
 
-    def _failed(self, told: str) -> BackendError:
+    def _failed(self, reasons: str) -> BackendError:
         return BackendUnavailableError(
-            f"appending to pipe {self.pipe_id}: {told}", outcome_unknown=True
+            f"appending to pipe {self.pipe_id}: {reasons}", outcome_unknown=True
         )
 
     def _mark(self) -> Mark:
         return Mark(self.pipe_id, WRITER_EPOCH, self._end.seq, self._closed)
 
-    def _tell(self) -> None:
-        """Publish the end to readers, in the background."""
+    def _publish(self) -> None:
         for replica in self._placement.replicas:
             self._means.network.tell(replica.sidecar, replica.generation, [self._mark()])
 
@@ -158,7 +114,7 @@ class SidecarWriter(ExtentWriter):
         asked: list[Request] = [self._mark(), Ends([(self.pipe_id, self._end.seq)], 0)]
         for answer in self._asked(asked, Patience(LOOK_PATIENCE, 0.0, needed)):
             if answer.error is None:
-                told = answer.replies[1].ends[0]
-                self._sealed |= told is None or told[2]
+                reasons = answer.replies[1].ends[0]
+                self._sealed |= reasons is None or reasons[2]
             elif refused_as(answer.error, Code.UNKNOWN):
                 self._sealed = True

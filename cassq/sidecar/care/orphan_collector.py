@@ -51,7 +51,7 @@ class OrphanCollector:
         self._touched_ms = touched_ms
 
     async def run(self) -> None:
-        """Walk again and again, until cancelled."""
+        """Walk repeatedly, until cancelled."""
         while True:
             watch = Stopwatch()
             try:
@@ -117,7 +117,7 @@ class OrphanCollector:
 
 
 class ScrubPass:
-    """Reads all frames of settled extents, slowly, again and again."""
+    """Reads all frames of settled extents, slowly and repeatedly."""
 
     def __init__(self, engine: Engine, scrubbing: Scrubbing) -> None:
         self._engine = engine

@@ -60,7 +60,7 @@ def is_listed(replica: Replica, only: str) -> bool:
 
 
 def told(replica: Replica) -> Told:
-    """What a `Listed` tells of a replica."""
+    """A replica's entry in `Listed`."""
     return Told(
         replica.pipe_id,
         replica.queue_name,

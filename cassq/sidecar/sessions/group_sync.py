@@ -1,7 +1,7 @@
-"""Group commit: what has to be durable is answered after a sync that began after it was done.
+"""Group commit: a durable request is answered after a sync that began after its write.
 
-One sync runs at a time, in a thread of its own; what is done meanwhile waits for the next one. So
-a sync serves all requests that came during the one before it, from all connections.
+One sync runs at a time, in its own thread; requests that arrive meanwhile wait for the next one. So
+one sync serves all requests that arrived during the one before it, from all connections.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from cassq.errors import BackendError, CassqError
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-# Called when it is durable, or with the reason why nobody knows whether it is.
+# Called once the write is durable, or with an error if that is unknown.
 Then = Callable[[BackendError | None], None]
 
 
 class GroupSync:
-    """Syncs while there is something to sync. sync: `Engine.sync`."""
+    """Syncs as long as requests wait. sync: `Engine.sync`."""
 
     def __init__(self, sync: Callable[[], None]) -> None:
         self._sync = sync
@@ -34,15 +34,15 @@ class GroupSync:
         self.failures: int = 0
 
     def after_sync(self, then: Then) -> None:
-        """Call `then` in the loop when everything that was done until now is on disk."""
+        """Call `then` in the event loop when everything written until now is on disk."""
         self._waiting.append(then)
         if not self._running:
             self._running = True
-            # Soon, not now: what came together is synced together.
+            # Soon, not now: requests that arrived together are synced together.
             self._loop.call_soon(self._begin)
 
     async def synced(self) -> None:
-        """Return when everything that was done until now is on disk; raises BackendError."""
+        """Return when everything written until now is on disk; raises BackendError."""
         future = self._loop.create_future()
 
         def then(error: BackendError | None) -> None:
@@ -57,7 +57,7 @@ class GroupSync:
         await future
 
     def close(self) -> None:
-        """Wait for a sync that runs. What still waits is never answered."""
+        """Wait for a running sync. Requests that still wait are never answered."""
         self._waiting.clear()
         self._thread.shutdown()
 

@@ -1,4 +1,4 @@
-"""HTTP for machines that watch: /health as JSON, /metrics as Prometheus scrapes them."""
+"""HTTP for monitoring: /health as JSON, /metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _REASONS = {
 
 
 class Page(NamedTuple):
-    """What is answered."""
+    """An HTTP response."""
 
     status: int
     kind: str
@@ -35,9 +35,9 @@ class Page(NamedTuple):
 
 
 class HttpServer:
-    """Answers GET and HEAD, one request a connection. facts: what the sidecar tells of itself.
-    healthy: whether it is well by them. metrics: in Prometheus' text format; raises
-    MissingExtraError without its package."""
+    """Answers GET and HEAD, one request per connection. facts: the sidecar's status. healthy:
+    decides by these facts. metrics: in Prometheus' text format; raises MissingExtraError if its
+    package is missing."""
 
     def __init__(
         self,
@@ -52,22 +52,22 @@ class HttpServer:
         self._open: set[asyncio.StreamWriter] = set()
 
     async def listen(self, address: str) -> str:
-        """Begin; host:port as it is. Raises ConfigError."""
+        """Start to listen; return the actual host:port. Raises ConfigError."""
         try:
             host, port = host_and_port(address)
             self._server = await asyncio.start_server(
                 self._serve, host, port, limit=REQUEST_BYTES_MAX
             )
         except (OSError, CassqError) as exc:
-            told = exc.strerror if isinstance(exc, OSError) else str(exc)
+            why = exc.strerror if isinstance(exc, OSError) else str(exc)
             raise ConfigError(
-                f"health and metrics cannot be served at {address}: {told}",
+                f"health and metrics cannot be served at {address}: {why}",
                 hint="name another port with --http, or 0 for any that is free",
             ) from exc
         return f"{address.rpartition(':')[0]}:{self._server.sockets[0].getsockname()[1]}"
 
     async def close(self) -> None:
-        """Stop listening, and end what is open."""
+        """Stop listening, and close open connections."""
         if self._server is not None:
             self._server.close()
         for writer in list(self._open):
@@ -84,7 +84,7 @@ class HttpServer:
                 writer.write(self._answer(head))
                 await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
-            logger.debug("no whole request came over HTTP, or its answer was not taken")
+            logger.debug("an HTTP request was incomplete, or its client did not read the answer")
         finally:
             self._open.discard(writer)
             writer.close()
@@ -103,23 +103,23 @@ class HttpServer:
 
     def _page(self, words: list[str]) -> Page:
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            return _text(400, "this is HTTP/1.1: GET /health or GET /metrics")
+            return _text(400, "use HTTP/1.1: GET /health or GET /metrics")
         if words[0] not in ("GET", "HEAD"):
-            return _text(405, "only GET and HEAD")
+            return _text(405, "only GET and HEAD are supported")
         match words[1].partition("?")[0]:
             case "/health":
                 facts = self._facts()
                 well = self._healthy(facts)
-                told = json.dumps({"healthy": well, **facts}, indent=2) + "\n"
-                return Page(200 if well else 503, "application/json", told.encode())
+                text = json.dumps({"healthy": well, **facts}, indent=2) + "\n"
+                return Page(200 if well else 503, "application/json", text.encode())
             case "/metrics":
                 try:
                     body = self._metrics()
                 except MissingExtraError as exc:
                     return _text(501, str(exc))
                 return Page(200, "text/plain; version=0.0.4; charset=utf-8", body)
-        return _text(404, "there are /health and /metrics")
+        return _text(404, "not found: use /health or /metrics")
 
 
-def _text(status: int, told: str) -> Page:
-    return Page(status, "text/plain; charset=utf-8", told.encode() + b"\n")
+def _text(status: int, text: str) -> Page:
+    return Page(status, "text/plain; charset=utf-8", text.encode() + b"\n")

@@ -1,4 +1,4 @@
-"""The server: listens, lets connections in, and looks after them."""
+"""The server: listens, accepts connections, and closes those that are too slow."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ BACKLOG = 512
 class Server:
     """Connections to one address."""
 
-    def __init__(self, door: Handshake, desk: Dispatcher) -> None:
+    def __init__(self, handshake: Handshake, dispatcher: Dispatcher) -> None:
         self.sessions: set[ServerConnection] = set()
-        self._door = door
-        self._desk = desk
+        self._handshake = handshake
+        self._dispatcher = dispatcher
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def listen(self, address: str, tls: ssl.SSLContext | None) -> str:
-        """Begin to accept; host:port, with the port that was chosen where 0 was asked for.
-        Raises ConfigError when that cannot be done at this address."""
+        """Start to listen; return the actual host:port (a port of 0 means any free one). Raises
+        ConfigError if this address cannot be used."""
         host, port = host_and_port(address)
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: ServerConnection(self._door, self._desk, self.sessions),
+                lambda: ServerConnection(self._handshake, self._dispatcher, self.sessions),
                 host,
                 port,
                 ssl=tls,
@@ -45,16 +45,16 @@ class Server:
             taken = exc.errno == errno.EADDRINUSE
             raise ConfigError(
                 f"the sidecar cannot listen at {address}: {exc.strerror or exc}",
-                hint="is another one running there? name another port with --listen"
+                hint="is another sidecar running there? choose another port with --listen"
                 if taken
-                else "--listen takes an address of this machine, and a port that you may use",
+                else "--listen needs an address of this machine, and a port that you may use",
             ) from exc
         self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
         bound = self._server.sockets[0].getsockname()[1]
         return f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
 
     async def close(self) -> None:
-        """Accept no more, and end all connections."""
+        """Stop accepting, and close all connections."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._server is not None:

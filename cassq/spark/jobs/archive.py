@@ -7,7 +7,7 @@ beside them says that the pipe is complete::
     DIR/queue=NAME/pipe=ID/_whole             the mark
     DIR/_staging/queue=NAME/…                 of the present run, or of one that was killed
 
-A folder without a mark was left by a killed run, and is written anew.
+A folder without a mark was left by a killed run, and is rewritten.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def archive(
     once, and sorted within its task; two calls of the file system for each pipe.
     """
     if messages_per_step < 1:
-        raise ConfigError(f"messages_per_step is 1 or more, not {messages_per_step}")
+        raise ConfigError(f"messages_per_step must be 1 or more, not {messages_per_step}")
     place = absolute(url)
     client = client_of(place)
     found = stored_pipes(client.ports, client.queue(queue).row.id)
@@ -117,10 +117,9 @@ def _tell(
 
 
 def stored_pipes(ports: Ports, queue_id: str) -> list[PipeRow]:
-    """The pipes of a queue whose end is fixed, and that have messages, oldest first.
-
-    A consumed pipe is the queue's only if its totals are: that of a write that was aborted was
-    nobody's ever. Cost: the live pipes, all consumed ones, a look at the totals of each of these.
+    """The sealed and consumed pipes of a queue that have messages, oldest first. A consumed pipe
+    without totals in this queue is left out: it belonged to an aborted write. Cost: the live pipes,
+    all consumed ones, and the totals of each of these.
     """
     live = [row for row in ports.catalog.pipes.live(queue_id) if row.state is PipeState.SEALED]
     consumed = [
@@ -137,7 +136,7 @@ def _length(pipe: PipeRow) -> int:
 
 
 def steps(pipes: Iterable[PipeRow], most: int) -> Iterator[list[PipeRow]]:
-    """Pipes in steps of at most that many messages, or of one pipe that has more. Pure."""
+    """Pipes in steps of at most `most` messages, or of one pipe that has more. Pure."""
     step: list[PipeRow] = []
     size = 0
     for pipe in pipes:
@@ -164,7 +163,7 @@ def pipe_folder(shelf: Folder, pipe_id: str) -> Folder:
 
 
 def _write(spark: SparkSession, url: str, pipes: list[PipeRow], staging: Folder) -> dict[str, int]:
-    """How many messages of each pipe are in the staging folder, by the files themselves."""
+    """How many messages of each pipe are in the staging folder, as counted from its files."""
     # What is gone is seen by its count, and is no reason to give up the others.
     lengths = {pipe.id: _length(pipe) for pipe in pipes}
     frame = read_pipes(spark, url, lengths, fail_on_data_loss=False)

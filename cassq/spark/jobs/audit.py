@@ -1,9 +1,9 @@
 """The audit as a job: every frame is read, and every row is joined, on executors.
 
 The driver names the live pipes. Executors join the rows of each, and say where it ends; then they
-read its frames up to there, a range of a pipe a task; and the driver adds up. As the rows come
-before the frames, what is pushed and popped meanwhile disturbs nothing. Pipes that are retired
-meanwhile are taken from the totals of retired pipes, which are read last.
+read its frames up to there, one range of a pipe per task; and the driver adds up. Rows are read
+before frames, so messages that are pushed and popped meanwhile do no harm. For pipes that are
+retired meanwhile the totals of retired pipes are used, which are read last.
 """
 
 from __future__ import annotations
@@ -47,18 +47,17 @@ def audit(
     messages_per_task: int = MESSAGES_PER_PARTITION,
     progress: Callable[[AuditProgress], None] = lambda _: None,
 ) -> Audit:
-    """Audit a queue: `Queue.audit`, with a task for each range of a pipe, and a join by seq of what
-    was pushed for each group with what became of it.
+    """Audit a queue as `Queue.audit` does, with a task for each range of a pipe, and for each group
+    a join by seq of messages with their fates. Exact at a quiet moment. Pipes whose pusher is gone
+    are sealed first. messages_per_task: the largest range. progress: called when the pipes are
+    known, and after each step.
 
-    Exact at a quiet moment. Pipes whose pusher is gone are sealed first. messages_per_task: where
-    pipes are cut. progress: called when the pipes are known, and after each step.
-
-    Raises QueueNotFoundError, ConfigError and BackendError. Cost: every live pipe is read once,
-    its dead and their letters once more; the driver keeps a row for each live pipe and group, and
-    reads the totals of each retired pipe.
+    Raises QueueNotFoundError, ConfigError and BackendError. Cost: every live pipe is read once, and
+    its dead messages and their letters once more; the driver keeps a row for each live pipe and
+    group, and reads the totals of each retired pipe.
     """
     if messages_per_task < 1:
-        raise ConfigError(f"messages_per_task is 1 or more, not {messages_per_task}")
+        raise ConfigError(f"messages_per_task must be 1 or more, not {messages_per_task}")
     place = absolute(url)
     client = client_of(place)
     ports, row = client.ports, client.queue(queue).row
@@ -91,7 +90,7 @@ def _walks(
     messages_per_task: int,
     progress: Callable[[AuditProgress], None],
 ) -> dict[str, list[Walked]]:
-    """What was read of each pipe, in order."""
+    """The results of the walks of each pipe, in order."""
     in_all, done = sum(standing.end for standing in found), 0
     walked: dict[str, list[Walked]] = {}
     progress(AuditProgress(len(found), done, in_all))

@@ -1,4 +1,4 @@
-"""What the executors of an audit do: look at the rows of pipes, and read every frame."""
+"""The tasks of an audit on executors: read the rows of pipes, and every frame."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ MISPLACED_MAX = 100
 
 
 def standings(url: str, groups: Sequence[GroupRow], pipes: Iterable[PipeRow]) -> Iterator[Standing]:
-    """Look at the rows of each pipe. Cost: the cursors of the groups; for each pipe that of
+    """Read the rows of each pipe. Cost: the cursors of the groups; for each pipe that of
     `standing`."""
     ports = client_of(url).ports
     cursors = {group.id: cursors_of(ports, group) for group in groups}
     for pipe in pipes:
         found = standing(ports, groups, cursors, pipe)
         astray = {
-            name: [f"group {name}, pipe {pipe.id}: {it}" for it in bounded(told, MISPLACED_MAX)]
-            for name, told in found.astray.items()
+            name: [f"group {name}, pipe {pipe.id}: {it}" for it in bounded(texts, MISPLACED_MAX)]
+            for name, texts in found.astray.items()
         }
         yield found._replace(astray=astray)
 
 
 def walks(url: str, parts: Iterable[ScanTask]) -> Iterator[Walked]:
-    """Read every frame of these pieces: each checksum is verified, and that seqs have no gap."""
+    """Read every frame of these pieces; verifies each checksum, and that seqs have no gap."""
     ports = client_of(url).ports
     for part in parts:
         yield from map(partial(walk, ports), part.pieces)

@@ -1,4 +1,4 @@
-"""Dead letters: what most of a group's died of, and merging those that a condition in SQL names."""
+"""Dead letters: counts why a group's died, and merges those that an SQL condition selects."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What letters died of. letters: how many were looked at. top: those that most share, for each
-    kind of thing."""
+    """Why letters died. letters: how many there are. top: the most frequent values of each kind."""
 
     queue: str
     group: str
@@ -53,9 +52,9 @@ def letters(
     cassq.spark.register(spark)
     place = {"url": absolute(url), "queue": queue, "group": group}
     read = spark.read.format("cassq").options(**place, state=DEAD, failOnDataLoss="false").load()
-    told = read.withColumn("death", sql.from_json(sql.col("headers")[DEATH_HEADER], _DEATH))
+    parsed = read.withColumn("death", sql.from_json(sql.col("headers")[DEATH_HEADER], _DEATH))
     died_at = sql.timestamp_millis(sql.col("death.at_ms"))
-    frame = told.select(
+    frame = parsed.select(
         "*",
         *(f"death.{name}" for name in ("reason", "failure", "error", "consumer", "deliveries")),
         died_at.alias("died_at"),
@@ -100,18 +99,18 @@ def _thing(name: str) -> Column:
 def merge(
     spark: SparkSession, url: str | None, queue: str, group: str = "default", *, where: str
 ) -> BulkOutcome:
-    """Bring the dead letters for which `where` holds back to their group, as
-    `DeadLetterQueue.merge` does, at most `MERGED_MAX` of them: call it again for the rest.
+    """Return the dead letters for which `where` holds to their group, as `DeadLetterQueue.merge`
+    does, at most `MERGED_MAX` of them: call it again for the rest.
 
-    Raises as `analyse`; ConfigError without a condition. Cost: a look at each letter by Spark, and
-    the merge, by this process alone.
+    Raises as `analyse`; ConfigError without a condition. Cost: Spark reads each letter, and this
+    process alone merges.
     """
     if not where:
         raise ConfigError("say which letters to merge", hint="`cassq dead merge` merges all")
     client = client_of(absolute(url))
     group_of(client.ports, client.queue(queue).row.id, queue, group)
-    desk = client.queue(queue).dead_letters(group)
+    letters_queue = client.queue(queue).dead_letters(group)
     with told_as_ours():
         frame = letters(spark, url, queue, group, where).select("id").limit(MERGED_MAX)
         ids = [row["id"] for row in frame.collect()]
-    return desk.merge(ids=ids)
+    return letters_queue.merge(ids=ids)

@@ -25,16 +25,16 @@ class Folder:
         return bool(self._files.exists(self._at))
 
     def names(self) -> list[str]:
-        """Of what is in it, sorted."""
+        """The names of its entries, sorted."""
         return sorted(str(each.getPath().getName()) for each in self._files.listStatus(self._at))
 
     def remove(self) -> None:
-        """With all that is in it; no error when it is not there."""
+        """Remove it with all its content; not an error if it does not exist."""
         self._files.delete(self._at, True)
 
     def move_to(self, target: Folder) -> bool:
-        """Rename it; `target` must not be there. False when it could not be done. One step on
-        local disks and HDFS, file by file on object stores."""
+        """Rename it; `target` must not exist. False if that failed. Atomic on local disks and HDFS,
+        file by file on object stores."""
         self._files.mkdirs(target._at.getParent())
         return bool(self._files.rename(self._at, target._at))
 

@@ -1,4 +1,4 @@
-"""The data source `cassq-pipes`, of the jobs' own: pipes that were chosen, read whole."""
+"""The data source `cassq-pipes`, used by the jobs: reads selected pipes whole."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ NAME = "cassq-pipes"
 def read_pipes(
     spark: SparkSession, url: str, lengths: Mapping[str, int], *, fail_on_data_loss: bool
 ) -> DataFrame:
-    """The messages of pipes, given how many each has. What was removed by the time it
-    is read makes the read fail, or is left out."""
+    """The messages of pipes, given how many each has. If some were removed before they are read,
+    the read fails, or leaves them out."""
     spark.dataSource.register(PipesSource)
-    told = {"url": url, "pipes": json.dumps(dict(lengths)), "strict": str(fail_on_data_loss)}
-    return spark.read.format(NAME).options(**told).load()
+    options = {"url": url, "pipes": json.dumps(dict(lengths)), "strict": str(fail_on_data_loss)}
+    return spark.read.format(NAME).options(**options).load()
 
 
 class PipesSource(DataSource):
-    """Made by Spark, in processes of the driver's machine."""
+    """Created by Spark, in processes on the driver's machine."""
 
     @classmethod
     def name(cls) -> str:
@@ -45,7 +45,7 @@ class PipesSource(DataSource):
 
 
 class PipesReader(DataSourceReader):
-    """Of one read: made on the driver, and pickled to the executors."""
+    """The reader of one read: created on the driver, and pickled to the executors."""
 
     def __init__(
         self, url: str, lengths: dict[str, int], schema: StructType, *, fail_on_data_loss: bool

@@ -1,9 +1,9 @@
 """Replaying: pushes messages of finished pipes, or of an archive, to a queue again, once per
 `writeId`.
 
-Without a rate all is one write. With a rate each chunk of a pipe is a write of its own, named after
-its place: finished pipes never change, so a restarted run finds the same chunks, and skips those
-that were published.
+Without a rate a replay is one write. With a rate each chunk of a pipe is a write of its own, named
+after its place: finished pipes never change, so a restarted run finds the same chunks, and skips
+those that were published.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from cassq.spark.writing import check_target
 
 
 class Choice(NamedTuple):
-    """What is replayed. since, until: by push time, from and before, as for a batch read. where: a
-    condition in SQL on the columns of a batch read."""
+    """Selects messages. since, until: the push times, from and before, as for a batch read. where:
+    an SQL condition on the columns of a batch read."""
 
     since: str | None = None
     until: str | None = None
@@ -95,14 +95,14 @@ def replay(
     rate: float | None = None,
     progress: Tell = lambda _: None,
 ) -> Replayed:
-    """Push what the queue `source` (None: `queue` itself) has in finished pipes to `queue` again,
-    or what the directory `archive` has of it.
+    """Push the messages in the finished pipes of the queue `source` (None: `queue` itself), or
+    those that the directory `archive` has of it, to `queue` again.
 
     rate: messages a second, on average. It needs a `choice.until` in the past: otherwise a
     restarted run could find what it replayed itself. progress: called after each write.
 
-    Raises QueueNotFoundError, ExtentMissingError, ConfigError and BackendError. Cost: with a rate a
-    job of Spark for each chunk, and a row of the catalog that stays as long as the queue.
+    Raises QueueNotFoundError, ExtentMissingError, ConfigError and BackendError. Cost: with a rate,
+    a Spark job for each chunk, and a row in the catalog that stays as long as the queue.
     """
     choice = choice or Choice()
     place = absolute(url)
@@ -124,20 +124,21 @@ def replay(
 
 
 def check(choice: Choice, write_id: str, rate: float | None, now_ms: int) -> None:
-    """Raises ConfigError for what cannot be, or could not be done once. Pure."""
+    """Raise ConfigError for arguments that are invalid, or with which a replay could not be done
+    once. Pure."""
     if not write_id:
-        raise ConfigError("a replay has a writeId, under which it is done once")
+        raise ConfigError("a replay needs a writeId, under which it is done once")
     if choice.since is not None:
         time_ms("since", choice.since)
     until_ms = None if choice.until is None else time_ms("until", choice.until)
     if rate is None:
         return
     if not rate > 0:
-        raise ConfigError(f"a rate is more than 0 messages a second, not {rate}")
+        raise ConfigError(f"rate must be more than 0 messages a second, not {rate}")
     if until_ms is None or until_ms > now_ms:
         raise ConfigError(
-            "with a rate, until when messages were pushed has to be told, and be over",
-            hint="else a run that is begun again could find what it had replayed itself",
+            "a replay with a rate needs `until`, a time in the past",
+            hint="otherwise a repeated run could find messages that it had replayed itself",
         )
 
 
@@ -145,7 +146,7 @@ def _at_once(target: ReplayTarget, found: Source, choice: Choice) -> Replayed:
     if any(target.state(chunk) is not None for chunk in chunks(found.lengths)):
         raise ConfigError(
             f"writeId {target.write_id!r} was begun with a rate",
-            hint="go on with a rate, or take another writeId for another replay",
+            hint="continue with a rate, or use another writeId for another replay",
         )
     if not found.lengths:
         return Replayed(target.queue, 0, 0, 0)
@@ -181,8 +182,8 @@ def _chosen(frame: DataFrame, choice: Choice) -> DataFrame:
     return frame if choice.where is None else frame.where(choice.where)
 
 
-def _literal(name: str, told: str) -> Any:
-    return sql.lit(datetime.fromtimestamp(time_ms(name, told) / 1000, UTC))
+def _literal(name: str, text: str) -> Any:
+    return sql.lit(datetime.fromtimestamp(time_ms(name, text) / 1000, UTC))
 
 
 def _write(target: ReplayTarget, chunk: ReplayChunk | None, frame: DataFrame) -> int:

@@ -28,7 +28,7 @@ class ReplayChunk(NamedTuple):
 
 
 class Source(abc.ABC):
-    """Pipes that never change any more. lengths: how many messages each has."""
+    """Pipes that no longer change. lengths: how many messages each has."""
 
     lengths: dict[str, int]
 
@@ -38,7 +38,7 @@ class Source(abc.ABC):
 
 
 class Stored(Source):
-    """The finished pipes of a queue. Reading raises ExtentMissingError for what is removed."""
+    """The finished pipes of a queue. Reading raises ExtentMissingError for removed ones."""
 
     def __init__(self, spark: SparkSession, client: Client, queue: str) -> None:
         pipes = stored_pipes(client.ports, client.queue(queue).row.id)
@@ -53,8 +53,8 @@ class Stored(Source):
 
 
 class Archive(Source):
-    """What the job `archive` wrote of a queue, and marked as whole. Raises ConfigError where there
-    is nothing of it."""
+    """The complete pipes of a queue that the job `archive` wrote. Raises ConfigError if there are
+    none."""
 
     def __init__(self, spark: SparkSession, directory: str, queue: str) -> None:
         self._spark = spark
@@ -74,7 +74,7 @@ class Archive(Source):
 
 
 def chunks(lengths: Mapping[str, int]) -> Iterator[ReplayChunk]:
-    """Pipes in chunks that are the same whenever they are cut: by places alone. Pure."""
+    """Pipes cut into chunks by place alone, so that they are the same in every run. Pure."""
     for pipe_id, length in lengths.items():
         for first in range(0, length, MESSAGES_PER_CHUNK):
             yield ReplayChunk(pipe_id, first, min(length, first + MESSAGES_PER_CHUNK))

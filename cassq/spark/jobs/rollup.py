@@ -1,7 +1,7 @@
 """Rolling up: the statistics history of queues to Parquet, and hours and days made from it.
 
-A day of a queue is written into a staging folder, in three tables, and each is moved to its place;
-a mark says then up to which day all is there::
+A day of a queue is written to a staging folder, in three tables, and each is moved to its place;
+then a mark names the last complete day::
 
     DIR/samples/queue=NAME/day=2026-05-01/part-….parquet     what the catalog knew
     DIR/hours/queue=NAME/day=2026-05-01/…                    a row for each group and hour
@@ -9,8 +9,8 @@ a mark says then up to which day all is there::
     DIR/_whole/NAME=2026-05-01                               the mark: an empty file
     DIR/_staging/…                                           of the run that goes on, or was killed
 
-Days are moved in order, and the mark comes last: what it does not cover is written anew, as the
-present day is, which is not over.
+Days are moved in order, and the mark is written last: days after it, such as the current day, are
+rewritten.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MARKS = "_whole"
 
 
 class RollupProgress(NamedTuple):
-    """How far it is: of the queues, and the samples that were written."""
+    """Progress, in queues and in samples written."""
 
     queues: int
     queues_in_all: int
@@ -49,8 +49,8 @@ class RollupProgress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OfQueue:
-    """What a run wrote of a queue. days: that are over, and are not written again. unfinished:
-    days that are not over. samples: of them all."""
+    """What a run wrote for a queue. days: finished ones, not to be written again. unfinished: days
+    that are not over. samples: of all these days."""
 
     queue: str
     days: int = 0
@@ -87,18 +87,17 @@ def rollup(
     queues_per_step: int = QUEUES_PER_STEP,
     progress: Callable[[RollupProgress], None] = lambda _: None,
 ) -> RolledUp:
-    """Write the history of these queues, or of all there are, to tables of Parquet files.
+    """Write the history of these queues, or of all, to tables of Parquet files.
 
     directory: a path or URL of its own that Spark can write to. queues_per_step: how many one Spark
     job writes. progress: called before the first step and after each. One run at a time may write
     to a directory: of two, one may fail.
 
-    Raises QueueNotFoundError, ConfigError and BackendError. Cost: the samples since the last day
-    that is whole are read once, of each queue and group; some calls of the file system for each
-    day of a queue that is written.
+    Raises QueueNotFoundError, ConfigError and BackendError. Cost: reads the samples since the last
+    complete day once, for each queue and group; a few file system calls for each day written.
     """
     if queues_per_step < 1:
-        raise ConfigError(f"queues_per_step is 1 or more, not {queues_per_step}")
+        raise ConfigError(f"queues_per_step must be 1 or more, not {queues_per_step}")
     place = absolute(url)
     client = client_of(place)
     named = [client.queue(name).row for name in dict.fromkeys(queues)]
@@ -127,7 +126,7 @@ def _tell(progress: Callable[[RollupProgress], None], done: Sequence[OfQueue], i
 
 
 def _marks(top: Folder) -> dict[str, str]:
-    """Up to which day the queues are there wholly, by name. Cost: one call."""
+    """The last complete day of each queue, by name. Cost: one call."""
     marks = top / MARKS
     names = marks.names() if marks.exists() else []
     # By queue and day, so that of two the newer counts.
@@ -179,12 +178,12 @@ def _shelve(run: _Run, wanted: Wanted, folder: str, sizes: dict[tuple[str, str],
     for day in days:
         for table in TABLES:
             _move(run.top / STAGING / table / folder / day, run.top / table / folder / day)
-    told = [day.removeprefix("day=") for day in days]
-    over = [day for day in told if is_over(day, run.now_ms)]
+    dates = [day.removeprefix("day=") for day in days]
+    over = [day for day in dates if is_over(day, run.now_ms)]
     if over:
         _mark(run.top, wanted.name, over[-1], wanted.whole)
-    samples = sum(sizes[wanted.name, day] for day in told)
-    return OfQueue(wanted.name, len(over), len(told) - len(over), samples)
+    samples = sum(sizes[wanted.name, day] for day in dates)
+    return OfQueue(wanted.name, len(over), len(dates) - len(over), samples)
 
 
 def _days(folder: Folder) -> Iterator[str]:
@@ -192,9 +191,9 @@ def _days(folder: Folder) -> Iterator[str]:
 
 
 def _move(staged: Folder, target: Folder) -> None:
-    """Put a day in the place of what was there of it. Days of long ago have no hours."""
+    """Replace what was there of a day. Days long ago have no hours."""
     target.remove()
     if staged.exists() and not staged.move_to(target):
         raise BackendError(
-            f"{target.path} could not be written", hint="does another run write there?"
+            f"{target.path} could not be written", hint="is another run writing there?"
         )

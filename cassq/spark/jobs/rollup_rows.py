@@ -1,4 +1,5 @@
-"""The rows of a roll-up: samples as executors read them from the catalog, and what is made of them.
+"""The rows of a roll-up: samples as executors read them from the catalog, and the tables made from
+them.
 
 Each day is read in one step: the finest that the catalog still has of the whole of it.
 """
@@ -53,7 +54,7 @@ _RAW = SCHEMA.replace("at timestamp", "at bigint") + ", queue string, day string
 
 
 class Wanted(NamedTuple):
-    """A queue of which the days after `whole` are wanted; that is a day, or empty for none."""
+    """A queue, and its last complete day, empty if there is none: later days are wanted."""
 
     queue_id: str
     name: str
@@ -89,15 +90,15 @@ def step_of(at_ms: int, now_ms: int) -> int:
 
 
 def rows(url: str, now_ms: int, wanted: Iterable[Wanted]) -> Iterator[tuple[Any, ...]]:
-    """The samples of queues and their groups, by `_RAW`. Cost: for each subject the samples since
-    the day that is whole."""
+    """The samples of queues and their groups, as in `_RAW`. Cost: for each subject, the samples
+    since its last complete day."""
     catalog = client_of(url).ports.catalog
     for each in wanted:
         subjects: list[tuple[str | None, str]] = [(None, each.queue_id)]
         subjects += ((group.name, group.id) for group in catalog.queues.groups(each.queue_id))
         for name, subject in subjects:
             since_ms = begin_ms(each.whole) if each.whole else 0
-            for row in told(name, samples_of(catalog, subject, since_ms, now_ms)):
+            for row in with_growth(name, samples_of(catalog, subject, since_ms, now_ms)):
                 day = day_of(row[1])
                 if day > each.whole:
                     yield (*row, each.name, day)
@@ -115,8 +116,8 @@ def samples_of(catalog: Catalog, subject: str, since_ms: int, now_ms: int) -> li
     return found
 
 
-def told(group: str | None, samples: Sequence[Sample]) -> Iterator[tuple[Any, ...]]:
-    """Samples of one subject as rows, with how much totals grew since the sample before. Pure."""
+def with_growth(group: str | None, samples: Sequence[Sample]) -> Iterator[tuple[Any, ...]]:
+    """Samples of one subject as rows, with the growth of totals since the previous sample. Pure."""
     contents = [json.loads(sample.data) for sample in samples]
     for sample, (before, data) in zip(samples, pairwise([None, *contents]), strict=True):
         grown = {} if before is None else _grown(before["totals"], data["totals"])
@@ -155,8 +156,8 @@ def frame_of(spark: SparkSession, raw: Any) -> DataFrame:
 
 
 def rolled(samples: DataFrame, step: str) -> DataFrame:
-    """The table of hours, or days, of samples: totals and depths at the last look, the largest and
-    mean depths of all, and how much the totals grew. What is known by the day has no hours."""
+    """The table of hours, or days, made from samples: the last totals and depths, the largest and
+    mean depths, and how much the totals grew. Where only days are left, there are no hours."""
     ms, step_ms = sql.unix_millis("at"), STEPS[step]
     begun = sql.timestamp_millis(ms - ms % step_ms)
     shorter = [name for name, length_ms in STEPS.items() if length_ms <= step_ms]

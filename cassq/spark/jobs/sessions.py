@@ -23,9 +23,8 @@ _QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 
 @contextmanager
 def session(name: str, master: str | None, settings: Mapping[str, str]) -> Iterator[SparkSession]:
-    """The session that runs in this process, or one of its own, which is stopped at the end.
-
-    master: None for the configured one, else `local[*]`.
+    """The session that runs in this process, or a new one, which is stopped at the end. master:
+    None for the configured one, else `local[*]`.
     """
     with told_as_ours():
         running = SparkSession.getActiveSession()
@@ -52,7 +51,7 @@ def _begun(name: str, master: str | None, settings: Mapping[str, str]) -> SparkS
 
 @contextmanager
 def told_as_ours() -> Iterator[None]:
-    """Raises ConfigError for what Spark rejects in a call, BackendError for what fails."""
+    """Raise ConfigError for what Spark rejects in a call, BackendError for other failures."""
     try:
         yield
     except (AnalysisException, ParseException) as exc:
@@ -71,4 +70,6 @@ def what_failed(text: str) -> str:
 
 def first_line(text: str) -> str:
     """The first line that is not blank. Pure."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "it did not say why")
+    return next(
+        (line.strip() for line in text.splitlines() if line.strip()), "Spark gave no reason"
+    )

@@ -149,7 +149,7 @@ def test_a_catalog_of_a_newer_cassq_is_refused_and_left_as_it_is(
     make_queue(open_catalog())
     known = catalog_place.schema_version()
     catalog_place.set_schema_version(known + ahead)
-    with pytest.raises(ConfigError, match=f"version {known + ahead}.* knows {known}") as caught:
+    with pytest.raises(ConfigError, match=f"version {known + ahead}.* supports {known}") as caught:
         open_catalog()
     assert "newer cassq" in caught.value.hint
     assert catalog_place.schema_version() == known + ahead

@@ -362,7 +362,7 @@ def test_what_is_due_comes_earliest_first_and_no_more_than_asked(desk: Desk) -> 
     assert due("unknown", 1000, 10) == []
 
 
-def test_the_next_that_comes_due_is_told(desk: Desk) -> None:
+def test_the_next_that_comes_due_is_reported(desk: Desk) -> None:
     assert desk.catalog.pipes.add(pipe_row("p2"))
     next_due = desk.catalog.claims.next_due_ms
     assert next_due("q/default") is None

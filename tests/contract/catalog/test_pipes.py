@@ -113,7 +113,7 @@ def test_an_ordinal_is_not_given_again(catalog: Catalog) -> None:
 # --- the life of an owner ---------------------------------------------------------------------
 
 
-def test_a_beat_shows_that_the_owner_lives(catalog: Catalog, other: Catalog) -> None:
+def test_a_beat_shows_that_the_owner_is_alive(catalog: Catalog, other: Catalog) -> None:
     make_queue(catalog)
     add(catalog, "p", state=PipeState.READY, owner="me")
     for beats, state in enumerate((PipeState.READY, PipeState.OPEN, PipeState.OPEN), 1):

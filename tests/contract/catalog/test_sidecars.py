@@ -80,7 +80,7 @@ def test_the_first_note_stands(catalog: Catalog, other: Catalog) -> None:
     assert other.records.note("colour", "blue") == "blue", "another key is another note"
 
 
-def test_of_many_who_note_at_once_all_are_told_the_same(open_catalog: OpenCatalog) -> None:
+def test_many_that_note_at_once_all_get_the_same(open_catalog: OpenCatalog) -> None:
     told = race(open_catalog, lambda catalog, number: catalog.records.note("store", f"of {number}"))
     assert len(set(told)) == 1
     assert open_catalog().records.note("store", "later") == told[0]
@@ -141,7 +141,7 @@ def test_seen_is_told_by_the_catalog_alone(catalog: Catalog) -> None:
     assert catalog.sidecars.listed()[0].seen_ms == catalog.now_ms()
 
 
-def test_a_sidecar_lives_until_its_lease_is_over(catalog: Catalog, clock: ManualClock) -> None:
+def test_a_sidecar_is_alive_until_its_lease_is_over(catalog: Catalog, clock: ManualClock) -> None:
     row = catalog.sidecars.beat(sidecar(lease_ms=1000))
     clock.advance(0.999)
     assert row.alive(catalog.now_ms())
@@ -149,7 +149,7 @@ def test_a_sidecar_lives_until_its_lease_is_over(catalog: Catalog, clock: Manual
     assert not row.alive(catalog.now_ms())
 
 
-def test_sidecars_are_told_by_name(catalog: Catalog, other: Catalog) -> None:
+def test_sidecars_are_reported_by_name(catalog: Catalog, other: Catalog) -> None:
     for name in ("b:1", "a:2", "a:10", "c:1"):
         catalog.sidecars.beat(sidecar(name))
     assert [row.name for row in other.sidecars.listed()] == ["a:10", "a:2", "b:1", "c:1"]
@@ -175,7 +175,7 @@ def test_a_new_sidecar_is_up_whatever_it_says(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize("state", [DRAINING, GONE])
-def test_with_a_new_generation_a_sidecar_begins_anew(
+def test_with_a_new_generation_a_sidecar_begins_again(
     catalog: Catalog, other: Catalog, state: SidecarState
 ) -> None:
     catalog.sidecars.beat(sidecar())
@@ -267,7 +267,7 @@ def test_of_many_placements_of_a_pipe_one_stands(open_catalog: OpenCatalog) -> N
     assert found(open_catalog()) == rows[told.index(True)]
 
 
-def test_placements_are_told_in_the_order_asked_for(catalog: Catalog) -> None:
+def test_placements_are_reported_in_the_order_asked_for(catalog: Catalog) -> None:
     rows = {name: placement(name) for name in ("p1", "p2", "p3")}
     for row in rows.values():
         assert catalog.sidecars.add_placement(row)
@@ -347,7 +347,7 @@ def test_placements_are_forgotten_by_pipe(catalog: Catalog, other: Catalog) -> N
     assert not catalog.sidecars.change_placement(old, replace(old, end=1, version=version()))
 
 
-def test_all_placements_are_told_once_however_many(
+def test_all_placements_are_reported_once_however_many(
     catalog: Catalog, other: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert list(catalog.sidecars.placements()) == []

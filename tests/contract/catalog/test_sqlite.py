@@ -179,7 +179,7 @@ def test_a_step_that_ends_in_the_middle_of_a_statement_is_not_taken_in_part(
 # --- damage and other programs ----------------------------------------------------------------
 
 
-def test_a_file_that_is_no_database_is_damage(path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_damage(path: Path) -> None:
     path.write_bytes(b"no database at all" * 100)
     with pytest.raises(CorruptionError, match="damaged") as caught:
         SqliteCatalog(path, ManualClock())
@@ -187,7 +187,7 @@ def test_a_file_that_is_no_database_is_damage(path: Path) -> None:
     assert path.read_bytes() == b"no database at all" * 100
 
 
-def test_a_catalog_with_a_damaged_page_is_told_of_by_the_call_that_meets_it(made: Path) -> None:
+def test_a_catalog_with_a_damaged_page_is_reported_by_the_call_that_meets_it(made: Path) -> None:
     """Every page but the first, which says that it is a database."""
     data = made.read_bytes()
     made.write_bytes(data[:4096] + b"\xff" * (len(data) - 4096))
@@ -227,7 +227,7 @@ def test_another_program_s_database_is_refused_and_not_touched(path: Path) -> No
     assert [found.name for found in path.parent.iterdir()] == [path.name]
 
 
-def test_a_directory_that_is_not_there_is_told_of(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BackendUnavailableError) as caught:
         SqliteCatalog(tmp_path / "absent" / "catalog.sqlite", ManualClock())
     assert not caught.value.retryable
@@ -380,7 +380,7 @@ def test_a_wait_for_others_is_bounded_and_ends_in_a_clear_error(
     assert waiting.leases.take("l", "me", 1000) == 1
 
 
-def test_a_wait_that_is_short_enough_is_no_error(
+def test_a_wait_that_is_short_enough_is_not_an_error(
     place: SqlitePlace, open_catalog: OpenCatalog
 ) -> None:
     """The other lets go once the wait has begun: the clock is asked to sleep."""

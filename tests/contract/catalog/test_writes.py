@@ -220,7 +220,9 @@ def test_a_write_is_published_once(catalog: Catalog, other: Catalog) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["absent", "without an end", "of another write"])
-def test_what_is_no_sealed_pipe_of_the_write_is_not_published(catalog: Catalog, wrong: str) -> None:
+def test_anything_but_a_sealed_pipe_of_the_write_is_not_published(
+    catalog: Catalog, wrong: str
+) -> None:
     make_queue(catalog)
     row = begin(catalog)
     stage(catalog, row, "good")
@@ -336,7 +338,7 @@ def test_a_queue_is_not_forgotten_before_its_staged_pipes_are(catalog: Catalog) 
 # --- drivers ----------------------------------------------------------------------------------
 
 
-def test_a_driver_shows_that_it_lives(catalog: Catalog, other: Catalog) -> None:
+def test_a_driver_shows_that_it_is_alive(catalog: Catalog, other: Catalog) -> None:
     assert catalog.writes.drivers(["d"]) == []
     catalog.writes.beat_driver("d", 60_000)
     assert other.writes.drivers(["d", "none"]) == [Driver("d", 1, 60_000)]

@@ -320,7 +320,9 @@ def in_turn_do(act: Callable[[], object]) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("answer", ["", "applied", "lost"])
-def test_who_does_not_know_that_he_is_in_front_finds_out(open_desk: Open, answer: str) -> None:
+def test_a_waiter_that_does_not_know_that_it_is_first_finds_out(
+    open_desk: Open, answer: str
+) -> None:
     """What is done and in front would never be looked at again."""
     (desk, cql), (theirs, _) = open_desk(), open_desk()
     front, mine = theirs.claim(5), desk.claim(5)

@@ -433,7 +433,7 @@ def test_the_hint_of_a_pipe_that_is_not_consumed_is_harmless(open_one: Open) -> 
     assert [row.id for row in catalog.pipes.live(Q)] == ["p"]
 
 
-def test_a_retirer_that_nobody_answers_tells(open_one: Open) -> None:
+def test_a_retirer_without_an_answer_raises(open_one: Open) -> None:
     catalog, cql = open_one()
     make_queue(catalog)
     assert catalog.pipes.add(pipe_row("p"))

@@ -9,8 +9,9 @@ import pytest
 
 from cassq.base.clock import SystemClock
 from cassq.cassandra.session import Cql
+from cassq.cassandra.tries import UNSURE_MAX
 from cassq.catalog.cassandra import CassandraCatalog
-from cassq.catalog.cassandra.sidecar_tables import BEAT, SET_STATE, UNSURE_MAX
+from cassq.catalog.cassandra.sidecar_tables import BEAT, SET_STATE
 from cassq.errors import BackendError
 from cassq.model.sidecar_rows import SidecarState
 from tests.contract.backends import CatalogPlace

@@ -153,7 +153,7 @@ def test_two_who_copy_the_same_count_it_once(open_one: Open) -> None:
     assert catalog.pipes.add(pipe_row("p"))
     assert catalog.pipes.record_end("p", place(0)) == place(0)
     assert catalog.pipes.retire("p", groups_version(catalog))
-    pipe = slow.pipes._records.by_id("p")
+    pipe = slow.pipes._rows.pipes.by_id("p")
     assert pipe is not None
     copy_many(catalog, ENOUGH)
     slow.pipes._totals.copy(pipe)

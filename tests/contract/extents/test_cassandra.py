@@ -317,7 +317,7 @@ def test_another_process_learns_of_every_append_and_of_none_before(
 
 
 @BOTH
-def test_nothing_is_told_before_all_of_it_is_acknowledged(
+def test_nothing_is_reported_before_all_of_it_is_acknowledged(
     store: CassandraStore, other: CassandraStore, cql: ShakyCql, strict: bool
 ) -> None:
     writer = store.create(PIPE, "q", strict=strict)

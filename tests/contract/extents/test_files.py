@@ -177,7 +177,7 @@ def test_a_write_that_was_short_of_zeroes_only_is_none_that_failed(
     writer.close()
 
 
-def test_a_failure_to_seal_is_told_and_sealing_again_does_it(
+def test_a_failure_to_seal_is_reported_and_sealing_again_does_it(
     store: FilesStore, writer: ExtentWriter, disk: ShakyDisk
 ) -> None:
     disk.fail("sync", io_error())
@@ -187,7 +187,7 @@ def test_a_failure_to_seal_is_told_and_sealing_again_does_it(
     assert store.seal(PIPE) == writer.end
 
 
-def test_a_file_that_cannot_be_read_is_told_of(
+def test_a_file_that_cannot_be_read_is_reported(
     store: FilesStore, writer: ExtentWriter, disk: ShakyDisk
 ) -> None:
     reader = store.reader(PIPE)
@@ -230,7 +230,7 @@ def test_an_append_is_synced_before_it_is_published(
     reader.close()
 
 
-def test_a_seal_is_synced_before_it_is_told(
+def test_a_seal_is_synced_before_it_is_reported(
     store: FilesStore, writer: ExtentWriter, disk: ShakyDisk
 ) -> None:
     store.seal(PIPE)
@@ -325,7 +325,7 @@ def test_a_whole_frame_that_was_not_published_counts(
         bytes(200),
         b"\xff" * 200,
     ],
-    ids=["a gap", "an overlap", "another pipe's", "damaged", "zeroes", "garbage"],
+    ids=["a gap", "an overlap", "another pipe", "damaged", "zeroes", "garbage"],
 )
 def test_what_does_not_follow_without_a_gap_does_not_count(
     store: FilesStore, writer: ExtentWriter, behind: bytes
@@ -435,7 +435,7 @@ def test_a_draft_whose_maker_died_is_removed(store: FilesStore, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_draft_whose_maker_lives_is_left_alone(
+def test_a_draft_whose_maker_is_alive_is_left_alone(
     store: FilesStore, sealer: FilesStore, disk: ShakyDisk, tmp_path: Path
 ) -> None:
     """Somebody looks for pipes just before the draft gets its name."""
@@ -489,7 +489,7 @@ def test_another_pipe_s_file_under_this_name_is_refused(
     writer.close()
     store.path(PIPE).rename(store.path(OTHER))
     for call in (store.reader, store.seal):
-        with pytest.raises(CorruptionError, match="another pipe's"):
+        with pytest.raises(CorruptionError, match="another pipe"):
             call(OTHER)
     with caplog.at_level(logging.WARNING, logger="cassq"):
         assert list(store.extents()) == []

@@ -113,7 +113,7 @@ def test_a_writer_that_was_closed_is_known_to_be_gone_by_any_replica(
     assert other.all_abandoned([PIPE, OTHER]) == set()
 
 
-def test_strays_are_told_from_the_placements_alone(
+def test_strays_are_reported_from_the_placements_alone(
     place: SidecarPlace, store: SidecarStore, clock: ManualClock
 ) -> None:
     store.create(PIPE, "q").close()
@@ -124,7 +124,7 @@ def test_strays_are_told_from_the_placements_alone(
     assert [(info.pipe_id, info.abandoned) for info in found] == [(PIPE, False), (OTHER, False)]
 
 
-def test_late_requests_change_nothing_for_who_goes_on(
+def test_late_requests_change_nothing_for_the_next_writer(
     place: SidecarPlace, store: SidecarStore
 ) -> None:
     """A frame that was sent again comes again, behind newer ones."""

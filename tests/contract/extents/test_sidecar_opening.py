@@ -171,12 +171,12 @@ def test_sidecars_that_are_known_to_be_full_are_not_asked_and_say_so(
     for sidecar in place.sidecars:
         sidecar.engine.free_min = 1 << 50
     place.beat()
-    with pytest.raises(StorageFullError, match="s1: read-only, for want of space"):
+    with pytest.raises(StorageFullError, match="s1: read-only, for lack of space"):
         store.create(PIPE, "q")
     assert not any(isinstance(request, Open) for s in place.sidecars for request in s.asked)
 
 
-def test_it_is_told_of_each_sidecar_why_it_did_not_take_an_extent(
+def test_the_error_says_for_each_sidecar_why_it_did_not_take_an_extent(
     place: SidecarPlace, store: SidecarStore
 ) -> None:
     place.clock.advance(LEASE_MS / 1000 + 7)
@@ -191,17 +191,19 @@ def test_it_is_told_of_each_sidecar_why_it_did_not_take_an_extent(
         store.create(PIPE, "q")
     assert not isinstance(caught.value, StorageFullError), "with room there it would still fail"
     said = caught.value.message
-    assert "0 of the 2 sidecars" in said
+    assert "needs 2 sidecars, but 0 took it" in said
     assert "5 are registered" in said
-    assert f"{away.name}: no sign of life for" in said
+    assert f"{away.name}: no heartbeat for" in said
     assert f"{full.name}: read-only" in said
     assert f"{leaving.name}: draining" in said
     assert f"{killed.name}: sidecar {killed.name} does not listen" in said
 
 
-def test_without_sidecars_it_is_told_how_many_there_are(tmp_path: Path, clock: ManualClock) -> None:
+def test_without_enough_sidecars_the_error_says_how_many_there_are(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     store = SidecarPlace(tmp_path, sidecars=0).open(clock)
-    with pytest.raises(BackendUnavailableError, match="0 of the 2 .* 0 are registered"):
+    with pytest.raises(BackendUnavailableError, match="needs 2 .* 0 are registered"):
         store.create(PIPE, "q")
 
 

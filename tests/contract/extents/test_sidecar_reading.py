@@ -223,7 +223,7 @@ def test_readers_elsewhere_stop_at_what_is_acknowledged(
     assert reader.published().seq == 4, "two replicas have more"
 
 
-def test_the_end_is_told_by_any_replica_that_answers(
+def test_the_end_is_reported_by_any_replica_that_answers(
     place: SidecarPlace, store: SidecarStore, clock: ManualClock
 ) -> None:
     writer = store.create(PIPE, "q")
@@ -291,7 +291,7 @@ def test_the_end_of_a_dropped_extent_is_what_was_known(
         reader.read(START, 4, 10, MUCH)
 
 
-def test_who_says_that_he_will_ask_for_the_end_hears_of_what_came_a_moment_ago(
+def test_a_reader_that_will_ask_for_the_end_learns_of_frames_that_just_came(
     place: SidecarPlace, store: SidecarStore, clock: ManualClock
 ) -> None:
     writer = store.create(PIPE, "q")

@@ -240,7 +240,7 @@ def test_an_extent_that_is_dropped_while_it_is_under_way_is_missing(
     assert found == expected(8, 8 + len(found)), "what came before is good"
 
 
-def test_a_repair_that_moves_the_extent_meanwhile_is_no_trouble(
+def test_a_repair_that_moves_the_extent_meanwhile_is_not_trouble(
     place: SidecarPlace, clock: ManualClock, reader: SidecarReader
 ) -> None:
     place.open(clock).seal(PIPE)

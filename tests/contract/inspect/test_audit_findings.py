@@ -74,7 +74,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_rows_that_do_not_fit_are_told(queue: cassq.Queue, tmp_path: Path, what: str) -> None:
+def test_rows_that_do_not_fit_are_reported(queue: cassq.Queue, tmp_path: Path, what: str) -> None:
     statements, finding = WRONG[what]
     change(tmp_path, *statements)
     audit = queue.audit()
@@ -83,7 +83,7 @@ def test_rows_that_do_not_fit_are_told(queue: cassq.Queue, tmp_path: Path, what:
 
 
 @pytest.mark.parametrize("dest_seq", [1, 9])
-def test_a_dead_letter_that_is_not_where_its_move_says_is_told(
+def test_a_dead_letter_that_is_not_where_its_move_says_is_reported(
     client: cassq.Client, tmp_path: Path, dest_seq: int
 ) -> None:
     """Another letter stands there, or none."""

@@ -51,7 +51,7 @@ def test_what_was_claimed_and_moved_is_there_though_nobody_was_told(
     assert (audit.pushed, mine.committed, mine.dead, mine.waiting) == (2, 1, 1, 0)
 
 
-def test_what_was_claimed_and_moved_and_cannot_be_read_is_told(
+def test_what_was_claimed_and_moved_and_cannot_be_read_is_reported(
     clients: tuple[cassq.Client, cassq.Client], keyspace: Cql
 ) -> None:
     killed, auditor = clients

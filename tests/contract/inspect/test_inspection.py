@@ -25,7 +25,9 @@ def kinds(found: Inspection) -> list[tuple[str, str]]:
     return [(each.kind, each.pipe_id) for each in found.found]
 
 
-def test_a_pipe_that_was_only_begun_is_told_and_is_no_reason_to_worry(place: RepairPlace) -> None:
+def test_a_pipe_that_was_only_begun_is_reported_and_is_no_reason_to_worry(
+    place: RepairPlace,
+) -> None:
     place.pushed(ONE, "s1", "s2", frames=0, sealed=False, begun=True)
     found = inspected(place)
     assert kinds(found) == [("begun", ONE)]

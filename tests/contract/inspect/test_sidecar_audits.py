@@ -37,7 +37,7 @@ def test_what_was_claimed_and_cannot_be_read_is_told_of_a_pipe_that_is_open(scen
     assert any(each.startswith(f"pipe {scene.pipe} is damaged after seq 0") for each in findings)
 
 
-def test_what_was_claimed_past_its_end_is_told_of_a_sealed_pipe(scene: Scene) -> None:
+def test_claims_past_the_end_of_a_sealed_pipe_are_reported(scene: Scene) -> None:
     """Its frames are there, but count no more."""
     assert scene.auditor.ports.catalog.pipes.record_end(scene.pipe, Place(0, 0)) == Place(0, 0)
     findings = scene.queue.audit().findings

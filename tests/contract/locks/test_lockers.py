@@ -146,7 +146,7 @@ def test_a_short_lock_may_be_renewed_for_longer(any_locker_place: LockerPlace) -
 
 @pytest.mark.waits(reason="locks on servers run out")
 @pytest.mark.parametrize("learn", ["held", "renew"])
-def test_a_loss_is_told_once(any_locker_place: LockerPlace, learn: str) -> None:
+def test_a_loss_is_reported_once(any_locker_place: LockerPlace, learn: str) -> None:
     losses, ttl_ms = Losses(), any_locker_place.ttl_ms
     lock = any_locker_place.open("me").acquire("l", ttl_ms, losses)
     assert lock is not None
@@ -183,7 +183,7 @@ def test_a_lock_that_was_lost_is_lost_for_good(any_locker_place: LockerPlace) ->
 
 
 @pytest.mark.waits(reason="the time of a lock that was given back goes by")
-def test_giving_back_is_no_loss(any_locker_place: LockerPlace) -> None:
+def test_giving_back_is_not_loss(any_locker_place: LockerPlace) -> None:
     losses = Losses()
     lock = any_locker_place.open("me").acquire("l", any_locker_place.ttl_ms, losses)
     assert lock is not None

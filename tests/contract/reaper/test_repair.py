@@ -48,7 +48,7 @@ def test_a_replica_that_was_lost_with_its_sidecar_is_made_anew(place: RepairPlac
     place.away_for("s3", LONG)
     told = place.reaper().until_done()
     assert outcomes(told) == [(ONE, DONE)]
-    assert "for the one on s3: 15 messages" in told[-1][2]
+    assert "replacing the one on s3: 15 messages" in told[-1][2]
     assert len(place.whole(ONE)) == 3
     assert "s3" not in place.where(ONE)
     assert place.where(TWO) == ["s1", "s2", "s4"]
@@ -150,7 +150,7 @@ def test_what_was_not_sealed_when_a_reaper_ended_is_looked_at_by_the_next(
     assert outcomes(other.until_done()) == [(ONE, DONE), ("s3", DONE)]
 
 
-def test_a_pipe_that_was_only_begun_is_no_reason_to_look_again(place: RepairPlace) -> None:
+def test_a_pipe_that_was_only_begun_causes_no_scan(place: RepairPlace) -> None:
     place.pushed(ONE, "s1", "s2", frames=0, sealed=False, begun=True)
     reaper = place.reaper()
     assert reaper.until_done() == []
@@ -199,7 +199,7 @@ def test_a_dry_run_says_what_is_needed_and_does_nothing(place: RepairPlace) -> N
     place.pushed(ONE, "s1", "s2", "s3")
     place.away_for("s3", LONG)
     reaper = place.reaper()
-    assert reaper.run(dry_run=True) == [(ONE, PLANNED, "to go from s3")]
+    assert reaper.run(dry_run=True) == [(ONE, PLANNED, "replace the one on s3")]
     assert all(isinstance(call.requests[0], Ends) for call in reaper.network.calls)
     assert place.where(ONE) == ["s1", "s2", "s3"]
 
@@ -214,13 +214,13 @@ def damage(place: RepairPlace, name: str, pipe_id: str, base_seq: int = 6) -> No
     place.pass_time(1)
 
 
-def test_a_damaged_replica_is_copied_anew_in_its_place(place: RepairPlace) -> None:
+def test_a_damaged_replica_is_copied_again_in_its_place(place: RepairPlace) -> None:
     place.pushed(ONE, "s1", "s2", "s3")
     damage(place, "s2", ONE)
     assert place.whole(ONE) == ["s1", "s3"]
     told = place.reaper().until_done()
     assert outcomes(told) == [(ONE, DONE)]
-    assert told[-1][2] == "copied anew to s2: 15 messages, 368 bytes"
+    assert told[-1][2] == "copied again to s2: 15 messages, 368 bytes"
     assert place.whole(ONE) == ["s1", "s2", "s3"]
 
 
@@ -256,7 +256,7 @@ def test_a_copy_that_lacks_what_its_source_has_is_not_counted(place: RepairPlace
     reaper = place.reaper()
     ((_, outcome, detail),) = reaper.run()
     assert outcome == FAILED
-    assert "what s1 and s4 have from seq 0 on is not the same" in detail
+    assert "s1 and s4 differ from seq 0 on" in detail
     assert place.where(ONE) == ["s1", "s2", "s3"]
     place.pass_time(31)
     reaper.until_done()
@@ -352,7 +352,7 @@ def test_a_replica_that_counts_again_is_not_dropped(place: RepairPlace) -> None:
 # --- looking --------------------------------------------------------------------------------------
 
 
-def test_looking_begins_anew_when_a_sidecar_goes_meanwhile(place: RepairPlace) -> None:
+def test_looking_begins_again_when_a_sidecar_goes_meanwhile(place: RepairPlace) -> None:
     pipes = [f"{number:024x}" for number in range(PAGE + 1)]
     for pipe_id in pipes[:-1]:
         place.pushed(pipe_id, "s1", "s2", "s3", frames=0)
@@ -383,7 +383,7 @@ def test_what_one_reaper_has_looked_at_another_need_not(place: RepairPlace) -> N
 # --- pace -----------------------------------------------------------------------------------------
 
 
-def test_copies_are_held_to_so_many_bytes_a_second_by_all_together(place: RepairPlace) -> None:
+def test_all_copies_together_stay_below_the_rate(place: RepairPlace) -> None:
     pipes = [f"{number:024x}" for number in range(10)]
     for pipe_id in pipes:
         place.pushed(pipe_id, "s1", "s2", "s3")
@@ -439,7 +439,7 @@ def test_what_fails_does_not_hold_up_the_others(place: RepairPlace) -> None:
     assert all(len(place.whole(pipe_id)) == 3 for pipe_id in pipes[1:])
 
 
-def test_a_sidecar_that_comes_back_with_what_it_had_is_no_target_for_nothing(
+def test_a_sidecar_that_comes_back_with_its_extents_is_not_a_target(
     place: RepairPlace,
 ) -> None:
     """A replica that was replaced, and is whole, is taken as it is when it is needed again."""

@@ -12,7 +12,7 @@ from tests.contract.reaper.repair_place import AFTER_SECONDS, RepairPlace
 ONE = "0" * 23 + "1"
 
 
-def test_people_are_told_of_a_lost_sidecar_and_of_what_cannot_be_copied(tmp_path: Path) -> None:
+def test_alerts_report_a_lost_sidecar_and_extents_that_cannot_be_copied(tmp_path: Path) -> None:
     place = RepairPlace(tmp_path, sidecars=3)
     place.pushed(ONE, "s1", "s2", "s3")
     reaper = place.reaper()

@@ -135,7 +135,9 @@ def test_a_reaper_that_stands_still_at_any_step_while_another_repairs_does_no_ha
 
         came = at_step(slow, number, meanwhile)
         told += slow.until_done()
-        counted = [each for each in told if each[:2] == (ONE, DONE) and "anew" not in each[2]]
+        counted = [
+            each for each in told if each[:2] == (ONE, DONE) and "copied again" not in each[2]
+        ]
         assert len(counted) == copies - (trouble in (damage, remove, lose_one_and_damage_one))
         assert len(place.whole(ONE)) == 3, number
         assert place.read(ONE) == 15
@@ -145,9 +147,7 @@ def test_a_reaper_that_stands_still_at_any_step_while_another_repairs_does_no_ha
 
 
 @pytest.mark.parametrize("trouble", [lose, drain])
-def test_a_copy_is_gone_on_with_by_the_next_reaper_where_it_is(
-    tmp_path: Path, trouble: Trouble
-) -> None:
+def test_the_next_reaper_continues_a_copy_where_it_is(tmp_path: Path, trouble: Trouble) -> None:
     place = a_place(tmp_path / "place", trouble)
     dying = place.reaper()
     copied: list[str] = []

@@ -49,7 +49,7 @@ def test_where_it_has_the_only_good_replicas_they_are_read_and_copied(place: Rep
     assert moved(place, TWO)
 
 
-def test_damage_that_it_tells_of_for_ever_hides_nothing_else(place: RepairPlace) -> None:
+def test_damage_that_is_always_reported_hides_nothing_else(place: RepairPlace) -> None:
     place["s2"].engine.flip(ONE, 3)
     place["s2"].shelf.found(ONE, "a frame is bad")
     place.pass_time(1)

@@ -61,7 +61,7 @@ def test_it_is_copied_anew_to_its_place_and_its_placement_is_changed(place: Repa
     place["s2"].remove(ONE)
     before = place.catalog.sidecars.placements_of([ONE])[0]
     told = place.reaper().until_done()
-    assert told == [(ONE, DONE, "copied anew to s2: 15 messages, 368 bytes")]
+    assert told == [(ONE, DONE, "copied again to s2: 15 messages, 368 bytes")]
     assert place.whole(ONE) == ["s1", "s2", "s3"]
     after = place.catalog.sidecars.placements_of([ONE])[0]
     assert before is not None
@@ -71,7 +71,7 @@ def test_it_is_copied_anew_to_its_place_and_its_placement_is_changed(place: Repa
     assert place.reaper().until_done() == [], "it is done with"
 
 
-def test_a_dry_run_tells_of_it(place: RepairPlace) -> None:
+def test_a_dry_run_reports_it(place: RepairPlace) -> None:
     place["s2"].remove(ONE)
     assert place.reaper().run(dry_run=True) == [(ONE, PLANNED, "missing on s2")]
     assert place.whole(ONE) == ["s1", "s3"]
@@ -187,7 +187,7 @@ def test_one_that_was_never_missing_is_kept(tmp_path: Path) -> None:
     assert place["s2"].engine is held
 
 
-def test_a_copy_whose_reaper_and_sidecar_ended_is_gone_on_with(place: RepairPlace) -> None:
+def test_a_copy_whose_reaper_and_sidecar_ended_is_continued(place: RepairPlace) -> None:
     """From then on its sidecar tells that it is damaged."""
     place["s2"].remove(ONE)
     dying = place.reaper()

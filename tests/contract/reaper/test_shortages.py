@@ -64,7 +64,7 @@ def test_what_is_short_when_it_is_sealed_is_repaired_soon(
     assert reaper.watched.looked == looked, "it is done with"
 
 
-def test_what_is_sealed_well_is_no_reason_to_look_at_all(place: RepairPlace) -> None:
+def test_a_pipe_with_all_its_replicas_causes_no_scan(place: RepairPlace) -> None:
     place.pushed(ONE, "s1", "s2", "s3", sealed=False)
     reaper = place.reaper()
     reaper.until_done()

@@ -41,12 +41,12 @@ def test_a_directory_is_of_one_catalog_and_one_sidecar(place: RocksPlace) -> Non
 
 
 def test_two_engines_never_share_a_directory(place: RocksPlace) -> None:
-    with pytest.raises(ConfigError, match="open in another sidecar"):
+    with pytest.raises(ConfigError, match="in use by another sidecar"):
         RocksEngine(place.place, catalog="catalog-1", name="sidecar-1")
     child = subprocess.run(
         [sys.executable, "-c", SECOND, str(place.place)], capture_output=True, text=True, timeout=60
     )
-    assert "open in another sidecar" in child.stdout, child.stderr
+    assert "in use by another sidecar" in child.stdout, child.stderr
     fill(place, PIPE)
 
 
@@ -112,7 +112,7 @@ def test_a_name_tells_its_id_and_begins_no_other(pipe_id: str) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"\0", b"\2" + bytes(12), b"\1\0\5abc", bytes(14)])
-def test_what_is_no_name_or_row_is_refused(raw: bytes) -> None:
+def test_anything_but_a_name_or_row_is_refused(raw: bytes) -> None:
     with pytest.raises(CorruptionError):
         pipe_id_of(raw)
     with pytest.raises(CassqError):

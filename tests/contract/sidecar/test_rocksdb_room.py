@@ -35,20 +35,20 @@ def test_nothing_failed() -> None:
 
 
 @pytest.mark.parametrize("errors", [(FULL,), (FULL, FULL), (FULL, BEFORE), (FULL, BEFORE, FULL)])
-def test_want_of_space_and_what_follows_from_it_is_no_more_than_that(
+def test_failures_that_follow_a_full_disk_count_as_a_full_disk(
     errors: tuple[Exception, ...],
 ) -> None:
     trouble = met(*errors)
     assert "No space left" in trouble.starved
     assert trouble.failure == ""
-    with pytest.raises(BackendUnavailableError, match="nobody knows") as caught:
+    with pytest.raises(BackendUnavailableError, match="no more are accepted") as caught:
         trouble.check()
     assert "once there is room" in caught.value.hint
 
 
 @pytest.mark.parametrize("cause", [SICK, BAD])
 @pytest.mark.parametrize("at", [0, 1])
-def test_any_other_failure_is_told_whatever_came_before_and_after(
+def test_any_other_failure_is_reported_whatever_came_before_and_after(
     cause: Exception, at: int
 ) -> None:
     errors = [FULL, BEFORE]
@@ -58,15 +58,15 @@ def test_any_other_failure_is_told_whatever_came_before_and_after(
     assert trouble.starved == ""
     with pytest.raises(BackendUnavailableError) as caught:
         trouble.check()
-    assert "start the sidecar again" in caught.value.hint
+    assert "restart the sidecar" in caught.value.hint
 
 
-def test_a_file_that_failed_before_without_a_reason_is_no_want_of_space() -> None:
+def test_an_earlier_failure_without_a_reason_is_not_a_full_disk() -> None:
     assert met(BEFORE).failure
     assert met(BEFORE, FULL).failure
 
 
-def test_an_error_for_want_of_space_leaves_it_open_what_was_done() -> None:
+def test_an_error_about_a_full_disk_leaves_the_outcome_unknown() -> None:
     error = Trouble().met(FULL, "appending")
     assert isinstance(error, StorageFullError)
     assert error.outcome_unknown

@@ -169,7 +169,7 @@ class HeldUp:
         patch.setattr(pusher, "_append", held_up)
 
 
-def test_who_is_interrupted_in_the_line_takes_no_lead_along(
+def test_a_thread_interrupted_in_line_does_not_keep_the_lead(
     queue: cassq.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It did when the leader handed on in this very moment: nobody could push again, or close."""

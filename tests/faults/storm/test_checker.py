@@ -490,7 +490,7 @@ def test_a_copy_of_a_message_of_an_ap_queue_is_counted_and_no_offence() -> None:
     assert verdict.duplicates == {"ap/one": 1}
 
 
-def test_a_run_that_was_not_drained_or_proved_nothing_is_no_good() -> None:
+def test_a_run_that_was_not_drained_or_proved_nothing_fails() -> None:
     assert not right().verdict(ended=False).good
     empty = Tale().verdict()
     assert empty.findings["the end was reached"] == [

@@ -96,7 +96,7 @@ def test_shares_and_gaps_are_what_they_say() -> None:
     assert longest_gap([], 0, 3 * second) == 3.0
 
 
-def test_of_a_group_that_nobody_served_no_stall_is_told() -> None:
+def test_a_group_that_nobody_served_has_no_stall() -> None:
     second = 10**9
     history = History(frozenset())
     late = history.view("kept", "default")

@@ -58,7 +58,7 @@ def test_what_was_only_begun_waits_for_the_sweep() -> None:
     assert list(complaints(begun(EMPTY))) == []
 
 
-def test_what_has_messages_and_no_row_is_told() -> None:
+def test_what_has_messages_and_no_row_is_reported() -> None:
     for shelves in (begun(TOLD), replace(right(), pipes=set())):
         assert not shelves.strays()
         assert "p of q has no row" in list(complaints(shelves))
@@ -86,12 +86,12 @@ WRONG: dict[str, Callable[[Shelves], Shelves]] = {
 
 
 @pytest.mark.parametrize("said", WRONG)
-def test_what_is_wrong_is_told(said: str) -> None:
+def test_what_is_wrong_is_reported(said: str) -> None:
     told = list(complaints(WRONG[said](right())))
     assert any(said in each for each in told), told
 
 
-def test_what_nobody_knows_of_is_told() -> None:
+def test_what_nobody_knows_of_is_reported() -> None:
     assert list(orphans(right())) == []
     (told,) = orphans(replace(right(), held={**right().held, "four": {"p": TOLD}}))
     assert told == "four holds p, which nobody knows of there"
@@ -130,7 +130,7 @@ def test_a_replica_that_lacks_something_helps_nobody(change: dict[str, Any]) -> 
     assert len(list(dependants(later, "one"))) == 1
 
 
-def test_replicas_that_differ_are_told() -> None:
+def test_replicas_that_differ_are_reported() -> None:
     assert list(unequal([("p", {"one": "abc", "two": "abc"})])) == []
     (told,) = unequal([("p", {"one": "abc"}), ("r", {"one": "abc", "two": "abd"})])
     assert "r are not equal" in told

@@ -72,7 +72,7 @@ def fail(queue: cassq.Queue, *payloads: bytes, importance: str | None = None) ->
         assert popper.pop(1) == []
 
 
-def test_messages_that_failed_for_good_are_told_once_by_importance(
+def test_messages_that_failed_for_good_are_reported_once_by_importance(
     queue: cassq.Queue, client: cassq.Client, later: Later
 ) -> None:
     assert later.told(LOG) == []
@@ -122,7 +122,7 @@ def test_nobody_comes_for_a_quarter_of_an_hour(
     assert later.told(LOG) == ["no_consumer recovered done"]
 
 
-def test_a_queue_that_nobody_uses_is_no_incident(queue: cassq.Queue, later: Later) -> None:
+def test_a_queue_that_nobody_uses_is_not_an_incident(queue: cassq.Queue, later: Later) -> None:
     push(queue, *numbers(3))
     drain(queue.popper())
     later.clock.advance(10 * 86400)
@@ -160,7 +160,7 @@ def test_dead_letters_that_grow_within_an_hour(client: cassq.Client, later: Late
     assert later.told(only) == ["dead_growth recovered done"]
 
 
-def test_of_reapers_at_the_same_time_exactly_one_tells(
+def test_of_concurrent_reapers_exactly_one_sends_the_alert(
     queue: cassq.Queue, connect: Connect, tmp_path: Path
 ) -> None:
     fail(queue, b"1", importance="high")
@@ -179,7 +179,7 @@ def test_of_reapers_at_the_same_time_exactly_one_tells(
     assert json.loads(line)["data"]["importance"] == "high"
 
 
-def test_what_a_broken_target_was_not_told_is_told_later_and_nothing_is_lost(
+def test_alerts_that_a_broken_target_missed_are_sent_later_and_none_is_lost(
     queue: cassq.Queue, client: cassq.Client, later: Later, tmp_path: Path
 ) -> None:
     fail(queue, b"1")
@@ -226,7 +226,7 @@ def test_a_pass_over_some_queues_ends_no_incident_of_others(
     assert run(later.ports, [other.row], [LOG]) == []
 
 
-def test_a_dry_run_tells_nothing_and_remembers_nothing(queue: cassq.Queue, later: Later) -> None:
+def test_a_dry_run_sends_nothing_and_records_nothing(queue: cassq.Queue, later: Later) -> None:
     fail(queue, b"1")
     for _ in range(2):
         (told,) = run(later.ports, later.ports.catalog.queues.listed(), [LOG], dry_run=True)
@@ -258,7 +258,7 @@ def reap(url: str) -> Callable[..., tuple[int, Any]]:
 
 
 @pytest.mark.waits(reason="`cassq reap` watches pipes for as long as a lease")
-def test_the_command_tells_the_targets_of_a_file(
+def test_the_command_alerts_the_targets_of_a_file(
     queue: cassq.Queue, client: cassq.Client, tmp_path: Path, reap: Callable[..., tuple[int, Any]]
 ) -> None:
     fail(queue, b"1", importance="high")

@@ -53,18 +53,18 @@ def shell(script: str, name: str = "sh", timeout: float = LIMIT) -> AlertTarget:
 
 def test_a_command_gets_the_event_as_json_on_its_standard_input(tmp_path: Path) -> None:
     out = tmp_path / "event.json"
-    assert told(shell(f"cat > {out}", timeout=30)) == [NoticeOutcome(told=True)]
+    assert told(shell(f"cat > {out}", timeout=30)) == [NoticeOutcome(sent=True)]
     assert json.loads(out.read_bytes()) == {"id": "0", "data": {"message": "käput"}}
 
 
-def test_a_command_that_reads_nothing_is_no_failure_however_large_the_event() -> None:
+def test_a_command_that_reads_nothing_is_not_a_failure_however_large_the_event() -> None:
     large = notice("sh")._replace(event={"id": "0", "text": "x" * 1_000_000})
-    assert told(shell("exit 0", timeout=30), large) == [NoticeOutcome(told=True)]
+    assert told(shell("exit 0", timeout=30), large) == [NoticeOutcome(sent=True)]
 
 
-def test_a_command_that_fails_is_told_with_what_it_said() -> None:
+def test_a_command_that_fails_is_reported_with_what_it_said() -> None:
     (outcome,) = told(shell("echo first >&2; echo no such pager >&2; exit 3", timeout=30))
-    assert not outcome.told
+    assert not outcome.sent
     assert outcome.error == "sh failed with exit code 3: first / no such pager"
 
 
@@ -102,7 +102,7 @@ def test_a_child_that_outlives_its_command_holds_up_nothing(tmp_path: Path) -> N
     pid_file = tmp_path / "pid"
     watch = Stopwatch()
     script = f"setsid sleep 60 & echo $! > {pid_file}; echo done"
-    assert told(shell(script, timeout=30)) == [NoticeOutcome(told=True)]
+    assert told(shell(script, timeout=30)) == [NoticeOutcome(sent=True)]
     assert watch.seconds() < 20
     os.kill(int(pid_file.read_text()), 9)
 
@@ -154,7 +154,7 @@ def hook() -> Iterator[Hook]:
 
 def test_a_webhook_gets_the_event_as_a_structured_cloud_event(hook: Hook) -> None:
     target = AlertTarget("hook", webhook=hook.url, headers=(("Authorization", "Bearer x"),))
-    assert told(target) == [NoticeOutcome(told=True)]
+    assert told(target) == [NoticeOutcome(sent=True)]
     ((path, headers, event),) = hook.requests
     assert path == "/in?a=b"
     assert headers["content-type"] == "application/cloudevents+json"
@@ -166,8 +166,8 @@ def test_a_webhook_gets_the_event_as_a_structured_cloud_event(hook: Hook) -> Non
 def test_any_other_answer_is_a_failure(hook: Hook, status: int) -> None:
     hook.status = status
     (outcome,) = told(AlertTarget("hook", webhook=hook.url))
-    assert not outcome.told
-    assert outcome.error.endswith(f"answered {status}")
+    assert not outcome.sent
+    assert outcome.error.endswith(f"answered with status {status}")
     assert len(hook.requests) == 1, "redirections are not followed"
 
 
@@ -183,7 +183,7 @@ def test_a_webhook_that_hangs_is_given_up_in_time(hook: Hook) -> None:
     hook.go.clear()
     watch = Stopwatch()
     (outcome,) = told(AlertTarget("hook", webhook=hook.url, timeout=LIMIT))
-    assert not outcome.told
+    assert not outcome.sent
     assert watch.seconds() < IN_TIME
 
 
@@ -222,7 +222,7 @@ def test_a_target_that_hangs_holds_up_no_other(hook: Hook) -> None:
     watch = Stopwatch()
     names = [target.name for target in (*hanging, good)]
     found = deliver([notice(name) for name in names], {t.name: t for t in (*hanging, good)})
-    assert [n.target for n, outcome in found if outcome.told] == ["good"]
+    assert [n.target for n, outcome in found if outcome.sent] == ["good"]
     assert watch.seconds() < IN_TIME
 
 
@@ -266,12 +266,12 @@ def test_the_log_gets_what_is_wrong_as_a_warning_and_its_end_as_information(
     event = {"id": "0", "data": {"message": "käput", "state": state}}
     with caplog.at_level(logging.INFO, "cassq"):
         assert told(AlertTarget("log"), Notice("k", 1, "log", 1, 0, event)) == [
-            NoticeOutcome(told=True)
+            NoticeOutcome(sent=True)
         ]
     assert [record.levelname for record in caplog.records] == [level]
 
 
 def test_the_log_gets_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "cassq"):
-        assert told(AlertTarget("log")) == [NoticeOutcome(told=True)]
+        assert told(AlertTarget("log")) == [NoticeOutcome(sent=True)]
     assert "käput" in caplog.text

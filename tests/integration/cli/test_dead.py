@@ -75,7 +75,7 @@ def test_a_merge_tells_of_what_others_have(dead: Cli, connect: Connect) -> None:
     assert len(popper.pop(5)) == 5
     done = dead("merge", "jobs")
     assert done.out == b"15 dead letters merged\n"
-    assert done.err == "5 dead letters left: they are in somebody's hands\n"
+    assert done.err == "5 dead letters left: another consumer or merge has claimed them\n"
 
 
 def test_a_purge_asks_and_without_a_terminal_needs_yes(dead: Cli) -> None:

@@ -168,7 +168,7 @@ def test_follow_ends_when_its_reader_does(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("words", [("peek", "mail", "--raw", "--max", "300"), ("stats",)])
-def test_a_reader_that_ends_early_is_no_traceback(shell: Shell, words: tuple[str, ...]) -> None:
+def test_a_reader_that_ends_early_causes_no_traceback(shell: Shell, words: tuple[str, ...]) -> None:
     shell.run("push", "mail", stdin=MANY)
     reading, writing = os.pipe()
     os.close(reading)

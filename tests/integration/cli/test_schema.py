@@ -32,7 +32,7 @@ def test_the_status_of_no_directory_says_so(shell: Shell) -> None:
     assert "there is no queue directory" in shell.run("schema", "status", code=2).err
 
 
-def test_a_directory_of_a_newer_cassq_is_told_and_ends_with_1(shell: Shell) -> None:
+def test_a_directory_of_a_newer_cassq_is_reported_and_ends_with_1(shell: Shell) -> None:
     shell.run("queue", "create", "mail")
     with closing(sqlite3.connect(shell.data / CATALOG)) as database:
         database.execute("PRAGMA user_version=999")

@@ -96,7 +96,9 @@ def test_many_lines_are_pushed_in_their_order(cli: Cli) -> None:
     assert cli("pop", "mail", "--all").out == data
 
 
-def test_too_long_a_line_is_refused_and_what_was_pushed_is_told(cli: Cli, tmp_path: Path) -> None:
+def test_too_long_a_line_is_refused_and_what_was_pushed_is_reported(
+    cli: Cli, tmp_path: Path
+) -> None:
     (tmp_path / "good.txt").write_bytes(b"1\n2\n")
     (tmp_path / "long.txt").write_bytes(b"y" * (17 << 20))
     words = ("push", "mail", "good.txt", "long.txt")
@@ -107,7 +109,7 @@ def test_too_long_a_line_is_refused_and_what_was_pushed_is_told(cli: Cli, tmp_pa
 
 
 @pytest.mark.parametrize("header", ["host", "=web1"])
-def test_what_is_no_header_is_refused(cli: Cli, header: str) -> None:
+def test_anything_but_a_header_is_refused(cli: Cli, header: str) -> None:
     assert "NAME=VALUE" in cli("push", "mail", "--header", header, stdin=b"1", code=2).err
 
 
@@ -174,7 +176,7 @@ def test_peek_shows_messages_and_leaves_them(cli: Cli) -> None:
     assert left(cli)["waiting"] == 3
 
 
-def test_a_damaged_pipe_is_told_and_the_others_are_popped(cli: Cli, place: Place) -> None:
+def test_a_damaged_pipe_is_reported_and_the_others_are_popped(cli: Cli, place: Place) -> None:
     cli("push", "mail", stdin=b"first\n")
     pipe_id = place.damage(b"first")
     cli("push", "mail", stdin=b"second\n")
@@ -287,7 +289,7 @@ def test_a_queue_is_made_with_its_policy_and_shows_it(cli: Cli) -> None:
     assert "300 s" in cli("queue", "show", "/shop/orders").out.decode()
 
 
-def test_the_same_queue_again_is_no_error_and_another_policy_is(cli: Cli) -> None:
+def test_the_same_queue_again_is_not_an_error_and_another_policy_is(cli: Cli) -> None:
     cli("queue", "create", "mail")
     failed = cli("queue", "create", "mail", "--lease", "20", code=2)
     assert "lease is 10.0, not 20.0" in failed.err
@@ -359,7 +361,7 @@ def test_a_group_starts_at_a_time(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("start", ["yesterday", "2026-01-31T00:00:00"])
-def test_a_start_that_is_no_moment_is_refused(cli: Cli, start: str) -> None:
+def test_a_start_that_is_not_a_moment_is_refused(cli: Cli, start: str) -> None:
     assert repr(start) in cli("group", "create", "mail", "g", "--start", start, code=2).err
 
 
@@ -413,6 +415,6 @@ def test_only_making_a_queue_makes_the_directory(
     assert not missing.exists()
 
 
-def test_the_version_is_told(cli: Cli) -> None:
+def test_the_version_is_reported(cli: Cli) -> None:
     assert cli("--version").out.decode() == f"cassq {cassq.__version__}\n"
     assert cli("version", "--json").json()["cassq"] == cassq.__version__

@@ -59,7 +59,7 @@ def test_a_directory_of_a_newer_cassq_is_refused(client: cassq.Client, directory
     assert "newer" in caught.value.hint
 
 
-def test_a_file_that_is_no_database_is_reported_as_damage(directory: Path) -> None:
+def test_a_file_that_is_not_a_database_is_reported_as_damage(directory: Path) -> None:
     directory.mkdir()
     (directory / "catalog.sqlite").write_bytes(b"once upon a time " * 1000)
     with pytest.raises(CorruptionError, match="damaged") as caught:

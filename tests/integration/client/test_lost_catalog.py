@@ -140,7 +140,7 @@ def test_once_it_was_rebuilt_nothing_more_is_said(
     assert caplog.records == []
 
 
-def test_what_a_person_left_beside_the_pipes_is_no_obstacle(
+def test_what_a_person_left_beside_the_pipes_is_not_an_obstacle(
     ids: list[str], directory: Path
 ) -> None:
     (directory / "catalog.sqlite").rename(directory / "catalog.sqlite.old")

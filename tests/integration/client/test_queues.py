@@ -43,7 +43,7 @@ def test_an_unknown_queue_is_an_error_that_says_how_to_make_it(client: cassq.Cli
             verb("nothing")
 
 
-def test_creating_the_same_again_is_no_error(client: cassq.Client, connect: Connect) -> None:
+def test_creating_the_same_again_is_not_an_error(client: cassq.Client, connect: Connect) -> None:
     client.create_queue("jobs", claim_timeout=5, max_deliveries=3)
     again = connect().create_queue("jobs", max_deliveries=3, claim_timeout=5.0)
     push(again, b"x")

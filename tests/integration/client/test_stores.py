@@ -93,7 +93,7 @@ def test_options_that_cannot_be_right_leave_nothing_behind(directory: Path) -> N
     assert not directory.exists()
 
 
-def test_a_push_without_sidecars_is_told_and_nothing_is_lost_by_it(directory: Path) -> None:
+def test_a_push_without_sidecars_is_reported_and_nothing_is_lost_by_it(directory: Path) -> None:
     with connect(directory, f"{SIDECAR}&replicas=1") as client:
         queue = client.create_queue("jobs")
         with pytest.raises(BackendError, match="sidecar"), queue.pusher() as pusher:

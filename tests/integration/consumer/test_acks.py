@@ -150,7 +150,7 @@ def test_a_late_commit_counts_when_nobody_took_the_claim_over(hasty: cassq.Queue
     popper = hasty.popper(keep_alive=0)
     messages = popper.pop(3)
     catalog = popper._catalog
-    due_ms = messages[0]._holding.due_ms
+    due_ms = messages[0]._delivery.due_ms
     eventually("the deadline passes", lambda: catalog.now_ms() > due_ms)
     popper.commit(messages)
     assert hasty.stats().groups["default"].committed == 3

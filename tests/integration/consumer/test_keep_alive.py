@@ -40,7 +40,7 @@ def test_a_claim_is_kept_by_itself(client: cassq.Client) -> None:
     push(queue, *numbers(3))
     popper = queue.popper(keep_alive=3600)
     messages = popper.pop(3)
-    keeper = messages[0]._holding
+    keeper = messages[0]._delivery
     due_ms = keeper.due_ms
     eventually("it is extended", lambda: keeper.due_ms > due_ms)
     extended_ms = keeper.due_ms
@@ -203,7 +203,7 @@ def test_many_claims_are_kept_alive_together_and_a_lost_one_among_them(
     push(queue, *numbers(20))
     popper, other = queue.popper(), queue.popper()
     held = [popper.pop()[0] for _ in range(20)]
-    lost = held[7]._holding
+    lost = held[7]._delivery
     clock.advance(0.4)
     lost.extend(0.1)
     clock.advance(0.2)

@@ -188,7 +188,7 @@ def test_a_strict_queue_goes_on_behind_a_dead_message(client: cassq.Client) -> N
     assert queue.audit().findings == []
 
 
-def test_a_message_that_its_consumer_rejects_for_good_is_told_as_rejected(
+def test_a_message_that_its_consumer_rejects_for_good_is_reported_as_rejected(
     frail: cassq.Queue, client: cassq.Client
 ) -> None:
     push(frail, b"bad")

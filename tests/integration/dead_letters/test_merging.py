@@ -353,7 +353,7 @@ def test_a_whole_merge_rings_for_the_poppers_that_wait(
     waiter.close()
 
 
-def test_a_broken_pipe_is_told_and_the_others_are_merged(
+def test_a_broken_pipe_is_reported_and_the_others_are_merged(
     jobs: cassq.Queue, client: cassq.Client, place: Place
 ) -> None:
     letters_of_jobs(client, 3)

@@ -87,7 +87,7 @@ def test_others_are_answered_meanwhile_each_his_own(
     assert is_whole(first.end(PATIENCE).replies[0], 0)
 
 
-def test_one_that_is_dropped_is_no_answer_to_anybody_else(
+def test_one_that_is_dropped_is_not_an_answer_to_anybody_else(
     sidecar: Running, links: ConnectionPool
 ) -> None:
     waits = read(2, 30_000)
@@ -126,14 +126,14 @@ def test_without_a_connection_at_hand_nothing_is_begun(
     first.drop()
 
 
-def test_a_refusal_is_told(sidecar: Running, links: ConnectionPool) -> None:
+def test_a_refusal_is_reported(sidecar: Running, links: ConnectionPool) -> None:
     answer = begun(links, Read("none", 0, 1, 1, 1, 0)).end(PATIENCE)
     assert isinstance(answer.error, RefusedError)
     assert answer.error.code is Code.UNKNOWN
     assert idle(links) == 1
 
 
-def test_a_sidecar_that_dies_meanwhile_is_told(sidecar: Running, links: ConnectionPool) -> None:
+def test_a_sidecar_that_dies_meanwhile_is_reported(sidecar: Running, links: ConnectionPool) -> None:
     first = begun(links, read(2, 30_000))
     sidecar.stop()
     answer = first.end(PATIENCE)
@@ -150,13 +150,15 @@ def test_nobody_waits_longer_than_told(sidecar: Running, links: ConnectionPool) 
     assert is_whole(reply(links, "a", read(1)), 1)
 
 
-def test_another_directory_than_expected_is_told(sidecar: Running, links: ConnectionPool) -> None:
+def test_another_directory_than_expected_is_reported(
+    sidecar: Running, links: ConnectionPool
+) -> None:
     answer = begun(links, read(0), "another").end(PATIENCE)
     assert isinstance(answer.error, BackendUnavailableError)
     assert is_whole(reply(links, "a", read(1)), 1)
 
 
-def test_what_is_told_meanwhile_goes_over_another_connection(
+def test_what_is_sent_meanwhile_goes_over_another_connection(
     sidecar: Running, links: ConnectionPool
 ) -> None:
     first = begun(links, read(0))

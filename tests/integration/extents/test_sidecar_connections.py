@@ -102,7 +102,7 @@ def test_what_follows_a_refusal_is_not_sent_any_more() -> None:
         narrow.stop()
 
 
-def test_connections_are_used_again_and_what_is_told_goes_over_them(
+def test_connections_are_used_again_and_unanswered_requests_go_over_them(
     sidecar: Running, links: ConnectionPool
 ) -> None:
     reply(links, "a", Open("p", 1, "q", False))
@@ -117,7 +117,7 @@ def test_connections_are_used_again_and_what_is_told_goes_over_them(
     eventually("the others are closed", lambda: len(sidecar.sidecar.server.sessions) <= 8)
 
 
-def test_what_is_told_while_all_connections_are_lent_is_sent_by_who_gives_one_back(
+def test_unanswered_requests_are_sent_when_a_lent_connection_is_given_back(
     sidecar: Running, links: ConnectionPool
 ) -> None:
     links.tell("a", "a-1", [Mark("p", 1, 1, False)])  # there is none yet
@@ -131,7 +131,7 @@ def test_what_is_told_while_all_connections_are_lent_is_sent_by_who_gives_one_ba
     assert links._untold == {}
 
 
-def test_a_sidecar_that_came_back_is_connected_to_anew(sidecar: Running) -> None:
+def test_a_sidecar_that_came_back_is_connected_to_again(sidecar: Running) -> None:
     current = [sidecar]
     with closing(ConnectionPool(lambda: [current[0].row()], lambda: "")) as links:
         reply(links, "a", Open("p", 1, "q", False))
@@ -150,7 +150,7 @@ def test_a_sidecar_that_came_back_is_connected_to_anew(sidecar: Running) -> None
         assert "running" in answer.error.hint
 
 
-def test_a_connection_that_breaks_in_the_middle_is_opened_anew_and_the_rest_sent_again(
+def test_a_connection_that_breaks_in_the_middle_is_opened_again_and_the_rest_sent_again(
     sidecar: Running, links: ConnectionPool
 ) -> None:
     reply(links, "a", Open("p", 1, "q", False))
@@ -188,7 +188,7 @@ def test_nobody_waits_for_a_laggard_longer_than_told(sidecar: Running) -> None:
             assert 0.25 < watch.seconds() < 5
 
 
-def test_a_sidecar_that_stops_answering_is_told_as_such(
+def test_a_sidecar_that_stops_answering_is_reported_as_such(
     sidecar: Running, links: ConnectionPool
 ) -> None:
     reply(links, "a", Open("p", 1, "q", False))
@@ -200,11 +200,11 @@ def test_a_sidecar_that_stops_answering_is_told_as_such(
     assert reply(links, "a", Info()), "over another connection"
 
 
-def test_another_sidecar_or_directory_than_expected_is_told(sidecar: Running) -> None:
+def test_another_sidecar_or_directory_than_expected_is_reported(sidecar: Running) -> None:
     rows = [sidecar.row(), sidecar.row(name="b")]
     with closing(ConnectionPool(lambda: rows, lambda: "")) as links:
         (answer,) = links.exchange([Call("b", "", [Info()])], PATIENCE)
-        assert "listens sidecar 'a', not 'b'" in str(answer.error)
+        assert "belongs to sidecar 'a', not 'b'" in str(answer.error)
         (answer,) = links.exchange([Call("a", "older", [Info()])], PATIENCE)
         assert "another data directory" in str(answer.error)
         (answer,) = links.exchange([Call("c", "", [Info()])], PATIENCE)

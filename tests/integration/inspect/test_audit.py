@@ -48,7 +48,7 @@ def sums(client: cassq.Client, monkeypatch: pytest.MonkeyPatch) -> Sums:
     return Sums(client, monkeypatch)
 
 
-def test_a_pipe_that_is_retired_during_a_look_is_no_finding(
+def test_a_pipe_that_is_retired_during_a_look_is_not_a_finding(
     queue: cassq.Queue, client: cassq.Client, sums: Sums
 ) -> None:
     def retire_once() -> None:
@@ -64,7 +64,7 @@ def test_a_pipe_that_is_retired_during_a_look_is_no_finding(
     assert sums.looks > 1
 
 
-def test_totals_that_are_wrong_are_told(
+def test_totals_that_are_wrong_are_reported(
     queue: cassq.Queue, client: cassq.Client, sums: Sums
 ) -> None:
     work(queue, client)

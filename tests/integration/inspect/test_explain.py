@@ -52,7 +52,7 @@ def test_a_message_that_waits_knows_what_is_before_it(queue: cassq.Queue) -> Non
     step = now(explanation)
     assert (step.state, step.deliveries, step.holder) == ("waiting", 0, "")
     assert step.next == ("It is delivered after the 2 messages before it in its pipe.",)
-    assert "is the next of its pipe" in told(queue.explain(ids[0]))
+    assert "is the next message of its pipe" in told(queue.explain(ids[0]))
 
 
 def test_a_message_that_is_held_tells_by_whom_until_when_and_what_then(
@@ -93,7 +93,7 @@ def test_a_message_that_failed_tells_why_and_when_it_comes_back(queue: cassq.Que
     assert step.happened[0] == "It was delivered once."
     assert "gave it back at" in step.happened[1]
     assert "'no such customer'" in step.happened[1]
-    assert step.next[0].startswith("It is delivered again from ")
+    assert step.next[0].startswith("It is delivered again at ")
 
 
 def test_a_delayed_message_tells_when_it_comes(queue: cassq.Queue) -> None:
@@ -105,11 +105,11 @@ def test_a_delayed_message_tells_when_it_comes(queue: cassq.Queue) -> None:
         assert step.state == "delayed"
         assert step.due_at is not None
         assert abs(step.due_at - due) < timedelta(seconds=1)
-        assert step.next[0].startswith("It is delivered from ")
+        assert step.next[0].startswith("It is delivered at ")
         queue.popper().pop()
 
 
-def test_a_committed_message_is_told_before_and_after_its_pipe_is_retired(
+def test_a_committed_message_is_reported_before_and_after_its_pipe_is_retired(
     queue: cassq.Queue, client: cassq.Client
 ) -> None:
     ids = push(queue, *numbers(2))
@@ -125,7 +125,7 @@ def test_a_committed_message_is_told_before_and_after_its_pipe_is_retired(
     assert "is not stored any more" in told(explanation)
 
 
-def test_every_group_is_told_for_itself(queue: cassq.Queue) -> None:
+def test_every_group_is_reported_for_itself(queue: cassq.Queue) -> None:
     (first,) = push(queue, b"1")
     queue.create_group("archive", start="now")
     (second,) = push(queue, b"2")
@@ -174,7 +174,7 @@ def test_a_dead_letter_is_found_when_its_first_pipe_was_retired(
     assert explanation.size == 1
     other = client.explain(ids[2])
     assert now(other).state == "gone"
-    assert "Of 3 messages in it went 1 to the dead letters" in told(other)
+    assert "Its pipe, of 3 messages, was retired: 1 moved to the dead letters" in told(other)
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -236,7 +236,9 @@ def test_a_message_that_may_expire_says_when(client: cassq.Client) -> None:
     assert any(line.startswith("It expires at ") for line in now(queue.explain(message_id)).next)
 
 
-def test_a_damaged_or_missing_file_is_no_obstacle(queue: cassq.Queue, client: cassq.Client) -> None:
+def test_a_damaged_or_missing_file_is_not_an_obstacle(
+    queue: cassq.Queue, client: cassq.Client
+) -> None:
     (message_id,) = push(queue, b"x")
     client.ports.store.drop(extents(client))
     assert now(client.explain(message_id)).state == "waiting"
@@ -269,7 +271,7 @@ def test_the_command_explains_in_sentences_and_as_json(queue: cassq.Queue, url: 
 
     assert run(message_id).splitlines()[1:] == [
         "Group default: waiting.",
-        "  It is the next of its pipe to be delivered.",
+        "  It is the next message of its pipe to be delivered.",
     ]
     found = json.loads(run(message_id, "--json"))
     assert found["id"] == message_id

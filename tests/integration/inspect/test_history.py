@@ -302,7 +302,7 @@ def test_options_that_do_not_go_together_are_refused(cli: Cli, words: tuple[str,
 
 def test_a_queue_nobody_looked_at_says_so(cli: Cli, client: cassq.Client) -> None:
     client.create_queue("new")
-    assert "nothing is known" in cli("stats", "new", "--history").out.decode()
+    assert "nothing was recorded" in cli("stats", "new", "--history").out.decode()
 
 
 def test_stats_of_one_queue_tell_rates_and_deliveries(cli: Cli) -> None:

@@ -133,7 +133,7 @@ def test_a_pipe_retired_during_a_look_counts_once(client: cassq.Client) -> None:
     assert (stats.pushed, group.pushed, group.waiting, group.committed) == (10, 10, 0, 10)
 
 
-def test_a_queue_that_never_stands_still_is_told_all_the_same(client: cassq.Client) -> None:
+def test_a_queue_that_always_changes_has_statistics_all_the_same(client: cassq.Client) -> None:
     queue = client.create_queue("jobs")
     push(queue, *numbers(10))
     names = iter(numbers(100))
@@ -146,7 +146,7 @@ def test_a_queue_that_never_stands_still_is_told_all_the_same(client: cassq.Clie
     assert between.looks == LOOKS_MAX
 
 
-def test_a_pipe_that_goes_while_it_is_looked_at_is_no_obstacle(place: Place) -> None:
+def test_a_pipe_that_goes_while_it_is_looked_at_is_not_an_obstacle(place: Place) -> None:
     """Where nothing is held open it is missed at the read, not before."""
     with client_with(place, store=FleetingStore) as client:
         queue = client.create_queue("jobs")

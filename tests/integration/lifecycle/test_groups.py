@@ -178,7 +178,7 @@ def test_a_popper_of_a_deleted_group_says_so(queue: cassq.Queue, connect: Connec
     assert payloads(drain(queue.popper())) == numbers(5)
 
 
-def test_a_group_made_again_under_a_deleted_name_starts_anew(queue: cassq.Queue) -> None:
+def test_a_group_made_again_under_a_deleted_name_starts_again(queue: cassq.Queue) -> None:
     queue.create_group("g")
     push(queue, *numbers(5))
     drain(queue.popper("g"))

@@ -131,10 +131,10 @@ def test_what_cannot_be_written_costs_no_other_message_its_ack(
     popper = queue.popper()
     messages = [*popper.pop(2), *popper.pop()]
     messages[0].ack()
-    holding: Any = messages[1]._holding
+    delivery: Any = messages[1]._delivery
     unwritable: Any = NackOptions(error=object())  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        holding.holder.give(holding, range(1, 2), unwritable)
+        delivery.holder.give(delivery, range(1, 2), unwritable)
         popper.flush()
     if consistency == "ap":
         messages[2].ack()
@@ -143,7 +143,7 @@ def test_what_cannot_be_written_costs_no_other_message_its_ack(
             popper.flush()
     committed = 2 if consistency == "ap" else 1
     assert queue.stats().groups["default"].committed == committed
-    holding.backs = {NackOptions(delay_ms=0): holding.backs.pop(unwritable)}
+    delivery.backs = {NackOptions(delay_ms=0): delivery.backs.pop(unwritable)}
     popper.flush()
     (again,) = popper.pop()
     assert (again.payload, again.attempts) == (b"1", 2)

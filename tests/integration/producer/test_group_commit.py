@@ -143,7 +143,7 @@ def test_an_append_that_fails_is_told_to_each_push_in_it(directory: Path) -> Non
 
 
 @pytest.mark.embedded_only(reason="an append is held up")
-def test_of_pushes_that_wait_together_each_is_told_what_became_of_its_own(place: Place) -> None:
+def test_each_of_several_waiting_pushes_learns_its_own_outcome(place: Place) -> None:
     """Of four that are appended in one go the first two fill a pipe, and the next one fails."""
     standing, let_go, appends = threading.Event(), threading.Event(), count(1)
 

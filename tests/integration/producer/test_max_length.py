@@ -102,7 +102,7 @@ def test_delayed_messages_count(client: cassq.Client) -> None:
             pusher.push(b"x")
 
 
-def test_a_future_is_told(client: cassq.Client) -> None:
+def test_a_future_is_reported(client: cassq.Client) -> None:
     queue = client.create_queue("jobs", max_length=5)
     with queue.pusher() as pusher:
         futures = [pusher.push_soon(payload) for payload in numbers(50)]

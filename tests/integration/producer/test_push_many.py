@@ -79,7 +79,7 @@ def test_a_column_with_a_wrong_entry_is_refused_as_a_whole(queue: cassq.Queue, c
     assert queue.stats().pushed == 0
 
 
-def test_none_at_all_is_no_error_and_makes_no_pipe(queue: cassq.Queue) -> None:
+def test_none_at_all_is_not_an_error_and_makes_no_pipe(queue: cassq.Queue) -> None:
     with queue.pusher() as pusher:
         assert list(pusher.push_many([])) == []
         assert list(pusher.push_many(iter(()))) == []
@@ -118,7 +118,7 @@ def test_one_wrong_payload_among_many_refuses_them_all(queue: cassq.Queue, wrong
 
 
 @pytest.mark.parametrize("wrong", [5, None, object()])
-def test_what_is_no_collection_is_refused(queue: cassq.Queue, wrong: Any) -> None:
+def test_anything_but_a_collection_is_refused(queue: cassq.Queue, wrong: Any) -> None:
     with queue.pusher() as pusher, pytest.raises((UsageError, TypeError)):
         pusher.push_many(wrong)
 

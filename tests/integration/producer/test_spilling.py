@@ -199,7 +199,7 @@ def test_pushes_of_one_dedup_id_are_one_message_spilled_or_not(
     assert sorted(message.payload for message in drained(queue)) == [b"first", b"x", b"y"]
 
 
-def test_a_change_is_told_once_each_way(
+def test_a_change_is_reported_once_each_way(
     cluster: FakeCluster, client: cassq.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, logger="cassq")
@@ -341,7 +341,7 @@ def test_what_a_client_leaves_the_next_one_forwards(cluster: FakeCluster, spool:
         assert [message.id for message in drained(client.queue("jobs"))] == [left]
 
 
-def test_what_was_spilled_for_a_queue_that_was_deleted_stays_and_is_told(
+def test_what_was_spilled_for_a_queue_that_was_deleted_stays_and_is_reported(
     cluster: FakeCluster, client: cassq.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, logger="cassq")
@@ -482,7 +482,7 @@ def test_a_client_starts_without_a_server_only_where_the_spool_knows_its_queue(
     cluster: FakeCluster, tmp_path: Path
 ) -> None:
     nobody = f"cassandra://127.0.0.1:1/cassq?spill={tmp_path}"
-    with pytest.raises(BackendUnavailableError, match="nobody answers"):
+    with pytest.raises(BackendUnavailableError, match="no node answers"):
         cassq.connect(nobody)
     with cluster.client(tmp_path / "cassq") as client:
         client.create_queue("jobs").pusher()
@@ -491,7 +491,7 @@ def test_a_client_starts_without_a_server_only_where_the_spool_knows_its_queue(
         assert client.queue("jobs").pusher().push(b"later", delay=60).spilled
         with pytest.raises(BackendUnavailableError):
             client.queue("unknown")
-        with pytest.raises(BackendUnavailableError, match="nobody answers"):
+        with pytest.raises(BackendUnavailableError, match="no node answers"):
             client.create_queue("new")
     with cluster.client(tmp_path / "cassq") as client:
         forwarded(client)
@@ -540,7 +540,7 @@ def test_offline_what_needs_a_server_is_refused_with_a_hint_and_pushes_are_spill
         for each in refused:
             with pytest.raises(BackendUnavailableError, match="nobody answers") as caught:
                 each()
-            assert caught.value.hint == "it is tried again and again"
+            assert caught.value.hint == "cassq keeps retrying"
         address = f"http://127.0.0.1:{client.serve_metrics().port}/metrics"
         assert "cassq_catalog_readable 0.0" in urlopen(address, timeout=30).read().decode()
         ids = [*queue.pusher().push_many([b"a", b"b", b"a"], dedup_ids=["a", None, "a"])]
@@ -589,7 +589,7 @@ def test_the_command_shows_a_spool_without_asking_a_server(
 
 
 @pytest.mark.waits(reason="after an outage a cluster is tried again by and by")
-def test_what_was_spilled_and_forwarded_is_told_by_every_client_of_the_queue(
+def test_what_was_spilled_and_forwarded_is_reported_by_every_client_of_the_queue(
     cluster: FakeCluster, client: cassq.Client, tmp_path: Path
 ) -> None:
     queue = client.create_queue("jobs")

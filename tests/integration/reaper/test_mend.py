@@ -347,7 +347,7 @@ def test_of_several_at_once_one_mends(queue: cassq.Queue, wedges: Wedges, connec
     assert queue.audit().findings == []
 
 
-def test_a_reaper_that_goes_on_finds_it_and_looks_seldom(
+def test_a_reaper_that_goes_on_finds_it_and_looks_rarely(
     queue: cassq.Queue, wedges: Wedges
 ) -> None:
     push(queue, *numbers(30))

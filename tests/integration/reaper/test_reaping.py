@@ -214,7 +214,7 @@ def test_every_minute_is_noted_by_whoever_comes_first(client: cassq.Client) -> N
     assert set(noted) == set(names)
 
 
-def test_nobody_is_told_of_alerts_unless_targets_are_named(client: cassq.Client) -> None:
+def test_no_alerts_are_sent_unless_targets_are_named(client: cassq.Client) -> None:
     alone(client)
     queue = client.create_queue("jobs", alert_oldest_age=0.1)
     push(queue, b"x")

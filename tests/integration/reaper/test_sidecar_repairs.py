@@ -138,7 +138,7 @@ def test_flipped_bytes_are_found_by_a_scrub_and_repaired_in_place(start: Start) 
     assert [each.pipe_id for each in extents_of(sidecars, "c", "damaged")] == [pipe]
     eventually("it is told", lambda: sidecars.upkeep.fleet().sidecars["c"].damaged == 1)
     (action,) = [a for a in sidecars.repaired(1) if a.outcome == DONE]
-    assert action.detail.startswith("copied anew to c: 3,000 messages")
+    assert action.detail.startswith("copied again to c: 3,000 messages")
     assert extents_of(sidecars, "c", "damaged") == []
     assert sidecars.where()[pipe] == ["a", "b", "c"]
     assert is_well(sidecars)
@@ -162,7 +162,7 @@ def test_a_replica_that_somebody_removed_is_copied_anew(start: Start) -> None:
     told = sidecars.repaired(1)
     (action,) = [a for a in told if a.outcome == DONE]
     assert (action.subject, action.queue) == (lost, "mail")
-    assert action.detail.startswith("copied anew to b: 3,000 messages")
+    assert action.detail.startswith("copied again to b: 3,000 messages")
     assert not any(a.outcome == FAILED for a in told)
     assert is_well(sidecars)
     assert sidecars.where()[lost] == ["a", "b", "c"]

@@ -118,12 +118,14 @@ def test_an_extent_is_copied_in_steps_and_counts_when_it_is_whole(
     assert refused(links, "b", copy(a, queue_name="other")).code is Code.CONFLICT
 
 
-def test_a_copy_is_durable_before_it_is_told(a: Running, b: Running, links: ConnectionPool) -> None:
+def test_a_copy_is_durable_before_it_is_reported(
+    a: Running, b: Running, links: ConnectionPool
+) -> None:
     reply(links, "b", copy(a))
     assert b.engine._unsynced == {}  # type: ignore[attr-defined]
 
 
-def test_a_damaged_extent_is_begun_anew_and_says_so_until_it_is_whole(
+def test_a_damaged_extent_is_begun_again_and_says_so_until_it_is_whole(
     a: Running, b: Running, links: ConnectionPool
 ) -> None:
     fill(links, "b")

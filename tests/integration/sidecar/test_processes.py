@@ -229,8 +229,8 @@ def refused(start: Start, *options: str, **given: Any) -> str:
 
 def test_two_on_one_directory(start: Start, catalog: SqliteCatalog) -> None:
     served = start()
-    assert "is open in another sidecar" in refused(start)
-    assert "is open in another sidecar" in refused(start, name="b", data="a")
+    assert "is in use by another sidecar" in refused(start)
+    assert "is in use by another sidecar" in refused(start, name="b", data="a")
     assert ask(served.address, Info())
     assert row(catalog).address == served.address
 
@@ -272,7 +272,7 @@ def test_two_of_one_name(start: Start, catalog: SqliteCatalog, tmp_path: Path) -
         (["--listen", "nonsense"], "is not the address"),
         (["--zone", "a b"], "is not a valid zone name"),
         (["--free-min", "lots"], "is not a size"),
-        (["--free-min", "100%"], "leaves nothing"),
+        (["--free-min", "100%"], "leaves no space"),
         (["--cert", "missing.pem"], "TLS needs --key"),
         (["--catalog", "http://queues"], "not a URL that leads to queues"),
         (["--http", "127.0.0.1:99999"], "cannot be served"),

@@ -153,7 +153,7 @@ def test_a_wrong_token_is_refused(
         guarded.stop()
 
 
-def test_a_client_of_another_version_is_told_which_one_is_spoken(sidecar: Running) -> None:
+def test_a_client_of_another_version_learns_which_one_is_spoken(sidecar: Running) -> None:
     with closing(Raw(sidecar.address, hello=False)) as raw:
         raw.send(Hello(VERSION + 1, "", "", ""), 1)
         _, refused = raw.answer()
@@ -343,7 +343,7 @@ def test_what_is_too_large_is_refused_on_both_sides(sidecar: Running) -> None:
     most = sidecar.door.message_bytes_max
     with Asking(sidecar.address) as asking:
         asking(Open("p", 1, "q", False))
-        with pytest.raises(RefusedError, match=f"takes {most}") as caught:
+        with pytest.raises(RefusedError, match=f"accepts {most}") as caught:
             asking(Append("p", 1, 0, 1, 0, bytes(most)))
         assert caught.value.code is Code.TOO_LARGE
     with closing(Raw(sidecar.address)) as raw:
@@ -351,7 +351,7 @@ def test_what_is_too_large_is_refused_on_both_sides(sidecar: Running) -> None:
         assert raw.refusal() == (0, Code.MALFORMED)
 
 
-def test_who_exceeds_the_window_is_told_and_sent_away(
+def test_a_client_that_exceeds_the_window_is_refused_and_disconnected(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     narrow = Running(window_bytes=10_000, new_loop=new_loop)
@@ -500,7 +500,7 @@ def test_one_connection_too_many_is_told_so(
     eventually("they are gone", lambda: not sidecar.sidecar.server.sessions)
 
 
-def test_a_port_that_is_taken_is_told(sidecar: Running) -> None:
+def test_a_port_that_is_taken_is_reported(sidecar: Running) -> None:
     from cassq.errors import ConfigError
 
     with pytest.raises(ConfigError, match=r"cannot listen at 127\.0\.0\.1:\d+: .*in use"):

@@ -141,7 +141,7 @@ def test_who_says_nothing_in_the_handshake_is_no_burden(guarded: Running, files:
         each.close()
 
 
-def test_a_wrong_token_is_told_over_tls(files: Path) -> None:
+def test_a_wrong_token_is_reported_over_tls(files: Path) -> None:
     running = Running(tls=server(files), token="secret")
     try:
         with pytest.raises(RefusedError, match="token"):

@@ -143,7 +143,7 @@ def test_rows_that_contradict_each_other_are_found_by_group_pipe_and_seq(
     assert not found.balanced
     where = f"group default, pipe {pipe}"
     assert f"{where}: seqs 11-12 are both dead and purged" in found.findings
-    assert f"{where}: seqs 60 are settled, and were never claimed" in found.findings
+    assert f"{where}: seqs 60 are settled, but were never claimed" in found.findings
     assert any("have no fate" in each and where in each for each in found.findings)
     letter = f"message {pipe}:10 is not in the dead letters, where it should be {letters.id}:2"
     assert f"{where}: {letter}" in found.findings

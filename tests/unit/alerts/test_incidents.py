@@ -29,8 +29,8 @@ from cassq.inspect.stats import GroupStats
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import Incident
 
-TOLD = NoticeOutcome(told=True)
-DOWN = NoticeOutcome(told=False, error="nobody there")
+TOLD = NoticeOutcome(sent=True)
+DOWN = NoticeOutcome(sent=False, error="nobody there")
 CLAIM_MS = 40_000
 LATER_MS = PAUSE_MOST_MS + 1
 
@@ -95,7 +95,7 @@ def shown(notice: Notice) -> str:
 LOG = AlertTarget("log")
 
 
-def test_an_incident_is_told_once_however_long_it_lasts_and_then_its_end() -> None:
+def test_an_incident_is_reported_once_however_long_it_lasts_and_then_its_end() -> None:
     catalog = Catalog(LOG)
     assert catalog.run(WRONG) == ["log oldest_age.raised"]
     for age in (200.0, 3000.0):
@@ -112,7 +112,7 @@ def test_the_same_again_is_another_incident() -> None:
     assert catalog.run(WRONG, after_ms=1) == ["log oldest_age.raised"]
 
 
-def test_of_several_reapers_that_saw_the_same_one_tells() -> None:
+def test_of_several_reapers_that_saw_the_same_one_sends_the_alert() -> None:
     catalog = Catalog(LOG)
     plans = [catalog.plan(WRONG) for _ in range(3)]
     assert [catalog.put(steps[0].row) for steps in plans] == [True, False, False]
@@ -121,7 +121,9 @@ def test_of_several_reapers_that_saw_the_same_one_tells() -> None:
     assert ended == []
 
 
-def test_what_a_dead_reaper_was_about_to_tell_is_told_by_another_with_the_same_id() -> None:
+def test_an_alert_that_a_dead_reaper_was_about_to_send_is_sent_by_another_with_the_same_id() -> (
+    None
+):
     catalog = Catalog(LOG)
     (first,) = catalog.plan(WRONG)
     catalog.put(first.row)
@@ -133,7 +135,7 @@ def test_what_a_dead_reaper_was_about_to_tell_is_told_by_another_with_the_same_i
     assert not catalog.put(late), "who was taken for dead writes nothing more"
 
 
-def test_what_cannot_be_told_stays_due_with_a_growing_pause() -> None:
+def test_an_alert_that_cannot_be_sent_stays_due_with_a_growing_pause() -> None:
     catalog = Catalog(LOG)
     assert catalog.run(WRONG, outcome=DOWN) == ["log oldest_age.raised"]
     pause_ms = PAUSE_FIRST_MS
@@ -145,7 +147,7 @@ def test_what_cannot_be_told_stays_due_with_a_growing_pause() -> None:
     assert catalog.run(WRONG, after_ms=LATER_MS) == []
 
 
-def test_an_incident_that_ends_before_it_could_be_told_is_told_with_its_end_in_order() -> None:
+def test_an_incident_that_ends_before_its_alert_was_sent_is_sent_with_its_end_in_order() -> None:
     catalog = Catalog(LOG)
     catalog.run(WRONG, outcome=DOWN)
     assert catalog.run(FINE, outcome=DOWN, after_ms=LATER_MS) == [
@@ -159,7 +161,7 @@ def test_an_incident_that_ends_before_it_could_be_told_is_told_with_its_end_in_o
     assert catalog.rows == {}
 
 
-def test_an_end_is_not_told_when_the_beginning_just_failed() -> None:
+def test_an_end_is_not_sent_when_the_beginning_just_failed() -> None:
     catalog = Catalog(LOG)
     catalog.run(WRONG, outcome=DOWN)
     catalog.now_ms += LATER_MS
@@ -172,7 +174,7 @@ def test_an_end_is_not_told_when_the_beginning_just_failed() -> None:
 
 def test_what_was_not_tried_because_its_target_is_down_does_not_count_as_a_try() -> None:
     catalog = Catalog(LOG)
-    catalog.run(WRONG, outcome=NoticeOutcome(told=False, tried=False))
+    catalog.run(WRONG, outcome=NoticeOutcome(sent=False, tried=False))
     (row,) = catalog.rows.values()
     telling = load(row.data).episodes[0].tellings["log"]
     assert (telling.tries, telling.next_ms) == (0, catalog.now_ms + PAUSE_FIRST_MS)
@@ -201,7 +203,7 @@ def test_one_target_that_is_down_keeps_nothing_from_another() -> None:
     assert catalog.run(WRONG, after_ms=LATER_MS) == ["page oldest_age.raised"]
 
 
-def test_only_who_wants_to_know_is_told() -> None:
+def test_only_targets_that_want_an_alert_get_it() -> None:
     targets = (
         AlertTarget("high", importances=("high",)),
         AlertTarget("team", owners=("team",)),
@@ -221,7 +223,7 @@ def test_only_who_wants_to_know_is_told() -> None:
     assert other.rows == {}
 
 
-def test_a_target_that_another_reaper_tells_is_left_to_it() -> None:
+def test_a_target_that_another_reaper_serves_is_left_to_it() -> None:
     catalog = Catalog(LOG)
     catalog.run(WRONG, outcome=DOWN)
     catalog.targets = (AlertTarget("page"),)
@@ -232,18 +234,18 @@ def test_a_target_that_another_reaper_tells_is_left_to_it() -> None:
     assert catalog.rows == {}
 
 
-def test_what_nobody_tells_any_more_is_given_up_after_days_and_said_so() -> None:
+def test_an_alert_that_was_never_sent_is_given_up_after_days_and_logged() -> None:
     catalog = Catalog(LOG)
     catalog.run(WRONG, outcome=DOWN)
     catalog.run(FINE, outcome=DOWN, after_ms=LATER_MS)
     catalog.targets = (AlertTarget("page"),)
     catalog.now_ms += KEPT_MS
     (step,) = catalog.plan(FINE)
-    assert [line.partition(":")[0] for line in step.lost] == ["log was never told"] * 2
+    assert [line.partition(":")[0] for line in step.lost] == ["target log"] * 2
     assert step.state.episodes == ()
 
 
-def test_a_flapping_incident_nobody_can_be_told_of_does_not_grow_for_ever() -> None:
+def test_a_flapping_incident_that_cannot_be_sent_stays_bounded() -> None:
     catalog = Catalog(LOG)
     lost = 0
     for _ in range(3 * EPISODES_MAX):

@@ -33,17 +33,16 @@ def lonely(**fields: Any) -> Snapshot:
     return snapshot(QueuePolicy(), **{"waiting": 3, "oldest_age": 900.0, **fields})
 
 
-def test_messages_that_nobody_came_for_in_a_quarter_of_an_hour_are_told_by_default() -> None:
+def test_messages_that_nobody_came_for_in_a_quarter_of_an_hour_are_reported_by_default() -> None:
     (finding,) = findings(lonely(), NOW_MS)
     assert finding.kind == "no_consumer"
-    assert finding.message == "nobody has come for 3 messages within 15 minutes"
+    assert finding.message == "no consumer has been seen for 15 minutes, with 3 messages unacked"
     assert finding.values == {"waiting": 3, "pending": 0, "threshold": 900.0}
 
 
 def test_messages_in_the_hands_of_consumers_that_are_gone_are_not_told_as_waiting() -> None:
     (finding,) = findings(lonely(waiting=3, delayed=2, pending=2), NOW_MS)
-    told = "nobody has come for 3 messages (1 waiting, 2 pending) within 15 minutes"
-    assert finding.message == told
+    assert finding.message.endswith("with 3 messages unacked (1 waiting, 2 pending)")
     assert finding.values == {"waiting": 1, "pending": 2, "threshold": 900.0}
 
 
@@ -58,7 +57,7 @@ def test_messages_in_the_hands_of_consumers_that_are_gone_are_not_told_as_waitin
         {"queue": "jobs~default~dead"},
     ],
 )
-def test_without_a_quarter_of_an_hour_alone_nothing_is_told(fields: dict[str, Any]) -> None:
+def test_without_a_quarter_of_an_hour_alone_nothing_is_reported(fields: dict[str, Any]) -> None:
     assert kinds(lonely(**fields)) == []
 
 
@@ -107,7 +106,7 @@ def test_a_paused_group_is_not_stalled() -> None:
     assert kinds(snapshot(replace(OFF, alert_stalled=120, pop_paused=True), **STALLED)) == []
 
 
-def test_failed_messages_are_told_by_importance() -> None:
+def test_failed_messages_are_reported_by_importance() -> None:
     found = findings(snapshot(letters={"normal": 1, "high": 2}, letters_depth=3), NOW_MS)
     assert [(f.kind, f.importance) for f in found] == [("failed", "high"), ("failed", "normal")]
     assert found[0].message == "2 messages of importance high failed for good"

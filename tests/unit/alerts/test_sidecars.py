@@ -46,7 +46,7 @@ def test_a_sidecar_is_unreachable_when_it_is_silent_for_longer_than_a_restart_ta
         (SidecarState.UP, 0, True),
     ],
 )
-def test_nobody_is_told_of_one_that_was_given_up_or_drained(
+def test_no_alert_is_sent_for_a_sidecar_that_was_given_up_or_drained(
     state: SidecarState, left: int, told: bool
 ) -> None:
     row = replace(a_sidecar("a"), seen_ms=NOW_MS - LIMIT_MS, state=state)
@@ -54,21 +54,20 @@ def test_nobody_is_told_of_one_that_was_given_up_or_drained(
     assert bool(sidecar_findings(fleet(row), last)) is told
 
 
-def test_damage_is_told_by_who_has_it_and_lives() -> None:
+def test_damage_is_reported_by_a_live_sidecar_that_has_it() -> None:
     rows = [replace(a_sidecar("a"), damaged=2), replace(a_sidecar("b", "away"), damaged=1)]
     (finding,) = sidecar_findings(fleet(*rows), None)
     assert (finding.kind, finding.group) == ("sidecar_damaged", "a")
-    assert "2 extents that are damaged" in finding.message
+    assert "damage in 2 extents" in finding.message
     assert finding.values["damaged"] == 2
 
 
-def test_what_lacks_replicas_is_told_once_for_all() -> None:
+def test_what_lacks_replicas_is_reported_once_for_all() -> None:
     last = ROUND._replace(short=3, stuck=2, unreadable=1)
     (finding,) = sidecar_findings(fleet(a_sidecar("a")), last)
     assert finding.kind == "under_replicated"
     assert finding.message == (
-        "3 extents of 9 have fewer good replicas than they should; 2 cannot be copied now;"
-        " of 1 no good replica is known"
+        "too few good replicas: 3 extents of 9; cannot be copied now: 2; no good replica known: 1"
     )
     assert sidecar_findings(fleet(a_sidecar("a")), ROUND) == []
 
@@ -83,7 +82,7 @@ def test_an_incident_of_a_sidecar_begins_and_ends() -> None:
     assert notice.stage == RAISED
     assert notice.event["source"] == "/cassq/sidecars"
     assert notice.event["subject"] == "a"
-    assert notice.event["data"]["message"].startswith("sidecar a at a:7000 has shown no sign of")
+    assert notice.event["data"]["message"].startswith("sidecar a at a:7000 has sent no heartbeat")
     row = Incident(begun.row.key, begun.row.told_ms, 1, begun.row.data)
     later_ms = NOW_MS + 10_000
     # Who did not look at sidecars ends nothing of theirs.

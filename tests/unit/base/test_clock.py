@@ -36,7 +36,7 @@ def test_a_wall_that_jumps_moves_no_boot_time(seconds: float) -> None:
     assert clock.wall_ms() == 10_001_000 + round(seconds * 1000)
 
 
-def test_a_reboot_starts_boot_time_anew_under_another_name_and_keeps_the_wall() -> None:
+def test_a_reboot_starts_boot_time_again_under_another_name_and_keeps_the_wall() -> None:
     clock = ManualClock(boot_ms=1_000_000, wall_ms=5_000_000)
     clock.advance(10)
     before = clock.boot_id()

@@ -174,7 +174,7 @@ def test_a_task_may_take_on_another(keeper: Housekeeper) -> None:
         (RuntimeError("a bug"), 10.0, logging.ERROR),
     ],
 )
-def test_a_task_that_fails_is_told_of_and_tried_again_and_the_others_go_on(
+def test_a_task_that_fails_is_reported_and_tried_again_and_the_others_go_on(
     keeper: Housekeeper,
     clock: ManualClock,
     caplog: pytest.LogCaptureFixture,

@@ -10,7 +10,7 @@ from cassq.base.sharing import Sharing, answered
 from tests.integration.deadlines import eventually, joined
 
 
-def test_who_comes_while_somebody_is_at_it_is_served_with_the_others_who_wait() -> None:
+def test_a_thread_that_comes_during_the_work_is_served_with_the_others_that_wait() -> None:
     sharing: Sharing[str, int, str] = Sharing()
     served: list[tuple[list[int], str | None]] = []
     at_it, go_on = threading.Event(), threading.Event()
@@ -53,7 +53,7 @@ def test_wishes_for_different_things_do_not_wait_for_one_another() -> None:
     assert served == [2, 1]
 
 
-def test_an_error_is_told_to_who_did_it_and_nothing_is_left_behind() -> None:
+def test_an_error_is_raised_in_its_own_thread_and_nothing_is_left_behind() -> None:
     sharing: Sharing[str, int, str] = Sharing()
 
     def fail(wishes: list[int], last: str | None) -> str:
@@ -68,7 +68,7 @@ def test_an_error_is_told_to_who_did_it_and_nothing_is_left_behind() -> None:
     sharing.together("pipe", 2, serve)
 
 
-def test_an_answer_serves_all_who_asked_before_it_was_asked_for() -> None:
+def test_an_answer_serves_every_call_that_began_before_its_question() -> None:
     sharing: Sharing[str, object, object] = Sharing()
     now_ms = [100]
     asked: list[int] = []
@@ -102,7 +102,7 @@ def test_an_answer_serves_all_who_asked_before_it_was_asked_for() -> None:
     assert answered(sharing, "pipes", ask, lambda: 101).value == 3
 
 
-def test_an_old_answer_will_do_for_who_says_so() -> None:
+def test_an_old_answer_is_used_by_calls_that_allow_it() -> None:
     sharing: Sharing[str, object, object] = Sharing()
     values = iter("abc")
 
@@ -112,7 +112,7 @@ def test_an_old_answer_will_do_for_who_says_so() -> None:
     assert [get(100, 50), get(149, 50), get(150, 50), get(150, 0)] == ["a", "a", "b", "c"]
 
 
-def test_who_takes_an_old_answer_does_not_wait_for_a_new_one() -> None:
+def test_a_call_that_allows_an_old_answer_does_not_wait_for_a_new_one() -> None:
     sharing: Sharing[str, object, object] = Sharing()
     at_it, go_on = threading.Event(), threading.Event()
 
@@ -131,7 +131,7 @@ def test_who_takes_an_old_answer_does_not_wait_for_a_new_one() -> None:
     assert answered(sharing, "pipes", slow, lambda: 1000, old_ms=50).value == "new"
 
 
-def test_who_waited_for_an_answer_that_never_came_asks_for_it_himself() -> None:
+def test_a_thread_that_waited_for_an_answer_that_never_came_asks_for_it_itself() -> None:
     sharing: Sharing[str, object, object] = Sharing()
     at_it, go_on = threading.Event(), threading.Event()
     raised: list[Exception] = []

@@ -306,7 +306,7 @@ def configured(kind: type[NatsServer], home: Path) -> list[str]:
 
 @pytest.mark.needs("module:nats")
 @pytest.mark.usefixtures("program")
-def test_each_nats_is_told_of_all_others_and_syncs_where_it_is_to(tmp_path: Path) -> None:
+def test_each_nats_knows_all_others_and_syncs_as_configured(tmp_path: Path) -> None:
     (one,) = configured(NatsServer, tmp_path / "one")
     assert "sync_interval" not in one
     assert "cluster" not in one

@@ -114,7 +114,7 @@ def test_the_others_are_not_measured_without_spark(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("module:pyspark", "module:confluent_kafka")
-def test_a_missing_java_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     from bench.peers.spark.cassq import CassqSparkPeer
     from bench.peers.spark.kafka import KafkaSparkPeer
 

@@ -1,4 +1,4 @@
-"""How far a call walks: the count of files, calls and changes of file."""
+"""How much code an operation runs: files, calls, and calls between files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.walk import walked
 from cassq.message.ranges import RangeSet
 from cassq.plurals import counted
 
-# Files, and changes of file, that a call may run through at most: what gets longer is noticed.
+# The most files, and calls between files, that an operation may run through.
 # On a slow disk an ack and a nack ask the pace how long to wait: a file more.
 SHORT = {"push": (12, 22), "pop(1)": (16, 45), "ack": (8, 14), "nack": (9, 15)}
 SHORT["pop(1), prefetched"] = (8, 18)

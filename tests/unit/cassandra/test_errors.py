@@ -54,7 +54,7 @@ def test_a_server_that_keeps_too_many_hints_may_have_begun_a_conditional_write(
         "Mutation of 5242964 bytes is too large for the maximum size of 4194304",
     ],
 )
-def test_a_server_that_takes_no_requests_of_a_frame_s_size_is_told_what_to_set(said: str) -> None:
+def test_the_error_about_a_server_that_refuses_large_frames_says_what_to_set(said: str) -> None:
     told = explained(InvalidRequest(said), "a", conditional=False)
     assert isinstance(told, BackendUnavailableError)
     assert not told.retryable

@@ -44,7 +44,7 @@ def test_an_answer_is_taken_as_it_is(answer: bool) -> None:
     assert settled(lambda: answer, raising(no_answer())) is answer
 
 
-def test_an_error_that_tells_of_nothing_done_comes_out() -> None:
+def test_an_error_with_a_certain_outcome_is_raised() -> None:
     with pytest.raises(BackendError, match="refused"):
         settled(raising(BackendError("refused")), lambda: True)
 

@@ -63,7 +63,7 @@ def done_in(where: Cursor, rows: Sequence[Claim]) -> RangeSet:
         ([row(5, 5), row(5, 20)], "is empty"),
     ],
 )
-def test_what_is_wrong_with_claims_is_told(rows: list[Claim], told: str) -> None:
+def test_what_is_wrong_with_claims_is_reported(rows: list[Claim], told: str) -> None:
     found = fault(cursor(5, 20), rows)
     assert told in found
     assert bool(found) == bool(told)

@@ -120,7 +120,7 @@ def test_of_a_long_listing_only_its_ends_are_covered_unseen() -> None:
     assert reader.covered(6 + SETTLED_US, names) == [("", "a"), (names[-1], LAST)]
 
 
-def test_who_cannot_write_goes_on(reader: Reader) -> None:
+def test_an_observer_that_cannot_write_goes_on(reader: Reader) -> None:
     reader.covered(later(1), "b")
     reader.cql.failing = True
     assert reader.covered(later(2), "b") == []

@@ -14,7 +14,7 @@ import click
 import pytest
 
 from cassq import errors
-from cassq.cli.main import COMMANDS, NAME, main, told
+from cassq.cli.main import COMMANDS, NAME, main, report
 from cassq.cli.queues.policies import GROUP_HELP, QUEUE_HELP
 from cassq.cli.verb import Verb
 from cassq.extents.protocol.words import Code, RefusedError
@@ -152,7 +152,7 @@ def test_the_exit_code_is_that_of_the_errors_branch(
     for error in all_errors(kind):
         code_first = (Code.FAILED,) if issubclass(error, RefusedError) else ()
         broke = error(*code_first, "it broke", hint="mend it")
-        assert told(broke, as_json=False) == code, error
+        assert report(broke, as_json=False) == code, error
         err = capsys.readouterr().err
         assert err.endswith("error: it broke\nhint: mend it\n")
 
@@ -167,9 +167,9 @@ def test_every_error_is_on_a_branch_with_a_known_exit_code() -> None:
 
 
 def test_other_errors_end_with_1_and_wrong_calls_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(OSError(28, "No space left on device", "out.txt"), as_json=False) == 1
+    assert report(OSError(28, "No space left on device", "out.txt"), as_json=False) == 1
     assert capsys.readouterr().err == "error: No space left on device: out.txt\n"
-    assert told(click.UsageError("no such thing"), as_json=False) == 2
+    assert report(click.UsageError("no such thing"), as_json=False) == 2
     assert capsys.readouterr().err == "error: no such thing\nhint: see `cassq --help`\n"
 
 

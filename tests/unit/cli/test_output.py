@@ -151,7 +151,7 @@ def test_a_time_may_have_a_unit(text: str, expected: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "1w", "1e3", "nan", "1 2"])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_anything_but_a_time_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         seconds(text)
 

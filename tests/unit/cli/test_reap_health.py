@@ -30,7 +30,7 @@ def test_it_is_well_until_no_pass_has_succeeded_for_too_long(
     assert health.facts()["healthy"] is True
 
 
-def test_a_pass_that_fails_is_told_and_leaves_the_last_success_where_it_was(
+def test_a_pass_that_fails_is_reported_and_leaves_the_last_success_where_it_was(
     clock: ManualClock,
 ) -> None:
     health = ReapHealth(10, clock)

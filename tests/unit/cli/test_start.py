@@ -88,7 +88,7 @@ def _run(
 # --- what is loaded -------------------------------------------------------------------------
 
 
-def test_the_version_is_told_before_click_or_anything_slow_is_loaded() -> None:
+def test_the_version_is_printed_before_click_or_anything_slow_is_loaded() -> None:
     loaded = loaded_by(COMMAND, "--version")
     assert "cassq.cli.start" in loaded
     assert loaded & {*SLOW, "click", "typing", "cassq.cli.main", "cassq.errors"} == set()
@@ -177,7 +177,7 @@ def test_ctrl_c_at_any_step_of_the_start_writes_one_line(place: Path, steps: int
         assert told == (130, "", "error: interrupted\n"), f"step {moment} of {steps}"
 
 
-def test_ctrl_c_is_told_as_json_to_those_who_asked_for_it(place: Path, steps: int) -> None:
+def test_ctrl_c_is_reported_as_json_to_those_who_asked_for_it(place: Path, steps: int) -> None:
     for moment in (1, steps // 2, steps):
         done = _interrupted(moment, place, "stats", "--json")
         assert done.returncode == 130

@@ -47,7 +47,7 @@ def test_a_url_has_credentials_and_options() -> None:
     assert contact == Contact(
         ("db",), "cassq_2", 9042, "east", "ann", "p@ss/:w", None, "quorum", "serial"
     )
-    assert "p@ss" not in contact.told
+    assert "p@ss" not in contact.label
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,10 @@ def test_a_url_has_credentials_and_options() -> None:
         ("//user:secret@/k", {}, "names no server"),
         ("//user@db/k", {}, "of db has no user with a password"),
         ("//:secret@db/k", {}, "no user with a password.*%40"),
-        ("//db", {}, "of db names no keyspace"),
-        ("//db/", {}, "names no keyspace"),
-        ("//db/a-b", {}, "names no keyspace, but 'a-b'"),
-        ("//db/" + 49 * "k", {}, "names no keyspace"),
+        ("//db", {}, "of db has no valid keyspace"),
+        ("//db/", {}, "has no valid keyspace"),
+        ("//db/a-b", {}, "has no valid keyspace, but 'a-b'"),
+        ("//db/" + 49 * "k", {}, "has no valid keyspace"),
         ("//db,/k", {}, "'' is not a host name"),
         ("//db:0/k", {}, "'db:0' is not a host name"),
         ("//db:99999/k", {}, "is not a host name"),
@@ -70,10 +70,10 @@ def test_a_url_has_credentials_and_options() -> None:
         ("//db/k", {"speed": "1"}, "of db has an unknown option 'speed'.*consistency"),
         ("//db/k", {"consistency": "one"}, "local_quorum or quorum, not 'one'.*miss"),
         ("//db/k", {"serial": "all"}, "local_serial or serial, not 'all'"),
-        ("//db/k", {"tls": "maybe"}, "tls is full, ca, no, not 'maybe'"),
+        ("//db/k", {"tls": "maybe"}, "tls must be one of full, ca, no, not 'maybe'"),
     ],
 )
-def test_a_url_that_cannot_be_used_is_told_without_its_password(
+def test_a_url_that_cannot_be_used_is_reported_without_its_password(
     rest: str, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
@@ -92,7 +92,9 @@ def test_a_password_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_durability_is_refused() -> None:
     for url, durability in (("cassandra://db/k?durability=os", None), ("cassandra://db/k", "disk")):
-        with pytest.raises(ConfigError, match="durability is not for Cassandra.*commitlog_sync"):
+        with pytest.raises(
+            ConfigError, match="durability cannot be set for Cassandra.*commitlog_sync"
+        ):
             cassq.connect(url, durability=durability)
 
 
@@ -125,7 +127,7 @@ def test_a_node_that_is_gone_is_tried_again_every_few_seconds_for_ever() -> None
     assert max(pauses) <= AGAIN_SECONDS_MAX <= 5
 
 
-def test_a_node_that_stands_still_is_left_alone_within_a_quarter_of_a_minute() -> None:
+def test_a_node_that_is_paused_is_left_alone_within_a_quarter_of_a_minute() -> None:
     driver = cluster(Contact(("127.0.0.1",), "k"), lambda: 0)
     told = (driver.idle_heartbeat_interval, driver.idle_heartbeat_timeout)
     assert told == (SILENT_SECONDS, NO_SIGN_SECONDS)
@@ -174,7 +176,7 @@ needs_openssl = pytest.mark.needs("openssl")
 
 
 @pytest.mark.parametrize("options", [{}, {"tls": "no"}, {"tls": "0"}, {"tls": "false"}])
-def test_without_a_word_of_it_there_is_no_tls(options: dict[str, str]) -> None:
+def test_without_an_option_there_is_no_tls(options: dict[str, str]) -> None:
     assert tls_of(options) is None
 
 

@@ -83,9 +83,9 @@ def test_how_repairs_are_made(options: dict[str, str], after: float, rate: int) 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"store": "s3"}, "store is files or sidecar, not 's3'"),
-        ({"store": "cassandra"}, "store is files or sidecar, not 'cassandra'"),
-        ({"store": ""}, "store is files or sidecar, not ''"),
+        ({"store": "s3"}, "store must be files or sidecar, not 's3'"),
+        ({"store": "cassandra"}, "store must be files or sidecar, not 'cassandra'"),
+        ({"store": ""}, "store must be files or sidecar, not ''"),
         ({"replicas": "3"}, "replicas is only for sidecars.*store=sidecar"),
         ({"zone": "a"}, "zone is only for sidecars"),
         ({"store": "files", "sidecar_token": SECRET}, "sidecar_token is only for sidecars"),
@@ -99,7 +99,7 @@ def test_how_repairs_are_made(options: dict[str, str], after: float, rate: int) 
         ({**THEIRS, "repair_after": "-1"}, "seconds up to 2,592,000, not '-1'"),
         ({**THEIRS, "repair_after": "2592001"}, "repair_after must be a number of seconds"),
         ({**THEIRS, "repair_after": "inf"}, "repair_after must be a number of seconds"),
-        ({**THEIRS, "repair_rate": "0"}, "repair_rate is bytes a second.*not '0'"),
+        ({**THEIRS, "repair_rate": "0"}, "repair_rate must be bytes per second.*not '0'"),
         ({**THEIRS, "repair_rate": "64MB"}, "as 500K, 64M or 1G, not '64MB'"),
         ({"repair_rate": "64M"}, "repair_rate is only for sidecars"),
         ({**THEIRS, "zone": ""}, "'' is not a valid zone name.*letters"),
@@ -110,7 +110,10 @@ def test_how_repairs_are_made(options: dict[str, str], after: float, rate: int) 
         ({**THEIRS, "sidecar_token": f"{SECRET}\n"}, "sidecar_token is not a valid token"),
         ({**THEIRS, "sidecar_token": f"{SECRET}\u00e9"}, "sidecar_token is not a valid token"),
         ({**THEIRS, "sidecar_token": 257 * "x"}, "sidecar_token is not a valid token"),
-        ({**THEIRS, "sidecar_tls": "maybe"}, "sidecar_tls is full, ca, no, not 'maybe'"),
+        (
+            {**THEIRS, "sidecar_tls": "maybe"},
+            "sidecar_tls must be one of full, ca, no, not 'maybe'",
+        ),
         ({**THEIRS, "sidecar_ca": "absent.pem"}, "sidecar_ca=absent.pem: there is no such file"),
         ({**THEIRS, "sidecar_key": "k.pem"}, "has sidecar_key=, but no sidecar_cert="),
         (
@@ -119,7 +122,7 @@ def test_how_repairs_are_made(options: dict[str, str], after: float, rate: int) 
         ),
     ],
 )
-def test_what_cannot_be_right_is_told_without_the_token(
+def test_an_invalid_option_is_reported_without_the_token(
     options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
@@ -127,7 +130,7 @@ def test_what_cannot_be_right_is_told_without_the_token(
     assert SECRET not in str(caught.value)
 
 
-def test_a_token_of_the_environment_that_cannot_be_used_is_told_by_its_name(
+def test_a_token_of_the_environment_that_cannot_be_used_is_reported_by_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, f"{SECRET} {SECRET}")
@@ -145,7 +148,7 @@ def test_a_token_of_the_environment_that_cannot_be_used_is_told_by_its_name(
         (Handshake("a:1", "g", "z", "this one", SECRET), ["a:1", "this one", "set"]),
     ],
 )
-def test_who_bears_a_token_does_not_show_it(bearer: object, shown: list[str]) -> None:
+def test_a_token_is_never_shown(bearer: object, shown: list[str]) -> None:
     assert SECRET not in repr(bearer)
     assert SECRET not in f"{[bearer]} {bearer}"
     assert all(told in repr(bearer) for told in shown)
@@ -175,7 +178,7 @@ def test_a_client_shows_no_secret_of_its_url(url: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["fil", "cassandr", "", "http"])
-def test_a_url_of_something_else_is_told_without_its_token(scheme: str) -> None:
+def test_an_error_about_another_url_shows_no_token(scheme: str) -> None:
     with pytest.raises(ConfigError) as caught:
         cassq.connect(f"{scheme}:q?store=sidecar&sidecar_token={SECRET}")
     assert SECRET not in str(caught.value)

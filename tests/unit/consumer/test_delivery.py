@@ -103,14 +103,14 @@ def test_headers_handed_out_are_the_caller_s_own() -> None:
     assert message.headers["kind"] == "delay"
 
 
-def test_attempts_follow_the_holding() -> None:
+def test_attempts_follow_the_delivery() -> None:
     holding = RecordingHolding()
     message = messages(BARE, holding)[0]
     holding.deliveries = 4
     assert message.attempts == 4
 
 
-def test_a_message_tells_its_id_attempts_and_size_but_not_its_payload() -> None:
+def test_a_message_shows_its_id_attempts_and_size_but_not_its_payload() -> None:
     told = repr(messages(BARE, RecordingHolding())[1])
     assert told == "<Message pipe:41 attempts=3 6 bytes>"
 

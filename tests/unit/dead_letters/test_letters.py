@@ -94,14 +94,14 @@ def test_a_death_at_no_time_is_refused(at: Any) -> None:
         ({"key": 7}, "key"),
     ],
 )
-def test_what_is_wrong_with_a_line_is_told(changes: dict[str, Any], told: str) -> None:
+def test_what_is_wrong_with_a_line_is_reported(changes: dict[str, Any], told: str) -> None:
     line = json.dumps(json.loads(LETTER.to_json()) | changes)
     with pytest.raises(UsageError, match=told):
         letter_from_json(line)
 
 
 @pytest.mark.parametrize("line", ["", "no json", "[1]", "7", b"\xff"])
-def test_what_is_no_object_is_no_letter(line: str | bytes) -> None:
+def test_only_an_object_is_a_letter(line: str | bytes) -> None:
     with pytest.raises(UsageError):
         letter_from_json(line)
 

@@ -72,7 +72,7 @@ def test_a_whole_replica_is_the_source() -> None:
     ],
     ids=["damaged", "a copy that is not whole", "shorter", "not settled", "not there"],
 )
-def test_one_that_is_not_whole_is_no_source(bad: Told | None) -> None:
+def test_one_that_is_not_whole_is_not_a_source(bad: Told | None) -> None:
     copying = a_copying()
     looked(copying, bad, told())
     assert source_of(copying) == "b"

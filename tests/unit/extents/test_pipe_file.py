@@ -109,7 +109,7 @@ def test_an_end_with_two_torn_copies_is_none(torn: tuple[int, int]) -> None:
     assert pipe_file.published_end(words) is None
 
 
-def test_a_page_of_zeroes_is_no_end() -> None:
+def test_a_page_of_zeroes_is_not_an_end() -> None:
     assert pipe_file.published_end([0] * 512) is None
 
 
@@ -158,7 +158,7 @@ def test_an_identity_cut_short_is_refused() -> None:
 
 def test_the_identity_of_another_pipe_is_refused() -> None:
     other = PIPE[:-1] + "0"
-    with pytest.raises(CorruptionError, match="another pipe's"):
+    with pytest.raises(CorruptionError, match="another pipe"):
         pipe_file.read_identity(pipe_file.identity_page(other, "queue"), PIPE)
 
 

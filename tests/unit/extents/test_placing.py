@@ -45,7 +45,7 @@ def shares(rows: list[SidecarRow], count: int, **more: str) -> dict[str, float]:
         ({"name": "b"}, False),
     ],
 )
-def test_who_takes_new_extents(changes: dict[str, object], takes: bool) -> None:
+def test_which_sidecars_take_new_extents(changes: dict[str, object], takes: bool) -> None:
     each = replace(row("a"), **changes)
     assert takers([each], 5000, {"b"}) == ([each] if takes else [])
 
@@ -96,7 +96,7 @@ def test_the_one_with_less_to_do_is_taken() -> None:
     assert shares([busy, replace(idle, free_bytes=20)], 1) == {"busy": 1.0, "idle": 0.0}
 
 
-def test_a_disk_of_no_size_is_no_error() -> None:
+def test_a_disk_of_no_size_is_not_an_error() -> None:
     (found,) = chosen([replace(row("a"), total_bytes=0, free_bytes=0)], 1, random.Random(1))
     assert found.name == "a"
 
@@ -104,7 +104,7 @@ def test_a_disk_of_no_size_is_no_error() -> None:
 # --- health -----------------------------------------------------------------------------------
 
 
-def test_who_failed_is_avoided_for_ever_longer() -> None:
+def test_a_sidecar_that_fails_again_is_avoided_for_longer() -> None:
     clock = ManualClock()
     health = SidecarHealth(clock)
     avoided_ms = AVOID_FIRST_MS

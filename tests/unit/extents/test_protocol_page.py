@@ -48,7 +48,7 @@ def names(kind: type[Any]) -> tuple[str, ...]:
     return tuple(field.name for field in msgspec.structs.fields(kind))
 
 
-def test_every_operation_stands_there_with_its_fields_in_order() -> None:
+def test_the_page_lists_every_operation_with_its_fields_in_order() -> None:
     told = {
         int(op): (request, fields(its), reply, fields(replys))
         for op, request, its, reply, replys in rows("op")
@@ -65,7 +65,7 @@ def test_every_operation_is_explained() -> None:
         assert re.search(rf"^\*\*{kind.__name__}\*\*", TEXT, re.MULTILINE), kind
 
 
-def test_the_type_of_every_field_is_told() -> None:
+def test_the_type_of_every_field_is_reported() -> None:
     told = {
         name: kind for kind, names in rows("type") for name in re.findall(r"`([a-z_]+)`", names)
     }
@@ -92,7 +92,7 @@ def test_the_type_of_every_field_is_told() -> None:
     assert set(told) <= seen, "nothing is told of fields that are not there"
 
 
-def test_every_code_stands_there_with_its_name_and_whether_to_try_again() -> None:
+def test_the_page_lists_every_code_with_its_name_and_whether_to_try_again() -> None:
     told = {int(code): (name, again) for code, name, _, again in rows("code")}
     assert {code: name for code, (name, _) in told.items()} == {
         code.value: code.name for code in Code if code is not Code.OK

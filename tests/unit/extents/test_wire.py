@@ -252,7 +252,7 @@ def test_a_reply_of_other_fields_is_refused(request_: Any, fields: list[Any]) ->
 
 
 @pytest.mark.parametrize("head", [b"\xdd", b"\xdf", b"\xc6", b"\xdb"])
-def test_room_is_made_for_what_came_and_not_for_what_is_claimed(head: bytes) -> None:
+def test_memory_is_allocated_for_bytes_received_and_not_for_those_announced(head: bytes) -> None:
     claimed = head + (2**32 - 1).to_bytes(4, "big")
     for data in (claimed, b"\x93\x0a\x07" + claimed, b"\x93\x00\x07" + claimed):
         tracemalloc.start()

@@ -116,7 +116,7 @@ def test_pushes_and_pops_have_the_names_of_opentelemetry() -> None:
     assert values(metrics, "cassq_client_written_bytes_total") == [({QUEUE: "mail"}, 300)]
 
 
-def test_what_poppers_did_is_told_by_group() -> None:
+def test_what_poppers_did_is_reported_by_group() -> None:
     one = tally("g", redelivered=1, committed=2, rolled_back=3, released=4, dead=5, lost=6)
     one.failures["pop", "BackendTimeoutError"] = 7
     metrics = client_metrics({("mail", "g"): one})
@@ -131,7 +131,7 @@ def test_what_poppers_did_is_told_by_group() -> None:
     assert labels["error_type"] == "BackendTimeoutError"
 
 
-def test_depths_are_told_by_queue_and_group() -> None:
+def test_depths_are_reported_by_queue_and_group() -> None:
     group = GroupStats(waiting=5, delayed=1, pending=2, committed=9, dead=3, oldest_age=2.5)
     group.expired, group.purged, group.merged, group.deliveries = 1, 2, 3, {0: 4, 2: 3}
     pipes = {"open": 1, "sealed": 2, "retired": 30}
@@ -167,7 +167,7 @@ def test_metrics_are_named_by_the_rules_of_prometheus() -> None:
         assert len({tuple(labels) for labels, _ in metric.values}) <= 1, metric.name
 
 
-def test_what_pushers_had_trouble_with_is_told() -> None:
+def test_what_pushers_had_trouble_with_is_reported() -> None:
     one = tally(pushed=9, spilled=4, forwarded=3, found=1, carried_over=2, doubtful=1)
     one.push_failed(5, BackendTimeoutError())
     found = client_metrics({("mail", ""): one})

@@ -62,15 +62,15 @@ DOOMED = failure_record("rejected", "bad", "me", 90_000, doomed=True)
         (seen(deliveries=3, **ALONE), "pending", "then goes to the dead letters"),
         (seen(**FREE, due_ms=0), "waiting", "delivered again to the next popper"),
         (seen(**FREE, due_ms=99_999), "waiting", "in its turn, behind what was waiting"),
-        (seen(**FREE, due_ms=100_001), "delayed", "again from 1970-01-01 00:01:40 UTC on"),
-        (seen(**FREE, due_ms=200_000, deliveries=0), "delayed", "It is delivered from"),
+        (seen(**FREE, due_ms=100_001), "delayed", "again at 1970-01-01 00:01:40 UTC or later"),
+        (seen(**FREE, due_ms=200_000, deliveries=0), "delayed", "It is delivered at"),
         (seen(**FREE, due_ms=0, failure=DOOMED, **ALONE), "waiting", "goes to the dead letters"),
         (seen(**FREE, due_ms=0, deliveries=3, **ALONE), "waiting", "goes to the dead letters"),
         (seen(state=ClaimState.DONE), "committed", "It was committed"),
         (seen(acked=RangeSet([(5, 6)])), "committed", "It was committed"),
         (replace(SIGHT, seq=1, claim=None), "committed", "It was committed"),
         (replace(SIGHT, seq=9, claim=None), "waiting", "after the 1 message before it"),
-        (replace(SIGHT, seq=8, claim=None), "waiting", "the next of its pipe"),
+        (replace(SIGHT, seq=8, claim=None), "waiting", "the next message of its pipe"),
         (replace(SIGHT, seq=10, claim=None), "missing", "No acknowledged message"),
         (replace(SIGHT, cursor=Cursor("g", "p", Place(6, 0), Place(8, 0), start=6)), "skipped",
          "The group starts after it"),
@@ -88,7 +88,7 @@ DOOMED = failure_record("rejected", "bad", "me", 90_000, doomed=True)
         (replace(SIGHT, pipe=None, retired=Retired("p", "g", "q", 0, 9, 0)), "committed",
          "is retired"),
         (replace(SIGHT, pipe=None, retired=Retired("p", "g", "q", 0, 9, 2, purged=1)), "gone",
-         "Of 9 messages in it went 2 to the dead letters, 1 as purged or cancelled"),
+         "of 9 messages, was retired: 2 moved to the dead letters, 1 purged or cancelled"),
     ],
 )  # fmt: skip
 def test_every_state_has_its_words(sight: MessageState, state: str, said: str) -> None:
@@ -102,7 +102,7 @@ def test_every_state_has_its_words(sight: MessageState, state: str, said: str) -
     [
         (replace(SIGHT, seq=9, claim=None), "It stays among the dead letters until"),
         (seen(), "Consumer me has it until"),
-        (seen(**FREE, due_ms=200_000), "It is delivered again from"),
+        (seen(**FREE, due_ms=200_000), "It is delivered again at"),
     ],
 )
 def test_what_is_among_the_dead_letters_is_dead(sight: MessageState, said: str) -> None:
@@ -157,7 +157,7 @@ def test_what_was_kept_for_long_enough_goes_to_the_dead_letters() -> None:
     assert told == "It goes to the dead letters as soon as a popper or the reaper comes by."
 
 
-def test_failures_are_told_with_their_times() -> None:
+def test_failures_are_reported_with_their_times() -> None:
     failure = json.dumps({**json.loads(DOOMED), "first_ms": 10_000})
     step = step_of(seen(**FREE, due_ms=0, failure=failure, **ALONE), NOW)
     assert step.happened == (

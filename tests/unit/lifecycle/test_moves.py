@@ -18,7 +18,7 @@ FAILED = replace(FREE, failure=claims.failure_record("rejected", 'no "moving" pa
 
 
 @pytest.mark.parametrize("free", [FREE, FAILED], ids=["never failed", "failed"])
-def test_what_a_mover_holds_is_no_delivery_and_is_given_back_as_it_was(free: Claim) -> None:
+def test_what_a_mover_holds_is_not_a_delivery_and_is_given_back_as_it_was(free: Claim) -> None:
     held = held_by(free, "mover", NOW_MS, version)
     assert (held.state, held.holder, held.due_ms) == (ClaimState.HELD, "mover", NOW_MS + HOLD_MS)
     assert (held.deliveries, held.losses, held.acked) == (free.deliveries, free.losses, free.acked)
@@ -58,7 +58,7 @@ def test_what_is_doomed_stays_so_when_its_burier_dies() -> None:
     assert row.state is ClaimState.FREE
 
 
-def test_what_was_removed_is_told_by_its_runs() -> None:
+def test_what_was_removed_is_reported_by_its_runs() -> None:
     seqs = RangeSet([(0, 2), (5, 6)])
     assert removals(FREE, seqs, Reason.PURGED, 9) == [
         Removed("g", "p", 0, 2, Reason.PURGED, 9),

@@ -68,5 +68,5 @@ def test_the_oldest_kinds_are_forgotten() -> None:
         '{"earlier": [4]}',
     ],
 )
-def test_what_is_no_record_is_left_out(before: str) -> None:
+def test_anything_but_a_record_is_left_out(before: str) -> None:
     assert after(before, a_death()) == {**a_death(), "count": 1}

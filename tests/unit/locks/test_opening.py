@@ -46,7 +46,7 @@ def test_a_url_may_have_a_user_whose_password_is_never_shown() -> None:
         ("zookeeper://secret@h/cassq", "user with a password"),
         ("zookeeper://me:@h/cassq", "user with a password"),
         ("zookeeper://:secret@h/cassq", "user with a password"),
-        ("hazelcast://h/dev?cp=maybe", "cp=maybe"),
+        ("hazelcast://h/dev?cp=maybe", "cp must be yes or no"),
         ("hazelcast://me:secret@h:x/dev", "'h:x'"),
         ("hazelcast://h?cp=no", "tokens"),
         ("redis://me:secret@h/0", "'redis'"),

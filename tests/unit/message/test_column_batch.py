@@ -50,7 +50,7 @@ def test_a_frame_of_a_run_is_that_of_its_messages(
         assert run.frame(7, first, last, 9, compression) == expected
 
 
-def test_payloads_of_one_length_are_told_by_one_number() -> None:
+def test_payloads_of_one_length_have_one_stored_length() -> None:
     payloads = [b"%04d" % n for n in range(100)]
     run = ColumnBatch(strings(list(payloads)), TIME_MS, length=4)
     expected = encode(0, payloads[10:90], Extras(TIME_MS))

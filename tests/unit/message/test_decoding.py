@@ -110,7 +110,7 @@ def test_protobuf_is_decoded_by_a_descriptor_set(
         pytest.param("msgpack", b"\xdb\xff\xff\xff\xff", "not MessagePack", marks=needs_msgpack),
     ],
 )
-def test_what_cannot_be_decoded_is_told_and_shown_as_bytes(
+def test_what_cannot_be_decoded_is_reported_and_shown_as_bytes(
     name: str, payload: bytes, told: str
 ) -> None:
     decoded = decoder(name)(payload)
@@ -122,7 +122,7 @@ def test_what_cannot_be_decoded_is_told_and_shown_as_bytes(
 
 @needs_protobuf
 @pytest.mark.parametrize("payload", [b"\xff", b"\x0a\x05ab", b"\x4a\x02hi", b"\x0a\x01\xff"])
-def test_bytes_that_are_no_such_message_are_told(descriptor_set: Path, payload: bytes) -> None:
+def test_bytes_that_are_no_such_message_are_reported(descriptor_set: Path, payload: bytes) -> None:
     decoded = decoder("protobuf:shop.Order", descriptor_set)(payload)
     assert decoded.error.startswith("not a shop.Order: ")
     assert payload.hex() in decoded.text
@@ -141,7 +141,7 @@ def test_no_payload_makes_a_decoder_raise(payload: bytes, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "xml", "json:x", "text:", "protobuf", "protobuf:"])
-def test_what_is_no_decoder_is_refused_with_those_there_are(name: str) -> None:
+def test_anything_but_a_decoder_is_refused_with_those_there_are(name: str) -> None:
     if name == "text:":
         assert decoder(name)(b"x").text == "x"
         return
@@ -151,7 +151,9 @@ def test_what_is_no_decoder_is_refused_with_those_there_are(name: str) -> None:
 
 
 @needs_protobuf
-def test_a_descriptor_set_that_cannot_be_used_is_told(descriptor_set: Path, tmp_path: Path) -> None:
+def test_a_descriptor_set_that_cannot_be_used_is_reported(
+    descriptor_set: Path, tmp_path: Path
+) -> None:
     bad = tmp_path / "bad.desc"
     bad.write_bytes(b"\xff\xff\xff")
     with pytest.raises(ConfigError, match="no message 'shop.Basket'") as caught:

@@ -245,7 +245,7 @@ def test_an_unknown_compression_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("name", "module"), [("zstd", "zstandard"), ("lz4", "lz4.block")])
-def test_a_missing_package_is_named_and_is_no_damage(
+def test_a_missing_package_is_named_and_is_not_damage(
     name: str, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert check_compression(name) == name

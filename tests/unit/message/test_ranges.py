@@ -98,7 +98,7 @@ def test_bytes_are_the_first_seq_and_the_steps_between_edges() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"H", b"x" + bytes(10), b"\xff" + bytes(10), b"H" + bytes(8)])
-def test_what_is_none_of_its_bytes_is_told(raw: bytes) -> None:
+def test_bytes_of_another_kind_are_reported(raw: bytes) -> None:
     with pytest.raises(ValueError):
         RangeSet.from_bytes(raw)
 
@@ -149,7 +149,7 @@ def test_a_range_set_says_what_it_holds() -> None:
 
 
 @pytest.mark.parametrize("other", ["5", 5.5, None])
-def test_what_is_no_seq_is_not_in_it(other: object) -> None:
+def test_values_that_are_not_seqs_are_not_in_it(other: object) -> None:
     assert other not in RangeSet([(0, 10)])
 
 

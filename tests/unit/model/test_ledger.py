@@ -138,7 +138,7 @@ def test_parts_say_from_where_their_messages_can_be_read() -> None:
     assert (last.row, last.messages) == (None, 10)
 
 
-def test_a_claim_of_which_nothing_is_left_is_no_part() -> None:
+def test_a_claim_of_which_nothing_is_left_is_not_a_part() -> None:
     assert unfinished(CURSOR, [claim(10, 12, FREE, 10, 11), claim(12, 30, DONE)], 30, 0) == []
 
 
@@ -164,14 +164,14 @@ def test_what_is_done_is_so_in_whatever_way() -> None:
         ({"rows": (*ROWS, claim(24, 26, FREE))}, "2 messages are waiting twice"),
         ({"rows": (*ROWS, claim(9, 10, DONE))}, "1 message is done twice"),
         ({"rows": (claim(10, 15, HELD, 11, 36), *ROWS[1:])}, "seqs 36 are acked outside the claim"),
-        ({"rows": (*ROWS, claim(30, 31, DONE))}, "seqs 30 are settled, and were never claimed"),
+        ({"rows": (*ROWS, claim(30, 31, DONE))}, "seqs 30 are settled, but were never claimed"),
         ({"moves": (*MOVES, dead(5))}, "seqs 5 are both dead and purged"),
         ({"moves": (*MOVES, dead(24))}, "seqs 24 are both dead and waiting"),
-        ({"moves": (*MOVES, dead(33))}, "seqs 33 are settled, and were never claimed"),
+        ({"moves": (*MOVES, dead(33))}, "seqs 33 are settled, but were never claimed"),
         ({"moves": (*MOVES, dead(1))}, "seqs 1 are both skipped and dead"),
         ({"removed": (*REMOVED, removed(5, 7))}, "1 message is purged twice"),
         ({"removed": (*REMOVED, removed(13, 14))}, "seqs 13 are both pending and purged"),
-        ({"rows": (*ROWS[:1], *ROWS[2:])}, "seqs 16-17 are expired, and are not done"),
+        ({"rows": (*ROWS[:1], *ROWS[2:])}, "seqs 16-17 are expired, but are not done"),
     ],
 )
 def test_what_does_not_fit_is_told_by_its_seqs(change: dict[str, object], finding: str) -> None:

@@ -66,7 +66,7 @@ def test_any_other_name_for_a_group_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [None, 5, b"queue", ["q"]])
-def test_a_name_that_is_no_text_is_refused(name: Any) -> None:
+def test_a_name_that_is_not_text_is_refused(name: Any) -> None:
     with pytest.raises(InvalidNameError, match=f"not {type(name).__name__}"):
         check_queue_name(name)
 
@@ -131,7 +131,7 @@ def test_seconds_are_taken_from_their_least_to_their_most(
 
 @pytest.mark.parametrize("name", SECONDS)
 @pytest.mark.parametrize("value", ["1", None, True, float("nan"), float("inf"), [1]])
-def test_what_is_no_number_of_seconds_is_refused(name: str, value: Any) -> None:
+def test_anything_but_a_number_of_seconds_is_refused(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"{name} must be a number of seconds"):
         QueuePolicy(**{name: value})
 

@@ -138,7 +138,7 @@ def test_what_is_loaded_is_seen() -> None:
 _PRINT_LOADED = "import sys; before = set(sys.modules); {}; print(*(set(sys.modules) - before))"
 
 
-def test_the_changelog_tells_of_this_version() -> None:
+def test_the_changelog_names_this_version() -> None:
     assert f"\n## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text()
 
 

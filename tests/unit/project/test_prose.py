@@ -16,7 +16,9 @@ import cassq
 
 SOURCES = sorted(Path(cassq.__file__).parent.rglob("*.py"))
 WORST = re.compile(
-    r"\b(whoever|(?:is|are) told|so many|(?:is|are) to be|the same again"
+    r"\b(whoever|(?:is|are) told|told of|so many|(?:is|are) to be|the same again"
+    r"|of late|(?:for )?want of|if need be|be (?:it|they)|bears?|(?:stands?|stood) still"
+    r"|throw[ns]? (?:\w+ ){0,3}away|again and again|tells? of|nobody (?:answers|knows)"
     r"|(?<!there )is no (?!longer|more\b))\b",
     re.IGNORECASE,
 )
@@ -53,7 +55,19 @@ def test_what_users_are_shown_is_plain_english(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["x is no rate", "show so many", "whoever comes", "it is to be made", "the sidecar is told"],
+    [
+        "x is no rate",
+        "show so many",
+        "whoever comes",
+        "it is to be made",
+        "the sidecar is told",
+        "a pipe that bears a mark",
+        "throws dead letters away",
+        "it is tried again and again",
+        "for want of space",
+        "it tells of damage",
+        "nobody answers",
+    ],
 )
 def test_the_worst_turns_are_seen(text: str) -> None:
     assert len(stumbles(f"print({text!r})")) == 1

@@ -63,14 +63,14 @@ def sights(pipes: list[PipeRow]) -> dict[str, SeenLease]:
     [(0, []), (LEASE_MS - 1, []), (LEASE_MS, ["p"]), (LEASE_MS + 1, ["p"])],
 )
 @pytest.mark.parametrize("state", [PipeState.READY, PipeState.OPEN])
-def test_a_pipe_is_sealed_when_its_lease_stood_still_for_its_whole_length(
+def test_a_pipe_is_sealed_when_its_lease_was_not_renewed_for_its_whole_length(
     state: PipeState, passed_ms: int, planned: list[str]
 ) -> None:
     pipe = a_pipe(state=state)
     assert planned_seals([pipe], sights([pipe]), SEEN_MS + passed_ms) == planned
 
 
-def test_a_lease_that_moved_since_it_was_seen_counts_from_anew() -> None:
+def test_a_lease_that_moved_since_it_was_seen_counts_from_again() -> None:
     seen = sights([a_pipe(beat=2)])
     assert planned_seals([a_pipe(beat=3)], seen, SEEN_MS + 10 * LEASE_MS) == []
 
@@ -105,7 +105,7 @@ def test_a_beat_that_stands_still_keeps_the_time_it_was_first_seen_at() -> None:
     assert sightings.seen["p"].since_ms == 100
 
 
-def test_a_beat_that_moved_is_seen_anew() -> None:
+def test_a_beat_that_moved_is_seen_again() -> None:
     sightings = Sightings()
     sightings.watch([a_pipe(beat=7)], 100)
     sightings.watch([a_pipe(beat=8)], 200)
@@ -259,7 +259,7 @@ def test_an_extent_without_a_row_is_swept_when_it_is_old_enough() -> None:
 # --- what is told -----------------------------------------------------------------------------
 
 
-def test_an_action_is_told_with_its_outcome() -> None:
+def test_an_action_is_reported_with_its_outcome() -> None:
     action = Action("seal", "p", "queue", row=a_pipe())
     assert action.as_dict() == {
         "verb": "seal", "subject": "p", "queue": "queue", "outcome": "planned", "detail": "",
@@ -278,7 +278,7 @@ def test_an_action_is_told_with_its_outcome() -> None:
         (4, 10 * LEASE_MS, []),
     ],
 )
-def test_a_write_is_aborted_when_its_driver_s_lease_stood_still_for_its_whole_length(
+def test_a_write_is_aborted_when_its_driver_s_lease_was_not_renewed_for_its_whole_length(
     beat: int, passed_ms: int, planned: list[str]
 ) -> None:
     row = WriteRow("queue", "w", 0, 1, WriteState.OPEN, "d", 0)

@@ -37,7 +37,11 @@ def test_those_with_the_fewest_good_replicas_come_first() -> None:
         named("p2", "b", "c", "d"),
         named("p3", "a", "b", "e"),
         named("p4", "a", "b", "d"),
-    ) == [("p2", "to go from c"), ("p1", "to go from c"), ("p4", "to go from d")]
+    ) == [
+        ("p2", "replace the one on c"),
+        ("p1", "replace the one on c"),
+        ("p4", "replace the one on d"),
+    ]
 
 
 def test_what_cannot_be_repaired_is_not_planned() -> None:
@@ -62,8 +66,8 @@ def test_a_plan_names_the_queue() -> None:
 
 
 def a_round(sidecars: Fleet, *, open_: int = 0, stuck: int = 0, left: int = 0) -> Round:
-    takers, told = sidecars.takers(), sidecars.told()
-    return Round(NOW_MS, told, takers, 9, stuck, open_, stuck, 0, 0, {"c": left} if left else {})
+    takers, states = sidecars.takers(), sidecars.states()
+    return Round(NOW_MS, states, takers, 9, stuck, open_, stuck, 0, 0, {"c": left} if left else {})
 
 
 THEN = the_fleet("a b c")[0]
@@ -135,7 +139,7 @@ def test_what_could_not_be_mended_is_looked_at_when_others_take_extents(
 
 
 def test_a_round_is_the_same_after_it_was_noted_as_json() -> None:
-    made = a_round(THEN)._replace(sidecars=tuple(map(tuple, THEN.told())), takers=("a", "b", "c"))
+    made = a_round(THEN)._replace(sidecars=tuple(map(tuple, THEN.states())), takers=("a", "b", "c"))
     assert not is_due(made, THEN)
 
 
@@ -146,7 +150,7 @@ def test_a_round_is_the_same_after_it_was_noted_as_json() -> None:
     ("sidecars", "left", "told"),
     [("a b c:draining", 0, ["c"]), ("a b c:draining", 2, []), ("a b c", 0, [])],
 )
-def test_a_sidecar_that_drains_is_told_once_it_is_empty(
+def test_a_sidecar_that_drains_is_reported_once_it_is_empty(
     sidecars: str, left: int, told: list[str]
 ) -> None:
     known, _ = the_fleet(sidecars)

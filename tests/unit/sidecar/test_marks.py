@@ -74,7 +74,7 @@ def test_a_store_torn_anywhere_leaves_the_mark_before_it(path: Path) -> None:
         marks.close()
 
 
-def test_a_first_store_that_was_torn_is_no_mark(path: Path) -> None:
+def test_a_first_store_that_was_torn_is_not_a_mark(path: Path) -> None:
     marks = begun(path)
     before = path.read_bytes()
     marks.store(0, SyncMark(1, 1, 10, NAME))
@@ -111,7 +111,7 @@ def test_a_flipped_bit_is_seen_or_outdone_by_the_other_half(path: Path) -> None:
         marks.close()
 
 
-def test_a_mark_in_another_slot_is_no_mark_of_it(path: Path) -> None:
+def test_a_mark_in_another_slot_is_not_a_mark_of_it(path: Path) -> None:
     marks = begun(path)
     marks.store(0, SyncMark(1, 1, 10, NAME))
     raw = bytearray(path.read_bytes())

@@ -98,7 +98,7 @@ class Directory:
         return asyncio.run(self.reopening.opened(self.engine, self.stop))
 
 
-def test_it_is_opened_anew_when_it_starved_and_has_room() -> None:
+def test_it_is_opened_again_when_it_starved_and_has_room() -> None:
     directory = Directory(free=FREE_MIN + FREE_MIN // 4 - 1)
     looks: list[str] = []
 
@@ -179,7 +179,7 @@ def test_another_directory_in_its_place_is_not_taken_for_it() -> None:
         directory.reopened()
 
 
-def test_who_is_told_to_stop_while_there_is_no_room_stops() -> None:
+def test_a_stop_while_there_is_no_room_takes_effect() -> None:
     directory = Directory(StorageFullError("no room"))
     directory.starve()
     directory.engine.free = 0

@@ -298,7 +298,7 @@ def test_a_disk_that_fails_leaves_it_open_what_was_done(sidecar: Sidecar) -> Non
     assert not sidecar.replica().fenced
 
 
-def test_damage_is_told_by_an_engine_that_failed_until_it_ends(
+def test_damage_is_reported_by_an_engine_that_failed_until_it_ends(
     sidecar: Sidecar, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR, logger="cassq")

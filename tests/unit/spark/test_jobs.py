@@ -32,7 +32,7 @@ def pipe(number: int, messages: int) -> PipeRow:
         ([25, 1, 9, 1], [[25], [1, 9], [1]]),
     ],
 )
-def test_pipes_are_taken_in_steps_of_so_many_messages(
+def test_pipes_are_taken_in_steps_of_a_number_of_messages(
     sizes: list[int], expected: list[list[int]]
 ) -> None:
     from cassq.spark.jobs.archive import steps
@@ -41,7 +41,7 @@ def test_pipes_are_taken_in_steps_of_so_many_messages(
     assert [[p.end.seq for p in step if p.end] for step in found] == expected
 
 
-def test_of_a_long_error_the_line_is_told_that_says_most() -> None:
+def test_the_most_informative_line_of_a_long_error_is_reported() -> None:
     from cassq.spark.jobs.sessions import what_failed
 
     long = (
@@ -49,10 +49,10 @@ def test_of_a_long_error_the_line_is_told_that_says_most() -> None:
     )
     assert what_failed(long) == "ConfigError: no"
     assert what_failed("\n  it stopped\nmore") == "it stopped"
-    assert what_failed("") == "it did not say why"
+    assert what_failed("") == "Spark gave no reason"
 
 
-def test_progress_is_told_in_pipes_and_messages() -> None:
+def test_progress_is_reported_in_pipes_and_messages() -> None:
     from cassq.spark.jobs.archive import ArchiveProgress
 
     told = progress_line(ArchiveProgress(3, 12, 1500, 40_000))
@@ -67,7 +67,7 @@ def test_a_setting_that_is_none_is_refused_before_spark_is_begun() -> None:
         assert "is not NAME=VALUE" in done.stderr
 
 
-def test_a_place_that_is_not_there_is_told_before_spark_is_begun(
+def test_a_place_that_is_not_there_is_reported_before_spark_is_begun(
     tmp_path: Path,
 ) -> None:
     words = ["spark", "archive", "mail", "out", "--url", f"file://{tmp_path}/none"]
@@ -95,10 +95,10 @@ def test_a_paced_replay_waits_until_its_average_is_that_of_the_rate() -> None:
 @pytest.mark.parametrize(
     ("until", "rate", "message"),
     [
-        (None, 5.0, "has to be told, and be over"),
-        ("2026-05-01T00:00:01.001Z", 5.0, "has to be told, and be over"),
+        (None, 5.0, "needs `until`, a time in the past"),
+        ("2026-05-01T00:00:01.001Z", 5.0, "needs `until`, a time in the past"),
         ("2026-05-01T00:00:01Z", 0.0, "more than 0"),
-        ("soon", None, "until is a time"),
+        ("soon", None, "until must be a time"),
     ],
 )
 def test_a_replay_that_could_not_be_done_once_is_refused(
@@ -110,7 +110,7 @@ def test_a_replay_that_could_not_be_done_once_is_refused(
     now_ms = time_ms("now", "2026-05-01T00:00:01Z")
     with pytest.raises(ConfigError, match=message):
         check(Choice(until=until), "w", rate, now_ms)
-    with pytest.raises(ConfigError, match="has a writeId"):
+    with pytest.raises(ConfigError, match="needs a writeId"):
         check(Choice(), "", None, now_ms)
     check(Choice(until="2026-05-01T00:00:01Z"), "w", 5.0, now_ms)
 

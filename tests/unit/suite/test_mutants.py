@@ -67,7 +67,7 @@ def test_a_plant_is_read_as_it_is_written() -> None:
     ]
 
 
-def test_what_is_no_plant_is_refused() -> None:
+def test_anything_but_a_plant_is_refused() -> None:
     with pytest.raises(ValueError, match="no plant begins"):
         list(plants_of(PLANT + "something else\n"))
 

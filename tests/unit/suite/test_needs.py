@@ -84,7 +84,7 @@ def test_in_ci_a_permitted_skip_passes_and_is_listed(ci: pytest.Pytester) -> Non
     result.stdout.fnmatch_lines(["*test_it: this is not ext4 (only ext4 can do it)"])
 
 
-def test_in_ci_an_expected_failure_is_no_skip(ci: pytest.Pytester) -> None:
+def test_in_ci_an_expected_failure_is_not_a_skip(ci: pytest.Pytester) -> None:
     ci.makepyfile("import pytest\n@pytest.mark.xfail\ndef test_it(): assert False")
     ci.runpytest_subprocess().assert_outcomes(xfailed=1)
 

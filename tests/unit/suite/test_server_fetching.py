@@ -63,14 +63,14 @@ def test_jars_are_fetched_once_whoever_asks(bare: Path) -> None:
     assert jars.class_path(found[0]) == f"{found[0]}/a.jar:{found[0]}/b.jar"
 
 
-def test_a_fetch_that_failed_leaves_nothing_and_is_told(bare: Path) -> None:
+def test_a_fetch_that_failed_leaves_nothing_and_is_reported(bare: Path) -> None:
     maven(bare, code=1)
     with pytest.raises(MissingServerError, match="Maven could not fetch hazelcast's jars"):
         jars.fetch("hazelcast")
     assert [path.name for path in (bare / "cache").iterdir()] == ["fetch.lock"]
 
 
-def test_without_maven_it_is_told_what_to_install(
+def test_without_maven_the_error_says_what_to_install(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(bare))

@@ -59,7 +59,7 @@ def shaken(root: Path, source: str, seed: int, *, main: bool = False) -> tuple[b
     return seen, told
 
 
-def test_who_is_told_before_all_is_done_is_found(tmp_path: Path) -> None:
+def test_a_waiter_that_is_told_too_early_is_found(tmp_path: Path) -> None:
     found = [shaken(tmp_path, HASTY, seed) for seed in SEEDS]
     assert False in [seen for seen, _ in found]
     for seen, told in found:
@@ -67,7 +67,7 @@ def test_who_is_told_before_all_is_done_is_found(tmp_path: Path) -> None:
         assert all(STALL.fullmatch(line) for line in told)
 
 
-def test_who_is_told_last_is_well_whatever_stands_still(tmp_path: Path) -> None:
+def test_a_waiter_that_is_told_last_passes_whatever_stalls(tmp_path: Path) -> None:
     found = [shaken(tmp_path, PATIENT, seed) for seed in SEEDS]
     assert [seen for seen, _ in found] == [True] * len(SEEDS)
     assert any(told for _, told in found)
@@ -89,7 +89,7 @@ def test_threads_are_left_in_peace_afterwards(tmp_path: Path, main: bool) -> Non
 
 
 @pytest.mark.waits(reason="to stand still is what is tested")
-def test_a_failing_test_tells_who_stood_still(pytester: pytest.Pytester) -> None:
+def test_a_failing_test_names_the_threads_that_stalled(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         **{"tests/test_it": "def test_it():\n" + "    x = 1\n" * 9 + "    assert 0"}
     )

@@ -71,7 +71,7 @@ def test_processes_at_work_are_not_idle() -> None:
     assert living.busy_since(ended) >= CPU_SECONDS - ROUNDED
 
 
-def test_who_stands_in_line_for_a_processor_does_not_idle() -> None:
+def test_waiting_for_a_processor_is_not_idling() -> None:
     before = waits.Work(1.0, {1: (0.5, 0.0), 2: (3.0, 3.0)})
     after = waits.Work(5.0, {1: (1.0, 1.0), 3: (0.5, 1.0)})  # one has ended, another begun
     assert after.busy_since(before) == 4.0 * (1 + 2.0 / 1.0)

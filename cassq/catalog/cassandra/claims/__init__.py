@@ -1,1 +1,1 @@
-"""Cursors and claims in a keyspace: what is taken, due, settled."""
+"""Cursors, claims and moves in a keyspace."""

@@ -1,8 +1,8 @@
-"""Moves into a pipe, announced where they go before they are written.
+"""Announcements of moves, at the destination pipe, before the moves are written.
 
-A move is written before its message is pushed, so of a sealed pipe all that may arrive has been
-announced. Who would retire the pipe looks at each move. An announcement whose move is not there
-counts for `ARRIVAL_MS`: it may be about to be written.
+A move is written before its message is pushed, so everything that may still arrive in a sealed pipe
+has been announced. A client that wants to retire the pipe checks each announced move. If the move
+does not exist, the announcement still counts for `ARRIVAL_MS`: the move may be about to be written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOTE_ARRIVAL = (
 ARRIVALS = (
     "SELECT group_id, pipe_id, seq, noted_ms, writetime(noted_ms) FROM arrivals WHERE dest_pipe = ?"
 )
-# If it was not announced again since.
+# Only if it was not announced again meanwhile.
 DROP_ARRIVAL = (
     "DELETE FROM arrivals USING TIMESTAMP ?"
     " WHERE dest_pipe = ? AND group_id = ? AND pipe_id = ? AND seq = ?"
@@ -33,12 +33,12 @@ _Arrival = tuple[str, str, str, int]
 
 
 class Arrivals:
-    """What may arrive in a pipe."""
+    """Announced moves into pipes."""
 
     def __init__(self, keyspace: Keyspace) -> None:
         self._keyspace = keyspace
         self._cql = keyspace.cql
-        self._announced: dict[_Arrival, int] = {}  # by us, and when: for who withdraws it
+        self._announced: dict[_Arrival, int] = {}  # ours, and when announced
 
     def note(self, moves: Sequence[Move]) -> None:
         """Cost: a round of plain writes."""
@@ -51,8 +51,8 @@ class Arrivals:
         )
 
     def settled(self, moves: Sequence[Move], *, withdrawn: bool) -> None:
-        """Moves were settled or withdrawn. What we announced and withdrew does not come; other
-        announcements grow old. Cost: a round of plain writes for what was withdrawn."""
+        """Record that moves were settled or withdrawn. Our announcements of withdrawn moves are
+        removed; others expire. Cost: a round of plain writes for withdrawn moves."""
         known = [(_key(move), self._announced.pop(_key(move), None)) for move in moves]
         if withdrawn:
             self._cql.write_many(
@@ -60,8 +60,8 @@ class Arrivals:
             )
 
     def is_arriving(self, pipe_id: str) -> bool:
-        """Whether a message may be moving into a pipe: its mover may still have to look whether
-        it arrived. Cost: a read, and one an announcement side by side."""
+        """Whether a message may be moving into a pipe, so that its mover may still check whether
+        it arrived. Cost: a read, then one read per announcement, concurrently."""
         noted = self._cql.read(ARRIVALS, (pipe_id,))
         found = self._cql.read_many(
             [(MOVES, (group, pipe, seq, seq + 1)) for group, pipe, seq, _, _ in noted]

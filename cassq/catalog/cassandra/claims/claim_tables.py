@@ -1,6 +1,6 @@
-"""Cursors, claims and moves in Cassandra: each verb is one conditional batch on one partition.
+"""Cursors, claims and moves in Cassandra: each operation is a conditional batch on one partition.
 
-`claim_plans` decides what to write, `conditional_writer` writes it.
+`claim_plans` decides what to write; `conditional_writer` writes it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from cassq.catalog.cassandra.claims.arrivals import Arrivals
 from cassq.catalog.cassandra.claims.cursor_tables import Cursors
 from cassq.catalog.cassandra.claims.due_tables import DueClaims
 from cassq.catalog.cassandra.partition import claim_rows as cql
+from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.claim_plans import (
     Change,
     ConditionalBatch,
@@ -25,9 +26,7 @@ from cassq.catalog.cassandra.partition.claim_plans import (
     plan_replace,
 )
 from cassq.catalog.cassandra.partition.conditional_writer import CHANGES_MAX, ConditionalWriter
-from cassq.catalog.cassandra.partition.keyspace import Keyspace
 from cassq.catalog.cassandra.partition.partition_cache import PartitionCache
-from cassq.catalog.cassandra.partition.queue_rows import QueueRows
 from cassq.catalog.cover import fault
 from cassq.catalog.port import Claims
 from cassq.errors import BackendError, CorruptionError
@@ -39,7 +38,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 SEQ_MAX = cql.ANCHOR
 
 
-# The marks of a failure record by which a free claim is to be looked at, as they stand in it.
+# The marks in a failure record, as stored, that make a free claim urgent.
 MARKS = ('"doomed":', '"moving":', '"leaving":')
 
 
@@ -47,19 +46,13 @@ class CassandraClaims(Claims):
     """Cursors, claims and moves."""
 
     def __init__(
-        self,
-        keyspace: Keyspace,
-        queues: QueueRows,
-        partitions: ConditionalWriter,
-        cursors: Cursors,
-        due: DueClaims,
-        arrivals: Arrivals,
+        self, rows: CatalogRows, partitions: ConditionalWriter, cursors: Cursors, arrivals: Arrivals
     ) -> None:
-        self._cql = keyspace.cql
-        self._queues = queues
+        self._rows = rows
+        self._cql = rows.keyspace.cql
         self._partitions = partitions
         self._cursors = cursors
-        self._due = due
+        self._due = DueClaims(rows, cursors, partitions.memory)
         self._arrivals = arrivals
 
     # --- cursors ------------------------------------------------------------------------------
@@ -82,7 +75,7 @@ class CassandraClaims(Claims):
         synced: bool = False,
     ) -> bool:
         """Cost: one conditional batch. `synced` changes nothing: a quorum has it either way.
-        After a refusal it waits for a while, so that those who claim at once do not go on so."""
+        After a refusal it backs off, so that competing claimers do not keep colliding."""
 
         def plan(known: PartitionCache, fresh: bool) -> PlannedBatch | None:
             return plan_claim(known, cursor, chain, rows, removed, fresh=fresh)
@@ -108,7 +101,7 @@ class CassandraClaims(Claims):
         return step.cursor if step.results == [True] else None
 
     def rows(self, group_id: str, pipe_id: str, seqs: range | None = None) -> list[Claim]:
-        """Cost: one read, of the rows from the ack offset on that begin below `seqs.stop`."""
+        """Cost: one read, of the rows that begin between the ack offset and `seqs.stop`."""
         known = self._partitions.memory.of((group_id, pipe_id))
         if seqs is None:
             with known.lock:
@@ -128,7 +121,7 @@ class CassandraClaims(Claims):
         withdraw: Sequence[Move] = (),
         removed: Sequence[Removed] = (),
     ) -> bool:
-        """Cost: one conditional batch; a round of plain writes more for what is withdrawn."""
+        """Cost: one conditional batch; plus a round of plain writes for withdrawn moves."""
         key = (old.group_id, old.pipe_id)
         facts = SettledFacts(settle, withdraw, removed)
 
@@ -145,15 +138,15 @@ class CassandraClaims(Claims):
         return done
 
     def _forget_arrivals(self, settled: Sequence[Move], withdrawn: Sequence[Move]) -> None:
-        """It is done whether this succeeds or not: announcements grow old by themselves."""
+        """Forget announcements. A failure does no harm: they expire by themselves."""
         try:
             self._arrivals.settled(settled, withdrawn=False)
             self._arrivals.settled(withdrawn, withdrawn=True)
         except BackendError as exc:
-            logger.info("announcements of moves are left to grow old: %s", exc)
+            logger.info("announcements of moves are left to expire: %s", exc)
 
     def _without_settled(self, key: cql.Key, facts: SettledFacts) -> SettledFacts:
-        """Without withdrawing what others have settled."""
+        """The facts without withdrawals of moves that others have settled."""
         seqs = [move.seq for move in facts.withdraw]
         values = (*key, min(seqs), max(seqs) + 1)
         there = cql.moves_of(key, self._cql.read(cql.MOVES, values, serial=True))
@@ -174,7 +167,7 @@ class CassandraClaims(Claims):
     def replace_many(
         self, changes: Sequence[tuple[Claim, Sequence[Claim]]], *, epoch: int | None = None
     ) -> list[bool]:
-        """Cost: one conditional batch a (group, pipe)."""
+        """Cost: one conditional batch per (group, pipe)."""
         places: dict[cql.Key, list[int]] = {}
         for at, (old, _) in enumerate(changes):
             places.setdefault((old.group_id, old.pipe_id), []).append(at)
@@ -185,11 +178,11 @@ class CassandraClaims(Claims):
                 try:
                     done = self._replace_some(key, [changes[at] for at in part], epoch)
                 except CorruptionError as exc:
-                    # Nothing that is wrong with one pipe may cost another its acks.
-                    logger.warning("what was said of pipe %s is not written: %s", key[1], exc)
+                    # A problem with one pipe must not cost another pipe its acks.
+                    logger.warning("cannot write the acks of pipe %s: %s", key[1], exc)
                     continue
                 except BackendError as exc:
-                    exc.outcome_unknown |= written  # of all of them together
+                    exc.outcome_unknown |= written  # for all of them together
                     raise
                 for at, one in zip(part, done, strict=True):
                     results[at] = one
@@ -266,7 +259,7 @@ class CassandraClaims(Claims):
         key = (group_id, pipe_id)
         return [cql.removed_of(key, row) for row in self._cql.read(cql.REMOVED, key)]
 
-    # --- what is due --------------------------------------------------------------------------
+    # --- due claims ---------------------------------------------------------------------------
 
     def due(
         self, group_id: str, now_ms: int, limit: int, *, without: Sequence[str] = ()
@@ -277,8 +270,8 @@ class CassandraClaims(Claims):
         return self._due.next_due_ms(group_id, without=without)
 
     def due_groups(self, now_ms: int, queue_ids: Collection[str] | None = None) -> list[GroupRow]:
-        """Cost: a read a queue side by side, then as `due` for all groups together."""
-        found = self._queues.all_with_groups(self._queues.scope(queue_ids))
+        """Cost: a read per queue, concurrently, then as `due` for all groups together."""
+        found = self._rows.queues.all_with_groups(self._rows.queues.scope(queue_ids))
         groups = {
             group.id: group
             for queue, some in found
@@ -289,9 +282,9 @@ class CassandraClaims(Claims):
         return [groups[group_id] for group_id in sorted(due)]
 
     def wedged(self, queue_ids: Collection[str] | None = None) -> list[tuple[str, str]]:
-        """Cost: a read a queue side by side, then as `next_due_ms` for all groups together: what
-        is remembered is looked through."""
-        answers = self._queues.all_with_groups(self._queues.scope(queue_ids))
+        """Cost: a read per queue, concurrently, then as `next_due_ms` for all groups together:
+        the caches are searched."""
+        answers = self._rows.queues.all_with_groups(self._rows.queues.scope(queue_ids))
         groups = [group.id for queue, some in answers if queue is not None for group in some]
         found: list[tuple[str, str]] = []
         for known in self._due.looked_at(groups, None, ()):
@@ -323,7 +316,7 @@ class CassandraClaims(Claims):
 
 
 def _check(held: Claim) -> Statement:
-    """The condition that a claim is still in its version."""
+    """The condition that a claim row still has its version."""
     return cql.CHECK_CLAIM, (held.pos, held.group_id, held.pipe_id, held.start, held.version)
 
 

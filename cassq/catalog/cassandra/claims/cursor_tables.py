@@ -1,12 +1,12 @@
 """Cursors in Cassandra: the static columns of a partition of claims.
 
-A cursor is made when it is first asked for. In between its pipe may go, and its group: so who has
-made one looks whether both are still there, and takes it back if not. What goes then has either
-been seen, or sees the cursor.
+A cursor is created when it is first requested. Meanwhile its pipe or group may be removed, so its
+creator then checks that both still exist, and otherwise removes it again. So either the creator
+sees the removal, or the remover sees the cursor.
 
-A pipe that is about to go to another queue has its cursors *closed*: nobody can claim. `owner` of
-a closed cursor is the mark its pipe's row bore then (see `retiring`). When the pipe does not go
-after all, the next reader of a closed cursor opens it again, naming that mark.
+Before a pipe moves to another queue, its cursors are *closed*, so that nothing can be claimed.
+`owner` of a closed cursor is the mark that the pipe's row had then (see `retiring`). If the pipe
+does not move after all, the next reader of a closed cursor reopens it, with that mark as condition.
 """
 
 from __future__ import annotations
@@ -14,24 +14,22 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from cassq.cassandra.tries import UNSURE_MAX, contended, unanswered
 from cassq.catalog.cassandra.partition import claim_rows as cql
-from cassq.catalog.cassandra.partition.keyspace import Keyspace
+from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.partition_cache import GroupPipes, PartitionCaches
-from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
 from cassq.catalog.cassandra.partition.pipe_rows import Pipe
-from cassq.catalog.cassandra.partition.queue_rows import QueueRows
-from cassq.errors import BackendTimeoutError
 from cassq.message.frames import Place
 from cassq.model.rows import Cursor, GroupRow, PipeState
 
-# A pipe in which a group has a cursor: written before it. Bounded by live pipes.
+# A pipe in which a group has a cursor: written before the cursor. Bounded by live pipes.
 NOTE_PIPE = "INSERT INTO group_pipes (group_id, pipe_id) VALUES (?, ?)"
 UNNOTE_PIPE = "DELETE FROM group_pipes WHERE group_id = ? AND pipe_id = ?"
 COVER_PIPES = (
     "DELETE FROM group_pipes USING TIMESTAMP ? WHERE group_id = ? AND pipe_id > ? AND pipe_id < ?"
 )
 LIST_PIPES = "SELECT pipe_id FROM group_pipes WHERE group_id = ?"
-# Nobody can claim any more, where nobody has.
+# Prevents claims, if there were none yet.
 CLOSE = (
     "UPDATE claims SET chain_seq = ?, owner = ? WHERE group_id = ? AND pipe_id = ?"
     " IF chain_seq = ? AND ack_seq = ? AND owner = ?"
@@ -40,30 +38,27 @@ OPEN = (
     "UPDATE claims SET chain_seq = ?, owner = '' WHERE group_id = ? AND pipe_id = ?"
     " IF chain_seq = ? AND owner = ?"
 )
-TRIES = 20
 
 
 class Cursors:
     """Cursors of groups in pipes."""
 
-    def __init__(
-        self, keyspace: Keyspace, queues: QueueRows, records: PipeRecords, memory: PartitionCaches
-    ) -> None:
-        self._cql = keyspace.cql
-        self._queues = queues
-        self._records = records
+    def __init__(self, rows: CatalogRows, memory: PartitionCaches) -> None:
+        self._rows = rows
+        self._cql = rows.keyspace.cql
         self._memory = memory
         self._group_pipes: dict[str, GroupPipes] = {}
 
     def cursors_in(self, group_id: str, pipe_ids: Sequence[str]) -> list[Cursor | None]:
-        """Cost: a round of reads; of those of which there is none yet, two more, a round of
-        hints, one of conditional batches, and two of reads again."""
+        """Cost: a round of reads; if cursors must be created, two more, a round of hints, one of
+        conditional batches, and another two of reads."""
         told: dict[str, Cursor] = {}
         left = list(pipe_ids)
-        for _ in range(TRIES):
+        for _ in self._cql.attempts():
             absent: list[str] = []
             closed: list[Cursor] = []
-            for pipe_id, cursor in zip(left, self._read_cursors(group_id, left), strict=True):
+            found = self._read_cursors([(group_id, pipe_id) for pipe_id in left])
+            for pipe_id, cursor in zip(left, found, strict=True):
                 if cursor is None:
                     self._memory.drop((group_id, pipe_id))
                     absent.append(pipe_id)
@@ -79,7 +74,7 @@ class Cursors:
                 for cursor in told.values():
                     self._see(cursor)
                 return [told.get(pipe_id) for pipe_id in pipe_ids]
-        raise BackendTimeoutError(f"the cursor in pipe {left[0]} comes and goes")
+        raise contended(f"the cursor in pipe {left[0]}")
 
     def _see(self, cursor: Cursor) -> None:
         known = self._memory.of((cursor.group_id, cursor.pipe_id))
@@ -87,47 +82,43 @@ class Cursors:
             known.see(cursor)
         self.listed(cursor.group_id).pipe_ids[cursor.pipe_id] = None
 
-    def _read_cursors(self, group_id: str, pipe_ids: Sequence[str]) -> list[Cursor | None]:
-        keys = [(group_id, pipe_id) for pipe_id in pipe_ids]
-        found = self._cql.read_many([(cql.CURSOR, key) for key in keys])
+    def _read_cursors(
+        self, keys: Sequence[cql.Key], *, serial: bool = False
+    ) -> list[Cursor | None]:
+        found = self._cql.read_many([(cql.CURSOR, key) for key in keys], serial=serial)
         return [
             cql.cursor_of(key, rows[0]) if rows else None
             for key, rows in zip(keys, found, strict=True)
         ]
 
-    def _read_cursor(self, key: cql.Key, *, serial: bool = False) -> Cursor | None:
-        rows = self._cql.read(cql.CURSOR, key, serial=serial)
-        return cql.cursor_of(key, rows[0]) if rows else None
+    def _serially(self, key: cql.Key) -> Cursor | None:
+        """A cursor after all that was begun before. Cost: a linearized read."""
+        return self._read_cursors([key], serial=True)[0]
 
     def listed(self, group_id: str) -> GroupPipes:
-        """The pipes in which a group has cursors, as they are remembered."""
+        """The cached list of pipes in which a group has cursors."""
         return self._group_pipes.setdefault(group_id, GroupPipes())
 
     def unnote(self, key: cql.Key) -> None:
-        """There is no cursor of a group in a pipe any more, and will be none."""
+        """Record that a group has no cursor in a pipe, and will have none."""
         self._cql.write(UNNOTE_PIPE, key)
         self.listed(key[0]).pipe_ids.pop(key[1], None)
 
     def cursors(self, group_id: str) -> list[Cursor]:
-        """Cost: a read, and one a pipe side by side."""
-        listed = [pipe_id for (pipe_id,) in self._cql.read(LIST_PIPES, (group_id,))]
-        found = self._read_cursors(group_id, listed)
+        """Cost: a read, then one per pipe, concurrently."""
+        keys = [(group_id, pipe_id) for (pipe_id,) in self._cql.read(LIST_PIPES, (group_id,))]
+        found = self._read_cursors(keys)
         return [_as_open(cursor) for cursor in found if cursor is not None]
 
     def of_groups(self, groups: Sequence[GroupRow], pipe_id: str) -> list[Cursor | None]:
         """The cursors of groups in a pipe. Cost: a round of reads."""
-        keys = [(group.id, pipe_id) for group in groups]
-        found = self._cql.read_many([(cql.CURSOR, key) for key in keys])
-        return [
-            cql.cursor_of(key, rows[0]) if rows else None
-            for key, rows in zip(keys, found, strict=True)
-        ]
+        return self._read_cursors([(group.id, pipe_id) for group in groups])
 
-    # --- coming -------------------------------------------------------------------------------
+    # --- creating -----------------------------------------------------------------------------
 
     def _make_cursors(self, group_id: str, pipe_ids: Sequence[str]) -> dict[str, Cursor | None]:
-        """By pipe, where there may be a cursor now: the one that was made, or None where another
-        may be faster."""
+        """Create cursors; return those created, by pipe, or None if another client may have created
+        one first. Pipes that cannot have a cursor are left out."""
         may = self._may_have_cursors(group_id, pipe_ids) if pipe_ids else []
         if not may:
             return {}
@@ -144,29 +135,27 @@ class Cursors:
         }
 
     def _may_have_cursors(self, group_id: str, pipe_ids: Sequence[str]) -> list[str]:
-        """The pipes that are there and stay where they are, in the group's queue. Who is about to
-        retire one of them has not known of this group: he is stopped."""
-        pipes = [pipe for pipe in self._records.those(pipe_ids) if pipe is not None]
+        """The pipes that exist in the group's queue, and stay there. A client about to retire one
+        of them did not know of this group, and is stopped."""
+        pipes = [pipe for pipe in self._rows.pipes.those(pipe_ids) if pipe is not None]
         queue_ids = sorted({pipe.row.queue_id for pipe in pipes})
         homes = {
             queue_id
             for queue_id, (_, groups) in zip(
-                queue_ids, self._queues.all_with_groups(queue_ids), strict=True
+                queue_ids, self._rows.queues.all_with_groups(queue_ids), strict=True
             )
             if any(group.id == group_id for group in groups)
         }
         return [pipe.row.id for pipe in pipes if pipe.row.queue_id in homes and self._stays(pipe)]
 
     def _stays(self, pipe: Pipe) -> bool:
-        """Whether a pipe is there, and nobody is about to retire it or to give it away."""
-        return pipe.row.state < PipeState.CONSUMED and self._records.unmarked(pipe)
+        """Whether a pipe exists, and no client is about to retire or move it."""
+        return pipe.row.state < PipeState.CONSUMED and self._rows.pipes.unmarked(pipe)
 
     def _put_cursors(self, group_id: str, starts: Mapping[str, Place]) -> set[str]:
-        """First cursors, where none are; the pipes in which they are surely ours."""
+        """Add first cursors where none exist; return the pipes in which they are certainly ours."""
         left, ours = dict(starts), set[str]()
-        for _ in range(TRIES):
-            if not left:
-                return ours
+        for _ in self._cql.attempts(UNSURE_MAX):
             batches = []
             for pipe_id, start in left.items():
                 key = (group_id, pipe_id)
@@ -174,45 +163,47 @@ class Cursors:
                 batches.append([(cql.ADD_CURSOR, values), (cql.PUT_ANCHOR, key)])
             answers = list(zip(left, self._cql.apply_batches(batches), strict=True))
             ours.update(pipe_id for pipe_id, applied in answers if applied)
-            # Of those it cannot be told. Whoever made it, it is there; or it was not made at all.
+            # The outcome is unknown: the cursor was made by us, by another client, or not at all.
             unsure = [pipe_id for pipe_id, applied in answers if applied is None]
-            lost = [p for p in unsure if self._read_cursor((group_id, p), serial=True) is None]
+            lost = [p for p in unsure if self._serially((group_id, p)) is None]
             left = {pipe_id: left[pipe_id] for pipe_id in lost}
-        raise BackendTimeoutError(f"the cursor in pipe {next(iter(left))} could not be made")
+            if not left:
+                return ours
+        raise unanswered(f"there is a cursor in pipe {next(iter(left))}")
 
     def start(self, group: GroupRow, starts: Mapping[str, Place]) -> None:
-        """Write the cursors of a group that is about to be created, where those pipes live.
+        """Write the cursors of a group that is about to be created, in those pipes that are live.
         Cost: a round of reads, one of hints, one of conditional batches."""
         there = {
             pipe.row.id: starts[pipe.row.id]
-            for pipe in self._records.those(list(starts))
+            for pipe in self._rows.pipes.those(list(starts))
             if pipe is not None and pipe.row.queue_id == group.queue_id and self._stays(pipe)
         }
         self._cql.write_many([(NOTE_PIPE, (group.id, pipe_id)) for pipe_id in there])
         self._put_cursors(group.id, there)
 
-    # --- going --------------------------------------------------------------------------------
+    # --- removing -----------------------------------------------------------------------------
 
     def drop_all(self, group_id: str) -> None:
-        """Remove what a deleted (or never created) group has in pipes: cursors, claims, moves,
-        removals and their hints. Safe to do again. Cost: a read, a conditional batch and a write a
+        """Remove all rows of a deleted (or never created) group in pipes: cursors, claims, moves,
+        removals and their hints. Idempotent. Cost: a read; a conditional batch and a write per
         pipe."""
         for (pipe_id,) in self._cql.read(LIST_PIPES, (group_id,)):
             self.drop((group_id, pipe_id))
 
     def drop(self, key: cql.Key) -> None:
-        """Remove all that a group has in a pipe, and the hint of it. Safe to do again."""
-        # Conditional, so that it comes after all that was begun before; it always holds.
+        """Remove all rows of a group in a pipe, and their hint. Idempotent."""
+        # Conditional, so that it follows all writes begun before; the condition always holds.
         self._cql.apply_batch([(cql.CHECK_ANY, (*key, cql.NEVER)), (cql.DROP_PARTITION, key)])
         self.unnote(key)
         self._memory.drop(key)
 
-    # --- pipes that go to another queue -----------------------------------------------------------
+    # --- pipes that move to another queue ---------------------------------------------------------
 
     def close(self, key: cql.Key, mark: str) -> bool:
-        """Keep a group from claiming in a pipe; False when it has claimed."""
-        for _ in range(TRIES):
-            cursor = self._read_cursor(key, serial=True)
+        """Prevent a group from claiming in a pipe; False if it has claimed already."""
+        for _ in self._cql.attempts():
+            cursor = self._serially(key)
             if cursor is None:
                 self._cql.write(NOTE_PIPE, key)
                 self._put_cursors(key[0], {key[1]: Place(0, 0)})
@@ -223,12 +214,12 @@ class Cursors:
                 return False
             before = (cursor.chain.seq, cursor.ack.seq, cursor.owner)
             self._cql.apply_many([(CLOSE, (cql.CLOSED, mark, *key, *before))])
-        raise BackendTimeoutError(f"the cursor in pipe {key[1]} changes all the time")
+        raise contended(f"the cursor in pipe {key[1]}")
 
     def open_all(self, group_ids: Collection[str], pipe_id: str, mark: str) -> None:
-        """Let groups claim again that were kept from it under that mark."""
+        """Reopen the cursors that were closed under this mark."""
         for group_id in group_ids:
-            cursor = self._read_cursor((group_id, pipe_id), serial=True)
+            cursor = self._serially((group_id, pipe_id))
             if cursor is not None and (cursor.chain.seq, cursor.owner) == (cql.CLOSED, mark):
                 self._open(cursor)
 
@@ -237,7 +228,7 @@ class Cursors:
         self._cql.apply_many([(OPEN, values)])
 
     def _open_again(self, cursor: Cursor) -> bool:
-        """Open a closed cursor whose pipe has stayed; False when it is about to go, or has."""
+        """Reopen a closed cursor if its pipe stays; False if the pipe is moving or has moved."""
         if not self._may_have_cursors(cursor.group_id, [cursor.pipe_id]):
             return False
         self._open(cursor)
@@ -245,7 +236,7 @@ class Cursors:
 
 
 def _as_open(cursor: Cursor) -> Cursor:
-    """A closed cursor as it was, and will be if the pipe stays: nobody had claimed."""
+    """A closed cursor as it was before, and will be if the pipe stays: nothing was claimed."""
     if cursor.chain.seq != cql.CLOSED:
         return cursor
     return replace(cursor, chain=Place(cursor.start, cursor.chain.pos), owner="")

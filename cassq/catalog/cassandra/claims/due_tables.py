@@ -1,8 +1,8 @@
-"""What is due, in Cassandra: claims are looked through pipe by pipe, as they are remembered.
+"""Due claims in Cassandra: found pipe by pipe, in the cached partitions.
 
-A partition is read anew when something in it may be due by what is remembered, and now and then
-because others may have written there: the more rarely, the longer it has stood still. What this
-process writes it knows at once.
+A partition is read again when the cache says that something in it may be due, and now and then
+because others may have written there; less often the longer it has been unchanged. This process's
+own writes are cached at once.
 """
 
 from __future__ import annotations
@@ -13,34 +13,29 @@ from collections.abc import Collection, Iterable, Sequence
 from cassq.cassandra.session import Row, Statement
 from cassq.catalog.cassandra.claims.cursor_tables import COVER_PIPES, LIST_PIPES, Cursors
 from cassq.catalog.cassandra.partition import claim_rows as cql
-from cassq.catalog.cassandra.partition.keyspace import Keyspace
+from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.partition_cache import PartitionCache, PartitionCaches
-from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
 from cassq.model.rows import Claim, ClaimState, PipeState
 
 RECHECK_MS = 100
-RECHECK_MOST_MS = 1000  # of what has stood still for long
-_STILL = 10  # what has stood still for so long times a pause is looked at after that pause
+RECHECK_MOST_MS = 1000  # for partitions long unchanged
+_STILL = 10  # a partition unchanged for ten pauses is read again after one pause
 
 
 class DueClaims:
-    """What is due, looked for in what is remembered."""
+    """Finds due claims in cached partitions."""
 
-    def __init__(
-        self, keyspace: Keyspace, cursors: Cursors, records: PipeRecords, memory: PartitionCaches
-    ) -> None:
-        self._cql = keyspace.cql
-        self._clock = keyspace.clock
-        self._gaps = keyspace.gaps
+    def __init__(self, rows: CatalogRows, cursors: Cursors, memory: PartitionCaches) -> None:
+        self._rows = rows
+        self._cql = rows.keyspace.cql
         self._cursors = cursors
-        self._records = records
         self._memory = memory
 
     def due(
         self, group_id: str, now_ms: int, limit: int, *, without: Sequence[str] = ()
     ) -> list[Claim]:
-        """Cost: one round of reads: of the pipes that may have something due, or were not looked
-        at for `RECHECK_MS`."""
+        """Cost: one round of reads, of pipes that may have due claims or were not read for
+        `RECHECK_MS`."""
         found = self.all_due([group_id], now_ms, without)
         return heapq.nsmallest(limit, found, key=lambda row: (row.due_ms, row.pipe_id, row.start))
 
@@ -53,7 +48,7 @@ class DueClaims:
     def all_due(
         self, group_ids: Sequence[str], now_ms: int, without: Collection[str] = ()
     ) -> list[Claim]:
-        """All that is due of some groups."""
+        """All due claims of these groups."""
         return [
             row
             for known in self.looked_at(group_ids, now_ms, without)
@@ -64,8 +59,8 @@ class DueClaims:
     def looked_at(
         self, group_ids: Sequence[str], until_ms: int | None, without: Collection[str]
     ) -> list[PartitionCache]:
-        """What is known of the groups' pipes, fresh where something may be due by then."""
-        now_ms = self._clock.boot_ms()
+        """The cached partitions of the groups, read again where claims may be due by `until_ms`."""
+        now_ms = self._rows.keyspace.clock.boot_ms()
         stale = [
             group_id
             for group_id in group_ids
@@ -74,7 +69,7 @@ class DueClaims:
         ]
         known = list(self._known_of(group_ids, without))
         wanted = [each for each in known if _needs_look(each, now_ms, until_ms)]
-        # Others need not read the same at the same time.
+        # Other threads need not read the same at the same time.
         for group_id in stale:
             self._cursors.listed(group_id).asked_ms = now_ms
         for each in wanted:
@@ -86,7 +81,7 @@ class DueClaims:
         for group_id, rows in zip(stale, lists, strict=True):
             pipe_ids = [pipe_id for (pipe_id,) in rows]
             self._cursors.listed(group_id).pipe_ids = dict.fromkeys(pipe_ids)
-            self._gaps.read(COVER_PIPES, (group_id,), pipe_ids, asked_us)
+            self._rows.keyspace.gaps.read(COVER_PIPES, (group_id,), pipe_ids, asked_us)
             self._cursors.listed(group_id).read_ms = now_ms
         known = list(self._known_of(group_ids, without))
         self._read_partitions([each for each in known if each.read_ms is None])
@@ -95,7 +90,7 @@ class DueClaims:
     def _read_partitions(
         self, wanted: Sequence[PartitionCache], others: Sequence[Statement] = ()
     ) -> list[list[Row]]:
-        """Read partitions anew; the answers to other statements that are asked with them."""
+        """Read partitions again; return the answers to other statements sent with the reads."""
         writes = [each.writes for each in wanted]
         reads = [cql.read_statement(each.key, each.ack_seq) for each in wanted]
         answers = self._cql.read_many([*others, *reads])
@@ -106,15 +101,15 @@ class DueClaims:
         return answers[: len(others)]
 
     def _take_in(self, known: PartitionCache, writes: int, rows: Sequence[Row]) -> None:
-        """Remember what was read, unless this process has written there since."""
+        """Cache the rows, unless this process has written there since the read."""
         with known.lock:
             if known.writes == writes:
-                known.load(*cql.parted(known.key, rows), self._clock.boot_ms())
+                known.load(*cql.parted(known.key, rows), self._rows.keyspace.clock.boot_ms())
 
     def _repair(self, known: PartitionCache) -> None:
-        """There is no cursor where there is a hint of one: it is not made yet, or the pipe went
-        and somebody crashed."""
-        pipe = self._records.by_id(known.key[1])
+        """Handle a hint without a cursor: the cursor is not created yet, or the pipe was removed by
+        a client that crashed."""
+        pipe = self._rows.pipes.by_id(known.key[1])
         if pipe is None or pipe.row.state is PipeState.CONSUMED:
             self._cursors.unnote(known.key)
 
@@ -128,12 +123,12 @@ class DueClaims:
 
 
 def _needs_look(known: PartitionCache, now_ms: int, until_ms: int | None) -> bool:
-    """Whether a partition is to be read: what is remembered may be old."""
+    """Whether to read a partition again, because the cache may be stale."""
     if known.read_ms is None:
         return True
     pause = min(max((known.read_ms - known.changed_ms) // _STILL, RECHECK_MS), RECHECK_MOST_MS)
     if now_ms - max(known.read_ms, known.asked_ms) >= pause:
         return True
-    # Whoever takes what is due bit by bit has written since, and knows what he has taken.
+    # A client that takes due claims one by one has written since, and knows its own writes.
     due = until_ms is not None and known.due_ms is not None and known.due_ms <= until_ms
     return due and known.writes == known.writes_when_read

@@ -1,1 +1,1 @@
-"""A pipe's partition: its rows, what is known of it, and conditional writes to it."""
+"""A partition of claims: its rows, a cache of it, and conditional writes to it."""

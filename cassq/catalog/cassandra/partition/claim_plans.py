@@ -1,15 +1,15 @@
-"""What to write for a claim, an ack or a take-over: pure plans over what is known.
+"""Plans the writes of a claim, an ack or a take-over from cached rows. Pure.
 
-A plan is one conditional batch on one partition. It names every version it replaces, and makes
-sure of what it does not replace and yet relies on:
+A plan is one conditional batch on one partition. It is conditional on every version it replaces,
+and on the facts that it relies on without replacing them:
 
-1. Done rows in front leave with the batch that completes them: it is conditional on the ack
-   offset, and on no done row standing behind them.
-2. Who completes a row that is not in front makes sure that it is not: the ack offset lies below.
+1. Done rows at the front are removed by the batch that completes them; it is conditional on the ack
+   offset, and on the next row not being done.
+2. A batch that completes a row further back is conditional on the ack offset being below that row.
 
-So whatever others do meanwhile no done row is ever left in front, where nobody would look at it
-again. Done rows further behind are joined as far as they are known. Those of several poppers may
-stand side by side; when there are many, a writer that knows of them joins some in passing.
+So whatever other clients do meanwhile, no done row is left at the front, where it would not be
+noticed again. Done rows further back are joined as far as they are cached. Done rows of several
+poppers may be adjacent; if there are many, a writer that has them cached joins some in passing.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from cassq.catalog.cassandra.partition.partition_cache import PartitionCache
 from cassq.message.frames import Place
 from cassq.model.rows import Claim, ClaimState, Cursor, Move, Removed
 
-TOUCHING_MAX = 16  # done rows that follow a done row, before they are joined in passing
-JOINED_MOST = 100  # of them at once
+TOUCHING_MAX = 16  # adjacent done rows, before some are joined in passing
+JOINED_MOST = 100  # rows joined at once
 
 Change = tuple[Claim, Sequence[Claim]]
 
 
 @dataclass(slots=True)
 class ConditionalBatch:
-    """One conditional batch on a partition. sets, conditions: of the statics."""
+    """One conditional batch on a partition. sets, conditions: of the static columns."""
 
     key: cql.Key
     sets: list[tuple[str, object]] = field(default_factory=list)
@@ -40,7 +40,7 @@ class ConditionalBatch:
     rows: list[Statement] = field(default_factory=list)
 
     def statements(self, writer: int, token: str) -> list[Statement]:
-        """All of it, with the writer's mark."""
+        """Its statements, with the writer's mark."""
         terms = " AND ".join(f"{term} ?" for term, _ in self.conditions)
         wanted = f" IF {terms}" if terms else ""
         given = [value for _, value in self.conditions]
@@ -55,11 +55,11 @@ class ConditionalBatch:
 
 @dataclass(slots=True)
 class PlannedBatch:
-    """A plan: the batch (None: there is nothing to write), what the caller gets when it was
-    applied, and what is known then.
+    """A plan: the batch (None: nothing to write), and what the caller gets and the cache holds once
+    it is applied.
 
-    sure: what it says without a batch, or of single changes, comes from no stale memory.
-    final: a refusal says all: there is no use in looking again.
+    sure: its results without a batch, or for single changes, do not rely on a stale cache.
+    final: a refusal is final; reading again would not help.
     """
 
     batch: ConditionalBatch | None
@@ -72,17 +72,17 @@ class PlannedBatch:
 
 
 class Edit:
-    """Changes of the rows of one partition, laid over what is known of it."""
+    """Changes to the rows of one partition, on top of its cache."""
 
     def __init__(self, known: PartitionCache, cursor: Cursor) -> None:
         self._known = known
         self.cursor: Cursor = cursor
         self.batch: ConditionalBatch = ConditionalBatch(known.key)
-        self.gone: dict[int, Claim] = {}  # rows that were known, and change or go
+        self.gone: dict[int, Claim] = {}  # cached rows that change or are removed
         self.put: dict[int, Claim] = {}
 
     def at(self, start: int) -> Claim | None:
-        """The row that begins there."""
+        """The row that begins at a seq."""
         found = self.put.get(start)
         if found is None and start not in self.gone:
             found = self._known.rows.get(start)
@@ -100,8 +100,8 @@ class Edit:
             self.put[row.start] = row
 
     def finish(self) -> bool:
-        """Join what is done, move the ack offset over it, and decide what to write; False
-        when too little is known for that."""
+        """Join done rows, advance the ack offset, and decide what to write; False if too little is
+        cached for that."""
         for start in sorted(self.put):
             row = self.put.get(start)
             if row is not None and row.state is ClaimState.DONE:
@@ -125,8 +125,8 @@ class Edit:
         return True
 
     def _cover_tombstones(self) -> None:
-        """Have one range tombstone in the place of those of all rows that a done row took in, now
-        and before: they would be read for as long as something in front is not done."""
+        """Replace the tombstones of all rows joined into a done row, now and earlier, by one range
+        tombstone: otherwise reads pass them until everything in front is done."""
         gone = sorted(self.gone)
         for start, row in self.put.items():
             took_in = bisect_right(gone, start) < bisect_left(gone, row.end)
@@ -139,7 +139,7 @@ class Edit:
         )
 
     def tidy_up(self) -> None:
-        """Join done rows that stand side by side, some of them."""
+        """Join some adjacent done rows."""
         known = self._known
         if known.touching < TOUCHING_MAX or len(self.put) >= TOUCHING_MAX:
             return
@@ -153,10 +153,10 @@ class Edit:
             last = self.at(start) or last
 
     def _join(self, piece: Claim) -> None:
-        """Join a done row with done neighbours: rows are as many as gaps, not as claims."""
+        """Join a done row with done neighbours, so that rows grow with gaps, not with claims."""
         start, end = piece.start, piece.end
         if start == end:
-            self.remove(piece)  # it stood for nothing
+            self.remove(piece)  # it is empty
             return
         while (right := self.at(end)) is not None and right.state is ClaimState.DONE:
             self.remove(right)
@@ -181,7 +181,7 @@ class Edit:
         return known
 
     def _advance(self) -> bool:
-        """Move the ack offset over a done row in front, or make sure that none is in front."""
+        """Advance the ack offset over a done row at the front, or require that none is there."""
         ack = self.cursor.ack.seq
         done = [row for row in self.put.values() if row.state is ClaimState.DONE]
         if not done:
@@ -203,7 +203,7 @@ class Edit:
         return True
 
     def _pos(self, seq: int) -> int | None:
-        """The position of a seq at which a row begins, or will."""
+        """The position of a seq at which a row begins or will begin."""
         row = self.at(seq)
         if row is not None:
             return row.pos
@@ -211,7 +211,7 @@ class Edit:
         return chain.pos if chain.seq == seq else self._known.places.get(seq)
 
     def _is_new(self, seq: int) -> bool:
-        """Whether this very batch makes `seq` the chain's end: nothing is behind it."""
+        """Whether this batch makes `seq` the chain's end, so that nothing follows it."""
         return ("chain_seq", seq) in self.batch.sets
 
 
@@ -224,11 +224,11 @@ def plan_claim(
     *,
     fresh: bool,
 ) -> PlannedBatch | None:
-    """Move the chain, and insert the rows that cover it. None: more must be known. fresh: `known`
-    was just read."""
+    """Move the chain, and insert the rows that cover it. None: more must be read first. fresh:
+    `known` was just read."""
     here = known.cursor
     if here is not None and (here.chain.seq > cursor.chain.seq or here.epoch > cursor.epoch):
-        return PlannedBatch(None, [False])  # both only grow
+        return PlannedBatch(None, [False])  # chain and epoch only grow
     done = any(row.state is ClaimState.DONE for row in rows)
     if done and (here is None or (here.chain.seq, here.epoch) != (cursor.chain.seq, cursor.epoch)):
         return None if not fresh else PlannedBatch(None, [False])
@@ -249,8 +249,8 @@ def plan_claim(
 def plan_mend(
     known: PartitionCache, cursor: Cursor, old: Sequence[Claim], new: Sequence[Claim], chain: Place
 ) -> PlannedBatch | None:
-    """Put new rows in the place of all there are, if cursor and rows are still as they were read.
-    Only those that change are written. None: it does not fit together."""
+    """Replace all rows by new ones, if cursor and rows are unchanged since they were read. Only
+    changed rows are written. None: old and new rows do not match."""
     here = known.cursor
     if here is None or here != cursor:
         return PlannedBatch(None, [False])
@@ -279,7 +279,7 @@ def plan_mend(
 
 
 def plan_fence(known: PartitionCache, cursor: Cursor, owner: str) -> PlannedBatch:
-    """Raise the epoch, if the cursor stands where it is known to."""
+    """Raise the epoch, if the cursor is as cached."""
     here = known.cursor
     if here is None or here.epoch != cursor.epoch:
         return PlannedBatch(None, [False], sure=here is not None and here.epoch > cursor.epoch)
@@ -293,7 +293,7 @@ def plan_fence(known: PartitionCache, cursor: Cursor, owner: str) -> PlannedBatc
 
 @dataclass(frozen=True, slots=True)
 class SettledFacts:
-    """What is written with a replacement."""
+    """Facts written together with a replacement."""
 
     settle: Sequence[Move] = ()
     withdraw: Sequence[Move] = ()
@@ -314,7 +314,7 @@ def plan_replace(
     epoch: int | None,
     facts: SettledFacts | None = None,
 ) -> PlannedBatch | None:
-    """Put new rows in the place of old ones that are still there. None: more must be known."""
+    """Replace old rows that still exist by new ones. None: more must be read first."""
     cursor = known.cursor
     if cursor is None or (epoch is not None and cursor.epoch != epoch):
         sure = cursor is not None and epoch is not None and cursor.epoch > epoch

@@ -1,9 +1,9 @@
 """Cursors, claims, moves and removals as rows of one partition, and the statements on them.
 
-A partition is a group in a pipe. Its statics are the cursor. By `kind` its rows are claims (and
-behind them all an *anchor* without columns, so that a read of claims brings the statics along
-whatever there is), moves, removals, and a *mark* for each writer: the token of what it wrote last,
-in the same batch. So a writer that had no answer reads its own mark back, and knows.
+A partition holds a group's rows in a pipe. Its static columns are the cursor. By `kind` its rows
+are claims (followed by an *anchor* without columns, so that a read of claims always returns the
+static columns), moves, removals, and a *mark* for each writer: the token of its last write, written
+in the same batch. So a writer that got no answer reads its own mark to learn the outcome.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from cassq.message.ranges import RangeSet
 from cassq.model.rows import Claim, ClaimState, Cursor, Move, Reason, Removed
 
 ANCHOR = (1 << 63) - 1
-CLOSED = -1  # as chain_seq: the pipe is about to go to another queue, and nobody may claim
-NEVER = -2  # no chain_seq
+CLOSED = -1  # as chain_seq: the pipe is about to move to another queue, and cannot be claimed from
+NEVER = -2  # not a valid chain_seq
 
 _KEY = "group_id = ? AND pipe_id = ?"
 _ROW = f"{_KEY} AND kind = 0 AND seq = ?"
@@ -26,13 +26,13 @@ _CURSOR = "ack_seq, ack_pos, chain_seq, chain_pos, epoch, owner, start_seq"
 _CLAIM = "end_seq, pos, state, due_ms, deliveries, losses, joint, holder, version, acked, failure"
 _COLUMNS = _CLAIM.split(", ")
 
-# The statics, by the key of the anchor.
+# The static columns, by the key of the anchor.
 CURSOR = f"SELECT {_CURSOR}, seq FROM claims WHERE {_KEY} AND kind = 0 AND seq = {ANCHOR}"
-# The claims from the ack offset on, and the statics with them: a range of the key.
+# The claims from the ack offset on, with the static columns: a range of the key.
 CLAIMS = f"SELECT seq, {_CLAIM}, {_CURSOR} FROM claims WHERE {_KEY} AND kind = 0 AND seq >= ?"
 # The claims that begin in a range.
 CLAIMS_OF = f"SELECT seq, {_CLAIM} FROM claims WHERE {_KEY} AND kind = 0 AND seq >= ? AND seq < ?"
-# What a writer wrote last, with the statics.
+# A writer's mark.
 MARK = f"SELECT version FROM claims WHERE {_KEY} AND kind = 3 AND seq = ?"
 PUT_MARK = f"UPDATE claims SET version = ? WHERE {_KEY} AND kind = 3 AND seq = ?"
 
@@ -46,22 +46,22 @@ ADD_CURSOR = (
     f" owner = '', start_seq = ? WHERE {_KEY} IF chain_seq = null"
 )
 PUT_ANCHOR = f"INSERT INTO claims (group_id, pipe_id, kind, seq) VALUES (?, ?, 0, {ANCHOR})"
-# Another row in the place of one that is still as it was known.
+# Replaces a row that still has its version.
 CHANGE_CLAIM = (
     f"UPDATE claims SET {', '.join(f'{name} = ?' for name in _COLUMNS)} WHERE {_ROW} IF version = ?"
 )
 DROP_CLAIM = f"DELETE FROM claims WHERE {_ROW} IF version = ?"
-# What is below the ack offset: range tombstones that cover one another.
+# Removes everything below the ack offset: range tombstones that cover one another.
 DROP_BELOW = f"DELETE FROM claims WHERE {_KEY} AND kind = 0 AND seq < ?"
-# What a done row has taken in: as it grows, each range tombstone covers the one before it, and the
-# tombstones of the single rows. Those that are written together with it the next one covers.
+# Removes the rows joined into a done row. As it grows, each range tombstone covers the one before
+# and the tombstones of single rows; those written with it are covered by the next one.
 DROP_BETWEEN = f"DELETE FROM claims WHERE {_KEY} AND kind = 0 AND seq > ? AND seq < ?"
-# Conditions on rows that stay as they are: a claim that is still held in that version, ...
+# Conditions on rows that are not changed: a claim still has this version, ...
 CHECK_CLAIM = f"UPDATE claims SET pos = ? WHERE {_ROW} IF version = ?"
-# ... and no done row at a seq. `at_ms` is no column of claims.
+# ... and no done row is at a seq. `at_ms` is not a column of claims.
 CHECK_OPEN = f"DELETE at_ms FROM claims WHERE {_ROW} IF state != 2"
-# A whole partition, in one batch with a condition that always holds. What a batch sets is there
-# after it, whatever else it removes: so the condition is on a removal, too.
+# Removes a whole partition, in one batch with a condition that always holds. A value set by a batch
+# survives whatever else the batch removes, so the condition is on a deletion, too.
 DROP_PARTITION = f"DELETE FROM claims WHERE {_KEY}"
 CHECK_ANY = f"DELETE owner FROM claims WHERE {_KEY} IF chain_seq != ?"
 
@@ -71,14 +71,14 @@ _PUT_MOVE = (
     "UPDATE claims SET reason = ?, dest_pipe = ?, dest_seq = ?, at_ms = ?, settled = ?"
     f" WHERE {_KEY} AND kind = 1 AND seq = ?"
 )
-# An intent in the place of any, where none is, and in the place of one that is known.
+# Writes an intent: always, if there is none, or instead of a known one.
 PUT_MOVE = _PUT_MOVE
 FIRST_MOVE = f"{_PUT_MOVE} IF dest_pipe = null"
 NEXT_MOVE = (
     f"{_PUT_MOVE} IF reason = ? AND dest_pipe = ? AND dest_seq = ? AND at_ms = ? AND settled = ?"
 )
 SETTLE = f"UPDATE claims SET settled = true WHERE {_KEY} AND kind = 1 AND seq = ?"
-# An intent that led to nothing more: what is settled stays.
+# Removes an intent, unless it is settled.
 WITHDRAW = f"DELETE FROM claims WHERE {_KEY} AND kind = 1 AND seq = ? IF settled != true"
 
 _REMOVED = "reason, end_seq, at_ms"
@@ -91,7 +91,7 @@ Key = tuple[str, str]  # group, pipe
 
 
 def cursor_of(key: Key, row: Row) -> Cursor | None:
-    """A cursor from the statics; None when there is none."""
+    """A cursor from the static columns; None if there is none."""
     if row[2] is None:
         return None
     return Cursor(*key, Place(row[0], row[1]), Place(row[2], row[3]), row[4], row[5] or "", row[6])
@@ -117,17 +117,17 @@ def claim_of(key: Key, row: Row) -> Claim:
 
 
 def claims_of(key: Key, rows: Sequence[Row]) -> list[Claim]:
-    """The claims among rows that were read, by start."""
+    """The claims among these rows, by start."""
     return [claim_of(key, row) for row in rows if row[0] != ANCHOR]
 
 
 def read_statement(key: Key, from_seq: int) -> Statement:
-    """The read of a partition's claims and cursor."""
+    """The statement that reads a partition's claims and cursor."""
     return CLAIMS, (*key, from_seq)
 
 
 def parted(key: Key, rows: Sequence[Row]) -> tuple[Cursor | None, list[Claim]]:
-    """What `read_statement` gave: the cursor, and the claims from its ack offset on."""
+    """The cursor, and the claims from its ack offset on, in the rows of `read_statement`."""
     if not rows:
         return None, []
     cursor = cursor_of(key, rows[-1][12:])
@@ -137,8 +137,8 @@ def parted(key: Key, rows: Sequence[Row]) -> tuple[Cursor | None, list[Claim]]:
 
 
 def joined(rows: Iterable[Claim]) -> list[Claim]:
-    """Rows by start, those that are done joined with done neighbours. In the table some may stand
-    side by side for a while: see `claim_plans`."""
+    """Rows by start, with adjacent done rows joined. In the table some may stay adjacent for a
+    while: see `claim_plans`."""
     found: list[Claim] = []
     for row in rows:
         last = found[-1] if found else None
@@ -150,7 +150,7 @@ def joined(rows: Iterable[Claim]) -> list[Claim]:
 
 
 def touches(left: Claim, right: Claim) -> bool:
-    """Whether two rows are done, and one follows the other."""
+    """Whether two rows are done and adjacent."""
     both = left.state is ClaimState.DONE and right.state is ClaimState.DONE
     return both and left.end == right.start
 
@@ -176,8 +176,7 @@ def move_of(key: Key, row: Row) -> Move:
 
 
 def moves_of(key: Key, rows: Sequence[Row]) -> list[Move]:
-    """The moves among rows that were read: a move that was settled though nobody had intended it
-    is none."""
+    """The moves among these rows, without rows that were settled but never had an intent."""
     return [move_of(key, row) for row in rows if row[2] is not None]
 
 
@@ -186,7 +185,7 @@ def move_columns(move: Move) -> Row:
 
 
 def put_move(text: str, move: Move, instead_of: Move | None = None) -> Statement:
-    """An intent, written by one of the statements above."""
+    """The statement that writes an intent."""
     before = move_columns(instead_of) if instead_of is not None else ()
     return text, (*move_columns(move), move.group_id, move.pipe_id, move.seq, *before)
 

@@ -1,9 +1,9 @@
-"""Changing partitions of claims: plan over what is known, write, and find out what became of it.
+"""Conditional writes to partitions of claims: plan from the cache, write, find out the outcome.
 
-A plan that was refused is made again over what is read there then: every refusal means that
-somebody else came first, so all together get on. A batch without an answer is never guessed at:
-every batch leaves its token in the writer's own mark, which is read back. One thread of a process
-at a time changes a partition, so a mark tells of the newest write.
+A refused plan is made again from a new read: each refusal means that another client's write
+succeeded, so the clients together make progress. The outcome of a batch without an answer is never
+guessed: every batch leaves its token in the writer's own mark, which is read back. Only one thread
+of a process at a time changes a partition, so the mark is that of the latest write.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from cassq.catalog.cassandra.partition.partition_cache import (
 from cassq.catalog.cover import fault, wedged
 from cassq.errors import BackendError, BackendTimeoutError, CassqError
 
-TRIES_MAX = 200  # who reads before each try may lose many times to one who need not
-UNSURE_MAX = 3  # tries without an answer
+TRIES_MAX = 200  # a writer that must read first may often lose to one that need not
+UNSURE_MAX = 3  # attempts without an answer
 CHANGES_MAX = 500  # in one batch
 REFUSALS_MAX = 8
 STAND_BACK_MAX = 1.0  # seconds
@@ -36,7 +36,7 @@ Plan = Callable[[PartitionCache, bool], PlannedBatch | None]
 
 
 class ConditionalWriter:
-    """What the verbs on cursors and claims have in common. memory: what is known of partitions."""
+    """The write path of all operations on cursors and claims. memory: cached partitions."""
 
     def __init__(self, keyspace: Keyspace) -> None:
         self.cql = keyspace.cql
@@ -45,18 +45,18 @@ class ConditionalWriter:
         self.memory = PartitionCaches()
 
     def change(self, key: Key, plan: Plan) -> PlannedBatch:
-        """Plan and write until it is written, or there is nothing to write; the last plan.
+        """Plan and write until the write succeeds, or is not needed; return the last plan.
 
-        plan: takes whether what is known was just read; its None asks for that. Raises
-        BackendError: with `outcome_unknown` when it cannot even be read back. Cost: one
-        conditional batch; after a refusal one linearized read, and again.
+        plan: takes the cache, and whether it was just read; may return None to have it read.
+        Raises BackendError, with `outcome_unknown` if the outcome cannot be read back either.
+        Cost: one conditional batch; after each refusal a linearized read and another batch.
         """
         known = self.memory.of(key)
         with known.lock:
             return self._change_known(known, plan)
 
     def _change_known(self, known: PartitionCache, plan: Plan) -> PlannedBatch:
-        """The same, by who holds the lock."""
+        """`change`, for a caller that holds the lock."""
         change = _Change(self, known)
         try:
             return change.run(plan)
@@ -67,8 +67,8 @@ class ConditionalWriter:
             raise
 
     def replace_together(self, key: Key, changes: Sequence[Change]) -> list[bool]:
-        """Make changes of threads of this process that wait for one another in one batch, as
-        `replace_many` without an epoch. Cost: one conditional batch for all of them."""
+        """Combine the changes of waiting threads of this process in one batch, as `replace_many`
+        without an epoch. Cost: one conditional batch for all of them."""
         known = self.memory.of(key)
         mine = PendingChanges(changes)
         known.requests.append(mine)
@@ -78,7 +78,7 @@ class ConditionalWriter:
         return mine.answer()
 
     def _serve(self, known: PartitionCache, first: PendingChanges) -> None:
-        """Make the changes of one who waits, and of others as far as there is room."""
+        """Make the changes of one waiting thread, and of others as far as there is room."""
         together, count = [first], len(first.changes)
         for request in list(known.requests):
             if request is not first and count + len(request.changes) <= CHANGES_MAX:
@@ -91,7 +91,7 @@ class ConditionalWriter:
             step = plan_replace(known, changes, None)
             return step if step is None or fresh or step.sure else None
 
-        failure: CassqError = BackendTimeoutError("the write was given up", outcome_unknown=True)
+        failure: CassqError = BackendTimeoutError("the write was abandoned", outcome_unknown=True)
         try:
             results = iter(self._change_known(known, plan).results)
             for request in together:
@@ -104,30 +104,30 @@ class ConditionalWriter:
                     request.error = failure
 
     def stand_back(self, known: PartitionCache) -> None:
-        """After others were faster with a claim: wait for a while that nobody can foresee, longer
-        from time to time, so that of many who claim at once most are not refused."""
+        """Back off after losing a claim: wait a random, growing time, so that of many concurrent
+        claims most are not refused."""
         known.refused = min(known.refused + 1, REFUSALS_MAX)
         self.clock.sleep(min(random() * known.refused * known.write_ms / 1000, STAND_BACK_MAX))
 
     def read_of(
         self, known: PartitionCache, text: str, values: Sequence[Any], *, serial: bool = False
     ) -> list[Row]:
-        """Rows of a partition. Linearized while a write is in doubt: one that a minority of servers
-        has taken would be finished by the next write, after a plain read had not seen it."""
+        """Rows of a partition. Linearized while a write is in doubt: a plain read may miss a write
+        that a minority of servers has, and that the next conditional write would complete."""
         rows = self.cql.read(text, values, serial=serial or known.doubtful)
         known.doubtful = False
         return rows
 
     def load(self, known: PartitionCache, *, serial: bool) -> None:
-        """Read a partition anew, from the ack offset on. serial: after a refusal, or an unknown
-        outcome: with all that was begun before."""
+        """Read a partition again, from the ack offset on. serial: linearized after all writes begun
+        before; for use after a refusal or an unknown outcome."""
         text, values = cql.read_statement(known.key, known.ack_seq)
         cursor, rows = cql.parted(known.key, self.read_of(known, text, values, serial=serial))
         known.load(cursor, rows, self.clock.boot_ms())
 
 
 class _Change:
-    """One change, through all its tries. unsure: how many of them had no answer."""
+    """One change, through all its attempts. unsure: how many of them got no answer."""
 
     def __init__(self, partitions: ConditionalWriter, known: PartitionCache) -> None:
         self._partitions = partitions
@@ -155,19 +155,19 @@ class _Change:
             if written is not None:
                 return written
         raise BackendTimeoutError(
-            f"others change the claims of pipe {self._known.key[1]} all the time",
-            hint="try again; fewer poppers on one pipe, or larger claims, get further",
+            f"other clients keep changing the claims of pipe {self._known.key[1]}",
+            hint="try again; use fewer poppers on one pipe, or larger claims",
         )
 
     def _check_cover(self) -> None:
-        """Nothing can be planned over rows that were just read: see that they are whole."""
+        """Check rows that were just read, and from which no plan can be made, for damage."""
         known = self._known
         rows = cql.joined(known.rows[start] for start in known.starts)
         if known.cursor is not None and (why := fault(known.cursor, rows)):
             raise wedged(known.key[1], why)
 
     def _write(self, step: PlannedBatch) -> bool:
-        """Whether it was applied, as far as the answer tells."""
+        """Whether it was applied, judging by the answer."""
         assert step.batch is not None
         token = self._partitions.ids.version()
         self._tries[token] = step
@@ -191,8 +191,8 @@ class _Change:
         return True
 
     def _looked_up(self) -> PlannedBatch | None:
-        """The try that was written after all, by the writer's own mark. What was read before that
-        may be from before it."""
+        """The attempt that was applied after all, found by the writer's own mark. Earlier reads may
+        be older than it."""
         values = (*self._known.key, self._writer)
         rows = self._partitions.cql.read(cql.MARK, values, serial=True)
         found = self._tries.get(rows[0][0]) if rows else None
@@ -200,7 +200,7 @@ class _Change:
             self._known.forget()
         elif self._known.cursor is None:
             raise BackendTimeoutError(
-                f"pipe {self._known.key[1]} went while its claims were changed",
+                f"pipe {self._known.key[1]} was removed while its claims were being changed",
                 outcome_unknown=True,
             )
         return found

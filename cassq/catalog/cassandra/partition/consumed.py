@@ -1,4 +1,4 @@
-"""Pipes that may have to be removed: listed in slices before their rows say so."""
+"""Pipes that may have to be removed: listed in slices before their rows are changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cassq.catalog.cassandra.partition.keyspace import Keyspace
 
 CONSUMED_SLICES = 16
 
-# Pipes to be removed, or with totals to be copied.
+# Pipes to remove, or whose totals must be copied.
 NOTE_CONSUMED = "INSERT INTO consumed_pipes (slice, pipe_id) VALUES (?, ?)"
 DROP_CONSUMED = "DELETE FROM consumed_pipes WHERE slice = ? AND pipe_id = ?"
 COVER_CONSUMED = (
@@ -34,8 +34,8 @@ class ConsumedPipes:
         self._cql.write_many([(NOTE_CONSUMED, consumed_key(pipe_id)) for pipe_id in pipe_ids])
 
     def ids(self) -> list[str]:
-        """Pipes that may have to be removed, or have totals to be copied. Cost: 16 reads side by
-        side."""
+        """Pipes that may have to be removed, or whose totals must be copied. Cost: 16 concurrent
+        reads."""
         asked_us = self._cql.stamp()
         found = self._cql.read_many([(LIST_CONSUMED, (n,)) for n in range(CONSUMED_SLICES)])
         for slice_, rows in enumerate(found):
@@ -44,7 +44,7 @@ class ConsumedPipes:
         return [pipe_id for rows in found for (pipe_id,) in rows]
 
     def drop(self, pipe_id: str) -> None:
-        """A pipe is gone. Most come and go between two readings of the list. Cost: a write."""
+        """Remove a pipe from the list. Most come and go between two reads of it. Cost: a write."""
         slice_, _ = key = consumed_key(pipe_id)
         self._cql.write(DROP_CONSUMED, key)
         self._gaps.went(COVER_CONSUMED, (slice_,), pipe_id)

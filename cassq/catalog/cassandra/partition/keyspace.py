@@ -1,4 +1,4 @@
-"""The keyspace that all parts of the catalog are handed: its session, its time, its gaps."""
+"""The keyspace that all parts of the catalog share: its session, time and tombstones."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from cassq.base.ids import Ids
 from cassq.cassandra.cluster_time import ClusterTime
 from cassq.cassandra.session import Cql
 from cassq.catalog.cassandra.partition.tombstones import TombstoneCompactor
-from cassq.errors import BackendTimeoutError
-
-TRIES = 50  # at a compare-and-set that others win
 
 
 @dataclass(frozen=True, slots=True)
 class Keyspace:
-    """What a client has of one keyspace. time: the cluster's; clock: this machine's."""
+    """A client's access to one keyspace. time: the cluster's. clock: this machine's."""
 
     cql: Cql
     clock: Clock
@@ -25,10 +22,5 @@ class Keyspace:
     gaps: TombstoneCompactor
 
     def now_ms(self) -> int:
-        """Catalog time. Cost: none that blocks."""
+        """Catalog time. Never blocks."""
         return self.time.now_ms()
-
-
-def contended(what: str) -> BackendTimeoutError:
-    """A compare-and-set that others won too often."""
-    return BackendTimeoutError(f"{what} was changed by others again and again", hint="try again")

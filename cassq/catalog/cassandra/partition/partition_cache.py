@@ -1,8 +1,8 @@
-"""What a process remembers of the partitions of claims it works on.
+"""A process's cache of the partitions of claims it works on.
 
-A memory only serves to plan: what is written is conditional on all that the plan relied on, so a
-stale one costs a refused write and a read, never more. It holds the rows that this process wrote
-or read last; those of others may be missing.
+The cache only serves planning: each write is conditional on everything that its plan relied on, so
+a stale cache costs no more than a refused write and a read. It holds the rows that this process
+last wrote or read; rows of other processes may be missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEPT_MOST = 4096  # partitions
 
 
 class PendingChanges:
-    """Changes that a thread wants; the next holder of the lock makes those of all that wait."""
+    """A thread's changes; the next holder of the lock makes those of all waiting threads."""
 
     def __init__(self, changes: Sequence[tuple[Claim, Sequence[Claim]]]) -> None:
         self.changes = changes
@@ -32,7 +32,7 @@ class PendingChanges:
         return self.results is not None or self.error is not None
 
     def answer(self) -> list[bool]:
-        """What became of it; raises what went wrong."""
+        """The results; raises the error if it failed."""
         if self.error is not None:
             raise self.error
         assert self.results is not None
@@ -40,7 +40,7 @@ class PendingChanges:
 
 
 class PartitionCache:
-    """One partition as it was last seen. `lock` is held by who plans and writes."""
+    """One partition as last seen. `lock` is held while planning and writing."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
@@ -48,22 +48,22 @@ class PartitionCache:
         self.cursor: Cursor | None = None
         self.rows: dict[int, Claim] = {}
         self.starts: list[int] = []  # of the rows, sorted
-        self.requests: list[PendingChanges] = []  # of threads that wait for `lock`
-        self.write_ms: float = 0.0  # a moving average: what a conditional batch takes
-        self.refused = 0  # claims in a row that others were faster with
-        self.places: dict[int, int] = {}  # positions of seqs at which claims began or will
-        self.doubtful = False  # a write is neither known to have been applied nor read back
-        self.read_ms: int | None = None  # boot time of the last read of all of it
-        self.asked_ms = 0  # boot time at which somebody began to read it for what is due
-        self.changed_ms: int = 0  # boot time at which it was last seen to have changed
+        self.requests: list[PendingChanges] = []  # of threads waiting for `lock`
+        self.write_ms: float = 0.0  # moving average of a conditional batch
+        self.refused = 0  # consecutive claims that were refused
+        self.places: dict[int, int] = {}  # positions of seqs where claims begin or will begin
+        self.doubtful = False  # the outcome of a write is unknown, and not yet read back
+        self.read_ms: int | None = None  # boot time of the last complete read
+        self.asked_ms = 0  # boot time when the last read for due claims began
+        self.changed_ms: int = 0  # boot time when a change was last seen
         self.writes: int = 0
         self.writes_when_read: int = 0
-        self.touching: int = 0  # done rows that followed a done row when all of it was read
+        self.touching: int = 0  # adjacent done rows in the last complete read
         self._due_ms: int | None = None
         self._due_known = False
 
     def load(self, cursor: Cursor | None, rows: Sequence[Claim], now_ms: int) -> None:
-        """All of it was read."""
+        """Take in a complete read."""
         found = {row.start: row for row in rows}
         if cursor != self.cursor or found != self.rows:
             self.changed_ms = now_ms
@@ -77,7 +77,7 @@ class PartitionCache:
         self._seen()
 
     def see(self, cursor: Cursor) -> None:
-        """The cursor was read, or given by somebody who has read it."""
+        """Take in a cursor that the caller has read."""
         here = self.cursor
         if here is None or (
             (cursor.ack.seq, cursor.chain.seq, cursor.epoch)
@@ -87,13 +87,13 @@ class PartitionCache:
             self._seen()
 
     def forget(self) -> None:
-        """Nothing is known any more."""
+        """Forget everything."""
         self.cursor, self.rows, self.starts, self.read_ms = None, {}, [], None
         self.places.clear()
         self._due_known = False
 
     def change(self, cursor: Cursor, gone: Sequence[int], put: Iterable[Claim]) -> None:
-        """This was written."""
+        """Take in a write."""
         self.touching = max(0, self.touching - len(gone))
         for start in gone:
             if self.rows.pop(start, None) is not None:
@@ -114,12 +114,12 @@ class PartitionCache:
 
     @property
     def ack_seq(self) -> int:
-        """A lower bound for the next read."""
+        """The lower bound of the next read."""
         return self.cursor.ack.seq if self.cursor is not None else 0
 
     @property
     def due_ms(self) -> int | None:
-        """When the first open row that is known comes due."""
+        """When the first cached open row comes due."""
         if not self._due_known:
             open_rows = (row for row in self.rows.values() if row.state is not ClaimState.DONE)
             self._due_ms = min((row.due_ms for row in open_rows), default=None)
@@ -127,7 +127,7 @@ class PartitionCache:
         return self._due_ms
 
     def _seen(self) -> None:
-        """Keep the chain's place, and drop what lies below the ack offset."""
+        """Keep the chain's place, and drop everything below the ack offset."""
         if self.cursor is None:
             return
         chain, ack = self.cursor.chain, self.cursor.ack.seq
@@ -141,16 +141,16 @@ class PartitionCache:
 
 
 class GroupPipes:
-    """The pipes in which a group has cursors, as they were listed last."""
+    """The pipes in which a group has cursors, as last listed."""
 
     def __init__(self) -> None:
         self.pipe_ids: dict[str, None] = {}
         self.read_ms: int | None = None
-        self.asked_ms = 0  # when somebody began to list them
+        self.asked_ms = 0  # when the last listing began
 
 
 class PartitionCaches:
-    """The partitions that are known, those used last; `KEPT_MOST` of them."""
+    """The most recently used partitions, up to `KEPT_MOST`."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[Key, PartitionCache] = OrderedDict()

@@ -1,24 +1,20 @@
-"""Pipes' own rows in Cassandra: read, inserted, marked, made consumed.
+"""The rows of pipes in Cassandra: reads, inserts, marks, and the change to consumed.
 
-A mark on a row says that somebody is about to take the pipe away, see `retiring`.
+A mark on a row announces that a client is about to retire or move the pipe, see `retiring`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cassq.cassandra.session import settled
 from cassq.catalog.cassandra.partition import pipe_rows as cql
 from cassq.catalog.cassandra.partition.consumed import ConsumedPipes
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
 from cassq.catalog.cassandra.partition.pipe_rows import Pipe
 from cassq.catalog.cassandra.partition.queue_rows import QueueRows
-from cassq.errors import BackendTimeoutError
 from cassq.model.rows import PipeRow, PipeState, QueueRow
 
 MARK_MS = 30_000
-TRIES = 20
-INSERT_TRIES = 3
 
 
 class PipeRecords:
@@ -31,25 +27,24 @@ class PipeRecords:
         self._consumed = consumed
 
     def by_id(self, pipe_id: str) -> Pipe | None:
-        """A pipe's own row. Cost: one read."""
-        rows = self._cql.read(cql.PIPE, (pipe_id,))
-        return cql.pipe_of(pipe_id, rows[0]) if rows else None
+        """A pipe's row. Cost: one read."""
+        return self.those([pipe_id])[0]
 
-    def those(self, pipe_ids: Sequence[str]) -> list[Pipe | None]:
+    def those(self, pipe_ids: Sequence[str], *, serial: bool = False) -> list[Pipe | None]:
         """The rows of several pipes, in their order. Cost: a round of reads."""
-        found = self._cql.read_many([(cql.PIPE, (pipe_id,)) for pipe_id in pipe_ids])
+        asked = [(cql.PIPE, (pipe_id,)) for pipe_id in pipe_ids]
+        found = self._cql.read_many(asked, serial=serial)
         return [
             cql.pipe_of(pipe_id, rows[0]) if rows else None
             for pipe_id, rows in zip(pipe_ids, found, strict=True)
         ]
 
     def serially(self, pipe_id: str) -> Pipe | None:
-        """The row after all that was begun before. Cost: a linearized read."""
-        rows = self._cql.read(cql.PIPE, (pipe_id,), serial=True)
-        return cql.pipe_of(pipe_id, rows[0]) if rows else None
+        """The row after all writes begun before. Cost: a linearized read."""
+        return self.those([pipe_id], serial=True)[0]
 
     def home(self, row: PipeRow) -> QueueRow | None:
-        """The queue of a pipe; None when that, or the group the pipe is for, is no more."""
+        """A pipe's queue; None if the queue, or the group the pipe is for, no longer exists."""
         queue, groups = self._queues.with_groups(row.queue_id)
         if queue is None or queue.deleted:
             return None
@@ -58,8 +53,8 @@ class PipeRecords:
         return queue
 
     def insert(self, row: PipeRow) -> bool:
-        """Write a pipe's own row; whether it is ours, and not another's of the same id. What did
-        not arrive is written again: a missing row does not mean that the queue is gone."""
+        """Write a pipe's row; False if another client has written one with this id. A write that
+        did not arrive is repeated: a missing row does not mean that the queue is gone."""
         self._cql.write(cql.PUT_BEAT, (row.id, row.beat, row.state != PipeState.READY, row.rate))
         values = cql.columns(row)
         there: Pipe | None = None
@@ -69,13 +64,7 @@ class PipeRecords:
             there = self.serially(row.id)
             return there is not None
 
-        failed = 0
-        while not settled(lambda: self._cql.apply(cql.ADD_PIPE, values)[0], stands):
-            if stands():
-                break
-            failed += 1
-            if failed == INSERT_TRIES:
-                raise BackendTimeoutError(f"the row of pipe {row.id} could not be written")
+        self._cql.apply_until(cql.ADD_PIPE, values, stands, f"the row of pipe {row.id} is there")
         return there is None or there.row.ordinal == row.ordinal
 
     def consume(self, pipe_ids: Iterable[str], queue_id: str) -> None:
@@ -83,17 +72,13 @@ class PipeRecords:
         conditional writes."""
         left = list(pipe_ids)
         self._consumed.note(left)
-        for _ in range(TRIES):
-            answers = self._cql.apply_many([(cql.CONSUME, (each, queue_id)) for each in left])
-            left = [each for each, done in zip(left, answers, strict=True) if done is None]
-            if not left:
-                return
-        raise BackendTimeoutError(f"pipes of queue {queue_id} were not removed")
+        changes = [(cql.CONSUME, (pipe_id, queue_id)) for pipe_id in left]
+        self._cql.apply_all(changes, f"pipes of queue {queue_id} are consumed")
 
     # --- marks ------------------------------------------------------------------------------------
 
     def marked(self, pipe: Pipe, kind: str) -> str:
-        """The mark that the pipe bears now; "" when it bears another's that is to stay."""
+        """Mark a pipe, and return the mark; "" if it has another client's mark that must stay."""
         if pipe.is_leaving and not self.unmarked(pipe):
             return ""
         there = "" if pipe.is_leaving else pipe.mark
@@ -104,11 +89,11 @@ class PipeRecords:
             there = self.serially(pipe.row.id)
             return there is not None and there.mark == mark
 
-        return mark if settled(lambda: self._cql.apply(cql.SET_MARK, values)[0], is_there) else ""
+        return mark if self._cql.apply_settled(cql.SET_MARK, values, is_there) else ""
 
     def unmarked(self, pipe: Pipe) -> bool:
-        """Whether a pipe bears no mark, now: somebody needs it to stay. Cost: a conditional write
-        where it bears one."""
+        """Remove a pipe's mark, because the pipe must stay; return whether it has none now. Cost: a
+        conditional write if it had one."""
         if not pipe.mark:
             return True
         if pipe.is_leaving and self._keyspace.now_ms() - pipe.marked_ms < MARK_MS:
@@ -116,11 +101,10 @@ class PipeRecords:
         return self.clear_mark(pipe.row.id, pipe.mark)
 
     def clear_mark(self, pipe_id: str, mark: str) -> bool:
-        """Whether the pipe bears no mark any more. Cost: a conditional write."""
+        """Remove a mark; return whether the pipe has none now. Cost: a conditional write."""
 
         def is_cleared() -> bool:
             there = self.serially(pipe_id)
             return there is not None and there.mark == ""
 
-        values = (pipe_id, mark)
-        return settled(lambda: self._cql.apply(cql.CLEAR_MARK, values)[0], is_cleared)
+        return self._cql.apply_settled(cql.CLEAR_MARK, (pipe_id, mark), is_cleared)

@@ -1,7 +1,7 @@
-"""Pipes as rows: what decides (one row a pipe, conditional writes only), and what its owner tells.
+"""Pipes as rows: the deciding row (conditional writes only), and the beats of its owner.
 
-`mark` says who is about to retire a pipe, or to give it to another queue, and since when. A client
-that sets another mark, or none, stops this: the last step is conditional on the mark.
+`mark` names the client that is about to retire a pipe or move it to another queue, and since when.
+A client that changes or removes the mark stops this: the last step is conditional on the mark.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ADD_PIPE = (
 )
 PUT_BEAT = "INSERT INTO beats (pipe_id, beat, opened, rate) VALUES (?, ?, ?, ?)"
 DROP_BEATS = "DELETE FROM beats WHERE pipe_id = ?"
-# An end, where none is.
+# Records the end, if there is none.
 SEAL = (
     "UPDATE pipes SET end_seq = ?, end_pos = ?, state = 2 WHERE pipe_id = ?"
     " IF end_seq = null AND state = 1"
@@ -39,16 +39,16 @@ SEAL = (
 SEAL_STAGED = (
     "UPDATE pipes SET end_seq = ?, end_pos = ? WHERE pipe_id = ? IF end_seq = null AND state = 4"
 )
-# What a write's row has decided of a pipe: it is listed at that position ...
+# Carries out the decision of a write's row: the pipe is listed at that position ...
 UNSTAGE = (
     "UPDATE pipes SET state = 2, stage = '', position = ?, created_ms = ? WHERE pipe_id = ?"
     " IF state = 4 AND stage = ?"
 )
-# ... or nobody is to have it.
+# ... or dropped.
 DROP_STAGED = "UPDATE pipes SET state = 3 WHERE pipe_id = ? IF state = 4 AND stage = ?"
 SET_MARK = "UPDATE pipes SET mark = ? WHERE pipe_id = ? IF mark = ? AND state = 2 AND queue_id = ?"
 CLEAR_MARK = "UPDATE pipes SET mark = '' WHERE pipe_id = ? IF mark = ?"
-# The last step of who set the mark.
+# The last step of the client that set the mark.
 RETIRE = (
     "UPDATE pipes SET state = 3, mark = '', totals = ? WHERE pipe_id = ?"
     " IF mark = ? AND state = 2 AND totals = ?"
@@ -57,22 +57,22 @@ REPOINT = (
     "UPDATE pipes SET queue_id = ?, group_id = ?, position = ?, created_ms = ?, predecessor = '',"
     " mark = '', totals = ? WHERE pipe_id = ? IF mark = ? AND state = 2 AND totals = ?"
 )
-# Another block for them, the one they were to be copied into being closed.
+# Names another block for the totals, after the first one was closed.
 MOVE_TOTALS = "UPDATE pipes SET totals = ? WHERE pipe_id = ? IF totals = ?"
 # A pipe of a deleted queue or group, whatever its state.
 CONSUME = "UPDATE pipes SET state = 3, mark = '' WHERE pipe_id = ? IF queue_id = ? AND state != 3"
-# A pipe whose frames are gone; one that was never in use.
+# Removes a pipe whose frames are gone, or that was never used.
 FORGET = "DELETE FROM pipes WHERE pipe_id = ? IF state = 3"
 ALL = "SELECT pipe_id FROM pipes"
 
-# A column that is left out; None would write a tombstone, for every read to pass.
+# Leaves a column out; None would write a tombstone, which every read would pass.
 _ABSENT = UNSET_VALUE
 
-RETIRING, LEAVING = "retire", "repoint"  # what marks begin with
+RETIRING, LEAVING = "retire", "repoint"  # prefixes of marks
 
 
 class Total(NamedTuple):
-    """What a pipe leaves in a ledger, and the block it is copied into; see `totals`."""
+    """A pipe's totals in a ledger, and the block they are copied into; see `totals`."""
 
     row: Retired
     block: int
@@ -80,20 +80,20 @@ class Total(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pipe:
-    """A pipe's own row."""
+    """A pipe's row."""
 
-    row: PipeRow  # without what its owner tells
+    row: PipeRow  # without its owner's beats
     mark: str
     totals: tuple[Total, ...]
 
     @property
     def is_leaving(self) -> bool:
-        """Whether somebody is about to give it to another queue."""
+        """Whether it is about to move to another queue."""
         return self.mark.startswith(LEAVING)
 
     @property
     def marked_ms(self) -> int:
-        """Since when it is marked, in catalog time."""
+        """When it was marked, in catalog time."""
         return int(self.mark.split(":")[1])
 
 
@@ -135,7 +135,7 @@ def columns(row: PipeRow) -> Row:
 
 
 def told(row: PipeRow, beats: Sequence[Row]) -> PipeRow:
-    """The pipe with what its owner tells."""
+    """The pipe with its owner's beats."""
     if not beats:
         return row
     beat, opened, rate = beats[0]
@@ -150,7 +150,7 @@ def totals_text(totals: Sequence[Total]) -> str:
 
 
 def _values(row: Retired) -> tuple[object, ...]:
-    """What is lost is named only where there is any: so older texts are written as they were."""
+    """`lost` is left out if it is 0, so that older texts stay the same."""
     values = astuple(row)
     return values if row.lost else values[:-1]
 

@@ -1,6 +1,6 @@
-"""Rows of queues and groups in Cassandra: what all other parts read of them.
+"""Reads of queues and groups in Cassandra, for all other parts.
 
-A queue and its groups are one partition; a group's row is found by a hint of where it is.
+A queue and its groups are one partition; a hint tells which one a group's row is in.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ QUEUE_AND_GROUPS = (
 # Names with a prefix: a range in each slice.
 LIST_NAMES = "SELECT name, queue_id FROM queue_names WHERE slice = ? AND name >= ? AND name < ?"
 COVER_NAMES = "DELETE FROM queue_names USING TIMESTAMP ? WHERE slice = ? AND name > ? AND name < ?"
-# Each group that comes or goes, and each pipe that retires.
+# Raised by each group that is created or deleted, and each pipe that is retired.
 RAISE_GROUPS_VERSION = (
     "UPDATE queues SET groups_version = ? WHERE queue_id = ?"
     " IF groups_version = ? AND deleted = false"
 )
-# Where a group's row is.
+# The place of a group's row.
 PLACE = "SELECT queue_id, name FROM group_places WHERE group_id = ?"
 
 
@@ -50,44 +50,43 @@ def name_slice(name: str) -> int:
 
 
 class QueueRows:
-    """Queues and groups, as they are read."""
+    """Reads queues and groups."""
 
     def __init__(self, keyspace: Keyspace) -> None:
         self._cql = keyspace.cql
         self._gaps = keyspace.gaps
 
     def by_id(self, queue_id: str) -> QueueRow | None:
-        """A queue, also while it is being deleted. Cost: one read."""
-        rows = self._cql.read(QUEUE, (queue_id,))
-        return queue_row(rows[0]) if rows else None
+        """A queue, even while it is being deleted. Cost: one read."""
+        return self.by_ids([queue_id])[0]
 
     def by_ids(self, queue_ids: Sequence[str]) -> list[QueueRow | None]:
-        """Cost: a read each, side by side."""
+        """Cost: a read each, concurrently."""
         found = self._cql.read_many([(QUEUE, (queue_id,)) for queue_id in queue_ids])
         return [queue_row(rows[0]) if rows else None for rows in found]
 
     def with_groups(self, queue_id: str) -> QueueAndGroups:
-        """A queue with its groups by name, of one moment. Cost: one read of one partition."""
+        """A consistent view of a queue and its groups, by name. Cost: one read of one partition."""
         return self.all_with_groups([queue_id])[0]
 
     def all_with_groups(self, queue_ids: Sequence[str]) -> list[QueueAndGroups]:
-        """The same of several queues. Cost: one read each, side by side."""
+        """`with_groups` for several queues. Cost: one read each, concurrently."""
         found = self._cql.read_many([(QUEUE_AND_GROUPS, (queue_id,)) for queue_id in queue_ids])
         return [_with_groups(rows) for rows in found]
 
     def group(self, group_id: str) -> GroupRow | None:
-        """The group of that id. Cost: two reads."""
+        """The group with this id. Cost: two reads."""
         place = self._cql.read(PLACE, (group_id,))
         groups = self.with_groups(place[0][0])[1] if place else []
         return next((group for group in groups if group.id == group_id), None)
 
     def ids(self) -> list[str]:
-        """The ids of all queues that may be there, in order of their names. Cost: 16 reads side
-        by side."""
+        """The ids of all queues that may exist, in order of their names. Cost: 16 concurrent
+        reads."""
         return [queue_id for _, queue_id in self.names("")]
 
     def names(self, prefix: str) -> list[tuple[str, str]]:
-        """Names with that prefix, and the ids of queues that may have them."""
+        """Names with a prefix, and the ids of queues that may have them."""
         beyond = prefix + "\U0010ffff"
         asked_us = self._cql.stamp()
         listed = self._cql.read_many(
@@ -99,22 +98,22 @@ class QueueRows:
         return sorted({(row[0], row[1]) for rows in listed for row in rows})
 
     def raise_groups_version(self, queue_id: str, expected: int) -> bool:
-        """`groups_version` becomes `expected` + 1 if it is `expected` and the queue is not
-        deleted. Cost: one conditional write. With an unknown outcome it raises."""
+        """Raise `groups_version` by one if it is `expected` and the queue is not deleted. Raises if
+        the outcome is unknown. Cost: one conditional write."""
         return self._cql.apply(RAISE_GROUPS_VERSION, (expected + 1, queue_id, expected))[0]
 
     def scope(self, queue_ids: Collection[str] | None) -> list[str]:
-        """These queues; None: all that may be there."""
+        """The ids of these queues; None: of all that may exist."""
         return list(queue_ids) if queue_ids is not None else self.ids()
 
     def those(self, queue_ids: Collection[str] | None) -> list[QueueRow]:
-        """The rows of these queues (None: of all) that are not deleted."""
+        """The rows of those of these queues (None: all) that are not deleted."""
         rows = self.by_ids(self.scope(queue_ids))
         return [row for row in rows if row is not None and not row.deleted]
 
 
 def _with_groups(rows: Sequence[Row]) -> QueueAndGroups:
-    """The rows of a queue's partition."""
+    """A queue and its groups, from the rows of a partition."""
     groups = [
         GroupRow(row[10], row[0], row[9], group_policy(row[11]), row[12])
         for row in rows

@@ -1,14 +1,14 @@
-"""Gaps in listings: what was removed there is covered by one tombstone, however much it was.
+"""Tombstones in listings: those of a gap are covered by one range tombstone, however many they are.
 
-An entry is removed by a tombstone of its own, which every later read of the listing passes, until
-the servers compact it away some day. So who lists again and again, and sees that entries went, or
-has removed one that came and went between two readings, removes a while later the whole gap
-between the neighbours that are left: one range tombstone, which covers those of all the entries,
-and that of the gap as it was before.
+Each removed entry leaves a tombstone, which every later read of the listing passes until the
+servers compact it away. So a client that lists repeatedly and sees that entries have disappeared
+(or has removed one that came and went between two reads) later deletes the whole gap between the
+remaining neighbours: one range tombstone, which covers those of all the entries, and that of the
+gap as it was before.
 
-What is removed so was written `SETTLED_US` before the listing was read, by the times of the writes
-themselves: it is in the listing, and is left, or it is gone. What comes later stays, wherever it
-comes. So no order of entries is asked for, and two may remove the same gap.
+The deletion has a timestamp `SETTLED_US` before the listing was read: an entry written before that
+is in the listing, and not in a gap, or was removed. Entries written later are not affected. So
+entries need no particular order, and two clients may delete the same gap.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from cassq.errors import BackendError
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-# A plain write counts only if it was answered within STALE_SECONDS of its stamp; the rest is for
-# clients whose times differ.
+# A plain write counts only if it was answered within STALE_SECONDS of its stamp; the rest allows
+# for clients whose times differ.
 SETTLED_US = int(STALE_SECONDS + 5) * 1_000_000
-LISTINGS_MOST, GONE_MOST = 4096, 10_000  # remembered
-ALL_MOST = 4  # gaps, up to which all are taken for such as somebody may have left
+LISTINGS_MOST, GONE_MOST = 4096, 10_000  # kept in memory
+ALL_MOST = 4  # with up to this many gaps, all may contain old tombstones
 _ENDS: dict[type, tuple[Any, Any]] = {str: ("", "\U0010ffff"), int: (-1, (1 << 63) - 1)}
 
 
 @dataclass(slots=True)
 class _Listing:
-    """As it was read last. gone: entries that went since, and when that was seen."""
+    """A listing as last read. gone: entries that disappeared since, and when that was seen."""
 
     first_us: int
     keys: Sequence[Any] = ()
     gone: list[tuple[int, Any]] = field(default_factory=list)
-    is_known: bool = False  # whether what others left before the first read was looked after
+    is_known: bool = False  # whether gaps from before the first read were handled
 
 
 class TombstoneCompactor:
-    """The gaps in all listings that this process reads. `drop` is the statement that removes the
-    range between two keys of a partition, and names the listing."""
+    """Covers the gaps in all listings that this process reads. `drop`: the statement that deletes
+    the range between two keys of a partition; it identifies the listing."""
 
     def __init__(self, cql: Cql) -> None:
         self._cql = cql
@@ -57,9 +57,9 @@ class TombstoneCompactor:
     def read(
         self, drop: str, partition: Any, keys: Sequence[Any], asked_us: int, kind: type = str
     ) -> None:
-        """All of a partition was read, in order; asked_us: by `Cql.stamp`, before that.
+        """Take in a complete read of a partition, in order. asked_us: by `Cql.stamp`, before it.
 
-        Cost: none, but now and then a plain write for each gap that entries have left.
+        Cost: now and then a plain write for each gap that removed entries have left.
         """
         with self._lock:
             listing = self._listing((drop, partition), asked_us)
@@ -72,7 +72,7 @@ class TombstoneCompactor:
             self._cover(drop, partition, _ranges(due, keys, _ENDS[kind]), asked_us - SETTLED_US)
 
     def went(self, drop: str, partition: Any, key: Any) -> None:
-        """This process has removed an entry, which it may never have read there. Cost: none."""
+        """Record that this process removed an entry, which it may never have read. Cost: none."""
         now_us = self._cql.stamp()
         with self._lock:
             listing = self._listing((drop, partition), now_us)
@@ -94,12 +94,12 @@ class TombstoneCompactor:
         try:
             self._cql.write_many(covers)
         except BackendError as exc:
-            logger.info("tombstones in a listing are left for the next time: %s", exc)
+            logger.info("tombstones in a listing are left for next time: %s", exc)
 
 
 def _due(listing: _Listing, now_us: int) -> list[Any]:
-    """The entries whose gaps are to be covered now: they went long enough ago. The first time, a
-    while after the first read, those in whose place others may have been before that read."""
+    """The entries that disappeared long enough ago, whose gaps should be covered now. A while after
+    the first read, also the entries next to which others may have been removed before it."""
     settled_us = now_us - SETTLED_US
     due = [key for us, key in listing.gone if us < settled_us]
     if due:
@@ -112,8 +112,8 @@ def _due(listing: _Listing, now_us: int) -> list[Any]:
 
 
 def _ranges(due: Iterable[Any], keys: Sequence[Any], ends: tuple[Any, Any]) -> set[tuple[Any, Any]]:
-    """The ranges between the keys that are left, in which, or behind which, those in `due` were.
-    None: before all."""
+    """The ranges between remaining keys that contain, or directly follow, the keys in `due`. None:
+    before all."""
     bounds = [ends[0], *keys, ends[1]]
     starts = [0 if key is None else bisect_right(keys, key) for key in due]
     return {(bounds[at], bounds[at + 1]) for at in starts if bounds[at] < bounds[at + 1]}

@@ -1,1 +1,1 @@
-"""Pipes in a keyspace: made, listed, sealed, retired, staged."""
+"""Pipes in a keyspace: created, listed, sealed, retired, staged."""

@@ -1,4 +1,4 @@
-"""Where pipes are listed: an entry at a position behind all others of its queue."""
+"""Entries that list pipes, each at a position behind all others of its queue."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from cassq.errors import BackendTimeoutError
 DAY_US = 86_400_000_000
 SETTLED_US = 600_000_000
 
-# What a queue is listed in, with the floors; and its unfinished writes, which stand in each row,
-# also in one without a slice.
+# The slices of a queue's listing, with their floors; and its unfinished writes, which are in every
+# row, even one without a slice.
 SLICES = "SELECT slice, floor, writes FROM pipe_slices WHERE queue_id = ?"
 NOTE_SLICE = "INSERT INTO pipe_slices (queue_id, slice) VALUES (?, ?)"
 NOTE_ENTRY = "INSERT INTO queue_pipes (queue_id, slice, position, pipe_id) VALUES (?, ?, ?, ?)"
@@ -28,18 +28,18 @@ class PipeEntry(NamedTuple):
 
 
 class Listing:
-    """Entries of pipes, written and removed."""
+    """Writes and removes entries of pipes."""
 
     def __init__(self, keyspace: Keyspace) -> None:
         self._cql = keyspace.cql
 
     def announce(self, queue_id: str, pipe_id: str, after: int = 0) -> int:
-        """List a pipe behind all others of a queue, and behind `after`; its position. Cost: a
-        round of plain writes."""
+        """List a pipe behind all others of a queue, and behind `after`; return its position. Cost:
+        a round of plain writes."""
         return self.announce_all(queue_id, [pipe_id], after)[0]
 
     def announce_all(self, queue_id: str, pipe_ids: Sequence[str], after: int = 0) -> list[int]:
-        """The same of several, in their order; their positions. Cost: the same."""
+        """`announce` for several pipes, in this order, at the same cost."""
         for _ in range(3):
             positions = [max(self._cql.stamp(), after + 1) for _ in pipe_ids]
             slices = sorted({position // DAY_US for position in positions})

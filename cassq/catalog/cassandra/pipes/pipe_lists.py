@@ -1,11 +1,11 @@
 """The listings of a queue's pipes: hints, written before a pipe's row and removed after it.
 
-The row decides. An entry whose pipe is not there, or stands elsewhere by its own row, is either
-about to become true or was left by a crash: it is removed when it is old.
+The row decides. If an entry's pipe does not exist, or is elsewhere by its own row, the entry is
+either ahead of the row or was left by a crash: it is removed when it is old.
 
 Entries are ordered by `position`: microseconds of cluster time at which the pipe was added. Below
-the `floor` of its slice nothing is left and nothing will come: it is raised only to what is
-`SETTLED_US` old, and who has taken half as long to add an entry adds another.
+the `floor` of its slice there are no entries and will never be: the floor is raised only to times
+`SETTLED_US` ago, and a client that has needed half as long to add an entry adds another.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ DROP_ENTRIES = "DELETE FROM queue_pipes WHERE queue_id = ? AND slice = ?"
 
 
 def _reads(pipe_id: str) -> tuple[Statement, Statement]:
-    """Of a pipe's row, and of what its owner tells."""
+    """The reads of a pipe's row and of its owner's beats."""
     return (cql.PIPE, (pipe_id,)), (cql.BEATS, (pipe_id,))
 
 
 class PipeLists:
-    """The pipes of queues, in order, as they are listed."""
+    """The pipes of queues, in listed order."""
 
-    def __init__(self, keyspace: Keyspace, listing: Listing, writes: CassandraWrites) -> None:
+    def __init__(self, keyspace: Keyspace, writes: CassandraWrites) -> None:
         self._cql = keyspace.cql
         self._gaps = keyspace.gaps
-        self._listing = listing
+        self._listing = Listing(keyspace)
         self._writes = writes
 
     def entries(self, queue_id: str) -> list[PipeEntry]:
@@ -54,8 +54,8 @@ class PipeLists:
         return self.entries_of([queue_id])[queue_id]
 
     def entries_of(self, queue_ids: Sequence[str]) -> dict[str, list[PipeEntry]]:
-        """The same of several queues. Cost: two rounds of reads, of one read a queue and one for
-        each of its slices; a round more while something is being written to them."""
+        """`entries` for several queues. Cost: two rounds of reads: one read per queue, then one per
+        slice; a third round while there are unfinished writes."""
         asked_us = self._cql.stamp()
         listed = self._cql.read_many([(SLICES, (queue_id,)) for queue_id in queue_ids])
         noted = {
@@ -81,7 +81,7 @@ class PipeLists:
         return entries
 
     def _raise_floor(self, queue_id: str, slice_: int, floor: int, first: int | None) -> None:
-        """Keep tombstones out of the next reads."""
+        """Raise the floor, so that the next reads skip tombstones."""
         settled = self._cql.stamp() - SETTLED_US
         end = (slice_ + 1) * DAY_US
         if first is None and end < settled:
@@ -91,11 +91,11 @@ class PipeLists:
         if reached > max(floor, slice_ * DAY_US) + FLOOR_STEP_US:
             self._cql.write(RAISE_FLOOR, (queue_id, slice_, reached))
 
-    # --- rows of what is listed -----------------------------------------------------------------
+    # --- rows of listed pipes -------------------------------------------------------------------
 
     def rows(self, listed: Mapping[str, Sequence[PipeEntry]]) -> dict[str, list[PipeRow]]:
-        """By queue, the pipes that are where these entries say, with what their owners tell.
-        Cost: a round of two reads an entry."""
+        """By queue, the pipes whose rows agree with these entries, with their owners' beats. Cost:
+        a round of two reads per entry."""
         pipe_ids = [entry.pipe_id for entries in listed.values() for entry in entries]
         asked = [statement for pipe_id in pipe_ids for statement in _reads(pipe_id)]
         answers = iter(self._cql.read_many(asked))
@@ -114,7 +114,7 @@ class PipeLists:
         return found
 
     def _repair_entries(self, queue_id: str, stale: Iterable[PipeEntry]) -> None:
-        """Remove entries that somebody's crash has left."""
+        """Remove entries that a crash has left."""
         old = self._cql.stamp() - OLD_US
         for entry in stale:
             if entry.position < old:
@@ -125,7 +125,7 @@ class PipeLists:
         return self.live_of(queue_id, self.entries(queue_id))
 
     def live_in(self, queue_ids: Sequence[str]) -> dict[str, list[PipeRow]]:
-        """The same of several queues; those without are left out. Cost: three rounds of reads."""
+        """`live` for several queues, without those with no pipes. Cost: three rounds of reads."""
         found = self.rows(self.entries_of(queue_ids))
         live = {
             queue_id: [row for row in rows if row.state < PipeState.CONSUMED]

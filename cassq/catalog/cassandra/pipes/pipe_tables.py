@@ -5,25 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from cassq.cassandra.session import settled
+from cassq.cassandra.tries import UNSURE_MAX, unanswered
 from cassq.catalog.cassandra.partition import pipe_rows as cql
+from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.claim_rows import CURSOR, cursor_of
-from cassq.catalog.cassandra.partition.consumed import ConsumedPipes
-from cassq.catalog.cassandra.partition.keyspace import Keyspace
-from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
 from cassq.catalog.cassandra.partition.pipe_rows import Pipe
-from cassq.catalog.cassandra.partition.queue_rows import QueueRows
 from cassq.catalog.cassandra.pipes.listing import SLICES, Listing, PipeEntry
 from cassq.catalog.cassandra.pipes.pipe_lists import DROP_ENTRIES, DROP_SLICES, PipeLists
 from cassq.catalog.cassandra.pipes.retiring import Retiring
-from cassq.catalog.cassandra.pipes.totals import Totals
 from cassq.catalog.cassandra.pipes.write_tables import CassandraWrites
 from cassq.catalog.port import Pipes
-from cassq.errors import BackendTimeoutError
 from cassq.message.frames import Place
 from cassq.model.rows import GroupRow, PipeRow, PipeState, Retired, RetiredSum
 
-TRIES = 20
 LISTED_AT_ONCE = 64
 
 # The newest pipe of a strict queue, by compare-and-set.
@@ -33,37 +27,23 @@ MOVE_TAIL = "UPDATE queues SET tail = ? WHERE queue_id = ? IF tail = ? AND delet
 class CassandraPipes(Pipes):
     """Pipes from open to gone."""
 
-    def __init__(
-        self,
-        keyspace: Keyspace,
-        queues: QueueRows,
-        records: PipeRecords,
-        consumed: ConsumedPipes,
-        listing: Listing,
-        lists: PipeLists,
-        writes: CassandraWrites,
-        retiring: Retiring,
-        totals: Totals,
-    ) -> None:
-        self._keyspace = keyspace
-        self._cql = keyspace.cql
-        self._queues = queues
-        self._records = records
-        self._consumed = consumed
-        self._listing = listing
-        self._lists = lists
+    def __init__(self, rows: CatalogRows, writes: CassandraWrites, retiring: Retiring) -> None:
+        self._rows = rows
+        self._cql = rows.keyspace.cql
+        self._listing = Listing(rows.keyspace)
+        self._lists = PipeLists(rows.keyspace, writes)
         self._writes = writes
         self._retiring = retiring
-        self._totals = totals
+        self._totals = retiring.totals
         # By group and `unacked`: what it has done with.
         self._done: dict[tuple[str, bool], set[str]] = {}
 
-    # --- coming -------------------------------------------------------------------------------
+    # --- adding -------------------------------------------------------------------------------
 
     def add(self, row: PipeRow) -> bool:
-        """Cost: a read, a round of hints, a conditional write, a read again; in a strict queue a
-        read and a conditional write more."""
-        queue = self._records.home(row)
+        """Cost: a read, a round of hints, a conditional write, another read; in a strict queue also
+        a read and a conditional write."""
+        queue = self._rows.pipes.home(row)
         if queue is None:
             return False
         if row.stage:
@@ -71,19 +51,19 @@ class CassandraPipes(Pipes):
         in_line = queue.policy.consistency == "cp" and not row.group_id
         after = 0
         if in_line:
-            before = self._records.by_id(row.predecessor) if row.predecessor else None
+            before = self._rows.pipes.by_id(row.predecessor) if row.predecessor else None
             if queue.tail != row.predecessor or (
                 before is not None and before.row.state < PipeState.SEALED
             ):
                 return False
             after = before.row.ordinal if before is not None else 0
         position = self._listing.announce(row.queue_id, row.id, after)
-        if not self._records.insert(replace(row, ordinal=position)):
+        if not self._rows.pipes.insert(replace(row, ordinal=position)):
             self._listing.unlist(row.queue_id, PipeEntry(position, row.id))
             return False
         # Who deletes the queue or the group has either seen the listing, or is seen here.
-        if self._records.home(row) is None or (in_line and not self._become_tail(row)):
-            self._records.consume([row.id], row.queue_id)
+        if self._rows.pipes.home(row) is None or (in_line and not self._become_tail(row)):
+            self._rows.pipes.consume([row.id], row.queue_id)
             self.forget([row.id])
             return False
         return True
@@ -93,11 +73,11 @@ class CassandraPipes(Pipes):
         if not self._writes.takes(row):
             return False
         self._writes.note_staged(row)
-        if not self._records.insert(row):
+        if not self._rows.pipes.insert(row):
             return False
         # Who ends the write has either seen the note, or is seen here.
-        if self._records.home(row) is None or not self._writes.takes(row):
-            self._records.consume([row.id], row.queue_id)
+        if self._rows.pipes.home(row) is None or not self._writes.takes(row):
+            self._rows.pipes.consume([row.id], row.queue_id)
             self.forget([row.id])
             return False
         return True
@@ -106,21 +86,21 @@ class CassandraPipes(Pipes):
         values = (row.id, row.queue_id, row.predecessor)
 
         def is_tail() -> bool:
-            queue = self._queues.by_id(row.queue_id)
+            queue = self._rows.queues.by_id(row.queue_id)
             return queue is not None and queue.tail == row.id
 
-        return settled(lambda: self._cql.apply(MOVE_TAIL, values)[0], is_tail)
+        return self._cql.apply_settled(MOVE_TAIL, values, is_tail)
 
-    # --- being there --------------------------------------------------------------------------
+    # --- live pipes ---------------------------------------------------------------------------
 
     def by_id(self, pipe_id: str) -> PipeRow | None:
-        """Cost: two reads side by side."""
+        """Cost: two concurrent reads."""
         key = (pipe_id,)
         rows, beats = self._cql.read_many([(cql.PIPE, key), (cql.BEATS, key)])
         return cql.told(cql.pipe_of(pipe_id, rows[0]).row, beats) if rows else None
 
     def live(self, queue_id: str) -> list[PipeRow]:
-        """Cost: three rounds of reads; two reads a pipe."""
+        """Cost: three rounds of reads; two reads per pipe."""
         return self._lists.live(queue_id)
 
     def ids(self) -> set[str]:
@@ -128,7 +108,7 @@ class CassandraPipes(Pipes):
         return {pipe_id for (pipe_id,) in self._cql.read(cql.ALL)}
 
     def beat(self, pipe_id: str, owner: str, state: PipeState, rate: int = 0) -> bool:
-        """Cost: two reads side by side, a plain write."""
+        """Cost: two concurrent reads, a plain write."""
         row = self.by_id(pipe_id)
         if row is None or row.owner != owner or row.state >= PipeState.SEALED:
             return False
@@ -136,27 +116,27 @@ class CassandraPipes(Pipes):
         return True
 
     def record_end(self, pipe_id: str, end: Place) -> Place | None:
-        """Cost: one conditional write; a read where one was recorded before; for a staged pipe
+        """Cost: one conditional write; a read if an end was recorded before; for a staged pipe
         both, and another conditional write."""
         statement = cql.SEAL
-        for _ in range(TRIES):
+        for _ in self._cql.attempts(UNSURE_MAX):
             (applied,) = self._cql.apply_many([(statement, (*end, pipe_id))])
             if applied:
                 return end
-            there = self._records.serially(pipe_id)
+            there = self._rows.pipes.serially(pipe_id)
             if there is None:
                 return None
             row = there.row
             if row.end is not None or row.state is PipeState.CONSUMED:
                 return row.end
             statement = cql.SEAL_STAGED if row.state is PipeState.STAGED else cql.SEAL
-        raise BackendTimeoutError(f"pipe {pipe_id} could not be sealed", outcome_unknown=True)
+        raise unanswered(f"pipe {pipe_id} is sealed")
 
-    # --- what is left to do -------------------------------------------------------------------
+    # --- unfinished pipes ---------------------------------------------------------------------
 
     def unclaimed(self, group: GroupRow, limit: int, *, unacked: bool = False) -> list[PipeRow]:
-        """Cost: two rounds of reads, and one for each `LISTED_AT_ONCE` pipes not known to be
-        done: what a group has done with is remembered."""
+        """Cost: two rounds of reads, and one for each `LISTED_AT_ONCE` pipes not known to be done:
+        pipes that a group has finished are cached."""
         done = self._done.setdefault((group.id, unacked), set())
         entries = self._lists.entries(group.queue_id)
         done &= {entry.pipe_id for entry in entries}
@@ -170,7 +150,7 @@ class CassandraPipes(Pipes):
         return found[:limit]
 
     def timers(self, group: GroupRow, until_ms: int, limit: int) -> list[PipeRow]:
-        """Cost: as `live`, and a round of reads for those that may be due."""
+        """Cost: as `live`, and a round of reads for pipes that may be due."""
         timers = [
             row
             for row in self._lists.live(group.queue_id)
@@ -182,13 +162,13 @@ class CassandraPipes(Pipes):
     def _unfinished(
         self, group_id: str, rows: Sequence[PipeRow], done: set[str], *, unacked: bool
     ) -> list[PipeRow]:
-        """Those not sealed, or not claimed (acked) to their end. Cost: a round of reads."""
+        """Pipes not sealed, or not claimed (acked) to their end. Cost: a round of reads."""
         self._note_done([(group_id, row, done) for row in rows], unacked=unacked)
         return [row for row in rows if row.id not in done]
 
     def _note_done(self, told: Iterable[tuple[str, PipeRow, set[str]]], *, unacked: bool) -> None:
-        """Of groups and pipes: add those that are claimed (acked) to their end to what is done.
-        Cost: a round of reads."""
+        """Cache the pipes that these groups have claimed (acked) to their end. Cost: a round of
+        reads."""
         asked = [
             ((group_id, row.id), row.end, done)
             for group_id, row, done in told
@@ -201,18 +181,18 @@ class CassandraPipes(Pipes):
             if at >= end.seq:
                 done.add(key[1])
 
-    # --- going --------------------------------------------------------------------------------
+    # --- removing -----------------------------------------------------------------------------
 
     def consumed(self) -> list[PipeRow]:
-        """Cost: 16 reads side by side, then one a pipe."""
-        pipes = self._records.those(self._consumed.ids())
+        """Cost: 16 concurrent reads, then one per pipe."""
+        pipes = self._rows.pipes.those(self._rows.consumed.ids())
         return [p.row for p in pipes if p is not None and p.row.state is PipeState.CONSUMED]
 
     def forget(self, pipe_ids: Sequence[str]) -> None:
-        """Cost: some writes a pipe, and the reads of its queue's groups."""
-        for pipe_id, pipe in zip(pipe_ids, self._records.those(pipe_ids), strict=True):
+        """Cost: some writes per pipe, and reads of its queue's groups."""
+        for pipe_id, pipe in zip(pipe_ids, self._rows.pipes.those(pipe_ids), strict=True):
             if pipe is None:
-                self._consumed.drop(pipe_id)
+                self._rows.consumed.drop(pipe_id)
             elif pipe.row.state is PipeState.CONSUMED:
                 self._forget(pipe)
 
@@ -224,33 +204,33 @@ class CassandraPipes(Pipes):
             self._writes.unstage(row)
         self._cql.write(cql.DROP_BEATS, (row.id,))
         self._cql.apply_many([(cql.FORGET, (row.id,))])
-        self._consumed.drop(row.id)
+        self._rows.consumed.drop(row.id)
 
     def consume_all(self, queue_id: str) -> list[str]:
-        """Make every pipe of a deleted queue consumed; the ids of all whose rows are there."""
-        # Staged ones first: what is listed meanwhile is seen in the listing.
+        """Make every pipe of a deleted queue consumed; return the ids of all that have rows."""
+        # Staged pipes first: those listed meanwhile are seen in the listing.
         pipe_ids = self._writes.abort_all(queue_id)
         pipe_ids += [entry.pipe_id for entry in self._lists.entries(queue_id)]
         there = [
             pipe.row.id
-            for pipe in self._records.those(list(dict.fromkeys(pipe_ids)))
+            for pipe in self._rows.pipes.those(list(dict.fromkeys(pipe_ids)))
             if pipe is not None and pipe.row.queue_id == queue_id
         ]
-        self._records.consume(there, queue_id)
+        self._rows.pipes.consume(there, queue_id)
         return there
 
     def consume_of_group(self, queue_id: str, group_id: str) -> None:
-        """Make the pipes that are for one group alone consumed."""
+        """Make the pipes for this group alone consumed."""
         rows = self._lists.live(queue_id)
-        self._records.consume([row.id for row in rows if row.group_id == group_id], queue_id)
+        self._rows.pipes.consume([row.id for row in rows if row.group_id == group_id], queue_id)
 
     def has_any(self, queue_id: str) -> bool:
-        """Whether a queue has any pipe, consumed ones included."""
+        """Whether a queue has any pipe, even a consumed one."""
         pipe_ids = [entry.pipe_id for entry in self._lists.entries(queue_id)]
         pipe_ids += self._writes.all_staged(queue_id)
         return any(
             pipe is not None and pipe.row.queue_id == queue_id
-            for pipe in self._records.those(pipe_ids)
+            for pipe in self._rows.pipes.those(pipe_ids)
         )
 
     def forget_all(self, queue_id: str) -> None:
@@ -265,15 +245,15 @@ class CassandraPipes(Pipes):
     # --- candidates for the reaper ----------------------------------------------------------------
 
     def unsealed(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
-        """Cost: three rounds of reads, of some for each queue and pipe side by side."""
-        found = self._lists.live_in(self._queues.scope(queue_ids))
+        """Cost: three rounds of concurrent reads, some for each queue and pipe."""
+        found = self._lists.live_in(self._rows.queues.scope(queue_ids))
         rows = (row for live in found.values() for row in live)
         return _in_order(row for row in rows if row.state < PipeState.SEALED)
 
     def finished(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
-        """Cost: as `unsealed`, and two rounds of reads: of the groups of queues with sealed
-        pipes, and of how far they are. What a group has done with is remembered."""
-        live = self._lists.live_in(self._queues.scope(queue_ids))
+        """Cost: as `unsealed`, and two rounds of reads: of the groups of queues with sealed pipes,
+        and of their cursors. Pipes that a group has finished are cached."""
+        live = self._lists.live_in(self._rows.queues.scope(queue_ids))
         sealed = {
             queue_id: rows
             for queue_id, some in live.items()
@@ -281,7 +261,7 @@ class CassandraPipes(Pipes):
         }
         wanted: list[tuple[PipeRow, list[set[str]]]] = []
         looks: list[tuple[str, PipeRow, set[str]]] = []
-        answers = self._queues.all_with_groups(list(sealed))
+        answers = self._rows.queues.all_with_groups(list(sealed))
         for rows, (_, groups) in zip(sealed.values(), answers, strict=True):
             done = {group.id: self._done.setdefault((group.id, True), set()) for group in groups}
             for row in rows if groups else []:
@@ -293,9 +273,9 @@ class CassandraPipes(Pipes):
 
     def live_queues(self) -> list[str]:
         """The ids of queues that have live pipes. Cost: as `unsealed`."""
-        return sorted(self._lists.live_in(self._queues.scope(None)))
+        return sorted(self._lists.live_in(self._rows.queues.scope(None)))
 
-    # --- taking away --------------------------------------------------------------------------
+    # --- retiring and moving ------------------------------------------------------------------
 
     def retire(self, pipe_id: str, groups_version: int) -> bool:
         return self._retiring.retire(pipe_id, groups_version)

@@ -1,26 +1,26 @@
-"""How a pipe ends, or goes to another queue: steps in several partitions, one of which decides.
+"""Retires pipes, and moves them to other queues: steps in several partitions, of which one decides.
 
-To retire a pipe means that every group has acked it, and that no group comes that has not. To
-retire one, a client
+A pipe may be retired if every group has acked it, and no new group can appear that has not. To
+retire it, a client
 
-1. reads the queue's `groups_version` and groups, and looks at the ack offset of each: what is all
-   acked of a sealed pipe stays so, and so do the totals of it;
+1. reads the queue's `groups_version` and groups, and checks the ack offset of each: once all of a
+   sealed pipe is acked, that stays so, and its totals do not change;
 2. puts its mark on the pipe's row;
-3. raises `groups_version`, by compare-and-set from what it read: no group came in between;
-4. makes the pipe consumed, in the same statement writes its totals there, if its mark is still on
-   it; then copies the totals and removes the cursors. After a crash the next client does that
-   again.
+3. raises `groups_version`, by compare-and-set on the value it read: no group was added meanwhile;
+4. if its mark is still on the row, makes the pipe consumed and writes its totals there, in one
+   statement; then copies the totals and removes the cursors. After a crash the next client
+   repeats that.
 
-A group that is made after 3 may find the pipe live before 4. Once it asks for a cursor it finds
-the mark, for a group that was known in 1 has its cursor or needs none, and removes it: the pipe
-stays. So either the group never saw the pipe, or the pipe is not retired.
+A group created after step 3 may find the pipe live before step 4. When it requests a cursor, it
+finds the mark and removes it, so the pipe stays. (Groups known in step 1 have their cursors or need
+none.) So either the group never saw the pipe, or the pipe is not retired.
 
-To give a pipe to another queue means that nobody has claimed from it, and nobody will in the old
-queue. A client that does puts its mark on the row, closes the cursor of each group (see
-`cursor_tables`), raises the old `groups_version` so that no further group is there, and then
-changes the row, if its mark is still on it, together with what the pipe leaves in the ledger of
-its old queue. Marks of this kind that are older than `pipe_records.MARK_MS` were left by a
-crash; those of the other kind do nothing but stop their owner when they are removed.
+A pipe may move to another queue if no group has claimed from it, and none in the old queue will.
+The client puts its mark on the row, closes the cursor of each group (see `cursor_tables`), and
+raises the old `groups_version`, so that there is no other group. Then, if its mark is still there,
+it changes the row, together with the totals that the pipe leaves in the ledger of its old queue.
+Marks of this kind older than `pipe_records.MARK_MS` were left by a crash. Removing a mark of the
+other kind has no effect except to stop its owner.
 """
 
 from __future__ import annotations
@@ -32,51 +32,33 @@ from cassq.catalog.cassandra.claims.arrivals import DROP_ARRIVALS, Arrivals
 from cassq.catalog.cassandra.claims.cursor_tables import Cursors
 from cassq.catalog.cassandra.lease_tables import CassandraLeases
 from cassq.catalog.cassandra.partition import pipe_rows as cql
-from cassq.catalog.cassandra.partition.consumed import ConsumedPipes
-from cassq.catalog.cassandra.partition.keyspace import Keyspace
-from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
+from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.pipe_rows import LEAVING, RETIRING, Pipe, Total
-from cassq.catalog.cassandra.partition.queue_rows import QueueRows
 from cassq.catalog.cassandra.pipes.listing import Listing, PipeEntry
 from cassq.catalog.cassandra.pipes.totals import Totals
-from cassq.errors import BackendError
 from cassq.model.rows import GroupRow, PipeState, Retired
-
-TRIES = 20
 
 
 class Retiring:
-    """Takes pipes away from their queues."""
+    """Retires pipes, and moves them to other queues."""
 
     def __init__(
-        self,
-        keyspace: Keyspace,
-        queues: QueueRows,
-        records: PipeRecords,
-        consumed: ConsumedPipes,
-        listing: Listing,
-        cursors: Cursors,
-        arrivals: Arrivals,
-        leases: CassandraLeases,
-        totals: Totals,
+        self, rows: CatalogRows, cursors: Cursors, arrivals: Arrivals, leases: CassandraLeases
     ) -> None:
-        self._keyspace = keyspace
-        self._cql = keyspace.cql
-        self._queues = queues
-        self._records = records
-        self._consumed = consumed
-        self._listing = listing
+        self._rows = rows
+        self._cql = rows.keyspace.cql
+        self._listing = Listing(rows.keyspace)
         self._cursors = cursors
         self._arrivals = arrivals
         self._leases = leases
-        self._totals = totals
+        self.totals: Totals = Totals(rows)
 
     def retire(self, pipe_id: str, groups_version: int) -> bool:
-        """Cost: five rounds of reads, three conditional writes, a hint; some writes a group."""
-        pipe = self._records.by_id(pipe_id)
+        """Cost: five rounds of reads, three conditional writes, a hint; some writes per group."""
+        pipe = self._rows.pipes.by_id(pipe_id)
         if pipe is None or pipe.row.state is not PipeState.SEALED:
             return False
-        queue, groups = self._queues.with_groups(pipe.row.queue_id)
+        queue, groups = self._rows.queues.with_groups(pipe.row.queue_id)
         if queue is None or queue.groups_version != groups_version or not groups:
             return False
         readers = [group for group in groups if pipe.row.is_for(group.id)]
@@ -84,19 +66,19 @@ class Retiring:
         assert pipe.row.end is not None
         if any((each.ack.seq if each else 0) < pipe.row.end.seq for each in cursors):
             return False
-        before = self._records.by_id(pipe.row.predecessor) if pipe.row.predecessor else None
+        before = self._rows.pipes.by_id(pipe.row.predecessor) if pipe.row.predecessor else None
         if before is not None and before.row.state < PipeState.CONSUMED:
-            return False  # in order: that a predecessor is gone means that all before it is
+            return False  # in order: if a predecessor is gone, so are all pipes before it
         if self._arrivals.is_arriving(pipe_id):
             return False
-        totals = self._totals.held(pipe, readers, cursors)
-        mark = self._records.marked(pipe, RETIRING)
+        totals = self.totals.held(pipe, readers, cursors)
+        mark = self._rows.pipes.marked(pipe, RETIRING)
         if not mark:
             return False
         if not self._raised(pipe.row.queue_id, groups_version):
-            self._records.clear_mark(pipe_id, mark)
+            self._rows.pipes.clear_mark(pipe_id, mark)
             return False
-        self._consumed.note([pipe_id])
+        self._rows.consumed.note([pipe_id])
         if not self._retired(pipe, mark, totals):
             return False
         self.clear_away(Pipe(pipe.row, "", totals), [group.id for group in groups])
@@ -107,27 +89,23 @@ class Retiring:
         values = (cql.totals_text(totals), pipe.row.id, mark, before)
 
         def is_done() -> bool:
-            there = self._records.serially(pipe.row.id)
+            there = self._rows.pipes.serially(pipe.row.id)
             return there is None or there.row.state is PipeState.CONSUMED
 
-        return settled(lambda: self._cql.apply(cql.RETIRE, values)[0], is_done)
+        return self._cql.apply_settled(cql.RETIRE, values, is_done)
 
     def _raised(self, queue_id: str, version: int) -> bool:
-        """Whether `groups_version` was raised by us. When that cannot be told it was not, for what
-        follows."""
-        try:
-            return self._queues.raise_groups_version(queue_id, version)
-        except BackendError as exc:
-            if not exc.outcome_unknown:
-                raise
-            return False
+        """Whether `groups_version` was certainly raised by us. An unknown outcome counts as not
+        raised."""
+        raised = self._rows.queues.raise_groups_version
+        return settled(lambda: raised(queue_id, version), lambda: False)
 
     def clear_away(self, pipe: Pipe, group_ids: Collection[str] = ()) -> None:
-        """Clean up after a pipe that is consumed. Safe to do again."""
+        """Clean up after a consumed pipe. Idempotent."""
         row = pipe.row
-        self._totals.copy(pipe)
+        self.totals.copy(pipe)
         if not group_ids:
-            group_ids = [group.id for group in self._queues.with_groups(row.queue_id)[1]]
+            group_ids = [group.id for group in self._rows.queues.with_groups(row.queue_id)[1]]
         gone = {*group_ids, *(each.row.group_id for each in pipe.totals)}
         for group_id in sorted(gone):
             self._cursors.drop((group_id, row.id))
@@ -136,23 +114,23 @@ class Retiring:
 
     # --- marks --------------------------------------------------------------------------------
 
-    # --- going to another queue -----------------------------------------------------------------
+    # --- moving to another queue ----------------------------------------------------------------
 
     def repoint(self, pipe_id: str, queue_id: str, group_id: str) -> bool:
         """Cost: some reads, conditional writes and hints, and a read and a conditional write for
         each group of the old queue."""
-        pipe, group = self._records.by_id(pipe_id), self._queues.group(group_id)
-        queue = self._queues.by_id(queue_id)
+        pipe, group = self._rows.pipes.by_id(pipe_id), self._rows.queues.group(group_id)
+        queue = self._rows.queues.by_id(queue_id)
         if pipe is None or group is None or queue is None or queue.deleted:
             return False
         if group.queue_id != queue_id or pipe.row.queue_id == queue_id:
             return False
         if pipe.row.state is not PipeState.SEALED or self._arrivals.is_arriving(pipe_id):
             return False
-        mark = self._records.marked(pipe, LEAVING)
+        mark = self._rows.pipes.marked(pipe, LEAVING)
         if not mark:
             return False
-        old, groups = self._queues.with_groups(pipe.row.queue_id)
+        old, groups = self._rows.queues.with_groups(pipe.row.queue_id)
         readers = [each for each in groups if pipe.row.is_for(each.id)]
         closed = old is not None and all(
             self._cursors.close((g.id, pipe_id), mark) for g in readers
@@ -161,49 +139,50 @@ class Retiring:
             if self._go(pipe, readers, mark, group):
                 return True
         else:
-            self._records.clear_mark(pipe_id, mark)
+            self._rows.pipes.clear_mark(pipe_id, mark)
         self._cursors.open_all([each.id for each in readers], pipe_id, mark)
         return False
 
     def _go(self, pipe: Pipe, readers: Sequence[GroupRow], mark: str, group: GroupRow) -> bool:
-        """The step that decides, and what follows."""
+        """Take the step that decides, and those after it."""
         row, queue_id = pipe.row, group.queue_id
         totals = (*pipe.totals, *self._left(pipe, readers))
-        self._consumed.note([row.id])
+        self._rows.consumed.note([row.id])
         position = self._listing.announce(queue_id, row.id)
         # A new time: what was merged back does not expire at once.
-        values = (queue_id, group.id, position, self._keyspace.now_ms(), cql.totals_text(totals))
+        now_ms = self._rows.keyspace.now_ms()
+        values = (queue_id, group.id, position, now_ms, cql.totals_text(totals))
         old = (row.id, mark, cql.totals_text(pipe.totals))
 
         def is_gone() -> bool:
-            there = self._records.serially(row.id)
+            there = self._rows.pipes.serially(row.id)
             return there is not None and there.row.ordinal == position
 
-        if not settled(lambda: self._cql.apply(cql.REPOINT, (*values, *old))[0], is_gone):
+        if not self._cql.apply_settled(cql.REPOINT, (*values, *old), is_gone):
             self._listing.unlist(queue_id, PipeEntry(position, row.id))
             return False
-        self._totals.copy(Pipe(row, "", totals))
+        self.totals.copy(Pipe(row, "", totals))
         self._listing.unlist(row.queue_id, PipeEntry(row.ordinal, row.id))
         for each in readers:
             self._cursors.drop((each.id, row.id))
-        for _ in range(TRIES):
-            queue = self._queues.by_id(queue_id)
+        for _ in self._cql.attempts():
+            queue = self._rows.queues.by_id(queue_id)
             if queue is None or self._raised(queue_id, queue.groups_version):
                 break
         return True
 
     def _left(self, pipe: Pipe, readers: Sequence[GroupRow]) -> list[Total]:
-        """What a pipe that goes leaves in the ledger of its old queue: all of it is merged."""
+        """The totals that a moving pipe leaves in its old queue: all its messages are merged."""
         row = pipe.row
         assert row.end is not None
         pushed = row.end.seq
         cursors = self._cursors.of_groups(readers, row.id)
         starts = [each.start if each is not None else 0 for each in cursors]
-        block = self._totals.likely_block(row.queue_id)
+        block = self.totals.likely_block(row.queue_id)
         left = [
             Retired(row.id, g.id, row.queue_id, start, pushed, 0, merged=pushed - start)
             for g, start in zip(readers, starts, strict=True)
         ]
         return [Total(each, block) for each in left]
 
-    # --- what is in it --------------------------------------------------------------------------
+    # --- content of a pipe ----------------------------------------------------------------------

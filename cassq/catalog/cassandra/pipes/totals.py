@@ -1,14 +1,14 @@
-"""What retired pipes held: written into the pipe's row by what retires it, and copied from there.
+"""Totals of retired pipes: written to the pipe's row by the write that retires it, then copied.
 
-So totals and pipe change places in the ledger at one moment. After a crash the next client copies
-again; until then they are read from the row.
+So in the ledger the totals replace the pipe atomically. After a crash the next client copies again;
+until then they are read from the row.
 
-They are copied into *blocks*, one after another, by conditional batches. A block that has enough
-is closed by compare-and-set: with that the sum of it and of all blocks before it is written, once,
-and nothing comes into it any more. So what all retired pipes held is the sum of the last closed
-block and the rows of the one that is open. The row of a pipe names the block its totals belong in;
-when that was closed first, another is named there, by compare-and-set, before they go elsewhere.
-So they are in one block, however many clients copy them, and however often.
+They are copied into *blocks*, one after another, by conditional batches. A full block is closed by
+compare-and-set, which also writes the sum of it and of all blocks before it; nothing is added to it
+later. So the totals of all retired pipes are the sum in the last closed block and the rows of the
+open one. The row of a pipe names the block for its totals; if that was closed first, another block
+is named there, by compare-and-set, before they are copied into it. So they are in exactly one
+block, however many clients copy them, and however often.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from dataclasses import astuple
 from itertools import groupby
 
 from cassq.cassandra.session import Row, Statement, settled
+from cassq.cassandra.tries import contended
 from cassq.catalog.cassandra.partition import pipe_rows as cql
+from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.claim_rows import MOVES, REMOVED, moves_of
-from cassq.catalog.cassandra.partition.consumed import ConsumedPipes
-from cassq.catalog.cassandra.partition.keyspace import TRIES, Keyspace, contended
-from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
 from cassq.catalog.cassandra.partition.pipe_rows import Pipe, Total
 from cassq.model.rows import SUMMED, Cursor, GroupRow, Reason, Retired, RetiredSum, summed
 
 SEQ_MAX = (1 << 63) - 1
-BLOCK_PIPES = 128  # at which a block may be closed
-LOOKS = 32  # every so-manieth pipe that comes into a block has it looked at
+BLOCK_PIPES = 128  # pipes at which a block may be closed
+LOOKS = 32  # one in this many pipes has the size of its block checked
 
 _BLOCK = "queue_id = ? AND block = ?"
 _TOTALS = "pipe_id, group_id, queue_id, start, pushed, dead, expired, purged, merged, lost"
-# Into a block that is open.
+# Add to an open block.
 TOUCH_BLOCK = f"UPDATE retired SET newest = ? WHERE {_BLOCK} IF sums = null"
 PUT_TOTALS = f"INSERT INTO retired (block, {_TOTALS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 CLOSE_BLOCK = f"UPDATE retired SET sums = ? WHERE {_BLOCK} IF sums = null AND newest = ?"
@@ -42,35 +41,33 @@ CLOSE_BLOCK = f"UPDATE retired SET sums = ? WHERE {_BLOCK} IF sums = null AND ne
 BLOCK = f"SELECT {_TOTALS}, newest, sums FROM retired WHERE {_BLOCK}"
 SUMS = f"SELECT DISTINCT sums FROM retired WHERE {_BLOCK}"
 TOTALS = f"SELECT {_TOTALS} FROM retired WHERE {_BLOCK} AND pipe_id = ?"
-# All of it, behind a condition that always holds: after all that was begun before.
+# Drops a block, with a condition that always holds: so it follows all writes begun before.
 CHECK_BLOCK = f"DELETE newest FROM retired WHERE {_BLOCK} IF newest != 'none'"
 DROP_BLOCK = f"DELETE FROM retired WHERE {_BLOCK}"
-# The block that is open, or one before it.
+# The open block, or an earlier one.
 HEAD = "SELECT block FROM retired_heads WHERE queue_id = ?"
 RAISE_HEAD = "INSERT INTO retired_heads (queue_id, block) VALUES (?, ?)"
 DROP_HEAD = "DELETE FROM retired_heads WHERE queue_id = ?"
-# Where a pipe's totals are, or were about to be.
+# The block with a pipe's totals, or in which they were about to be written.
 PLACE = "SELECT block FROM retired_places WHERE queue_id = ? AND pipe_id = ?"
 NOTE_PLACE = "INSERT INTO retired_places (queue_id, pipe_id, block) VALUES (?, ?, ?)"
 DROP_PLACE = "DELETE FROM retired_places WHERE queue_id = ? AND pipe_id = ?"
 
 
 class Totals:
-    """What retired pipes held."""
+    """Totals of retired pipes."""
 
-    def __init__(self, keyspace: Keyspace, records: PipeRecords, consumed: ConsumedPipes) -> None:
-        self._cql = keyspace.cql
-        self._ids = keyspace.ids
-        self._records = records
-        self._consumed = consumed
+    def __init__(self, rows: CatalogRows) -> None:
+        self._rows = rows
+        self._cql = rows.keyspace.cql
         # Of queues: open, as far as is known, or one before that.
         self._blocks: dict[str, int] = {}
 
     # --- reading ------------------------------------------------------------------------------
 
     def retired(self, queue_id: str, pipe_id: str = "") -> list[Retired]:
-        """Cost: of one pipe two rounds of reads; of all, the reads of `consumed`, and one
-        for each `BLOCK_PIPES` pipes that were ever retired."""
+        """Cost: for one pipe two rounds of reads; for all, the reads of `consumed`, and one for
+        each `BLOCK_PIPES` pipes that were ever retired."""
         if pipe_id:
             found = self._retired_pipe(queue_id, pipe_id)
             if found is not None:
@@ -82,8 +79,8 @@ class Totals:
         return [row for key, row in sorted(by_key.items()) if pipe_id in ("", key[0])]
 
     def _retired_pipe(self, queue_id: str, pipe_id: str) -> list[Retired] | None:
-        """The totals of one pipe; None when it has to be looked for in all blocks."""
-        pipe = self._records.by_id(pipe_id)
+        """The totals of one pipe; None if all blocks must be searched for it."""
+        pipe = self._rows.pipes.by_id(pipe_id)
         left = [t.row for t in pipe.totals if t.row.queue_id == queue_id] if pipe else []
         noted = self._cql.read(PLACE, (queue_id, pipe_id))
         if left or not noted:
@@ -92,9 +89,9 @@ class Totals:
         return sorted(map(_retired, rows), key=_key) or None
 
     def retired_sums(self, queue_id: str) -> list[RetiredSum]:
-        """Cost: the reads of `consumed`, two reads, and one for each pipe of the queue that
-        is there, and was to be copied into a block that is closed."""
-        for _ in range(TRIES):
+        """Cost: the reads of `consumed`, two reads, and one for each of the queue's consumed pipes
+        whose block was closed before its totals were copied."""
+        for _ in self._cql.attempts():
             pending = self._pending(queue_id)
             block, open_rows = self._open_rows(queue_id)
             found = {_key(row): row for row in map(_retired, open_rows)}
@@ -105,25 +102,25 @@ class Totals:
             summed_up = {_key(_retired(row)) for rows in answers for row in rows}
             left = [t for t in pending if _key(t.row) not in summed_up | found.keys()]
             found |= {_key(total.row): total.row for total in left}
-            # What missed its block may have come into another meanwhile, and into the sums.
+            # Totals that missed their block may be in another meanwhile, and in the sums.
             is_sure = all(total.block >= block for total in left)
             if is_sure or self._pending(queue_id) == pending:
                 return _added(self._sums(queue_id, block - 1) or [], summed(list(found.values())))
         raise contended(f"the totals of queue {queue_id}")
 
     def _pending(self, queue_id: str) -> list[Total]:
-        """Totals that pipes which are not gone yet leave in a queue: copied, or still to be."""
+        """Totals in the rows of consumed pipes that still exist, whether copied or not."""
         return [
             total
-            for pipe in self._records.those(self._consumed.ids())
+            for pipe in self._rows.pipes.those(self._rows.consumed.ids())
             if pipe is not None
             for total in pipe.totals
             if total.row.queue_id == queue_id
         ]
 
     def _open_rows(self, queue_id: str) -> tuple[int, list[Row]]:
-        """The block that is open, and what is in it. Cost: one read, and one for each block that
-        was closed since its number was noted."""
+        """The open block, and its rows. Cost: one read, and one for each block closed since its
+        number was noted."""
         block = self.likely_block(queue_id)
         while True:
             rows = self._cql.read(BLOCK, (queue_id, block))
@@ -133,7 +130,7 @@ class Totals:
             block += 1
 
     def likely_block(self, queue_id: str) -> int:
-        """The block that is open, or one before it. Cost: one read, the first time."""
+        """The open block, or an earlier one. Cost: one read, the first time."""
         block = self._blocks.get(queue_id)
         if block is None:
             noted = self._cql.read(HEAD, (queue_id,))
@@ -145,7 +142,7 @@ class Totals:
         return [*self._cql.read_many([(BLOCK, (queue_id, n)) for n in range(last)]), rows]
 
     def _sums(self, queue_id: str, block: int) -> list[RetiredSum] | None:
-        """The sums of a closed block and all before it; None when it is open. Cost: one read."""
+        """The sums of a closed block and all before it; None if it is open. Cost: one read."""
         rows = self._cql.read(SUMS, (queue_id, block)) if block >= 0 else []
         if not rows or rows[0][0] is None:
             return None
@@ -154,10 +151,10 @@ class Totals:
     # --- copying ------------------------------------------------------------------------------
 
     def copy(self, pipe: Pipe) -> None:
-        """Safe to do again. Cost: a plain write and a conditional batch for each queue; for a
-        block that was closed some reads more, and a conditional write."""
+        """Copy a pipe's totals. Idempotent. Cost: a plain write and a conditional batch for each
+        queue; if a block was closed also some reads and a conditional write."""
         pipe_id, totals = pipe.row.id, pipe.totals
-        for _ in range(TRIES):
+        for _ in self._cql.attempts():
             missed = [
                 place
                 for place, some in groupby(totals, key=_block_of)
@@ -180,20 +177,20 @@ class Totals:
     def _move_totals(
         self, pipe_id: str, old: Sequence[Total], new: Sequence[Total]
     ) -> tuple[Total, ...] | None:
-        """Name other blocks in a pipe's row; what is there then. None: the row is gone, and
-        whoever removed it has copied them."""
+        """Name other blocks in a pipe's row; return the totals in the row then. None: the row is
+        gone; the client that removed it has copied them."""
         values = (cql.totals_text(new), pipe_id, cql.totals_text(old))
         self._cql.apply_many([(cql.MOVE_TOTALS, values)])
-        there = self._records.serially(pipe_id)
+        there = self._rows.pipes.serially(pipe_id)
         return there.totals if there is not None else None
 
     def _put_totals(
         self, queue_id: str, block: int, pipe_id: str, totals: Sequence[Retired]
     ) -> bool:
-        """Whether the totals of a pipe are in a block now; False when it is closed, or it is not
-        known to be open."""
+        """Write a pipe's totals to a block; False if it is closed, or not known to be open."""
         self._cql.write(NOTE_PLACE, (queue_id, pipe_id, block))
-        batch: list[Statement] = [(TOUCH_BLOCK, (self._ids.version(), queue_id, block))]
+        version = self._rows.keyspace.ids.version()
+        batch: list[Statement] = [(TOUCH_BLOCK, (version, queue_id, block))]
         batch += [(PUT_TOTALS, (block, *_values(total))) for total in totals]
 
         def is_there() -> bool:
@@ -206,13 +203,13 @@ class Totals:
         return True
 
     def _close_full_block(self, queue_id: str, block: int) -> None:
-        """Cost: a read; where there is enough a read more, a conditional write, a hint."""
+        """Close a full block. Cost: a read; if full, another, a conditional write and a hint."""
         rows = self._cql.read(BLOCK, (queue_id, block), serial=True)
         if len({row[0] for row in rows}) < BLOCK_PIPES or rows[0][-1] is not None:
             return
         before = self._sums(queue_id, block - 1)
         if before is None and block > 0:
-            return  # not seen to be closed yet; whoever comes next looks again
+            return  # not seen to be closed yet; the next client tries again
         sums = _added(before or [], summed([_retired(row) for row in rows]))
         told = json.dumps([astuple(each) for each in sums])
         if self._cql.apply_many([(CLOSE_BLOCK, (told, queue_id, block, rows[0][-2]))]) == [True]:
@@ -220,7 +217,7 @@ class Totals:
             self._blocks[queue_id] = block + 1
 
     def forget(self, queue_id: str) -> None:
-        """Cost: a read, a conditional batch and a write a pipe for each block."""
+        """Cost: for each block a read, a conditional batch, and a write per pipe."""
         for number, rows in enumerate(self._all_blocks(queue_id)):
             pipe_ids = {row[0] for row in rows}
             self._cql.write_many([(DROP_PLACE, (queue_id, pipe_id)) for pipe_id in pipe_ids])
@@ -229,12 +226,12 @@ class Totals:
         self._cql.write(DROP_HEAD, (queue_id,))
         self._blocks.pop(queue_id, None)
 
-    # --- what a pipe held ---------------------------------------------------------------------
+    # --- computing totals ---------------------------------------------------------------------
 
     def held(
         self, pipe: Pipe, groups: Sequence[GroupRow], cursors: Sequence[Cursor | None]
     ) -> tuple[Total, ...]:
-        """What a pipe that is all acked held for each group. Cost: a round of reads."""
+        """The totals of a fully acked pipe for each group. Cost: a round of reads."""
         row = pipe.row
         assert row.end is not None
         keys = [(group.id, row.id) for group in groups]
@@ -264,12 +261,12 @@ def _key(row: Retired) -> tuple[str, str]:
 
 
 def _retired(row: Row) -> Retired:
-    values = [*row[:9], row[9] or 0]  # of older rows it is not known
+    values = [*row[:9], row[9] or 0]  # older rows lack it
     return Retired(*values)
 
 
 def _added(*parts: Iterable[RetiredSum]) -> list[RetiredSum]:
-    """Sums of different pipes, added up for each group."""
+    """Add up sums for each group."""
     found: dict[str, list[int]] = {}
     for each in (each for part in parts for each in part):
         counts = [each.pipes, *(getattr(each, name) for name in SUMMED)]

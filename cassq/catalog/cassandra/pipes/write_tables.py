@@ -1,18 +1,18 @@
-"""Writes in Cassandra: one row decides, and anybody can bring to an end what follows from it.
+"""Writes in Cassandra: one row decides, and any client can complete the steps that follow.
 
-A write is noted with its queue's listing before its row is written; a client that lists pipes reads
-the rows of what is noted. Its pipes are noted before their rows are. To publish is one
-compare-and-set of the write's row, with the winners in it. What follows is done by the publisher,
-by reapers, and after `HELP_MS` by any client that lists the queue's pipes, in any order and any
-number of times:
+A write is noted in its queue's listing before its row is written; a client that lists pipes reads
+the rows of noted writes. Its pipes are noted before their rows are written. Publishing is one
+compare-and-set of the write's row, which contains the winners. The steps that follow are done by
+the publisher, by reapers, and after `HELP_MS` by any client that lists the queue's pipes, in any
+order and any number of times:
 
 1. each winner is announced in the queue's listing, and its row changed from staged to sealed, at
-   that position; who comes second finds it changed and takes his entry back;
-2. every other pipe that is noted becomes consumed;
-3. when no pipe is noted any more the write is settled, and some time later its note goes.
+   that position; a second client finds it changed and removes its own entry;
+2. every other noted pipe becomes consumed;
+3. when no pipe is noted any more, the write is settled, and some time later its note is removed.
 
-A pipe that is added when the write is over is either seen in 2, or sees that it is over: who adds
-one looks at the write's row again after that.
+If a pipe is added after the write has ended, either it is seen in step 2, or its client sees that
+the write has ended, because it reads the write's row again after adding the pipe.
 """
 
 from __future__ import annotations
@@ -23,12 +23,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from cassq.base.ids import made_at_ms
-from cassq.cassandra.session import Row, Statement, settled
+from cassq.cassandra.session import Row, Statement
+from cassq.cassandra.tries import contended
 from cassq.catalog.cassandra.partition import pipe_rows as cql
-from cassq.catalog.cassandra.partition.consumed import ConsumedPipes
-from cassq.catalog.cassandra.partition.keyspace import TRIES, Keyspace, contended
-from cassq.catalog.cassandra.partition.pipe_records import PipeRecords
-from cassq.catalog.cassandra.partition.queue_rows import QueueRows
+from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.tombstones import SETTLED_US
 from cassq.catalog.cassandra.pipes.listing import SLICES, Listing, PipeEntry
 from cassq.catalog.write_port import Writes
@@ -38,14 +36,14 @@ from cassq.model.rows import Driver, PipeRow, PipeState, WriteRow, WriteState, b
 logger: logging.Logger = logging.getLogger("cassq")
 
 AT_ONCE = 64
-HELP_MS = 3_000  # so long others leave it to who published
-HELP_MOST = 256  # pipes that who lists a queue takes on in passing
-NOTE_MS = 60_000  # a note stays at least
-OLD_MS = 3_600_000  # nobody takes so long to add a pipe that is noted
-PROBE = 1000  # pipes looked at in one round before a publish
+HELP_MS = 3_000  # other clients leave the steps to the publisher this long
+HELP_MOST = 256  # pipes that a listing client handles in passing
+NOTE_MS = 60_000  # a note is kept at least this long
+OLD_MS = 3_600_000  # adding a noted pipe never takes this long
+PROBE = 1000  # pipes checked in one round before a publish
 
 _WRITE = "queue_id, write_id, number, epoch, state, driver, begun_ms, ended_ms, winners, settled"
-# One write, and all of a queue that is to go: by key.
+# One write, and all writes of a queue being deleted: by key.
 WRITE = f"SELECT {_WRITE} FROM writes WHERE queue_id = ? AND write_id = ?"
 WRITES = "SELECT write_id FROM writes WHERE queue_id = ?"
 ADD_WRITE = (
@@ -72,7 +70,7 @@ SETTLE = (
 FORGET_WRITE = "DELETE FROM writes WHERE queue_id = ? AND write_id = ? IF EXISTS"
 NOTE_WRITE = "UPDATE pipe_slices SET writes[?] = ? WHERE queue_id = ?"
 UNNOTE_WRITE = "DELETE writes[?] FROM pipe_slices USING TIMESTAMP ? WHERE queue_id = ?"
-# The pipes of a write that are staged: its partition, bounded by attempts at tasks.
+# The staged pipes of a write: its partition, bounded by task attempts.
 STAGED = "SELECT pipe_id FROM staged_pipes WHERE queue_id = ? AND write_id = ?"
 NOTE_STAGED = "INSERT INTO staged_pipes (queue_id, write_id, pipe_id) VALUES (?, ?, ?)"
 UNNOTE_STAGED = "DELETE FROM staged_pipes WHERE queue_id = ? AND write_id = ? AND pipe_id = ?"
@@ -89,37 +87,27 @@ def _is_settled(row: Row) -> bool:
 
 
 class FinishedPart(NamedTuple):
-    """What was done for a write."""
+    """Progress in finishing a write."""
 
     changed: int  # pipes
-    unlisted: int  # winners that are still to be listed
+    unlisted: int  # winners not yet listed
 
 
 class CassandraWrites(Writes):
     """Writes of staged pipes."""
 
-    def __init__(
-        self,
-        keyspace: Keyspace,
-        queues: QueueRows,
-        records: PipeRecords,
-        consumed: ConsumedPipes,
-        listing: Listing,
-    ) -> None:
-        self._keyspace = keyspace
-        self._cql = keyspace.cql
-        self._queues = queues
-        self._records = records
-        self._consumed = consumed
-        self._listing = listing
+    def __init__(self, rows: CatalogRows) -> None:
+        self._rows = rows
+        self._cql = rows.keyspace.cql
+        self._listing = Listing(rows.keyspace)
 
     # --- beginning ----------------------------------------------------------------------------
 
     def begin(self, wanted: WriteRow) -> WriteRow | None:
-        """Cost: two reads for one that is open; to open it a read, two hints, a conditional write,
-        and what is left to do for the one before."""
-        for _ in range(TRIES):
-            queue = self._queues.by_id(wanted.queue_id)
+        """Cost: two reads if it is open; to open it a read, two hints, a conditional write, and
+        the remaining steps of the one before."""
+        for _ in self._cql.attempts():
+            queue = self._rows.queues.by_id(wanted.queue_id)
             if queue is None or queue.deleted:
                 return None
             found = self._write_record(wanted.queue_id, wanted.id)
@@ -128,7 +116,7 @@ class CassandraWrites(Writes):
             if row is None:
                 return before
             if found is not None and found[8] and self._finish(row.queue_id, row.id).unlisted:
-                continue  # the winners of the number before first: their names are about to go
+                continue  # first list the previous winners: their names are about to be removed
             self._note(row)
             if self._open_write(found, row):
                 self._note(row)
@@ -138,19 +126,16 @@ class CassandraWrites(Writes):
     def _open_write(self, found: Row | None, row: WriteRow) -> bool:
         values = (row.number, row.epoch, row.driver, row.begun_ms, row.queue_id, row.id)
 
-        def act() -> bool:
-            if found is None:
-                return self._cql.apply(ADD_WRITE, values)[0]
-            return self._cql.apply(BEGIN_WRITE, (*values, found[3], found[4]))[0]
+        def stands() -> bool:
+            there = self._write_record(row.queue_id, row.id, serial=True)
+            return there is not None and _write_row(there) == row
 
-        return settled(act, lambda: self._stands(row))
-
-    def _stands(self, row: WriteRow) -> bool:
-        found = self._write_record(row.queue_id, row.id, serial=True)
-        return found is not None and _write_row(found) == row
+        if found is None:
+            return self._cql.apply_settled(ADD_WRITE, values, stands)
+        return self._cql.apply_settled(BEGIN_WRITE, (*values, found[3], found[4]), stands)
 
     def _note(self, write: WriteRow) -> None:
-        self._cql.write(NOTE_WRITE, (write.id, self._keyspace.now_ms(), write.queue_id))
+        self._cql.write(NOTE_WRITE, (write.id, self._rows.keyspace.now_ms(), write.queue_id))
 
     def _write_record(self, queue_id: str, write_id: str, *, serial: bool = False) -> Row | None:
         rows = self._cql.read(WRITE, (queue_id, write_id), serial=serial)
@@ -164,7 +149,7 @@ class CassandraWrites(Writes):
     # --- staging ----------------------------------------------------------------------------------
 
     def takes(self, row: PipeRow) -> bool:
-        """Whether a pipe may be staged so: its write is open, in that epoch. Cost: a read."""
+        """Whether a pipe may be staged: its write is open, in this epoch. Cost: a read."""
         write_id = row.stage.partition(":")[2]
         found = self.by_id(row.queue_id, write_id)
         return found is not None and found.state is WriteState.OPEN and found.stage == row.stage
@@ -174,75 +159,74 @@ class CassandraWrites(Writes):
         write_id = row.stage.partition(":")[2]
         self._cql.write_many(
             [
-                (NOTE_WRITE, (write_id, self._keyspace.now_ms(), row.queue_id)),
+                (NOTE_WRITE, (write_id, self._rows.keyspace.now_ms(), row.queue_id)),
                 (NOTE_STAGED, (row.queue_id, write_id, row.id)),
             ]
         )
 
     def unstage(self, row: PipeRow) -> None:
-        """A staged pipe is gone."""
+        """Remove the note of a staged pipe."""
         write_id = row.stage.partition(":")[2]
         self._cql.write(UNNOTE_STAGED, (row.queue_id, write_id, row.id))
 
     # --- ending -------------------------------------------------------------------------------
 
     def publish(self, write: WriteRow, pipe_ids: Sequence[str]) -> bool:
-        """Cost: a read a pipe side by side, a hint, one conditional write that decides; then, for
-        each pipe, a hint, a conditional write and a hint."""
+        """Cost: a read per pipe, concurrently, a hint, one conditional write that decides; then
+        for each pipe a hint, a conditional write and a hint."""
         found = self._write_record(write.queue_id, write.id)
-        queue = self._queues.by_id(write.queue_id)
+        queue = self._rows.queues.by_id(write.queue_id)
         if found is None or _write_row(found) != write or queue is None or queue.deleted:
             return False
         for at in range(0, len(pipe_ids), PROBE):
             some = pipe_ids[at : at + PROBE]
-            for pipe_id, pipe in zip(some, self._records.those(some), strict=True):
+            for pipe_id, pipe in zip(some, self._rows.pipes.those(some), strict=True):
                 if pipe is None or pipe.row.end is None or pipe.row.stage != write.stage:
                     raise BrokenInvariantError(f"pipe {pipe_id} is not sealed in write {write.id}")
         self._note(write)
         winners = json.dumps(list(pipe_ids))
-        values = (self._keyspace.now_ms(), winners, write.queue_id, write.id, write.epoch)
+        values = (self._rows.keyspace.now_ms(), winners, write.queue_id, write.id, write.epoch)
 
         def is_published() -> bool:
             row = self._write_record(write.queue_id, write.id, serial=True)
             return row is not None and (row[3], row[4], row[8]) == (write.epoch, 1, winners)
 
-        if not settled(lambda: self._cql.apply(PUBLISH, values)[0], is_published):
+        if not self._cql.apply_settled(PUBLISH, values, is_published):
             return False
         try:
             self.finish(write)
         except BackendError as exc:
-            logger.warning("write %s is published; others list its pipes: %s", write.id, exc)
+            logger.warning("write %s is published; other clients list its pipes: %s", write.id, exc)
         return True
 
     def abort(self, write: WriteRow) -> bool:
         """Cost: one conditional write."""
-        values = (self._keyspace.now_ms(), write.queue_id, write.id, write.epoch)
+        values = (self._rows.keyspace.now_ms(), write.queue_id, write.id, write.epoch)
 
         def is_aborted() -> bool:
             row = self._write_record(write.queue_id, write.id, serial=True)
             return row is not None and (row[3], row[4]) == (write.epoch, 2)
 
-        return settled(lambda: self._cql.apply(ABORT, values)[0], is_aborted)
+        return self._cql.apply_settled(ABORT, values, is_aborted)
 
     def finish(self, write: WriteRow) -> int:
         """Cost: a few reads; for each pipe two hints and a conditional write, in rounds of
         `AT_ONCE`."""
         changed = 0
-        for _ in range(TRIES):
+        while True:
             step = self._finish(write.queue_id, write.id)
             changed += step.changed
             if not step.unlisted or not step.changed:
-                break
-        return changed
+                return changed
 
     def _finish(self, queue_id: str, write_id: str, most: int | None = None) -> FinishedPart:
-        """Go on with a write, with at most so many winners."""
+        """Continue finishing a write, with at most `most` winners."""
         found = self._write_record(queue_id, write_id, serial=True)
         if found is None:
             return FinishedPart(0, 0)
         write = _write_row(found)
         staged = [pipe_id for (pipe_id,) in self._cql.read(STAGED, (queue_id, write_id))]
-        queue = self._queues.by_id(queue_id)
+        queue = self._rows.queues.by_id(queue_id)
         lives = queue is not None and not queue.deleted
         order: list[str] = json.loads(found[8]) if lives and found[8] else []
         there = set(staged)
@@ -257,18 +241,18 @@ class CassandraWrites(Writes):
         return FinishedPart(done + dropped, unlisted)
 
     def _settle(self, write: WriteRow, had: int) -> None:
-        """Nothing is left to do, if no further pipe is noted."""
+        """Settle a write, unless another pipe is noted."""
         if had and self._cql.read(STAGED, (write.queue_id, write.id)):
             return
         self._cql.apply_many([(SETTLE, (write.queue_id, write.id, write.epoch, write.state))])
 
     def _list(self, write: WriteRow, pipe_ids: Sequence[str]) -> tuple[int, int]:
-        """List winners; how many were changed by us, and how many are still staged."""
+        """List winners; return how many we changed, and how many are still staged."""
         count = left = 0
         for at in range(0, len(pipe_ids), AT_ONCE):
             some = pipe_ids[at : at + AT_ONCE]
             positions = self._listing.announce_all(write.queue_id, some)
-            now_ms = self._keyspace.now_ms()
+            now_ms = self._rows.keyspace.now_ms()
             changes: list[Statement] = [
                 (cql.UNSTAGE, (position, now_ms, pipe_id, write.stage))
                 for position, pipe_id in zip(positions, some, strict=True)
@@ -276,7 +260,7 @@ class CassandraWrites(Writes):
             over: list[str] = []
             answers = self._cql.apply_many(changes)
             for pipe_id, position, done in zip(some, positions, answers, strict=True):
-                there = None if done else self._records.serially(pipe_id)
+                there = None if done else self._rows.pipes.serially(pipe_id)
                 pipe = there.row if there is not None else None
                 ours = done or (pipe is not None and pipe.ordinal == position)
                 if not ours:
@@ -289,25 +273,25 @@ class CassandraWrites(Writes):
         return count, left
 
     def _drop(self, write: WriteRow, pipe_ids: Sequence[str]) -> tuple[int, int]:
-        """Make pipes consumed that are not to be listed; how many were, and how many are left."""
+        """Make pipes other than winners consumed; return how many, and how many are left."""
         count = left = 0
-        old_ms = self._keyspace.now_ms() - OLD_MS
+        old_ms = self._rows.keyspace.now_ms() - OLD_MS
         for at in range(0, len(pipe_ids), AT_ONCE):
             some = pipe_ids[at : at + AT_ONCE]
             over: list[str] = []
             doomed: list[PipeRow] = []
-            for pipe_id, pipe in zip(some, self._records.those(some), strict=True):
+            for pipe_id, pipe in zip(some, self._rows.pipes.those(some), strict=True):
                 if pipe is None:
                     made_ms = made_at_ms(pipe_id)
                     if made_ms is None or made_ms < old_ms:
                         over.append(pipe_id)
                     else:
-                        left += 1  # about to be added, and then given up, or never
+                        left += 1  # its client may still add it, and will then drop it
                 elif pipe.row.state is not PipeState.STAGED:
                     over.append(pipe_id)
                 elif write.state is not WriteState.OPEN or pipe.row.stage != write.stage:
                     doomed.append(pipe.row)
-            self._consumed.note(row.id for row in doomed)
+            self._rows.consumed.note(row.id for row in doomed)
             answers = self._cql.apply_many([(cql.DROP_STAGED, (r.id, r.stage)) for r in doomed])
             for row, done in zip(doomed, answers, strict=True):
                 count += bool(done)
@@ -322,11 +306,11 @@ class CassandraWrites(Writes):
             [(UNNOTE_STAGED, (write.queue_id, write.id, pipe_id)) for pipe_id in pipe_ids]
         )
 
-    # --- looking ------------------------------------------------------------------------------
+    # --- unfinished writes --------------------------------------------------------------------
 
     def unfinished(self, queue_ids: Collection[str] | None = None) -> list[WriteRow]:
-        """Cost: a read a queue side by side, and one a write of which not all is done."""
-        scope = list(queue_ids) if queue_ids is not None else self._queues.ids()
+        """Cost: a read per queue, concurrently, and one per unfinished write."""
+        scope = list(queue_ids) if queue_ids is not None else self._rows.queues.ids()
         asked_us = self._cql.stamp()
         listed = self._cql.read_many([(SLICES, (queue_id,)) for queue_id in scope])
         noted = {
@@ -338,25 +322,25 @@ class CassandraWrites(Writes):
         return sorted((_write_row(row) for row in found), key=lambda row: (row.queue_id, row.id))
 
     def _noted_rows(self, noted: Mapping[str, Mapping[str, int]], asked_us: int) -> list[Row]:
-        """The rows of noted writes for which there is something to do; notes of others go when
-        they are old."""
+        """The rows of noted writes that are not finished; old notes of other writes are
+        removed."""
         keys = [(queue_id, write_id) for queue_id, some in noted.items() for write_id in some]
         found = self._cql.read_many([(WRITE, key) for key in keys])
         rows: list[Row] = []
-        old_ms = self._keyspace.now_ms() - NOTE_MS
+        old_ms = self._rows.keyspace.now_ms() - NOTE_MS
         for (queue_id, write_id), answer in zip(keys, found, strict=True):
             if answer and not _is_settled(answer[0]):
                 rows.append(answer[0])
             elif noted[queue_id][write_id] < old_ms:
                 if self._cql.read(STAGED, (queue_id, write_id)) and answer:
-                    rows.append(answer[0])  # of who was about to add a pipe, and ended
+                    rows.append(answer[0])  # its client may have died while adding a pipe
                 else:
-                    # One that was noted again meanwhile has a younger stamp.
+                    # If it was noted again meanwhile, that note has a later timestamp.
                     self._cql.write(UNNOTE_WRITE, (write_id, asked_us - SETTLED_US, queue_id))
         return rows
 
     def help(self, noted: Mapping[str, Mapping[str, int]], asked_us: int) -> bool:
-        late_ms = self._keyspace.now_ms() - HELP_MS
+        late_ms = self._rows.keyspace.now_ms() - HELP_MS
         helped = 0
         for row in self._noted_rows(noted, asked_us):
             write = _write_row(row)
@@ -364,10 +348,10 @@ class CassandraWrites(Writes):
                 helped += self._finish(write.queue_id, write.id, HELP_MOST).changed
         return helped > 0
 
-    # --- with the queue ---------------------------------------------------------------------------
+    # --- deleted queues ---------------------------------------------------------------------------
 
     def abort_all(self, queue_id: str) -> list[str]:
-        """Abort what is open in a queue that is deleted; the pipes that are staged in it."""
+        """Abort the open writes of a deleted queue; return its staged pipes."""
         for (write_id,) in self._cql.read(WRITES, (queue_id,)):
             row = self.by_id(queue_id, write_id)
             if row is not None and row.state is WriteState.OPEN:
@@ -391,6 +375,6 @@ class CassandraWrites(Writes):
         self._cql.write(PUT_DRIVER, (driver_id, rows[0][1] + 1 if rows else 1, lease_ms))
 
     def drivers(self, driver_ids: Collection[str]) -> list[Driver]:
-        """Cost: a read each, side by side."""
+        """Cost: a read each, concurrently."""
         found = self._cql.read_many([(DRIVER, (each,)) for each in sorted(set(driver_ids))])
         return [Driver(*rows[0]) for rows in found if rows]

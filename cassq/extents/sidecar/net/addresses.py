@@ -1,4 +1,4 @@
-"""Where sidecars listen, as last read from the catalog."""
+"""The addresses of sidecars, as last read from the catalog."""
 
 from __future__ import annotations
 

@@ -31,29 +31,29 @@ class Asking:
         self._access = access
         self._cluster = cluster
         self._patience = Patience(seconds, seconds, 1)
-        self._link: Connection | None = None
+        self._connection: Connection | None = None
 
     def __call__(self, request: Request) -> Any:
         """The reply. Raises RefusedError, BackendUnavailableError or BackendTimeoutError."""
-        link, self._link = self._link, None
-        if link is None:
-            link = Connection(self._address, self._cluster, self._access)
-        talk = Talk(Call("", "", [request]), link)
+        connection, self._connection = self._connection, None
+        if connection is None:
+            connection = Connection(self._address, self._cluster, self._access)
+        talk = Talk(Call("", "", [request]), connection)
         converse([talk], self._patience)
         answer = talk.answer()
-        if talk.link is not None and talk.link.clean:
-            self._link = talk.link
-        elif talk.link is not None:
-            talk.link.close()
+        if talk.connection is not None and talk.connection.clean:
+            self._connection = talk.connection
+        elif talk.connection is not None:
+            talk.connection.close()
         if answer.error is not None:
             raise answer.error
         return answer.replies[0]
 
     def close(self) -> None:
         """Close the connection."""
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def __enter__(self) -> Asking:
         return self

@@ -31,14 +31,14 @@ _BUFFER_BYTES = 1024 * 1024  # the system's send buffer
 _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 # What to do about a refusal; the sidecar does not know how its client was configured.
 _HINTS = {
-    Code.TOKEN: "give the token of the sidecars: sidecar_token= in the URL, or CASSQ_SIDECAR_TOKEN",
-    Code.CLUSTER: "is it the right catalog? a sidecar's data directory is for one alone",
+    Code.TOKEN: "set the sidecars' token: sidecar_token= in the URL, or CASSQ_SIDECAR_TOKEN",
+    Code.CLUSTER: "is this the right catalog? a sidecar's data directory belongs to only one",
     Code.VERSION: "run the same release of cassq on both sides",
 }
 
 
 class Access(NamedTuple):
-    """What a client presents to sidecars. tls: None for none. client: its name in their logs."""
+    """A client's credentials for sidecars. tls: None for no TLS. client: its name in their logs."""
 
     token: str = ""
     tls: ssl.SSLContext | None = None
@@ -116,7 +116,7 @@ class Connection:
 
     @property
     def wants(self) -> int:
-        """What to wait for: POLLIN, POLLOUT, or both."""
+        """The events to wait for: POLLIN, POLLOUT, or both."""
         if self.phase is Phase.CONNECTING or self._tls_writes:
             return select.POLLIN | select.POLLOUT
         if self._out and not self._tls_reads:
@@ -146,7 +146,7 @@ class Connection:
         if size > self.welcome.message_bytes_max:
             raise RefusedError(
                 Code.TOO_LARGE,
-                f"a request has {size} bytes, sidecar {self.welcome.sidecar!r} takes"
+                f"a request has {size} bytes; sidecar {self.welcome.sidecar!r} accepts"
                 f" {self.welcome.message_bytes_max}",
             )
         return size
@@ -321,7 +321,7 @@ class Connection:
             raise answer  # it means the connection, which it closes
         size = self.unanswered.pop(number, None)
         if size is None:
-            raise ProtocolError(f"it answers request {number}, which nobody made")
+            raise ProtocolError(f"it answers request {number}, which was not sent")
         self.unanswered_bytes -= size
         self.answers.append((number, answer))
 
@@ -329,10 +329,10 @@ class Connection:
 
     def _broken(self, exc: OSError) -> BackendUnavailableError:
         hint = ""
-        told = exc.strerror or str(exc)
+        why = exc.strerror or str(exc)
         if isinstance(exc, ssl.SSLCertVerificationError):
-            told = f"its certificate is not trusted: {exc.verify_message}"
-            hint = "name its authority with sidecar_ca=, and its address as its certificate does"
+            why = f"its certificate is not trusted: {exc.verify_message}"
+            hint = "give its authority with sidecar_ca=, and use the host name in its certificate"
         elif isinstance(exc, ssl.SSLError):
             hint = "does it use TLS, and does it ask for a certificate of the client?"
         elif self.phase in (Phase.SECURING, Phase.GREETING):
@@ -340,7 +340,7 @@ class Connection:
         elif isinstance(exc, ConnectionRefusedError):
             hint = "is it running?"
         return BackendUnavailableError(
-            f"the sidecar at {self.address}: {told}",
+            f"the sidecar at {self.address}: {why}",
             hint=hint,
             outcome_unknown=bool(self.unanswered),
             address=self.address,
@@ -348,7 +348,7 @@ class Connection:
 
     def _nonsense(self, exc: ProtocolError) -> BackendUnavailableError:
         return BackendUnavailableError(
-            f"what listens at {self.address} speaks no protocol of sidecars: {exc.message}",
+            f"the server at {self.address} does not speak the sidecar protocol: {exc.message}",
             hint="does it expect TLS?" if self._tls is None else "",
             outcome_unknown=bool(self.unanswered),
             address=self.address,

@@ -52,49 +52,49 @@ class ConnectionPool(Network):
         finally:
             for call, talk in zip(calls, begun, strict=True):
                 if isinstance(talk, Talk):
-                    self._give_back(call.sidecar, talk.link)
+                    self._give_back(call.sidecar, talk.connection)
         return [talk.answer() if isinstance(talk, Talk) else talk for talk in begun]
 
     def begin(self, call: Call) -> Begun | None:
         """Uses only an idle connection: opening one takes several steps, under a deadline."""
-        link = self._idle_link(call.sidecar)
-        if link is None:
+        connection = self._idle_connection(call.sidecar)
+        if connection is None:
             return None
-        talk = Talk(call, link)
+        talk = Talk(call, connection)
         talk.step()
         return _Begun(talk, partial(self._give_back, call.sidecar))
 
     def tell(self, sidecar: str, generation: str, requests: Sequence[Request]) -> None:
-        link = self._idle_link(sidecar)
-        if link is None:
+        connection = self._idle_connection(sidecar)
+        if connection is None:
             # Sent when a connection is returned: readers wait for the end that the last append
             # before a pause publishes.
             with self._lock:
                 untold = self._untold.setdefault(sidecar, deque(maxlen=UNTOLD_MAX))
                 untold.append((generation, requests))
-        elif _tell(link, generation, requests):
-            self._give_back(sidecar, link)
+        elif _tell(connection, generation, requests):
+            self._give_back(sidecar, connection)
         else:
-            link.close()
+            connection.close()
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            idle = [link for links in self._idle.values() for link in links]
+            idle = [connection for connections in self._idle.values() for connection in connections]
             self._idle.clear()
-        for link in idle:
-            link.close()
+        for connection in idle:
+            connection.close()
 
     # --- borrowing ------------------------------------------------------------------------------
 
     def _begin(self, call: Call) -> Talk | CallResult:
         try:
-            link = self._idle_link(call.sidecar)
-            if link is None:
-                link = self._open(self._addresses.of(call.sidecar))
+            connection = self._idle_connection(call.sidecar)
+            if connection is None:
+                connection = self._open(self._addresses.of(call.sidecar))
         except BackendError as exc:
             return CallResult(call.sidecar, [], exc)
-        return Talk(call, link, partial(self._anew, call.sidecar))
+        return Talk(call, connection, partial(self._anew, call.sidecar))
 
     def _open(self, address: str) -> Connection:
         return Connection(address, self._cluster(), self._access)
@@ -103,40 +103,40 @@ class ConnectionPool(Network):
         """A connection to replace one that broke; all idle ones have broken with it."""
         with self._lock:
             idle = self._idle.pop(sidecar, deque())
-        for link in idle:
-            link.close()
+        for connection in idle:
+            connection.close()
         address = self._addresses.of(sidecar, anew=True)
         if address == broken.address and (another or not broken.welcome.sidecar):
-            raise BackendUnavailableError(f"nothing else is known of sidecar {sidecar!r}")
+            raise BackendUnavailableError(f"no other address of sidecar {sidecar!r} is known")
         return self._open(address)
 
-    def _idle_link(self, sidecar: str) -> Connection | None:
+    def _idle_connection(self, sidecar: str) -> Connection | None:
         """An idle connection that seems to live, the most recently used first."""
         while True:
             with self._lock:
                 idle = self._idle.get(sidecar)
                 if not idle:
                     return None
-                link = idle.pop()
-            if link.lives():
-                return link
-            link.close()
+                connection = idle.pop()
+            if connection.lives():
+                return connection
+            connection.close()
 
-    def _give_back(self, sidecar: str, link: Connection | None) -> None:
-        if link is None:
+    def _give_back(self, sidecar: str, connection: Connection | None) -> None:
+        if connection is None:
             return
-        while link.clean:
+        while connection.clean:
             with self._lock:
                 untold = self._untold.pop(sidecar, None)
                 idle = self._idle.setdefault(sidecar, deque())
                 if not untold:
                     if self._closed or len(idle) >= IDLE_MAX:
                         break
-                    idle.append(link)
+                    idle.append(connection)
                     return
-            if not all(_tell(link, generation, requests) for generation, requests in untold):
+            if not all(_tell(connection, generation, requests) for generation, requests in untold):
                 break
-        link.close()
+        connection.close()
 
 
 class _Begun(Begun):
@@ -156,16 +156,16 @@ class _Begun(Begun):
             if not self._talk.done:
                 converse([self._talk], patience)
         finally:
-            self._give_back(self._talk.link)
+            self._give_back(self._talk.connection)
         return self._talk.answer()
 
     def drop(self) -> None:
         # Answers still to come would be taken for answers to the connection's next user.
-        self._give_back(self._talk.link)
+        self._give_back(self._talk.connection)
 
 
-def _tell(link: Connection, generation: str, requests: Sequence[Request]) -> bool:
+def _tell(connection: Connection, generation: str, requests: Sequence[Request]) -> bool:
     """Send requests without an answer; False when the connection is no longer usable."""
-    if generation and link.welcome.generation != generation:
+    if generation and connection.welcome.generation != generation:
         return True  # these are for a data directory that is gone
-    return all(link.tell(request) for request in requests)
+    return all(connection.tell(request) for request in requests)

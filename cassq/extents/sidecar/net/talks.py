@@ -29,12 +29,11 @@ class _AnotherSidecarError(BackendUnavailableError):
 class Talk:
     """One call: its requests on a connection, and the answers that came.
 
-    link: the first connection. anew: replaces a broken connection, once; raises BackendError where
-    that would not help.
+    anew: replaces a broken connection, once; raises BackendError if that would not help.
     """
 
-    def __init__(self, call: Call, link: Connection, anew: Anew | None = None) -> None:
-        self.link: Connection | None = None
+    def __init__(self, call: Call, connection: Connection, anew: Anew | None = None) -> None:
+        self.connection: Connection | None = None
         self.error: BackendError | None = None
         self._call = call
         self._replies: list[Any] = [_MISSING] * len(call.requests)
@@ -42,12 +41,12 @@ class Talk:
         self._numbers: dict[int, int] = {}
         self._unsent = list(range(len(call.requests)))[::-1]
         self._sent_ever = self._refused = False
-        self._use(link)
+        self._use(connection)
 
     @property
     def done(self) -> bool:
         """Whether no more answers will come."""
-        return self.link is None or not (self._numbers or self._unsent)
+        return self.connection is None or not (self._numbers or self._unsent)
 
     @property
     def well(self) -> bool:
@@ -56,47 +55,47 @@ class Talk:
 
     @property
     def grace(self) -> float:
-        """How many more seconds the sidecar may take to welcome this client."""
-        if self.link is None or self.link.phase is Phase.READY:
+        """The seconds left for the sidecar to welcome this client."""
+        if self.connection is None or self.connection.phase is Phase.READY:
             return math.inf
-        return WELCOME_SECONDS - self.link.age.seconds()
+        return WELCOME_SECONDS - self.connection.age.seconds()
 
     def step(self) -> None:
         """Advance as far as possible without waiting."""
-        link = self.link
-        if link is None:
+        connection = self.connection
+        if connection is None:
             return
         try:
-            self._check(link)
-            self._feed(link)
-            link.step()
-            self._check(link)
-            self._take(link)
-            while self._feed(link):
-                link.step()
-                self._take(link)
+            self._check(connection)
+            self._feed(connection)
+            connection.step()
+            self._check(connection)
+            self._take(connection)
+            while self._feed(connection):
+                connection.step()
+                self._take(connection)
         except RefusedError as exc:  # the connection, or this side of it
             self._end(exc)
         except BackendError as exc:
-            self._broke(link, exc)
+            self._broke(connection, exc)
 
     def give_up(self, seconds: float) -> None:
         """Fail, because patience is over after `seconds`."""
         if self.done:
             return
-        link = self.link
-        if link is None:
+        connection = self.connection
+        if connection is None:
             return
-        phase = link.phase
-        what = f"sidecar {self._call.sidecar!r} at {link.address}"
-        told = f"{what} did not answer within {seconds:.2g} s: {phase.value}"
+        phase = connection.phase
+        what = f"sidecar {self._call.sidecar!r} at {connection.address}"
+        why = f"{what} did not answer within {seconds:.2g} s: {phase.value}"
         hint = "is it overloaded, stopped, or cut off from here?"
         if phase is Phase.READY:
             error: BackendError = BackendTimeoutError(
-                told, hint=hint, outcome_unknown=self._sent_ever
+                why, hint=hint, outcome_unknown=self._sent_ever
             )
         else:
-            error = BackendUnavailableError(told, hint=hint, outcome_unknown=self._sent_ever)
+            error = BackendUnavailableError(why, hint=hint, outcome_unknown=self._sent_ever)
         self._end(error)
 
     def answer(self) -> CallResult:
@@ -113,30 +112,30 @@ class Talk:
 
     # --- its steps ------------------------------------------------------------------------------
 
-    def _use(self, link: Connection) -> None:
-        self.link = link
+    def _use(self, connection: Connection) -> None:
+        self.connection = connection
         self._unsent = sorted([*self._unsent, *self._numbers.values()], reverse=True)
         self._numbers.clear()
 
-    def _feed(self, link: Connection) -> bool:
+    def _feed(self, connection: Connection) -> bool:
         """Submit what the window has room for; returns whether anything was submitted."""
-        if link.phase is not Phase.READY or not self._unsent:
+        if connection.phase is not Phase.READY or not self._unsent:
             return False
         fed = False
         while self._unsent:
             request = self._call.requests[self._unsent[-1]]
-            parts = link.next_parts(request)
-            size = link.size(parts)
-            if not link.may_send(size):
+            parts = connection.next_parts(request)
+            size = connection.size(parts)
+            if not connection.may_send(size):
                 break
-            number = link.submit(parts, size)
+            number = connection.submit(parts, size)
             self._numbers[number] = self._unsent.pop()
             self._sent_ever = fed = True
         return fed
 
-    def _take(self, link: Connection) -> None:
-        while link.answers:
-            number, answer = link.answers.popleft()
+    def _take(self, connection: Connection) -> None:
+        while connection.answers:
+            number, answer = connection.answers.popleft()
             place = self._numbers.pop(number)
             if isinstance(answer, RefusedError):
                 self._replies[place] = answer
@@ -150,41 +149,42 @@ class Talk:
                     f"sidecar {self._call.sidecar!r}: {exc.message}", outcome_unknown=True
                 ) from exc
 
-    def _check(self, link: Connection) -> None:
+    def _check(self, connection: Connection) -> None:
         """Raise _AnotherSidecarError unless the connection leads to the called sidecar."""
         name, generation = self._call.sidecar, self._call.generation
-        if link.phase is not Phase.READY:
+        if connection.phase is not Phase.READY:
             return
-        if name and link.welcome.sidecar != name:
+        if name and connection.welcome.sidecar != name:
+            there = connection.welcome.sidecar
             raise _AnotherSidecarError(
-                f"at {link.address} listens sidecar {link.welcome.sidecar!r}, not {name!r}",
-                hint="addresses are learned from the catalog: did two sidecars change places?",
+                f"{connection.address} belongs to sidecar {there!r}, not {name!r}",
+                hint="addresses come from the catalog: were two sidecars swapped?",
             )
-        if generation and link.welcome.generation != generation:
+        if generation and connection.welcome.generation != generation:
             raise _AnotherSidecarError(
-                f"sidecar {name!r} at {link.address} has another data directory than before",
-                hint="what it held is lost there; the other replicas have it",
+                f"sidecar {name!r} at {connection.address} has another data directory than before",
+                hint="its data there is lost; the other replicas have it",
                 retryable=False,
             )
 
-    def _broke(self, link: Connection, exc: BackendError) -> None:
+    def _broke(self, connection: Connection, exc: BackendError) -> None:
         anew, self._anew = self._anew, None
         if anew is None:
             self._end(exc)
             return
         try:
-            following = anew(link, isinstance(exc, _AnotherSidecarError))
+            following = anew(connection, isinstance(exc, _AnotherSidecarError))
         except BackendError:
             self._end(exc)
             return
-        link.close()
+        connection.close()
         self._use(following)
 
     def _end(self, error: BackendError) -> None:
         self.error = error
-        if self.link is not None:
-            self.link.close()
-            self.link = None
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
 
 
 def converse(talks: Sequence[Talk], patience: Patience) -> None:
@@ -215,8 +215,8 @@ def _step(waiting: Sequence[Talk], seconds: float) -> None:
     poll = select.poll()
     by_fd = {}
     for talk in waiting:
-        if talk.link is not None:
-            by_fd[talk.link.fileno()] = talk
-            poll.register(talk.link, talk.link.wants)
+        if talk.connection is not None:
+            by_fd[talk.connection.fileno()] = talk
+            poll.register(talk.connection, talk.connection.wants)
     for fd, _ in poll.poll(max(1, round(seconds * 1000))):
         by_fd[fd].step()

@@ -75,8 +75,8 @@ class Copying:
         return self.step in (CopyStep.DONE, CopyStep.FAILED)
 
     @property
-    def told(self) -> str:
-        """Source, target and progress, for people."""
+    def progress(self) -> str:
+        """Source, target and progress, as text."""
         if self.target is None or self.step is CopyStep.LOOK:
             return self.need.why
         way = f"from {self._source.sidecar} to {self.target.sidecar}"
@@ -163,8 +163,8 @@ class Copying:
                         return
                 if len({(reply.seq, reply.digest) for reply in replies}) > 1:
                     self._fail(
-                        f"what {answers[0].sidecar} and {answers[1].sidecar} have from seq"
-                        f" {self.seq} on is not the same"
+                        f"{answers[0].sidecar} and {answers[1].sidecar} differ from seq"
+                        f" {self.seq} on"
                     )
                     return
                 self._verified(replies[0].seq)
@@ -185,7 +185,7 @@ class Copying:
         there = {answer.sidecar: self._extent(answer) for answer in answers if answer.error is None}
         good = [each for each in self.need.sources if self._is_good(there.get(each.sidecar))]
         if not good:
-            self._fail(f"nobody has it whole: {self._complaints(answers, there)}")
+            self._fail(f"no sidecar has an intact copy: {self._complaints(answers, there)}")
             return
         self._source = good[0]
         source = there[self._source.sidecar]
@@ -199,7 +199,7 @@ class Copying:
             return
         row = self._chosen([row for row in self.need.targets if row.name in there], there)
         if row is None:
-            self._fail(f"no sidecar takes it: {self._complaints(answers, there)}")
+            self._fail(f"no sidecar accepts a copy: {self._complaints(answers, there)}")
             return
         begun = there[row.name]
         self.target = _replica_on(row)
@@ -216,8 +216,8 @@ class Copying:
         """The sidecar whose begun copy is furthest; without one, as for a new extent."""
 
         def begun(row: SidecarRow) -> int:
-            told = there[row.name]
-            return told.end + 1 if told is not None and not told.damage else 0
+            extent = there[row.name]
+            return extent.end + 1 if extent is not None and not extent.damage else 0
 
         rows = [row for row in rows if row.name not in self._avoid] or rows
         furthest = max(rows, key=begun, default=None)
@@ -229,24 +229,24 @@ class Copying:
         listed = answer.replies[-1].extents
         return listed[0] if listed and listed[0].pipe_id == self._pipe_id else None
 
-    def _is_good(self, told: Told | None) -> bool:
-        if told is None or told.damage or told.copying:
+    def _is_good(self, extent: Told | None) -> bool:
+        if extent is None or extent.damage or extent.copying:
             return False
-        return told.end == told.final == self.end
+        return extent.end == extent.final == self.end
 
     def _complaints(self, answers: Sequence[CallResult], there: Mapping[str, Told | None]) -> str:
-        """What all sidecars answered, for people."""
-        told = []
+        """The problems of all sidecars, as text."""
+        complaints = []
         for answer in answers:
             extent = there.get(answer.sidecar)
             if answer.error is not None:
-                told.append(f"{answer.sidecar}: {answer.error.message}")
+                complaints.append(f"{answer.sidecar}: {answer.error.message}")
             elif extent is None:
-                told.append(f"{answer.sidecar} has none of it")
+                complaints.append(f"{answer.sidecar} does not have it")
             elif not self._is_good(extent):
                 damage = extent.damage or f"it ends at {extent.end:,}, not {self.end:,}"
-                told.append(f"{answer.sidecar}: {damage}")
-        return "; ".join(told)
+                complaints.append(f"{answer.sidecar}: {damage}")
+        return "; ".join(complaints)
 
     def _failed(self, sidecar: str, error: BackendError) -> None:
         """Note that a step failed; requests that timed out are repeated."""

@@ -80,8 +80,8 @@ class Repairing(Upkeep):
             extents = answer.replies[0].extents
             # If there are more, they take turns.
             self._after[row.name] = extents[-1].pipe_id if len(extents) == EXTENTS_MAX else ""
-            for told in extents:
-                found.setdefault(told.pipe_id, []).append(ReplicaAt(row.name, row.generation))
+            for extent in extents:
+                found.setdefault(extent.pipe_id, []).append(ReplicaAt(row.name, row.generation))
         return found
 
     def missing(
@@ -157,25 +157,26 @@ class Repairing(Upkeep):
                     self._catalog.leases.drop(COPYING_LEASE, owner)
 
     def _mend(self, needs: Sequence[Need], fleet: Fleet, until_ms: int) -> list[RepairOutcome]:
-        left, active, told = deque(needs), list[Copying](), list[RepairOutcome]()
+        left, active, outcomes = deque(needs), list[Copying](), list[RepairOutcome]()
         wanted = {need.placement.pipe_id for need in needs}
         self._copies = {key: copy for key, copy in self._copies.items() if key in wanted}
         while True:
             while left and len(active) < AT_ONCE:
                 need = left.popleft()
                 if need.gone:
-                    told.append(self._attempt(need, self._removed))
+                    outcomes.append(self._attempt(need, self._removed))
                 else:
                     active.append(self._copy_of(need, fleet))
             if not active:
-                return told
+                return outcomes
             self._go_on(active, until_ms)
             for copy in [copy for copy in active if copy.is_over]:
                 active.remove(copy)
                 del self._copies[copy.need.placement.pipe_id]
-                told.append(self._attempt(copy.need, partial(self._ended, copy)))
+                outcomes.append(self._attempt(copy.need, partial(self._ended, copy)))
             if self._clock.boot_ms() >= until_ms:
-                return told + [RepairOutcome(copy.need, False, copy.told) for copy in active]
+                left_over = [RepairOutcome(copy.need, False, copy.progress) for copy in active]
+                return outcomes + left_over
 
     def _attempt(self, need: Need, end: Callable[[Need], RepairOutcome]) -> RepairOutcome:
         try:
@@ -210,7 +211,7 @@ class Repairing(Upkeep):
             copy.take([answers.popleft() for _ in those])
             self._pace.spent(copy.copied_bytes)
 
-    # --- what becomes of it ---------------------------------------------------------------------
+    # --- outcomes -------------------------------------------------------------------------------
 
     def _ended(self, copy: Copying, need: Need) -> RepairOutcome:
         """Make a whole copy count, or report why it failed."""
@@ -218,15 +219,15 @@ class Repairing(Upkeep):
         if copy.step is CopyStep.FAILED or target is None:
             if target is not None and need.anew is None:
                 self._avoid[target.sidecar] = self._clock.boot_ms() + AVOID_MS
-            return RepairOutcome(need, False, copy.told, copy.error)
+            return RepairOutcome(need, False, copy.progress, copy.error)
         if need.anew is None and not self._changed(need, target):
             return RepairOutcome(need, True, "")
         count = f"{counted(copy.end, 'message')}, {counted(copy.size_bytes, 'byte')}"
         if target in (need.anew, need.instead):
-            return RepairOutcome(need, True, f"copied anew to {target.sidecar}: {count}")
+            return RepairOutcome(need, True, f"copied again to {target.sidecar}: {count}")
         instead = ""
         if need.instead is not None:
-            instead = f", for the one on {need.instead.sidecar}"
+            instead = f", replacing the one on {need.instead.sidecar}"
             self._drop(need, [need.instead])
         return RepairOutcome(need, True, f"copied to {target.sidecar}{instead}: {count}")
 
@@ -235,7 +236,7 @@ class Repairing(Upkeep):
             return RepairOutcome(need, True, "")
         self._drop(need, need.gone)
         names = ", ".join(each.sidecar for each in need.gone)
-        return RepairOutcome(need, True, f"taken away from {names}, where it is not needed")
+        return RepairOutcome(need, True, f"removed from {names}, where it is not needed")
 
     def _changed(self, need: Need, copy: ReplicaAt | None = None) -> bool:
         """Change the placement; False when another client was faster, or the extent is gone."""
@@ -256,7 +257,9 @@ class Repairing(Upkeep):
             call = Call(replica.sidecar, replica.generation, [Drop([pipe_id])])
             for answer in self._exchange([call], STEP_SECONDS):
                 if answer.error is not None:
-                    logger.info("%s is left on %s: %s", pipe_id, answer.sidecar, answer.error)
+                    logger.info(
+                        "cannot remove %s from %s yet: %s", pipe_id, answer.sidecar, answer.error
+                    )
 
 
 def _ends_of(at: ReplicaAt, pipe_ids: Sequence[str]) -> Call:

@@ -1,4 +1,4 @@
-"""The data directory of a sidecar: its identity, and a lock so that one process alone uses it.
+"""The data directory of a sidecar: its identity, and a lock so that only one process uses it.
 
 identity.json    catalog, name and generation; written once
 lock             held by the process that has it open
@@ -23,8 +23,8 @@ _OWN = {"lock", "identity.new", "direct"}
 
 
 class Identity(NamedTuple):
-    """The identity of a directory. catalog: the identity of the catalog whose extents it holds;
-    name: of the sidecar; generation: made with the directory, and never reused."""
+    """The identity of a directory. catalog: the identity of the catalog whose extents it holds.
+    name: of the sidecar. generation: made with the directory, never reused."""
 
     catalog: str
     name: str
@@ -32,10 +32,10 @@ class Identity(NamedTuple):
 
 
 class Directory:
-    """An open data directory. new: as far as it shows, nothing was stored in it before.
+    """An open data directory. new: nothing seems to have been stored in it.
 
-    Raises ConfigError when it is open already, here or in another process, or belongs to another
-    catalog or sidecar; CorruptionError when that cannot be read.
+    Raises ConfigError if it is open already, here or in another process, or belongs to another
+    catalog or sidecar; CorruptionError if its identity cannot be read.
     """
 
     def __init__(self, path: Path, *, catalog: str, name: str) -> None:
@@ -47,8 +47,8 @@ class Directory:
         try:
             if not self._disk.lock(self._lock):
                 raise ConfigError(
-                    f"{path} is open in another sidecar",
-                    hint="each sidecar needs a directory of its own; end the other one first",
+                    f"{path} is in use by another sidecar",
+                    hint="each sidecar needs its own directory; otherwise stop the other one first",
                 )
             self.identity: Identity
             self.new: bool
@@ -58,7 +58,7 @@ class Directory:
             raise
 
     def begun(self) -> None:
-        """Note durably that something may be stored here from now on."""
+        """Record durably that data may be stored here from now on."""
         if self.new:
             self.new = False
             self._write(self.identity, new=False)
@@ -87,10 +87,10 @@ class Directory:
         except (ValueError, KeyError, TypeError) as exc:
             raise CorruptionError(
                 f"{self.path / 'identity.json'} cannot be read: {exc}",
-                hint="start with an empty directory; the extents are repaired from other sidecars",
+                hint="start with an empty directory; repairs refill it from other sidecars",
             ) from exc
         if layout != _FORMAT:
-            raise ConfigError(f"{self.path} has format {layout}, this cassq knows {_FORMAT}")
+            raise ConfigError(f"{self.path} has format {layout}; this cassq supports {_FORMAT}")
         if identity.catalog != catalog:
             raise ConfigError(
                 f"{self.path} holds extents of another catalog ({identity.catalog})",
@@ -99,7 +99,7 @@ class Directory:
         if identity.name != name:
             raise ConfigError(
                 f"{self.path} is the directory of the sidecar {identity.name}, not {name}",
-                hint=f"placements name it: start it with --name {identity.name}",
+                hint=f"placements refer to it by name: start it with --name {identity.name}",
             )
         return identity, new
 

@@ -1,12 +1,12 @@
 """The engine on RocksDB: one database for all replicas of a data directory.
 
-They share one log, and each sync of it. Each change is one batch: a frame is written with the row
-that says where its replica ends, so that they are consistent after a crash. Nothing is synced until
-`sync`; then each replica that changed gets its mark (see `cassq.sidecar.engine.rocksdb.marks`).
+All replicas share one log, and each sync of it. Each change is one batch: a frame is written with
+the row that records its replica's end, so that they are consistent after a crash. Nothing is synced
+before `sync`; after it each changed replica gets its mark (`cassq.sidecar.engine.rocksdb.marks`).
 
 rocksdict holds the GIL in `write` and while it iterates, and releases it in `flush_wal` and
-`compact_range`; so a syncing thread does not block others. Its `items()`, `keys()` and `values()`
-end quietly at a damaged block: the code here checks the `status` of iterators.
+`compact_range`, so a syncing thread does not block others. Its `items()`, `keys()` and `values()`
+silently end at a damaged block, so this code checks the `status` of iterators.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _CHANGEABLE = {"epoch", "fenced", "final", "damage", "copying"}
 
 
 class RocksEngine(Engine):
-    """Replicas in RocksDB. For one process; one thread at a time may change them.
+    """Replicas in RocksDB. For one process; only one thread at a time may change them.
 
-    catalog, name: whose the directory is. free_min: bytes of free space below which nothing is
-    taken; at least a few memtables' worth, since opening may need that. probe: measures the disk.
+    catalog, name: the owner of the directory. free_min: bytes of free space below which writes are
+    refused; at least a few memtables, since opening may need that. probe: measures the disk.
 
     Raises ConfigError for a directory that is open already or belongs to another sidecar,
-    CorruptionError when RocksDB cannot open it. Cost of opening: a read of all rows and of the log.
+    CorruptionError if RocksDB cannot open it. Cost of opening: a read of all rows and of the log.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class RocksEngine(Engine):
         self._changing = threading.Lock()
         self._syncing = threading.Lock()
         self._unmarked: dict[str, StoredReplica] = {}  # changed since the last sync began
-        self._leaving: list[int] = []  # slots of what was dropped since
+        self._leaving: list[int] = []  # slots of replicas dropped since then
         self._reclaim = Reclaim(self._compact, self._names)
         self._marks.start()
         self._reclaim.start()
 
     @property
     def identity(self) -> Identity:
-        """Whose the directory is."""
+        """The owner of the directory."""
         return self._directory.identity
 
     @property
@@ -103,7 +103,7 @@ class RocksEngine(Engine):
         with self._changing:
             self._working()
             if replica.pipe_id in self._kept:
-                raise BrokenInvariantError(f"{replica.pipe_id} is there already")
+                raise BrokenInvariantError(f"{replica.pipe_id} exists already")
             if not self._free:
                 slots = self._marks.slots
                 self._marks.grow()
@@ -127,7 +127,7 @@ class RocksEngine(Engine):
             if self._room.short():
                 space = self._room.space()
                 raise StorageFullError(
-                    f"{space.free} bytes are free, {self._room.free_min} are kept for repairs",
+                    f"only {space.free} bytes are free; {self._room.free_min} are reserved",
                     hint="free some space, or add sidecars",
                 )
             was = (replica.end, replica.acked, replica.size_bytes, replica.frames)
@@ -152,7 +152,7 @@ class RocksEngine(Engine):
                 replica.acked = changes["acked"]  # type: ignore[assignment]
                 return
             if changes.keys() == {"damage"} and changes["damage"]:
-                replica.damage = str(changes["damage"])  # whether it can be written or not
+                replica.damage = str(changes["damage"])  # even if it cannot be written
             self._working()
             if not changes.keys() <= _CHANGEABLE | {"acked"}:
                 raise BrokenInvariantError(f"no note changes {sorted(changes)}")
@@ -183,13 +183,13 @@ class RocksEngine(Engine):
             batch = WriteBatch(raw_mode=True)
             batch.delete_range(kept.frame_key(end), kept.past_frames())
             batch.put(kept.name, kept.row(), self._rows)
-            # If this fails, memory is ahead of the disk; but then nothing more is taken.
+            # If this fails, memory is ahead of the disk, but no more writes are accepted.
             self._write(batch, f"cutting {pipe_id}")
             self._unmarked[pipe_id] = kept
             self._reclaim.add(kept.name, size_bytes)
 
     def _tail(self, kept: StoredReplica, end: int) -> tuple[int, int]:
-        """How many frames there are from `end` on, and their bytes, as far as they are readable."""
+        """The number and bytes of readable frames from `end` on."""
         replica = kept.replica
         if end == replica.end:
             return 0, 0
@@ -201,7 +201,7 @@ class RocksEngine(Engine):
             frames.seek(kept.frame_key(end))
             if not frames.valid() or seq_of(frames.key()) != end:
                 frames.status()
-                raise BrokenInvariantError(f"{end} is not between two frames")
+                raise BrokenInvariantError(f"{end} is not a boundary between frames")
             while frames.valid():
                 count, size_bytes = count + 1, size_bytes + len(frames.value())
                 frames.next()
@@ -247,7 +247,7 @@ class RocksEngine(Engine):
             try:
                 self._db.flush_wal(True)
             except Exception as exc:
-                with self._changing:  # a write that fails beside it says why, and first
+                with self._changing:  # so that a concurrent failed write reports its cause first
                     raise self._failed(exc, "syncing the log") from exc
             with self._changing:
                 for kept, mark in marks:
@@ -282,14 +282,14 @@ class RocksEngine(Engine):
         kept = self._kept.get(pipe_id)
         found: list[bytes] = []
         if kept is None:
-            return found  # it was dropped meanwhile
+            return found  # dropped meanwhile
         size, at, end = 0, seq, min(end_seq, kept.replica.end)
         key = pipe_key(pipe_id)
         try:
             frames, _bounds = self._frames(kept)
             frames.seek(kept.frame_key(seq))
             if not frames.valid() or seq_of(frames.key()) != seq:
-                # Only if necessary: going back also looks into the frame before.
+                # Only if necessary: stepping back also reads the previous frame.
                 frames.status()
                 frames.seek_for_prev(kept.frame_key(seq))
             while at < end and len(found) < frames_max:
@@ -313,7 +313,7 @@ class RocksEngine(Engine):
             if not found or not isinstance(error, FrameError):
                 raise error from exc
         if not found and at < min(end, kept.replica.end):
-            raise FrameError(f"no frame of {pipe_id} holds seq {at}, it ends at {end}")
+            raise FrameError(f"no frame of {pipe_id} holds seq {at}; it ends at {end}")
         return found
 
     def frame_at(self, pipe_id: str, base_seq: int) -> bytes | None:
@@ -327,8 +327,8 @@ class RocksEngine(Engine):
         return frame
 
     def _frames(self, kept: StoredReplica) -> tuple[RdictIter, ReadOptions]:
-        """An iterator over the frames of a replica, and over what lies before them; and its
-        options, which must live as long: it reads its bound from their memory."""
+        """An iterator over the frames of a replica and anything before them; and its options, which
+        must live as long, because it reads its bound from their memory."""
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(kept.past_frames())
         return self._db.iter(bounds), bounds
@@ -354,11 +354,11 @@ class RocksEngine(Engine):
         return self._room.is_back(self._directory.path)
 
     def statistics(self) -> str:
-        """RocksDB's statistics, in its own words; empty unless the tuning asks for them."""
+        """RocksDB's statistics, as text; empty unless the tuning enables them."""
         return str(self._options.get_statistics() or "")
 
     def reclaim(self) -> int:
-        """Free the space of dropped extents now; returns of how many. Otherwise a thread does that
+        """Free the space of dropped extents now; return their number. Otherwise a thread does it
         soon. Cost: compactions."""
         return self._reclaim.pass_now()
 
@@ -384,13 +384,13 @@ class RocksEngine(Engine):
             try:
                 self._marks.close()
             finally:
-                # RocksDB keeps its directory for as long as anybody has a part of it.
+                # RocksDB keeps its directory open while any object of it exists.
                 del self._rows
                 try:
                     self._db.close()
                 except Exception as exc:
-                    # What was synced is in the log, from which it is read when it is opened anew.
-                    logger.warning("RocksDB did not write its tables: %s", exc)
+                    # Synced data is in the log, and is read from there when reopened.
+                    logger.warning("RocksDB could not flush its tables: %s", exc)
                 self._directory.close()
 
 

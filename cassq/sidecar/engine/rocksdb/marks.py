@@ -1,20 +1,20 @@
 """The synced marks: how much of each replica was on disk when a sync last returned.
 
-They have a file of their own, because after a start they are compared with what RocksDB found in
-its log, and RocksDB accepts less: every mode that opens a torn log at all takes a log that is cut
-off, removed, or damaged in its last record for one that ends there.
+They have their own file, because at each start they are compared with the data that RocksDB found
+in its log. RocksDB does not notice every loss: each of its modes that can open a torn log takes a
+log that is cut off, removed, or damaged in its last record for one that ends there.
 
-The file is a page with the generation, then slots of two halves, one a replica. A half has a
-check word over the rest; a mark is stored over the older of the two, by plain stores into mapped
-memory, so one that is torn leaves the other.
+The file is a page with the generation, followed by a slot per replica. A slot has two halves, each
+with a check word. A new mark overwrites the older half, by plain stores into mapped memory, so a
+torn mark leaves the other half intact.
 
-What they detect:
+What the marks detect:
 
-- after the end of the process, however it came, all that was stored is there: so is the mark of
-  every sync that returned, and a replica that lost any of it is seen to be damaged;
-- after a power cut the file may be as old as its own last sync, `SYNC_MS` at most (longer where
-  the disk is slow): a loss of what was synced in that time alone, in a log that the disk had
-  called safe, is not seen by the marks. The log's own checksums see all but a cut-off tail.
+- If the process ends in any way, every stored mark survives, including that of each sync that
+  returned: a replica that lost synced data is found to be damaged.
+- After a power cut the file may be as old as its own last sync, `SYNC_MS` at most (longer if the
+  disk is slow). If the log lost data that was synced within that time, the marks do not show it.
+  The log's own checksums detect all losses but a cut-off tail.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from cassq.errors import BackendError, CorruptionError
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-HINT = "what is here cannot be vouched for: start with an empty directory, the rest is repaired"
+HINT = "the data here may be incomplete: start with an empty directory; repairs then refill it"
 SYNC_MS = 100
-_PAGE = 65536  # of header: a multiple of what any machine maps at once
+_PAGE = 65536  # size of the header: a multiple of any machine's page size
 _HALF = 64
 _SLOT = 2 * _HALF
 _SEGMENT_SLOTS = 4096
@@ -53,10 +53,10 @@ _NOTHING = bytes(_HALF)
 
 
 class SyncMark(NamedTuple):
-    """What was synced of a replica.
+    """The synced state of a replica.
 
-    birth: which one; 0 for an empty slot. name: within keys; empty when it is too long to stand
-    here. going: it is being dropped, so it may be gone.
+    birth: identifies the replica; 0 for an empty slot. name: as in keys; empty if it is too long
+    for the slot. going: it is being dropped, so it may be gone.
     """
 
     birth: int
@@ -71,10 +71,10 @@ class UnreadableMarkError(CorruptionError):
 
 
 class SyncMarks:
-    """The marks of one data directory. Stores are made under the caller's lock.
+    """The marks of one data directory. The caller holds a lock when storing.
 
-    create: make the file; else it has to be there. Raises CorruptionError for one that is not of
-    this generation, or not there.
+    create: make the file; otherwise it must exist. Raises CorruptionError if it is missing or of
+    another generation.
     """
 
     def __init__(self, path: Path, generation: str, *, create: bool) -> None:
@@ -99,7 +99,9 @@ class SyncMarks:
                     os.pwrite(self._fd, header, 0)
                     os.fsync(self._fd)
             elif os.pread(self._fd, _PAGE, 0) != header:
-                raise CorruptionError(f"{path} is not of this directory, or damaged", hint=HINT)
+                raise CorruptionError(
+                    f"{path} is damaged, or belongs to another directory", hint=HINT
+                )
             size = os.fstat(self._fd).st_size - _PAGE
             for at in range(0, size // _SEGMENT * _SEGMENT, _SEGMENT):
                 self._map(at)
@@ -109,21 +111,21 @@ class SyncMarks:
 
     @property
     def slots(self) -> int:
-        """How many there are."""
+        """The number of slots."""
         return len(self._segments) * _SEGMENT_SLOTS
 
     def grow(self) -> None:
-        """Make more slots. Raises StorageFullError when the disk has no room for them."""
+        """Add slots. Raises StorageFullError if the disk has no room for them."""
         at = len(self._segments) * _SEGMENT
         with translated(f"growing {self._path}"):
-            # A store into a page for which there is no room would end the process.
+            # A store into a page without disk space would kill the process.
             os.posix_fallocate(self._fd, _PAGE + at, _SEGMENT)
             os.fsync(self._fd)
         self._map(at)
 
     def read(self, slot: int) -> SyncMark | None:
-        """The newest mark of a slot; None when none was ever stored. Raises UnreadableMarkError
-        when there were marks, and all are damaged."""
+        """The newest mark of a slot; None if none was ever stored. Raises UnreadableMarkError
+        if there are marks but all are damaged."""
         if slot >= self.slots:
             return None
         halves = [self._half(slot, half) for half in range(2)]
@@ -134,11 +136,11 @@ class SyncMarks:
             self._number = max(self._number, number)
             return mark if mark.birth else None
         if _NOTHING in halves:
-            return None  # the first store was torn, so no sync returned since
+            return None  # the first store was torn, so no sync has returned since
         raise UnreadableMarkError("its synced mark cannot be read")
 
     def store(self, slot: int, mark: SyncMark) -> None:
-        """Store a mark; the one before stays until it is whole."""
+        """Store a mark; the previous one remains until it is complete."""
         self._number = number = self._number + 1
         name = mark.name if len(mark.name) <= _NAME_BYTES_MAX else b""
         flags = _GOING if mark.going else 0
@@ -153,8 +155,8 @@ class SyncMarks:
         self._unsynced = True
 
     def store_going(self, slot: int, birth: int) -> None:
-        """Say that a replica is being dropped, so that nobody misses it should it be gone before
-        its slot is cleared. What was synced of it stays known, should it not be gone."""
+        """Record that a replica is being dropped: it is not missed if it disappears before its slot
+        is cleared. If it does not disappear, its synced state is still known."""
         with suppress(UnreadableMarkError):
             mark = self.read(slot)
             if mark is not None and mark.birth == birth:
@@ -165,14 +167,14 @@ class SyncMarks:
         self.store(slot, SyncMark(0, 0, 0, b""))
 
     def sync(self) -> None:
-        """Make the marks durable. Cost: a sync of the file, if any was stored since."""
+        """Make the marks durable. Cost: a sync of the file, if any was stored since the last."""
         if self._unsynced:
             self._unsynced = False
             with translated(f"syncing {self._path}"):
                 os.fsync(self._fd)
 
     def start(self) -> None:
-        """Sync from now on every SYNC_MS, in a thread."""
+        """Start to sync every SYNC_MS, in a thread."""
         self._thread = threading.Thread(target=self._run, name="cassq-marks", daemon=True)
         self._thread.start()
 
@@ -193,7 +195,7 @@ class SyncMarks:
             try:
                 self.sync()
             except BackendError:
-                # The log is on the same disk: that it fails is told by whoever writes next.
+                # The log is on the same disk: the next write reports the failure.
                 logger.warning("the synced marks could not be made durable", exc_info=True)
 
     def _map(self, at: int) -> None:
@@ -216,7 +218,7 @@ class SyncMarks:
 
 
 def _opened(raw: bytes, slot: int) -> tuple[int, SyncMark | None]:
-    """The number of a half's store, and its mark if it can be read."""
+    """The sequence number of a half, and its mark if it can be read."""
     check, birth, number, version, end, flags, length, name = _MARK.unpack(raw)
     if check != xxh3_64_intdigest(raw[8:], seed=slot) or length > _NAME_BYTES_MAX:
         return 0, None

@@ -1,8 +1,8 @@
-"""Opening a data directory: what RocksDB has is compared with what was synced.
+"""Opening a data directory: compares the data in RocksDB with the marks of what was synced.
 
-Of each replica the row that was found must be no older, and reach as far, as its mark says; a mark
-without a row is of a replica that is gone. What is missing makes a replica damaged, and is noted
-durably before any mark can be stored over the one that told it.
+The row of a replica must not be older than its mark, nor end before it; a mark without a row
+belongs to a replica that is lost. A replica that lacks anything is recorded as damaged, durably,
+before another mark can overwrite the evidence.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from cassq.sidecar.engine.rocksdb.trouble import explained
 
 @dataclass(slots=True)
 class Opened:
-    """What was found. options: of RocksDB. rows: the family they are in. free: slots of marks.
-    birth: the next."""
+    """An opened directory. options: of RocksDB. rows: their column family. free: free slots of
+    marks. birth: the next one."""
 
     db: Rdict
     options: Options
@@ -37,13 +37,13 @@ class Opened:
 
 
 def opened(directory: Directory, tuning: Tuning) -> Opened:
-    """Open what is in a directory, or begin it.
+    """Open a data directory, or initialise it.
 
-    Raises CorruptionError when RocksDB cannot. Cost: reads all rows, and all of the log.
+    Raises CorruptionError if RocksDB cannot open it. Cost: reads all rows, and all of the log.
     """
     place, new = directory.path / "rocksdb", directory.new
     if new:
-        # Whoever began here came to no end; nothing was taken.
+        # An earlier initialisation was interrupted; nothing was stored.
         shutil.rmtree(place, ignore_errors=True)
     chosen = options(tuning, create=new, direct=takes_direct_io(directory.path))
     db = _database(place, chosen, new)
@@ -96,7 +96,7 @@ def _rows(db: Rdict) -> dict[str, StoredReplica]:
 
 
 def _compare(found: Opened, kept: dict[str, StoredReplica]) -> None:
-    """See what is damaged, and note it."""
+    """Find damaged replicas, and record them."""
     marks = found.marks
     found.kept = kept
     by_slot = {each.slot: each for each in kept.values()}
@@ -125,7 +125,7 @@ def _compare(found: Opened, kept: dict[str, StoredReplica]) -> None:
             each.replica.damage = damage
             each.version += 1
             news.append(each)
-    found.free.reverse()  # the first are taken first
+    found.free.reverse()  # the first slots are used first
     for each in news:
         if not each.birth:
             each.birth, found.birth = found.birth, found.birth + 1
@@ -134,29 +134,29 @@ def _compare(found: Opened, kept: dict[str, StoredReplica]) -> None:
 
 
 def _damage(kept: StoredReplica, mark: SyncMark | None) -> str:
-    """What a replica lacks of what its mark says was synced."""
+    """What a replica lacks according to its mark; "" if nothing."""
     if mark is None or mark.birth < kept.birth:
-        return ""  # it was never synced
+        return ""  # never synced
     if mark.birth > kept.birth:
-        return "it was removed, and is here again"
+        return "it was removed, but has reappeared"
     end = mark.end
     if kept.cut_version > mark.version:
-        end = min(end, kept.cut_end)  # it was cut since, and that may be all that is left of it
+        end = min(end, kept.cut_end)  # it was cut since, so it may end there
     if kept.replica.end < end:
-        return f"it ends at {kept.replica.end}, {end} was synced"
+        return f"it ends at {kept.replica.end}, but was synced up to {end}"
     if kept.version < mark.version:
-        return "changes of it that were synced are lost"
+        return "synced changes of it are lost"
     return ""
 
 
 def _lost(mark: SyncMark | None, slot: int, kept: dict[str, StoredReplica]) -> StoredReplica | None:
-    """The replica that a mark without a row is of, as something to be copied anew."""
+    """The replica of a mark without a row, recorded as damaged so that it is copied again."""
     if mark is None or mark.going or not mark.name:
         return None
     pipe_id = pipe_id_of(mark.name)
     if pipe_id in kept:
         return None
-    damage = f"all of it is lost, {mark.end} was synced"
+    damage = f"all of it is lost; it was synced up to {mark.end}"
     return StoredReplica(Replica(pipe_id, "", False, 0, 1, fenced=True, damage=damage), 0, slot)
 
 
@@ -170,7 +170,7 @@ def _note(found: Opened, news: list[StoredReplica]) -> None:
         found.db.write(batch)
         found.db.flush_wal(True)
     except Exception as exc:
-        raise explained(exc, "noting what is damaged") from exc
+        raise explained(exc, "recording damage") from exc
     for each in news:
         while each.slot >= found.marks.slots:
             found.marks.grow()

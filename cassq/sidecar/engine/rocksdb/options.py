@@ -1,6 +1,6 @@
-"""How RocksDB is set up below a sidecar, and why.
+"""The options of RocksDB in a sidecar, and the reasons for them.
 
-The log is opened in the mode `point_in_time`. What each mode makes of a log, by experiment:
+The log is opened in the mode `point_in_time`. What each mode does with a log, by experiment:
 
 =================================  ====================  ==========================  ==============
 mode                               torn in its last      a record damaged before     a log file
@@ -13,16 +13,15 @@ point_in_time                      without that record   quietly shorter: it end
 skip_any_corrupted_record          without that record   quietly full of holes       quietly shorter
 =================================  ====================  ==========================  ==============
 
-A kill tears the log, so the first one would need a person each time. The second loses all replicas
-for one bad byte. `point_in_time` leaves a gapless run from the front of each replica; which of them
-lost something that was synced is shown by their marks (`cassq.sidecar.engine.rocksdb.marks`), and
-only those are copied anew.
+A kill tears the log, so the first mode would need a person each time. The second loses all replicas
+for one bad byte. `point_in_time` leaves a gapless beginning of each replica; the marks show which
+lost synced data (`cassq.sidecar.engine.rocksdb.marks`), and only those are copied again.
 
-What was tried besides, by processor seconds for frames of 1 MB: syncing files as they grow
-(`bytes_per_sync`, `wal_bytes_per_sync`), larger arenas and larger memtables made no difference that
-could be told from noise; blob files cost a third more. The log itself costs most, 1.1 s of a GB by
-its checksums alone: rocksdict's RocksDB is built without the processor's instruction for CRC-32C.
-Recycled log files are left out for what recovery would find in them.
+Also tried, measured in CPU seconds for frames of 1 MB: syncing files as they grow
+(`bytes_per_sync`, `wal_bytes_per_sync`), larger arenas and larger memtables made no difference
+beyond noise; blob files cost a third more. The log itself costs most, 1.1 s per GB for its
+checksums alone: rocksdict's RocksDB is built without the CPU's instruction for CRC-32C. Log files
+are not recycled, because recovery could read their old content.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ L0_FILES = 20
 class Tuning:
     """Sizes, for all replicas of a directory together.
 
-    cache_bytes: of what was read. memtable_bytes: of each of a few buffers of what was written.
-    statistics: whether RocksDB counts what it does, for some percent of its time.
+    cache_bytes: of the block cache. memtable_bytes: of each of a few write buffers. statistics:
+    whether RocksDB collects statistics, which costs some percent of its time.
     """
 
     cache_bytes: int = 128 << 20
@@ -78,18 +77,18 @@ def options(tuning: Tuning, *, create: bool, direct: bool = False) -> Options:
     chosen.set_atomic_flush(True)
     chosen.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     chosen.set_paranoid_checks(True)
-    # Frames may be compressed already, and are not worth a second look.
+    # Frames may be compressed already.
     chosen.set_compression_type(DBCompressionType.none())
     chosen.set_write_buffer_size(tuning.memtable_bytes)
     chosen.set_max_write_buffer_number(MEMTABLES)
     chosen.set_target_file_size_base(tuning.memtable_bytes)
-    # Most of what is pushed is consumed and dropped soon: it is not worth being merged before.
-    # Of frames of 1 MB, each dropped after some seconds, this wrote 2.7 bytes a byte, not 2.95.
+    # Most messages are consumed and dropped soon, so merging them earlier is wasted. With frames of
+    # 1 MB, each dropped after some seconds, this writes 2.7 bytes per byte instead of 2.95.
     chosen.set_level_zero_file_num_compaction_trigger(L0_FILES)
     chosen.set_level_zero_slowdown_writes_trigger(3 * L0_FILES)
     chosen.set_level_zero_stop_writes_trigger(5 * L0_FILES)
-    # Tables are not read back soon, if ever: past the page cache they cost 40 % less of the
-    # system's time, all in all (1.7 s a GB, not 2.9). The log stays in it.
+    # Tables are rarely read back soon: writing them past the page cache costs 40 % less system
+    # time in all (1.7 s per GB instead of 2.9). The log stays in the page cache.
     chosen.set_use_direct_io_for_flush_and_compaction(direct)
     chosen.set_max_background_jobs(2)
     chosen.set_keep_log_file_num(2)

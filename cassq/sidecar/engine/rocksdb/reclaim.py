@@ -1,8 +1,8 @@
-"""Giving space back: ranges of dropped extents are compacted, one pass after another.
+"""Reclaiming space: ranges of dropped extents are compacted, one pass after another.
 
-A range delete only hides frames until a compaction meets them, which may be never. Extents of
-one age lie side by side and are mostly dropped together, so what was dropped since the last pass
-is compacted in runs that no living extent interrupts.
+A range delete only hides frames until a compaction reaches them, which may never happen. Extents of
+one age lie side by side and are mostly dropped together, so those dropped since the last pass are
+compacted in runs that no living extent interrupts.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from cassq.base.clock import Nudge, Stopwatch
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-PASS_BYTES = 32 << 20  # so much dropped begins a pass at once
-PASS_SECONDS = 10.0  # and after so long less will do
+PASS_BYTES = 32 << 20  # this much dropped data starts a pass at once
+PASS_SECONDS = 10.0  # after this time, any dropped data does
 PAUSE_MIN_SECONDS = 0.5
 
 
 def runs(dropped: Collection[bytes], living: Collection[bytes]) -> list[tuple[bytes, bytes]]:
-    """The first and the last of each run of dropped names that has no living one in it."""
+    """The first and the last name of each run of dropped names without a living one in between."""
     ordered = sorted(living)
     found: list[tuple[bytes, bytes]] = []
     before = -1
@@ -37,11 +37,11 @@ def runs(dropped: Collection[bytes], living: Collection[bytes]) -> list[tuple[by
 
 
 class Reclaim:
-    """A thread that gives back the space of dropped extents.
+    """A thread that reclaims the space of dropped extents.
 
-    It works at most half of the time: after a pass it waits for as long as that took.
+    It works at most half of the time: after a pass it waits as long as the pass took.
 
-    compact: given the first and the last name of a run. living: the names that are there.
+    compact: called with the first and the last name of a run. living: the names of living extents.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class Reclaim:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Give back from now on what is dropped."""
+        """Start to reclaim space."""
         self._thread = threading.Thread(target=self._run, name="cassq-reclaim", daemon=True)
         self._thread.start()
 
     def add(self, name: bytes, size_bytes: int) -> None:
-        """An extent was dropped."""
+        """Record a dropped extent."""
         with self._lock:
             self._dropped.add(name)
             self._dropped_bytes += size_bytes
@@ -72,7 +72,7 @@ class Reclaim:
                 self._nudge.give()
 
     def pass_now(self) -> int:
-        """Give back what was dropped so far; how many extents that was. Cost: compactions."""
+        """Reclaim the space of extents dropped so far; return their number. Cost: compactions."""
         with self._pass:
             with self._lock:
                 dropped, self._dropped = self._dropped, set()
@@ -84,13 +84,13 @@ class Reclaim:
             return len(dropped)
 
     def stop(self) -> None:
-        """Begin no more compactions."""
+        """Start no more compactions."""
         self._closed = True
         self._nudge.give()
         self._pause.give()
 
     def join(self) -> None:
-        """Wait for the one that goes on."""
+        """Wait for the running compaction."""
         if self._thread is not None:
             self._thread.join()
 
@@ -101,7 +101,7 @@ class Reclaim:
             try:
                 self.pass_now()
             except Exception as exc:
-                # What was dropped stays hidden; the disk's trouble is told by who writes next.
-                logger.warning("space of dropped extents was not given back: %s", exc)
+                # Dropped data stays hidden; the next write reports a disk failure.
+                logger.warning("cannot reclaim the space of dropped extents: %s", exc)
             if not self._closed:
                 self._pause.wait(max(PAUSE_MIN_SECONDS, watch.seconds()))

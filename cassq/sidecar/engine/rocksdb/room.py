@@ -1,4 +1,4 @@
-"""Room on the disk: below a limit of free space nothing is taken until there is more again."""
+"""Room on the disk: if free space falls below a limit, writes are refused until there is more."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from cassq.sidecar.engine.port import Space
 
 
 def space_of(path: Path) -> Space:
-    """The room on the disk that a path is on."""
-    with translated(f"looking for space at {path}"):
-        told = os.statvfs(path)
-    return Space(told.f_bavail * told.f_frsize, told.f_blocks * told.f_frsize)
+    """The space of the disk that holds a path."""
+    with translated(f"measuring the space at {path}"):
+        stat = os.statvfs(path)
+    return Space(stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize)
 
 
-# What opening writes beside the tables that it makes of the log.
+# Written by opening, besides the tables that it makes from the log.
 _OPENING_BYTES = 1 << 20
 
 
 class Room:
-    """Whether there is room. free_min: bytes; from there on a quarter more is needed to take
-    anything again, so that it does not change with every file that comes and goes."""
+    """Decides whether there is room. free_min: bytes. Once free space was below it, a quarter more
+    is required, so that the answer does not flip with every file."""
 
     def __init__(self, probe: Callable[[], Space], free_min: int) -> None:
         self._probe = probe
@@ -31,38 +31,37 @@ class Room:
         self._short = False
 
     def space(self) -> Space:
-        """What the disk says now."""
+        """The disk's space now."""
         return self._probe()
 
     def exhausted(self) -> None:
-        """The disk refused a write: from now on there is too little until there is a quarter more
-        than the limit, whatever the disk tells meanwhile."""
+        """Record that the disk refused a write: there is no room until a quarter more than the
+        limit is free, whatever the disk reports meanwhile."""
         self._short = True
 
     def short(self) -> bool:
-        """Whether there is too little. Cost: a call of the system."""
+        """Whether there is too little. Cost: a system call."""
         if self.free_min:
             free = self._probe().free
             self._short = free < self.free_min + self._short * self.free_min // 4
         return self.free_min > 0 and self._short
 
     def is_back(self, directory: Path) -> bool:
-        """Whether an engine that found none could be opened anew: there is enough, and it can be
-        had. Cost: calls of the system; where there is enough, a file as large as the log is made
-        for a moment."""
+        """Whether an engine that ran out of room could be reopened: enough is free, and can be
+        allocated. Cost: system calls; if enough is free, a temporary file as large as the log."""
         if self.short():
             return False
         try:
             logs = sum(each.stat().st_size for each in (directory / "rocksdb").glob("*.log"))
         except FileNotFoundError:
-            return False  # a log goes right now; there is another look
+            return False  # a log was just removed; the caller asks again
         size_bytes = logs + _OPENING_BYTES
         return self.space().free >= size_bytes and _can_be_had(directory / "room", size_bytes)
 
 
 def _can_be_had(place: Path, size_bytes: int) -> bool:
-    """Whether a file of this size can be made: free bytes alone tell neither of quotas nor of a
-    file system that has no more files to give. Nothing is left of it, however this ends."""
+    """Whether a file of this size can be made: free bytes alone do not show quotas, nor a lack of
+    inodes. The file is always removed."""
     try:
         descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -1,13 +1,13 @@
-"""Keys and rows of replicas, as bytes.
+"""Keys and rows of replicas as bytes.
 
-Frames are in the default column family, under a name and the base seq as a big-endian u64; rows in
-one called "rows", under the name alone. Apart, so that a flipped bit among frames keeps no row
-from being read. They are flushed together: RocksDB opens no families with a damaged log once one
-was flushed later than another ("SST file is ahead of WALs").
+Frames are in the default column family, under a name and the base seq as a big-endian u64; rows
+are in the family "rows", under the name alone. They are separate so that a flipped bit among
+frames cannot make a row unreadable. They are flushed together: with a damaged log, RocksDB cannot
+open families of which one was flushed later than another ("SST file is ahead of WALs").
 
-A name is 0 and the 12 bytes of an id of 24 hex digits, or 1, a big-endian u16 with a length,
-and any other id in UTF-8. Ids made by cassq begin with the time, so extents of one time lie
-together, and mostly go together.
+A name is 0 and the 12 bytes of an id of 24 hex digits; or 1, a length as a big-endian u16, and any
+other id in UTF-8. Ids made by cassq begin with the time, so extents of one time lie together, and
+mostly go together.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DAMAGE_LENGTH_MAX = 1000
 
 
 def name_of(pipe_id: str) -> bytes:
-    """The name of an extent within keys; none begins another."""
+    """The name of an extent in keys; no name is a prefix of another."""
     if _HEX_ID.fullmatch(pipe_id):
         return b"\0" + bytes.fromhex(pipe_id)
     raw = pipe_id.encode("utf-8", "surrogatepass")
@@ -41,7 +41,7 @@ def name_of(pipe_id: str) -> bytes:
 
 
 def pipe_id_of(name: bytes) -> str:
-    """The id that `name_of` was given. Raises CorruptionError for what it never made."""
+    """The inverse of `name_of`. Raises CorruptionError for an invalid name."""
     if name[:1] == b"\0" and len(name) == 13:
         return name[1:].hex()
     if name[:1] == b"\1" and len(name) == 3 + int.from_bytes(name[1:3], "big"):
@@ -62,10 +62,10 @@ def seq_of(key: bytes) -> int:
 
 @dataclass(slots=True)
 class StoredReplica:
-    """A replica, and what the engine keeps of it beside.
+    """A replica, with the engine's own data about it.
 
-    birth: a number no other replica of this directory ever has. slot: of its synced mark.
-    version: raised by every change but an append. cut_version, cut_end: of the last cut.
+    birth: a number unique in this directory for ever. slot: of its synced mark. version: raised by
+    every change but an append. cut_version, cut_end: of the last cut.
     """
 
     replica: Replica
@@ -103,7 +103,7 @@ class StoredReplica:
 
 
 def kept_of(name: bytes, row: bytes) -> StoredReplica:
-    """What `StoredReplica.row` made. Raises CorruptionError for anything else."""
+    """The inverse of `StoredReplica.row`. Raises CorruptionError for an invalid row."""
     try:
         layout, flags, birth, slot, *rest = _ROW.unpack_from(row)
     except struct.error as exc:

@@ -1,4 +1,4 @@
-"""What RocksDB's errors mean; rocksdict raises them as plain exceptions with its text."""
+"""Translates RocksDB's errors, which rocksdict raises as plain exceptions with a text."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from cassq.errors import BackendError, BackendUnavailableError, CassqError, Stor
 from cassq.message.frames import FrameError
 
 _FULL = ("no space left", "disk quota", "file too large")
-# All that RocksDB says of a file when a write to it has failed before.
+# RocksDB's only message for a file to which an earlier write failed.
 _BEFORE = "writer has previous error"
 
 
 def explained(exc: Exception, what: str) -> CassqError:
-    """The cassq error for one of RocksDB's. what: the operation that failed."""
+    """Translate one of RocksDB's errors. what: the operation that failed."""
     text = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
     if isinstance(exc, DbClosedError):
         return BackendUnavailableError(f"{what}: it is closed", retryable=False)
@@ -25,46 +25,47 @@ def explained(exc: Exception, what: str) -> CassqError:
 
 
 class Trouble:
-    """Why a database takes nothing more: after the first failed write or sync it is unknown what is
-    on the disk. False while it is well.
+    """The reason why a database accepts no more writes: after the first failed write or sync, the
+    state of the disk is unknown. False while there is none.
 
-    failure: it failed, then or later, for other reasons than lack of space. starved: only for that.
+    failure: set if a write failed for any reason but lack of space. starved: set if only space was
+    lacking.
     """
 
     def __init__(self) -> None:
-        self._told = ""
+        self._reason = ""
         self._broken = False
 
     def __bool__(self) -> bool:
-        return bool(self._told)
+        return bool(self._reason)
 
     @property
     def failure(self) -> str:
-        return self._told if self._broken else ""
+        return self._reason if self._broken else ""
 
     @property
     def starved(self) -> str:
-        return "" if self._broken else self._told
+        return "" if self._broken else self._reason
 
     def met(self, exc: Exception, what: str) -> CassqError:
-        """A write or a sync failed; what to raise. Where one fails because of another, that one
-        comes first."""
+        """Record a failed write or sync; return the error to raise. If it failed because of an
+        earlier failure, the earlier one is kept."""
         error = explained(exc, what)
-        again = self._told and _BEFORE in error.message.lower()
+        again = self._reason and _BEFORE in error.message.lower()
         if isinstance(error, StorageFullError) or again:
-            self._told = self._told or error.message
+            self._reason = self._reason or error.message
         elif not self._broken:
-            self._told, self._broken = error.message, True
+            self._reason, self._broken = error.message, True
         if isinstance(error, FrameError):
             return BackendUnavailableError(error.message, outcome_unknown=True)
         return error
 
     def check(self) -> None:
-        """Raise BackendUnavailableError when something failed."""
-        if self._told:
+        """Raise BackendUnavailableError if a write or sync has failed."""
+        if self._reason:
             raise BackendUnavailableError(
-                f"a write failed, and nobody knows what is on disk: {self._told}",
-                hint="start the sidecar again once the disk is well"
+                f"a write failed, so no more are accepted: {self._reason}",
+                hint="restart the sidecar once the disk is fixed"
                 if self._broken
-                else "it goes on once there is room on its disk",
+                else "writing resumes once there is room on the disk",
             )
