@@ -74,11 +74,12 @@ def walks(directory: Path) -> list[Walk]:
                 walk(f"flush after {what}", popper.flush)
         many = client.create_queue("many")
         many.pusher().push_many([b"waits"] * 100 * ROUNDS)
-        with many.popper() as prefetching:
-            for _ in range(ROUNDS):
-                walk("pop(1), prefetched", lambda: taken.extend(prefetching.pop(1)))
-                taken.pop().ack()
-                prefetching.flush()
+        popper = many.popper()
+        for _ in range(ROUNDS):
+            taken = []
+            walk("pop(1), prefetched", lambda taken=taken: taken.extend(popper.pop(1)))  # type: ignore[misc]
+            taken[0].ack()
+            popper.flush()
     return [_usual(each) for each in found.values()]
 
 
