@@ -1,8 +1,9 @@
 """How much code an operation runs: `python -m bench.walk [--list]`.
 
-Counts, for a push, a pop of one message, its ack or nack, and the write that makes this durable, in
-the steady state of an embedded queue: the functions of cassq that run, the files they are in, and
-how often the next function called is in another file. A reader of the code follows the same path.
+Counts, for a push, a pop of one message, its ack or nack, the write that makes this durable, and a
+pop of a message that an earlier one prefetched, in the steady state of an embedded queue: the
+functions of cassq that run, the files they are in, and how often the next function called is in
+another file. A reader of the code follows the same path.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import cassq
 
 PACKAGE = Path(cassq.__file__).parent
 ROUNDS = 60
+FEW = 8  # waiting messages: too few to prefetch some
 
 
 class Walk(NamedTuple):
@@ -61,15 +63,23 @@ def walks(directory: Path) -> list[Walk]:
     with cassq.connect(f"file://{directory}") as client:
         queue = client.create_queue("walk")
         pusher, popper = queue.pusher(), queue.popper()
-        for number in range(4 * ROUNDS):
-            pusher.push(b"%d" % number)
+        pusher.push_many([b"waits"] * FEW)
         for _ in range(ROUNDS):
+            pusher.push(b"waits")
             walk("push", lambda: pusher.push(b"payload"))
             for what in ("ack", "nack"):
                 taken: list[cassq.Message] = []
                 walk("pop(1)", lambda taken=taken: taken.extend(popper.pop(1)))  # type: ignore[misc]
                 walk(what, getattr(taken[0], what))
                 walk(f"flush after {what}", popper.flush)
+        many = client.create_queue("many")
+        many.pusher().push_many([b"waits"] * 100 * ROUNDS)
+        popper = many.popper()
+        for _ in range(ROUNDS):
+            taken = []
+            walk("pop(1), prefetched", lambda taken=taken: taken.extend(popper.pop(1)))  # type: ignore[misc]
+            taken[0].ack()
+            popper.flush()
     return [_usual(each) for each in found.values()]
 
 

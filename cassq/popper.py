@@ -57,6 +57,7 @@ POP_MAX = 1_000_000
 EXTEND_MAX_SECONDS = 7 * 86400.0
 WAIT_MAX_SECONDS = 365 * 86400.0
 TEND_SECONDS = 10.0  # how long an idle popper may hold the files of retired pipes
+UNUSED_MS = 500  # prefetched messages of which none was taken for so long go back
 KEEP_ALIVE_SECONDS = 3600.0
 _NEVER = 3600.0
 
@@ -94,8 +95,9 @@ class Popper:
         self._keep_alive_ms = (keep_alive or 0) * 1000
         self._keep_at_ms = math.inf  # when to check which claims must be extended
         self._lock = threading.Lock()
-        self._buffer: deque[Message] = deque()  # claimed ahead by an iteration
+        self._buffer: deque[Message] = deque()  # prefetched
         self._ahead: threading.Thread | None = None  # the thread that did so last
+        self._taken_ms = 0  # when a message was last taken from the buffer
         self._pace = self._settler.pace
         self._closed = False
         self._stopping = False
@@ -116,7 +118,10 @@ class Popper:
     def pop(self, max_messages: int = 1, wait: float = 0.0) -> Messages:
         """At most `max_messages` messages; empty if none arrive within `wait` seconds.
 
-        Cost: one unsynced catalog transaction and one read of the pipe, however many messages.
+        Where many are waiting it prefetches as an iteration does, for the next calls.
+
+        Cost: none where it prefetched; else one unsynced catalog transaction and one read of the
+        pipe, however many messages.
         Raises CorruptionError or ExtentMissingError once for a pipe that cannot be read.
         """
         if type(max_messages) is not int or not 1 <= max_messages <= POP_MAX:
@@ -172,13 +177,17 @@ class Popper:
             for message in ahead:
                 delivery_of(message).taken_by(threading.current_thread())
             return Messages([message.as_run() for message in ahead])
-        found = self._claim(max_messages)
+        welcome = self._pace.welcome(self._catalog.now_ms())
+        found = self._claim(max_messages, welcome)
         if not found and self._settler.giving:
             self._flush()  # this popper may have given some back itself
-            found = self._claim(max_messages)
+            found = self._claim(max_messages, welcome)
         if self._stopping:
             self._buffer.extend(found)  # never handed out: it is given back, uncounted
             return Messages()
+        if len(found) > max_messages:
+            self._keep(found[max_messages:])
+            found = found[:max_messages]
         self.tally.popped += len(found)
         return found
 
@@ -205,8 +214,9 @@ class Popper:
 
     def _claim(self, max_messages: int, welcome: int = 0) -> Messages:
         rules, pace = self._claimer.rules, self._pace
-        if max_messages > 1 or welcome > 1:
+        if max_messages > 1:
             max_messages = pace.allowed(max_messages, rules.claim_timeout_ms)
+        if welcome > 1:
             welcome = pace.allowed(welcome, rules.claim_timeout_ms)
         began_ms, took_ms = self._clock.boot_ms(), 0
         try:
@@ -257,8 +267,7 @@ class Popper:
                     return None
                 if not self._buffer:
                     pace, now_ms = self._pace, self._catalog.now_ms()
-                    self._buffer.extend(self._claim(pace.ahead(), pace.welcome(now_ms)))
-                    self._ahead = thread
+                    self._keep(self._claim(pace.ahead(), pace.welcome(now_ms)))
                 if self._stopping or not self._buffer:
                     return None
                 self.tally.popped += 1
@@ -269,11 +278,19 @@ class Popper:
             if life.later:
                 life.catch_up()
 
+    def _keep(self, found: Messages) -> None:
+        """Keep what was prefetched for the next calls; it goes back if none come."""
+        self._buffer.extend(found)
+        self._ahead, self._taken_ms = threading.current_thread(), self._catalog.now_ms()
+        if self._buffer:
+            self._hurry(self.tend, UNUSED_MS / 1000)
+
     def _forget_stale(self) -> None:
         """Drop prefetched messages that another popper has, or may have, by now."""
+        now_ms = self._taken_ms = self._catalog.now_ms()
         while self._buffer:
             delivery = delivery_of(self._buffer[0])
-            if not delivery.lost and delivery.due_ms > self._catalog.now_ms():
+            if not delivery.lost and delivery.due_ms > now_ms:
                 return
             self._buffer.popleft()
 
@@ -339,9 +356,19 @@ class Popper:
     def release(self, messages: Iterable[Message]) -> None:
         """Give messages back untried: this delivery does not count. Durable on return.
 
-        Raises ClaimLostError as `commit` does.
+        What was prefetched goes back with them, as it comes after them in line. Raises
+        ClaimLostError as `commit` does.
         """
-        self._give_back(messages, NackOptions(counted=False))
+        try:
+            self._give_back(messages, NackOptions(counted=False))
+        finally:
+            self._give_back_behind()
+
+    @operation
+    def _give_back_behind(self) -> None:
+        with self._lock:
+            if not self._closed:
+                self._give_back_ahead()
 
     def dead(self, messages: Iterable[Message], reason: Error = "") -> None:
         """Reject messages: they become dead letters of the group, with `reason`, a text or an
@@ -429,6 +456,8 @@ class Popper:
                     self._give(delivery, RangeSet.run(seqs.start, seqs.stop), back)
                 else:
                     self._settler.give_one(delivery, seqs.start, back, now_ms)
+                if not back.counted:
+                    self._give_back_ahead()
                 self._said(delivery, now_ms)
         finally:
             if life.later:
@@ -470,7 +499,19 @@ class Popper:
             self._claimer.close_dropped()
             left_ms = self._settler.until_flush_ms(self._catalog.now_ms())
             again = left_ms / 1000 if self._settler.said else TEND_SECONDS
-            return min(again, self._keep_claims_alive())
+            return min(again, self._give_back_unused(), self._keep_claims_alive())
+
+    def _give_back_unused(self) -> float:
+        """Give back what was prefetched if nobody takes from it; seconds until the next check."""
+        if not self._buffer:
+            return _NEVER
+        left_ms = self._taken_ms + UNUSED_MS - self._catalog.now_ms()
+        if left_ms > 0:
+            return left_ms / 1000
+        if self._claimer.exclusive and self._settler.open_count > len(self._buffer):
+            return UNUSED_MS / 1000  # nobody else may have them before that is settled
+        self._give_back_ahead()
+        return _NEVER
 
     def _keep_claims_alive(self) -> float:
         """Extend claims close to their deadlines; seconds until the next check."""

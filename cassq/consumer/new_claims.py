@@ -45,8 +45,9 @@ class ClaimRequest:
     found: Found | None = None
 
     def size(self, waiting: int) -> int:
-        """How many to claim for it."""
-        return max(self.limit, min(self.welcome, waiting // SHARE))
+        """How many to claim for it: whole calls' worth, so that no later call gets a remainder."""
+        more = min(self.welcome, waiting // SHARE)
+        return max(self.limit, more - more % self.limit)
 
 
 class NewClaims:
