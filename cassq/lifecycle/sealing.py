@@ -20,14 +20,20 @@ STRAY_MS = 3_600_000
 def seal_pipe(catalog: Catalog, store: ExtentStore, pipe_id: str) -> Place | None:
     """Fix a pipe's end for ever; return the recorded end, or None if the pipe is gone.
 
-    Any process may call it on any pipe, any number of times, concurrently.
+    Any process may call it on any pipe, any number of times, concurrently. Raises
+    ExtentMissingError if the extent is gone and the pipe is not.
     """
     row = catalog.pipes.by_id(pipe_id)
-    if row is None or row.state is PipeState.CONSUMED:
+    if row is None or row.state is PipeState.CONSUMED or row.end is not None:
         return row.end if row else None
-    if row.end is not None:
-        return row.end
-    return catalog.pipes.record_end(pipe_id, store.seal(pipe_id))
+    try:
+        end = store.seal(pipe_id)
+    except ExtentMissingError:
+        row = catalog.pipes.by_id(pipe_id)  # it may have been retired, or its queue deleted
+        if row is not None and row.state is not PipeState.CONSUMED:
+            raise
+        return row.end if row else None
+    return catalog.pipes.record_end(pipe_id, end)
 
 
 def live_pipe(catalog: Catalog, pipe_id: str) -> PipeRow | None:

@@ -39,6 +39,11 @@ ORDER BY p.timer_ms, p.ordinal LIMIT ?4"""
 # Raise the floor to the oldest pipe not claimed to its end.
 RAISE_FLOOR = "UPDATE groups SET floor_ordinal = ? WHERE id = ? AND floor_ordinal < ?"
 HAS_GROUP = "SELECT 1 FROM groups WHERE id = ?"
+# What is still claimed in a pipe that goes with its queue.
+DROP_PIPE_CLAIMS = (
+    "DELETE FROM claims WHERE pipe_id = ?"
+    " AND group_id IN (SELECT group_id FROM cursors WHERE pipe_id = ?)"
+)
 # Pipes whose files are to be removed: a partial index that holds nothing else.
 CONSUMED = f"SELECT {PIPE_COLUMNS} FROM pipes p WHERE state = 3"
 # Groups that the pipe is for and that have not acked it to the end.
@@ -360,6 +365,7 @@ class SqlitePipes(Pipes):
             for pipe_id in pipe_ids:
                 gone = tx.execute("DELETE FROM pipes WHERE id = ? AND state = 3", (pipe_id,))
                 if gone.rowcount:
+                    tx.execute(DROP_PIPE_CLAIMS, (pipe_id, pipe_id))
                     tx.execute("DELETE FROM cursors WHERE pipe_id = ?", (pipe_id,))
 
     def retired(self, queue_id: str, pipe_id: str = "") -> list[Retired]:

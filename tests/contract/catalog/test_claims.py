@@ -168,6 +168,14 @@ def test_of_two_who_replace_a_claim_one_does(desk: Desk, theirs: Desk) -> None:
     assert not desk.catalog.claims.replace(row, mine), "the same once more changes nothing"
 
 
+def test_a_claim_in_a_pipe_that_is_gone_is_lost(desk: Desk, theirs: Desk) -> None:
+    held = desk.claim(4)
+    theirs.catalog.pipes.forget(theirs.catalog.queues.delete("id of q"))
+    done = claims.buried(held, version)
+    assert desk.catalog.claims.replace_many([(held, done)]) == [False]
+    assert not desk.catalog.claims.replace(held, done)
+
+
 def test_acks_accumulate_in_a_row(desk: Desk) -> None:
     row = desk.claim(10)
     for acks in (RangeSet([(2, 4)]), RangeSet([(8, 9)]), RangeSet([(4, 5)])):

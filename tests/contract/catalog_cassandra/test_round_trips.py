@@ -144,6 +144,12 @@ def test_no_step_takes_more_round_trips_than_the_docs_say(
             assert len(messages) == 100
             popper.commit(messages)
             assert not count("pop of nothing", lambda: popper.pop(1))
+        pusher.push_many([b"a"] * 1000)
+        for _ in range(2):  # the popper's pace is known, and it prefetches
+            popper.commit(popper.pop(1))
+        for _ in range(5):
+            messages = count("pop one, prefetched", lambda: popper.pop(1))
+            count("commit one of several prefetched", partial(popper.commit, messages))
     assert most == {(what, k): n for (what, k), n in told().items() if k == kind and what != FIRST}
 
 

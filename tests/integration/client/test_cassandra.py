@@ -190,7 +190,7 @@ def test_a_keyspace_that_is_not_there_or_has_no_tables_is_reported_with_what_to_
         cassq.connect(cassandra1.url("absent"))
     options = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
     tables.execute(f"CREATE KEYSPACE IF NOT EXISTS bare WITH replication = {options}")
-    with pytest.raises(ConfigError, match="'bare' has no tables of cassq.*cassq schema apply"):
+    with pytest.raises(ConfigError, match="'bare' lacks tables of cassq.*cassq schema apply"):
         cassq.connect(cassandra1.url("bare"))
 
 

@@ -11,8 +11,8 @@ from cassq.message.ranges import RangeSet
 from cassq.plurals import counted
 
 # The most files, and calls between files, that an operation may run through.
-# On a slow disk an ack and a nack ask the pace how long to wait: a file more.
-SHORT = {"push": (12, 22), "pop(1)": (16, 45), "ack": (8, 14), "nack": (9, 15)}
+# On a slow disk a pop, an ack and a nack ask the pace for more: a file, or two calls, more.
+SHORT = {"push": (12, 22), "pop(1)": (16, 47), "ack": (8, 14), "nack": (9, 15)}
 SHORT["pop(1), prefetched"] = (8, 18)
 
 
