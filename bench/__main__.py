@@ -27,6 +27,7 @@ from bench.scenarios.cassandra.poppers import CassandraPoppers
 from bench.scenarios.cassandra.retired import CassandraRetired
 from bench.scenarios.cassandra.single import CassandraSingle
 from bench.scenarios.cassandra.through import OnCassandra
+from bench.scenarios.cassandra.workers import CassandraWorkers
 from bench.scenarios.concurrent import Concurrent
 from bench.scenarios.delayed import Delayed
 from bench.scenarios.endurance import Endurance
@@ -48,7 +49,8 @@ SCENARIOS: dict[str, type[Scenario]] = {
     scenario.name: scenario
     for scenario in (
         *(Through, Concurrent, Single, Latency, Backlog, Endurance, Failing, Delayed),
-        *(Reap, OnCassandra, CassandraSingle, CassandraCp, CassandraPoppers, CassandraRetired),
+        *(Reap, OnCassandra, CassandraSingle, CassandraCp, CassandraPoppers, CassandraWorkers),
+        *(CassandraRetired,),
         *(Spark, SparkOnCassandra, EngineAlone, OnSidecars, SidecarFailover),
     )
 }

@@ -98,6 +98,8 @@ class Popper:
         self._buffer: deque[Message] = deque()  # prefetched
         self._ahead: threading.Thread | None = None  # the thread that did so last
         self._taken_ms = 0  # when a message was last taken from the buffer
+        self._consumer: threading.Thread | None = None  # the thread that called `pop` last
+        self._shared = False  # whether several threads do
         self._pace = self._settler.pace
         self._closed = False
         self._stopping = False
@@ -118,7 +120,8 @@ class Popper:
     def pop(self, max_messages: int = 1, wait: float = 0.0) -> Messages:
         """At most `max_messages` messages; empty if none arrive within `wait` seconds.
 
-        Where many are waiting it prefetches as an iteration does, for the next calls.
+        Where many are waiting it prefetches as an iteration does, for the next calls; unless
+        several threads call this, which then each claim what they ask for.
 
         Cost: none where it prefetched; else one unsynced catalog transaction and one read of the
         pipe, however many messages.
@@ -170,14 +173,17 @@ class Popper:
         """The lock is held."""
         if self._stopping or not self._may_hand_out():
             return Messages()
+        thread = threading.current_thread()
+        if self._consumer is not thread:
+            self._is_shared_with(thread)
         if self._buffer:
             count = min(max_messages, len(self._buffer))
             self.tally.popped += count
             ahead = [self._buffer.popleft() for _ in range(count)]
             for message in ahead:
-                delivery_of(message).taken_by(threading.current_thread())
+                delivery_of(message).taken_by(thread)
             return Messages([message.as_run() for message in ahead])
-        welcome = self._pace.welcome(self._catalog.now_ms())
+        welcome = 0 if self._shared else self._pace.welcome(self._catalog.now_ms())
         found = self._claim(max_messages, welcome)
         if not found and self._settler.giving:
             self._flush()  # this popper may have given some back itself
@@ -190,6 +196,15 @@ class Popper:
             found = found[:max_messages]
         self.tally.popped += len(found)
         return found
+
+    def _is_shared_with(self, thread: threading.Thread) -> None:
+        """Note that another thread calls `pop`. Threads that share a popper do not prefetch for
+        each other: one that ended with a message in hand would keep it while another lives, as a
+        claim is kept alive as a whole."""
+        if self._consumer is not None and self._consumer.is_alive():
+            self._shared = True
+            self._give_back_ahead()
+        self._consumer = thread
 
     def _entered(self) -> threading.Lock:
         """`Life.enter`, called only if it would refuse: this is on the hottest path."""

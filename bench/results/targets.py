@@ -128,7 +128,7 @@ def engine_targets() -> list[Target]:
 
 
 def on_cassandra(title: str, comparison: str, limit: float, key: str, figure: str) -> Target:
-    unit = "/s" if figure == "through" else "×"
+    unit = "/s" if figure in ("through", "acks", "commits") else "×"
     measured = own(key, figure, OWN)
     return Target(f"on Cassandra, {title}", comparison, limit, measured, unit)
 
@@ -177,6 +177,19 @@ def cassandra_targets() -> list[Target]:
                 *("≥", share, poppers, f"busy@{count}"),
             )
             for count, share in ((10, 0.9), (100, 0.7))
+        ),
+        *(
+            on_cassandra(
+                f"{where}, 8 workers that {what} at a time, 5 ms each: messages a second",
+                *("≥", least, f"cassandra-workers{key}", figure),
+            )
+            for where, key, limits in (
+                ("one node", "", (1000, 300)),
+                ("three nodes", "/three", (800, 60)),
+            )
+            for figure, what, least in zip(
+                ("acks", "commits"), ("ack one", "commit one"), limits, strict=True
+            )
         ),
         Target(
             "on Cassandra, a pop behind 100,000 retired pipes over one behind 10",

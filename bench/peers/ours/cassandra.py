@@ -20,7 +20,7 @@ class CassqCassandraPeer(CassqPeer):
         warmup_messages=100_000,
         only=(
             *("cassandra", "cassandra-single", "cassandra-cp"),
-            *("cassandra-poppers", "cassandra-retired", "spark-cassandra"),
+            *("cassandra-poppers", "cassandra-workers", "cassandra-retired", "spark-cassandra"),
         ),
         durable="commit log",
         note="consistency QUORUM; push_many and pop in batches of 50,000 (100 B), 20,000 (1 KB);"

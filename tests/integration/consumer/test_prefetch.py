@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 import cassq
@@ -9,6 +11,7 @@ from cassq.base.clock import ManualClock
 from cassq.consumer.new_claims import SHARE
 from cassq.consumer.pace import PREFETCH_SECONDS
 from cassq.popper import UNUSED_MS
+from tests.integration.deadlines import joined
 from tests.integration.stage import drain, numbers, payloads, push
 from tests.integration.timed import clock, timed
 
@@ -169,3 +172,40 @@ def test_a_popper_that_is_closed_gives_back_what_it_prefetched(
     rest = drain(queue.popper())
     assert done + payloads(rest) == numbers(1000)
     assert {message.attempts for message in rest} == {1}
+
+
+def test_threads_that_share_a_popper_do_not_prefetch_for_each_other(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    """A thread that ended with a message in hand keeps nothing, though others go on."""
+    queue = timed.create_queue("jobs", claim_timeout=3.0)
+    push(queue, *numbers(1000))
+    popper = queue.popper()
+    done = holding_some(queue, popper, clock)
+    taken: list[bytes] = []
+    thread = threading.Thread(target=lambda: taken.extend(payloads(popper.pop())))
+    thread.start()
+    joined("the other thread", thread)
+    assert claimed(queue) == 1, "what was prefetched for this thread went back"
+    done += work(popper, clock, AHEAD + 5)  # those that went back, and some more
+    assert claimed(queue) == 1
+    for _ in range(4):
+        clock.advance(1.0)
+        popper.tend()
+        done += work(popper, clock)
+    assert set(taken) < set(done), "it came again"
+
+
+def test_a_thread_that_replaces_one_that_ended_prefetches(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs")
+    push(queue, *numbers(1000))
+    popper = queue.popper()
+    thread = threading.Thread(target=lambda: work(popper, clock, 2))
+    thread.start()
+    joined("the first thread", thread)
+    while claimed(queue):
+        work(popper, clock)
+    work(popper, clock)
+    assert claimed(queue) == AHEAD - 1

@@ -50,6 +50,8 @@ def full_scores() -> Scores:
     for peer in (OWN, "cassandra-rows"):
         scores.add("cassandra-single", peer, {"push_p50_ms": 1.0, "push_p99_ms": 2.0})
     scores.add("cassandra-poppers", OWN, {"busy@10": 0.95, "busy@100": 0.8})
+    for key in ("cassandra-workers", "cassandra-workers/three"):
+        scores.add(key, OWN, {"acks": 1400.0, "commits": 400.0})
     scores.add("cassandra-retired", OWN, {"pop@10": 5.0, "pop@100000": 5.0})
     return scores
 
@@ -83,6 +85,10 @@ def test_every_target_can_be_reached() -> None:
         ("cassandra-single", OWN, {"push_p99_ms": 3.1}, "push p99"),
         ("cassandra-poppers", OWN, {"busy@10": 0.89}, "10 poppers"),
         ("cassandra-poppers", OWN, {"busy@100": 0.69}, "100 poppers"),
+        ("cassandra-workers", OWN, {"acks": 999.0}, "one node, 8 workers that ack one"),
+        ("cassandra-workers", OWN, {"commits": 299.0}, "one node, 8 workers that commit one"),
+        ("cassandra-workers/three", OWN, {"acks": 799.0}, "three nodes, 8 workers that ack one"),
+        ("cassandra-workers/three", OWN, {"commits": 59.0}, "three nodes, 8 workers that commit one"),
         ("cassandra-retired", OWN, {"pop@100000": 7.0}, "100,000 retired pipes"),
     ],
 )
