@@ -295,9 +295,9 @@ class PipeWriter:
             or age_ms >= policy.max_push_time_of_pipe * 1000
         )
 
-    def _seal_own(self, pipe: OpenPipe) -> None:
+    def _seal_own(self, pipe: OpenPipe) -> Place | None:
         self._drop_current(pipe)
-        seal_pipe(self._catalog, self._store, pipe.row.id)
+        return seal_pipe(self._catalog, self._store, pipe.row.id)
 
     def _open(self) -> OpenPipe:
         ready, now_ms = self._ready, self._clock.boot_ms()

@@ -25,7 +25,6 @@ from cassq.errors import (
     QueueNotFoundError,
     QueuePausedError,
 )
-from cassq.extents.port import ExtentMissingError
 from cassq.lifecycle.ports import Ports
 from cassq.message.batches import Appendable
 from cassq.model.rows import PipeRow, PipeState, QueueRow, WriteRow, WriteState
@@ -156,13 +155,8 @@ class _StagedWriter(PipeWriter):
         pipe = self._pipe
         if pipe is None:
             return
-        try:
-            self._seal_own(pipe)
-        except ExtentMissingError as exc:
-            row = self._catalog.pipes.by_id(pipe.row.id)
-            if row is not None and row.state is PipeState.STAGED:
-                raise  # the pipe is still ours, but its extent is gone
-            raise self._over() from exc
+        if self._seal_own(pipe) is None:
+            raise self._over()  # the write was aborted, and the pipe is gone
 
     def _over(self) -> FencedError:
         return FencedError(

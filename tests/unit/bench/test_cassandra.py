@@ -88,7 +88,12 @@ def test_every_target_can_be_reached() -> None:
         ("cassandra-workers", OWN, {"acks": 999.0}, "one node, 8 workers that ack one"),
         ("cassandra-workers", OWN, {"commits": 299.0}, "one node, 8 workers that commit one"),
         ("cassandra-workers/three", OWN, {"acks": 799.0}, "three nodes, 8 workers that ack one"),
-        ("cassandra-workers/three", OWN, {"commits": 59.0}, "three nodes, 8 workers that commit one"),
+        (
+            "cassandra-workers/three",
+            OWN,
+            {"commits": 59.0},
+            "three nodes, 8 workers that commit one",
+        ),
         ("cassandra-retired", OWN, {"pop@100000": 7.0}, "100,000 retired pipes"),
     ],
 )
