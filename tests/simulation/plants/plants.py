@@ -77,7 +77,7 @@ WRITES: dict[str, Any] = {"writers": 3, "catalog_lost": False, "switches": 500}
 PLANTS = [
     Plant("published-twice", "a write that was published is begun again", 20,
           WRITES, queues=["ap"], patch=writes.begun_again),
-    Plant("publish-unfenced", "a write is published by whoever began it, not who did last", 20,
+    Plant("publish-unfenced", "a write is published by whoever began it, not who did last", 100,
           WRITES, queues=["ap"], patch=writes.unfenced),
     Plant("losers-kept", "what is staged and not published stays", 20,
           WRITES, queues=["ap"], patch=writes.losers_kept),
