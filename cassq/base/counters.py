@@ -1,4 +1,4 @@
-"""Counters: what a client's pushers and poppers have done, and the outcomes of its requests.
+"""Counters: what a client's pushers and poppers have done, and how its requests went.
 
 Each pusher and popper has its own `Tally` and adds plain integers to it, inside locks that it holds
 anyway: counting costs no lock and no write. A reader adds the tallies up, and may see one a moment
@@ -9,6 +9,7 @@ that counting costs a request next to nothing.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections import Counter
 
 from cassq.errors import is_outage
@@ -115,6 +116,47 @@ class Tallies:
         return found
 
 
+# The upper bounds of the buckets in which answers are counted, in seconds.
+LATENCY_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class Latency:
+    """How long answers of one kind took. counts: in each bucket, and beyond the last; seconds:
+    together."""
+
+    __slots__ = ("counts", "seconds")
+
+    def __init__(self) -> None:
+        self.counts: list[int] = [0] * (len(LATENCY_SECONDS) + 1)
+        self.seconds: float = 0.0
+
+
+class Latencies:
+    """How long the requests of one session took until they were answered, by kind: what was done,
+    and to which table. Thread-safe. Cost: about a microsecond a request."""
+
+    __slots__ = ("_by_kind", "_mutex")
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._by_kind: dict[tuple[str, str], Latency] = {}
+
+    def note(self, kind: tuple[str, str], seconds: float) -> None:
+        """Count an answer."""
+        bucket = bisect_left(LATENCY_SECONDS, seconds)
+        with self._mutex:
+            latency = self._by_kind.get(kind)
+            if latency is None:
+                latency = self._by_kind[kind] = Latency()
+            latency.counts[bucket] += 1
+            latency.seconds += seconds
+
+    def by_kind(self) -> dict[tuple[str, str], tuple[list[int], float]]:
+        """The counts and the seconds of each kind, as they are now."""
+        with self._mutex:
+            return {kind: (list(each.counts), each.seconds) for kind, each in self._by_kind.items()}
+
+
 # What is counted, of requests.
 REQUESTS = {
     "repeated": "sent again because a try had failed",
@@ -129,12 +171,13 @@ REQUESTS = {
 
 
 class Requests:
-    """The counts of one session. Thread-safe."""
+    """The counts of one session, and how long answers took. Thread-safe."""
 
-    __slots__ = ("_mutex", *REQUESTS)
+    __slots__ = ("_mutex", "latencies", *REQUESTS)
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
+        self.latencies: Latencies = Latencies()
         self.repeated = self.doubled = self.overloaded = 0
         self.held_up = self.unanswered = self.unknown = 0
         self.changed_over = self.under_replicated = 0

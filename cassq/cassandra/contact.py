@@ -14,7 +14,6 @@ from cassandra import (
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import (
-    ConstantSpeculativeExecutionPolicy,
     DCAwareRoundRobinPolicy,
     ExponentialReconnectionPolicy,
     FallthroughRetryPolicy,
@@ -23,17 +22,19 @@ from cassandra.policies import (
 )
 from cassandra.query import tuple_factory
 
+from cassq.cassandra.speculation import SPECULATE_SECONDS, Speculation
+
 REQUEST_SECONDS = 5.0
-# A plain write counts only if it was answered within this time after its stamp.
-STALE_SECONDS = 2 * REQUEST_SECONDS
+# A plain write counts only if it was answered within this time after its stamp; other clients rely
+# on it, so no client may wait longer for an answer.
+STALE_SECONDS = 10.0
 CONNECT_SECONDS = 10.0
-SPECULATE_SECONDS, SPECULATE_MOST = 0.15, 1
 # The pauses between attempts to reconnect to a node, at first and at most, for ever. The driver's
 # own pauses grow to ten minutes, so a node back from a long outage would go unnoticed that long.
 AGAIN_SECONDS, AGAIN_SECONDS_MAX = 0.5, 5.0
 # A node that is silent this long gets a heartbeat request, and is avoided if it does not answer in
-# the second time. Until then each conditional write that it should coordinate waits for
-# `REQUEST_SECONDS`: the driver ignores other servers' reports that a node is down while
+# the second time. Until then each conditional write that it should coordinate waits for the
+# timeout: the driver ignores other servers' reports that a node is down while
 # connections to it are open.
 SILENT_SECONDS, NO_SIGN_SECONDS = 5.0, 10.0
 
@@ -71,7 +72,8 @@ class Contact:
     """Where a cluster is, and how to connect to it.
 
     hosts: contact points. data_centre: the local one; "" where there is only one. tls: None for no
-    TLS. consistency, serial: names in `CONSISTENCIES` and `SERIALS`.
+    TLS. consistency, serial: names in `CONSISTENCIES` and `SERIALS`. timeout: how many seconds a
+    request waits for its answer, at most `STALE_SECONDS`. speculate: see `Speculation`.
     """
 
     hosts: tuple[str, ...]
@@ -83,6 +85,8 @@ class Contact:
     tls: ssl.SSLContext | None = None
     consistency: str = "local_quorum"
     serial: str = "local_serial"
+    timeout: float = REQUEST_SECONDS
+    speculate: float = SPECULATE_SECONDS
 
     @property
     def label(self) -> str:
@@ -90,7 +94,7 @@ class Contact:
         return f"{','.join(self.hosts)}:{self.port}/{self.keyspace}"
 
 
-def cluster(contact: Contact, stamp: Callable[[], int]) -> Cluster:
+def cluster(contact: Contact, stamp: Callable[[], int], speculation: Speculation) -> Cluster:
     """The driver's cluster, not yet connected. stamp: returns the timestamps of plain writes, in
     microseconds."""
     local = (
@@ -101,11 +105,9 @@ def cluster(contact: Contact, stamp: Callable[[], int]) -> Cluster:
         retry_policy=FallthroughRetryPolicy(),
         consistency_level=CONSISTENCIES[contact.consistency],
         serial_consistency_level=SERIALS[contact.serial],
-        request_timeout=REQUEST_SECONDS,
+        request_timeout=contact.timeout,
         row_factory=tuple_factory,
-        speculative_execution_policy=ConstantSpeculativeExecutionPolicy(
-            SPECULATE_SECONDS, SPECULATE_MOST
-        ),
+        speculative_execution_policy=speculation,
     )
     auth = PlainTextAuthProvider(contact.user, contact.password) if contact.user else None
     return Cluster(
@@ -125,6 +127,8 @@ def cluster(contact: Contact, stamp: Callable[[], int]) -> Cluster:
         control_connection_timeout=CONNECT_SECONDS,
         connect_timeout=CONNECT_SECONDS,
         protocol_version=5,
+        # A node that does not know a statement says so and learns it; one that is down delays none.
+        prepare_on_all_hosts=False,
         compression=False,
         timestamp_generator=stamp,
         application_name="cassq",

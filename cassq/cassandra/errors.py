@@ -15,7 +15,7 @@ from cassandra import (
     UnresolvableContactPoints,
 )
 from cassandra.cluster import NoHostAvailable
-from cassandra.connection import ConnectionBusy, ConnectionException
+from cassandra.connection import ConnectionBusy, ConnectionException, ConnectionShutdown
 from cassandra.pool import NoConnectionsAvailable
 from cassandra.protocol import OverloadedErrorMessage, SyntaxException
 
@@ -35,6 +35,9 @@ _HINTS = "in flight hints"
 _NOT_FOR_HOST = "certificate is not valid for"
 # A server's message for a request larger than its settings allow.
 _TOO_LARGE = re.compile("exceeds allowed maximum|too large for the maximum")
+# The server's sentence in the text of a driver's error.
+_SAID = re.compile(r'message="(.*)"', re.DOTALL)
+_START_NODES = "start the nodes that are down (`nodetool status` lists them), then try again"
 # A server's message for a missing table or keyspace.
 _MISSING = re.compile("unconfigured table|(table|[Kk]eyspace) .*does not exist")
 
@@ -47,39 +50,83 @@ def explained(exc: Exception, where: str, *, conditional: bool) -> BackendError:
     """Translate a driver's error. conditional: a write was sent once and may have been applied."""
     name = f"Cassandra at {where}"
     if isinstance(exc, OverloadedErrorMessage) and conditional and _HINTS in str(exc):
-        text = f"{name} is overloaded: {exc}"
-        return BackendUnavailableError(text, outcome_unknown=True)
+        text = f"{name} is overloaded: it keeps too many writes for nodes that are down"
+        return BackendUnavailableError(text, hint=_START_NODES, outcome_unknown=True)
     if isinstance(exc, OverloadedErrorMessage) or _is_unsent(exc):
-        return OverloadedError(f"{name} is overloaded: {exc}")
+        return OverloadedError(f"{name} is overloaded", hint="try again later, with fewer clients")
     if isinstance(exc, Unavailable):
         return BackendUnavailableError(
-            f"{name}: {exc.alive_replicas} of {exc.required_replicas} required replicas are up",
-            hint="start the other nodes",
+            f"{name}: only {exc.alive_replicas} of the {exc.required_replicas} replicas that are"
+            " needed are up",
+            hint=_START_NODES,
         )
     if isinstance(exc, (Timeout, OperationTimedOut, CoordinationFailure)):
-        text = f"{name} did not answer in time: {type(exc).__name__}"
         hint = "a node is slow or down; try again"
+        text = f"{name} {_lateness(exc)}"
         return BackendTimeoutError(text, hint=hint, outcome_unknown=conditional)
     if isinstance(exc, (NoHostAvailable, ConnectionException)):
-        text = f"{name} cannot be reached: {first_line(exc)}"
-        return BackendUnavailableError(text, outcome_unknown=conditional)
+        text = f"{name} cannot be reached: {', '.join(reasons(exc))}"
+        hint = "is it running, and is the network up? try again"
+        return BackendUnavailableError(text, hint=hint, outcome_unknown=conditional)
     if isinstance(exc, (InvalidRequest, SyntaxException)):
         if _TOO_LARGE.search(str(exc)):
             return BackendUnavailableError(
-                f"{name} refuses a request of that size: {first_line(exc)}",
+                f"{name} refuses a request of that size: {server_said(exc)}",
                 hint="set native_transport_max_message_size and max_mutation_size to 2 MiB or more",
                 retryable=False,
             )
         if _MISSING.search(str(exc)):
             return BackendUnavailableError(
-                f"{name}: {first_line(exc)}",
+                f"{name}: {server_said(exc)}",
                 hint="create its tables: `cassq schema apply --url URL`",
                 retryable=False,
             )
-        raise BrokenInvariantError(f"{name} rejects a statement: {exc}") from exc
+        raise BrokenInvariantError(f"{name} rejects a statement: {server_said(exc)}") from exc
     if isinstance(exc, Unauthorized):
-        return BackendUnavailableError(f"{name}: {first_line(exc)}", retryable=False)
-    return BackendError(f"{name}: {type(exc).__name__}: {exc}", outcome_unknown=True)
+        return BackendUnavailableError(
+            f"{name}: {server_said(exc)}",
+            hint="grant it to this user, as docs/operations.md lists",
+            retryable=False,
+        )
+    return BackendError(
+        f"{name} failed in an unexpected way: {type(exc).__name__}", outcome_unknown=True
+    )
+
+
+def _lateness(exc: Exception) -> str:
+    """What an error says of answers that came too late, or of replicas that failed."""
+    if isinstance(exc, (Timeout, CoordinationFailure)):
+        came = f"{exc.received_responses or 0} of {exc.required_responses or 0}"
+        why = "failed" if isinstance(exc, CoordinationFailure) else "did not answer in time"
+        return f"got only {came} answers that are needed from replicas: some {why}"
+    return "did not answer in time"
+
+
+def reasons(exc: Exception) -> list[str]:
+    """Why nodes could not be reached, each reason once."""
+    errors = exc.errors if isinstance(exc, NoHostAvailable) else None
+    causes = list(errors.values()) if isinstance(errors, dict) else []
+    if not causes:
+        return ["no node is up" if isinstance(exc, NoHostAvailable) else _reason(exc)]
+    return sorted({_reason(cause) for cause in causes})
+
+
+def _reason(cause: object) -> str:
+    """One node's reason, in a few words."""
+    if isinstance(cause, (ConnectionShutdown, ConnectionResetError, BrokenPipeError)):
+        return "the connection was lost"
+    if isinstance(cause, (OperationTimedOut, TimeoutError)):
+        return "it did not answer in time"
+    if isinstance(cause, (ConnectionBusy, NoConnectionsAvailable)):
+        return "its connections are full"
+    text = first_line(cause).rpartition("Last error: ")[2] if isinstance(cause, Exception) else ""
+    return text or "the connection failed"
+
+
+def server_said(exc: Exception) -> str:
+    """The sentence of the server in an error, without the driver's frame around it."""
+    match = _SAID.search(str(exc))
+    return match[1] if match else first_line(exc)
 
 
 def unconnected(exc: BaseException, contact: Contact, data_centres: set[str]) -> BaseException:
@@ -97,11 +144,11 @@ def unconnected(exc: BaseException, contact: Contact, data_centres: set[str]) ->
         return no_data_centre(contact.data_centre, data_centres)
     if isinstance(exc, UnresolvableContactPoints):
         return BackendUnavailableError(f"{','.join(contact.hosts)}: no such host", retryable=False)
-    reasons = {str(cause).rpartition("Last error: ")[2] for cause in causes.values()}
-    if contact.tls is not None and any("[SSL" in reason for reason in reasons):
-        return _no_tls(contact, sorted(reasons))
+    found = reasons(exc)
+    if contact.tls is not None and any("[SSL" in reason for reason in found):
+        return _no_tls(contact, found)
     return BackendUnavailableError(
-        f"no node answers at {contact.label}: {', '.join(sorted(reasons)) or first_line(exc)}",
+        f"no node answers at {contact.label}: {', '.join(found)}",
         hint="is Cassandra running there, and is the port right?",
     )
 

@@ -1,9 +1,9 @@
 """CQL: one session with a Cassandra cluster, shared by the catalog and the extent store.
 
 Statements are prepared once. Plain writes are used so that they are idempotent, and transient
-failures are retried until `patience` is over. Conditional statements (LWT) are sent once: one
-without an answer may or may not have been applied, and raises BackendError with `outcome_unknown`;
-its caller reads back. The number of requests in flight is bounded.
+failures are retried until the call's patience is over. Conditional statements (LWT) are sent once:
+one without an answer may or may not have been applied, and raises BackendError with
+`outcome_unknown`; its caller reads back. The number of requests in flight is bounded.
 
 The driver's errors are translated here; nothing above sees them.
 """
@@ -15,18 +15,18 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from cassandra import DriverException
 from cassandra.cluster import Cluster, ResponseFuture, Session, _discard_cluster_shutdown
 from cassandra.query import BatchStatement, BatchType, BoundStatement, PreparedStatement
 
-from cassq.base.clock import Clock
+from cassq.base.clock import Clock, Stopwatch
 from cassq.base.counters import Requests
 from cassq.cassandra.cluster_time import ClusterTime, Learn
 from cassq.cassandra.contact import (
     CONSISTENCIES,
-    REQUEST_SECONDS,
     SERIALS,
     STALE_SECONDS,
     Contact,
@@ -39,9 +39,12 @@ from cassq.cassandra.errors import (
     no_data_centre,
     unconnected,
 )
+from cassq.cassandra.speculation import Speculation
 from cassq.cassandra.tries import (
     ATTEMPTS_MAX,
+    PATIENCE_SECONDS,
     UNSURE_MAX,
+    Patience,
     Tries,
     attempts,
     note_answer,
@@ -57,10 +60,12 @@ _TABLE = re.compile(
     r"\b(FROM|INTO|UPDATE|TRUNCATE|ON|TABLE(?: IF(?: NOT)? EXISTS)?) (?!IF\b)(\w+)(?![\w.])"
 )
 
+# The same with a keyspace of the servers' own.
+_SYSTEM_TABLE = re.compile(r"\bFROM (\w+\.\w+)")
+
 Row = tuple[Any, ...]
 Statement = tuple[str, Sequence[Any]]  # its text, and the values of its question marks
 
-PATIENCE_SECONDS = 10.0  # how long a plain statement is retried
 IN_FLIGHT = 64
 SCHEMA_SECONDS = 60.0
 MEASUREMENTS = 3  # of the servers' time, at the start
@@ -87,6 +92,16 @@ def settled(act: Callable[[], bool], look: Callable[[], bool]) -> bool:
             raise exc from again
 
 
+@cache
+def kind_of(text: str, *, serial: bool = False) -> tuple[str, str]:
+    """What a statement does, and to which table. serial: it is a read at a serial level."""
+    match = _TABLE.search(text) or _SYSTEM_TABLE.search(text)
+    table = match[match.lastindex or 0] if match else ""
+    if text.startswith("SELECT"):
+        return ("serial read" if serial else "read"), table
+    return ("conditional write" if " IF " in text else "write"), table
+
+
 class Cql:
     """A session. Thread-safe. time: the cluster's; it stamps plain writes, so that a client with a
     wrong wall clock does not undo the writes of others.
@@ -94,8 +109,8 @@ class Cql:
     Raises BackendUnavailableError when no contact point answers, ConfigError for wrong
     credentials or an unknown data centre.
 
-    keyspace: used for every statement; None before it exists. patience: seconds. requests: counts
-    outcomes.
+    keyspace: used for every statement; None before it exists. patience, call: see `Patience`.
+    requests: counts outcomes, and times answers by `kind_of`.
     """
 
     def __init__(
@@ -105,20 +120,21 @@ class Cql:
         *,
         keyspace: str | None = None,
         patience: float = PATIENCE_SECONDS,
+        call: Callable[[], tuple[int, int]] | None = None,
         requests: Requests | None = None,
     ) -> None:
         self.contact: Contact = contact
         self._clock = clock
-        self._patience = patience
+        self._patience = Patience(clock, patience, call)
+        self._speculation = Speculation(contact.speculate, clock.boot_ms)
         self._prepared: dict[str, PreparedStatement] = {}
-        self._preparing = threading.Lock()
         self._closed = False
         self.time: ClusterTime = ClusterTime(clock, self._ask_time)
         self.requests: Requests = requests or Requests()
         self._stamp_us = 0
         self._stamping = threading.Lock()
         try:
-            self._cluster = cluster(contact, self.stamp)
+            self._cluster = cluster(contact, self.stamp, self._speculation)
         except DriverException as exc:
             raise unconnected(exc, contact, set()) from exc
         try:
@@ -127,6 +143,8 @@ class Cql:
             names = self._data_centres()
             self._cluster.shutdown()
             raise unconnected(exc, contact, names) from exc
+        # How long `prepare` waits, which takes no timeout of its own.
+        self._session._default_timeout = contact.timeout
         self._consistency = CONSISTENCIES[contact.consistency]
         self._serial = SERIALS[contact.serial]
         self._keyspace = keyspace
@@ -195,6 +213,8 @@ class Cql:
         )
         for text, values in statements:
             batch.add(self._statement(text), values)
+        texts = [text for text, _ in statements]
+        batch.kind = kind_of(next((text for text in texts if " IF " in text), texts[0]))
         return batch
 
     # --- conditional writes -------------------------------------------------------------------
@@ -246,16 +266,20 @@ class Cql:
         raise unanswered(what)
 
     def attempts(self, most: int = ATTEMPTS_MAX) -> Iterator[None]:
-        """See `tries.attempts`."""
-        return attempts(self._clock, most)
+        """See `tries.attempts`; they end when a call's patience would."""
+        return attempts(self._clock, most, self._patience.seconds)
+
+    def tries(self) -> Tries:
+        """The attempts of one statement, for callers that send it themselves."""
+        return Tries(self._clock, self._patience)
 
     def _apply_all(self, bounds: Sequence[Any]) -> list[bool | None]:
         answers: list[bool | None] = []
         for at in range(0, len(bounds), IN_FLIGHT):
             some = bounds[at : at + IN_FLIGHT]
-            for bound, future in zip(some, [self.send(bound) for bound in some], strict=True):
+            for bound, sent in zip(some, [self.send(bound) for bound in some], strict=True):
                 try:
-                    answers.append(bool(self._result(future, conditional=True)[0][0]))
+                    answers.append(bool(self._result(sent, conditional=True)[0][0]))
                 except OverloadedError:
                     self.requests.count("repeated")
                     answers.append(self._apply(bound)[0])
@@ -266,7 +290,7 @@ class Cql:
         return answers
 
     def _apply(self, statement: Any) -> tuple[bool, Row]:
-        tries = Tries(self._clock, self._patience)
+        tries = self.tries()
         future = self.send(statement)
         while True:
             try:
@@ -281,13 +305,21 @@ class Cql:
     # --- sending ------------------------------------------------------------------------------
 
     def send(self, statement: Any) -> ResponseFuture:
-        """Send a statement, for callers that keep several in flight themselves."""
+        """Send a statement, for callers that keep several in flight themselves. Raises
+        BackendUnavailableError if this thread's call has lost its patience."""
         if self._closed:
             raise ClosedError()
+        timeout = self._patience.timeout(self.contact.timeout)
+        watch = Stopwatch()
         try:
-            return self._session.execute_async(statement, timeout=REQUEST_SECONDS)
+            future = self._session.execute_async(statement, timeout=timeout)
         except DriverException as exc:
             raise self._explained(exc, conditional=True) from exc
+        future.add_callback(self._note_latency, statement, watch)
+        return future
+
+    def _note_latency(self, _rows: object, statement: Any, watch: Stopwatch) -> None:
+        self.requests.latencies.note(statement.kind, watch.seconds())
 
     def again(self, statement: Any) -> ResponseFuture:
         """Send a statement again after a failed attempt."""
@@ -367,7 +399,7 @@ class Cql:
     def _patiently(self, sent_ms: int, future: ResponseFuture, statement: Any) -> list[Row]:
         """The rows of an attempt that was answered in time. A late answer is not trusted: if this
         process was stopped, the write may have been sent at any time since, with an old stamp."""
-        tries = Tries(self._clock, self._patience)
+        tries = self.tries()
         while True:
             try:
                 rows = self._result(future, conditional=False)
@@ -379,16 +411,25 @@ class Cql:
 
     def _result(self, future: ResponseFuture, *, conditional: bool) -> list[Row]:
         try:
-            rows = future.result()
-            note_answer(self.requests, future)
-            return list(rows)
+            rows = list(future.result())
         except Exception as exc:
             error = self._explained(exc, conditional=conditional)
             note_error(self.requests, error)
+            if isinstance(error, OverloadedError):
+                self._speculation.note_overload()
+            else:
+                self._patience.lose(error)
             raise error from exc
+        self._patience.succeeded()
+        doubled, held_up = note_answer(self.requests, future)
+        self._speculation.note(doubled=doubled)
+        if held_up:
+            self._speculation.note_overload()
+        return rows
 
     def _bound(self, text: str, values: Sequence[Any], level: int) -> BoundStatement:
         bound = self._statement(text).bind(values)
+        bound.kind = kind_of(text, serial=level == self._serial)
         bound.consistency_level = level
         bound.serial_consistency_level = self._serial
         return bound
@@ -414,19 +455,19 @@ class Cql:
     def _statement(self, text: str) -> PreparedStatement:
         if self._closed:
             raise ClosedError()
-        prepared = self._prepared.get(text)
-        if prepared is None:
-            with self._preparing:
-                prepared = self._prepared.get(text) or self._prepare(text)
-        return prepared
+        # Two threads may prepare the same one: neither waits for the other, and it does no harm.
+        return self._prepared.get(text) or self._prepare(text)
 
     def _prepare(self, text: str) -> PreparedStatement:
-        tries = Tries(self._clock, self._patience)
+        tries = self.tries()
         while True:
+            self._patience.timeout(self.contact.timeout)
             try:
                 prepared = self._session.prepare(self._qualified(text))
             except Exception as exc:
-                tries.wait_after(self._explained(exc, conditional=False))
+                error = self._explained(exc, conditional=False)
+                self._patience.lose(error)
+                tries.wait_after(error)
             else:
                 # A speculative retry at another node must not apply a condition twice.
                 prepared.is_idempotent = " IF " not in text

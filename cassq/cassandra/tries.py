@@ -3,7 +3,8 @@ counted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from random import random
 from typing import Any
 
@@ -11,52 +12,139 @@ from cassq.base.clock import Clock, Stopwatch
 from cassq.base.counters import Requests
 from cassq.cassandra.contact import HELD_UP
 from cassq.cassandra.errors import OverloadedError
-from cassq.errors import BackendError, BackendTimeoutError
+from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
 
 PAUSE_MIN, PAUSE_MAX = 0.01, 0.5
 BUSY_PAUSE = 0.001
 ATTEMPTS_MAX = 50
 UNSURE_MAX = 8  # attempts at what only a lost answer makes uncertain
-ATTEMPTS_SECONDS_MAX = 60.0
+PATIENCE_SECONDS = 10.0
+# A server that asks for a pause is alive: requests to it are repeated this many times as long.
+OVERLOAD_PATIENCE = 6
+# With less left of its patience, a call sends nothing more.
+LEFT_SECONDS_MIN = 0.02
+
+
+class _Lost(threading.local):
+    """The time that one thread's current call has lost. until_ms: up to when that is known. error:
+    the last failure's."""
+
+    def __init__(self) -> None:
+        self.call: int = -1
+        self.seconds: float = 0.0
+        self.until_ms: int = 0
+        self.error: BackendError | None = None
+
+
+class Patience:
+    """How long servers that fail may hold up a call: `seconds` for each call of each thread.
+
+    What uses it up is the time that ends with a failed request, since the call began or a request
+    last succeeded: so it includes pauses, and waits for other threads that fail too. A long call
+    regains it while its requests succeed. When nothing is left, no more requests are sent, so that
+    the steps of a call cannot each use all of it.
+
+    call: the number of this thread's call, and when it began, in boot milliseconds; zeros outside
+    of calls, as in background threads. There each statement has half the patience for itself, since
+    a call may have to wait for it. None: all statements are outside of calls, with full patience.
+    """
+
+    def __init__(
+        self, clock: Clock, seconds: float, call: Callable[[], tuple[int, int]] | None = None
+    ) -> None:
+        self.seconds: float = seconds
+        self._clock = clock
+        self._call = call
+        self._outside = seconds if call is None else seconds / 2
+        self._lost = _Lost()
+
+    def begin(self) -> None:
+        """Begin a statement."""
+        lost = self._of_this_call()
+        if not lost.call:
+            lost.seconds = 0.0
+            lost.until_ms = self._clock.boot_ms()
+
+    def left(self) -> float:
+        """How many seconds this thread's call has left; 0 or less if none."""
+        lost = self._of_this_call()
+        return (self.seconds if lost.call else self._outside) - lost.seconds
+
+    def succeeded(self) -> None:
+        """Note that a request succeeded."""
+        lost, now_ms = self._of_this_call(), self._clock.boot_ms()
+        if lost.seconds:
+            lost.seconds = max(0.0, lost.seconds - (now_ms - lost.until_ms) / 1000)
+        lost.until_ms = now_ms
+
+    def lose(self, error: BackendError) -> None:
+        """Note that a request failed, or that the time since was a pause after it."""
+        lost, now_ms = self._of_this_call(), self._clock.boot_ms()
+        lost.seconds += (now_ms - lost.until_ms) / 1000
+        lost.until_ms = now_ms
+        lost.error = error
+
+    def timeout(self, most: float) -> float:
+        """How long the next request may take, at most `most` seconds. Raises the error that the
+        call ends with if nothing is left."""
+        lost = self._of_this_call()
+        if not lost.call:
+            return min(most, self._outside)
+        left = self.seconds - lost.seconds
+        if left >= LEFT_SECONDS_MIN or lost.error is None:
+            return min(most, left)
+        raise BackendUnavailableError(lost.error.message, hint=lost.error.hint)
+
+    def _of_this_call(self) -> _Lost:
+        lost = self._lost
+        call, began_ms = self._call() if self._call is not None else (0, 0)
+        if call != lost.call:
+            lost.call = call
+            lost.seconds = 0.0
+            lost.until_ms = began_ms
+            lost.error = None
+        return lost
 
 
 class Tries:
-    """Growing pauses between the attempts of one statement, until patience is over.
-    overload_patience: the same while the node is overloaded."""
+    """Growing pauses between the attempts of one statement, until patience is over."""
 
-    def __init__(
-        self, clock: Clock, patience: float, overload_patience: float | None = None
-    ) -> None:
+    def __init__(self, clock: Clock, patience: Patience) -> None:
         self._clock = clock
         self._patience = patience
-        self._overload_patience = patience if overload_patience is None else overload_patience
         self._waited = Stopwatch()
         self._pause = 0.0
+        patience.begin()
 
     def wait_after(self, exc: BackendError) -> None:
         """Wait until it is time for another attempt; raises `exc` if none is left."""
         overloaded = isinstance(exc, OverloadedError)
         first = BUSY_PAUSE if overloaded else PAUSE_MIN
-        patience = self._overload_patience if overloaded else self._patience
         pause = self._pause = min(max(2 * self._pause, first), PAUSE_MAX)
-        if not exc.retryable or self._waited.seconds() + pause > patience:
+        if overloaded:
+            left = self._patience.seconds * OVERLOAD_PATIENCE - self._waited.seconds()
+        else:
+            left = self._patience.left() - LEFT_SECONDS_MIN
+        if not exc.retryable or pause > left:
             raise exc
         self._clock.sleep(pause)
+        if not overloaded:
+            self._patience.lose(exc)
 
 
-def attempts(clock: Clock, most: int) -> Iterator[None]:
+def attempts(clock: Clock, most: int, seconds: float = PATIENCE_SECONDS) -> Iterator[None]:
     """Attempts at a compare-and-set: in each the caller reads, decides, writes if nothing has
     changed since, and leaves the loop if that was applied.
 
     The second follows at once, as what was known may be old; each further one after a pause, random
-    and ever longer, so that those that collided do not collide again. They end after `most`, or a
-    minute: then the caller raises `contended`, or `unanswered`.
+    and ever longer, so that those that collided do not collide again. They end after `most`, or
+    after `seconds`: then the caller raises `contended`, or `unanswered`.
     """
     waited = Stopwatch()
     for number in range(most):
         if number > 1:
             clock.sleep(random() * min(PAUSE_MIN * 2**number, PAUSE_MAX))
-        if waited.seconds() > ATTEMPTS_SECONDS_MAX:
+        if waited.seconds() > seconds:
             return
         yield
 
@@ -82,12 +170,16 @@ def note_error(requests: Requests, exc: BackendError) -> None:
         requests.count("unanswered", "unknown")
 
 
-def note_answer(requests: Requests, future: Any) -> None:
-    """Count an answered request, if it is notable. future: the driver's."""
-    if len(future.attempted_hosts) > 1 and len(set(future.attempted_hosts)) > 1:
+def note_answer(requests: Requests, future: Any) -> tuple[bool, bool]:
+    """Count an answered request, if it is notable: whether it was sent to a second server, and
+    whether the server was too busy. future: the driver's."""
+    doubled = len(future.attempted_hosts) > 1 and len(set(future.attempted_hosts)) > 1
+    held_up = is_held_up(future)
+    if doubled:
         requests.count("doubled")
-    if is_held_up(future):
+    if held_up:
         requests.count("held_up")
+    return doubled, held_up
 
 
 def is_held_up(future: Any) -> bool:

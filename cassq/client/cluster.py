@@ -6,6 +6,7 @@ cassandra://USER:PASSWORD@HOST1,HOST2:9042/KEYSPACE?dc=...&consistency=...&locks
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, unquote
@@ -15,8 +16,10 @@ from cassq.base.counters import Requests
 from cassq.base.ids import Ids
 from cassq.base.sharing import Sharing
 from cassq.base.tls import tls_of
-from cassq.cassandra.contact import SERIALS, Contact
+from cassq.cassandra.contact import REQUEST_SECONDS, SERIALS, STALE_SECONDS, Contact
 from cassq.cassandra.session import Cql
+from cassq.cassandra.speculation import SPECULATE_SECONDS
+from cassq.cassandra.tries import PATIENCE_SECONDS
 from cassq.catalog.cassandra import CassandraCatalog, schema
 from cassq.catalog.cassandra.notes import Notes
 from cassq.client.embedded import Embedded
@@ -24,9 +27,8 @@ from cassq.client.stores import CASSANDRA, SIDECAR, STORE_OPTIONS, agree_on_stor
 from cassq.doorbell import PollingDoorbell
 from cassq.errors import ConfigError
 from cassq.extents.cassandra import CassandraStore
-from cassq.extents.cassandra.writer import Sizes
 from cassq.extents.port import ExtentStore
-from cassq.lifecycle.ports import Life, Ports
+from cassq.lifecycle.ports import Ports, TimedLife
 from cassq.locks.lease import LeaseLocker
 from cassq.locks.opening import open_locker
 from cassq.locks.port import Locker
@@ -38,14 +40,17 @@ PORT = 9042
 APART_MS = 5_000  # a larger difference between a client's clock and the servers' is logged
 OPTIONS = (
     *("dc", "consistency", "serial", "locks", "spill", "tls", "ca", "cert", "key"),
+    *("timeout", "patience", "speculate"),
     *STORE_OPTIONS,
 )
 # Whether the keyspace itself has any extent.
 ANY_EXTENT = "SELECT pipe_id FROM extents LIMIT 1"
 # Any two quorums share a replica: what one wrote the other reads.
 QUORUMS = ("local_quorum", "quorum")
-# How long a client that can spill tries a request.
+# The patience of a client that can spill.
 SPILL_PATIENCE_SECONDS = 3.0
+# What timeout= and patience= in the URL may be, in seconds; a timeout is at most `STALE_SECONDS`.
+TIMEOUT_SECONDS_MIN, PATIENCE_SECONDS_MIN, PATIENCE_SECONDS_MAX = 0.1, 0.5, 600.0
 _EXAMPLE = "cassandra://host1,host2/keyspace"
 
 _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:@/?#\s]+))(?::(?P<port>\d+))?")
@@ -54,20 +59,29 @@ _KEYSPACE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 
 
 def open_keyspace(
-    rest: str, options: Mapping[str, str], clock: Clock, requests: Requests | None = None
+    rest: str,
+    options: Mapping[str, str],
+    clock: Clock,
+    life: TimedLife | None = None,
+    requests: Requests | None = None,
 ) -> Embedded:
     """Open the queues of a keyspace whose tables `cassq schema apply` created. rest, options: of
-    the URL, as in `contact_of`. requests: counts their outcomes.
+    the URL, as in `contact_of`. life: the client's, if it has one. requests: counts their outcomes.
 
     Raises ConfigError for an invalid URL, credentials, keyspace or data centre, and
     BackendUnavailableError if no server answers. Cost: some fifteen requests.
     """
     contact = contact_of(rest, options)
     sidecars = sidecars_of(options, CASSANDRA)
-    sizes = Sizes()
-    if "spill" in options:
-        sizes = sizes._replace(patience=SPILL_PATIENCE_SECONDS)
-    cql = Cql(contact, clock, keyspace=contact.keyspace, patience=sizes.patience, requests=requests)
+    patience, life = patience_of(options), life or TimedLife(clock)
+    cql = Cql(
+        contact,
+        clock,
+        keyspace=contact.keyspace,
+        patience=patience,
+        call=life.call,
+        requests=requests,
+    )
     try:
         _compare_clocks(cql, clock)
         catalog = CassandraCatalog(cql, clock)
@@ -76,9 +90,9 @@ def open_keyspace(
         agree_on_keyspace(cql, catalog, CASSANDRA if sidecars is None else SIDECAR, place)
         upkeep = None
         if sidecars is None:
-            store: ExtentStore = CassandraStore(cql, clock, sizes)
+            store: ExtentStore = CassandraStore(cql, clock)
         else:
-            sidecars = sidecars._replace(patience=sizes.patience)
+            sidecars = sidecars._replace(patience=patience)
             from cassq.extents.sidecar import open_sidecar_store
 
             replicated = open_sidecar_store(catalog, clock, ids, sidecars, requests=cql.requests)
@@ -87,7 +101,7 @@ def open_keyspace(
     except BaseException:
         cql.close()
         raise
-    ports = Ports(catalog, store, locker, clock, ids, Life(), Sharing(), cql.requests, upkeep)
+    ports = Ports(catalog, store, locker, clock, ids, life, Sharing(), cql.requests, upkeep)
     return Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: (cql.abandon(), store))
 
 
@@ -215,7 +229,34 @@ def contact_of(rest: str, options: Mapping[str, str]) -> Contact:
         tls=tls_of(options),
         consistency=_one_of(options, "consistency", QUORUMS),
         serial=_one_of(options, "serial", tuple(SERIALS)),
+        timeout=_seconds(options, "timeout", REQUEST_SECONDS, TIMEOUT_SECONDS_MIN, STALE_SECONDS),
+        speculate=_seconds(options, "speculate", SPECULATE_SECONDS, 0.0, STALE_SECONDS),
     )
+
+
+def patience_of(options: Mapping[str, str]) -> float:
+    """How many seconds servers that fail may hold up a call of this client."""
+    usual = SPILL_PATIENCE_SECONDS if "spill" in options else PATIENCE_SECONDS
+    return _seconds(options, "patience", usual, PATIENCE_SECONDS_MIN, PATIENCE_SECONDS_MAX)
+
+
+def _seconds(
+    options: Mapping[str, str], name: str, usual: float, least: float, most: float
+) -> float:
+    """An option in seconds."""
+    text = options.get(name)
+    if text is None:
+        return usual
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not least <= seconds <= most:
+        raise ConfigError(
+            f"{name} must be a number of seconds from {least:g} to {most:g}, not {text!r}",
+            hint=f"leave it out for {usual:g}",
+        )
+    return seconds
 
 
 def _hosts(listed: str) -> tuple[tuple[str, ...], int]:

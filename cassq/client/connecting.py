@@ -15,6 +15,7 @@ from cassq.client.runtime import Offline
 from cassq.client.spool import Spool
 from cassq.client.stores import CASSANDRA, FILES, STORE_OPTIONS, sidecars_of
 from cassq.errors import ConfigError, is_outage
+from cassq.lifecycle.ports import TimedLife
 from cassq.settings import Durability
 
 DEFAULT_URL = "file:cassq-data"
@@ -40,9 +41,12 @@ def connect(
     creates its tables. USER:PASSWORD@ may precede the hosts, and :PORT follow the last.
     Options: dc (the data centre of this client, needed where there are several), consistency
     (local_quorum or quorum), serial (local_serial or serial), locks (the URL of ZooKeeper or
-    Hazelcast, the same for all clients; without it locks are leases in the keyspace), tls, ca, cert
-    and key (see `cassq.base.tls.tls_of`), and spill, also as an argument: a local directory that
-    takes pushes to ap queues while no quorum answers, and forwards them when one does.
+    Hazelcast, the same for all clients; without it locks are leases in the keyspace), timeout (how
+    many seconds a request waits for its answer; default 5), patience (how many seconds servers
+    that fail may hold up a call; default 10), speculate (after how many seconds a second server is
+    asked too; default 0.15; 0: never), tls, ca, cert and key (see `cassq.base.tls.tls_of`), and
+    spill, also as an argument: a local directory that takes pushes to ap queues while no quorum
+    answers, and forwards them when one does.
 
     store=sidecar, with either scheme, keeps messages on storage sidecars instead. The first client
     chooses the store of a directory or keyspace permanently. Options: replicas (1 to 9, of each new
@@ -108,7 +112,8 @@ def _open_cluster(url: str, rest: str, options: dict[str, str], clock: Clock) ->
         if not is_outage(exc) or not spool.contents():
             spool.close()
             raise
-        place = Offline(partial(open_keyspace, rest, options, clock), str(exc))
+        life = TimedLife(clock)
+        place = Offline(partial(open_keyspace, rest, options, clock, life), str(exc), life)
         return Client(url, place, clock, spool)
     return Client(url, embedded, clock, spool)
 

@@ -47,8 +47,10 @@ class Offline:
     answers. why: the text of its first error. life: the client's, also once the place is open.
     """
 
-    def __init__(self, really: Callable[[Requests], Embedded], why: str) -> None:
-        self.life: Life = Life()
+    def __init__(
+        self, really: Callable[[Requests], Embedded], why: str, life: Life | None = None
+    ) -> None:
+        self.life: Life = life or Life()
         self.requests: Requests = Requests()
         self._really = really
         self._why = why

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from cassq.base.counters import Requests, Tallies, Tally
+from cassq.base.counters import LATENCY_SECONDS, Latencies, Requests, Tallies, Tally
 from cassq.errors import CassqError
 from cassq.inspect.stats import QueueStats, queue_stats
 from cassq.lifecycle.ports import Ports
@@ -42,6 +42,16 @@ class Metric(NamedTuple):
     values: Values
 
 
+class Histogram(NamedTuple):
+    """One metric that counts events by how long they took. values: for each label, how many lie in
+    each bucket, and beyond the last, and their sum. bounds: of the buckets, in seconds."""
+
+    name: str
+    help: str
+    bounds: Sequence[float]
+    values: Sequence[tuple[Labels, Sequence[int], float]]
+
+
 class Meter:
     """Reads all metrics of one client, and of the queues it can see.
 
@@ -64,11 +74,12 @@ class Meter:
         self._actions = actions
         self._queues = queues
 
-    def read(self) -> list[Metric]:
+    def read(self) -> list[Metric | Histogram]:
         """The metrics now. Cost: that of `queue_stats` for each queue, if they are reported."""
-        metrics = client_metrics(self._tallies.totals())
+        metrics: list[Metric | Histogram] = [*client_metrics(self._tallies.totals())]
         if self._requests is not None:
             metrics += request_metrics(self._requests)
+            metrics.append(request_latency(self._requests.latencies))
         actions = [({"pass": p, "outcome": o}, n) for (p, o), n in self._actions().items()]
         metrics.append(
             Metric("cassq_reaper_actions_total", COUNTER, "What the reaper's passes did.", actions)
@@ -185,6 +196,19 @@ _OF_REQUESTS = (
 def request_metrics(requests: Requests) -> list[Metric]:
     """The counters of a client's requests to its servers."""
     return _of_each(_OF_REQUESTS, "cassq_client_{}_requests_total", COUNTER, [({}, requests)])
+
+
+def request_latency(latencies: Latencies) -> Histogram:
+    """How long answered requests took, by what they did to which table."""
+    return Histogram(
+        "cassq_client_request_seconds",
+        "Time from sending a request to Cassandra to its answer.",
+        LATENCY_SECONDS,
+        [
+            ({"operation": operation, "table": table}, counts, seconds)
+            for (operation, table), (counts, seconds) in sorted(latencies.by_kind().items())
+        ],
+    )
 
 
 # --- what is in the queues -----------------------------------------------------------------------

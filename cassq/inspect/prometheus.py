@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 
 from cassq.errors import ConfigError
-from cassq.inspect.metrics import COUNTER, Metric
+from cassq.inspect.metrics import COUNTER, Histogram, Metric
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-Read = Callable[[], list[Metric]]
+Read = Callable[[], Sequence[Metric | Histogram]]
 # Facts about health; the key `healthy` says whether all is well.
 Health = Callable[[], Mapping[str, Any]]
 
@@ -84,10 +89,24 @@ class Collector:
 
     def collect(self) -> Iterator[Any]:
         """Each metric as a family of values."""
-        for name, kind, help_text, values in self._read():
+        for metric in self._read():
+            if isinstance(metric, Histogram):
+                yield _histogram(metric)
+                continue
+            name, kind, help_text, values = metric
             kind_of_family = CounterMetricFamily if kind == COUNTER else GaugeMetricFamily
             labels = list(values[0][0]) if values else []
             family = kind_of_family(name, help_text, labels=labels)
             for given, value in values:
                 family.add_metric([given[label] for label in labels], value)
             yield family
+
+
+def _histogram(metric: Histogram) -> HistogramMetricFamily:
+    labels = list(metric.values[0][0]) if metric.values else []
+    family = HistogramMetricFamily(metric.name, metric.help, labels=labels)
+    bounds = [*(str(bound) for bound in metric.bounds), "+Inf"]
+    for given, counts, seconds in metric.values:
+        buckets = list(zip(bounds, accumulate(counts), strict=True))
+        family.add_metric([given[label] for label in labels], buckets, seconds)
+    return family

@@ -19,10 +19,13 @@ from cassq.locks.port import Locker
 
 
 class _Mine(threading.local):
-    """The state of one thread in a client. calling: locked during a call. waiting: locked while
-    the thread waits for messages and holds nothing."""
+    """The state of one thread in a client. calling: locked during a call. calls, began_ms: how many
+    it has begun, and when the last one, if that is of interest. waiting: locked while the thread
+    waits for messages and holds nothing."""
 
     def __init__(self) -> None:
+        self.calls: int = 0
+        self.began_ms: int = 0
         self.calling: threading.Lock = threading.Lock()
         self.waiting: threading.Lock = threading.Lock()
 
@@ -117,6 +120,28 @@ class Life:
             if each[0] == threading.get_ident() and each in self.later:
                 self.later.remove(each)
                 each[1]()
+
+
+class TimedLife(Life):
+    """A life that knows since when each thread's current call has been running."""
+
+    __slots__ = ("_clock",)
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def enter(self) -> threading.Lock:
+        calling = super().enter()
+        self.mine.calls += 1
+        self.mine.began_ms = self._clock.boot_ms()
+        return calling
+
+    def call(self) -> tuple[int, int]:
+        """The number of this thread's current call, from 1 on, and when it began, in boot
+        milliseconds; zeros outside of calls."""
+        mine = self.mine
+        return (mine.calls, mine.began_ms) if mine.calling.locked() else (0, 0)
 
 
 C = TypeVar("C", bound=Callable[..., Any])

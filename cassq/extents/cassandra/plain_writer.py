@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from cassandra.cluster import ResponseFuture
 
 from cassq.cassandra.errors import OverloadedError
-from cassq.cassandra.tries import Tries, is_held_up
+from cassq.cassandra.tries import is_held_up
 from cassq.errors import BackendError, BackendTimeoutError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.heads import Head
@@ -67,7 +67,7 @@ class PlainWriter(CassandraWriter):
         """Wait for the oldest write; it is resent until it succeeds or patience is over."""
         future, statement, size = self._flying.popleft()
         self._flying_bytes -= size
-        tries = Tries(self._clock, self._sizes.patience, self._sizes.overload_patience)
+        tries = self._cql.tries()
         while True:
             try:
                 self._cql.result(future)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from cassq.cassandra.tries import Tries
 from cassq.errors import BackendError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.heads import Head
@@ -23,7 +22,7 @@ class StrictWriter(CassandraWriter):
             *(self._head.extent, self._bucket, piece.base_seq),
             None if piece.first else piece.base_seq,
         )
-        tries = Tries(self._clock, self._sizes.patience)
+        tries = self._cql.tries()
         while True:
             try:
                 applied, there = self._cql.apply(statements.PUT_IF, values)

@@ -28,8 +28,6 @@ class Sizes(NamedTuple):
     bucket_frames: int = 20_000
     part_bytes: int = 1024 * 1024  # a mutation must fit in half a commit log segment
     flight_bytes: int = 4 * 1024 * 1024
-    patience: float = 10.0  # seconds that a write is retried
-    overload_patience: float = 60.0  # ... while the node is overloaded
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from cassandra.cluster import ResponseFuture
 from cassandra.query import BatchStatement
 
-from cassq.cassandra.session import REQUEST_SECONDS, Cql
+from cassq.cassandra.contact import REQUEST_SECONDS
+from cassq.cassandra.session import Cql
 
 _READ = re.compile(r"Read (\d+) live rows and (\d+) tombstone cells")
 _TABLE = re.compile(r'(?:FROM|INTO|UPDATE) (?:"?\w+"?\.)?(\w+)')

@@ -46,9 +46,9 @@ BOTH = pytest.mark.parametrize("strict", [False, True], ids=["ap", "cp"])
 
 
 @pytest.fixture
-def cql(keyspace: Cql) -> Iterator[ShakyCql]:
+def cql(keyspace: Cql, clock: ManualClock) -> Iterator[ShakyCql]:
     CassandraExtents(keyspace, strict=False)  # empties it
-    session = ShakyCql(keyspace.contact, ManualClock(), keyspace.contact.keyspace)
+    session = ShakyCql(keyspace.contact, clock, keyspace.contact.keyspace)
     yield session
     session.close()
 
@@ -271,8 +271,7 @@ def test_answers_that_get_lost_change_nothing(
 def test_a_writer_without_any_answer_gives_up_and_is_dead(
     cql: ShakyCql, other: CassandraStore, clock: ManualClock, strict: bool
 ) -> None:
-    store = CassandraStore(cql, clock, SMALL._replace(patience=0.02))
-    writer = store.create(PIPE, "q", strict=strict)
+    writer = CassandraStore(cql, clock, SMALL).create(PIPE, "q", strict=strict)
     end = append(writer, 1)
     cql.unsent = 1000
     cql.failing = [BackendTimeoutError("no answer") for _ in range(1000)]

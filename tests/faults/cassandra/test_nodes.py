@@ -22,7 +22,7 @@ from tests.servers.parts.node import Node
 
 PATIENCE = 120.0
 pytestmark = pytest.mark.long(reason="three Cassandra nodes that are killed and stopped")
-SMALL = Sizes(bucket_frames=10, patience=12.0)
+SMALL = Sizes(bucket_frames=10)
 
 
 @pytest.fixture(scope="module")

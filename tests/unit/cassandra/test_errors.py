@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from cassandra import InvalidRequest
+from cassandra import (
+    ConsistencyLevel,
+    InvalidRequest,
+    OperationTimedOut,
+    Unauthorized,
+    Unavailable,
+    WriteFailure,
+    WriteTimeout,
+)
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionBusy, ConnectionShutdown
 from cassandra.protocol import OverloadedErrorMessage
 
 from cassq.cassandra.errors import OverloadedError, explained
-from cassq.errors import BackendUnavailableError
+from cassq.errors import BackendError, BackendUnavailableError, BrokenInvariantError
 
 
 def test_what_no_connection_took_was_not_begun() -> None:
@@ -59,3 +67,49 @@ def test_the_error_about_a_server_that_refuses_large_frames_says_what_to_set(sai
     assert isinstance(told, BackendUnavailableError)
     assert not told.retryable
     assert "native_transport_max_message_size" in str(told)
+
+
+FRAME = 'Error from server: code=2200 [Invalid query] message="{}"'
+QUORUM = ConsistencyLevel.LOCAL_QUORUM
+
+
+@pytest.mark.parametrize(
+    ("exc", "says"),
+    [
+        (Unavailable("x", QUORUM, 2, 1), "only 1 of the 2 replicas that are needed are up"),
+        (
+            WriteTimeout("x", 0, consistency=QUORUM, required_responses=2, received_responses=1),
+            "got only 1 of 2 answers",
+        ),
+        (WriteFailure("x", 0, required_responses=2, received_responses=0), "0 of 2 .* failed"),
+        (OperationTimedOut({}, None), "did not answer in time"),
+        (NoHostAvailable("none", {}), "cannot be reached: no node is up"),
+        (
+            NoHostAvailable("none", {"a": OperationTimedOut({}, None)}),
+            "cannot be reached: it did not answer in time",
+        ),
+        (
+            NoHostAvailable("none", {"a": OSError(111, "Tried [...]. Last error: refused")}),
+            "cannot be reached: refused",
+        ),
+        (ConnectionShutdown("Connection to a was closed"), "the connection was lost"),
+        (OverloadedErrorMessage(0x1001, "busy", None), "is overloaded"),
+        (InvalidRequest(FRAME.format("unconfigured table frames")), ": unconfigured table frames "),
+        (Unauthorized(FRAME.format("User u has no MODIFY")), ": User u has no MODIFY "),
+        (RuntimeError("internals"), "failed in an unexpected way: RuntimeError"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_no_text_of_the_driver_is_in_a_message(exc: Exception, says: str) -> None:
+    error = explained(exc, "a", conditional=False)
+    with pytest.raises(BackendError, match=says):
+        raise error
+    for frame in ("Error from server", "last_host", "code=", "message=", "errors=", "<Host"):
+        assert frame not in str(error)
+    if not isinstance(exc, RuntimeError):
+        assert error.hint, "it says what to do next"
+
+
+def test_a_rejected_statement_is_a_bug_and_quotes_the_server() -> None:
+    with pytest.raises(BrokenInvariantError, match="rejects a statement: line 1:7 no viable"):
+        explained(InvalidRequest(FRAME.format("line 1:7 no viable")), "a", conditional=False)

@@ -20,8 +20,16 @@ from cassq.cassandra.contact import (
     Contact,
     cluster,
 )
+from cassq.cassandra.speculation import Speculation
+from cassq.cassandra.tries import PATIENCE_SECONDS
 from cassq.client.client import Client
-from cassq.client.cluster import contact_of, open_session, quorums_of
+from cassq.client.cluster import (
+    SPILL_PATIENCE_SECONDS,
+    contact_of,
+    open_session,
+    patience_of,
+    quorums_of,
+)
 from cassq.errors import ConfigError
 
 # --- where it leads ---------------------------------------------------------------------------
@@ -50,6 +58,17 @@ def test_a_url_has_credentials_and_options() -> None:
     assert "p@ss" not in contact.label
 
 
+def test_a_url_sets_how_long_requests_and_calls_may_take() -> None:
+    contact = contact_of("//db/k", {"timeout": "2.5", "speculate": "0", "patience": "3"})
+    assert (contact.timeout, contact.speculate) == (2.5, 0)
+    assert patience_of({"patience": "3"}) == 3
+    assert patience_of({}) == PATIENCE_SECONDS
+    assert patience_of({"spill": "x"}) == SPILL_PATIENCE_SECONDS
+    assert patience_of({"spill": "x", "patience": "20"}) == 20
+    with pytest.raises(ConfigError, match=r"patience must be .* from 0.5 to 600, not '0'"):
+        patience_of({"patience": "0"})
+
+
 @pytest.mark.parametrize(
     ("rest", "options", "message"),
     [
@@ -71,6 +90,10 @@ def test_a_url_has_credentials_and_options() -> None:
         ("//db/k", {"consistency": "one"}, "local_quorum or quorum, not 'one'.*miss"),
         ("//db/k", {"serial": "all"}, "local_serial or serial, not 'all'"),
         ("//db/k", {"tls": "maybe"}, "tls must be one of full, ca, no, not 'maybe'"),
+        ("//db/k", {"timeout": "11"}, "timeout must be a number of seconds from 0.1 to 10, not '1"),
+        ("//db/k", {"timeout": "soon"}, "timeout must be .* not 'soon' .leave it out for 5"),
+        ("//db/k", {"timeout": "nan"}, "not 'nan'"),
+        ("//db/k", {"speculate": "-1"}, "speculate must be a number of seconds from 0 to 10"),
     ],
 )
 def test_a_url_that_cannot_be_used_is_reported_without_its_password(
@@ -121,14 +144,14 @@ def test_a_missing_driver_is_named() -> None:
 
 
 def test_a_node_that_is_gone_is_tried_again_every_few_seconds_for_ever() -> None:
-    driver = cluster(Contact(("127.0.0.1",), "k"), lambda: 0)
+    driver = cluster(Contact(("127.0.0.1",), "k"), lambda: 0, Speculation(0, lambda: 0))
     pauses = list(islice(driver.reconnection_policy.new_schedule(), 5000))
     assert len(pauses) == 5000, "the driver gives up after 64 tries unless told otherwise"
     assert max(pauses) <= AGAIN_SECONDS_MAX <= 5
 
 
 def test_a_node_that_is_paused_is_left_alone_within_a_quarter_of_a_minute() -> None:
-    driver = cluster(Contact(("127.0.0.1",), "k"), lambda: 0)
+    driver = cluster(Contact(("127.0.0.1",), "k"), lambda: 0, Speculation(0, lambda: 0))
     told = (driver.idle_heartbeat_interval, driver.idle_heartbeat_timeout)
     assert told == (SILENT_SECONDS, NO_SIGN_SECONDS)
     assert sum(told) <= 15, "until then every conditional write over it takes its full time"

@@ -5,9 +5,17 @@ from __future__ import annotations
 import re
 import threading
 
-from cassq.base.counters import COUNTS, Tallies, Tally
+from cassq.base.counters import COUNTS, LATENCY_SECONDS, Latencies, Tallies, Tally
 from cassq.errors import BackendTimeoutError, ClaimLostError
-from cassq.inspect.metrics import COUNTER, Labels, Metric, client_metrics, queue_metrics
+from cassq.inspect.metrics import (
+    COUNTER,
+    Labels,
+    Metric,
+    client_metrics,
+    queue_metrics,
+    request_latency,
+)
+from cassq.inspect.prometheus import as_text
 from cassq.inspect.stats import GroupStats, QueueStats
 
 QUEUE = "messaging_destination_name"
@@ -181,3 +189,22 @@ def test_what_pushers_had_trouble_with_is_reported() -> None:
     }
     for name, count in told.items():
         assert values(found, f"cassq_client_{name}_messages_total") == [({QUEUE: "mail"}, count)]
+
+
+def test_answers_are_counted_by_what_was_done_and_how_long_it_took() -> None:
+    latencies = Latencies()
+    for seconds in (0.0005, 0.001, 0.03, 99.0):
+        latencies.note(("read", "frames"), seconds)
+    latencies.note(("conditional write", "claims"), 0.004)
+    histogram = request_latency(latencies)
+    assert [labels["table"] for labels, *_ in histogram.values] == ["claims", "frames"]
+    _, counts, seconds = histogram.values[1]
+    at = dict(zip([*LATENCY_SECONDS, None], counts, strict=True))
+    assert (at[0.001], at[0.05], at[None]) == (2, 1, 1), "a bound belongs to its bucket"
+    assert sum(counts) == 4
+    assert round(seconds, 4) == 99.0315
+    text = as_text(lambda: [histogram]).decode()
+    kind = 'operation="read",table="frames"'
+    assert f'cassq_client_request_seconds_bucket{{le="0.05",{kind}}} 3.0' in text, "they add up"
+    assert f'cassq_client_request_seconds_bucket{{le="+Inf",{kind}}} 4.0' in text
+    assert f"cassq_client_request_seconds_count{{{kind}}} 4.0" in text
