@@ -75,13 +75,17 @@ def connect(
         case "cassandra":
             return _open_cluster(url, rest, options, clock)
         case _:
-            raise ConfigError(
-                "it is not a queue URL"
-                if "@" in url
-                else f"{url.partition('?')[0]!r} is not a queue URL",
-                hint="write file:cassq-data, file:///var/lib/cassq or cassandra://host/keyspace",
-            )
+            raise _not_a_queue_url(url)
     return Client(url, embedded, clock)
+
+
+def _not_a_queue_url(url: str) -> ConfigError:
+    """The error for an unknown scheme. A URL that may hold a password is not repeated."""
+    named = "it" if "@" in url else repr(url.partition("?")[0])
+    return ConfigError(
+        f"{named} is not a queue URL",
+        hint="write file:cassq-data, file:///var/lib/cassq or cassandra://host/keyspace",
+    )
 
 
 def _open_local(rest: str, options: dict[str, str], clock: Clock, *, create: bool) -> Embedded:
