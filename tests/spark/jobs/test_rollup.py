@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,34 @@ def test_all_queues_are_written_by_their_names_also_those_without_a_history(
     assert found == {"/orders/eu", "007"}
     (again,) = rolled(spark, client, tmp_path, eu).queues
     assert (again.days, again.unfinished) == (0, 1)
+
+
+@pytest.mark.usefixtures("set_clock")
+def test_messages_that_were_lost_are_in_the_tables_and_older_samples_do_not_say(
+    spark: Any, client: cassq.Client, queue: cassq.Queue, noon_ms: int, tmp_path: Path
+) -> None:
+    (_, group_id) = subjects(client, queue)
+
+    def lost(at_ms: int, count: int | None) -> Sample:
+        """A sample; without a count as those taken before anything was recorded as lost."""
+        told = sample(group_id, MINUTE_MS, at_ms, 10)
+        data = json.loads(told.data)
+        del data["totals"]["lost"]
+        data["totals"] |= {} if count is None else {"lost": count}
+        return replace(told, data=json.dumps(data))
+
+    times = [noon_ms - DAY_MS, noon_ms - 2 * HOUR_MS, noon_ms - HOUR_MS, noon_ms]
+    samples = map(lost, times, (None, 3, 3, 8))
+    client.ports.catalog.records.add_samples(list(samples))
+    rolled(spark, client, tmp_path, queue)
+    hours, days = (table(tmp_path, name) for name in ("hours", "days"))
+    assert [(row["lost"], row["grown_lost"]) for row in hours] == [
+        (None, None),
+        (3, None),
+        (3, 0),
+        (8, 5),
+    ]
+    assert [(row["lost"], row["grown_lost"]) for row in days] == [(None, None), (8, 5)]
 
 
 # --- runs that come again -----------------------------------------------------------------------
