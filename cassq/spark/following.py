@@ -4,7 +4,9 @@ The offset of a stream, which Spark keeps in the checkpoint, names pipes, and fo
 
 - where the stream begins in it, or continues after lost messages,
 - how far it was read: every message below is in this batch or an earlier one,
-- a position from which that place is found.
+- a position from which that place is found;
+
+and the catalog's identity: a checkpoint does not continue with other queues.
 
 Spark asks for the next offset when the previous batch is done. It calls `commit` for that batch
 some time later or, when the query ends, never: so messages are acked at either call, and the last
@@ -33,6 +35,7 @@ from cassq.lifecycle.sealing import end_of
 from cassq.message.frames import Place
 from cassq.model import claims
 from cassq.model.rows import Cursor, GroupRow, PipeRow
+from cassq.spark.clients import Location
 from cassq.spark.options import StreamOptions
 from cassq.spark.reading import READ_BYTES, READ_MESSAGES, PipeRange, group_of
 
@@ -60,8 +63,21 @@ def spans_of(offset: Offset) -> dict[str, FollowedPipe]:
     return {pipe_id: FollowedPipe(*span) for pipe_id, span in offset.get("pipes", {}).items()}
 
 
-def offset_of(spans: Mapping[str, FollowedPipe]) -> Offset:
-    return {"pipes": {pipe_id: list(span) for pipe_id, span in spans.items()}}
+def offset_of(identity: str, spans: Mapping[str, FollowedPipe]) -> Offset:
+    pipes = {pipe_id: list(span) for pipe_id, span in spans.items()}
+    return {"pipes": pipes, "identity": identity}
+
+
+def check_identity(offset: Offset, location: Location) -> None:
+    """Raise ConfigError for an offset of other queues than those at the location. One from before
+    offsets had an identity fits all."""
+    begun = offset.get("identity", location.identity)
+    if begun != location.identity:
+        raise ConfigError(
+            f"the stream's checkpoint is of other queues ({begun}) than those at {location.url}"
+            f" ({location.identity})",
+            hint="read the queues that the stream began with, or begin with a new checkpoint",
+        )
 
 
 def pieces_between(start: Offset, end: Offset) -> list[PipeRange]:
@@ -79,10 +95,11 @@ def pieces_between(start: Offset, end: Offset) -> list[PipeRange]:
 class Follower:
     """Follows a group for one query, on the driver. Not thread-safe."""
 
-    def __init__(self, client: Client, options: StreamOptions) -> None:
+    def __init__(self, client: Client, options: StreamOptions, location: Location) -> None:
         self._ports = client.ports
         self._catalog = client.ports.catalog
         self._options = options
+        self._location = location
         queue = client.queue(options.queue).row
         self._group: GroupRow = group_of(self._ports, queue.id, options.queue, options.group)
         if queue.policy.strict or self._group.policy.exclusive:
@@ -152,7 +169,8 @@ class Follower:
 
     def latest(self, start: Offset, most: int | None) -> Offset:
         """The end of the next batch, of at most `most` messages; `start` when there are none.
-        Everything before `start` is done. Raises ExtentMissingError for lost messages."""
+        Everything before `start` is done. Raises ExtentMissingError for lost messages, ConfigError
+        for a `start` of other queues."""
         self.ack(start)
         before = spans_of(start)
         spans: dict[str, FollowedPipe] = {}
@@ -168,7 +186,7 @@ class Follower:
             self._check_gone(pipe_id, before[pipe_id])
         new = {pipe_id: span for pipe_id, span in spans.items() if span.done > span.first}
         changed = any(new[each].done != before.get(each, (0, -1))[1] for each in new)
-        return offset_of(new) if changed else start
+        return offset_of(self._location.identity, new) if changed else start
 
     def stop_here(self) -> None:
         """Read no further than what is there now."""
@@ -237,6 +255,7 @@ class Follower:
         """Ack everything below an offset for the group. Cost: a read and a synced transaction for
         each pipe that moved on."""
         self._check_lease()
+        check_identity(offset, self._location)
         moved = False
         for pipe_id, span in spans_of(offset).items():
             if self._acked.get(pipe_id, span.first) < span.done:

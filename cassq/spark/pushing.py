@@ -15,7 +15,7 @@ from typing import Any
 from cassq.errors import InvalidPayloadError, UsageError
 from cassq.message.batches import FRAME_BYTES_TARGET
 from cassq.message.message_ids import MessageIds
-from cassq.spark.clients import absolute, client_of
+from cassq.spark.clients import Location, absolute, client_at, located
 
 BATCH_MESSAGES = 10_000
 LOOKED_AT = 256  # messages that are looked at together for their size
@@ -35,8 +35,8 @@ class Receipt:
 class PartitionPusher:
     """What `pusher` returns: picklable, to be called with the rows of a partition."""
 
-    def __init__(self, url: str, queue: str, batch: int) -> None:
-        self.url = url
+    def __init__(self, location: Location, queue: str, batch: int) -> None:
+        self.location = location
         self.queue = queue
         self._batch = batch
 
@@ -46,7 +46,7 @@ class PartitionPusher:
         return iter(list(self._pushed(rows)))
 
     def _pushed(self, rows: Iterable[Any]) -> Iterator[Receipt]:
-        with client_of(self.url).queue(self.queue).pusher() as pusher:
+        with client_at(self.location).queue(self.queue).pusher() as pusher:
             for batch in batches(iter(rows), self._batch):
                 payloads = [payload for payload, _, _ in batch]
                 headers = [header for _, header, _ in batch]
@@ -64,12 +64,13 @@ def pusher(url: str | None, queue: str, *, batch: int = BATCH_MESSAGES) -> Parti
 
     url: as for `cassq.connect`; None: `CASSQ_URL` of this process. A row is a payload (bytes or
     str), or a Row, dict or object with `payload` and optionally `headers` and `key`. batch: the
-    most messages to push together; fewer if they are large, about 8 MiB. Raises ConfigError for a
-    URL that cannot be used, and in the task what `push_many` raises.
+    most messages to push together; fewer if they are large, about 8 MiB. Raises as `cassq.connect`,
+    as this process reads which queues the URL names; and in the task what `push_many` raises, and
+    ConfigError where the URL names others, such as a directory of another machine.
     """
     if not isinstance(batch, int) or batch < 1:
         raise UsageError(f"batch must be a number of messages, at least 1, not {batch!r}")
-    return PartitionPusher(absolute(url), queue, batch)
+    return PartitionPusher(located(absolute(url)), queue, batch)
 
 
 Fields = tuple[bytes, "Mapping[str, str] | None", "bytes | None"]

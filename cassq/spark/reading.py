@@ -20,7 +20,7 @@ from cassq.lifecycle.sealing import seen_end
 from cassq.message.frames import Place
 from cassq.model import ledger
 from cassq.model.rows import GroupRow, PipeRow
-from cassq.spark.clients import client_of
+from cassq.spark.clients import Location, client_at, client_of, located
 from cassq.spark.decoding import arrow_schema, record_batch, within
 from cassq.spark.options import DEAD, STORED, UNFINISHED, ReadOptions
 
@@ -57,6 +57,7 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
+        self._location = located(options.url)
         self._columns = schema
         arrow_schema(schema)  # what is wrong with it is said on the driver
 
@@ -73,7 +74,7 @@ class BatchReader(DataSourceReader):
         pieces = partition.pieces if isinstance(partition, ScanTask) else ()
         ranged = (options.since_ms, options.until_ms) != (None, None)
         return read_pieces(
-            options.url,
+            self._location,
             pieces,
             self._columns,
             fail_on_data_loss=options.fail_on_data_loss,
@@ -155,7 +156,7 @@ def parts(pieces: Iterable[PipeRange], most: int) -> Iterator[ScanTask]:
 
 
 def read_pieces(
-    url: str,
+    location: Location,
     pieces: Iterable[PipeRange],
     columns: StructType,
     *,
@@ -163,9 +164,9 @@ def read_pieces(
     between: tuple[int, int] | None = None,
 ) -> Iterator[Any]:
     """The messages as record batches, one for each frame. between: the push times that are
-    wanted, in wall milliseconds. Raises ExtentMissingError for what is gone."""
+    wanted, in wall milliseconds. Raises ExtentMissingError for what is gone, and as `client_at`."""
     schema = arrow_schema(columns)
-    store = client_of(url).ports.store
+    store = client_at(location).ports.store
     for piece in pieces:
         try:
             reader = store.reader(piece.pipe_id)

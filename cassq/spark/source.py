@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from cassq.errors import ConfigError
+from cassq.spark.clients import located
 from cassq.spark.decoding import SCHEMA
 from cassq.spark.encoding import chosen
 from cassq.spark.heartbeats import driver_id, keeper
@@ -60,7 +61,8 @@ class CassqSource(DataSource):
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
         columns = chosen(options, types)
         check_target(options.url, options.queue)
-        return WriteTarget(options.url, options.queue, columns, driver_id(self.keeper, options.url))
+        driver = driver_id(self.keeper, options.url)
+        return WriteTarget(located(options.url), options.queue, columns, driver)
 
 
 def source_class() -> type[CassqSource]:

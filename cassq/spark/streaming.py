@@ -14,9 +14,15 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from cassq.spark.clients import client_of
+from cassq.spark.clients import client_of, located
 from cassq.spark.decoding import arrow_schema
-from cassq.spark.following import Follower, Offset, pieces_between
+from cassq.spark.following import (
+    Follower,
+    Offset,
+    check_identity,
+    offset_of,
+    pieces_between,
+)
 from cassq.spark.options import StreamOptions
 from cassq.spark.reading import ScanTask, parts, read_pieces
 
@@ -27,18 +33,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
+        self._location = located(options.url)
         self._columns = schema
         self._follower: Follower | None = None
         arrow_schema(schema)
 
     def _following(self) -> Follower:
         if self._follower is None:
-            self._follower = Follower(client_of(self._options.url), self._options)
+            client = client_of(self._options.url)
+            self._follower = Follower(client, self._options, self._location)
         return self._follower
 
     def initialOffset(self) -> Offset:  # noqa: N802
         self._following()
-        return {"pipes": {}}
+        return offset_of(self._location.identity, {})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         most = self._options.messages_per_trigger
@@ -52,11 +60,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._following().stop_here()
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        check_identity(end, self._location)
         return list(parts(pieces_between(start, end), self._options.messages_per_partition))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_pieces(
-            self._options.url,
+            self._location,
             partition.pieces if isinstance(partition, ScanTask) else (),
             self._columns,
             fail_on_data_loss=self._options.fail_on_data_loss,

@@ -24,7 +24,7 @@ from cassq.errors import BackendError, ConfigError, FencedError
 from cassq.model.rows import WriteRow, WriteState
 from cassq.producer import staging
 from cassq.producer.staging import Stage, StagedPipe
-from cassq.spark.clients import client_of
+from cassq.spark.clients import Location, client_at, client_of
 from cassq.spark.encoding import Columns, runs
 
 # Local properties that Spark gives to the tasks of a stream.
@@ -34,7 +34,7 @@ QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 class WriteTarget(NamedTuple):
     """Where to write. driver: the ID under which this driver leads writes there."""
 
-    url: str
+    location: Location
     queue: str
     columns: Columns
     driver: str
@@ -52,7 +52,7 @@ class Filled(WriterCommitMessage):
 
 def fill(target: WriteTarget, write_id: str, number: int, batches: Iterator[Any]) -> Filled:
     """Run one task attempt, on an executor."""
-    client = client_of(target.url)
+    client = client_at(target.location)
     ports, row = client.ports, client.queue(target.queue).row
     write = staging.begin(ports, row, write_id, number, target.driver)
     if staging.is_over(write, number):
@@ -77,7 +77,7 @@ def publish(
 ) -> None:
     """Commit, on the driver. Raises FencedError, with nothing published, if the write was started
     again while its tasks ran."""
-    client = client_of(target.url)
+    client = client_at(target.location)
     queue = client.queue(target.queue)
     row = queue.row
     write = staging.begin(client.ports, row, write_id, number, target.driver)
@@ -103,7 +103,7 @@ def publish(
 
 def give_up(target: WriteTarget, write_id: str, number: int) -> None:
     """Abort, on the driver."""
-    client = client_of(target.url)
+    client = client_at(target.location)
     row = client.ports.catalog.writes.by_id(client.queue(target.queue).id, write_id)
     if row is not None and is_ours(row, target, number):
         staging.abort(client.ports, row)

@@ -17,6 +17,7 @@ from tests.integration.timed import clock, timed
 
 pytest.importorskip("pyspark")
 
+from cassq.spark.clients import Location
 from cassq.spark.following import (
     LEASE_MS,
     FollowedPipe,
@@ -46,7 +47,8 @@ def follow(timed: cassq.Client) -> Iterator[Follow]:
 
     def open_one(client: cassq.Client = timed, **options: str) -> Follower:
         told = stream_options({"url": client.url, "queue": "jobs", **options})
-        opened.append(Follower(client, told))
+        location = Location(client.url, client.ports.catalog.records.identity(), "", "here")
+        opened.append(Follower(client, told, location))
         return opened[-1]
 
     yield open_one
@@ -256,6 +258,32 @@ def test_delayed_messages_are_read_when_they_are_due(
     assert queue.audit().findings == []
 
 
+@pytest.mark.parametrize("loss", ["true", "false"])
+def test_a_checkpoint_of_other_queues_is_refused(
+    timed: cassq.Client, follow: Follow, loss: str
+) -> None:
+    queue = timed.create_queue("jobs")
+    push(queue, *numbers(5))
+    follower = follow(failOnDataLoss=loss)
+    first = follower.latest(START, None)
+    (identity,) = {first["identity"], timed.ports.catalog.records.identity()}
+    for act in (follower.ack, lambda offset: follower.latest(offset, None)):
+        with pytest.raises(ConfigError, match=f"other queues \\(others\\) .*{identity}"):
+            act({**first, "identity": "others"})
+    assert queue.stats().groups["default"].waiting == 5
+
+
+def test_a_checkpoint_of_before_offsets_had_an_identity_continues(
+    timed: cassq.Client, follow: Follow
+) -> None:
+    queue = timed.create_queue("jobs")
+    push(queue, *numbers(5))
+    follower = follow()
+    old = {"pipes": follower.latest(START, 3)["pipes"]}
+    push(queue, *numbers(2, 5))
+    assert read(timed, old, follower.latest(old, None)) == numbers(4, 3)
+
+
 def test_a_cp_queue_is_not_followed(timed: cassq.Client, follow: Follow) -> None:
     timed.create_queue("jobs", consistency="cp")
     with pytest.raises(ConfigError, match="exclusive"):
@@ -264,14 +292,20 @@ def test_a_cp_queue_is_not_followed(timed: cassq.Client, follow: Follow) -> None
 
 def test_pieces_are_what_lies_between_two_offsets() -> None:
     start = offset_of(
+        "id",
         {
             "a": FollowedPipe(0, 5, 50),
             "gone": FollowedPipe(0, 9, 90),
             "same": FollowedPipe(1, 4, 10),
-        }
+        },
     )
     end = offset_of(
-        {"a": FollowedPipe(0, 8, 80), "same": FollowedPipe(1, 4, 10), "new": FollowedPipe(2, 6, 60)}
+        "id",
+        {
+            "a": FollowedPipe(0, 8, 80),
+            "same": FollowedPipe(1, 4, 10),
+            "new": FollowedPipe(2, 6, 60),
+        },
     )
     found = [(p.pipe_id, p.start, p.end_seq) for p in pieces_between(start, end)]
     assert found == [("a", Place(5, 50), 8), ("new", Place(2, 0), 6)]

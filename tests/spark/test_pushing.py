@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,8 +61,12 @@ def test_a_pusher_is_checked_where_it_is_made() -> None:
         pusher(None, "q")
 
 
-def test_a_relative_directory_is_that_of_who_makes_the_pusher() -> None:
-    assert pusher("file:here", "q").url.startswith("file:///")
+def test_a_relative_directory_is_that_of_who_makes_the_pusher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cassq.connect(f"file:{tmp_path}/here").close()
+    monkeypatch.chdir(tmp_path)
+    assert pusher("file:here", "q").location.url == f"file://{tmp_path}/here"
 
 
 def test_batches_are_bounded_by_messages_and_bytes() -> None:

@@ -20,7 +20,7 @@ from cassq.inspect.audit import Audit, Standing, Walked, added_up, examined
 from cassq.lifecycle.ports import Ports
 from cassq.message.frames import Place
 from cassq.model.rows import GroupRow, QueueRow
-from cassq.spark.clients import absolute, client_of
+from cassq.spark.clients import Location, absolute, client_at, located
 from cassq.spark.jobs.audit_tasks import standings, walks
 from cassq.spark.jobs.sessions import told_as_ours
 from cassq.spark.options import MESSAGES_PER_PARTITION
@@ -58,13 +58,13 @@ def audit(
     """
     if messages_per_task < 1:
         raise ConfigError(f"messages_per_task must be 1 or more, not {messages_per_task}")
-    place = absolute(url)
-    client = client_of(place)
+    location = located(absolute(url))
+    client = client_at(location)
     ports, row = client.ports, client.queue(queue).row
     groups = ports.catalog.queues.groups(row.id)
     with told_as_ours():
-        found = _standings(spark, place, ports, row, groups)
-        walked = _walks(spark, place, found, messages_per_task, progress)
+        found = _standings(spark, location, ports, row, groups)
+        walked = _walks(spark, location, found, messages_per_task, progress)
     pipes = [examined(standing, walked.get(standing.pipe.id, ())) for standing in found]
     return added_up(ports, row, groups, pipes)
 
@@ -73,19 +73,23 @@ def audit(
 
 
 def _standings(
-    spark: SparkSession, url: str, ports: Ports, queue: QueueRow, groups: Sequence[GroupRow]
+    spark: SparkSession,
+    location: Location,
+    ports: Ports,
+    queue: QueueRow,
+    groups: Sequence[GroupRow],
 ) -> list[Standing]:
     pipes = ports.catalog.pipes.live(queue.id)
     if not pipes:
         return []
     tasks = -(-len(pipes) // PIPES_PER_TASK)
     rows = spark.sparkContext.parallelize(pipes, tasks)
-    return list(rows.mapPartitions(partial(standings, url, groups)).collect())
+    return list(rows.mapPartitions(partial(standings, location, groups)).collect())
 
 
 def _walks(
     spark: SparkSession,
-    url: str,
+    location: Location,
     found: Sequence[Standing],
     messages_per_task: int,
     progress: Callable[[AuditProgress], None],
@@ -98,7 +102,7 @@ def _walks(
     left = _parts(found, messages_per_task)
     while step := list(islice(left, at_once)):
         rows = spark.sparkContext.parallelize(step, len(step))
-        for each in rows.mapPartitions(partial(walks, url)).collect():
+        for each in rows.mapPartitions(partial(walks, location)).collect():
             walked.setdefault(each.pipe_id, []).append(each)
         done += sum(piece.messages for part in step for piece in part.pieces)
         progress(AuditProgress(len(found), done, in_all))

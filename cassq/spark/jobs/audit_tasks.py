@@ -8,17 +8,19 @@ from functools import partial
 from cassq.inspect.audit import Standing, Walked, bounded, cursors_of, standing, walk_through
 from cassq.lifecycle.ports import Ports
 from cassq.model.rows import GroupRow, PipeRow
-from cassq.spark.clients import client_of
+from cassq.spark.clients import Location, client_at
 from cassq.spark.reading import PipeRange, ScanTask
 
 # Of the dead letters of a pipe that are not where they should be, so many are named.
 MISPLACED_MAX = 100
 
 
-def standings(url: str, groups: Sequence[GroupRow], pipes: Iterable[PipeRow]) -> Iterator[Standing]:
+def standings(
+    location: Location, groups: Sequence[GroupRow], pipes: Iterable[PipeRow]
+) -> Iterator[Standing]:
     """Read the rows of each pipe. Cost: the cursors of the groups; for each pipe that of
     `standing`."""
-    ports = client_of(url).ports
+    ports = client_at(location).ports
     cursors = {group.id: cursors_of(ports, group) for group in groups}
     for pipe in pipes:
         found = standing(ports, groups, cursors, pipe)
@@ -29,9 +31,9 @@ def standings(url: str, groups: Sequence[GroupRow], pipes: Iterable[PipeRow]) ->
         yield found._replace(astray=astray)
 
 
-def walks(url: str, parts: Iterable[ScanTask]) -> Iterator[Walked]:
+def walks(location: Location, parts: Iterable[ScanTask]) -> Iterator[Walked]:
     """Read every frame of these pieces; verifies each checksum, and that seqs have no gap."""
-    ports = client_of(url).ports
+    ports = client_at(location).ports
     for part in parts:
         yield from map(partial(walk, ports), part.pieces)
 

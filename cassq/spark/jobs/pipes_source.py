@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from cassq.message.frames import Place
+from cassq.spark.clients import located
 from cassq.spark.decoding import SCHEMA
 from cassq.spark.options import MESSAGES_PER_PARTITION
 from cassq.spark.reading import PipeRange, ScanTask, parts, read_pieces
@@ -50,7 +51,7 @@ class PipesReader(DataSourceReader):
     def __init__(
         self, url: str, lengths: dict[str, int], schema: StructType, *, fail_on_data_loss: bool
     ) -> None:
-        self._url = url
+        self._location = located(url)
         self._lengths = lengths
         self._columns = schema
         self._strict = fail_on_data_loss
@@ -63,4 +64,4 @@ class PipesReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         pieces = partition.pieces if isinstance(partition, ScanTask) else ()
-        return read_pieces(self._url, pieces, self._columns, fail_on_data_loss=self._strict)
+        return read_pieces(self._location, pieces, self._columns, fail_on_data_loss=self._strict)

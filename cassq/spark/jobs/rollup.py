@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cassq.errors import BackendError, ConfigError
 from cassq.model.rows import QueueRow
-from cassq.spark.clients import absolute, client_of
+from cassq.spark.clients import Location, absolute, client_at, located
 from cassq.spark.jobs.archive import STAGING
 from cassq.spark.jobs.folders import Folder
 from cassq.spark.jobs.rollup_rows import SCHEMA, Wanted, frame_of, is_over, rolled, rows
@@ -73,7 +73,7 @@ class _Run(NamedTuple):
     """What all steps of a run share. now_ms: one moment, in catalog time, for all of it."""
 
     spark: SparkSession
-    url: str
+    location: Location
     top: Folder
     now_ms: int
 
@@ -98,13 +98,13 @@ def rollup(
     """
     if queues_per_step < 1:
         raise ConfigError(f"queues_per_step must be 1 or more, not {queues_per_step}")
-    place = absolute(url)
-    client = client_of(place)
+    location = located(absolute(url))
+    client = client_at(location)
     named = [client.queue(name).row for name in dict.fromkeys(queues)]
     found = named or [each.row for each in client.queues()]
     done: list[OfQueue] = []
     with told_as_ours():
-        run = _Run(spark, place, Folder(spark, directory), client.ports.catalog.now_ms())
+        run = _Run(spark, location, Folder(spark, directory), client.ports.catalog.now_ms())
         whole = _marks(run.top)
         staging = run.top / STAGING
         staging.remove()
@@ -149,7 +149,7 @@ def _step(run: _Run, queues: Sequence[QueueRow], whole: dict[str, str]) -> list[
     tasks = -(-len(wanted) // QUEUES_PER_TASK)
     raw = run.spark.sparkContext.parallelize(wanted, tasks)
     # A queue's rows come from one task, so a day is one file.
-    found = raw.mapPartitions(partial(rows, run.url, run.now_ms))
+    found = raw.mapPartitions(partial(rows, run.location, run.now_ms))
     _write(frame_of(run.spark, found), staging / SAMPLES)
     # What the tables are made from is what was written: the catalog has moved on.
     schema = f"{SCHEMA}, queue string, day string"
