@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = [
     "tests.needs",
@@ -18,6 +19,12 @@ pytest_plugins = [
     "tests.integration.on",
     "pytester",
 ]
+
+# A thread may stand still at any time: no example fails for how long it took.
+settings.register_profile(
+    "untimed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("untimed")
 
 # What fails fastest and tells most runs first; folders not named here run between.
 _FIRST = ("unit", "contract", "simulation")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cassq.consumer.delivery import Message
@@ -146,7 +146,6 @@ def spelled_out(found: Sequence[tuple[str, int, int]]) -> list[str]:
     return [f"{pipe}:{seq}" for pipe, first, count in found for seq in range(first, first + count)]
 
 
-@settings(deadline=None)
 @given(runs, st.data())
 def test_ids_behave_like_the_list_of_them(
     found: list[tuple[str, int, int]], data: st.DataObject

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cassq.errors import ConfigError, MissingExtraError
@@ -129,7 +129,6 @@ def test_bytes_that_are_no_such_message_are_reported(descriptor_set: Path, paylo
 
 
 @needs_msgpack
-@settings(deadline=None)
 @given(st.binary(max_size=200), st.sampled_from(["text", "json", "msgpack"]))
 def test_no_payload_makes_a_decoder_raise(payload: bytes, name: str) -> None:
     decoded = decoder(name)(payload)

@@ -36,8 +36,8 @@ SEQ_MAX = (1 << 63) - 1
 PIPE = "0123456789abcdef01234567"
 KEY = frames.pipe_key(PIPE)
 
-thorough = settings(deadline=None, max_examples=200)
-quick = settings(deadline=None, max_examples=50)
+thorough = settings(max_examples=200)
+quick = settings(max_examples=50)
 
 
 class Case(NamedTuple):
@@ -342,7 +342,7 @@ def test_garbage_with_a_frame_s_beginning_is_refused(body: bytes, rest: bytes) -
         decode(frames.MAGIC + rest + body)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     code=st.integers(0, 2),
     flags=st.integers(0, 63),

@@ -17,7 +17,7 @@ ranges = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=8)
 range_sets = ranges.map(RangeSet)
 seqs = st.lists(st.integers(0, 40), max_size=30)
 
-each_case = settings(deadline=None, max_examples=200)
+each_case = settings(max_examples=200)
 
 
 def as_set(pairs: Iterable[tuple[int, int]]) -> set[int]:

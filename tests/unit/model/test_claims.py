@@ -21,7 +21,7 @@ HELD, FREE, DONE = ClaimState.HELD, ClaimState.FREE, ClaimState.DONE
 NOW_MS = 50_000
 SPAN = 40
 
-each_case = settings(deadline=None, max_examples=200)
+each_case = settings(max_examples=200)
 
 
 def versions() -> Callable[[], str]:

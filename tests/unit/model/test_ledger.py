@@ -192,7 +192,7 @@ def test_of_many_seqs_that_are_amiss_the_first_are_named() -> None:
 
 # --- for whatever rows there may be ---------------------------------------------------------------
 
-each_case = settings(deadline=None, max_examples=100)
+each_case = settings(max_examples=100)
 
 
 @st.composite

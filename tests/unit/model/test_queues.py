@@ -8,7 +8,7 @@ from dataclasses import FrozenInstanceError, fields
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cassq.errors import ConfigError, InvalidNameError
@@ -74,7 +74,6 @@ def test_a_name_that_is_not_text_is_refused(name: Any) -> None:
 names = st.from_regex(r"[A-Za-z0-9._-]{1,20}|(/[A-Za-z0-9._-]{1,9}){1,3}", fullmatch=True)
 
 
-@settings(deadline=None)
 @given(names, names)
 def test_dead_letters_of_no_two_groups_share_a_name_nor_one_a_user_can_give(
     queue: str, group: str
