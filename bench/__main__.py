@@ -41,6 +41,7 @@ from bench.scenarios.sidecars.through import OnSidecars
 from bench.scenarios.single import Single
 from bench.scenarios.spark import Spark, SparkOnCassandra
 from bench.scenarios.through import Through
+from bench.scenarios.workers import Workers
 
 MESSAGES_MIN = 1_000
 MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs", "devtmpfs")
@@ -48,7 +49,7 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 SCENARIOS: dict[str, type[Scenario]] = {
     scenario.name: scenario
     for scenario in (
-        *(Through, Concurrent, Single, Latency, Backlog, Endurance, Failing, Delayed),
+        *(Through, Concurrent, Single, Workers, Latency, Backlog, Endurance, Failing, Delayed),
         *(Reap, OnCassandra, CassandraSingle, CassandraCp, CassandraPoppers, CassandraWorkers),
         *(CassandraRetired,),
         *(Spark, SparkOnCassandra, EngineAlone, OnSidecars, SidecarFailover),

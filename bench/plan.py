@@ -24,6 +24,8 @@ class Plan:
     warm_s: float = 20.0
     # How long single pushes go on, for each count of threads and processes.
     single_s: float = 1.5
+    # How long processes take one message at a time.
+    workers_s: float = 4.0
     # How long messages come at the given rate, and how long an idle popper is watched.
     latency_s: float = 6.0
     idle_s: float = 3.0
@@ -87,6 +89,7 @@ class Plan:
             messages=100_000,
             warm_s=3.0,
             single_s=0.4,
+            workers_s=1.0,
             latency_s=1.5,
             idle_s=1.0,
             backlogs=(10_000, 100_000),
@@ -125,6 +128,7 @@ class Plan:
             quiet_s=0.0,
             warm_s=0.0,
             single_s=0.1,
+            workers_s=0.1,
             latency_s=0.4,
             idle_s=0.2,
             backlogs=(1_000, 4_000),

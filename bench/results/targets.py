@@ -276,6 +276,12 @@ TARGETS: tuple[Target, ...] = (
     Target("single pushes: 16 threads over 1", "≥", 5.0, within("single", "sixteen", "one")),
     Target("single pushes: 2 processes over 1", "≥", 1.7, within("single", "two_processes", "one")),
     Target(
+        "four processes that take one message at a time: cassq over SQLite rows",
+        "≥",
+        1.5,
+        against("workers", "sqlite", "rate"),
+    ),
+    Target(
         "latency p99 at 500/s: cassq over Redis Streams",
         "≤",
         1.0,

@@ -283,7 +283,11 @@ class Claims(abc.ABC):
     def replace_many(
         self, changes: Sequence[tuple[Claim, Sequence[Claim]]], *, epoch: int | None = None
     ) -> list[bool]:
-        """`replace` several claims with one sync; one result per claim."""
+        """`replace` several claims with one sync; one result per claim. Others may see the result
+        before it is durable, except with `epoch`."""
+
+    def ensure_durable(self) -> None:
+        """Make durable what reads now show of earlier writes, whose outcome was unknown."""
 
     # --- moves --------------------------------------------------------------------------------
 

@@ -210,6 +210,8 @@ class Settler:
     def _clear_up(self) -> None:
         """Read back the writes of unknown outcome: each applied, did not, or came after the claim
         was lost."""
+        if self._unsure:
+            self._catalog.claims.ensure_durable()
         while self._unsure:
             delivery, old, new = self._unsure[-1]
             seqs = range(old.start, old.end)

@@ -168,6 +168,11 @@ def _in_order(parts: Sequence[tuple[RangeSet, Claim]]) -> Iterable[tuple[RangeSe
     ]
 
 
+def has_only_more_acked(old: Claim, new: Claim) -> bool:
+    """Whether a row differs from the one it replaces in its acks and version alone."""
+    return replace(new, acked=old.acked, version=old.version) == old
+
+
 def extended(claim: Claim, due_ms: int, version: Version) -> list[Claim]:
     """The claim with a later deadline."""
     return [replace(claim, due_ms=due_ms, version=version())]

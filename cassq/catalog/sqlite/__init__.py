@@ -11,6 +11,7 @@ from cassq.catalog.port import Catalog
 from cassq.catalog.sqlite.claim_tables import SqliteClaims
 from cassq.catalog.sqlite.database import LOCK_WAIT_SECONDS, Database, open_file
 from cassq.catalog.sqlite.lease_tables import SqliteLeases
+from cassq.catalog.sqlite.log import Log
 from cassq.catalog.sqlite.pipe_tables import SqlitePipes
 from cassq.catalog.sqlite.queue_tables import SqliteQueues
 from cassq.catalog.sqlite.record_tables import SqliteRecords
@@ -28,8 +29,8 @@ SELECT max(coalesce((SELECT max(created_ms) FROM pipes), 0),
 class SqliteCatalog(Catalog):
     """The Catalog port on SQLite.
 
-    durable: False leaves syncing to the operating system, even for acks. connect, committed: let
-    the simulation replace the file.
+    durable: False leaves syncing to the operating system, even for acks. connect, log: let the
+    simulation replace the files. committed: see `Database`.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class SqliteCatalog(Catalog):
         lock_wait: float = LOCK_WAIT_SECONDS,
         connect: Callable[[], sqlite3.Connection] | None = None,
         committed: Callable[[bool], None] | None = None,
+        log: Callable[[], Log | None] | None = None,
     ) -> None:
         self._clock = clock
         self._db = Database(
@@ -50,6 +52,7 @@ class SqliteCatalog(Catalog):
             durable=durable,
             lock_wait=lock_wait,
             committed=committed,
+            log=log or (lambda: Log.of(path) if connect is None else None),
         )
         try:
             self._db.offset_ms = self._anchor()

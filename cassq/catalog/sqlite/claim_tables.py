@@ -1,7 +1,8 @@
 """Cursors, claims and moves in SQLite: two small transactions per claim, whatever its size.
 
-A first claim is committed unsynced: it survives the death of the process, and the next synced
-commit makes it durable. Acks and take-overs are synced.
+A first claim is committed unsynced: it survives the death of the process, and the next sync
+makes it durable. Acks and take-overs are synced; those of groups that are not exclusive after they
+were committed, so that other processes need not wait for it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from cassq.catalog.sqlite.database import Database, Row
 from cassq.catalog.sqlite.queue_tables import GROUP_COLUMNS, group_row
 from cassq.message.frames import Place
 from cassq.message.ranges import RangeSet
+from cassq.model import claims
 from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, Move, Reason, Removed
 
 _CURSOR = "group_id, pipe_id, ack_seq, ack_pos, chain_seq, chain_pos, epoch, owner, start_seq"
@@ -56,6 +58,8 @@ DUE = (
 NEXT_DUE = "SELECT min(due_ms) FROM claims WHERE group_id = ? AND state < 2{}"
 DROP_CLAIM = f"DELETE FROM claims WHERE {_KEY} AND version = ?"
 HAS_CLAIM = f"SELECT 1 FROM claims WHERE {_KEY} AND version = ?"
+# More of a claim is acked, and nothing else changed: no index has these columns.
+ACK_MORE = f"UPDATE claims SET acked = ?, version = ? WHERE {_KEY} AND version = ?"
 MARK_DONE = (
     "UPDATE claims SET state = 2, acked = x'', holder = '', failure = '', version = ?"
     f" WHERE {_KEY} AND version = ?"
@@ -341,11 +345,23 @@ class SqliteClaims(Claims):
     def replace_many(
         self, changes: Sequence[tuple[Claim, Sequence[Claim]]], *, epoch: int | None = None
     ) -> list[bool]:
-        with self._db.lock, self._db.write(synced=True) as tx:
+        # In an exclusive group others must not see an ack, and go on, before it is durable.
+        later = epoch is None and self._db.syncs_log
+        with self._db.lock, self._db.write(synced=not later) as tx:
             done = [self._put(tx, old, new, epoch) for old, new in changes]
-            for group_id, pipe_id in {(old.group_id, old.pipe_id) for old, _ in changes}:
+            for group_id, pipe_id in {
+                (row.group_id, row.pipe_id)
+                for _, new in changes
+                for row in new
+                if row.state is ClaimState.DONE
+            }:
                 self._advance(tx, group_id, pipe_id)
-            return done
+        if later:
+            self._db.sync()
+        return done
+
+    def ensure_durable(self) -> None:
+        self._db.sync(anyway=True)
 
     def _put(
         self, tx: sqlite3.Connection, old: Claim, new: Iterable[Claim], epoch: int | None
@@ -357,6 +373,9 @@ class SqliteClaims(Claims):
                 return False
         pieces = list(new)
         whole = len(pieces) == 1 and pieces[0].state is ClaimState.DONE
+        if len(pieces) == 1 and claims.has_only_more_acked(old, pieces[0]):
+            acked = (pieces[0].acked.to_bytes(), pieces[0].version)
+            return tx.execute(ACK_MORE, (*acked, *key, old.version)).rowcount == 1
         if whole:
             changed = tx.execute(MARK_DONE, (pieces[0].version, *key, old.version))
         else:

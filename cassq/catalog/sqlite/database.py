@@ -2,7 +2,11 @@
 
 One connection per client, used by one thread at a time. Transactions are few and small. Those that
 must survive a power cut are committed with `synchronous=FULL`, the others with `NORMAL`: they
-survive the death of the process, and the next full commit makes them durable, in order.
+survive the death of the process, and the next sync of the log makes them durable, in order.
+
+A full commit syncs the log while no other process can write. Where others may see a commit before
+it is durable, as an ack's, it is an unsynced one, followed by `sync`: the syncs of several threads
+and processes then run side by side, and one makes durable what all of them committed before it.
 """
 
 from __future__ import annotations
@@ -10,12 +14,13 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from cassq.base import schema_files
 from cassq.base.clock import Clock, Stopwatch
+from cassq.catalog.sqlite.log import Log
 from cassq.errors import (
     BackendError,
     BackendTimeoutError,
@@ -68,7 +73,8 @@ def _check_own(name: str, application_id: int) -> None:
 class Database:
     """Runs statements and transactions, waiting a bounded time for other processes.
 
-    committed: called after each commit with whether it was synced (for the simulation).
+    committed: called after each commit with whether it was synced, and after each `sync` with True
+    (for tests). log: opens the file's log; without one, `sync` is impossible.
     """
 
     def __init__(
@@ -80,6 +86,7 @@ class Database:
         durable: bool = True,
         lock_wait: float = LOCK_WAIT_SECONDS,
         committed: Callable[[bool], None] | None = None,
+        log: Callable[[], Log | None] | None = None,
     ) -> None:
         if sqlite3.sqlite_version_info < _SQLITE_MIN:
             raise ConfigError(
@@ -92,15 +99,26 @@ class Database:
         self._lock_wait = lock_wait
         self._committed = committed
         self._lock: threading.RLock = threading.RLock()
+        self._log_lock: threading.RLock = threading.RLock()
+        self._log: Log | None = None
+        self._commits = self._commits_synced = 0  # how many; how many of them a sync covers
+        self._log_failed = False
         self._closed = False
         self.offset_ms = 0  # catalog time minus boot time
         with self._translated():
             self._connection = connect()
         try:
             self._prepare()
+            if durable and log is not None:
+                self._log = log()
         except BaseException:
             self._connection.close()
             raise
+
+    @property
+    def syncs_log(self) -> bool:
+        """Whether `sync` is possible; otherwise a commit must be a synced one to be durable."""
+        return self._log is not None
 
     @property
     def lock(self) -> threading.RLock:
@@ -118,8 +136,9 @@ class Database:
         return self._clock.boot_ms() + self.offset_ms
 
     def entered(self) -> bool:
-        """Whether this thread holds the lock."""
-        return bool(self._lock._is_owned())  # type: ignore[attr-defined]
+        """Whether this thread holds the lock, or is syncing the log."""
+        locks: tuple[Any, Any] = (self._lock, self._log_lock)
+        return bool(locks[0]._is_owned() or locks[1]._is_owned())
 
     def _prepare(self) -> None:
         """Apply settings, then create or migrate the schema; refuse a newer or foreign one."""
@@ -160,11 +179,15 @@ class Database:
             _check_own(self._name, application_id)
 
     def close(self) -> None:
-        with self.lock:
+        with self.lock, self._log_lock:
             if not self._closed:
                 self._closed = True
-                with self._translated():
-                    self._connection.close()
+                try:
+                    with self._translated():
+                        self._connection.close()
+                finally:
+                    if self._log is not None:
+                        self._log.close()
 
     def abandon(self) -> sqlite3.Connection:
         """Give up the connection without touching it: what a forked child must do."""
@@ -187,6 +210,34 @@ class Database:
         interrupt `Transaction` between any two steps, but not the lock.
         """
         return Transaction(self, synced=synced and self._durable)
+
+    def sync(self, *, anyway: bool = False) -> None:
+        """Make durable what was committed so far, by any process. Returns at once where another
+        thread's sync has done so; not with `anyway`, for commits of unknown outcome.
+
+        After a failure nothing is known of the log's end, and another sync would prove nothing: so
+        this client reads and writes no more. What others commit must not lie behind a hole in the
+        log: what is in it moves to the main file.
+        """
+        commits = self._commits
+        try:
+            with self._log_lock:
+                if self._log is None or (self._commits_synced >= commits and not anyway):
+                    return
+                self._check_log()
+                commits = self._commits
+                try:
+                    self._log.sync()
+                except OSError:
+                    self._log_failed = True
+                    raise
+                self._commits_synced = commits
+        except OSError as exc:
+            with self._lock, suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA wal_checkpoint(RESTART)")
+            raise BackendError(f"{self._name}: {exc}", outcome_unknown=True) from exc
+        if self._committed is not None:
+            self._committed(True)
 
     def begin(self, *, synced: bool) -> sqlite3.Connection:
         """Begin a transaction, for `Transaction`."""
@@ -219,7 +270,7 @@ class Database:
                 self._lock.release()
                 self._clock.sleep(pause)
             finally:
-                if not self.entered():
+                if not self._lock._is_owned():  # type: ignore[attr-defined]
                     self._lock.acquire()
             self._check()
 
@@ -228,6 +279,7 @@ class Database:
         try:
             if failure is None:
                 self._connection.execute("COMMIT")
+                self._commits += 1
         except BaseException as exc:
             failure = exc
         try:
@@ -250,7 +302,16 @@ class Database:
         which nothing was committed. The lock is held."""
         if self._closed:
             raise ClosedError()
+        self._check_log()
         self._undo()
+
+    def _check_log(self) -> None:
+        if self._log_failed:
+            raise BackendUnavailableError(
+                f"{self._name}: a sync of its log failed",
+                hint="close this client, and connect again",
+                retryable=False,
+            )
 
     def _undo(self) -> None:
         """Roll back any open transaction."""

@@ -1,8 +1,13 @@
-"""Which verbs of the SQLite catalog a power cut cannot undo: their commits are synced."""
+"""Which verbs of the SQLite catalog a power cut cannot undo: their commits are synced, or the log
+is synced after them."""
 
 from __future__ import annotations
 
+import errno
+import shutil
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +15,12 @@ import pytest
 
 from cassq.base.clock import ManualClock
 from cassq.catalog.sqlite import SqliteCatalog
+from cassq.catalog.sqlite.log import Log
+from cassq.errors import BackendError, BackendUnavailableError
+from cassq.message.ranges import RangeSet
 from cassq.model import claims
 from cassq.model.queues import GroupPolicy, QueuePolicy
-from cassq.model.rows import Dedup, PipeState, WriteRow, WriteState
+from cassq.model.rows import Claim, ClaimState, Dedup, PipeState, WriteRow, WriteState
 from tests.contract.rows import (
     Desk,
     group_row,
@@ -24,14 +32,33 @@ from tests.contract.rows import (
     queue_row,
     version,
 )
+from tests.integration.deadlines import DEADLINE_SECONDS, eventually
+
+
+class WatchedLog(Log):
+    """The real log. during: called before each sync. synced: how often it was."""
+
+    during: Callable[[], object] = staticmethod(lambda: None)
+    synced = 0
+
+    def sync(self) -> None:
+        self.during()
+        super().sync()
+        self.synced += 1
 
 
 class Told:
-    """A catalog with a queue and a pipe, and whether each of its commits was synced."""
+    """A catalog with a queue and a pipe, and whether each of its commits was synced. log: its."""
 
     def __init__(self, path: Path) -> None:
         self.commits: list[bool] = []
-        self.catalog = SqliteCatalog(path, ManualClock(), committed=self.commits.append)
+
+        def log() -> Log | None:
+            self.log = WatchedLog.of(path)
+            return self.log
+
+        self.log: WatchedLog | None = None
+        self.catalog = SqliteCatalog(path, ManualClock(), committed=self.commits.append, log=log)
         make_queue(self.catalog)
         assert self.catalog.pipes.add(pipe_row("p"))
         self.desk = Desk(self.catalog)
@@ -79,7 +106,7 @@ def test_acks_take_overs_and_moves(told: Told) -> None:
     catalog, desk = told.catalog, told.desk
     row = desk.claim(4)
     freed = desk.freed(row)
-    assert told.by(lambda: catalog.claims.replace_many([(row, freed)])) == [True]
+    assert told.by(lambda: catalog.claims.replace_many([(row, freed)])) == [False, True]
     held, rows = claims.taken(freed[0], place(4), "me", 9_999, version)
     assert told.by(lambda: catalog.claims.replace(freed[0], rows)) == [True]
     assert told.by(lambda: catalog.claims.intend(move_row(0, 7), held=held)) == [True]
@@ -123,3 +150,106 @@ def test_writes_that_are_published_or_given_up(told: Told) -> None:
     other = catalog.writes.by_id("id of q", "w2")
     assert other is not None
     assert told.by(lambda: catalog.writes.abort(other)) == [True]
+
+
+# --- syncs beside other writers -----------------------------------------------------------------
+
+
+@pytest.fixture
+def log(told: Told) -> WatchedLog:
+    if told.log is None:
+        pytest.skip("without fdatasync the log is left to SQLite")
+    return told.log
+
+
+def test_others_write_while_an_ack_is_being_synced(
+    told: Told, log: WatchedLog, tmp_path: Path
+) -> None:
+    with closing(SqliteCatalog(tmp_path / "catalog.sqlite", ManualClock(), lock_wait=0)) as other:
+        theirs = Desk(other)
+        row = told.desk.claim(4)
+        seen: list[tuple[int, int, ClaimState]] = []
+
+        def write_beside() -> None:
+            theirs.claim(2, holder="other")
+            seen.extend(theirs.states)
+
+        log.during = write_beside
+        assert told.desk.catalog.claims.replace_many([(row, told.desk.acked(row, 1, 2))]) == [True]
+        assert seen == [(0, 4, ClaimState.HELD), (4, 6, ClaimState.HELD)]
+        assert theirs.rows[0].acked == RangeSet.run(1, 2)
+    assert log.synced == 1
+
+
+def test_an_ack_of_an_exclusive_group_is_durable_before_others_see_it(
+    told: Told, log: WatchedLog
+) -> None:
+    mine = told.catalog.claims.fence(told.desk.cursor, "me")
+    assert mine is not None
+    row = told.desk.claim(4)
+    changes = [(row, told.desk.acked(row, 0, 4))]
+    verb = lambda: told.catalog.claims.replace_many(changes, epoch=mine.epoch)  # noqa: E731
+    assert told.by(verb) == [True]
+    assert log.synced == 0
+
+
+def test_threads_that_commit_during_a_sync_share_the_next_one(
+    told: Told, log: WatchedLog, tmp_path: Path
+) -> None:
+    rows = [told.desk.claim(2) for _ in range(4)]
+    syncing, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        syncing.set()
+        assert go_on.wait(DEADLINE_SECONDS)
+
+    def ack(row: Claim) -> None:
+        assert told.catalog.claims.replace_many([(row, told.desk.acked(row, 0, 8))]) == [True]
+
+    log.during = hold
+    threads = [threading.Thread(target=ack, args=(row,), daemon=True) for row in rows]
+    threads[0].start()
+    assert syncing.wait(DEADLINE_SECONDS)
+    for thread in threads[1:]:
+        thread.start()
+    try:
+        with closing(SqliteCatalog(tmp_path / "catalog.sqlite", ManualClock())) as other:
+            eventually("all acks are seen", lambda: Desk(other).cursor.ack.seq == 8)
+    finally:
+        go_on.set()
+    for thread in threads:
+        thread.join(DEADLINE_SECONDS)
+        assert not thread.is_alive()
+    assert log.synced == 2
+
+
+def test_after_a_sync_that_failed_nothing_passes_for_durable(
+    told: Told, log: WatchedLog, tmp_path: Path
+) -> None:
+    row = told.desk.claim(4)
+    acked = told.desk.acked(row, 0, 4)
+
+    def fail() -> None:
+        raise OSError(errno.EIO, "the disk failed")
+
+    log.during = fail
+    with pytest.raises(BackendError, match="the disk failed") as caught:
+        told.catalog.claims.replace_many([(row, acked)])
+    assert caught.value.outcome_unknown
+    log.during = lambda: None
+    for look in (lambda: told.desk.rows, told.catalog.claims.ensure_durable):
+        with pytest.raises(BackendUnavailableError, match="a sync of its log failed"):
+            look()
+    alone = tmp_path / "alone.sqlite"
+    shutil.copy(tmp_path / "catalog.sqlite", alone)
+    with closing(SqliteCatalog(alone, ManualClock())) as copy:
+        assert Desk(copy).cursor.ack.seq == 4, "the main file has it without the log"
+
+
+def test_what_has_an_unknown_outcome_is_synced_when_it_is_read_back(
+    told: Told, log: WatchedLog
+) -> None:
+    told.desk.claim(1)
+    told.catalog.claims.ensure_durable()
+    told.catalog.claims.ensure_durable()
+    assert log.synced == 2

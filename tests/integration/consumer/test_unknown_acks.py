@@ -24,11 +24,12 @@ TIMEOUT = 10.0
 
 class LosingClaims:
     """A catalog's claims, from which no answer comes to an ack. lose: "before" the ack was
-    written, or "after"."""
+    written, or "after". ensured: how often what is there was made durable."""
 
     def __init__(self, claims: Any) -> None:
         self._claims = claims
         self.lose = ""
+        self.ensured = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._claims, name)
@@ -41,6 +42,10 @@ class LosingClaims:
         if lose == "after":
             raise BackendTimeoutError("no answer to an ack", outcome_unknown=True)
         return done
+
+    def ensure_durable(self) -> None:
+        self.ensured += 1
+        self._claims.ensure_durable()
 
 
 class Scene(NamedTuple):
@@ -107,8 +112,10 @@ def test_an_ack_that_was_written_counts_though_no_answer_came(
     scene: Scene, clock: ManualClock, consistency: str
 ) -> None:
     popper, messages = held_by_mine(scene, consistency, "after")
+    assert scene.claims.ensured == 0
     popper.commit(messages)
     assert popper.lost == 0
+    assert scene.claims.ensured == 1, "what can be read may not be durable yet"
     clock.advance(2 * TIMEOUT)
     assert scene.other.queue("jobs").popper().pop(10) == []
 

@@ -31,7 +31,7 @@ from cassq.reaper import retire
 from tests.simulation.actors import actors
 from tests.simulation.actors.client import SteppedClient
 from tests.simulation.actors.threads import SimLock
-from tests.simulation.worlds.simcatalog import SimConnection
+from tests.simulation.worlds.simcatalog import SimConnection, SimLog
 from tests.simulation.worlds.simdisk import SimDisk
 
 # --- appends --------------------------------------------------------------------------------
@@ -220,6 +220,11 @@ class NeverSyncsCommits(SimConnection):
         if statement == "PRAGMA synchronous=FULL":
             statement = "PRAGMA synchronous=NORMAL"
         return super().execute(statement, parameters)
+
+
+class NeverSyncs(SimLog):
+    def sync(self) -> None:
+        self._process.point()
 
 
 class ClaimsBlindly(SqliteClaims):

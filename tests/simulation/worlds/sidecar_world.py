@@ -20,7 +20,6 @@ from tests.simulation.worlds.fleet import Fleet, FleetScenario, Parts, draw_flee
 from tests.simulation.worlds.pieces import in_pieces
 from tests.simulation.worlds.scenario import Scenario, draw_scenario, with_breadth, with_desk
 from tests.simulation.worlds.scheduler import CalmProcess, Process, ProcessClock
-from tests.simulation.worlds.simcatalog import SimConnection
 from tests.simulation.worlds.simnetwork import SimNetwork
 from tests.simulation.worlds.slow_work import draw_bounds
 from tests.simulation.worlds.world import World
@@ -55,16 +54,14 @@ class SidecarWorld(World):
         drawn = fleet or draw_fleet(rng)
         bounds = draw_bounds(random.Random(f"bounds {seed}"))
         self.fleet = Fleet(drawn, self.scheduler, rng, parts or Parts(), bounds)
-        self._hand = self.catalog(
-            ProcessClock(CalmProcess(self.scheduler, "fleet")),
-            lambda: SimConnection(CalmProcess(self.scheduler, "fleet"), self.commits),
-        )
+        hand = CalmProcess(self.scheduler, "fleet")
+        self._hand = self.catalog(ProcessClock(hand), hand, self.commits)
 
     def open_client(self, process: Process) -> SteppedClient:
         """What `cassq.connect` does for a directory with `store=sidecar`."""
         clock = ProcessClock(process)
         ids = Ids(random.Random(process.rng.getrandbits(64)))
-        catalog = self.catalog(clock, lambda: self.connection_class(process, self.commits))
+        catalog = self.catalog(clock, process, self.commits)
         settings = Settings(self.fleet.scenario.replicas, patience=PATIENCE_SECONDS)
         network = self.network_class(process, self.fleet)
         # In every other world slices have one frame, and the next is read ahead.

@@ -45,6 +45,10 @@ class Commits:
         else:
             self.states.append((self.count, self._content()))
 
+    def synced(self) -> None:
+        """What was committed so far cannot be lost any more."""
+        self.states = []
+
     def _content(self) -> bytes:
         empty = not self.connection.execute("PRAGMA page_count").fetchone()[0]
         return b"" if empty else self.connection.serialize()
@@ -135,6 +139,22 @@ class SimConnection:
 
     def close(self) -> None:
         """The database is everybody's."""
+
+
+class SimLog:
+    """A process's view of the log: others go on between a commit and its sync."""
+
+    def __init__(self, process: Process, commits: Commits) -> None:
+        self._process = process
+        self._commits = commits
+
+    def sync(self) -> None:
+        self._process.point()
+        self._commits.synced()
+        self._process.point()
+
+    def close(self) -> None:
+        """The log is everybody's."""
 
 
 def _failure() -> sqlite3.OperationalError:

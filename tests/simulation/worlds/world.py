@@ -27,7 +27,7 @@ from tests.simulation.checks.model import Sent
 from tests.simulation.worlds.pieces import in_pieces
 from tests.simulation.worlds.scenario import Scenario, broad, draw_scenario
 from tests.simulation.worlds.scheduler import CalmProcess, Process, ProcessClock, Scheduler
-from tests.simulation.worlds.simcatalog import Commits, SimConnection
+from tests.simulation.worlds.simcatalog import Commits, SimConnection, SimLog
 from tests.simulation.worlds.simdisk import Platter, SimDisk
 
 DRAIN_SECONDS = 150.0  # a burial that was interrupted is taken up again after 30
@@ -41,6 +41,7 @@ class World:
 
     disk_class = SimDisk
     connection_class = SimConnection
+    log_class = SimLog
     catalog_part: type[Any] | None = None  # in the place of the catalog's own
     store_class = FilesStore
     client_class = SteppedClient
@@ -88,7 +89,7 @@ class World:
         ids = Ids(random.Random(process.rng.getrandbits(64)))
         pipes = Path("sim/pipes")
         disk.make_directory(pipes)
-        catalog = self.catalog(clock, lambda: self.connection_class(process, commits))
+        catalog = self.catalog(clock, process, commits)
         kind = in_pieces(self.store_class, self.scenario)
         store = kind(pipes, clock, durability="disk", disk=disk)
         adopt(catalog, store, ids)
@@ -96,9 +97,13 @@ class World:
         ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, life)
         return Embedded(ports, lambda _: SimDoorbell(process), catalog.abandon)
 
-    def catalog(self, clock: ProcessClock, connect: Callable[[], SimConnection]) -> SqliteCatalog:
+    def catalog(self, clock: ProcessClock, process: Process, commits: Commits) -> SqliteCatalog:
         """The catalog as a process opens it."""
-        catalog = SqliteCatalog(Path("sim/catalog.sqlite"), clock, connect=connect)  # type: ignore[arg-type]
+        parts: dict[str, Any] = {
+            "connect": lambda: self.connection_class(process, commits),
+            "log": lambda: self.log_class(process, commits),
+        }
+        catalog = SqliteCatalog(Path("sim/catalog.sqlite"), clock, **parts)
         if self.catalog_part is not None:
             put_part(catalog, self.catalog_part)
         return catalog
@@ -108,6 +113,7 @@ class World:
         if not self.scenario.threaded:
             return Life()
         catalog._db._lock = SimLock(process)  # type: ignore[assignment]
+        catalog._db._log_lock = SimLock(process)  # type: ignore[assignment]
         return SimLife(process)
 
     @property

@@ -233,6 +233,8 @@ def full_scores() -> Scores:
     scores.add("through/100/one-core", "cassq", {"through": 1_500_000.0})
     scores.add("single", DISK, {"one": 5_000.0, "overwrite": 6_000.0})
     scores.add("single", "cassq", {"one": 5_000.0, "sixteen": 30_000.0, "two_processes": 9_000.0})
+    scores.add("workers", "cassq", {"rate": 4_000.0})
+    scores.add("workers", "sqlite", {"rate": 2_500.0})
     scores.add("latency", "cassq", {"p99_ms": 1.0})
     scores.add("latency", "redis", {"p99_ms": 2.0})
     scores.add("backlog", "cassq", {"held": 0.95})
@@ -261,6 +263,7 @@ def test_every_target_can_be_reached() -> None:
     ("case_key", "peer", "figures", "words"),
     [
         ("through/100", "sqlite", {"through": 10_000_000.0}, "100 B: cassq over SQLite rows in"),
+        ("workers", "sqlite", {"rate": 2_700.0}, "one message at a time: cassq over SQLite rows"),
         ("through/varied", "sqlite", {"through": 1e7}, "of varied length: cassq over SQLite rows"),
         ("through/1000", "redis", {"through": 10_000_000.0}, "1,000 B: cassq over Redis"),
         ("through/100", "kafka", {"through": 10_000_000.0}, "100 B: cassq over Kafka, page"),
