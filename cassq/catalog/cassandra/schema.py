@@ -17,6 +17,7 @@ from pathlib import Path
 from cassq.base import schema_files
 from cassq.base.clock import Clock, Stopwatch
 from cassq.base.ids import Ids
+from cassq.cassandra.errors import MissingTableError
 from cassq.cassandra.session import Cql, settled
 from cassq.catalog.cassandra.replication import (
     create_keyspace,
@@ -96,10 +97,8 @@ def read_version(cql: Cql) -> int | None:
     """The version recorded in the session's keyspace, if any. Cost: one read."""
     try:
         rows = cql.read(VERSION)
-    except BackendError as exc:
-        if exc.retryable:
-            raise
-        return None  # the table is missing
+    except MissingTableError:
+        return None
     return int(rows[0][0]) if rows else None
 
 
