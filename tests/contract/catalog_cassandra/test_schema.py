@@ -330,6 +330,19 @@ def test_its_status_is_reported_before_and_after(open_cql: Open, files: Files) -
     assert list(after.setting("paxos_variant")) == ["v2"]
 
 
+def test_requests_go_to_servers_that_have_what_they_are_about(open_cql: Open, files: Files) -> None:
+    """The driver needs the replication of the keyspace for that, and is not told of any other."""
+    cql = open_cql()
+    apply(cql, files)
+    keyspace = cql.contact.keyspace
+    session = Cql(cql.contact, SystemClock(), keyspace=keyspace)
+    try:
+        assert session.cluster.metadata.get_replicas(keyspace, b"key")
+        assert set(session.cluster.metadata.keyspaces) == {keyspace}
+    finally:
+        session.close()
+
+
 @pytest.mark.parametrize(
     ("text", "replicas"), [("3", {"": 3}), ("dc1=3,dc-2=2", {"dc1": 3, "dc-2": 2})]
 )
