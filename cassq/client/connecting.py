@@ -106,8 +106,7 @@ def _open_cluster(url: str, rest: str, options: dict[str, str], clock: Clock) ->
     with extras.wanted(*extras.CASSANDRA):
         from cassq.client.cluster import contact_of, open_keyspace
     contact = contact_of(rest, options)
-    if "store" in options:
-        sidecars_of(options, CASSANDRA)  # refuses wrong options before a spool is created
+    sidecars_of(options, CASSANDRA)  # refuses wrong options before a spool is created
     spool = _open_spool(options, contact.keyspace, clock)
     try:
         embedded = open_keyspace(rest, options, clock)
