@@ -129,6 +129,11 @@ def cluster(contact: Contact, stamp: Callable[[], int], speculation: Speculation
         protocol_version=5,
         # A node that does not know a statement says so and learns it; one that is down delays none.
         prepare_on_all_hosts=False,
+        # The driver would read the tables of all keyspaces at each start, and again after each
+        # change; `Cql` asks for the replication of its own keyspace, and for agreement.
+        schema_metadata_enabled=False,
+        schema_event_refresh_window=-1,
+        max_schema_agreement_wait=0,
         compression=False,
         timestamp_generator=stamp,
         application_name="cassq",

@@ -46,6 +46,10 @@ class OverloadedError(BackendUnavailableError):
     """A node is overloaded and did not begin the request, which may be retried."""
 
 
+class MissingTableError(BackendUnavailableError):
+    """The keyspace lacks a table, or does not exist."""
+
+
 def explained(exc: Exception, where: str, *, conditional: bool) -> BackendError:
     """Translate a driver's error. conditional: a write was sent once and may have been applied."""
     name = f"Cassandra at {where}"
@@ -76,7 +80,7 @@ def explained(exc: Exception, where: str, *, conditional: bool) -> BackendError:
                 retryable=False,
             )
         if _MISSING.search(str(exc)):
-            return BackendUnavailableError(
+            return MissingTableError(
                 f"{name}: {server_said(exc)}",
                 hint="create its tables: `cassq schema apply --url URL`",
                 retryable=False,

@@ -20,6 +20,7 @@ from typing import Any
 
 from cassandra import DriverException
 from cassandra.cluster import Cluster, ResponseFuture, Session, _discard_cluster_shutdown
+from cassandra.pool import Host
 from cassandra.query import BatchStatement, BatchType, BoundStatement, PreparedStatement
 
 from cassq.base.clock import Clock, Stopwatch
@@ -35,10 +36,11 @@ from cassq.cassandra.contact import (
 from cassq.cassandra.errors import (
     OverloadedError,
     explained,
-    first_line,
     no_data_centre,
+    reasons,
     unconnected,
 )
+from cassq.cassandra.nodes import Node, ask_nodes
 from cassq.cassandra.speculation import Speculation
 from cassq.cassandra.tries import (
     ATTEMPTS_MAX,
@@ -74,8 +76,6 @@ MEASUREMENTS = 3  # of the servers' time, at the start
 SERVER_TIME = "SELECT toUnixTimestamp(now()) FROM system.local"
 # The replication of a keyspace; no row if it does not exist.
 KEYSPACE = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?"
-# A setting of the node that answers.
-NODE_SETTING = "SELECT value FROM system_views.settings WHERE name = '{}'"
 
 
 def settled(act: Callable[[], bool], look: Callable[[], bool]) -> bool:
@@ -148,6 +148,7 @@ class Cql:
         self._consistency = CONSISTENCIES[contact.consistency]
         self._serial = SERIALS[contact.serial]
         self._keyspace = keyspace
+        self._schema_node: Host | None = None
         try:
             self._find_data_centre()
             if keyspace is not None and not self.read(KEYSPACE, (keyspace,)):
@@ -155,6 +156,8 @@ class Cql:
                     f"Cassandra at {contact.label} has no keyspace {keyspace!r}",
                     hint="create it: `cassq schema apply --url URL`",
                 )
+            if keyspace is not None:
+                self.use(keyspace)
             for _ in range(MEASUREMENTS):
                 asked_ms = clock.boot_ms()
                 self.time.learn(asked_ms, self.read(SERVER_TIME)[0][0])
@@ -338,18 +341,27 @@ class Cql:
         """The rows of a statement that was sent; it is not retried."""
         return self._result(future, conditional=conditional)
 
-    def execute(self, text: str) -> list[Row]:
-        """Run an unprepared statement of the schema. Waits until all nodes agree on it."""
+    def execute(self, text: str, *, agree: bool = True) -> None:
+        """Run an unprepared statement of the schema, at the same node as the one before, which has
+        its result. agree: wait until all nodes have it."""
+        if self._schema_node is None or not self._schema_node.is_up:
+            self._schema_node = next(iter(self._session.get_pool_state()), None)
         try:
-            future = self._session.execute_async(self._qualified(text), timeout=SCHEMA_SECONDS)
-            rows = list(future.result())
+            future = self._session.execute_async(
+                self._qualified(text), timeout=SCHEMA_SECONDS, host=self._schema_node
+            )
+            future.result()
         except Exception as exc:
             raise self._explained(exc, conditional=True) from exc
-        if not future.is_schema_agreed:
+        if agree:
+            self.await_agreement()
+
+    def await_agreement(self) -> None:
+        """Wait until all nodes that are up have the same schema."""
+        if not self.schema_agreed(SCHEMA_SECONDS):
             raise BackendTimeoutError(
                 f"the nodes at {self.contact.label} do not agree on the schema", hint="try again"
             )
-        return rows
 
     def schema_agreed(self, seconds: float) -> bool:
         """Whether all nodes that are up have the same schema within `seconds`."""
@@ -357,20 +369,17 @@ class Cql:
         return bool(control.wait_for_schema_agreement(wait_time=seconds))
 
     def use(self, keyspace: str) -> None:
-        """Make statements from now on refer to the tables of this keyspace."""
+        """Make statements from now on refer to the tables of this keyspace, and go to nodes that
+        have what they are about. Cost: one read."""
         self._keyspace = keyspace
+        try:
+            self._cluster.refresh_keyspace_metadata(keyspace, max_schema_agreement_wait=0)
+        except DriverException:
+            logger.info("the replication of %s is not known yet", self.contact.label)
 
-    def settings_of_nodes(self, name: str) -> dict[str, str]:
-        """Address → the value of this server setting, for each node that answers."""
-        values: dict[str, str] = {}
-        for host in self._cluster.metadata.all_hosts():
-            try:
-                rows = self._session.execute(NODE_SETTING.format(name), host=host, timeout=5.0)
-            except DriverException as exc:
-                logger.info("%s does not report %s: %s", host.address, name, first_line(exc))
-                continue
-            values[host.address] = next(iter(rows))[0]
-        return values
+    def nodes(self, *settings: str) -> list[Node]:
+        """All nodes, by data centre and address, with these settings. Cost: as `ask_nodes`."""
+        return ask_nodes(self._session, self._clock, self.contact.data_centre, settings)
 
     @property
     def cluster(self) -> Cluster:
@@ -449,7 +458,9 @@ class Cql:
         future = self.send(self._bound(SERVER_TIME, (), self._consistency))
         future.add_callbacks(
             lambda rows: learn(asked_ms, next(iter(rows))[0]),
-            lambda exc: logger.info("cannot read the time of %s: %s", self.contact.label, exc),
+            lambda exc: logger.info(
+                "cannot read the time of %s: %s", self.contact.label, ", ".join(reasons(exc))
+            ),
         )
 
     def _statement(self, text: str) -> PreparedStatement:

@@ -21,18 +21,21 @@ UNSURE_MAX = 8  # attempts at what only a lost answer makes uncertain
 PATIENCE_SECONDS = 10.0
 # A server that asks for a pause is alive: requests to it are repeated this many times as long.
 OVERLOAD_PATIENCE = 6
+# What a wait before a request may use up of a call's patience.
+WAIT_SHARE_MAX = 0.9
 # With less left of its patience, a call sends nothing more.
 LEFT_SECONDS_MIN = 0.02
 
 
 class _Lost(threading.local):
-    """The time that one thread's current call has lost. until_ms: up to when that is known. error:
-    the last failure's."""
+    """The time that one thread's current call has lost. until_ms: up to when that is known.
+    sent_ms: when the last request was sent. error: the last failure's."""
 
     def __init__(self) -> None:
         self.call: int = -1
         self.seconds: float = 0.0
         self.until_ms: int = 0
+        self.sent_ms: int = 0
         self.error: BackendError | None = None
 
 
@@ -40,9 +43,10 @@ class Patience:
     """How long servers that fail may hold up a call: `seconds` for each call of each thread.
 
     What uses it up is the time that ends with a failed request, since the call began or a request
-    last succeeded: so it includes pauses, and waits for other threads that fail too. A long call
-    regains it while its requests succeed. When nothing is left, no more requests are sent, so that
-    the steps of a call cannot each use all of it.
+    last succeeded: so it includes pauses, and waits for other threads that fail too. Time before
+    the request was sent leaves a tenth of it: it may have been a wait that had to be, as for a
+    limit of the rate. A long call regains it while its requests succeed. When nothing is left, no
+    more requests are sent, so that the steps of a call cannot each use all of it.
 
     call: the number of this thread's call, and when it began, in boot milliseconds; zeros outside
     of calls, as in background threads. There each statement has half the patience for itself, since
@@ -80,7 +84,9 @@ class Patience:
     def lose(self, error: BackendError) -> None:
         """Note that a request failed, or that the time since was a pause after it."""
         lost, now_ms = self._of_this_call(), self._clock.boot_ms()
-        lost.seconds += (now_ms - lost.until_ms) / 1000
+        sent_ms = max(lost.sent_ms, lost.until_ms)
+        before = (sent_ms - lost.until_ms) / 1000
+        lost.seconds += min(before, self.seconds * WAIT_SHARE_MAX) + (now_ms - sent_ms) / 1000
         lost.until_ms = now_ms
         lost.error = error
 
@@ -88,6 +94,7 @@ class Patience:
         """How long the next request may take, at most `most` seconds. Raises the error that the
         call ends with if nothing is left."""
         lost = self._of_this_call()
+        lost.sent_ms = self._clock.boot_ms()
         if not lost.call:
             return min(most, self._outside)
         left = self.seconds - lost.seconds
@@ -101,7 +108,7 @@ class Patience:
         if call != lost.call:
             lost.call = call
             lost.seconds = 0.0
-            lost.until_ms = began_ms
+            lost.until_ms = lost.sent_ms = began_ms
             lost.error = None
         return lost
 

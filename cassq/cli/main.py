@@ -32,7 +32,7 @@ COMMANDS = {
     "queue": ("queues.queue", "Make, list, show, change, pause, drain, purge and delete queues."),
     "reap": ("ops.reap", "Clean up after stopped clients, once or as a daemon."),
     "rollback": ("ops.reap", "Give back what poppers have kept for too long."),
-    "schema": ("ops.schema", "Make, upgrade and inspect the tables of a Cassandra keyspace."),
+    "schema": ("ops.schema", "Make, inspect and change a Cassandra keyspace."),
     "sidecar": ("ops.sidecar", "Run a storage sidecar, and look after the existing ones."),
     "spark": ("spark.commands", "Run Spark jobs on whole queues."),
     "spill": ("ops.spill", "Look at a local spool, and forward its messages."),

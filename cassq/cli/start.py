@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from cassq.cli import interrupts
 from cassq.version import __version__
+
+# How many new objects cause a search for garbage; Python's own threshold is 700.
+GARBAGE_OBJECTS = 50_000
 
 
 def main() -> None:
@@ -14,6 +18,8 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print(f"cassq {__version__}")  # noqa: T201 - click would cost more than all the rest
         return
+    # A command loads some 500 modules and keeps them: looking for garbage among them costs a tenth.
+    gc.set_threshold(GARBAGE_OBJECTS)
     from cassq.cli.main import main as command
 
     command()

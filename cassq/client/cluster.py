@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from urllib.parse import parse_qsl, unquote
 
 from cassq.base.clock import Clock
@@ -20,19 +21,15 @@ from cassq.cassandra.contact import REQUEST_SECONDS, SERIALS, STALE_SECONDS, Con
 from cassq.cassandra.session import Cql
 from cassq.cassandra.speculation import SPECULATE_SECONDS
 from cassq.cassandra.tries import PATIENCE_SECONDS
-from cassq.catalog.cassandra import CassandraCatalog, schema
-from cassq.catalog.cassandra.notes import Notes
+from cassq.catalog.cassandra import CassandraCatalog
+from cassq.client.agreement import Agreement
 from cassq.client.embedded import Embedded
-from cassq.client.stores import CASSANDRA, SIDECAR, STORE_OPTIONS, agree_on_store, sidecars_of
+from cassq.client.stores import CASSANDRA, SIDECAR, STORE_OPTIONS, sidecars_of
 from cassq.doorbell import PollingDoorbell
 from cassq.errors import ConfigError
 from cassq.extents.cassandra import CassandraStore
 from cassq.extents.port import ExtentStore
 from cassq.lifecycle.ports import Ports, TimedLife
-from cassq.locks.lease import LeaseLocker
-from cassq.locks.opening import open_locker
-from cassq.locks.port import Locker
-from cassq.locks.tokens import lease_tokens
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -43,8 +40,6 @@ OPTIONS = (
     *("timeout", "patience", "speculate"),
     *STORE_OPTIONS,
 )
-# Whether the keyspace itself has any extent.
-ANY_EXTENT = "SELECT pipe_id FROM extents LIMIT 1"
 # Any two quorums share a replica: what one wrote the other reads.
 QUORUMS = ("local_quorum", "quorum")
 # The patience of a client that can spill.
@@ -54,7 +49,6 @@ TIMEOUT_SECONDS_MIN, PATIENCE_SECONDS_MIN, PATIENCE_SECONDS_MAX = 0.1, 0.5, 600.
 _EXAMPLE = "cassandra://host1,host2/keyspace"
 
 _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:@/?#\s]+))(?::(?P<port>\d+))?")
-_CREDENTIALS = re.compile(r"//[^/@]*@")
 _KEYSPACE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 
 
@@ -72,7 +66,6 @@ def open_keyspace(
     BackendUnavailableError if no server answers. Cost: some fifteen requests.
     """
     contact = contact_of(rest, options)
-    sidecars = sidecars_of(options, CASSANDRA)
     patience, life = patience_of(options), life or TimedLife(clock)
     cql = Cql(
         contact,
@@ -85,9 +78,10 @@ def open_keyspace(
     try:
         _compare_clocks(cql, clock)
         catalog = CassandraCatalog(cql, clock)
-        _agree_on_quorums(cql)
-        place, ids = f"keyspace {contact.keyspace!r}", Ids()
-        agree_on_keyspace(cql, catalog, CASSANDRA if sidecars is None else SIDECAR, place)
+        ids, agreed = Ids(), Agreement(cql, catalog)
+        agreed.on_quorums()
+        sidecars = sidecars_of(options, CASSANDRA, agreed.store)
+        agreed.on_store(CASSANDRA if sidecars is None else SIDECAR)
         upkeep = None
         if sidecars is None:
             store: ExtentStore = CassandraStore(cql, clock)
@@ -97,7 +91,7 @@ def open_keyspace(
 
             replicated = open_sidecar_store(catalog, clock, ids, sidecars, requests=cql.requests)
             store, upkeep = replicated, replicated.upkeep
-        locker = _open_locker(options.get("locks", ""), cql, catalog, clock, ids)
+        locker = agreed.open_locker(options.get("locks", ""), clock, ids)
     except BaseException:
         cql.close()
         raise
@@ -118,70 +112,16 @@ def _compare_clocks(cql: Cql, clock: Clock) -> None:
         )
 
 
-def _open_locker(url: str, cql: Cql, catalog: CassandraCatalog, clock: Clock, ids: Ids) -> Locker:
-    """The locker of a URL; leases in the catalog if there is none."""
-    shown = _CREDENTIALS.sub("//", url).partition("?")[0] or "leases"
-    hint = "give all of them the same locks= in the URL"
-    _check_agreed(cql, "locks", shown, hint)
-    if not url:
-        locker: Locker = LeaseLocker(catalog, ids.client)
-    else:
-        locker = open_locker(url, clock, next_token=lease_tokens(catalog, ids.client))
-    try:
-        _agree(cql, "locks", shown, hint)  # now that it is known to be right
-    except BaseException:
-        locker.close()
-        raise
-    return locker
-
-
-def quorums_of(contact: Contact, replicas: Mapping[str, int]) -> str:
-    """Which quorums a client uses: those of two clients overlap if this is the same for both. Empty
-    if all overlap, as one data centre has all replicas. replicas: by data centre."""
-    if len(replicas) < 2:
-        return ""
-    levels = f"{contact.consistency}, {contact.serial}"
-    return f"{levels} of {contact.data_centre}" if "local" in levels else levels
-
-
-def agree_on_keyspace(cql: Cql, catalog: CassandraCatalog, store: str, place: str) -> None:
-    """`agree_on_store` for a keyspace."""
-    agree_on_store(catalog, store, CASSANDRA, place, lambda: bool(cql.read(ANY_EXTENT)))
-
-
-def _agree_on_quorums(cql: Cql) -> None:
-    used = quorums_of(cql.contact, schema.replicas_of(cql) or {})
-    if used:
-        hint = "in several data centres all of them need consistency=quorum&serial=serial"
-        _agree(cql, "quorums", used, hint)
-
-
-def _agree(cql: Cql, key: str, value: str, hint: str) -> None:
-    """Check that all clients of the keyspace use the same: the first one wrote it to `meta`."""
-    _check_same(cql, key, Notes(cql).note(key, value), value, hint)
-
-
-def _check_agreed(cql: Cql, key: str, value: str, hint: str) -> None:
-    """Raise ConfigError if other clients use another value; none may have written one yet."""
-    used = Notes(cql).find(key)
-    if used is not None:
-        _check_same(cql, key, used, value, hint)
-
-
-def _check_same(cql: Cql, key: str, used: str, value: str, hint: str) -> None:
-    if used != value:
-        raise ConfigError(
-            f"the {key} of the clients of keyspace {cql.contact.keyspace!r} are {used!r},"
-            f" not {value!r}",
-            hint=f"{hint}; to change it, stop them all, and delete the row {key!r} of table meta",
-        )
-
-
 def open_session(url: str | None, clock: Clock) -> Cql:
     """A session with the cluster of a URL, whose keyspace need not exist.
 
     Raises as `open_keyspace`, and ConfigError for any other URL.
     """
+    contact, patience = _contact_and_patience(url)
+    return Cql(contact, clock, patience=patience)
+
+
+def _contact_and_patience(url: str | None) -> tuple[Contact, float]:
     scheme, _, rest = (url or "").partition(":")
     rest, _, query = rest.partition("?")
     if scheme != "cassandra":
@@ -189,7 +129,20 @@ def open_session(url: str | None, clock: Clock) -> Cql:
             "only a Cassandra keyspace has a schema to manage",
             hint=f"name it with --url or CASSQ_URL: {_EXAMPLE}",
         )
-    return Cql(contact_of(rest, dict(parse_qsl(query, keep_blank_values=True))), clock)
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    return contact_of(rest, options), patience_of(options)
+
+
+@contextmanager
+def opened_agreement(url: str | None, clock: Clock) -> Iterator[Agreement]:
+    """What the clients of a URL's keyspace use, to look at it or change it. Raises as
+    `open_keyspace`."""
+    contact, patience = _contact_and_patience(url)
+    cql = Cql(contact, clock, keyspace=contact.keyspace, patience=patience)
+    try:
+        yield Agreement(cql, CassandraCatalog(cql, clock))
+    finally:
+        cql.close()
 
 
 def contact_of(rest: str, options: Mapping[str, str]) -> Contact:
@@ -215,8 +168,10 @@ def contact_of(rest: str, options: Mapping[str, str]) -> Contact:
         )
     if not _KEYSPACE.fullmatch(keyspace):
         raise ConfigError(
-            f"the URL of {listed} has no valid keyspace, but {keyspace!r}",
-            hint=f"write {_EXAMPLE}; a keyspace's name has up to 48 letters, digits and _",
+            f"{keyspace!r} in the URL of {listed} is not the name of a keyspace"
+            if keyspace
+            else f"the URL of {listed} names no keyspace",
+            hint=f"write {_EXAMPLE}; the name is a letter and up to 47 letters, digits and _",
         )
     hosts, port = _hosts(listed)
     return Contact(

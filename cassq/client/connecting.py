@@ -41,9 +41,9 @@ def connect(
     creates its tables. USER:PASSWORD@ may precede the hosts, and :PORT follow the last.
     Options: dc (the data centre of this client, needed where there are several), consistency
     (local_quorum or quorum), serial (local_serial or serial), locks (the URL of ZooKeeper or
-    Hazelcast, the same for all clients; without it locks are leases in the keyspace), timeout (how
-    many seconds a request waits for its answer; default 5), patience (how many seconds servers
-    that fail may hold up a call; default 10), speculate (after how many seconds a second server is
+    Hazelcast, or "leases", the default; later clients read it from the keyspace), timeout (how many
+    seconds a request waits for its answer; default 5), patience (how many seconds servers that
+    fail may hold up a call; default 10), speculate (after how many seconds a second server is
     asked too; default 0.15; 0: never), tls, ca, cert and key (see `cassq.base.tls.tls_of`), and
     spill, also as an argument: a local directory that takes pushes to ap queues while no quorum
     answers, and forwards them when one does.

@@ -24,13 +24,14 @@ STORE_OPTIONS = (
 )
 
 
-def sidecars_of(options: Mapping[str, str], own: str) -> Settings | None:
+def sidecars_of(options: Mapping[str, str], own: str, noted: str | None = None) -> Settings | None:
     """The sidecar settings of a URL; None if it uses the catalog's own store.
 
-    own: that store's name. Raises as `settings_of`, and MissingExtraError without the packages that
+    own: that store's name. noted: the one that the clients are known to use, for a URL that names
+    none. Raises as `settings_of`, and MissingExtraError without the packages that
     sidecars need, which are loaded only here.
     """
-    store = options.get("store", own)
+    store = options.get("store", noted or own)
     if store not in (own, SIDECAR):
         raise ConfigError(f"store must be {own} or {SIDECAR}, not {store!r}")
     if store == own:
@@ -54,7 +55,13 @@ def agree_on_store(
     store has extents; called if sidecars are requested, as a recreated catalog has no note. Raises
     ConfigError if another store is in use. Cost: a read; the first time a conditional write.
     """
-    noted = catalog.records.note("store", own if store == own or used() else store)
+    check_store(
+        catalog.records.note("store", own if store == own or used() else store), store, place
+    )
+
+
+def check_store(noted: str, store: str, place: str) -> None:
+    """Raise ConfigError if the clients of a place use another store than this one."""
     if noted != store:
         raise ConfigError(
             f"{place} keeps its messages with store={noted}, not store={store}",

@@ -71,12 +71,13 @@ def _open_keyspace(rest: str, options: dict[str, str], clock: Clock) -> Catalog:
     with extras.wanted(*extras.CASSANDRA):
         from cassq.cassandra.session import Cql
         from cassq.catalog.cassandra import CassandraCatalog
-        from cassq.client.cluster import agree_on_keyspace, contact_of
+        from cassq.client.agreement import Agreement
+        from cassq.client.cluster import contact_of
     contact = contact_of(rest, options)
     cql = Cql(contact, clock, keyspace=contact.keyspace)
     try:
         catalog = CassandraCatalog(cql, clock)
-        agree_on_keyspace(cql, catalog, SIDECAR, f"keyspace {contact.keyspace!r}")
+        Agreement(cql, catalog).on_store(SIDECAR)
         return catalog
     except BaseException:
         cql.close()

@@ -13,7 +13,7 @@ from cassq.cassandra.session import Contact, Cql, Statement
 from cassq.catalog.cassandra import CassandraCatalog, schema
 from cassq.catalog.port import Catalog
 from tests.contract.backends import CatalogPlace
-from tests.contract.keyspaces import remove_all
+from tests.contract.keyspaces import remove_all, tables_of
 
 FOREIGN = "foreign"
 # Their writes bear times of their own, below which a delete would hide what comes after.
@@ -30,8 +30,7 @@ class Keyspace:
 
     def clean(self) -> None:
         """Remove every row."""
-        tables = self.cql.cluster.metadata.keyspaces[self.cql.contact.keyspace].tables
-        remove_all(self.cql, [name for name in tables if name not in _STAMPED])
+        remove_all(self.cql, [name for name in tables_of(self.cql) if name not in _STAMPED])
         for name in stamped:
             self.cql.execute(f"TRUNCATE {name}")
         stamped.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -33,11 +33,35 @@ def opened_keyspace(cluster: CassandraCluster, name: str) -> Iterator[Cql]:
         session.close()
 
 
+_COLUMNS = (
+    "SELECT table_name, kind, position, column_name FROM system_schema.columns"
+    " WHERE keyspace_name = ?"
+)
+
+
+class Table(NamedTuple):
+    """A table's columns, and those of its partition key, in order."""
+
+    columns: list[str]
+    key: list[str]
+
+
+def tables_of(cql: Cql) -> dict[str, Table]:
+    """The keyspace's tables by name."""
+    tables: dict[str, Table] = {}
+    for name, kind, _, column in sorted(cql.read(_COLUMNS, (cql.contact.keyspace,))):
+        table = tables.setdefault(name, Table([], []))
+        table.columns.append(column)
+        if kind == "partition_key":
+            table.key.append(column)
+    return tables
+
+
 def remove_all(cql: Cql, tables: Iterable[str]) -> None:
     """Remove every row of these tables. Cost: a read of each side by side, and where there is
     anything a write for each partition, and the reads again."""
-    there = cql.cluster.metadata.keyspaces[cql.contact.keyspace].tables
-    keys = {name: [c.name for c in there[name].partition_key] for name in tables}
+    there = tables_of(cql)
+    keys = {name: there[name].key for name in tables}
     eventually("every row is removed", lambda: _is_empty(cql, keys))
 
 

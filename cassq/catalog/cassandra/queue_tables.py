@@ -29,7 +29,7 @@ from cassq.catalog.cassandra.partition.queue_rows import (
 )
 from cassq.catalog.cassandra.pipes.pipe_tables import CassandraPipes
 from cassq.catalog.cassandra.record_tables import CassandraRecords
-from cassq.catalog.cassandra.schema import least_replicas
+from cassq.catalog.cassandra.replication import least_replicas
 from cassq.catalog.port import Queues
 from cassq.message.frames import Place
 from cassq.model.queues import OWN, GroupPolicy, QueuePolicy, to_json
@@ -89,7 +89,7 @@ WISH = (
 
 
 class CassandraQueues(Queues):
-    """Queues and groups. replicas: in the data centre with the fewest."""
+    """Queues and groups."""
 
     def __init__(
         self, rows: CatalogRows, pipes: CassandraPipes, cursors: Cursors, records: CassandraRecords
@@ -99,7 +99,6 @@ class CassandraQueues(Queues):
         self._pipes = pipes
         self._cursors = cursors
         self._records = records
-        self._replicas = least_replicas(self._cql)
         self._warned = False
 
     # --- queues -------------------------------------------------------------------------------
@@ -162,7 +161,7 @@ class CassandraQueues(Queues):
 
     def _warn(self, row: QueueRow) -> None:
         """Warn once that a cp queue cannot keep its promises."""
-        if row.policy.strict and self._replicas == 1 and not self._warned:
+        if row.policy.strict and not self._warned and least_replicas(self._cql) == 1:
             self._warned = True
             logger.warning(
                 "queue %s is cp, but its keyspace has one replica: it stops while that server is"

@@ -1,4 +1,4 @@
-"""The schema of a keyspace: creates, upgrades, checks and describes it.
+"""The schema of a keyspace: creates, upgrades and checks it.
 
 Any number of processes may apply it at once. Two concurrent CREATE TABLE statements for one name on
 two nodes would create two conflicting tables, so only one process works at a time, under a lease in
@@ -13,19 +13,26 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from cassq.base import schema_files
 from cassq.base.clock import Clock, Stopwatch
 from cassq.base.ids import Ids
-from cassq.cassandra.session import KEYSPACE, Cql, settled
+from cassq.cassandra.errors import MissingTableError
+from cassq.cassandra.session import Cql, settled
+from cassq.catalog.cassandra.replication import (
+    create_keyspace,
+    obstacle,
+    refuse_impossible,
+    replicas_of,
+    spread,
+    told,
+)
 from cassq.errors import BackendError, BackendTimeoutError, BrokenInvariantError, ConfigError
 
-REPLICAS_MIN = 3  # for a quorum without one of them
 LEASE_SECONDS = 120
 WAIT_SECONDS = 180.0
 LOOK_SECONDS = 0.25
-AGREE_SECONDS = 10.0
+KEEP_SECONDS = 20.0  # between two extensions of the lease
 _IDS = uuid.UUID("5d0c2a52-6d6b-4a7e-9f43-63617373710a")
 
 VERSION = "SELECT value FROM meta WHERE key = 'schema_version'"
@@ -45,26 +52,6 @@ DROP_LEASE = "DELETE FROM meta WHERE key = 'schema_lease' IF value = ?"
 TABLES = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?"
 
 _TABLE = re.compile(r"CREATE TABLE (IF NOT EXISTS )?(\w+)")
-_REPLICAS = re.compile(r"((?P<name>[A-Za-z0-9_.-]+)=)?(?P<count>[1-9][0-9]?)")
-
-
-class Status(NamedTuple):
-    """The state of a keyspace. version: None without tables. replicas: by data centre; "" is for
-    all.
-
-    commitlog_sync: of each node that reports it; without `batch` or `group` a keyspace loses the
-    last seconds if all replicas lose power at once.
-    """
-
-    keyspace: str
-    exists: bool
-    version: int | None
-    known_version: int
-    replicas: Mapping[str, int]
-    agreed: bool
-    nodes: int
-    nodes_up: int
-    commitlog_sync: Mapping[str, str]
 
 
 # --- at connect -------------------------------------------------------------------------------
@@ -91,7 +78,7 @@ def check(cql: Cql, *, directory: Path | None = None) -> None:
 
 
 def _refuse_foreign(cql: Cql, directory: Path | None) -> None:
-    if _tables(cql) - {_table_of(each) for each in create_statements(directory)}:
+    if tables_of(cql) - {_table_of(each) for each in create_statements(directory)}:
         raise ConfigError(
             f"keyspace {cql.contact.keyspace!r} holds another program's tables",
             hint="give cassq a keyspace of its own",
@@ -107,15 +94,11 @@ def _refuse_newer(keyspace: str, version: int, known: int) -> None:
 
 
 def read_version(cql: Cql) -> int | None:
-    """The version recorded in the session's keyspace, if any."""
-    if "meta" not in _tables(cql):
-        return None
+    """The version recorded in the session's keyspace, if any. Cost: one read."""
     try:
         rows = cql.read(VERSION)
-    except BackendError as exc:
-        if exc.retryable:
-            raise
-        return None  # it is just being created
+    except MissingTableError:
+        return None
     return int(rows[0][0]) if rows else None
 
 
@@ -135,8 +118,9 @@ def apply(
 
     replication: replicas by data centre, or `{"": 3}` for all of them; required to create a
     keyspace. done: called with each step. Raises ConfigError for a keyspace of another program or a
-    newer cassq, or with other replication. Cost: some 30 schema changes for a new one, of up to a
-    second each; a few reads if it is up to date.
+    newer cassq, with other replication, or with replication that the servers cannot keep; then
+    nothing is left behind. Cost: some 30 schema changes for a new one; a few reads if it is up to
+    date.
     """
     keyspace = cql.contact.keyspace
     _make_keyspace(cql, replication, done)
@@ -152,9 +136,8 @@ def apply(
     statements = create_statements(directory)
     meta = next(each for each in statements if _table_of(each) == "meta")
     cql.execute(_with_id(meta, uuid.uuid5(_IDS, f"{keyspace}.meta")))
-    if not cql.schema_agreed(AGREE_SECONDS):  # its creator may not have waited yet
-        raise BackendTimeoutError("the nodes do not agree on the schema", hint="try again")
     with _lease(cql, clock) as keep:
+        cql.await_agreement()  # a process that was killed may not have waited
         version = read_version(cql)  # another process may have changed it while we waited
         if version is None:
             _make_tables(cql, statements, done, keep)
@@ -165,8 +148,9 @@ def apply(
         for step in schema_files.migrations("cassandra", directory=directory):
             if step.version > version:
                 for statement in split(schema_files.read(step.name, directory=directory)):
-                    cql.execute(repeatable(statement))
+                    cql.execute(repeatable(statement), agree=False)
                     keep()
+                cql.await_agreement()
                 _record(cql, step.version - 1, step.version)
                 done(f"recorded schema version {step.version}, by {step.name}")
     return known
@@ -175,13 +159,16 @@ def apply(
 def _make_tables(
     cql: Cql, statements: Sequence[str], done: Callable[[str], None], keep: Callable[[], None]
 ) -> None:
-    there = _tables(cql)
+    """Make what is missing, all at one node: the others get it in the same order, and are waited
+    for once."""
+    there = tables_of(cql)
     for statement in statements:
         table = _table_of(statement)
         if table not in there:
-            cql.execute(statement)
+            cql.execute(statement, agree=False)
             done(f"created table {table}")
             keep()
+    cql.await_agreement()
 
 
 def create_statements(directory: Path | None = None) -> list[str]:
@@ -209,33 +196,24 @@ def _make_keyspace(
     cql: Cql, replication: Mapping[str, int] | None, done: Callable[[str], None]
 ) -> None:
     keyspace = cql.contact.keyspace
-    there = replicas_of(cql)
+    there, nodes = replicas_of(cql), cql.nodes("cluster_name")
     if there is not None:
-        wished = _spread(cql, replication or {})
-        if replication and wished != _spread(cql, there):
+        if replication and spread(replication, nodes) != spread(there, nodes):
             raise ConfigError(
                 f"keyspace {keyspace!r} has replication {told(there)}, not {told(replication)}",
-                hint="change it with ALTER KEYSPACE, then run `nodetool repair`",
+                hint=f"`cassq schema change --replication {told(replication)}` changes it",
             )
+        found = obstacle(there, nodes)
+        if found is not None:
+            raise found
         return
     if not replication:
         raise ConfigError(
             f"there is no keyspace {keyspace!r}",
             hint="to create it, give --replication 3, or --replication dc1=3,dc2=3",
         )
-    unknown = set(replication) - {""} - data_centres(cql)
-    if unknown:
-        raise ConfigError(
-            f"there is no data centre {min(unknown)!r}",
-            hint=f"the data centres are {', '.join(sorted(data_centres(cql)))}",
-        )
-    factors = ", ".join(
-        f"'{name or 'replication_factor'}': {count}" for name, count in replication.items()
-    )
-    cql.execute(
-        f'CREATE KEYSPACE IF NOT EXISTS "{keyspace}"'
-        f" WITH replication = {{'class': 'NetworkTopologyStrategy', {factors}}}"
-    )
+    refuse_impossible(replication, nodes)
+    create_keyspace(cql, replication)
     done(f"created keyspace {keyspace} with replication {told(replication)}")
 
 
@@ -255,7 +233,8 @@ def _record(cql: Cql, old: int | None, new: int) -> None:
 
 @contextmanager
 def _lease(cql: Cql, clock: Clock) -> Iterator[Callable[[], None]]:
-    """Hold the lease on the schema; yields a function that extends it by `LEASE_SECONDS`."""
+    """Hold the lease on the schema; yields a function that extends it to `LEASE_SECONDS` if that
+    has not been done for a while."""
     owner = Ids().client
 
     def is_ours() -> bool:
@@ -267,7 +246,13 @@ def _lease(cql: Cql, clock: Clock) -> Iterator[Callable[[], None]]:
             raise BackendTimeoutError("another process is changing the schema", hint="try again")
         clock.sleep(LOOK_SECONDS)
 
+    extended = Stopwatch()
+
     def keep() -> None:
+        nonlocal extended
+        if extended.seconds() < KEEP_SECONDS:
+            return
+        extended = Stopwatch()
         if not cql.apply_settled(KEEP_LEASE, (owner, owner), is_ours):
             raise BackendTimeoutError("the lease for the schema ran out", hint="try again")
 
@@ -289,99 +274,6 @@ def _table_of(statement: str) -> str:
     return match[2]
 
 
-# --- status ---------------------------------------------------------------------------------
-
-
-def status(cql: Cql, *, directory: Path | None = None) -> Status:
-    """The state of the keyspace; the session may lack one. Cost: some reads, one per node."""
-    keyspace, replicas = cql.contact.keyspace, replicas_of(cql)
-    version = None
-    if replicas is not None:
-        cql.use(keyspace)
-        version = read_version(cql)
-    hosts = cql.cluster.metadata.all_hosts()
-    return Status(
-        keyspace=keyspace,
-        exists=replicas is not None,
-        version=version,
-        known_version=schema_files.latest_version("cassandra", directory=directory),
-        replicas=replicas or {},
-        agreed=cql.schema_agreed(LOOK_SECONDS),
-        nodes=len(hosts),
-        nodes_up=sum(1 for host in hosts if host.is_up),
-        commitlog_sync=cql.settings_of_nodes("commitlog_sync"),
-    )
-
-
-def advice(found: Status) -> list[str]:
-    """Advice and warnings about a keyspace."""
-    lines: list[str] = []
-    if not found.exists:
-        lines.append("there is no such keyspace: `cassq schema apply --replication ...` creates it")
-    elif found.version is None:
-        lines.append("it has no tables of cassq: create them with `cassq schema apply`")
-    elif found.version < found.known_version:
-        lines.append("upgrade it with `cassq schema apply`")
-    elif found.version > found.known_version:
-        lines.append("it was written by a newer cassq: use that")
-    if found.exists and min(found.replicas.values(), default=0) < REPLICAS_MIN:
-        lines.append(f"with fewer than {REPLICAS_MIN} replicas, queues stop when a server fails")
-    if "periodic" in found.commitlog_sync.values():
-        lines.append(
-            "commitlog_sync is periodic: servers that lose power at the same time may lose the last"
-            " seconds of acknowledged writes; set it to batch or group"
-        )
-    return lines
-
-
-def replicas_of(cql: Cql) -> dict[str, int] | None:
-    """Replicas by data centre of the keyspace; "" is for all of them. None: no keyspace."""
-    found = cql.read(KEYSPACE, (cql.contact.keyspace,))
-    if not found:
-        return None
-    settings = dict(found[0][0])
-    factors = {name: count for name, count in settings.items() if count.isdigit()}
-    if settings["class"].endswith("SimpleStrategy"):
-        return {"": int(factors["replication_factor"])}
-    return {name: int(count) for name, count in factors.items()}
-
-
-def data_centres(cql: Cql) -> set[str]:
-    """The names of the cluster's data centres."""
-    return {host.datacenter for host in cql.cluster.metadata.all_hosts()}
-
-
-def least_replicas(cql: Cql) -> int:
-    """The number of replicas in the data centre with the fewest."""
-    return min((replicas_of(cql) or {}).values(), default=1)
-
-
-def told(replicas: Mapping[str, int]) -> str:
-    """Replication as written in `--replication`: `dc1=3,dc2=3`, or `3`."""
-    return ",".join(f"{name}={count}" if name else str(count) for name, count in replicas.items())
-
-
-def parse_replication(text: str) -> dict[str, int]:
-    """The inverse of `told`; ConfigError for anything else."""
-    replicas: dict[str, int] = {}
-    for part in text.split(","):
-        match = _REPLICAS.fullmatch(part)
-        name = (match["name"] or "") if match else ""
-        if match is None or name in replicas or (not name and part != text):
-            raise ConfigError(
-                f"{text!r} is not a valid replication",
-                hint="use --replication 3, or --replication dc1=3,dc2=3",
-            )
-        replicas[name] = int(match["count"])
-    return replicas
-
-
-def _spread(cql: Cql, replicas: Mapping[str, int]) -> dict[str, int]:
-    """Replicas by data centre, with "" spread over all of them."""
-    if "" in replicas:
-        return dict.fromkeys(data_centres(cql), replicas[""])
-    return dict(replicas)
-
-
-def _tables(cql: Cql) -> set[str]:
+def tables_of(cql: Cql) -> set[str]:
+    """The names of the keyspace's tables, as the node that answers knows them."""
     return {name for (name,) in cql.read(TABLES, (cql.contact.keyspace,))}

@@ -1,46 +1,46 @@
-"""`cassq schema`: make and inspect the tables of a Cassandra keyspace."""
+"""`cassq schema`: make and inspect the tables of a Cassandra keyspace, and change its settings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cassq.base import extras
 from cassq.base.clock import SystemClock
+from cassq.base.ids import Ids
 from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb
 from cassq.client.connecting import local_directory
 from cassq.client.embedded import schema_of_directory
+from cassq.errors import UsageError
 
 if TYPE_CHECKING:
     from cassq.cassandra.session import Cql
-    from cassq.catalog.cassandra.schema import Status
+    from cassq.catalog.cassandra.schema_status import Status
 
 URL = "cassandra://db1,db2/cassq"
 
 
 @click.group()
 def schema() -> None:
-    """Make, upgrade and inspect the tables of a Cassandra keyspace.
+    """Make, inspect and change a Cassandra keyspace.
 
     A directory does not need this: its tables are made when it is opened.
     """
 
 
 @contextmanager
-def _session(call: Invocation) -> Iterator[tuple[ModuleType, Cql]]:
-    """The schema module, and a session with the cluster of the URL; both need the driver."""
+def _session(call: Invocation) -> Iterator[Cql]:
+    """A session with the cluster of the URL, which needs the driver."""
     with extras.wanted(*extras.CASSANDRA):
-        from cassq.catalog.cassandra import schema as schemas
-        from cassq.client import cluster
-    cql = cluster.open_session(call.url, SystemClock())
+        from cassq.client.cluster import open_session
+    cql = open_session(call.url, SystemClock())
     try:
-        yield schemas, cql
+        yield cql
     finally:
         cql.close()
 
@@ -63,7 +63,8 @@ def _session(call: Invocation) -> Iterator[tuple[ModuleType, Cql]]:
 @click.pass_obj
 def apply(call: Invocation, replication: str | None) -> None:
     """Make the tables of the URL's keyspace, or bring them up to date; with --replication also
-    make the keyspace if it is missing.
+    make the keyspace if it is missing. Replication that the servers cannot keep is refused before
+    anything is made.
 
     Tables that are up to date are left alone, and any number of processes may run this at once.
     Clients of an older cassq go on working, but cannot connect again. With three replicas, one
@@ -76,8 +77,11 @@ def apply(call: Invocation, replication: str | None) -> None:
         if not call.as_json:
             output.say(step)
 
-    with _session(call) as (schemas, cql):
-        replicas = None if replication is None else schemas.parse_replication(replication)
+    with _session(call) as cql:
+        from cassq.catalog.cassandra import replication as factors
+        from cassq.catalog.cassandra import schema as schemas
+
+        replicas = None if replication is None else factors.parse_replication(replication)
         version = schemas.apply(cql, SystemClock(), replicas, done=done)
         keyspace = cql.contact.keyspace
     if call.as_json:
@@ -99,7 +103,8 @@ def apply(call: Invocation, replication: str | None) -> None:
 @click.pass_context
 def status(ctx: click.Context) -> None:
     """Show a Cassandra keyspace: its schema version and the one that this cassq needs, how it is
-    replicated, whether all servers agree on its tables, and how they sync to disk.
+    replicated, whether all servers agree on its tables, how they sync to disk and run conditional
+    writes, and the locks and the store of all clients. It notes what should be changed.
 
     For a directory only the versions are shown: an older one is brought up to date when it is
     opened. The exit code is 1 unless this cassq can work with it as it is.
@@ -109,16 +114,107 @@ def status(ctx: click.Context) -> None:
     if directory is not None:
         _directory_status(ctx, call, directory)
         return
-    with _session(call) as (schemas, cql):
-        found: Status = schemas.status(cql)
-        replication = schemas.told(found.replicas)
-        advice = schemas.advice(found)
+    with _session(call) as cql:
+        from cassq.catalog.cassandra import schema_status
+        from cassq.catalog.cassandra.replication import told
+
+        found: Status = schema_status.status(cql)
+        replication = told(found.replicas)
+        advice = schema_status.advice(found)
     if call.as_json:
         output.document({**described(found), "advice": advice})
     else:
         _show(found, replication, advice)
-    if found.version != found.known_version:
+    if not found.usable:
         ctx.exit(1)
+
+
+@schema.command(
+    "change",
+    cls=Verb,
+    short_help="Change the replication, locker or store of a Cassandra keyspace.",
+    examples=[
+        f"cassq schema change --url {URL} --replication 2",
+        f"cassq schema change --url {URL} --replication 3 --repaired",
+        f"cassq schema change --url {URL} --locks zookeeper://zk1:2181/cassq",
+        f"cassq schema change --url {URL} --locks leases",
+        f"cassq schema change --url {URL} --store sidecar",
+    ],
+)
+@click.option(
+    "--replication",
+    metavar="COUNT|DC=COUNT,...",
+    help="How many replicas there are, in every data centre or in those named.",
+)
+@click.option(
+    "--repaired",
+    is_flag=True,
+    help="With --replication: all servers were repaired since the last change of it.",
+)
+@click.option("--locks", metavar="URL|leases", help="What grants locks to all clients.")
+@click.option("--store", metavar="STORE", help="Where messages are: cassandra or sidecar.")
+@click.pass_obj
+def change(
+    call: Invocation,
+    replication: str | None,
+    repaired: bool,
+    locks: str | None,
+    store: str | None,
+) -> None:
+    """Change one setting of a keyspace, for all its clients.
+
+    --replication adds or removes one replica at a time, while clients work; a keyspace without
+    tables may get any. Afterwards a repair is due on each server, and the next change needs
+    --repaired. With the replication that the keyspace has, --repaired only notes that.
+
+    --locks needs all poppers to be stopped. Clients read it when they connect. A user and a
+    password are not noted: clients name them in their URLs.
+
+    --store is possible while there are no queues.
+    """
+    given = [value for value in (replication, locks, store) if value is not None]
+    if len(given) != 1 or (repaired and replication is None):
+        raise UsageError("give one of --replication, --locks and --store")
+    if replication is not None:
+        lines = _change_replication(call, replication, repaired=repaired)
+    else:
+        lines = _change_agreement(call, locks, store)
+    if call.as_json:
+        output.document({"done": lines[:1], "due": lines[1:]})
+        return
+    output.say(lines[0])
+    for line in lines[1:]:
+        output.note(f"note: {line}")
+
+
+def _change_replication(call: Invocation, wished: str, *, repaired: bool) -> list[str]:
+    """What was done, and what is due."""
+    with _session(call) as cql:
+        from cassq.catalog.cassandra import replication
+        from cassq.catalog.cassandra.schema import tables_of
+
+        replicas = replication.parse_replication(wished)
+        keyspace, tables = cql.contact.keyspace, bool(tables_of(cql))
+        if tables:
+            cql.use(keyspace)
+        due = replication.set_replication(cql, replicas, repaired=repaired, tables=tables)
+        done = f"keyspace {keyspace} has replication {replication.told(replicas)}"
+    return [done] if due is None else [done, due]
+
+
+def _change_agreement(call: Invocation, locks: str | None, store: str | None) -> list[str]:
+    """What was done, and what is left to do."""
+    with extras.wanted(*extras.CASSANDRA):
+        from cassq.client.cluster import opened_agreement
+    clock = SystemClock()
+    with opened_agreement(call.url, clock) as agreement:
+        if store is not None:
+            agreement.change_store(store)
+            return [f"all clients keep messages with store={store}"]
+        late = agreement.change_locks(locks or "leases", clock, Ids())
+        lines = [f"all clients use the locks {agreement.locks}"]
+    restart = "may use the old locks: restart the poppers of group {}"
+    return lines + [restart.format(name) for name in late]
 
 
 def _directory_status(ctx: click.Context, call: Invocation, directory: Path) -> None:
@@ -149,23 +245,45 @@ def described(found: Status) -> dict[str, Any]:
         "version": found.version,
         "needed": found.known_version,
         "replication": {name or "*": count for name, count in found.replicas.items()},
+        "repair_due": found.repair_due,
+        "locks": found.locks,
+        "store": found.store,
         "agreed": found.agreed,
-        "nodes": found.nodes,
-        "nodes_up": found.nodes_up,
-        "commitlog_sync": dict(found.commitlog_sync),
+        "nodes": len(found.nodes),
+        "nodes_up": sum(node.up for node in found.nodes),
+        "servers": [
+            {"address": node.address, "data_centre": node.data_centre, "up": node.up}
+            | node.settings
+            for node in found.nodes
+        ],
+        **{name: _by_address(found, name) for name in ("commitlog_sync", "paxos_variant")},
     }
 
 
+def _by_address(found: Status, name: str) -> dict[str, str]:
+    return {node.address: node.settings[name] for node in found.nodes if name in node.settings}
+
+
 def _show(found: Status, replication: str, advice: list[str]) -> None:
-    syncs = ", ".join(sorted(set(found.commitlog_sync.values()))) or "not known"
     version = "none" if found.version is None else str(found.version)
     rows = [
         ("schema version", f"{version}, needed: {found.known_version}"),
         ("replication", replication or "none"),
-        ("servers", f"{found.nodes_up} of {found.nodes} up"),
+        ("servers", f"{sum(node.up for node in found.nodes)} of {len(found.nodes)} up"),
         ("agree on the schema", "yes" if found.agreed else "no"),
-        ("commitlog_sync", syncs),
+        ("commitlog_sync", _values(found, "commitlog_sync")),
+        ("paxos_variant", _values(found, "paxos_variant")),
+        ("locks", found.locks or "those of the first client"),
+        ("store", found.store or "that of the first client"),
     ]
     output.table(("keyspace", found.keyspace), rows)
     for line in advice:
         output.note(f"note: {line}")
+
+
+def _values(found: Status, name: str) -> str:
+    """The values of a server setting, with how many servers have each, if they differ."""
+    values = found.setting(name)
+    if len(values) == 1:
+        return next(iter(values))
+    return ", ".join(f"{value} on {len(those)}" for value, those in values.items()) or "not known"

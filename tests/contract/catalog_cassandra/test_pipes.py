@@ -19,6 +19,7 @@ from cassq.catalog.cassandra import CassandraCatalog
 from cassq.catalog.cassandra.partition.consumed import NOTE_CONSUMED
 from cassq.catalog.cassandra.partition.pipe_records import MARK_MS
 from tests.contract.cassandra_place import CassandraPlace, processes
+from tests.contract.keyspaces import tables_of
 from tests.contract.rows import (
     DUE_MS,
     Desk,
@@ -82,8 +83,7 @@ def test_a_pipe_that_is_gone_leaves_its_totals_and_nothing_else(
     assert catalog.pipes.record_end("p", place(3)) == place(3)
     assert catalog.pipes.retire("p", groups_version(catalog))
     catalog.pipes.forget(["p"])
-    tables = cql.cluster.metadata.keyspaces[cql.contact.keyspace].tables
-    mine = sorted(name for name, table in tables.items() if "pipe_id" in table.columns)
+    mine = sorted(name for name, table in tables_of(cql).items() if "pipe_id" in table.columns)
     left = [name for name in mine if cql.read(f"SELECT * FROM {name}")]
     assert left == ["retired", "retired_places"]
 

@@ -17,8 +17,8 @@ import pytest
 from cassq.base import schema_files
 from cassq.base.clock import SystemClock
 from cassq.cassandra.session import Contact, Cql
-from cassq.catalog.cassandra import schema
-from cassq.errors import BackendError, BrokenInvariantError, ConfigError
+from cassq.catalog.cassandra import replication, schema, schema_status
+from cassq.errors import BackendError, BrokenInvariantError, ConfigError, UsageError
 from tests.contract.catalog.test_catalog import at_once
 from tests.servers.kinds.cassandra import CassandraCluster
 
@@ -75,8 +75,8 @@ def open_cql(cassandra1: CassandraCluster) -> Iterator[Open]:
 def apply(cql: Cql, files: Files, **options: object) -> list[str]:
     """What it tells of having done."""
     told: list[str] = []
-    replication = options.pop("replication", ONE)
-    schema.apply(cql, SystemClock(), replication, done=told.append, directory=files.directory)
+    replicas = options.pop("replication", ONE)
+    schema.apply(cql, SystemClock(), replicas, done=told.append, directory=files.directory)
     return told
 
 
@@ -205,18 +205,73 @@ def test_a_keyspace_that_is_not_there_needs_its_replication(open_cql: Open, file
         apply(cql, files, replication=None)
     with pytest.raises(ConfigError, match="no data centre 'mars'.*dc1"):
         apply(cql, files, replication={"mars": 3, "dc1": 1})
-    assert schema.replicas_of(cql) is None
+    assert replication.replicas_of(cql) is None
     with pytest.raises(ConfigError, match=f"no keyspace '{cql.contact.keyspace}'.*schema apply"):
         Cql(cql.contact, SystemClock(), keyspace=cql.contact.keyspace)
+
+
+def test_replicas_that_the_servers_cannot_keep_are_refused_and_leave_nothing(
+    open_cql: Open, files: Files
+) -> None:
+    cql = open_cql()
+    with pytest.raises(ConfigError, match="dc1 has 1 server: it cannot keep 3 replicas.*--rep"):
+        apply(cql, files, replication={"": 3})
+    assert replication.replicas_of(cql) is None
+
+
+def too_many_replicas(cql: Cql) -> None:
+    """Make the keyspace as no cassq does: one server cannot have a quorum of it."""
+    options = "{'class': 'NetworkTopologyStrategy', 'dc1': 3}"
+    cql.execute(f"CREATE KEYSPACE {cql.contact.keyspace} WITH replication = {options}")
+
+
+def test_a_keyspace_without_a_quorum_is_reported_at_once_and_can_be_changed(
+    open_cql: Open, files: Files
+) -> None:
+    cql = open_cql()
+    too_many_replicas(cql)
+    with pytest.raises(ConfigError, match="1 server, but 3 replicas need 2.*--replication 1"):
+        apply(cql, files, replication=None)
+    found = schema_status.status(cql, directory=files.directory)
+    assert not found.usable
+    assert "3 replicas need 2" in schema_status.advice(found)[0]
+    assert cql.requests.unanswered == cql.requests.repeated == 0, "nothing waited for a quorum"
+    assert replication.set_replication(cql, {"": 1}, repaired=False, tables=False) is None
+    apply(cql, files, replication={"dc1": 1})
+    assert schema_status.status(cql, directory=files.directory).usable
+
+
+def test_tables_that_no_quorum_can_read_are_read_again_with_fewer_replicas(
+    open_cql: Open, files: Files
+) -> None:
+    cql = open_cql()
+    apply(cql, files)
+    options = "{'class': 'NetworkTopologyStrategy', 'dc1': 3}"
+    cql.execute(f"ALTER KEYSPACE {cql.contact.keyspace} WITH replication = {options}")
+    assert "3 replicas need 2" in schema_status.status(cql, directory=files.directory).trouble
+    assert replication.set_replication(cql, {"": 1}, repaired=False, tables=True) is None
+    assert apply(cql, files) == []
+
+
+def test_the_replication_that_is_there_needs_no_change(open_cql: Open, files: Files) -> None:
+    cql = open_cql()
+    apply(cql, files)
+    cql.write(replication.SET_REPAIR_DUE, ("dc1=1",))
+    with pytest.raises(UsageError, match="repair is due since .* changed to dc1=1.*--repaired"):
+        replication.set_replication(cql, {"": 1}, repaired=False, tables=True)
+    found = schema_status.status(cql, directory=files.directory)
+    assert any("a repair is due" in line for line in schema_status.advice(found))
+    assert replication.set_replication(cql, {"": 1}, repaired=True, tables=True) is None
+    assert replication.repair_due(cql) is None
 
 
 def test_another_replication_is_not_changed_in_passing(open_cql: Open, files: Files) -> None:
     cql = open_cql()
     apply(cql, files, replication={"dc1": 1})
     assert apply(cql, files, replication={"": 1}) == [], "the same in other words"
-    with pytest.raises(ConfigError, match="has replication dc1=1, not dc1=3.*ALTER KEYSPACE"):
+    with pytest.raises(ConfigError, match="has replication dc1=1, not dc1=3.*schema change --rep"):
         apply(cql, files, replication={"dc1": 3})
-    assert schema.replicas_of(cql) == {"dc1": 1}
+    assert replication.replicas_of(cql) == {"dc1": 1}
 
 
 def test_another_program_s_keyspace_is_left_alone(open_cql: Open, files: Files) -> None:
@@ -224,6 +279,7 @@ def test_another_program_s_keyspace_is_left_alone(open_cql: Open, files: Files) 
     keyspace = cql.contact.keyspace
     options = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
     cql.execute(f"CREATE KEYSPACE {keyspace} WITH replication = {options}")
+    cql.use(keyspace)
     with pytest.raises(ConfigError, match="lacks tables of cassq"):
         schema.check(cql, directory=files.directory)
     cql.execute(f"CREATE TABLE {keyspace}.recipes (name text PRIMARY KEY)")
@@ -263,21 +319,36 @@ def test_the_statements_of_this_release_can_all_be_repeated() -> None:
 
 def test_its_status_is_reported_before_and_after(open_cql: Open, files: Files) -> None:
     cql = open_cql()
-    before = schema.status(cql, directory=files.directory)
+    before = schema_status.status(cql, directory=files.directory)
     assert (before.exists, before.version, before.replicas) == (False, None, {})
     apply(cql, files, replication={"dc1": 1})
-    after = schema.status(open_cql(), directory=files.directory)
+    after = schema_status.status(open_cql(), directory=files.directory)
     assert (after.exists, after.version, after.known_version) == (True, 1, 1)
-    assert (after.replicas, after.agreed, after.nodes, after.nodes_up) == ({"dc1": 1}, True, 1, 1)
-    assert list(after.commitlog_sync.values()) == ["periodic"]
+    assert (after.replicas, after.agreed, after.usable) == ({"dc1": 1}, True, True)
+    assert [(node.data_centre, node.up) for node in after.nodes] == [("dc1", True)]
+    assert list(after.setting("commitlog_sync")) == ["periodic"]
+    assert list(after.setting("paxos_variant")) == ["v2"]
+
+
+def test_requests_go_to_servers_that_have_what_they_are_about(open_cql: Open, files: Files) -> None:
+    """The driver needs the replication of the keyspace for that, and is not told of any other."""
+    cql = open_cql()
+    apply(cql, files)
+    keyspace = cql.contact.keyspace
+    session = Cql(cql.contact, SystemClock(), keyspace=keyspace)
+    try:
+        assert session.cluster.metadata.get_replicas(keyspace, b"key")
+        assert set(session.cluster.metadata.keyspaces) == {keyspace}
+    finally:
+        session.close()
 
 
 @pytest.mark.parametrize(
     ("text", "replicas"), [("3", {"": 3}), ("dc1=3,dc-2=2", {"dc1": 3, "dc-2": 2})]
 )
 def test_replication_is_written_as_it_is_read(text: str, replicas: dict[str, int]) -> None:
-    assert schema.parse_replication(text) == replicas
-    assert schema.told(replicas) == text
+    assert replication.parse_replication(text) == replicas
+    assert replication.told(replicas) == text
 
 
 @pytest.mark.parametrize(
@@ -300,7 +371,7 @@ def test_replication_is_written_as_it_is_read(text: str, replicas: dict[str, int
 )
 def test_what_says_no_replication_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="not a valid replication|create it"):
-        schema.parse_replication(text)
+        replication.parse_replication(text)
 
 
 def test_a_wait_for_the_schema_s_lease_is_bounded(

@@ -20,6 +20,7 @@ import cassq
 from cassq.base.clock import SystemClock
 from cassq.cassandra.session import Contact, Cql
 from cassq.catalog.cassandra import schema
+from cassq.catalog.cassandra.notes import Notes
 from cassq.cli.main import main
 from cassq.client.cluster import open_keyspace, open_session
 from cassq.errors import (
@@ -27,6 +28,8 @@ from cassq.errors import (
     ConfigError,
     CorruptionError,
 )
+from cassq.locks.late import LateLocker
+from cassq.locks.lease import LeaseLocker
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually, joined
 from tests.servers.fixtures import running
 from tests.servers.kinds import cassandra
@@ -351,9 +354,12 @@ def test_all_clients_lock_by_what_the_first_has_used(
             assert not late.pop(1), "the lock is held"
             popper.commit(messages)
     with pytest.raises(
-        ConfigError, match="locks of the clients.*zookeeper://.*not 'leases'.*same locks="
+        ConfigError, match="locks of the clients.*zookeeper://.*not 'leases'.*leave locks= out"
     ):
-        cassq.connect(url)
+        cassq.connect(f"{url}?locks=leases")
+    with cassq.connect(url) as client, client.queue(name).popper("one") as popper:
+        assert popper.pop(1, wait=DEADLINE_SECONDS), "it locks as the others do"
+        assert isinstance(client.ports.locker, LateLocker)
 
 
 @pytest.mark.usefixtures("no_locks")
@@ -369,6 +375,48 @@ def test_a_locker_that_cannot_be_opened_is_not_kept_as_what_all_use(url: str) ->
     with pytest.raises(ConfigError, match="not a supported lock service"):
         cassq.connect(f"{url}?locks=zookeper://zk/x")
     cassq.connect(url).close()
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_a_service_that_only_the_keyspace_names_is_asked_for_the_first_lock(
+    url: str, name: str, tables: Cql
+) -> None:
+    Notes(tables).note("locks", "zookeeper://127.0.0.1:1/x")
+    with cassq.connect(url) as client:
+        client.create_queue(name)
+        assert not client.queue(name).stats().groups["default"].waiting
+        with pytest.raises(BackendUnavailableError, match="127.0.0.1:1"):
+            client.ports.locker.acquire("a", 1000)
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_the_locker_changes_while_nobody_pops(
+    url: str, name: str, zookeeper1: ZooKeeperCluster
+) -> None:
+    service = zookeeper1.url("changed")
+    change = ("schema", "change", "--url", url, "--locks")
+    with cassq.connect(url) as client:
+        queue = client.create_queue(name)
+        with queue.popper():
+            eventually("it has left a trace", lambda: there(client, queue))
+            refused = run(*change, service, code=2)
+            assert f"somebody is popping: default of queue {name}" in refused.stderr
+        run(*change, "zookeper://zk/x", code=2)
+        assert isinstance(client.ports.locker, LeaseLocker)
+    assert f"all clients use the locks {service}" in run(*change, service).stdout
+    with cassq.connect(url) as client:
+        assert isinstance(client.ports.locker, LateLocker)
+        assert client.ports.locker.acquire("a", 1000)
+    status = json.loads(run("schema", "status", "--url", url, "--json").stdout)
+    assert (status["locks"], status["store"]) == (service, "cassandra")
+    assert "all clients use the locks leases" in run(*change, "leases").stdout
+    cassq.connect(f"{url}?locks=leases").close()
+
+
+def there(client: cassq.Client, queue: cassq.Queue) -> bool:
+    """Whether a popper of the queue's first group is seen."""
+    records, group = client.ports.catalog.records, client.ports.catalog.queues.groups(queue.id)[0]
+    return bool(records.members(group.id, 0))
 
 
 # --- forks ------------------------------------------------------------------------------------
@@ -449,6 +497,15 @@ def test_the_command_makes_and_shows_a_schema(cassandra1: CassandraCluster, tabl
     assert "--replication 3" in run("schema", "apply", "--url", absent, code=2).stderr
     run("schema", "apply", "--url", absent, "--replication", "dc1=", code=2)
     run("schema", "status", "--url", "file:cassq-data", code=2)
+    many = run("schema", "apply", "--url", absent, "--replication", "3", code=2).stderr
+    assert "dc1 has 1 server: it cannot keep 3 replicas" in many
+    assert run("schema", "change", "--url", made, "--replication", "1").stdout == (
+        f"keyspace {KEYSPACE} has replication 1\n"
+    )
+    both = run("schema", "change", "--url", made, "--replication", "1", "--locks", "x", code=2)
+    assert "give one of" in both.stderr
+    queues = run("schema", "change", "--url", made, "--store", "sidecar", code=2).stderr
+    assert "cannot change while it has queues" in queues
 
 
 # --- damage -----------------------------------------------------------------------------------

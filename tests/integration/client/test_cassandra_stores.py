@@ -15,6 +15,7 @@ from cassq.catalog.cassandra import schema
 from cassq.client.connecting import open_spool
 from cassq.client.embedded import CATALOG, PIPES
 from cassq.errors import ConfigError
+from cassq.extents.sidecar import SidecarStore
 from tests.servers.kinds.cassandra import CassandraCluster
 
 KEYSPACE = "stores"
@@ -46,14 +47,15 @@ def forget(tables: Cql) -> None:
     tables.apply("DELETE FROM meta WHERE key = 'store' IF EXISTS")
 
 
-@pytest.mark.parametrize("options", ["", "?store=cassandra"])
-def test_a_keyspace_has_the_store_that_its_first_client_chose(url: str, options: str) -> None:
+def test_a_keyspace_has_the_store_that_its_first_client_chose(url: str) -> None:
     cassq.connect(f"{url}{SIDECAR}&zone=a").close()
     with pytest.raises(
         ConfigError, match="'stores' keeps its messages with store=sidecar, not store=cassandra"
     ):
-        cassq.connect(f"{url}{options}")
-    cassq.connect(f"{url}{SIDECAR}").close()
+        cassq.connect(f"{url}?store=cassandra")
+    for options in (SIDECAR, ""):
+        with cassq.connect(f"{url}{options}") as client:
+            assert isinstance(client.ports.store, SidecarStore), "it is read from the keyspace"
 
 
 @pytest.mark.parametrize("options", ["", "?store=cassandra"])

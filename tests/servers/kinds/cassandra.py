@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.servers.parts.errors import ServerFailedError
 from tests.servers.parts.java import find_java
 from tests.servers.parts.node import Node
 
+_NODETOOL_CLASS, _NODETOOL_SECONDS = "org.apache.cassandra.tools.NodeTool", 300.0
 _PROBE_SECONDS = 5.0
 _MAIN_CLASS = "org.apache.cassandra.service.CassandraDaemon"
 # A table that is kept on three nodes: read at ALL, it tells that they see one another.
@@ -102,6 +104,25 @@ class CassandraNode(Node):
             )
         except (OSError, cql.CqlError):
             return None
+
+    def nodetool(self, *words: str) -> str:
+        """What `nodetool` prints. Raises ServerFailedError with it, if it fails."""
+        done = subprocess.run(
+            [
+                *(find_java(), *cassandra_config.tool_options(self.home)),
+                *("-cp", jars.class_path(jars.jar_directory("cassandra")), _NODETOOL_CLASS),
+                *("-h", "127.0.0.1", "-p", str(self.settings.jmx_port), *words),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_NODETOOL_SECONDS,
+            cwd=self.home,
+            env={**os.environ, "HOME": str(self.home)},  # it keeps a history there
+        )
+        if done.returncode:
+            raise ServerFailedError(f"nodetool {' '.join(words)}: {done.stdout}{done.stderr}")
+        return done.stdout
 
     def log_files(self) -> list[Path]:
         return [*super().log_files(), self.home / "system.log"]

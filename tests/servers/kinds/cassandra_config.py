@@ -47,7 +47,8 @@ class CassandraSettings:
     with the password `cassandra`. `data_centers`: how many nodes dc1, dc2, ... have; all are in
     dc1 by default. `options` overrule any line of cassandra.yaml. `full_jit` is for
     throughput, as servers in production have it: compiled as far as Java can, and all of the heap
-    is there from the start, which takes twice the CPU time.
+    is there from the start, which takes twice the CPU time. `jmx_port`: on 127.0.0.1, where
+    `nodetool` manages the only node; 0: none.
     """
 
     commitlog_sync: str = "periodic"
@@ -55,6 +56,7 @@ class CassandraSettings:
     data_centers: tuple[int, ...] = ()
     heap_mib: int = 384
     full_jit: bool = False
+    jmx_port: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self, nodes: int) -> None:
@@ -65,6 +67,8 @@ class CassandraSettings:
         if self.data_centers and (sum(self.data_centers) != nodes or min(self.data_centers) < 1):
             told = ",".join(map(str, self.data_centers))
             raise ValueError(f"data centres of {told} nodes are not {nodes} nodes")
+        if self.jmx_port and nodes > 1:
+            raise ValueError("nodetool manages a single node here")
         if self.heap_mib < 128:
             raise ValueError(f"a heap of {self.heap_mib} MiB is too small; 128 is the least")
 
@@ -192,4 +196,19 @@ def java_options(settings: CassandraSettings, home: Path, replicas: int) -> list
         options += [f"-Xms{settings.heap_mib}m", "-XX:+AlwaysPreTouch"]
     else:
         options += ["-Xms64m", "-XX:TieredStopAtLevel=1"]
+    if settings.jmx_port:
+        options.append(f"-Dcassandra.jmx.local.port={settings.jmx_port}")
     return options
+
+
+def tool_options(home: Path) -> list[str]:
+    """The same for `nodetool`, which is a program of its own."""
+    return [
+        *("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"),
+        "-Djava.net.preferIPv4Stack=true",
+        *(f"--add-exports={name}=ALL-UNNAMED" for name in _EXPORTS),
+        *(f"--add-opens={name}=ALL-UNNAMED" for name in _OPENS),
+        f"-Dcassandra.storagedir={home}",
+        f"-Dcassandra.logdir={home}",
+        f"-Dlogback.configurationFile=file:{home}/conf/logback.xml",
+    ]

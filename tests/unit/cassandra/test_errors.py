@@ -16,7 +16,7 @@ from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionBusy, ConnectionShutdown
 from cassandra.protocol import OverloadedErrorMessage
 
-from cassq.cassandra.errors import OverloadedError, explained
+from cassq.cassandra.errors import MissingTableError, OverloadedError, explained
 from cassq.errors import BackendError, BackendUnavailableError, BrokenInvariantError
 
 
@@ -113,3 +113,17 @@ def test_no_text_of_the_driver_is_in_a_message(exc: Exception, says: str) -> Non
 def test_a_rejected_statement_is_a_bug_and_quotes_the_server() -> None:
     with pytest.raises(BrokenInvariantError, match="rejects a statement: line 1:7 no viable"):
         explained(InvalidRequest(FRAME.format("line 1:7 no viable")), "a", conditional=False)
+
+
+@pytest.mark.parametrize(
+    ("exc", "missing"),
+    [
+        (InvalidRequest(FRAME.format("unconfigured table meta")), True),
+        (InvalidRequest(FRAME.format("keyspace mail does not exist")), True),
+        (Unauthorized(FRAME.format("User u has no SELECT permission on <table a.meta>")), False),
+    ],
+)
+def test_a_table_that_is_missing_is_not_one_that_may_not_be_read(
+    exc: Exception, missing: bool
+) -> None:
+    assert isinstance(explained(exc, "a", conditional=False), MissingTableError) is missing

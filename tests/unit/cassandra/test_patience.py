@@ -108,6 +108,17 @@ def test_the_wait_for_another_thread_that_fails_counts_too(
         assert patience.left() == pytest.approx(1)
 
 
+def test_a_long_wait_before_a_request_leaves_time_to_repeat_it(
+    clock: ManualClock, life: TimedLife, patience: Patience
+) -> None:
+    with life.enter():
+        patience.timeout(TIMEOUT)
+        patience.succeeded()
+        clock.advance(40)  # for a limit of the rate
+        patience.timeout(TIMEOUT)
+        assert SECONDS / 20 < refused(clock, patience, DOWN) <= SECONDS / 10
+
+
 def test_a_long_call_regains_its_patience_while_requests_succeed(
     clock: ManualClock, life: TimedLife, patience: Patience
 ) -> None:

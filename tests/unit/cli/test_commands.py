@@ -33,7 +33,7 @@ def test_every_noun_is_there() -> None:
         queue-create queue-list queue-show queue-update queue-delete
         queue-pause queue-resume queue-drain queue-purge
         group-create group-list group-update group-delete
-        schema-apply schema-status sidecar-serve sidecar-list sidecar-show
+        schema-apply schema-change schema-status sidecar-serve sidecar-list sidecar-show
         sidecar-check sidecar-drain sidecar-forget
         spark-archive spark-audit spark-replay spark-rollup spark-dead-letters
         spill-status spill-forward

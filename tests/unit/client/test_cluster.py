@@ -22,13 +22,13 @@ from cassq.cassandra.contact import (
 )
 from cassq.cassandra.speculation import Speculation
 from cassq.cassandra.tries import PATIENCE_SECONDS
+from cassq.client.agreement import quorums_of
 from cassq.client.client import Client
 from cassq.client.cluster import (
     SPILL_PATIENCE_SECONDS,
     contact_of,
     open_session,
     patience_of,
-    quorums_of,
 )
 from cassq.errors import ConfigError
 
@@ -77,10 +77,10 @@ def test_a_url_sets_how_long_requests_and_calls_may_take() -> None:
         ("//user:secret@/k", {}, "names no server"),
         ("//user@db/k", {}, "of db has no user with a password"),
         ("//:secret@db/k", {}, "no user with a password.*%40"),
-        ("//db", {}, "of db has no valid keyspace"),
-        ("//db/", {}, "has no valid keyspace"),
-        ("//db/a-b", {}, "has no valid keyspace, but 'a-b'"),
-        ("//db/" + 49 * "k", {}, "has no valid keyspace"),
+        ("//db", {}, "the URL of db names no keyspace "),
+        ("//db/", {}, "the URL of db names no keyspace "),
+        ("//db/a-b", {}, "'a-b' in the URL of db is not the name of a keyspace"),
+        ("//db/" + 49 * "k", {}, "is not the name of a keyspace"),
         ("//db,/k", {}, "'' is not a host name"),
         ("//db:0/k", {}, "'db:0' is not a host name"),
         ("//db:99999/k", {}, "is not a host name"),

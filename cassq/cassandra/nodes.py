@@ -1,0 +1,79 @@
+"""The nodes of a cluster: which of them answer, and their settings."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cassandra import InvalidRequest, Unauthorized
+from cassandra.cluster import NoHostAvailable, ResponseFuture, Session
+from cassandra.pool import Host
+
+from cassq.base.clock import Clock, Stopwatch
+from cassq.cassandra.errors import reasons
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+# How long a node has for its answer, and the pause until a connection to it may be open.
+NODE_SECONDS, NODE_PAUSE = 3.0, 0.05
+
+# Settings of the node that answers: a row each.
+NODE_SETTINGS = "SELECT name, value FROM system_views.settings WHERE name IN ({})"
+
+
+class Node(NamedTuple):
+    """One node. up: it answers; in another data centre, the driver takes it for up. settings: those
+    that were asked for, as far as it tells them."""
+
+    address: str
+    data_centre: str
+    up: bool
+    settings: dict[str, str]
+
+
+def ask_nodes(session: Session, clock: Clock, near: str, settings: Sequence[str]) -> list[Node]:
+    """All nodes, by data centre and address. near: the data centre whose nodes are asked; there are
+    no connections to others. Cost: a read at each, side by side, and some seconds if one does not
+    answer."""
+    text = NODE_SETTINGS.format(", ".join(f"'{name}'" for name in settings))
+    asking = [
+        (host, _ask(session, text, host) if host.datacenter == near else None)
+        for host in session.cluster.metadata.all_hosts()
+    ]
+    found: list[Node] = []
+    for host, future in asking:
+        told = {} if future is None else _answer(session, clock, text, host, future)
+        # The driver says of a server that it never contacts that it does not know.
+        up = host.is_up is not False if future is None else told is not None
+        found.append(Node(host.address, host.datacenter or "", up, told or {}))
+    return sorted(found, key=lambda node: (node.data_centre, node.address))
+
+
+def _ask(session: Session, text: str, host: Host) -> ResponseFuture:
+    return session.execute_async(text, host=host, timeout=NODE_SECONDS)
+
+
+def _answer(
+    session: Session, clock: Clock, text: str, host: Host, future: ResponseFuture
+) -> dict[str, str] | None:
+    """A node's settings; None if it does not answer. Asked again while no connection is open."""
+    watch = Stopwatch()
+    failure: Exception
+    while True:
+        try:
+            return dict(future.result())
+        except (Unauthorized, InvalidRequest) as exc:  # it answers
+            logger.info("%s does not tell its settings: %s", host.address, type(exc).__name__)
+            return {}
+        except NoHostAvailable as exc:
+            failure = exc
+            if watch.seconds() > NODE_SECONDS or host.is_up is False:
+                break
+            clock.sleep(NODE_PAUSE)
+            future = _ask(session, text, host)
+        except Exception as exc:  # the driver's errors have no common ancestor
+            failure = exc
+            break
+    logger.info("%s does not answer: %s", host.address, ", ".join(reasons(failure)))
+    return None

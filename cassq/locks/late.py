@@ -1,0 +1,40 @@
+"""A locker that is opened when its first lock is asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from cassq.locks.port import Lock, Locker
+
+
+class LateLocker(Locker):
+    """Spares clients that need no lock the connection to a lock service. really: opens it; what it
+    raises is raised by `acquire`, and it is tried again next time."""
+
+    def __init__(self, really: Callable[[], Locker]) -> None:
+        self._really = really
+        self._opening = threading.Lock()
+        self._locker: Locker | None = None
+
+    def acquire(
+        self,
+        name: str,
+        ttl_ms: int,
+        on_loss: Callable[[Lock], None] | None = None,
+        *,
+        wait_ms: int = 0,
+    ) -> Lock | None:
+        return self._opened().acquire(name, ttl_ms, on_loss, wait_ms=wait_ms)
+
+    def _opened(self) -> Locker:
+        with self._opening:
+            if self._locker is None:
+                self._locker = self._really()
+            return self._locker
+
+    def close(self) -> None:
+        """Release all locks; a locker that was never opened stays so."""
+        with self._opening:
+            if self._locker is not None:
+                self._locker.close()
