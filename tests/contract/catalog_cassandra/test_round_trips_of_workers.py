@@ -75,3 +75,40 @@ def test_a_worker_waits_for_no_more_round_trips_than_the_docs_say(
     for what, found in counts.items():
         more = [each for each in found if each > told()[what, "ap"]]
         assert len(more) <= SPARED_SHARE * rounds, f"{what}: {found}"
+
+
+BACKLOG = 1000
+
+
+def _until(popper: cassq.Popper, payload: bytes) -> int:
+    """Pop and commit one message after another; how many came before that one."""
+    for before in range(BACKLOG + 2):
+        messages = popper.pop(1)
+        assert len(messages) == 1
+        popper.commit(messages)
+        if messages[0].payload == payload:
+            return before
+    raise AssertionError(f"{payload!r} did not come")
+
+
+def test_a_message_that_another_popper_releases_does_not_wait_for_new_ones(
+    client: cassq.Client,
+) -> None:
+    queue = client.create_queue("jobs")
+    with queue.pusher() as pusher, queue.popper() as popper, queue.popper() as another:
+        pusher.push(b"released")
+        pusher.push_many([b"a"] * BACKLOG)
+        released = another.pop(1)
+        popper.commit(popper.pop(1))
+        another.release(released)
+        assert _until(popper, b"released") < BACKLOG - 1
+
+
+def test_a_pipe_that_is_new_gets_its_turn_while_another_has_a_backlog(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs")
+    with queue.pusher() as pusher, queue.popper() as popper:
+        pusher.push_many([b"a"] * BACKLOG)
+        popper.commit(popper.pop(1))
+        with queue.pusher() as another:
+            another.push(b"of a new pipe")
+            assert _until(popper, b"of a new pipe") < BACKLOG - 1
