@@ -54,14 +54,14 @@ def test_what_another_popper_releases_does_not_wait_while_there_are_always_new_m
     client: cassq.Client,
 ) -> None:
     queue = client.create_queue("jobs")
-    push(queue, *numbers(3))
-    with queue.popper() as popper, queue.popper() as another:
+    with queue.pusher() as pusher, queue.popper() as popper, queue.popper() as another:
+        pusher.push_many(numbers(3))
         released = another.pop(1)
         popper.commit(popper.pop(1))
         another.release(released)
 
         def is_there() -> bool:
-            push(queue, b"new")
+            pusher.push(b"new")
             messages = popper.pop(1)
             popper.commit(messages)
             return payloads(messages) == numbers(1)
