@@ -6,11 +6,17 @@ for the next call.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+from cassq.base.clock import Nudge
+from cassq.errors import CassqError
+
+logger: logging.Logger = logging.getLogger("cassq")
 
 K = TypeVar("K")
 W = TypeVar("W")
@@ -18,6 +24,55 @@ L = TypeVar("L")
 V = TypeVar("V")
 
 LINES_KEPT = 256
+
+
+class Background:
+    """A thread for short jobs whose callers do not wait. It starts with the first job."""
+
+    def __init__(self) -> None:
+        self._jobs: OrderedDict[object, Callable[[], object]] = OrderedDict()
+        self._mutex = threading.Lock()
+        self._nudge = Nudge()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def do(self, key: object, job: Callable[[], object]) -> None:
+        """Do this soon, unless a job of that key is waiting. A failure is only logged."""
+        with self._mutex:
+            if self._closed:
+                return
+            self._jobs.setdefault(key, job)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="cassq-background", daemon=True
+                )
+                self._thread.start()
+        self._nudge.give()
+
+    def _run(self) -> None:
+        while not self._closed:
+            with self._mutex:
+                job = self._jobs.popitem(last=False)[1] if self._jobs else None
+            if job is None:
+                self._nudge.wait(3600.0)
+                continue
+            try:
+                job()
+            except CassqError as exc:
+                # A caller that needs the result asks for it itself, and gets the error.
+                logger.info("work in the background failed: %s", exc)
+            except Exception:
+                logger.exception("work in the background failed unexpectedly")
+
+    def close(self) -> None:
+        """Do nothing more; returns when the current job is over."""
+        with self._mutex:
+            self._closed = True
+            self._jobs.clear()
+            thread = self._thread
+        self._nudge.give()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
 
 
 class _Place(Generic[W]):
@@ -42,9 +97,13 @@ class _Followers(Generic[W, L]):
 
 
 class Sharing(Generic[K, W, L]):
-    """Lines of wishes by key; the most recently used are kept."""
+    """Lines of wishes by key; the most recently used are kept.
 
-    def __init__(self) -> None:
+    background: renews answers that callers do not wait for, if there is one.
+    """
+
+    def __init__(self, background: Background | None = None) -> None:
+        self.background: Background | None = background
         self._lines: OrderedDict[K, _Followers[W, L]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -113,11 +172,13 @@ def answered(
     now_ms: Callable[[], int],
     *,
     old_ms: int = 0,
+    beside_ms: int = 0,
 ) -> Answer[V]:
     """What `ask` returns, to this thread or to another that called it after this call began.
 
     old_ms: the answer may also be this old; and while another thread is asking, the previous answer
-    will do. sharing: None means that each thread asks for itself.
+    will do. beside_ms: one of this age will do as well, and is then renewed in the background,
+    where there is one. sharing: None means that each thread asks for itself.
     """
     if sharing is None:
         return Answer(now_ms(), ask())
@@ -125,6 +186,10 @@ def answered(
     if old_ms:
         last: Answer[V] | None = sharing.last(key)
         if last is not None and (last.asked_ms > question.since_ms or sharing.busy(key)):
+            return last
+        young = last is not None and last.asked_ms > now_ms() - beside_ms
+        if last is not None and young and sharing.background is not None:
+            sharing.background.do(key, lambda: answered(sharing, key, ask, now_ms))
             return last
 
     def serve(questions: list[_Question[V]], last: Answer[V] | None) -> Answer[V]:

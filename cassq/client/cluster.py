@@ -10,12 +10,13 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from cassq.base.clock import Clock
 from cassq.base.counters import Requests
 from cassq.base.ids import Ids
-from cassq.base.sharing import Sharing
+from cassq.base.sharing import Background, Sharing
 from cassq.base.tls import tls_of
 from cassq.cassandra.contact import REQUEST_SECONDS, SERIALS, STALE_SECONDS, Contact
 from cassq.cassandra.session import Cql
@@ -95,7 +96,8 @@ def open_keyspace(
     except BaseException:
         cql.close()
         raise
-    ports = Ports(catalog, store, locker, clock, ids, life, Sharing(), cql.requests, upkeep)
+    sharing = Sharing[Any, Any, Any](Background())
+    ports = Ports(catalog, store, locker, clock, ids, life, sharing, cql.requests, upkeep)
     return Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: (cql.abandon(), store))
 
 

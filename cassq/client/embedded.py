@@ -75,6 +75,8 @@ class Embedded(NamedTuple):
 
     def close(self) -> None:
         """Close its parts."""
+        if self.ports.sharing is not None and self.ports.sharing.background is not None:
+            self.ports.sharing.background.close()
         self.ports.locker.close()
         self.ports.store.close()
         self.ports.life.closed = True

@@ -21,6 +21,7 @@ from cassq.errors import CassqError, CorruptionError
 from cassq.extents.port import ExtentMissingError, ExtentReader, ExtentUnavailableError
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import live_pipe
+from cassq.lifecycle.timers import BESIDE_MS
 from cassq.model.rows import Cursor, GroupRow, PipeRow, PipeState, QueueRow
 
 REFRESH_MS = 1000
@@ -125,15 +126,14 @@ class CandidatePipes:
         of this age from another popper. Cost: one query, bounded by a stored floor."""
         begun_ms = self._ports.clock.boot_ms()
         least = max(LISTED_MIN, 4 * self._queue().policy.max_pop_width)
-        self._limit = max(self._limit, least)
+        limit = self._limit = max(self._limit, least)
         listed = answered(
             self._ports.sharing,
-            ("pipes", self._group.id, self._in_order, self._limit),
-            lambda: self._ports.catalog.pipes.unclaimed(
-                self._group, self._limit, unacked=self._in_order
-            ),
+            ("pipes", self._group.id, self._in_order, limit),
+            lambda: self._ports.catalog.pipes.unclaimed(self._group, limit, unacked=self._in_order),
             self._ports.clock.boot_ms,
             old_ms=old_ms,
+            beside_ms=BESIDE_MS if old_ms else 0,
         )
         rows = listed.value
         self.truncated = len(rows) == self._limit
@@ -207,8 +207,9 @@ class CandidatePipes:
                     view.reader = reader
                     self.readers.put(view.row.id, reader)
         for view in growing:
-            if view.reader is not None and view.reader.asks:
-                view.reader.ask_published()
+            reader = view.reader
+            if reader is not None and reader.asks and not (reader.renews and self._has_more(view)):
+                reader.ask_published()
 
     def waiting(self, view: PipeView) -> bool:
         """Whether the pipe may hold something the group has not claimed (in order: acked)."""
@@ -218,10 +219,19 @@ class CandidatePipes:
         return self.end_seq(view) > done
 
     def end_seq(self, view: PipeView) -> int:
-        """Read where the pipe ends."""
+        """Read where the pipe ends; while messages are known to wait, an end known lately does."""
         end = view.row.end
-        view.end_seq = self._see(view).published().seq if end is None else end.seq
+        if end is not None:
+            view.end_seq = end.seq
+        elif (reader := self._see(view)).renews and self._has_more(view):
+            view.end_seq = max(view.end_seq, reader.known_end().seq)
+        else:
+            view.end_seq = reader.published().seq
         return view.end_seq
+
+    def _has_more(self, view: PipeView) -> bool:
+        """Whether messages that were not claimed are known to wait."""
+        return view.cursor is not None and view.end_seq > view.cursor.chain.seq
 
     def _see(self, view: PipeView) -> ExtentReader:
         if view.reader is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from cassq.base.sharing import answered
 from cassq.catalog.cover import fault, fault_now, wedged
 from cassq.consumer.candidates import REFRESH_MS, CandidatePipes, PipeView
 from cassq.consumer.delivery import Delivery, Holder
@@ -22,7 +23,7 @@ from cassq.extents.port import ExtentMissingError, ExtentUnavailableError
 from cassq.lifecycle.expiry import Expiry
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import Bury, bury_or_leave
-from cassq.lifecycle.timers import Timers
+from cassq.lifecycle.timers import BESIDE_MS, Timers
 from cassq.locks.port import Lock
 from cassq.model import claims
 from cassq.model.queues import Rules, rules_of
@@ -93,7 +94,7 @@ class Claimer:
         now_ms = began_ms
         fresh = self.window.is_stale(now_ms) and self._refresh(old_ms=REFRESH_MS)
         news = bool(self.timers.known) and self.timers.has_news()
-        due = self._due_now(now_ms) if news or now_ms - self._looked_ms >= LOOK_MS else None
+        due = self._due_now(now_ms) if news or self._may_be_due(now_ms) else None
         while True:
             for view in self.window.candidates(policy.max_pop_width, now_ms):
                 line = self._in_line(due, view) if due else []
@@ -190,6 +191,28 @@ class Claimer:
         return frame.time_ms(first) + to_catalog_ms - GRAIN_MS
 
     # --- redeliveries, and delayed messages that came due ------------------------------------
+
+    def _may_be_due(self, now_ms: int) -> bool:
+        """Whether to look, before new messages are claimed, for what is due. Where that takes
+        round trips they are made in the background. now_ms: boot time."""
+        if now_ms - self._looked_ms < LOOK_MS:
+            return False
+        sharing, claims = self._ports.sharing, self._catalog.claims
+        if sharing is None or sharing.background is None or self._looked_ms < 0:
+            return True
+        if self.timers.known:
+            return True
+        group_id = self._group().id
+        answer = answered(
+            sharing,
+            ("due", group_id),
+            lambda: claims.next_due_ms(group_id),
+            self._ports.clock.boot_ms,
+            old_ms=LOOK_MS,
+            beside_ms=BESIDE_MS,
+        )
+        self._looked_ms = now_ms
+        return answer.value is not None and answer.value <= self._catalog.now_ms()
 
     def _due_now(self, now_ms: int) -> list[Claim]:
         """The free rows that are due, in line; not always all of them if much had to be done first.

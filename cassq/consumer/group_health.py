@@ -62,9 +62,18 @@ class GroupHealth:
         if at_once:
             self._note()
         elif self._catalog.now_ms() - self._noted_ms >= NOTE_MS:
-            # Where this takes a round trip, one popper of this client does it for all.
+            # Where this takes a round trip, one popper of this client does it for all, and where
+            # there is a background, none of them waits for it.
             key, boot_ms = ("success", self._group_id), self._clock.boot_ms
-            answered(self._sharing, key, self._note, boot_ms, old_ms=NOTE_MS)
+            sharing = self._sharing
+
+            def note() -> None:
+                answered(sharing, key, self._note, boot_ms, old_ms=NOTE_MS)
+
+            if sharing is None or sharing.background is None:
+                note()
+            else:
+                sharing.background.do(key, note)
             self._noted_ms = self._own_ms
 
     def _note(self) -> None:

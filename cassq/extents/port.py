@@ -116,6 +116,14 @@ class ExtentReader(abc.ABC):
     # Whether learning the end takes a round trip, so that `ask_published` is useful.
     asks = False
 
+    # Whether `known_end` renews the end in the background.
+    renews = False
+
+    def known_end(self) -> Place:
+        """The end as last known, for a caller that need not wait for a newer one. Cost: at most a
+        background read where the store `renews` it, else as `published`."""
+        return self.published()
+
     def ask_published(self) -> None:
         """Announce a call of `published`: networked stores then look at several pipes in one
         round. Cost: at most a background read."""

@@ -35,6 +35,7 @@ from cassq.model.rows import Cursor, GroupRow, PipeRow
 logger: logging.Logger = logging.getLogger("cassq")
 
 READERS_MAX = 64
+BESIDE_MS = 10_000  # a list of this age will do while another is read in the background
 HORIZON_MS = 60_000  # how near a pipe's earliest due time must be for it to be read
 LISTED = 256
 KINDS_KEPT = 4096
@@ -81,13 +82,17 @@ class Timers:
         self.known = timers
 
     def _listed(self, old_ms: int) -> list[PipeRow]:
+        limit = self._limit
+
         def ask() -> list[PipeRow]:
             until_ms = self._catalog.now_ms() + HORIZON_MS
-            return self._catalog.pipes.timers(self._group, until_ms, self._limit)
+            return self._catalog.pipes.timers(self._group, until_ms, limit)
 
-        key = "timers", self._group.id, self._limit
+        key = "timers", self._group.id, limit
         boot_ms = self._ports.clock.boot_ms
-        return answered(self._ports.sharing, key, ask, boot_ms, old_ms=old_ms).value
+        beside_ms = BESIDE_MS if old_ms else 0
+        sharing = self._ports.sharing
+        return answered(sharing, key, ask, boot_ms, old_ms=old_ms, beside_ms=beside_ms).value
 
     def has_news(self) -> bool:
         """Whether a known timer pipe has messages that are not scheduled. Reads only memory."""

@@ -55,6 +55,12 @@ class PolledEnd:
             self._look.soon()
         return self.end
 
+    def renewed(self) -> Place:
+        """The end as last known; a newer one is asked for in the background."""
+        if self._look.age() >= FRESH_SECONDS:
+            self._look.soon()
+        return self.end
+
     def _wait(self, asked: tuple[ResponseFuture, Stopwatch]) -> None:
         future, watch = asked
         try:

@@ -105,6 +105,12 @@ class CassandraReader(ExtentReader):
         return self._published.newest()
 
     asks = True
+    renews = True
+
+    def known_end(self) -> Place:
+        if self._local(self._pipe_id) is not None:
+            return self.published()
+        return self._published.renewed()
 
     def ask_published(self) -> None:
         if self._local(self._pipe_id) is None:

@@ -22,7 +22,8 @@ pytest.importorskip("cassandra")
 from cassq.catalog.cassandra import CassandraCatalog
 from cassq.extents.cassandra import CassandraStore
 from tests.contract.cassandra_place import CassandraPlace
-from tests.contract.catalog_cassandra.test_round_trips import TABLE, CountingCql
+from tests.contract.catalog_cassandra.counting import CountingCql
+from tests.contract.catalog_cassandra.test_round_trips import TABLE
 
 # "| pass `seal` | 6 |": as many as the docs say.
 LINE = re.compile(r"\| pass `(?P<name>\w+)` \| (?P<trips>\d+) \|")

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from cassq.base.sharing import Sharing, answered
+from cassq.base.sharing import Background, Sharing, answered
+from cassq.errors import BackendTimeoutError
 from tests.integration.deadlines import eventually, joined
 
 
@@ -129,6 +130,60 @@ def test_a_call_that_allows_an_old_answer_does_not_wait_for_a_new_one() -> None:
     go_on.set()
     joined("it is answered", asking)
     assert answered(sharing, "pipes", slow, lambda: 1000, old_ms=50).value == "new"
+
+
+def test_an_answer_is_renewed_in_the_background_while_an_older_one_does() -> None:
+    background = Background()
+    sharing: Sharing[str, object, object] = Sharing(background)
+    now_ms, asked, go_on = [100], list[str](), threading.Event()
+
+    def ask() -> int:
+        asked.append(threading.current_thread().name)
+        assert len(asked) == 1 or go_on.wait(30)
+        return len(asked)
+
+    def get() -> int:
+        found = answered(sharing, "pipes", ask, lambda: now_ms[0], old_ms=50, beside_ms=1000)
+        return found.value
+
+    mine = threading.current_thread().name
+    assert get() == 1, "nobody has asked yet, so this caller waits"
+    now_ms[0] = 200
+    assert get() == 1, "it does not wait for the new answer"
+    eventually("the new answer is being asked for", lambda: len(asked) == 2)
+    go_on.set()
+    eventually("it is there", lambda: get() == 2)
+    assert asked == [mine, "cassq-background"]
+    now_ms[0] = 1200
+    assert get() == 3, "an answer that old will not do"
+    assert asked[2] == mine
+    background.close()
+
+
+def test_a_job_in_the_background_is_done_once_for_all_that_ask_meanwhile() -> None:
+    background = Background()
+    done: list[str] = []
+    at_it, go_on = threading.Event(), threading.Event()
+
+    def first() -> None:
+        at_it.set()
+        assert go_on.wait(30)
+
+    def fail() -> None:
+        done.append("failed")
+        raise BackendTimeoutError("no answer")
+
+    background.do("first", first)
+    assert at_it.wait(30)
+    for _ in range(3):
+        background.do("note", fail)
+    background.do("other", lambda: done.append("other"))
+    go_on.set()
+    eventually("both are done", lambda: len(done) >= 2)
+    assert done == ["failed", "other"]
+    background.close()
+    background.do("late", lambda: done.append("late"))
+    assert done == ["failed", "other"], "a closed one does nothing"
 
 
 def test_a_thread_that_waited_for_an_answer_that_never_came_asks_for_it_itself() -> None:

@@ -1,0 +1,63 @@
+"""A session that counts how often a thread has waited for Cassandra."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from cassq.cassandra.session import Row, Statement
+from tests.contract.cassandra_place import BorrowedCql, Keyspace
+
+
+class CountingCql(BorrowedCql):
+    """waited: how often the thread that made it has waited for an answer, or for several at
+    once."""
+
+    def __init__(self, keyspace: Keyspace) -> None:
+        super().__init__(keyspace)
+        self._thread = threading.get_ident()
+        self.waited = 0
+        self.texts: list[str] = []
+
+    def _count(self) -> None:
+        self.waited += threading.get_ident() == self._thread
+
+    def read_many(
+        self, statements: Iterable[Statement], *, serial: bool = False
+    ) -> list[list[Row]]:
+        found = list(statements)
+        if found:
+            self._count()
+        self.texts += [text for text, _ in found]
+        return super().read_many(found, serial=serial)
+
+    def write_many(self, statements: Iterable[Statement]) -> None:
+        found = list(statements)
+        if found:
+            self._count()
+        super().write_many(found)
+
+    def apply(self, text: str, values: Sequence[Any] = ()) -> tuple[bool, Row]:
+        self._count()
+        return super().apply(text, values)
+
+    def apply_batch(self, statements: Sequence[Statement]) -> bool:
+        self._count()
+        return super().apply_batch(statements)
+
+    def apply_many(self, statements: Iterable[Statement]) -> list[bool | None]:
+        found = list(statements)
+        if found:
+            self._count()
+        return super().apply_many(found)
+
+    def apply_batches(self, batches: Iterable[Sequence[Statement]]) -> list[bool | None]:
+        found = list(batches)
+        if found:
+            self._count()
+        return super().apply_batches(found)
+
+    def result(self, future: Any, *, conditional: bool = False) -> list[Row]:
+        self._count()
+        return super().result(future, conditional=conditional)
