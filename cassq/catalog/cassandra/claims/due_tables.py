@@ -1,8 +1,8 @@
 """Due claims in Cassandra: found pipe by pipe, in the cached partitions.
 
 A partition is read again when the cache says that something in it may be due, and now and then
-because others may have written there; less often the longer it has been unchanged. This process's
-own writes are cached at once.
+because others may have written there; less often the longer it has been unchanged, and no more once
+the group has acked all of a sealed pipe. This process's own writes are cached at once.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class DueClaims:
             or now_ms - self._cursors.listed(group_id).asked_ms >= RECHECK_MS
         ]
         known = list(self._known_of(group_ids, without))
-        wanted = [each for each in known if _needs_look(each, now_ms, until_ms)]
+        wanted = [each for each in known if self._needs_look(each, now_ms, until_ms)]
         # Other threads need not read the same at the same time.
         for group_id in stale:
             self._cursors.listed(group_id).asked_ms = now_ms
@@ -84,7 +84,7 @@ class DueClaims:
             self._rows.keyspace.gaps.read(COVER_PIPES, (group_id,), pipe_ids, asked_us)
             self._cursors.listed(group_id).read_ms = now_ms
         known = list(self._known_of(group_ids, without))
-        self._read_partitions([each for each in known if each.read_ms is None])
+        self._read_partitions([p for p in known if p.read_ms is None and not self._is_over(p)])
         return known
 
     def _read_partitions(
@@ -121,14 +121,20 @@ class DueClaims:
                 if pipe_id not in without:
                     yield self._memory.of((group_id, pipe_id))
 
+    def _needs_look(self, known: PartitionCache, now_ms: int, until_ms: int | None) -> bool:
+        """Whether to read a partition again, because the cache may be stale."""
+        if self._is_over(known):
+            return False
+        if known.read_ms is None:
+            return True
+        pause = min(max((known.read_ms - known.changed_ms) // _STILL, RECHECK_MS), RECHECK_MOST_MS)
+        if now_ms - max(known.read_ms, known.asked_ms) >= pause:
+            return True
+        # A client that takes due claims one by one has written since, and knows its own writes.
+        due = until_ms is not None and known.due_ms is not None and known.due_ms <= until_ms
+        return due and known.writes == known.writes_when_read
 
-def _needs_look(known: PartitionCache, now_ms: int, until_ms: int | None) -> bool:
-    """Whether to read a partition again, because the cache may be stale."""
-    if known.read_ms is None:
-        return True
-    pause = min(max((known.read_ms - known.changed_ms) // _STILL, RECHECK_MS), RECHECK_MOST_MS)
-    if now_ms - max(known.read_ms, known.asked_ms) >= pause:
-        return True
-    # A client that takes due claims one by one has written since, and knows its own writes.
-    due = until_ms is not None and known.due_ms is not None and known.due_ms <= until_ms
-    return due and known.writes == known.writes_when_read
+    def _is_over(self, known: PartitionCache) -> bool:
+        """Whether the group has acked the whole pipe, so that nothing in it comes due again."""
+        end_seq = self._rows.keyspace.ends.get(known.key[1])
+        return end_seq is not None and known.ack_seq >= end_seq

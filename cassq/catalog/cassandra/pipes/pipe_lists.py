@@ -3,6 +3,10 @@
 The row decides. If an entry's pipe does not exist, or is elsewhere by its own row, the entry is
 either ahead of the row or was left by a crash: it is removed when it is old.
 
+What a pipe's row says for good is remembered while its entry is listed: whether it is a timer pipe,
+and that it is sealed. Most listings look for pipes that are open, due or unfinished, and then need
+not read the rows of all others again.
+
 Entries are ordered by `position`: microseconds of cluster time at which the pipe was added. Below
 the `floor` of its slice there are no entries and will never be: the floor is raised only to times
 `SETTLED_US` ago, and a client that has needed half as long to add an entry adds another.
@@ -33,17 +37,20 @@ COVER_ENTRIES = (
     " WHERE queue_id = ? AND slice = ? AND position > ? AND position < ?"
 )
 DROP_ENTRIES = "DELETE FROM queue_pipes WHERE queue_id = ? AND slice = ?"
-
-
-def _reads(pipe_id: str) -> tuple[Statement, Statement]:
-    """The reads of a pipe's row and of its owner's beats."""
-    return (cql.PIPE, (pipe_id,)), (cql.BEATS, (pipe_id,))
+# The states of a pipe whose end is fixed for ever.
+_SEALED = (PipeState.SEALED, PipeState.CONSUMED)
+# Of so many queues the rows are remembered.
+QUEUES_KEPT = 1024
 
 
 class PipeLists:
-    """The pipes of queues, in listed order."""
+    """The pipes of queues, in listed order. Thread-safe."""
 
     def __init__(self, keyspace: Keyspace, writes: CassandraWrites) -> None:
+        # By queue, rows as last read of entries that were listed then. What changes, such as the
+        # state, may be out of date.
+        self._known: dict[str, dict[PipeEntry, PipeRow]] = {}
+        self._ends = keyspace.ends
         self._cql = keyspace.cql
         self._gaps = keyspace.gaps
         self._listing = Listing(keyspace)
@@ -78,7 +85,31 @@ class PipeLists:
             positions = [position for position, _ in rows]
             self._gaps.read(COVER_ENTRIES, (queue_id, slice_), positions, asked_us, int)
             entries[queue_id] += (PipeEntry(*row) for row in rows)
+        for queue_id, listed_now in entries.items():
+            self._forget_others(queue_id, listed_now)
+        if len(self._known) > QUEUES_KEPT:
+            self._known.clear()
+            self._ends.clear()
         return entries
+
+    def _forget_others(self, queue_id: str, entries: Iterable[PipeEntry]) -> None:
+        """Forget what is known of pipes without an entry."""
+        known = self._known.get(queue_id)
+        if known:
+            left = self._known[queue_id] = {each: known[each] for each in entries if each in known}
+            for entry in known.keys() - left.keys():
+                self._ends.pop(entry.pipe_id, None)
+
+    def known(self, queue_id: str, entry: PipeEntry) -> PipeRow | None:
+        """The row of an entry as last read, if it was; only its id, position, end and `timer_ms`
+        are certain, and that it is sealed, if it was then. Cost: a memory read."""
+        return self._known.get(queue_id, {}).get(entry)
+
+    def is_sealed(self, queue_id: str, entry: PipeEntry) -> bool:
+        """Whether an entry's pipe is known to be sealed: it will never be open again. Cost: a
+        memory read."""
+        row = self.known(queue_id, entry)
+        return row is not None and row.state in _SEALED
 
     def _raise_floor(self, queue_id: str, slice_: int, floor: int, first: int | None) -> None:
         """Raise the floor, so that the next reads skip tombstones."""
@@ -94,21 +125,34 @@ class PipeLists:
     # --- rows of listed pipes -------------------------------------------------------------------
 
     def rows(self, listed: Mapping[str, Sequence[PipeEntry]]) -> dict[str, list[PipeRow]]:
-        """By queue, the pipes whose rows agree with these entries, with their owners' beats. Cost:
-        a round of two reads per entry."""
-        pipe_ids = [entry.pipe_id for entries in listed.values() for entry in entries]
-        asked = [statement for pipe_id in pipe_ids for statement in _reads(pipe_id)]
+        """By queue, the pipes whose rows agree with these entries, with the beats of owners of
+        unsealed ones. Cost: a round of two reads per entry; of one if the pipe is known to be
+        sealed."""
+        asked: list[Statement] = []
+        sealed: set[str] = set()
+        for queue_id, entries in listed.items():
+            for entry in entries:
+                asked.append((cql.PIPE, (entry.pipe_id,)))
+                if self.is_sealed(queue_id, entry):
+                    sealed.add(entry.pipe_id)
+                else:
+                    asked.append((cql.BEATS, (entry.pipe_id,)))
         answers = iter(self._cql.read_many(asked))
         found: dict[str, list[PipeRow]] = {}
         for queue_id, entries in listed.items():
             mine = found[queue_id] = list[PipeRow]()
+            known = self._known.setdefault(queue_id, {})
             stale: list[PipeEntry] = []
             for entry in entries:
-                rows, beats = next(answers), next(answers)
+                rows = next(answers)
+                beats = [] if entry.pipe_id in sealed else next(answers)
                 pipe = cql.pipe_of(entry.pipe_id, rows[0]).row if rows else None
                 if pipe is None or (pipe.queue_id, pipe.ordinal) != (queue_id, entry.position):
                     stale.append(entry)
                 else:
+                    known[entry] = pipe
+                    if pipe.end is not None and pipe.state in _SEALED:
+                        self._ends[pipe.id] = pipe.end.seq
                     mine.append(cql.told(pipe, beats))
             self._repair_entries(queue_id, stale)
         return found
@@ -126,13 +170,40 @@ class PipeLists:
 
     def live_in(self, queue_ids: Sequence[str]) -> dict[str, list[PipeRow]]:
         """`live` for several queues, without those with no pipes. Cost: three rounds of reads."""
-        found = self.rows(self.entries_of(queue_ids))
-        live = {
-            queue_id: [row for row in rows if row.state < PipeState.CONSUMED]
-            for queue_id, rows in found.items()
+        return _live(self.rows(self.entries_of(queue_ids)))
+
+    def unsealed_in(self, queue_ids: Sequence[str]) -> dict[str, list[PipeRow]]:
+        """The unsealed pipes of several queues, without queues that have none. Cost: three rounds
+        of reads, of the pipes not known to be sealed."""
+        left = {
+            queue_id: [entry for entry in entries if not self.is_sealed(queue_id, entry)]
+            for queue_id, entries in self.entries_of(queue_ids).items()
         }
-        return {queue_id: rows for queue_id, rows in live.items() if rows}
+        return {
+            queue_id: unsealed
+            for queue_id, rows in self.rows(left).items()
+            if (unsealed := [row for row in rows if row.state < PipeState.SEALED])
+        }
+
+    def timers(self, queue_id: str) -> list[PipeRow]:
+        """The live timer pipes of a queue. Cost: three rounds of reads, of timer pipes and of those
+        not read before."""
+        left: list[PipeEntry] = []
+        for entry in self.entries(queue_id):
+            known = self.known(queue_id, entry)
+            if known is None or known.timer_ms is not None:
+                left.append(entry)
+        return [row for row in self.live_of(queue_id, left) if row.timer_ms is not None]
 
     def live_of(self, queue_id: str, entries: Sequence[PipeEntry]) -> list[PipeRow]:
         rows = self.rows({queue_id: entries})[queue_id]
         return [row for row in rows if row.state < PipeState.CONSUMED]
+
+
+def _live(found: Mapping[str, Sequence[PipeRow]]) -> dict[str, list[PipeRow]]:
+    """The live pipes, without queues that have none."""
+    return {
+        queue_id: live
+        for queue_id, rows in found.items()
+        if (live := [row for row in rows if row.state < PipeState.CONSUMED])
+    }

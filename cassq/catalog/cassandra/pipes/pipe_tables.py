@@ -150,10 +150,11 @@ class CassandraPipes(Pipes):
         return found[:limit]
 
     def timers(self, group: GroupRow, until_ms: int, limit: int) -> list[PipeRow]:
-        """Cost: as `live`, and a round of reads for pipes that may be due."""
+        """Cost: two rounds of reads; one for timer pipes and pipes not read before; one for pipes
+        that may be due."""
         timers = [
             row
-            for row in self._lists.live(group.queue_id)
+            for row in self._lists.timers(group.queue_id)
             if row.timer_ms is not None and row.timer_ms < until_ms and row.is_for(group.id)
         ]
         left = self._unfinished(group.id, timers, set(), unacked=False)
@@ -245,10 +246,10 @@ class CassandraPipes(Pipes):
     # --- candidates for the reaper ----------------------------------------------------------------
 
     def unsealed(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
-        """Cost: three rounds of concurrent reads, some for each queue and pipe."""
-        found = self._lists.live_in(self._rows.queues.scope(queue_ids))
-        rows = (row for live in found.values() for row in live)
-        return _in_order(row for row in rows if row.state < PipeState.SEALED)
+        """Cost: three rounds of concurrent reads, some for each queue, and two for each pipe that
+        is not known to be sealed."""
+        found = self._lists.unsealed_in(self._rows.queues.scope(queue_ids))
+        return _in_order(row for rows in found.values() for row in rows)
 
     def finished(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
         """Cost: as `unsealed`, and two rounds of reads: of the groups of queues with sealed pipes,

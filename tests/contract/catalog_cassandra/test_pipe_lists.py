@@ -1,0 +1,154 @@
+"""Listings of pipes in Cassandra: what a row says for good is not read again and again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from cassq.base.clock import ManualClock
+
+pytest.importorskip("cassandra")
+
+from cassq.catalog.cassandra import CassandraCatalog
+from cassq.catalog.cassandra.partition.pipe_rows import BEATS, PIPE
+from cassq.catalog.cassandra.pipes import pipe_lists
+from tests.contract.cassandra_place import CassandraPlace
+from tests.contract.catalog_cassandra.counting import CountingCql
+from tests.contract.rows import (
+    DUE_MS,
+    Desk,
+    groups_version,
+    make_queue,
+    pipe_row,
+    place,
+)
+
+Q = "id of q"
+READ_CLAIMS = "FROM claims WHERE"
+
+
+@pytest.fixture
+def counting(cassandra_place: CassandraPlace) -> CountingCql:
+    return CountingCql(cassandra_place.keyspace)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def catalog(
+    counting: CountingCql, cassandra_place: CassandraPlace, clock: ManualClock
+) -> CassandraCatalog:
+    return CassandraCatalog(counting, clock, time=cassandra_place.time.of(clock))
+
+
+@pytest.fixture
+def other(cassandra_place: CassandraPlace, clock: ManualClock) -> CassandraCatalog:
+    """The catalog of another client."""
+    mine = CountingCql(cassandra_place.keyspace)
+    return CassandraCatalog(mine, clock, time=cassandra_place.time.of(clock))
+
+
+def reads(counting: CountingCql, act: Callable[[], object]) -> Counter[str]:
+    """How often an act reads rows of pipes, beats, and claims."""
+    counting.texts.clear()
+    act()
+    kinds = {PIPE: "rows", BEATS: "beats"}
+    return Counter(
+        "claims" if READ_CLAIMS in text else kinds[text]
+        for text in counting.texts
+        if text in kinds or READ_CLAIMS in text
+    )
+
+
+def unsealed(catalog: CassandraCatalog) -> list[str]:
+    return [row.id for row in catalog.pipes.unsealed([Q])]
+
+
+def test_a_search_for_open_pipes_reads_the_rows_of_sealed_ones_once(
+    catalog: CassandraCatalog, other: CassandraCatalog, counting: CountingCql
+) -> None:
+    make_queue(catalog)
+    for pipe_id in ("a", "b", "c"):
+        assert catalog.pipes.add(pipe_row(pipe_id))
+    for pipe_id in ("a", "b"):
+        assert other.pipes.record_end(pipe_id, place(3)) == place(3)
+    assert reads(counting, lambda: unsealed(catalog)) == {"rows": 3, "beats": 3}
+    assert reads(counting, lambda: unsealed(catalog)) == {"rows": 1, "beats": 1}
+    assert unsealed(catalog) == ["c"]
+    assert other.pipes.record_end("c", place(1)) == place(1)
+    assert unsealed(catalog) == [], "what another client seals is seen"
+    assert reads(counting, lambda: catalog.pipes.live(Q)) == {"rows": 3}
+    assert [row.id for row in catalog.pipes.live(Q)] == ["a", "b", "c"]
+    assert other.pipes.add(pipe_row("d"))
+    assert unsealed(catalog) == ["d"]
+
+
+def test_a_sealed_pipe_that_went_is_in_no_listing(
+    catalog: CassandraCatalog, other: CassandraCatalog
+) -> None:
+    make_queue(catalog)
+    assert catalog.pipes.add(pipe_row("a"))
+    desk = Desk(other, "q/default", "a")
+    assert desk.finish(desk.claim(3))
+    assert other.pipes.record_end("a", place(3)) == place(3)
+    assert [row.id for row in catalog.pipes.live(Q)] == ["a"]
+    assert other.pipes.retire("a", groups_version(other))
+    assert catalog.pipes.live(Q) == []
+    assert unsealed(catalog) == []
+
+
+def test_a_search_for_timer_pipes_reads_the_rows_of_others_once(
+    catalog: CassandraCatalog, counting: CountingCql
+) -> None:
+    make_queue(catalog)
+    (group,) = catalog.queues.groups(Q)
+    for pipe_id in ("a", "b"):
+        assert catalog.pipes.add(pipe_row(pipe_id))
+    assert catalog.pipes.add(pipe_row("t", timer_ms=7))
+
+    def timers() -> list[str]:
+        return [row.id for row in catalog.pipes.timers(group, DUE_MS, 10)]
+
+    assert reads(counting, timers)["rows"] == 3
+    assert reads(counting, timers)["rows"] == 1
+    assert timers() == ["t"]
+    assert catalog.pipes.add(pipe_row("u", timer_ms=8))
+    assert timers() == ["t", "u"]
+
+
+def test_claims_of_a_sealed_pipe_that_is_acked_whole_are_not_read_again(
+    catalog: CassandraCatalog, counting: CountingCql, clock: ManualClock
+) -> None:
+    make_queue(catalog)
+    for pipe_id, acked in (("a", 3), ("b", 2)):
+        assert catalog.pipes.add(pipe_row(pipe_id))
+        desk = Desk(catalog, "q/default", pipe_id)
+        assert desk.finish(desk.claim(acked))
+        assert catalog.pipes.record_end(pipe_id, place(3)) == place(3)
+
+    def due() -> object:
+        clock.advance(3600)
+        return catalog.claims.due("q/default", 1 << 62, 10)
+
+    assert reads(counting, due)["claims"] == 2
+    assert len(catalog.pipes.live(Q)) == 2, "so their ends are known"
+    assert reads(counting, due)["claims"] == 1, "something of b is left"
+
+
+def test_what_is_remembered_of_queues_is_bounded(
+    catalog: CassandraCatalog, counting: CountingCql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipe_lists, "QUEUES_KEPT", 1)
+    for name in ("q", "r"):
+        make_queue(catalog, name)
+        assert catalog.pipes.add(pipe_row(name, name))
+        assert catalog.pipes.record_end(name, place(3)) == place(3)
+    both = [Q, "id of r"]
+    for _ in range(2):
+        assert reads(counting, lambda: catalog.pipes.unsealed(both))["rows"] == 2
+    assert catalog.pipes.unsealed(both) == []
