@@ -25,6 +25,15 @@ class ExtentMissingError(BackendError):
     """The extent of a pipe is not in the store."""
 
 
+def missing(pipe_id: str, what: str = "extent") -> ExtentMissingError:
+    """The error for an extent that does not exist. what: the store's word for it."""
+    return ExtentMissingError(
+        f"the {what} of pipe {pipe_id} is missing",
+        hint="restore it from a backup, or give its messages up with `cassq pipe skip`",
+        retryable=False,
+    )
+
+
 class ExtentUnavailableError(BackendUnavailableError):
     """The extent of a pipe cannot be read at the moment; other pipes may be readable."""
 

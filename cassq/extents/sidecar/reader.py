@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 from cassq.errors import BackendError
 from cassq.extents.frame_cache import FrameCache
-from cassq.extents.port import ExtentReader, ExtentUnavailableError, Slice
+from cassq.extents.port import ExtentReader, ExtentUnavailableError, Slice, missing
 from cassq.extents.protocol.words import Code, Frames, Read, RefusedError, Turn
 from cassq.extents.read_loop import parted, read_slices
 from cassq.extents.sidecar.net.network import CallResult, Patience
 from cassq.extents.sidecar.published import HeardEnds
 from cassq.extents.sidecar.read_ahead import AHEAD_MS, ReadAhead
 from cassq.extents.sidecar.replicas import nearest
-from cassq.extents.sidecar.store_context import StoreContext, call_of, majority, missing, refused_as
+from cassq.extents.sidecar.store_context import StoreContext, call_of, majority, refused_as
 from cassq.extents.sidecar.writer import SidecarWriter
 from cassq.message.frames import Frame, FrameError, Place, decode, frame_span, pipe_key
 from cassq.model.sidecar_rows import Placement, ReplicaAt

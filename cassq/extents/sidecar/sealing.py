@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
+from cassq.extents.port import missing
 from cassq.extents.protocol.words import Code, Fence, Fenced, Settle
 from cassq.extents.replicas.fleet import fleet_of
 from cassq.extents.replicas.shortages import note_shortage
@@ -30,7 +31,6 @@ from cassq.extents.sidecar.store_context import (
     answered,
     call_of,
     majority,
-    missing,
     refused_as,
 )
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarState
