@@ -53,7 +53,7 @@ def test_when_all_sidecars_lose_power_what_was_acknowledged_is_there(
     place, rng = SidecarPlace(tmp_path, replicas, replicas), random.Random(seed)
     writer = pushed(place, clock)
     for sidecar in place.sidecars:
-        sidecar.shelf.handle(tail())  # and no sync after it
+        sidecar.replica_state.handle(tail())  # and no sync after it
         sidecar.crash(rng)
     end = place.open(clock).seal(PIPE).seq
     assert end in (ACKED, TAIL)

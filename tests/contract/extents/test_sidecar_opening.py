@@ -125,7 +125,7 @@ def test_those_that_take_no_new_extents_get_none(
     bad = place.sidecars[:2]
     for sidecar in bad:
         spoil(sidecar)
-        sidecar.shelf.draining = sidecar.state is not SidecarState.UP
+        sidecar.replica_state.draining = sidecar.state is not SidecarState.UP
         if told:
             place.catalog.sidecars.set_state(sidecar.name, sidecar.state)
     if told:

@@ -156,7 +156,7 @@ def test_a_writer_leaves_a_sidecar_that_drains(place: SidecarPlace, store: Sidec
     writer = store.create(PIPE, "q")
     append(writer, 1)
     assert not writer.sealed()
-    sidecars_of(place)[2].shelf.draining = True
+    sidecars_of(place)[2].replica_state.draining = True
     assert append(writer, 1).seq == 2, "what is pushed is taken"
     assert writer.sealed(), "and then it is time to go"
 

@@ -51,7 +51,7 @@ def test_where_it_has_the_only_good_replicas_they_are_read_and_copied(place: Rep
 
 def test_damage_that_is_always_reported_hides_nothing_else(place: RepairPlace) -> None:
     place["s2"].engine.flip(ONE, 3)
-    place["s2"].shelf.found(ONE, "a frame is bad")
+    place["s2"].replica_state.found(ONE, "a frame is bad")
     place.pass_time(1)
     reaper = place.reaper()
     assert (ONE, DONE) in [each[:2] for each in reaper.until_done()]

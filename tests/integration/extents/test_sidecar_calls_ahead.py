@@ -99,7 +99,7 @@ def test_one_that_is_dropped_is_not_an_answer_to_anybody_else(
         assert idle(links) == came
         assert is_whole(reply(links, "a", read(1)), 1)
     eventually("the others are closed", lambda: facts(links)["connections"] == 1)
-    assert not sidecar.sidecar.desk.refusals
+    assert not sidecar.sidecar.dispatcher.refusals
 
 
 def test_one_that_is_dropped_after_it_came_leaves_its_connection(

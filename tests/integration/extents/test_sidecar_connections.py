@@ -71,7 +71,7 @@ def test_requests_larger_than_the_window_go_one_by_one(
 ) -> None:
     reply(links, "a", Open("p", 1, "q", False))
     large = 12 * 1024 * 1024
-    assert large > sidecar.door.window_bytes
+    assert large > sidecar.handshake.window_bytes
     payloads = [b"x" * large, b"y" * large, b"z"]
     answer = call(links, "a", *(append("p", seq, [p]) for seq, p in enumerate(payloads)))
     assert answer.error is None

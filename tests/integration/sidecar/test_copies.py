@@ -228,7 +228,7 @@ def test_a_copy_takes_no_longer_than_told(a: Running, b: Running, links: Connect
 def test_a_sidecar_that_drains_takes_no_copies(
     a: Running, b: Running, links: ConnectionPool
 ) -> None:
-    b.sidecar.shelf.draining = True
+    b.sidecar.replica_state.draining = True
     assert refused(links, "b", copy(a)).code is Code.DRAINING
     assert not b.engine.replicas()
 
@@ -323,7 +323,7 @@ def walk(a: Running, rows: Rows, clock: ManualClock) -> Iterator[Callable[[], li
     catalog = CatalogThread(CLUSTER, lambda: rows)  # type: ignore[arg-type,return-value]
     me = ReplicaAt("a", a.engine.generation)
     steward = OrphanCollector(
-        a.engine, a.sidecar.desk, catalog, me, clock, {"copied": 5000}, SAFE_MS
+        a.engine, a.sidecar.dispatcher, catalog, me, clock, {"copied": 5000}, SAFE_MS
     )
     yield lambda: a.run(steward.walk)
     catalog.close()

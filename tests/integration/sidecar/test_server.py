@@ -111,7 +111,7 @@ def test_who_comes_while_it_is_closed_hears_nothing(
     running = Running(new_loop=new_loop)
     try:
         there = Raw(running.address)
-        running.run(running.sidecar.desk.close)
+        running.run(running.sidecar.dispatcher.close)
         late = Raw(running.address, hello=False)
         assert late.ended()
         there.send(Open("p", 1, "q", False), 2)
@@ -214,7 +214,7 @@ def test_who_says_nothing_is_sent_away(sidecar: Running, monkeypatch: pytest.Mon
 def test_garbage_ends_the_connection_with_a_reason(sidecar: Running, nonsense: bytes) -> None:
     claimed = int.from_bytes(nonsense[:4], "little")
     for hello in (False, True):
-        if hello and len(nonsense) < claimed < sidecar.door.message_bytes_max:
+        if hello and len(nonsense) < claimed < sidecar.handshake.message_bytes_max:
             continue  # it may be the beginning of a long message
         with closing(Raw(sidecar.address, hello=hello)) as raw:
             raw.socket.sendall(nonsense)
@@ -340,7 +340,7 @@ def test_what_could_not_be_synced_is_not_acknowledged(sidecar: Running) -> None:
 
 
 def test_what_is_too_large_is_refused_on_both_sides(sidecar: Running) -> None:
-    most = sidecar.door.message_bytes_max
+    most = sidecar.handshake.message_bytes_max
     with Asking(sidecar.address) as asking:
         asking(Open("p", 1, "q", False))
         with pytest.raises(RefusedError, match=f"accepts {most}") as caught:
@@ -420,7 +420,7 @@ def test_long_polls_are_answered_when_the_extent_grows(sidecar: Running) -> None
         in_threads(21, work)
         assert watch.seconds() < 15
         assert answers == [Frames(2, b"".join(frame.frame))] * 20  # type: ignore[arg-type]
-        assert sidecar.run(lambda: sidecar.sidecar.desk._waiters._by_pipe) == {}
+        assert sidecar.run(lambda: sidecar.sidecar.dispatcher._waiters._by_pipe) == {}
 
 
 def test_a_wait_for_news_of_ends_ends_with_a_mark_with_a_fence_or_with_its_time(
@@ -456,7 +456,7 @@ def test_a_client_that_goes_away_leaves_no_waiter_behind(sidecar: Running) -> No
     with closing(links_to(sidecar)) as links:
         reply(links, "a", Open("p", 1, "q", False))
         raws = [Raw(sidecar.address) for _ in range(5)]
-        waiters = sidecar.sidecar.desk._waiters
+        waiters = sidecar.sidecar.dispatcher._waiters
         for raw in raws:
             for number in range(2, 1012):
                 raw.send(Read("p", 0, 1, 1000, 1, 30_000), number)

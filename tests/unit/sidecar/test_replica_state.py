@@ -161,7 +161,7 @@ def test_an_older_epoch_does_not_open_what_a_newer_one_writes(sidecar: Sidecar) 
 
 
 def test_a_draining_sidecar_opens_nothing_new(sidecar: Sidecar) -> None:
-    sidecar.shelf.draining = True
+    sidecar.replica_state.draining = True
     assert sidecar.code(Open(OTHER, 1, "orders", False)) is Code.DRAINING
     sidecar.does(Open(PIPE, 1, "orders", False))
     assert sidecar.does(an_append(20)) == Appended(30, False, True)
@@ -308,7 +308,7 @@ def test_damage_is_reported_by_an_engine_that_failed_until_it_ends(
     assert sidecar.engine.failure == ""
     assert sidecar.code(an_append(20)) is Code.FAILED
     assert sidecar.engine.failure == "the disk failed"
-    sidecar.shelf.found(PIPE, "a frame is bad")
+    sidecar.replica_state.found(PIPE, "a frame is bad")
     (told,) = sidecar.does(List("", 10, "damaged")).extents
     assert (told.pipe_id, told.damage) == (PIPE, "a frame is bad")
     assert caplog.text.count("not noted: the disk failed") == 1
