@@ -30,7 +30,7 @@ class StoreContext(NamedTuple):
     catalog: Catalog
     network: Network
     health: SidecarHealth
-    roster: SidecarDirectory
+    directory: SidecarDirectory
     clock: Clock
     ids: Ids
     settings: Settings

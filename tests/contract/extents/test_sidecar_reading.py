@@ -111,7 +111,7 @@ def test_a_change_over_is_counted(
         sidecar.engine.flip(PIPE, 4)
     other = place.open(clock)
     assert read_all(other.reader(PIPE), 8) == expected(0, 8)
-    assert other._means.requests.changed_over > 0
+    assert other._context.requests.changed_over > 0
 
 
 def test_damage_is_told_when_no_replica_is_good(

@@ -170,7 +170,7 @@ def test_a_reader_that_changes_over_drops_it(
     """Of a sidecar that others found to be away meanwhile nothing is waited for."""
     first, second, _ = sidecars_of(place)
     first.stopped = True
-    reader._means.health.failed(first.name)
+    reader._context.health.failed(first.name)
     assert seconds_of(clock, lambda: rest(reader)) == 0
     assert states(place)[0] == "dropped"
     assert any(isinstance(request, Read) for request in second.asked)

@@ -129,8 +129,8 @@ def links_of(client: cassq.Client) -> ConnectionPool | None:
     store = client.ports.store
     if not isinstance(store, SidecarStore):
         return None
-    assert isinstance(store._means.network, ConnectionPool)
-    return store._means.network
+    assert isinstance(store._context.network, ConnectionPool)
+    return store._context.network
 
 
 @pytest.fixture
