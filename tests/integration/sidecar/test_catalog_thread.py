@@ -110,7 +110,7 @@ def test_a_beat_writes_the_row_and_brings_its_state(
     ]
 
 
-def test_what_it_was_asked_to_be_it_stays_while_the_catalog_is_away(
+def test_a_sidecar_keeps_its_requested_state_while_the_catalog_is_unavailable(
     catalog: CatalogThread, place: Place, replica_state: ReplicaState
 ) -> None:
     """One that is opened anew in the same process need not ask for it."""
@@ -127,7 +127,7 @@ def test_what_it_was_asked_to_be_it_stays_while_the_catalog_is_away(
     assert learned == [SidecarState.DRAINING, SidecarState.UP]
 
 
-def test_a_catalog_that_is_away_is_told_once_and_asked_again(
+def test_an_unavailable_catalog_is_reported_once_and_asked_again(
     catalog: CatalogThread,
     place: Place,
     replica_state: ReplicaState,
@@ -148,7 +148,7 @@ def test_a_catalog_that_is_away_is_told_once_and_asked_again(
     assert catalog.heard is not None
 
 
-def test_one_whose_engine_failed_drains_as_soon_as_the_catalog_can_be_told(
+def test_a_sidecar_whose_engine_failed_drains_once_the_catalog_answers(
     catalog: CatalogThread,
     place: Place,
     replica_state: ReplicaState,

@@ -104,7 +104,7 @@ class Raw:
 # --- when it is closed --------------------------------------------------------------------------
 
 
-def test_who_comes_while_it_is_closed_hears_nothing(
+def test_a_client_that_connects_during_closing_gets_no_answer(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     """What is in memory then counts no more: it may be opened anew in the same process."""
@@ -172,7 +172,7 @@ def test_a_client_of_another_cluster_is_refused(sidecar: Running) -> None:
     assert "p" not in sidecar.engine.replicas()
 
 
-def test_nothing_is_done_for_who_did_not_say_hello(sidecar: Running) -> None:
+def test_nothing_is_done_on_a_connection_without_a_hello(sidecar: Running) -> None:
     with closing(Raw(sidecar.address, hello=False)) as raw:
         raw.send(Open("p", 1, "q", False), 1)
         assert raw.refusal()[1] is Code.MALFORMED
@@ -186,7 +186,7 @@ def test_a_long_message_is_not_taken_before_hello(sidecar: Running) -> None:
         assert raw.refusal() == (0, Code.MALFORMED)
 
 
-def test_who_says_nothing_is_sent_away(sidecar: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_client_is_disconnected(sidecar: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HELLO_SECONDS", 0.0)
     with closing(Raw(sidecar.address, hello=False)) as raw:
         eventually("it is there", lambda: sidecar.sidecar.server.sessions)
@@ -222,7 +222,7 @@ def test_garbage_ends_the_connection_with_a_reason(sidecar: Running, nonsense: b
             assert raw.ended()
 
 
-def test_the_reason_is_read_by_who_was_still_sending(sidecar: Running) -> None:
+def test_a_client_that_was_still_sending_reads_the_reason(sidecar: Running) -> None:
     with closing(Raw(sidecar.address, hello=False)) as raw:
         raw.socket.sendall(b"GET / HTTP/1.1\r\n" + bytes(20_000_000))
         assert raw.refusal() == (0, Code.MALFORMED)
@@ -270,7 +270,7 @@ def test_a_message_in_small_pieces_is_as_good(sidecar: Running) -> None:
         assert raw.answer() == (2, [])
 
 
-def test_who_stops_in_a_message_is_sent_away(
+def test_a_client_that_stops_in_a_message_is_disconnected(
     sidecar: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "STALLED_SECONDS", 0.0)
@@ -487,7 +487,7 @@ def test_many_clients_at_once(sidecar: Running) -> None:
         assert sidecar.engine.syncs < 1000, "syncs are shared"  # type: ignore[attr-defined]
 
 
-def test_one_connection_too_many_is_told_so(
+def test_one_connection_too_many_gets_an_error_that_says_so(
     sidecar: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "SESSIONS_MAX", 3)

@@ -102,7 +102,7 @@ def test_what_asks_for_too_much_or_for_nothing(
 # --- fence, settle, drop, list --------------------------------------------------------------------
 
 
-def test_a_fence_is_durable_and_tells_what_is_there(sidecar: Sidecar) -> None:
+def test_a_fence_is_durable_and_reports_what_the_replica_has(sidecar: Sidecar) -> None:
     for _ in range(2):
         told = sidecar.outcome(Fence(PIPE, 2))
         assert told == ReplicaAnswer(Fenced(20, 5, False), durable=True, grown=PIPE)
