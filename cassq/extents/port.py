@@ -101,7 +101,12 @@ class ExtentWriter(abc.ABC):
 
     @abc.abstractmethod
     def turn_wanted(self) -> bool:
-        """Whether another pusher asks for the next turn (cp queues). May lag, like `sealed`."""
+        """Whether another pusher asks for the next turn (cp queues). May lag, like `sealed`.
+
+        Whose turn it is, the catalog alone decides: its owner is the queue's newest pipe. Only the
+        wish is kept with the extent, where its writer looks anyway, so that an append costs no read
+        of the catalog. A wrong or lost wish costs time, never the order.
+        """
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -208,7 +208,7 @@ class _Running:
         self._listen = options.listen
         self._advertised = ""
         self._http = ""
-        # Of the engine before: what it was told to be, and what it knew to be damaged.
+        # Of the previous engine: the requested state, and the replicas known to be damaged.
         self._state = SidecarState.UP
         self._damage: dict[str, str] = {}
 
@@ -236,7 +236,7 @@ class _Running:
     async def _serve(
         self, catalog: CatalogThread, http: HttpServer, tls: ssl.SSLContext | None
     ) -> bool:
-        """Serve what the engine has, until a signal, or until it is to be opened anew; whether it
+        """Serve what the engine has, until a signal, or until it must be reopened; whether it
         is that."""
         engine, handshake = self.engine, self._handshake
         self._sidecar = sidecar = Sidecar(engine, handshake, self._clock, self._access)

@@ -201,7 +201,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._flush)
         self._out += parts
         if len(parts) > 1:
-            self._flush()  # it is large: a client that is slow is to be noticed at once
+            self._flush()  # it is large: a slow client must be noticed at once
 
     def _flush(self) -> None:
         out, self._out = self._out, []
