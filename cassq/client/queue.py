@@ -171,7 +171,7 @@ class Queue:
             self._watched.group(row),
             bury=self._runtime.bury,
             doorbell=self._runtime.doorbell(row.queue_id),
-            hurry=self._runtime.hurry,
+            run_within=self._runtime.run_within,
             soon=lambda: self._runtime.call_soon(popper.tend),
             keep_alive=keep_alive,
         )
