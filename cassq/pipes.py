@@ -134,7 +134,6 @@ class PipeWriter:
         self._opened_at_once = 0  # pipes opened during an append, as none was ready
         self._failing = False  # whether the last write failed
         self._closed = False
-        self.rolls: int = 0
         self.written_bytes: int = 0  # of frames, without their headers
 
     # --- appending ----------------------------------------------------------------------------
@@ -269,7 +268,6 @@ class PipeWriter:
         """The pipe to append to, opened or rolled if needed. now_ms: boot time."""
         pipe = self._pipe
         if pipe is not None and self._is_full(pipe, policy, now_ms):
-            self.rolls += 1
             self._seal_own(pipe)
             pipe = None
         if pipe is None:

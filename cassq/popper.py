@@ -73,7 +73,7 @@ class Popper:
         *,
         bury: Bury,
         doorbell: Doorbell,
-        hurry: Callable[[Tend, float], None],
+        run_within: Callable[[Tend, float], None],
         soon: Callable[[], None],
         keep_alive: float | None = KEEP_ALIVE_SECONDS,
     ) -> None:
@@ -90,7 +90,7 @@ class Popper:
         self.tally: Tally = self._settler.tally
         self._doorbell = doorbell
         self._waiter = doorbell.listen()
-        self._hurry = hurry
+        self._run_within = run_within
         self._soon = soon
         self._keep_alive_ms = (keep_alive or 0) * 1000
         self._keep_at_ms = math.inf  # when to check which claims must be extended
@@ -183,11 +183,11 @@ class Popper:
             for message in ahead:
                 delivery_of(message).taken_by(thread)
             return Messages([message.as_run() for message in ahead])
-        welcome = 0 if self._shared else self._pace.welcome(self._catalog.now_ms())
-        found = self._claim(max_messages, welcome)
+        prefetch_limit = 0 if self._shared else self._pace.prefetch_limit(self._catalog.now_ms())
+        found = self._claim(max_messages, prefetch_limit)
         if not found and self._settler.giving:
             self._flush()  # this popper may have given some back itself
-            found = self._claim(max_messages, welcome)
+            found = self._claim(max_messages, prefetch_limit)
         if self._stopping:
             self._buffer.extend(found)  # never handed out: it is given back, uncounted
             return Messages()
@@ -227,15 +227,15 @@ class Popper:
             self._forget_stale()
         return True
 
-    def _claim(self, max_messages: int, welcome: int = 0) -> Messages:
+    def _claim(self, max_messages: int, prefetch_limit: int = 0) -> Messages:
         rules, pace = self._claimer.rules, self._pace
         if max_messages > 1:
             max_messages = pace.allowed(max_messages, rules.claim_timeout_ms)
-        if welcome > 1:
-            welcome = pace.allowed(welcome, rules.claim_timeout_ms)
+        if prefetch_limit > 1:
+            prefetch_limit = pace.allowed(prefetch_limit, rules.claim_timeout_ms)
         began_ms, took_ms = self._clock.boot_ms(), 0
         try:
-            found = self._claimer.claim(max_messages, self._holder, welcome, began_ms)
+            found = self._claimer.claim(max_messages, self._holder, prefetch_limit, began_ms)
         except Exception as exc:
             self.tally.failed("pop", exc)
             raise
@@ -252,7 +252,7 @@ class Popper:
             keep_at_ms = found[0][0].claimed_ms + look_ms
             if keep_at_ms < self._keep_at_ms:
                 self._keep_at_ms = keep_at_ms
-                self._hurry(self.tend, look_ms / 1000)
+                self._run_within(self.tend, look_ms / 1000)
         return Messages(
             [DeliveredRun(delivery, *piece) for delivery, pieces in found for piece in pieces]
         )
@@ -282,7 +282,7 @@ class Popper:
                     return None
                 if not self._buffer:
                     pace, now_ms = self._pace, self._catalog.now_ms()
-                    self._keep(self._claim(pace.ahead(), pace.welcome(now_ms)))
+                    self._keep(self._claim(pace.ahead(), pace.prefetch_limit(now_ms)))
                 if self._stopping or not self._buffer:
                     return None
                 self.tally.popped += 1
@@ -298,7 +298,7 @@ class Popper:
         self._buffer.extend(found)
         self._ahead, self._taken_ms = threading.current_thread(), self._catalog.now_ms()
         if self._buffer:
-            self._hurry(self.tend, UNUSED_MS / 1000)
+            self._run_within(self.tend, UNUSED_MS / 1000)
 
     def _forget_stale(self) -> None:
         """Drop prefetched messages that another popper has, or may have, by now."""
@@ -484,7 +484,7 @@ class Popper:
         now_ms = self._catalog.now_ms()
         wait_ms = self._settler.begin(now_ms)
         if wait_ms:
-            self._hurry(self.tend, wait_ms / 1000)
+            self._run_within(self.tend, wait_ms / 1000)
         return now_ms
 
     def _said(self, delivery: Delivery, now_ms: int) -> None:

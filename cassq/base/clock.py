@@ -70,7 +70,7 @@ class SystemClock(Clock):
 
 
 class ManualClock(Clock):
-    """A clock that moves only when told to: for tests and the simulation."""
+    """A clock that its user turns: for tests and the simulation."""
 
     def __init__(self, boot_ms: int = 1_000, wall_ms: int = 1_700_000_000_000) -> None:
         self._boot_ms = boot_ms

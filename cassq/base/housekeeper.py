@@ -43,7 +43,7 @@ class Housekeeper:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
 
-    def hurry(self, tend: Tend, seconds: float) -> None:
+    def run_within(self, tend: Tend, seconds: float) -> None:
         """Call a task in `seconds` or sooner."""
         self._schedule(tend, seconds, only_known=True)
 

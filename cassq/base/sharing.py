@@ -78,10 +78,10 @@ class Background:
 class _Place(Generic[W]):
     """One thread's place in a line."""
 
-    __slots__ = ("served", "wish")
+    __slots__ = ("request", "served")
 
-    def __init__(self, wish: W) -> None:
-        self.wish = wish
+    def __init__(self, request: W) -> None:
+        self.request = request
         self.served = False
 
 
@@ -97,7 +97,7 @@ class _Followers(Generic[W, L]):
 
 
 class Sharing(Generic[K, W, L]):
-    """Lines of wishes by key; the most recently used are kept.
+    """Lines of requests by key; the most recently used are kept.
 
     background: renews answers that callers do not wait for, if there is one.
     """
@@ -107,14 +107,14 @@ class Sharing(Generic[K, W, L]):
         self._lines: OrderedDict[K, _Followers[W, L]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def together(self, key: K, wish: W, serve: Callable[[list[W], L | None], L | None]) -> None:
-        """Have a wish served, by this thread or another; wishes wait in order.
+    def together(self, key: K, request: W, serve: Callable[[list[W], L | None], L | None]) -> None:
+        """Have a request served, by this thread or another; requests wait in order.
 
-        serve: gets all waiting wishes, and its last result. An error is raised in its own thread
-        only; the other wishes count as served, without a result.
+        serve: gets all waiting requests, and its last result. An error is raised in its own thread
+        only; the other requests count as served, without a result.
         """
         line = self._line(key)
-        place = _Place(wish)
+        place = _Place(request)
         line.places.append(place)
         with line.lock:
             if place.served:
@@ -122,7 +122,7 @@ class Sharing(Generic[K, W, L]):
             places = list(line.places)
             del line.places[: len(places)]
             try:
-                line.last = serve([each.wish for each in places], line.last)
+                line.last = serve([each.request for each in places], line.last)
             except BaseException:
                 line.last = None
                 raise

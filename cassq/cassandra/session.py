@@ -202,11 +202,6 @@ class Cql:
         for _ in self._all([self._bound(t, v, self._consistency) for t, v in statements]):
             pass
 
-    def write_batch(self, statements: Sequence[Statement]) -> None:
-        """Plain writes to one partition, as one mutation."""
-        for _ in self._all([self.batch(statements)]):
-            pass
-
     def batch(self, statements: Sequence[Statement]) -> BatchStatement:
         """Writes to one partition that are applied together."""
         batch = BatchStatement(

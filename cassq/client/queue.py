@@ -137,7 +137,7 @@ class Queue:
         if overflow is not None:
             overflow.expect(row)
         runtime = self._runtime
-        intake = Admission(
+        admission = Admission(
             lambda: runtime.ports,
             runtime.clock,
             self._watched.row,
@@ -146,7 +146,7 @@ class Queue:
             overflow=overflow,
             patient=patient,
         )
-        pusher = Pusher(intake, runtime.doorbell(row.id), self._life)
+        pusher = Pusher(admission, runtime.doorbell(row.id), self._life)
         self._runtime.look_after(pusher.tend, 0.25)
         self._runtime.opened(pusher, self._watched)
         return pusher
@@ -171,7 +171,7 @@ class Queue:
             self._watched.group(row),
             bury=self._runtime.bury,
             doorbell=self._runtime.doorbell(row.queue_id),
-            hurry=self._runtime.hurry,
+            run_within=self._runtime.run_within,
             soon=lambda: self._runtime.call_soon(popper.tend),
             keep_alive=keep_alive,
         )

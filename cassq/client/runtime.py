@@ -125,7 +125,7 @@ class Runtime:
         self.notebook: Notebook = Notebook(clock)
         self.housekeeper: Housekeeper = Housekeeper(clock)
         # Has a task called within this many seconds.
-        self.hurry: Callable[[Tend, float], None] = self.housekeeper.hurry
+        self.run_within: Callable[[Tend, float], None] = self.housekeeper.run_within
         # Separate: the housekeeper's tasks may block for long, and would delay new settings.
         self.settings: Housekeeper = Housekeeper(clock, "settings")
         self._place = place

@@ -58,7 +58,7 @@ class Claimer:
         self._group = group
         self._bury = bury
         self._looked_ms = -LOOK_MS
-        self._welcome = 0
+        self._prefetch_limit = 0
         self._policies = queue().policy, group().policy
         self.rules: Rules = rules_of(*self._policies)  # as of the last `look`
         self.paused: bool = False  # whether popping was paused then
@@ -67,9 +67,11 @@ class Claimer:
         self.window: CandidatePipes = CandidatePipes(ports, queue, group(), in_order=self.exclusive)
         self.timers: Timers = Timers(ports, group())
         self.health: GroupHealth = GroupHealth(ports, group().id, lambda: self.rules)
-        self.retaker: Redelivery = Redelivery(ports.catalog, self.window, self.name, self._version)
+        self.redelivery: Redelivery = Redelivery(
+            ports.catalog, self.window, self.name, self._version
+        )
         self._expiry = Expiry(ports, queue)
-        self._advancer = NewClaims(ports, group, self.window, self._expiry)
+        self._new_claims = NewClaims(ports, group, self.window, self._expiry)
         self._told_sick = False  # since something last succeeded here
         self._owed: list[Claim] = []  # spent rows of an exclusive group, as given back
 
@@ -81,20 +83,21 @@ class Claimer:
             self._policies, self.rules = (queue, group), rules_of(queue, group)
         self.paused = queue.pop_paused
 
-    def claim(self, limit: int, holder: Holder, welcome: int, began_ms: int) -> list[Found]:
+    def claim(self, limit: int, holder: Holder, prefetch_limit: int, began_ms: int) -> list[Found]:
         """New deliveries, of at most `limit` messages together; none if nothing can be claimed.
         Uses the policies of the last `look`.
 
-        welcome: the limit for a pipe in which far more are waiting. began_ms: boot time now.
+        prefetch_limit: the limit for a pipe in which far more are waiting. began_ms: boot time now.
         """
         policy = self._policies[0]
         most = policy.max_claim_messages
-        limit, self._welcome = min(limit, most), min(welcome, most)
+        limit, self._prefetch_limit = min(limit, most), min(prefetch_limit, most)
         self.window.away = None
         now_ms = began_ms
         fresh = self.window.is_stale(now_ms) and self._refresh(old_ms=REFRESH_MS)
         news = bool(self.timers.known) and self.timers.has_news()
-        due = self._due_now(now_ms) if news or self._may_be_due(now_ms) else None
+        look = news or (now_ms - self._looked_ms >= LOOK_MS and self._may_be_due(now_ms))
+        due = self._due_now(now_ms) if look else None
         while True:
             for view in self.window.candidates(policy.max_pop_width, now_ms):
                 line = self._in_line(due, view) if due else []
@@ -153,8 +156,10 @@ class Claimer:
         try:
             if self.exclusive:
                 return self._claim_exclusively(view, limit, holder)
-            wish = ClaimRequest(self.name, holder, self.rules, limit, self._welcome, joint)
-            return self._advancer.claim(view, wish)
+            request = ClaimRequest(
+                self.name, holder, self.rules, limit, self._prefetch_limit, joint
+            )
+            return self._new_claims.claim(view, request)
         except (ExtentMissingError, CorruptionError) as exc:
             view.cursor = None  # by the next try, another popper may have continued past it
             self.window.set_aside(view.row.id, exc)
@@ -195,8 +200,6 @@ class Claimer:
     def _may_be_due(self, now_ms: int) -> bool:
         """Whether to look, before new messages are claimed, for what is due. Where that takes
         round trips they are made in the background. now_ms: boot time."""
-        if now_ms - self._looked_ms < LOOK_MS:
-            return False
         sharing, claims = self._ports.sharing, self._catalog.claims
         if sharing is None or sharing.background is None or self._looked_ms < 0:
             return True
@@ -346,7 +349,7 @@ class Claimer:
         if not due:
             return []
         timeout_ms = self.rules.claim_timeout_ms
-        found, more = self.retaker.retake(due, limit, holder, timeout_ms, joint=joint)
+        found, more = self.redelivery.retake(due, limit, holder, timeout_ms, joint=joint)
         if more or len(due) == DUE_LISTED:
             self.given_back()
         return found
@@ -402,9 +405,9 @@ class Claimer:
                 self._check_cover(cursor.pipe_id)  # or the ack offset has moved since
             row = next((row for row in rows if row.state is not ClaimState.DONE), None)
             if row is None:
-                wish = ClaimRequest(self.name, holder, self.rules, limit, self._welcome)
-                self._advancer.claim_for([wish], view, lock)
-                return [wish.found] if wish.found is not None else []
+                request = ClaimRequest(self.name, holder, self.rules, limit, self._prefetch_limit)
+                self._new_claims.claim_for([request], view, lock)
+                return [request.found] if request.found is not None else []
             if row.state is ClaimState.HELD:
                 # We have its holder's lock now, so the claim is ours, whatever its deadline.
                 if not self._catalog.claims.replace(row, self._freed(row), epoch=cursor.epoch):

@@ -30,7 +30,7 @@ SHARE = 16  # a popper may prefetch 1/SHARE of what waits in a pipe
 
 @dataclass(slots=True)
 class ClaimRequest:
-    """What one popper wants from a pipe: `limit` messages, or up to `welcome` where far more wait.
+    """What one popper wants from a pipe: `limit` messages, or `prefetch_limit` where far more wait.
 
     name: the popper's, as a holder of claims. rules: its group's, now. joint: the messages are
     handed out with others. found: what it got.
@@ -40,13 +40,13 @@ class ClaimRequest:
     holder: Holder
     rules: Rules
     limit: int
-    welcome: int = 0
+    prefetch_limit: int = 0
     joint: bool = False
     found: Found | None = None
 
     def size(self, waiting: int) -> int:
         """How many to claim for it: whole calls' worth, so that no later call gets a remainder."""
-        more = min(self.welcome, waiting // SHARE)
+        more = min(self.prefetch_limit, waiting // SHARE)
         return max(self.limit, more - more % self.limit)
 
 
@@ -66,24 +66,24 @@ class NewClaims:
         self._window = window
         self._expiry = expiry
 
-    def claim(self, view: PipeView, wish: ClaimRequest) -> list[Found]:
+    def claim(self, view: PipeView, request: ClaimRequest) -> list[Found]:
         """Claim a run from the chain's end on; empty if nothing waits, or others are always
         faster."""
         if self._ports.sharing is None:
-            self.claim_for([wish], view)
+            self.claim_for([request], view)
         else:
 
-            def serve(wishes: list[ClaimRequest], last: Cursor | None) -> Cursor | None:
+            def serve(requests: list[ClaimRequest], last: Cursor | None) -> Cursor | None:
                 if last is not None and view.cursor is not None:
                     view.cursor = max(last, view.cursor, key=_progress)
-                self.claim_for(wishes, view)
+                self.claim_for(requests, view)
                 return view.cursor
 
-            self._ports.sharing.together((self._group().id, view.row.id), wish, serve)
-        return [wish.found] if wish.found is not None else []
+            self._ports.sharing.together((self._group().id, view.row.id), request, serve)
+        return [request.found] if request.found is not None else []
 
     def claim_for(
-        self, wishes: Sequence[ClaimRequest], view: PipeView, lock: Lock | None = None
+        self, requests: Sequence[ClaimRequest], view: PipeView, lock: Lock | None = None
     ) -> None:
         """Claim one run after another, all in one step. lock: of an exclusive group."""
         end_seq = view.end_seq  # as the window saw it a moment ago
@@ -99,9 +99,9 @@ class NewClaims:
             if waiting <= 0:
                 return
             reader = self._window.reader(view)
-            sizes = [wish.size(waiting) for wish in wishes]
+            sizes = [request.size(waiting) for request in requests]
             slices = reader.read(cursor.chain, end_seq, sum(sizes), CLAIM_BYTES_MAX)
-            if wishes[0].rules.age_limit_ms is not None:
+            if requests[0].rules.age_limit_ms is not None:
                 cursor, slices = self._expiry.sift(view.row, cursor, reader, slices, end_seq)
                 view.cursor = cursor
             if cursor is None and lock is not None:
@@ -113,7 +113,7 @@ class NewClaims:
             for part in parts:
                 places.append(reader.place_after(places[-1], part))
             # Synced, so that messages that keep crashing the machine are counted.
-            if self._advance(cursor, places, wishes, parts, lock, synced=reader.earlier_boot):
+            if self._advance(cursor, places, requests, parts, lock, synced=reader.earlier_boot):
                 view.cursor = replace(cursor, chain=places[-1])
                 return
             if lock is not None:
@@ -124,36 +124,36 @@ class NewClaims:
         self,
         cursor: Cursor,
         places: Sequence[Place],
-        wishes: Sequence[ClaimRequest],
+        requests: Sequence[ClaimRequest],
         parts: Sequence[list[Slice]],
         lock: Lock | None,
         *,
         synced: bool,
     ) -> bool:
-        """Write a claim for each part, and set its wish's `found`; False if others were faster."""
+        """Write a claim for each part as its request's `found`; False if others were faster."""
         now_ms = self._catalog.now_ms()
         version = self._ports.ids.version
-        served = list(zip(wishes, parts, pairwise(places), strict=False))
+        served = list(zip(requests, parts, pairwise(places), strict=False))
         rows = [
             claims.first(
                 replace(cursor, chain=start),
                 end,
-                wish.name,
-                now_ms + wish.rules.claim_timeout_ms,
+                request.name,
+                now_ms + request.rules.claim_timeout_ms,
                 version,
-                joint=wish.joint,
+                joint=request.joint,
             )
-            for wish, _, (start, end) in served
+            for request, _, (start, end) in served
         ]
         if not self._catalog.claims.claim(cursor, places[-1], rows, synced=synced):
             return False
         epoch = cursor.epoch if lock else None
-        for (wish, part, _), row in zip(served, rows, strict=True):
+        for (request, part, _), row in zip(served, rows, strict=True):
             pieces = [
                 BundleSlice(frame, RangeSet.run(frame.base_seq + first, frame.base_seq + last))
                 for frame, first, last in part
             ]
-            wish.found = (Delivery(wish.holder, [row], now_ms, lock, epoch), pieces)
+            request.found = (Delivery(request.holder, [row], now_ms, lock, epoch), pieces)
         return True
 
 

@@ -56,7 +56,7 @@ class PopperPace:
         """How many messages an iteration may prefetch."""
         return self._in_seconds(PREFETCH_SECONDS)
 
-    def welcome(self, now_ms: int) -> int:
+    def prefetch_limit(self, now_ms: int) -> int:
         """How many messages it may claim where plenty remain for others: as many as it finishes by
         a beat."""
         self._look()

@@ -141,7 +141,7 @@ class BulkJob(abc.ABC):
         self.outcome: BulkOutcome = BulkOutcome(dry_run=dry_run)
         # A rate does not slow down a dry run.
         rate = None if dry_run else rate
-        self._brake = RateLimiter(ports.clock, rate, limit, self._wants_end)
+        self._limiter = RateLimiter(ports.clock, rate, limit, self._wants_end)
 
     def _wants_end(self) -> bool:
         return self._watch is not None and self._watch(self.outcome)
@@ -149,7 +149,7 @@ class BulkJob(abc.ABC):
     def run(self) -> BulkOutcome:
         """Process every pipe that exists now; return what was done."""
         for pipe in self._catalog.pipes.live(self._letters.queue_id):
-            if self._cut_short or self._brake.room() <= 0:
+            if self._cut_short or self._limiter.room() <= 0:
                 return self.outcome
             if not pipe.is_for(self._letters.id):
                 continue
@@ -169,7 +169,7 @@ class BulkJob(abc.ABC):
 
     def _count(self, count: int) -> None:
         self.outcome.messages += count
-        self._brake.used(count)
+        self._limiter.used(count)
 
     @abc.abstractmethod
     def _whole(self, pipe: PipeRow, end: Place) -> bool:
@@ -184,7 +184,7 @@ class BulkJob(abc.ABC):
         try:
             at, tries = 0, 0
             while tries < TRIES_MAX:
-                room = self._brake.room()
+                room = self._limiter.room()
                 self._cut_short = room <= 0
                 step = None if self._cut_short else self._step(spot, at, room)
                 if step is None:

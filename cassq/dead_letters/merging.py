@@ -61,7 +61,7 @@ class Merging(BulkJob):
     def _whole(self, pipe: PipeRow, end: Place) -> bool:
         if not self._may_repoint or pipe.timer_ms is not None:
             return False
-        if not self._brake.is_off and (pipe.end is None or end.seq > self._brake.room()):
+        if not self._limiter.is_off and (pipe.end is None or end.seq > self._limiter.room()):
             return False
         cursor = self._catalog.claims.cursor(self._letters.id, pipe.id)
         if cursor is None or cursor.chain.seq > 0:
@@ -127,7 +127,7 @@ class Purging(BulkJob):
     def _choose(
         self, spot: Spot, part: Unfinished, left: RangeSet, room: int, bytes_max: int = BATCH_BYTES
     ) -> LetterBatch:
-        if self._where.is_empty and self._brake.is_off:
+        if self._where.is_empty and self._limiter.is_off:
             end = spot.end if part.row is None else Place(part.row.end, part.row.pos)
             return LetterBatch(left, end, end.seq, [])
         return super()._choose(spot, part, left, room, bytes_max)

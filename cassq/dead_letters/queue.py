@@ -125,7 +125,7 @@ class DeadLetterQueue:
         if row is None:
             return BulkOutcome(complete=True, dry_run=dry_run)
         with self._queue.pusher_to_group(group) as pusher:
-            errand = Merging(
+            job = Merging(
                 self._queue.ports(),
                 row,
                 chosen,
@@ -137,7 +137,7 @@ class DeadLetterQueue:
                 dry_run=dry_run,
                 watch=watch,
             )
-            return errand.run()
+            return job.run()
 
     def purge(
         self,
@@ -167,10 +167,10 @@ class DeadLetterQueue:
         row = self._queue.letters_row()
         if row is None:
             return BulkOutcome(complete=True, dry_run=dry_run)
-        errand = Purging(
+        job = Purging(
             self._queue.ports(), row, chosen, limit=limit, rate=rate, dry_run=dry_run, watch=watch
         )
-        return errand.run()
+        return job.run()
 
     # --- from files -----------------------------------------------------------------------------
 

@@ -25,6 +25,15 @@ class ExtentMissingError(BackendError):
     """The extent of a pipe is not in the store."""
 
 
+def missing(pipe_id: str, what: str = "extent") -> ExtentMissingError:
+    """The error for an extent that does not exist. what: the store's word for it."""
+    return ExtentMissingError(
+        f"the {what} of pipe {pipe_id} is missing",
+        hint="restore it from a backup, or give its messages up with `cassq pipe skip`",
+        retryable=False,
+    )
+
+
 class ExtentUnavailableError(BackendUnavailableError):
     """The extent of a pipe cannot be read at the moment; other pipes may be readable."""
 
@@ -92,7 +101,12 @@ class ExtentWriter(abc.ABC):
 
     @abc.abstractmethod
     def turn_wanted(self) -> bool:
-        """Whether another pusher asks for the next turn (cp queues). May lag, like `sealed`."""
+        """Whether another pusher asks for the next turn (cp queues). May lag, like `sealed`.
+
+        Whose turn it is, the catalog alone decides: its owner is the queue's newest pipe. Only the
+        wish is kept with the extent, where its writer looks anyway, so that an append costs no read
+        of the catalog. A wrong or lost wish costs time, never the order.
+        """
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -50,7 +50,7 @@ class WriteState(enum.IntEnum):
 
     OPEN = 0  # its pipes are being filled
     PUBLISHED = 1  # the winners among its pipes belong to the queue
-    ABORTED = 2  # none of its pipes does
+    ABORTED = 2  # none of its pipes is delivered
 
 
 # The totals of retired pipes that are added up.

@@ -40,9 +40,9 @@ _writer_numbers = counter(1)
 class Pusher:
     """Pushes to one queue; get one from `Queue.pusher`. Thread-safe."""
 
-    def __init__(self, intake: Admission, doorbell: Doorbell, life: Life) -> None:
-        self.tally: Tally = intake.tally
-        self._intake = intake
+    def __init__(self, admission: Admission, doorbell: Doorbell, life: Life) -> None:
+        self.tally: Tally = admission.tally
+        self._admission = admission
         self._life = life
         self._doorbell = doorbell
         self._mutex = threading.Lock()
@@ -81,7 +81,7 @@ class Pusher:
         The id's `spilled` says whether it is in the spool because no quorum answered (`spill=`).
         Cost: one append and one sync, shared with all pushes that wait meanwhile.
         """
-        entry = self._intake.entry(payload, headers, key, delay, due, dedup_id, importance)
+        entry = self._admission.entry(payload, headers, key, delay, due, dedup_id, importance)
         self._submit(entry)
         return entry.id
 
@@ -106,7 +106,7 @@ class Pusher:
         microsecond a message. With dedup ids, one more sync for every 5,000 messages, and some
         twenty microseconds a message, a hundred for a duplicate.
         """
-        entry = self._intake.entry_of_many(
+        entry = self._admission.entry_of_many(
             payloads, headers, keys, delay, due, dedup_ids, importance
         )
         assert entry.batch is not None
@@ -133,7 +133,7 @@ class Pusher:
         The arguments are those of `push`. Blocks while more than `BUFFER_BYTES_MAX` bytes wait
         to be appended.
         """
-        entry = self._intake.entry(payload, headers, key, delay, due, dedup_id, importance)
+        entry = self._admission.entry(payload, headers, key, delay, due, dedup_id, importance)
         future = entry.future = Future()
         future.set_running_or_notify_cancel()
         self._await(lambda: self._add_soon(entry))
@@ -274,7 +274,7 @@ class Pusher:
         """One append for all; each entry gets its ids or its error."""
         first = entries[0]
         try:
-            done = self._intake.append(entries)
+            done = self._admission.append(entries)
         except Exception as exc:
             left = [entry for entry in entries if entry.error is None]
             self.tally.push_failed(len(first.batch.payloads) if first.batch else len(left), exc)
@@ -373,11 +373,11 @@ class Pusher:
                 return 0.05
             self._leader = keeper
         try:
-            again, chores = self._intake.tend()
+            again, chores = self._admission.tend()
         finally:
             with self._mutex:
                 self._hand_on(keeper)
-        self._intake.do(chores)
+        self._admission.do(chores)
         return again
 
     def close(self) -> None:
@@ -400,7 +400,7 @@ class Pusher:
             for thread in self._threads:
                 if thread is not threading.current_thread():
                     thread.join()
-        self._intake.close()
+        self._admission.close()
         self.tally.over = True
         with self._mutex:
             self._wake_sleepers()

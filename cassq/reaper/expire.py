@@ -1,6 +1,6 @@
 """The expire pass: removes messages that are too old or too many.
 
-Poppers and pushers do this in passing; the pass does it for queues that have neither.
+Poppers and pushers do this as they work; the pass does it for queues that have neither.
 """
 
 from __future__ import annotations

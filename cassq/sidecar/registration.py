@@ -29,7 +29,7 @@ class Registration:
     def __init__(
         self,
         catalog: CatalogThread,
-        shelf: ReplicaState,
+        replica_state: ReplicaState,
         row: Callable[[], SidecarRow],
         learn: Callable[[SidecarState], None],
         failure: Callable[[], str],
@@ -37,7 +37,7 @@ class Registration:
     ) -> None:
         self.state: SidecarState = state
         self._catalog = catalog
-        self._shelf = shelf
+        self._replica_state = replica_state
         self._row = row
         self._tell = learn
         self._failure = failure
@@ -93,12 +93,12 @@ class Registration:
     def _follow(self) -> None:
         self._tell(self.state)
         if not self._stopping:
-            self._shelf.draining = self.state is not SidecarState.UP
+            self._replica_state.draining = self.state is not SidecarState.UP
 
     def stopping(self) -> None:
         """Make it drain from now on, whatever its row says."""
         self._stopping = True
-        self._shelf.draining = True
+        self._replica_state.draining = True
 
 
 def _beaten(catalog: Catalog, row: SidecarRow, *, failed: bool) -> SidecarRow:

@@ -36,31 +36,35 @@ class Sidecar:
     access: what it presents to other sidecars that it copies from.
     """
 
-    def __init__(self, engine: Engine, door: Handshake, clock: Clock, access: Access) -> None:
+    def __init__(self, engine: Engine, handshake: Handshake, clock: Clock, access: Access) -> None:
         self.load: ByteLoad = ByteLoad()
-        self.shelf: ReplicaState = ReplicaState(engine, clock.wall_ms, clock.boot_ms)
-        self.scrubbing: Scrubbing = Scrubbing(engine, self.shelf)
+        self.replica_state: ReplicaState = ReplicaState(engine, clock.wall_ms, clock.boot_ms)
+        self.scrubbing: Scrubbing = Scrubbing(engine, self.replica_state)
         self.committer: GroupSync = GroupSync(engine.sync)
-        self.desk: Dispatcher = Dispatcher(engine, self.shelf, self.committer, self.told, self.load)
-        sources = partial(Asking, access=access, cluster=door.cluster)
-        self.replicating: Replicating = Replicating(engine, self.desk, sources, clock, self.load)
-        self.desk.slow = {Scrub: self.scrubbing, Replicate: self.replicating}
-        self.server: Server = Server(door, self.desk)
-        self.facts: SidecarStatus = SidecarStatus(door, engine, self.load)
+        self.dispatcher: Dispatcher = Dispatcher(
+            engine, self.replica_state, self.committer, self.told, self.load
+        )
+        sources = partial(Asking, access=access, cluster=handshake.cluster)
+        self.replicating: Replicating = Replicating(
+            engine, self.dispatcher, sources, clock, self.load
+        )
+        self.dispatcher.slow = {Scrub: self.scrubbing, Replicate: self.replicating}
+        self.server: Server = Server(handshake, self.dispatcher)
+        self.status: SidecarStatus = SidecarStatus(handshake, engine, self.load)
         self._engine = engine
 
     def told(self) -> dict[str, Any]:
         """What it reports about itself, see `SidecarStatus`."""
-        return self.facts.told(self.desk, self.committer, self.server)
+        return self.status.told(self.dispatcher, self.committer, self.server)
 
     async def start(self, listen: str, tls: ssl.SSLContext | None = None) -> str:
         """Listen; host:port as it is. Raises ConfigError."""
-        self.facts.address = await self.server.listen(listen, tls)
-        return self.facts.address
+        self.status.address = await self.server.listen(listen, tls)
+        return self.status.address
 
     async def drain(self, seconds: float) -> bool:
         """Ask writers to leave; returns whether they did within `seconds`."""
-        self.shelf.draining = True
+        self.replica_state.draining = True
         watch = Stopwatch()
         while self._busy():
             if watch.seconds() >= seconds:
@@ -71,7 +75,7 @@ class Sidecar:
     async def stop(self) -> None:
         """End all connections and everything under way."""
         await self.server.close()
-        await self.desk.close()
+        await self.dispatcher.close()
         self.committer.close()
         self.scrubbing.close()
         self.replicating.close()
@@ -80,6 +84,6 @@ class Sidecar:
         return any(
             replica.final is None
             and not replica.fenced
-            and self.shelf.idle_ms(replica.pipe_id) < QUIET_SECONDS * 1000
+            and self.replica_state.idle_ms(replica.pipe_id) < QUIET_SECONDS * 1000
             for replica in self._engine.replicas().values()
         )

@@ -111,9 +111,9 @@ def serve(
         if catalog is not None:
             catalog.close()
         raise
-    door = Handshake(name, engine.generation, options.zone, cluster, token)
+    handshake = Handshake(name, engine.generation, options.zone, cluster, token)
     reopening = Reopening(lambda: opener.open(options.data, cluster, name), clock)
-    running = _Running(options, engine, door, clock, catalog, access, ready, reopening)
+    running = _Running(options, engine, handshake, clock, catalog, access, ready, reopening)
     try:
         if catalog is not None:
             _wait_for_name(catalog, ReplicaAt(name, engine.generation), clock)
@@ -187,7 +187,7 @@ class _Running:
         self,
         options: Options,
         engine: Engine,
-        door: Handshake,
+        handshake: Handshake,
         clock: Clock,
         catalog: Catalog | None,
         access: Access,
@@ -196,10 +196,10 @@ class _Running:
     ) -> None:
         self.engine = engine
         self._options = options
-        self._door = door
+        self._handshake = handshake
         self._clock = clock
         self._opened = catalog
-        self._access = access._replace(client=f"sidecar {door.sidecar}")
+        self._access = access._replace(client=f"sidecar {handshake.sidecar}")
         self._ready = ready
         self._reopening = reopening
         self._stop = asyncio.Event()
@@ -208,7 +208,7 @@ class _Running:
         self._listen = options.listen
         self._advertised = ""
         self._http = ""
-        # Of the engine before: what it was told to be, and what it knew to be damaged.
+        # Of the previous engine: the requested state, and the replicas known to be damaged.
         self._state = SidecarState.UP
         self._damage: dict[str, str] = {}
 
@@ -216,7 +216,9 @@ class _Running:
         """Until a signal."""
         options = self._options
         catalog = CatalogThread(
-            self._door.cluster, lambda: open_catalog(options.catalog, self._clock), self._opened
+            self._handshake.cluster,
+            lambda: open_catalog(options.catalog, self._clock),
+            self._opened,
         )
         http = HttpServer(self._told, healthy, self._metrics)
         self._take_signals()
@@ -234,18 +236,18 @@ class _Running:
     async def _serve(
         self, catalog: CatalogThread, http: HttpServer, tls: ssl.SSLContext | None
     ) -> bool:
-        """Serve what the engine has, until a signal, or until it is to be opened anew; whether it
+        """Serve what the engine has, until a signal, or until it must be reopened; whether it
         is that."""
-        engine, door = self.engine, self._door
-        self._sidecar = sidecar = Sidecar(engine, door, self._clock, self._access)
-        sidecar.facts.catalog, sidecar.facts.reopened = catalog, self._reopening.times
-        learn, state = sidecar.facts.learn, self._state
+        engine, handshake = self.engine, self._handshake
+        self._sidecar = sidecar = Sidecar(engine, handshake, self._clock, self._access)
+        sidecar.status.catalog, sidecar.status.reopened = catalog, self._reopening.times
+        learn, state = sidecar.status.learn, self._state
         registration = Registration(
-            catalog, sidecar.shelf, self._row, learn, lambda: engine.failure, state
+            catalog, sidecar.replica_state, self._row, learn, lambda: engine.failure, state
         )
         for pipe_id, damage in self._damage.items():
-            sidecar.shelf.found(pipe_id, damage)
-        sidecar.shelf.note_found()
+            sidecar.replica_state.found(pipe_id, damage)
+        sidecar.replica_state.note_found()
         tasks: list[asyncio.Task[None]] = []
         anew = False
         try:
@@ -272,12 +274,12 @@ class _Running:
     def _housework(
         self, sidecar: Sidecar, catalog: CatalogThread
     ) -> Sequence[Coroutine[Any, Any, None]]:
-        me = ReplicaAt(self._door.sidecar, self._door.generation)
+        me = ReplicaAt(self._handshake.sidecar, self._handshake.generation)
         touched_ms, orphan_ms = sidecar.replicating.touched_ms, self._options.orphan_ms
-        steward = OrphanCollector(
-            self.engine, sidecar.desk, catalog, me, self._clock, touched_ms, orphan_ms
+        collector = OrphanCollector(
+            self.engine, sidecar.dispatcher, catalog, me, self._clock, touched_ms, orphan_ms
         )
-        return steward.run(), ScrubPass(self.engine, sidecar.scrubbing).run()
+        return collector.run(), ScrubPass(self.engine, sidecar.scrubbing).run()
 
     def _tell_ready(self) -> None:
         """Say that it serves, or serves again."""
@@ -285,7 +287,7 @@ class _Running:
             extents = count_extents(self.engine)
             logger.warning("it goes on: %d extents, %d damaged", extents.total, extents.damaged)
         else:
-            self._ready(ServingAddress(self._door.sidecar, self._advertised, self._http))
+            self._ready(ServingAddress(self._handshake.sidecar, self._advertised, self._http))
 
     async def _is_to_begin_anew(self) -> bool:
         """Wait for a signal, or until a starved engine can be opened anew; whether it is that."""
@@ -317,12 +319,12 @@ class _Running:
             loop.add_signal_handler(signum, take)
 
     def _row(self) -> SidecarRow:
-        extents, space = count_extents(self.engine), self._sidecar.facts.space()
+        extents, space = count_extents(self.engine), self._sidecar.status.space()
         return SidecarRow(
-            name=self._door.sidecar,
+            name=self._handshake.sidecar,
             address=self._advertised,
-            zone=self._door.zone,
-            generation=self._door.generation,
+            zone=self._handshake.zone,
+            generation=self._handshake.generation,
             state=SidecarState.UP,
             lease_ms=LEASE_MS,
             free_bytes=space.free,

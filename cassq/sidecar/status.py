@@ -45,12 +45,12 @@ def count_extents(engine: Engine) -> Extents:
 class SidecarStatus:
     """The status of a running sidecar."""
 
-    def __init__(self, door: Handshake, engine: Engine, load: ByteLoad) -> None:
+    def __init__(self, handshake: Handshake, engine: Engine, load: ByteLoad) -> None:
         self.address = ""
         self.catalog: CatalogThread | None = None
         self.reopened = 0
         self._state = SidecarState.UP
-        self._door = door
+        self._handshake = handshake
         self._engine = engine
         self._load = load
         self._up = Stopwatch()
@@ -66,16 +66,16 @@ class SidecarStatus:
         """Note the state that it should have."""
         self._state = state
 
-    def told(self, desk: Dispatcher, committer: GroupSync, server: Server) -> dict[str, Any]:
+    def told(self, dispatcher: Dispatcher, committer: GroupSync, server: Server) -> dict[str, Any]:
         """All facts by name, as `Info` reports them."""
         extents, space = count_extents(self._engine), self.space()
-        stopping = "draining" if desk.shelf.draining else "up"
+        stopping = "draining" if dispatcher.replica_state.draining else "up"
         heard = self.catalog.heard if self.catalog is not None else None
         return {
-            "sidecar": self._door.sidecar,
-            "generation": self._door.generation,
-            "zone": self._door.zone,
-            "cluster": self._door.cluster,
+            "sidecar": self._handshake.sidecar,
+            "generation": self._handshake.generation,
+            "zone": self._handshake.zone,
+            "cluster": self._handshake.cluster,
             "address": self.address,
             "version": __version__,
             "protocol": VERSION,
@@ -99,8 +99,8 @@ class SidecarStatus:
             "connections": len(server.sessions),
             "syncs": committer.syncs,
             "sync_seconds": round(committer.seconds, 6),
-            "requests": dict(desk.requests),
-            "refusals": dict(desk.refusals),
+            "requests": dict(dispatcher.requests),
+            "refusals": dict(dispatcher.refusals),
         }
 
 

@@ -28,7 +28,6 @@ from cassq.extents.sidecar import SidecarStore
 from cassq.extents.sidecar.reader import SLICE_BYTES
 from cassq.extents.sidecar.settings import Settings
 from cassq.locks.lease import LeaseLocker
-from cassq.locks.local import LocalLocker, LockTable
 from cassq.locks.port import Locker
 from tests.contract.memory_sidecars import MemoryNetwork, MemorySidecar
 
@@ -241,18 +240,6 @@ class TimedPlace(LockerPlace):
         self._clock.advance(ms / 1000)
 
 
-class LocalLocks(TimedPlace):
-    def __init__(self, directory: Path, clock: ManualClock) -> None:
-        self._table = LockTable()
-        self._clock = clock
-
-    def open(self, owner: str) -> Locker:
-        return LocalLocker(self._table, self._clock, owner)
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
 class LeaseLocks(TimedPlace):
     """Leases in any catalog; each locker has a connection of its own, as a process has."""
 
@@ -272,7 +259,6 @@ class LeaseLocks(TimedPlace):
 
 
 LOCKERS: dict[str, Callable[[Path, ManualClock], LockerPlace]] = {
-    "local": LocalLocks,
     "lease in sqlite": lambda directory, clock: LeaseLocks(SqlitePlace(directory), clock),
 }
 

@@ -50,7 +50,7 @@ class MemorySidecar:
 
     def start(self) -> None:
         """A process of it begins."""
-        self.shelf = ReplicaState(self.engine, self._wall_ms, self._boot_ms)
+        self.replica_state = ReplicaState(self.engine, self._wall_ms, self._boot_ms)
 
     def _wall_ms(self) -> int:
         return self.clock.wall_ms()
@@ -84,7 +84,7 @@ class MemorySidecar:
             for request in requests:
                 self.asked.append(request)
                 try:
-                    outcome = self.shelf.handle(request)
+                    outcome = self.replica_state.handle(request)
                     if outcome.durable:
                         self.engine.sync()
                     found.append(outcome.reply)

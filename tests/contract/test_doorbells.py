@@ -107,7 +107,7 @@ def test_a_ring_wakes_a_waiter_in_another_thread(bell_place: BellPlace, fresh: b
 
 
 @pytest.mark.usefixtures("rings_alone")
-def test_one_ring_wakes_all_who_wait(bell_place: BellPlace) -> None:
+def test_one_ring_wakes_all_waiters(bell_place: BellPlace) -> None:
     bell, back = bell_place.open("there"), bell_place.open("back")
     asked = 0
     answers: list[int] = [0] * 4

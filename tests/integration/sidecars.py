@@ -53,10 +53,10 @@ class Running:
         tls: ssl.SSLContext | None = None,
         access: Access = Access(),  # noqa: B008 - it is immutable
         new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
-        **door: Any,
+        **handshake: Any,
     ) -> None:
         self.engine = engine or SharedMemoryEngine(f"{name}-1")
-        self.door = Handshake(name, self.engine.generation, "z", CLUSTER, **door)
+        self.handshake = Handshake(name, self.engine.generation, "z", CLUSTER, **handshake)
         self.tls = tls
         self.access = access
         self.address = ""
@@ -74,7 +74,7 @@ class Running:
 
     def row(self, **changes: Any) -> SidecarRow:
         fields = {
-            "name": self.door.sidecar,
+            "name": self.handshake.sidecar,
             "address": self.address,
             "zone": "z",
             "generation": self.engine.generation,
@@ -117,7 +117,7 @@ class Running:
         self._loop.close()
 
     async def _start(self) -> None:
-        self.sidecar = Sidecar(self.engine, self.door, SystemClock(), self.access)
+        self.sidecar = Sidecar(self.engine, self.handshake, SystemClock(), self.access)
         self.address = await self.sidecar.start(self._listen, self.tls)
 
 

@@ -14,7 +14,7 @@ SEEDS = [*range(25), 465]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_promise_is_kept_whatever_becomes_of_sidecars(seed: int) -> None:
+def test_every_promise_is_kept_whatever_happens_to_sidecars(seed: int) -> None:
     failure = run_seed(seed, kind=SidecarWorld)
     assert failure is None, str(failure)
 

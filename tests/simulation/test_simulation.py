@@ -77,7 +77,7 @@ def test_a_bug_that_was_found_at_the_desk_stays_away(seed: int) -> None:
     assert failure is None, f"{FOUND_AT_THE_DESK[seed]}, or another: {failure}"
 
 
-def test_what_a_purge_removed_stays_away_after_a_power_cut() -> None:
+def test_purged_messages_do_not_return_after_a_power_cut() -> None:
     """It came back: the mark was not synced when the purge returned."""
     failure = run_world(plant_named("purge-unsynced").world(0, planted=False))
     assert failure is None, str(failure)

@@ -13,7 +13,7 @@ SEEDS = range(8)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_promise_is_kept_whoever_is_cut_off(seed: int) -> None:
+def test_every_promise_is_kept_whichever_side_is_cut_off(seed: int) -> None:
     failure = run_seed(seed, kind=SpillWorld)
     assert failure is None, str(failure)
 

@@ -205,7 +205,7 @@ def test_the_lease_of_a_query_that_was_killed_lapses(
     assert LEASE_MS - 1000 <= clock.boot_ms() - before <= LEASE_MS + 1000
 
 
-def test_a_popper_of_the_same_group_is_told_of(timed: cassq.Client, follow: Follow) -> None:
+def test_another_popper_of_the_group_is_reported(timed: cassq.Client, follow: Follow) -> None:
     queue = timed.create_queue("jobs")
     push(queue, *numbers(10))
     follower = follow()
@@ -216,7 +216,7 @@ def test_a_popper_of_the_same_group_is_told_of(timed: cassq.Client, follow: Foll
 
 
 @pytest.mark.parametrize("how", ["purged", "purged and retired"])
-def test_what_was_removed_before_it_was_read_is_told_or_left_out(
+def test_messages_that_were_removed_before_being_read_are_reported_or_left_out(
     timed: cassq.Client, follow: Follow, how: str
 ) -> None:
     queue = timed.create_queue("jobs")

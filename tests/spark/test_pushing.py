@@ -61,7 +61,7 @@ def test_a_pusher_is_checked_where_it_is_made() -> None:
         pusher(None, "q")
 
 
-def test_a_relative_directory_is_that_of_who_makes_the_pusher(
+def test_a_relative_directory_is_resolved_where_the_pusher_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cassq.connect(f"file:{tmp_path}/here").close()

@@ -109,7 +109,7 @@ def test_a_queue_without_messages_is_read(
     assert load(spark, queue, client).collect() == []
 
 
-def test_what_is_removed_before_it_is_read_is_told_or_left_out(
+def test_messages_removed_before_they_are_read_are_reported_or_left_out(
     spark: Any, client: cassq.Client, queue: cassq.Queue
 ) -> None:
     push(queue, *numbers(5))

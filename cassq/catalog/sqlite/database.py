@@ -224,7 +224,8 @@ class Database:
             with self._log_lock:
                 if self._log is None or (self._commits_synced >= commits and not anyway):
                     return
-                self._check_log()
+                if self._log_failed:
+                    raise self._log_error()
                 commits = self._commits
                 try:
                     self._log.sync()
@@ -302,16 +303,16 @@ class Database:
         which nothing was committed. The lock is held."""
         if self._closed:
             raise ClosedError()
-        self._check_log()
+        if self._log_failed:
+            raise self._log_error()
         self._undo()
 
-    def _check_log(self) -> None:
-        if self._log_failed:
-            raise BackendUnavailableError(
-                f"{self._name}: a sync of its log failed",
-                hint="close this client, and connect again",
-                retryable=False,
-            )
+    def _log_error(self) -> BackendUnavailableError:
+        return BackendUnavailableError(
+            f"{self._name}: a sync of its log failed",
+            hint="close this client, and connect again",
+            retryable=False,
+        )
 
     def _undo(self) -> None:
         """Roll back any open transaction."""

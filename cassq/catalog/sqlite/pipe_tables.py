@@ -44,7 +44,7 @@ DROP_PIPE_CLAIMS = (
     "DELETE FROM claims WHERE pipe_id = ?"
     " AND group_id IN (SELECT group_id FROM cursors WHERE pipe_id = ?)"
 )
-# Pipes whose files are to be removed: a partial index that holds nothing else.
+# Pipes whose files must be removed: a partial index that holds nothing else.
 CONSUMED = f"SELECT {PIPE_COLUMNS} FROM pipes p WHERE state = 3"
 # Groups that the pipe is for and that have not acked it to the end.
 UNFINISHED = """

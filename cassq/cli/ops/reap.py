@@ -114,7 +114,7 @@ def reap(
     repair    copy replicas that storage sidecars have lost, or must give up
     alert     with --alerts, send alerts
 
-    Running clients do this in passing, so it is needed only where no client runs: one pass from
+    Running clients do this themselves, so it is needed only where no client runs: one pass from
     cron, or --every as a daemon. Any number may run side by side.
 
     If one pass cannot tell at first whether the pushers of some pipes are alive, it watches all
@@ -304,7 +304,7 @@ def _seal_after_watching(
 ) -> list[Action]:
     """Seal pipes, and abort writes, until the owner of every other one has shown life.
 
-    The reaper notes each lease at every look, and ends those that stood still for their whole
+    The reaper notes each lease at every look, and ends those that were not renewed for their whole
     length; so this ends after one lease length at the latest.
     """
     beats = {each.id: each.beat for each in reaper.candidates(rows)}

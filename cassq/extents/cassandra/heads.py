@@ -12,7 +12,7 @@ from cassq.cassandra.session import Cql, Row
 from cassq.cassandra.tries import UNSURE_MAX, unanswered
 from cassq.errors import BackendUnavailableError
 from cassq.extents.cassandra import statements
-from cassq.extents.port import ExtentMissingError
+from cassq.extents.port import missing
 
 
 class Head(NamedTuple):
@@ -117,12 +117,3 @@ class Heads:
 
         what = f"the extent of pipe {head.pipe_id} is removed"
         self._cql.apply_until(statements.DROP_HEAD, (head.pipe_id, head.extent), is_gone, what)
-
-
-def missing(pipe_id: str) -> ExtentMissingError:
-    """The error for an extent that does not exist."""
-    return ExtentMissingError(
-        f"the extent of pipe {pipe_id} is missing",
-        hint="restore it from a backup, or give its messages up with `cassq queue delete`",
-        retryable=False,
-    )

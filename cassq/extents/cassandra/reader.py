@@ -11,13 +11,13 @@ from cassq.base.clock import Clock
 from cassq.cassandra.session import Cql, Row
 from cassq.errors import BackendError
 from cassq.extents.cassandra import statements
-from cassq.extents.cassandra.heads import Head, Heads, missing
+from cassq.extents.cassandra.heads import Head, Heads
 from cassq.extents.cassandra.marks import ExtentMarks, marks_of
 from cassq.extents.cassandra.places import bucket_and_seq, end_place, position
 from cassq.extents.cassandra.published import PolledEnds
 from cassq.extents.cassandra.writer import CassandraWriter
 from cassq.extents.frame_cache import FrameCache
-from cassq.extents.port import ExtentReader, Slice
+from cassq.extents.port import ExtentReader, Slice, missing
 from cassq.extents.read_loop import parted, read_slices
 from cassq.message.frames import HEADER_SIZE, Frame, FrameError, Place, decode, frame_seqs, pipe_key
 

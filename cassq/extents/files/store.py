@@ -52,6 +52,7 @@ from cassq.extents.port import (
     ExtentMissingError,
     ExtentStore,
     ExtentWriter,
+    missing,
 )
 from cassq.message.frames import Place
 
@@ -355,10 +356,6 @@ class FilesStore(ExtentStore):
                 self._disk.close(fd)
             return fd
         except FileNotFoundError as exc:
-            raise ExtentMissingError(
-                f"the file of pipe {pipe_id} is missing",
-                hint="restore it from a backup, or give its messages up with `cassq pipe skip`",
-                retryable=False,
-            ) from exc
+            raise missing(pipe_id, "file") from exc
         except OSError as exc:
             raise explained(exc, f"opening pipe {pipe_id}") from exc

@@ -15,7 +15,7 @@ the writer acknowledges only frames that all replicas have. So each replica has 
 acknowledged, and every recorded end covers it. A fenced replica accepts no more frames, so nothing
 is acknowledged from then on. No lease is involved. One fenced replica would be enough for that; a
 majority guards against replicas that are wrong: one that lost data (its data directory, and so its
-generation; the acknowledged end it knew; a part of a copy) does not count. It also means that
+generation; the acknowledged end it knew; a part of a copy) does not count. It also context that
 everything that counts as pushed is on a majority, not only what was acknowledged.
 
 Frames past the end were never acknowledged, and are cut: there is nothing to rescue. A replica
@@ -97,16 +97,16 @@ class SidecarStore(ExtentStore):
         look_ms: int = LOOK_MS,
         slice_bytes: int = SLICE_BYTES,
     ) -> None:
-        health, roster = SidecarHealth(clock), SidecarDirectory(catalog, clock)
+        health, directory = SidecarHealth(clock), SidecarDirectory(catalog, clock)
         counted = requests or Requests()
-        self._means = StoreContext(
-            catalog, network, health, roster, clock, ids, settings, counted, look_ms, slice_bytes
+        self._context = StoreContext(
+            catalog, network, health, directory, clock, ids, settings, counted, look_ms, slice_bytes
         )
         self._catalog = catalog
         self._rng = random.Random(ids.version())
         self.upkeep: Upkeep = Repairing(catalog, network, clock, ids, settings, self._rng)
         self._kept = FrameCache()
-        self._ends = HeardEnds(self._means)
+        self._ends = HeardEnds(self._context)
         self._ahead = AheadOfAll()
         self._writers: dict[str, SidecarWriter] = {}
 
@@ -114,14 +114,14 @@ class SidecarStore(ExtentStore):
         """Raises StorageFullError when sidecars have no room, BackendUnavailableError when too few
         take it for other reasons. Cost: a request to each of its sidecars, side by side, and a
         conditional write."""
-        placement = open_extent(self._means, pipe_id, queue_name, strict=strict, rng=self._rng)
-        writer = SidecarWriter(self._means, placement, self._writer_closed)
+        placement = open_extent(self._context, pipe_id, queue_name, strict=strict, rng=self._rng)
+        writer = SidecarWriter(self._context, placement, self._writer_closed)
         self._writers[pipe_id] = writer
         return writer
 
     def reader(self, pipe_id: str) -> SidecarReader:
         """Cost: one read of the catalog."""
-        return self._reader(self._means.placement(pipe_id))
+        return self._reader(self._context.placement(pipe_id))
 
     def readers(self, pipe_ids: Sequence[str]) -> list[ExtentReader | None]:
         """Cost: one read of the catalog each, side by side."""
@@ -129,15 +129,15 @@ class SidecarStore(ExtentStore):
         return [None if found is None else self._reader(found) for found in placements]
 
     def _reader(self, placement: Placement) -> SidecarReader:
-        ahead = ReadAhead(self._means, self._ahead)
+        ahead = ReadAhead(self._context, self._ahead)
         return SidecarReader(
-            self._means, placement, self._kept, self._ends, self._writers.get, ahead
+            self._context, placement, self._kept, self._ends, self._writers.get, ahead
         )
 
     def seal(self, pipe_id: str) -> Place:
         """Raises BackendUnavailableError while too few replicas can be fenced. Cost: a read; the
         first time a request to each replica, side by side, and a conditional write."""
-        end = sealed_end(self._means, pipe_id)
+        end = sealed_end(self._context, pipe_id)
         writer = self._writers.get(pipe_id)
         if writer is not None:
             writer.was_sealed()
@@ -159,7 +159,7 @@ class SidecarStore(ExtentStore):
         """Raises BackendUnavailableError for unsealed extents whose writer could not be stopped;
         the others are dropped. Cost: a read each, a request to each sidecar that has some of them,
         side by side, and a write each."""
-        drop_extents(self._means, pipe_ids)
+        drop_extents(self._context, pipe_ids)
 
     def extents(self, known: Collection[str] = ()) -> Iterator[ExtentInfo]:
         found = [at for at in self._catalog.sidecars.placements() if at.pipe_id not in known]
@@ -169,7 +169,7 @@ class SidecarStore(ExtentStore):
             yield ExtentInfo(at.pipe_id, at.queue_name, at.pipe_id in closed)
 
     def close(self) -> None:
-        self._means.network.close()
+        self._context.network.close()
 
     def _closed(self, placements: Sequence[Placement]) -> set[str]:
         """Those whose writers are known to have closed them."""
@@ -177,7 +177,7 @@ class SidecarStore(ExtentStore):
         for placement in placements:
             for replica in placement.replicas:
                 asked.setdefault(replica, []).append((placement.pipe_id, 0))
-        answers = ask_ends(self._means, asked, 0)
+        answers = ask_ends(self._context, asked, 0)
         closed: set[str] = set()
         for part, answer in zip(asked.values(), answers, strict=True):
             for (pipe_id, _), end in zip(part, ends_told(answer, len(part)), strict=True):

@@ -16,22 +16,22 @@ from cassq.plurals import counted
 LAG = 0.2
 
 
-def drop_extents(means: StoreContext, pipe_ids: Sequence[str]) -> None:
+def drop_extents(context: StoreContext, pipe_ids: Sequence[str]) -> None:
     """Remove those of these extents that exist.
 
     The writer of an unsealed extent may live. Any dropped replica stops it: where no sidecar can be
     reached the extent stays, and BackendUnavailableError reports that at the end.
     """
-    placements = [at for at in means.catalog.sidecars.placements_of(pipe_ids) if at is not None]
+    placements = [at for at in context.catalog.sidecars.placements_of(pipe_ids) if at is not None]
     if not placements:
         return
-    reached = _dropped_at(means, placements)
+    reached = _dropped_at(context, placements)
     stuck = [at for at in placements if at.end is None and reached.isdisjoint(at.replicas)]
     if stuck:
-        lost = means.roster.lost([replica for at in stuck for replica in at.replicas])
+        lost = context.directory.lost([replica for at in stuck for replica in at.replicas])
         stuck = [at for at in stuck if lost.isdisjoint(at.replicas)]
     left = {at.pipe_id for at in stuck}
-    means.catalog.sidecars.forget_placements(
+    context.catalog.sidecars.forget_placements(
         [at.pipe_id for at in placements if at.pipe_id not in left]
     )
     if stuck:
@@ -41,7 +41,7 @@ def drop_extents(means: StoreContext, pipe_ids: Sequence[str]) -> None:
         )
 
 
-def _dropped_at(means: StoreContext, placements: Sequence[Placement]) -> set[ReplicaAt]:
+def _dropped_at(context: StoreContext, placements: Sequence[Placement]) -> set[ReplicaAt]:
     """Drop the replicas of these extents; returns those that were dropped."""
     parts: dict[ReplicaAt, list[str]] = {}
     for placement in placements:
@@ -54,7 +54,7 @@ def _dropped_at(means: StoreContext, placements: Sequence[Placement]) -> set[Rep
         )
         for replica, part in parts.items()
     ]
-    patience = Patience(means.settings.lag, LAG, max(1, len(calls) - 1))
-    answers = means.network.exchange(calls, patience)
-    means.health.note(answers, slow=False)
+    patience = Patience(context.settings.lag, LAG, max(1, len(calls) - 1))
+    answers = context.network.exchange(calls, patience)
+    context.health.note(answers, slow=False)
     return {replica for replica, answer in zip(parts, answers, strict=True) if answer.error is None}

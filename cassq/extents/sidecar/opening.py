@@ -35,7 +35,7 @@ _FULL = "read-only, for lack of space"
 
 
 def open_extent(
-    means: StoreContext, pipe_id: str, queue_name: str, *, strict: bool, rng: random.Random
+    context: StoreContext, pipe_id: str, queue_name: str, *, strict: bool, rng: random.Random
 ) -> Placement:
     """Make a new extent durably, on as many sidecars as wanted, or at least on a majority of that
     number, which is logged and counted.
@@ -44,10 +44,10 @@ def open_extent(
     are too few, or when the pipe has an extent already. Cost: a request to each, side by side, and
     a conditional write; one more request for each that fails.
     """
-    began_ms = means.clock.boot_ms()
-    wanted = means.settings.replicas
-    replicas = _Opening(means, Open(pipe_id, WRITER_EPOCH, queue_name, strict), rng).replicas()
-    now_ms = means.clock.boot_ms()
+    began_ms = context.clock.boot_ms()
+    wanted = context.settings.replicas
+    replicas = _Opening(context, Open(pipe_id, WRITER_EPOCH, queue_name, strict), rng).replicas()
+    now_ms = context.clock.boot_ms()
     if now_ms - began_ms >= OPEN_MS_MAX:
         raise BackendTimeoutError(f"creating the extent of pipe {pipe_id} took too long")
     placement = Placement(
@@ -56,14 +56,14 @@ def open_extent(
         strict,
         tuple(replicas),
         wanted,
-        means.ids.version(),
-        means.catalog.now_ms(),
+        context.ids.version(),
+        context.catalog.now_ms(),
     )
-    if not answered(lambda: means.catalog.sidecars.add_placement(placement)):
+    if not answered(lambda: context.catalog.sidecars.add_placement(placement)):
         # The replicas just opened may belong to the existing extent, so they are left alone.
         raise BackendUnavailableError(f"pipe {pipe_id} has an extent already", retryable=False)
     if len(replicas) < wanted:
-        means.requests.count("under_replicated")
+        context.requests.count("under_replicated")
         names = ", ".join(replica.sidecar for replica in replicas)
         logger.warning("pipe %s has %d of %d replicas: %s", pipe_id, len(replicas), wanted, names)
     return placement
@@ -72,11 +72,11 @@ def open_extent(
 class _Opening:
     """The sidecars that were asked, and their answers."""
 
-    def __init__(self, means: StoreContext, request: Open, rng: random.Random) -> None:
-        self._means = means
+    def __init__(self, context: StoreContext, request: Open, rng: random.Random) -> None:
+        self._context = context
         self._request = request
         self._rng = rng
-        self._wanted = means.settings.replicas
+        self._wanted = context.settings.replicas
         self._opened: list[SidecarRow] = []
         self._asked: set[tuple[str, str]] = set()  # by name and generation
         self._slow: dict[str, SidecarRow] = {}  # they did not answer, or not in time
@@ -84,14 +84,14 @@ class _Opening:
 
     def replicas(self) -> list[ReplicaAt]:
         """The replicas that were opened."""
-        means, needed = self._means, majority(self._wanted)
-        health, patience = means.health, means.settings.patience
-        quick = Patience(means.settings.lag, OPEN_LAG, 1)
-        rows = takers(means.roster.rows(), means.catalog.now_ms())
+        context, needed = self._context, majority(self._wanted)
+        health, patience = context.health, context.settings.patience
+        quick = Patience(context.settings.lag, OPEN_LAG, 1)
+        rows = takers(context.directory.rows(), context.catalog.now_ms())
         self._ask([row for row in rows if not health.avoided(row.name)], quick)
         if len(self._opened) < needed:
-            means.roster.outdated()
-            rows = takers(means.roster.rows(), means.catalog.now_ms())
+            context.directory.outdated()
+            rows = takers(context.directory.rows(), context.catalog.now_ms())
             self._ask([row for row in rows if _key(row) not in self._asked], quick)
         if len(self._opened) < needed and self._slow:
             self._ask(
@@ -106,12 +106,12 @@ class _Opening:
         left = list(rows)
         while left and len(self._opened) < self._wanted:
             count = self._wanted - len(self._opened)
-            zone = self._means.settings.zone
+            zone = self._context.settings.zone
             picked = chosen(left, count, self._rng, beside=self._opened, zone=zone)
             left = [row for row in left if row not in picked]
             calls = [Call(row.name, row.generation, [self._request]) for row in picked]
-            answers = self._means.network.exchange(calls, patience)
-            self._means.health.note(answers)
+            answers = self._context.network.exchange(calls, patience)
+            self._context.health.note(answers)
             for row, answer in zip(picked, answers, strict=True):
                 self._asked.add(_key(row))
                 self._slow.pop(row.name, None)
@@ -119,14 +119,14 @@ class _Opening:
                     self._opened.append(row)
                     continue
                 self._errors[row.name] = answer.error
-                self._means.roster.outdated()
+                self._context.directory.outdated()
                 if not isinstance(answer.error, RefusedError):
                     self._slow[row.name] = row
 
     def _too_few(self, needed: int) -> BackendError:
         errors, opened = self._errors, len(self._opened)
-        rows = self._means.roster.rows()
-        reasons = {row.name: _not_asked(row, self._means.catalog.now_ms()) for row in rows}
+        rows = self._context.directory.rows()
+        reasons = {row.name: _not_asked(row, self._context.catalog.now_ms()) for row in rows}
         full = {name for name, why in reasons.items() if why == _FULL}
         full |= {name for name, error in errors.items() if refused_as(error, Code.FULL)}
         reasons |= {name: error.message for name, error in errors.items()}

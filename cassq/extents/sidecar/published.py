@@ -54,10 +54,10 @@ class HeardEnd:
 class HeardEnds:
     """The published ends of the extents that are being read. Thread-safe."""
 
-    def __init__(self, means: StoreContext) -> None:
-        self._means = means
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
         self._lock = threading.Lock()
-        self._late = SidecarHealth(means.clock)  # too slow for this, if not for all
+        self._late = SidecarHealth(context.clock)  # too slow for this, if not for all
         self._known: OrderedDict[str, HeardEnd] = OrderedDict()
         self._wanted: dict[str, HeardEnd] = {}
 
@@ -87,7 +87,7 @@ class HeardEnds:
         asked_ms = published.asked_ms
         if asked_ms is None or published.placement.pipe_id in self._wanted:
             return False
-        return self._means.clock.boot_ms() - asked_ms < FRESH_MS
+        return self._context.clock.boot_ms() - asked_ms < FRESH_MS
 
     def _join(self, published: HeardEnd) -> None:
         """Wait for a request that is under way, or ask for all that is wanted."""
@@ -101,7 +101,7 @@ class HeardEnds:
         try:
             if under_way is None:
                 self._ask(list({each.placement.pipe_id: each for each in asked}.values()))
-            elif not self._means.clock.wait(under_way, self._means.settings.patience):
+            elif not self._context.clock.wait(under_way, self._context.settings.patience):
                 published.round = None  # the caller that asked was interrupted
         finally:
             for each in asked:
@@ -111,7 +111,7 @@ class HeardEnds:
     def _ask(self, wanted: Sequence[HeardEnd]) -> None:
         """Ask the nearest replica of each extent, then the next one where that does not know. The
         first time ask all replicas: a writer's background messages may have reached only some."""
-        now_ms = self._means.clock.boot_ms()
+        now_ms = self._context.clock.boot_ms()
         new = [each for each in wanted if each.asked_ms is None]
         for each in wanted:
             each.asked_ms, each.absent = now_ms, False
@@ -129,10 +129,10 @@ class HeardEnds:
 
     def _untried(self, published: HeardEnd) -> list[ReplicaAt]:
         """The replicas to ask, in order, without those that failed lately: an end may lag."""
-        healths = (self._means.health, self._late)
+        healths = (self._context.health, self._late)
         return [
             replica
-            for replica in nearest(self._means, published.placement)
+            for replica in nearest(self._context, published.placement)
             if replica not in published.tried
             and not any(health.avoided(replica.sidecar) for health in healths)
         ]
@@ -143,7 +143,7 @@ class HeardEnds:
             replica: [(each.placement.pipe_id, each.end) for each in part]
             for replica, part in parts.items()
         }
-        answers = ask_ends(self._means, asked, WAIT_MS)
+        answers = ask_ends(self._context, asked, WAIT_MS)
         self._late.note(answers)
         all_asked = {id(each): each for part in parts.values() for each in part}
         heard: set[int] = set()
@@ -161,7 +161,7 @@ class HeardEnds:
 
 
 def ask_ends(
-    means: StoreContext, asked: Mapping[ReplicaAt, Sequence[tuple[str, int]]], wait_ms: int
+    context: StoreContext, asked: Mapping[ReplicaAt, Sequence[tuple[str, int]]], wait_ms: int
 ) -> list[CallResult]:
     """Ask the sidecars of these replicas for the ends of extents; returns an answer from each.
     asked: pipe ids, and the ends known so far."""
@@ -172,8 +172,8 @@ def ask_ends(
         for replica, part in asked.items()
     ]
     patience = Patience(PATIENCE, LAG, max(1, len(calls) - 1))
-    answers = means.network.exchange(calls, patience)
-    means.health.note(answers, slow=False)
+    answers = context.network.exchange(calls, patience)
+    context.health.note(answers, slow=False)
     return answers
 
 

@@ -50,8 +50,8 @@ class ReadAhead:
     reported: the reader just asks again.
     """
 
-    def __init__(self, means: StoreContext, others: AheadOfAll) -> None:
-        self._means = means
+    def __init__(self, context: StoreContext, others: AheadOfAll) -> None:
+        self._context = context
         self._others = others
         self._under_way: _UnderWay | None = None
 
@@ -66,7 +66,7 @@ class ReadAhead:
         self.drop()
         if not self._others.admits(self, request.bytes_max):
             return
-        begun = self._means.network.begin(call_of(replica, [request]))
+        begun = self._context.network.begin(call_of(replica, [request]))
         if begun is not None:
             self._under_way = _UnderWay(replica, request, begun)
 

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 from cassq.errors import BackendError
 from cassq.extents.frame_cache import FrameCache
-from cassq.extents.port import ExtentReader, ExtentUnavailableError, Slice
+from cassq.extents.port import ExtentReader, ExtentUnavailableError, Slice, missing
 from cassq.extents.protocol.words import Code, Frames, Read, RefusedError, Turn
 from cassq.extents.read_loop import parted, read_slices
 from cassq.extents.sidecar.net.network import CallResult, Patience
 from cassq.extents.sidecar.published import HeardEnds
 from cassq.extents.sidecar.read_ahead import AHEAD_MS, ReadAhead
 from cassq.extents.sidecar.replicas import nearest
-from cassq.extents.sidecar.store_context import StoreContext, call_of, majority, missing, refused_as
+from cassq.extents.sidecar.store_context import StoreContext, call_of, majority, refused_as
 from cassq.extents.sidecar.writer import SidecarWriter
 from cassq.message.frames import Frame, FrameError, Place, decode, frame_span, pipe_key
 from cassq.model.sidecar_rows import Placement, ReplicaAt
@@ -46,14 +46,14 @@ class SidecarReader(ExtentReader):
 
     def __init__(
         self,
-        means: StoreContext,
+        context: StoreContext,
         placement: Placement,
         kept: FrameCache,
         ends: HeardEnds,
         local: Callable[[str], SidecarWriter | None],
         ahead: ReadAhead,
     ) -> None:
-        self._means = means
+        self._context = context
         self._placement = placement
         self._kept = kept
         self._ends = ends
@@ -66,7 +66,7 @@ class SidecarReader(ExtentReader):
         self._bad: set[ReplicaAt] = set()  # they did not have what was asked for
         self._next_seq = 0  # where a read in order begins
         self._in_order = True
-        self._slice_bytes = means.slice_bytes
+        self._slice_bytes = context.slice_bytes
         self._ahead = ahead
         self._loaded_ms = 0
 
@@ -96,16 +96,16 @@ class SidecarReader(ExtentReader):
         if writer is not None:
             writer.want_turn()
             return writer.last_append_ms
-        means, replicas = self._means, self._placement.replicas
+        context, replicas = self._context, self._placement.replicas
         calls = [call_of(replica, [Turn(self._pipe_id)]) for replica in replicas]
-        patience = Patience(means.settings.lag, 0.0, majority(len(replicas)))
-        answers = means.network.exchange(calls, patience)
-        means.health.note(answers, slow=False)
+        patience = Patience(context.settings.lag, 0.0, majority(len(replicas)))
+        answers = context.network.exchange(calls, patience)
+        context.health.note(answers, slow=False)
         idle_ms: list[int] = [a.replies[0].idle_ms for a in answers if a.error is None]
         if not idle_ms:
             self._look_up()
             return 0  # a pusher that has waited long enough tries to seal it
-        return means.clock.boot_ms() - min(idle_ms)
+        return context.clock.boot_ms() - min(idle_ms)
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -193,20 +193,20 @@ class SidecarReader(ExtentReader):
         """The replicas to ask next, and for how many seconds: first one after another, for a
         short time each; then all that did not answer, together, for longer. If all have failed
         lately they are asked once."""
-        means = self._means
-        replicas = nearest(means, self._placement, self._bad)
-        if all(means.health.avoided(replica.sidecar) for replica in replicas):
-            yield replicas, means.settings.lag
+        context = self._context
+        replicas = nearest(context, self._placement, self._bad)
+        if all(context.health.avoided(replica.sidecar) for replica in replicas):
+            yield replicas, context.settings.lag
             return
         for replica in replicas:
-            yield [replica], means.settings.lag
+            yield [replica], context.settings.lag
         silent = [
             replica
             for replica, answer in asked.items()
             if not isinstance(answer.error, (RefusedError, _BadFrameError))
         ]
         if silent:
-            yield silent, means.settings.patience
+            yield silent, context.settings.patience
 
     def _ask(
         self, replicas: Sequence[ReplicaAt], request: Read, seconds: float
@@ -215,8 +215,8 @@ class SidecarReader(ExtentReader):
         calls = [call_of(replica, [request]) for replica in replicas]
         answers = self._ahead.taken(replicas, request.seq, seconds)
         if answers is None:
-            answers = self._means.network.exchange(calls, Patience(seconds, 0.0, 1))
-        self._means.health.note(answers)
+            answers = self._context.network.exchange(calls, Patience(seconds, 0.0, 1))
+        self._context.health.note(answers)
         for replica, answer in zip(replicas, answers, strict=True):
             error = answer.error
             if error is None and self._frame is None:
@@ -230,32 +230,32 @@ class SidecarReader(ExtentReader):
             elif refused_as(error, Code.UNKNOWN, Code.DAMAGED) and error is not None:
                 self._changes_over(replica, error)
             elif error is not None:
-                self._means.requests.count("changed_over")
+                self._context.requests.count("changed_over")
             yield answer
 
     def _request(self, seq: int, end_seq: int, limit: int) -> Read:
         if not self._in_order:
-            size = self._slice_bytes = self._means.slice_bytes
+            size = self._slice_bytes = self._context.slice_bytes
             return Read(self._pipe_id, seq, end_seq, size, min(limit, _FRAMES_MAX), 0)
         known = max(end_seq, self._published.end)
         return Read(self._pipe_id, seq, known, self._slice_bytes, _FRAMES_MAX, 0)
 
     def _grow(self) -> None:
         if self._in_order:
-            most = _GROWTH_MAX * self._means.slice_bytes
+            most = _GROWTH_MAX * self._context.slice_bytes
             self._slice_bytes = min(2 * self._slice_bytes, most)
 
     def _look_ahead(self, follows: bool, end_seq: int) -> None:
         """Prefetch what follows the loaded slice. follows: that slice followed another one.
         end_seq: everything below it is acknowledged."""
-        now_ms, piece = self._means.clock.boot_ms(), self._slice
+        now_ms, piece = self._context.clock.boot_ms(), self._slice
         fast, self._loaded_ms = now_ms - self._loaded_ms <= AHEAD_MS, now_ms
         if follows and fast and self._in_order and piece.end < end_seq and piece.replica:
             self._ahead.begin(piece.replica, self._request(piece.end, end_seq, 0))
 
     def _changes_over(self, replica: ReplicaAt, exc: Exception) -> None:
         """Read the other replicas from now on, since this one is not good."""
-        self._means.requests.count("changed_over")
+        self._context.requests.count("changed_over")
         level = logging.DEBUG if replica in self._bad else logging.WARNING
         logger.log(level, "pipe %s on sidecar %s: %s", self._pipe_id, replica.sidecar, exc)
         self._bad.add(replica)
@@ -268,14 +268,14 @@ class SidecarReader(ExtentReader):
         self._placement = placement
 
     def _looked_up(self) -> Placement | None:
-        placement = self._means.catalog.sidecars.placements_of([self._pipe_id])[0]
+        placement = self._context.catalog.sidecars.placements_of([self._pipe_id])[0]
         if placement is not None:
             self._published.placement = placement
         return placement
 
     def _failed(self, seq: int, asked: dict[ReplicaAt, CallResult]) -> Exception:
         """Why no replica gave a good frame."""
-        lost = self._means.roster.lost(self._placement.replicas)
+        lost = self._context.directory.lost(self._placement.replicas)
         left = [answer for replica, answer in asked.items() if replica not in lost]
         known = [
             answer

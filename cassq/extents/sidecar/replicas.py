@@ -9,14 +9,14 @@ from cassq.model.sidecar_rows import Placement, ReplicaAt
 
 
 def nearest(
-    means: StoreContext, placement: Placement, last: Collection[ReplicaAt] = ()
+    context: StoreContext, placement: Placement, last: Collection[ReplicaAt] = ()
 ) -> list[ReplicaAt]:
     """The replicas: those in the client's own zone first, those that failed lately after all
     others, and `last` at the very end. Cost: as `SidecarDirectory.rows`."""
-    zone, roster = means.settings.zone, means.roster
+    zone, directory = context.settings.zone, context.directory
 
     def rank(replica: ReplicaAt) -> tuple[bool, bool, bool]:
-        far = bool(zone) and roster.zone_of(replica.sidecar) != zone
-        return replica in last, means.health.avoided(replica.sidecar), far
+        far = bool(zone) and directory.zone_of(replica.sidecar) != zone
+        return replica in last, context.health.avoided(replica.sidecar), far
 
     return sorted(placement.replicas, key=rank)

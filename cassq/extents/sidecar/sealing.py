@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
+from cassq.extents.port import missing
 from cassq.extents.protocol.words import Code, Fence, Fenced, Settle
 from cassq.extents.replicas.fleet import fleet_of
 from cassq.extents.replicas.shortages import note_shortage
@@ -30,7 +31,6 @@ from cassq.extents.sidecar.store_context import (
     answered,
     call_of,
     majority,
-    missing,
     refused_as,
 )
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarState
@@ -55,53 +55,53 @@ def agreed_end(replies: Sequence[Fenced], replicas: int) -> int | None:
     return min(ends) if len(ends) >= majority(replicas) else None
 
 
-def sealed_end(means: StoreContext, pipe_id: str) -> int:
+def sealed_end(context: StoreContext, pipe_id: str) -> int:
     """Seal an extent, if it is not sealed yet; returns its final end.
 
     Raises ExtentMissingError; BackendUnavailableError when too few replicas can be fenced.
     Cost: a read; the first time a request to each replica, side by side, and a conditional write.
     """
-    placement = means.placement(pipe_id)
+    placement = context.placement(pipe_id)
     for _ in range(TRIES):
         if placement.end is not None:
             return placement.end
-        end, missing_at = _fenced_end(means, placement)
-        settled = replace(placement, end=end, version=means.ids.version())
-        if answered(partial(means.catalog.sidecars.change_placement, placement, settled)):
-            _settle(means, placement, end)
-            _tell_if_short(means, placement, missing_at)
+        end, missing_at = _fenced_end(context, placement)
+        settled = replace(placement, end=end, version=context.ids.version())
+        if answered(partial(context.catalog.sidecars.change_placement, placement, settled)):
+            _settle(context, placement, end)
+            _tell_if_short(context, placement, missing_at)
             return end
-        placement = means.placement(pipe_id)
+        placement = context.placement(pipe_id)
     raise BackendTimeoutError(f"pipe {pipe_id} could not be sealed")
 
 
-def _settle(means: StoreContext, placement: Placement, end: int) -> None:
+def _settle(context: StoreContext, placement: Placement, end: int) -> None:
     for replica in placement.replicas:
         settle = [Settle(placement.pipe_id, end)]
-        means.network.tell(replica.sidecar, replica.generation, settle)
+        context.network.tell(replica.sidecar, replica.generation, settle)
 
 
 def _tell_if_short(
-    means: StoreContext, placement: Placement, missing_at: Collection[ReplicaAt]
+    context: StoreContext, placement: Placement, missing_at: Collection[ReplicaAt]
 ) -> None:
     """Note a shortage if the extent, now repairable, needs repair: the next check of all
     placements may be far off. missing_at: the replicas reported missing. Cost: as
     `SidecarDirectory.rows`; a write if it is short."""
-    after_ms = round(means.settings.repair_after * 1000)
+    after_ms = round(context.settings.repair_after * 1000)
     try:
-        fleet = fleet_of(means.roster.rows(), means.catalog.now_ms(), after_ms)
+        fleet = fleet_of(context.directory.rows(), context.catalog.now_ms(), after_ms)
         staying = {
             ReplicaAt(row.name, row.generation)
             for row in fleet.sidecars.values()
             if row.state is SidecarState.UP and not fleet.is_lost(row)
         }.intersection(placement.replicas)
         if len(staying.difference(missing_at)) < placement.wanted:
-            note_shortage(means.catalog)
+            note_shortage(context.catalog)
     except BackendError as exc:
         logger.debug("cannot note that pipe %s is short of replicas: %s", placement.pipe_id, exc)
 
 
-def _fenced_end(means: StoreContext, placement: Placement) -> tuple[int, set[ReplicaAt]]:
+def _fenced_end(context: StoreContext, placement: Placement) -> tuple[int, set[ReplicaAt]]:
     """Fence the replicas; returns the end that covers everything acknowledged, and the replicas
     reported missing by then."""
     replicas = placement.replicas
@@ -112,11 +112,11 @@ def _fenced_end(means: StoreContext, placement: Placement) -> tuple[int, set[Rep
     missing_at: set[ReplicaAt] = set()
     # One of the quick ones may not count: then the others are needed.
     for enough in (majority(len(replicas)), len(replicas)):
-        patience = Patience(min(FENCE_PATIENCE, means.settings.patience), FENCE_LAG, enough)
-        answers = means.network.exchange(calls, patience)
-        means.health.note(answers, slow=False)
+        patience = Patience(min(FENCE_PATIENCE, context.settings.patience), FENCE_LAG, enough)
+        answers = context.network.exchange(calls, patience)
+        context.health.note(answers, slow=False)
         if not all(answer.done for answer in answers):
-            means.roster.outdated()
+            context.directory.outdated()
         replies = [answer.replies[0] for answer in answers if answer.error is None]
         missing_at = {
             replica
@@ -128,7 +128,7 @@ def _fenced_end(means: StoreContext, placement: Placement) -> tuple[int, set[Rep
             return end, missing_at
         if len(replies) < enough:
             break
-    gone = _gone(means, placement, answers)
+    gone = _gone(context, placement, answers)
     end = agreed_end(replies, len(replicas) - gone)
     if end is None:
         raise _too_few(placement, answers, gone)
@@ -136,11 +136,11 @@ def _fenced_end(means: StoreContext, placement: Placement) -> tuple[int, set[Rep
     return end, missing_at
 
 
-def _gone(means: StoreContext, placement: Placement, answers: Sequence[CallResult]) -> int:
+def _gone(context: StoreContext, placement: Placement, answers: Sequence[CallResult]) -> int:
     """How many replicas are certainly lost: given up by a person, lost with their directory, or
     dropped. They never come back to make a majority, and each of the others has everything
     acknowledged, too."""
-    lost = means.roster.lost(placement.replicas)
+    lost = context.directory.lost(placement.replicas)
     return sum(
         answer.error is not None and (replica in lost or refused_as(answer.error, Code.UNKNOWN))
         for replica, answer in zip(placement.replicas, answers, strict=True)

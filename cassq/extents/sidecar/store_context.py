@@ -10,7 +10,7 @@ from cassq.base.counters import Requests
 from cassq.base.ids import Ids
 from cassq.catalog.port import Catalog
 from cassq.errors import BackendError
-from cassq.extents.port import ExtentMissingError
+from cassq.extents.port import missing
 from cassq.extents.protocol.words import Code, RefusedError, Request
 from cassq.extents.sidecar.directory import SidecarDirectory
 from cassq.extents.sidecar.health import SidecarHealth
@@ -30,7 +30,7 @@ class StoreContext(NamedTuple):
     catalog: Catalog
     network: Network
     health: SidecarHealth
-    roster: SidecarDirectory
+    directory: SidecarDirectory
     clock: Clock
     ids: Ids
     settings: Settings
@@ -72,12 +72,3 @@ def majority(replicas: int) -> int:
 def refused_as(error: BackendError | None, *codes: Code) -> bool:
     """Whether a call was refused for one of these reasons."""
     return isinstance(error, RefusedError) and error.code in codes
-
-
-def missing(pipe_id: str) -> ExtentMissingError:
-    """The error for an extent that does not exist."""
-    return ExtentMissingError(
-        f"the extent of pipe {pipe_id} is missing",
-        hint="restore it from a backup, or give its messages up with `cassq queue delete`",
-        retryable=False,
-    )

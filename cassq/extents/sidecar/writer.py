@@ -31,10 +31,10 @@ class SidecarWriter(ServerWriter):
     """The writer of an extent that is replicas."""
 
     def __init__(
-        self, means: StoreContext, placement: Placement, closed: Callable[[str], object]
+        self, context: StoreContext, placement: Placement, closed: Callable[[str], object]
     ) -> None:
-        super().__init__(placement.pipe_id, means.clock, closed)
-        self._means = means
+        super().__init__(placement.pipe_id, context.clock, closed)
+        self._context = context
         self._placement = placement
         self._leaving = False
         self._asked_ms = self.last_append_ms
@@ -48,10 +48,10 @@ class SidecarWriter(ServerWriter):
         for frame in frames:
             base_seq, count = frame_seqs(frame[0])
             requests.append(Append(self.pipe_id, WRITER_EPOCH, base_seq, count, acked, frame))
-        settings, others = self._means.settings, len(self._placement.replicas) - 1
+        settings, others = self._context.settings, len(self._placement.replicas) - 1
         patience = Patience(settings.patience, settings.lag, max(1, others))
         answers = self._asked(requests, patience)
-        self._means.health.note(answers)
+        self._context.health.note(answers)
         self._check(answers, end_seq)
         return Place(end_seq, end_seq)
 
@@ -59,11 +59,11 @@ class SidecarWriter(ServerWriter):
         """True also when a replica's sidecar drains, or failed before anything was written. Cost:
         where nothing was written for a while, a short request now and then."""
         if self._end.seq == 0 and not self._dead:
-            health = self._means.health
+            health = self._context.health
             if any(health.avoided(replica.sidecar) for replica in self._placement.replicas):
                 return True
-        idle_ms = self._means.clock.boot_ms() - self._asked_ms
-        if not (self._dead or self._sealed) and idle_ms >= self._means.look_ms:
+        idle_ms = self._context.clock.boot_ms() - self._asked_ms
+        if not (self._dead or self._sealed) and idle_ms >= self._context.look_ms:
             self._look()
         return self._dead or self._sealed or self._leaving
 
@@ -72,9 +72,9 @@ class SidecarWriter(ServerWriter):
         self._sealed = True
 
     def _asked(self, requests: Sequence[Request], patience: Patience) -> list[CallResult]:
-        self._asked_ms = self._means.clock.boot_ms()
+        self._asked_ms = self._context.clock.boot_ms()
         calls = [call_of(replica, requests) for replica in self._placement.replicas]
-        return self._means.network.exchange(calls, patience)
+        return self._context.network.exchange(calls, patience)
 
     def _check(self, answers: Sequence[CallResult], end_seq: int) -> None:
         """Raise unless every replica has everything, and note what else they report."""
@@ -105,7 +105,7 @@ class SidecarWriter(ServerWriter):
 
     def _publish(self) -> None:
         for replica in self._placement.replicas:
-            self._means.network.tell(replica.sidecar, replica.generation, [self._mark()])
+            self._context.network.tell(replica.sidecar, replica.generation, [self._mark()])
 
     def _look(self) -> None:
         """Check whether a replica is fenced, and publish the end once more, since background

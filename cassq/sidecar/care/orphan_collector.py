@@ -35,7 +35,7 @@ class OrphanCollector:
     def __init__(
         self,
         engine: Engine,
-        desk: Dispatcher,
+        dispatcher: Dispatcher,
         catalog: CatalogThread,
         me: ReplicaAt,
         clock: Clock,
@@ -44,7 +44,7 @@ class OrphanCollector:
     ) -> None:
         self.orphans: Orphans = Orphans(safe_ms)
         self._engine = engine
-        self._desk = desk
+        self._dispatcher = dispatcher
         self._catalog = catalog
         self._me = me
         self._clock = clock
@@ -101,15 +101,15 @@ class OrphanCollector:
         try:
             match step.verb:
                 case OrphanVerb.SETTLE:
-                    await self._desk.done(Settle(pipe_id, step.end))
+                    await self._dispatcher.done(Settle(pipe_id, step.end))
                 case OrphanVerb.DROP:
                     logger.warning("extent %s is an orphan: it is removed", pipe_id)
-                    await self._desk.done(Drop([pipe_id]))
+                    await self._dispatcher.done(Drop([pipe_id]))
                     self.orphans.forget(pipe_id)
                 case OrphanVerb.DAMAGE:
                     logger.error("extent %s is damaged: %s", pipe_id, step.told)
-                    self._desk.shelf.found(pipe_id, step.told)
-                    self._desk.shelf.note_found()
+                    self._dispatcher.replica_state.found(pipe_id, step.told)
+                    self._dispatcher.replica_state.note_found()
         except (RefusedError, BackendError) as exc:
             logger.warning("extent %s: %s failed: %s", pipe_id, step.verb.value, exc)
             return False

@@ -22,7 +22,7 @@ class OrphanVerb(enum.Enum):
 
 
 class OrphanStep(NamedTuple):
-    """end: for SETTLE. told: what is wrong, for DAMAGE."""
+    """end: for SETTLE. told: what is damaged, for DAMAGE."""
 
     verb: OrphanVerb
     pipe_id: str

@@ -55,7 +55,7 @@ class Replicating:
     def __init__(
         self,
         engine: Engine,
-        desk: Dispatcher,
+        dispatcher: Dispatcher,
         sources: Sources,
         clock: Clock,
         load: ByteLoad,
@@ -66,7 +66,7 @@ class Replicating:
         # When an extent was last copied to, in boot milliseconds: it may have no row yet.
         self.touched_ms: dict[str, int] = {}
         self._engine = engine
-        self._desk = desk
+        self._dispatcher = dispatcher
         self._sources = sources
         self._clock = clock
         self._load = load
@@ -90,7 +90,7 @@ class Replicating:
             if await self._is_whole(request):
                 return Replicated(request.end)
             seq = await self._copy(request)
-            await self._desk.committer.synced()
+            await self._dispatcher.committer.synced()
             return Replicated(seq)
         finally:
             self._busy.discard(pipe_id)
@@ -119,13 +119,13 @@ class Replicating:
         if replica.damage or (replica.final is None and replica.end < end):
             self._begin_anew(replica)
             return False
-        await self._desk.done(Settle(pipe_id, end))  # refused if it has another end
+        await self._dispatcher.done(Settle(pipe_id, end))  # refused if it has another end
         return True
 
     def _create(self, request: Replicate) -> None:
         if self._engine.read_only:
             raise RefusedError(Code.FULL, "this sidecar is read-only")
-        if self._desk.shelf.draining:
+        if self._dispatcher.replica_state.draining:
             raise RefusedError(Code.DRAINING, "this sidecar takes no new extents")
         self._engine.create(
             Replica(
@@ -213,4 +213,4 @@ class Replicating:
 
     def _finish(self, request: Replicate) -> None:
         self._engine.note(request.pipe_id, copying=False, fenced=True, final=request.end, damage="")
-        self._desk.grown(request.pipe_id)
+        self._dispatcher.grown(request.pipe_id)

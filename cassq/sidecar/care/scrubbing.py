@@ -29,7 +29,7 @@ class Scrubbing:
     def __init__(
         self,
         engine: Engine,
-        shelf: ReplicaState,
+        replica_state: ReplicaState,
         aside: Aside | None = None,
         *,
         stretch_bytes: int = STRETCH_BYTES,
@@ -40,7 +40,7 @@ class Scrubbing:
         self.stretch_bytes: int = stretch_bytes
         self.step_frames: int = step_frames
         self._engine = engine
-        self._shelf = shelf
+        self._replica_state = replica_state
         self._aside = aside or Aside(1, "cassq-scrub")
 
     def close(self) -> None:
@@ -93,8 +93,8 @@ class Scrubbing:
             raise RefusedError(Code.UNKNOWN, told) from None
 
     def _damaged(self, pipe_id: str, seq: int, damage: str, digest: Any) -> Scrubbed:
-        self._shelf.found(pipe_id, damage)
-        self._shelf.note_found()
+        self._replica_state.found(pipe_id, damage)
+        self._replica_state.note_found()
         return Scrubbed(seq, damage, digest.hexdigest())
 
     def _damage(self, pipe_id: str) -> str:

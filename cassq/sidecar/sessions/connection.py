@@ -43,13 +43,15 @@ _SMALL_BYTES = 16 * 1024  # parts that are joined before they are written
 class ServerConnection(asyncio.BufferedProtocol):
     """The protocol of one connection. sessions: all there are; it adds and removes itself."""
 
-    def __init__(self, door: Handshake, desk: Dispatcher, sessions: set[ServerConnection]) -> None:
+    def __init__(
+        self, handshake: Handshake, dispatcher: Dispatcher, sessions: set[ServerConnection]
+    ) -> None:
         self.asker: Asker = Asker(self.blocked)
         self.received_bytes: int = 0
         self.sent_bytes: int = 0
         self.peer: str = ""
-        self._door = door
-        self._desk = desk
+        self._handshake = handshake
+        self._dispatcher = dispatcher
         self._sessions = sessions
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
@@ -72,7 +74,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if opened is not None:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._desk.closed:  # it was about to come in, and would wait for ever
+        if self._dispatcher.closed:  # it was about to come in, and would wait for ever
             self._closing = True
             self._transport.abort()
             return
@@ -158,13 +160,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         if isinstance(request, Hello):
             raise ProtocolError("a second Hello", number=number)
         if number == 0:
-            self._desk.take(self.asker, request, _nowhere)
+            self._dispatcher.take(self.asker, request, _nowhere)
             return
-        if self._unanswered and self._unanswered + size > self._door.window_bytes:
+        if self._unanswered and self._unanswered + size > self._handshake.window_bytes:
             raise RefusedError(
                 Code.TOO_LARGE,
                 f"{self._unanswered + size} bytes are not answered, the window has"
-                f" {self._door.window_bytes}",
+                f" {self._handshake.window_bytes}",
             )
         if len(self.asker.waiters) >= WAITING_MAX:
             self._write(refusal_parts(RefusedError(Code.BUSY, "too many long polls"), number))
@@ -178,15 +180,15 @@ class ServerConnection(asyncio.BufferedProtocol):
             else:
                 self._write(reply_parts(reply, number))
 
-        self._desk.take(self.asker, request, answer)
+        self._dispatcher.take(self.asker, request, answer)
 
     def _greet(self, number: int, request: Any) -> None:
         if not isinstance(request, Hello):
             raise ProtocolError("the first request is not a Hello")
-        welcome = self._door.admit(request)
+        welcome = self._handshake.admit(request)
         self.peer += f" ({request.client[:100]})" if request.client else ""
         self._welcome = True
-        self._inbox.limit = self._door.message_bytes_max
+        self._inbox.limit = self._handshake.message_bytes_max
         self._since = Stopwatch()
         self._write(reply_parts(welcome, number))
 
@@ -199,7 +201,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._flush)
         self._out += parts
         if len(parts) > 1:
-            self._flush()  # it is large: a client that is slow is to be noticed at once
+            self._flush()  # it is large: a slow client must be noticed at once
 
     def _flush(self) -> None:
         out, self._out = self._out, []
@@ -223,7 +225,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._closing:
             return
         logger.warning("client %s is refused: %s", self.peer, refusal.message)
-        self._desk.refusals[refusal.code.name] += 1
+        self._dispatcher.refusals[refusal.code.name] += 1
         self._write(refusal_parts(refusal, number))
         self._flush()
         self._closing = True

@@ -45,12 +45,12 @@ class Dispatcher:
     def __init__(
         self,
         engine: Engine,
-        shelf: ReplicaState,
+        replica_state: ReplicaState,
         committer: GroupSync,
         facts: Callable[[], dict[str, Any]],
         load: ByteLoad,
     ) -> None:
-        self.shelf = shelf
+        self.replica_state = replica_state
         self._load = load
         self.committer = committer
         self.closed: bool = False
@@ -107,7 +107,7 @@ class Dispatcher:
         return outcome.reply
 
     def _handle(self, request: Request) -> ReplicaAnswer:
-        outcome = self.shelf.handle(request)
+        outcome = self.replica_state.handle(request)
         if isinstance(request, Append) and isinstance(request.frame, bytes):
             self._load.bytes += len(request.frame)
         if outcome.grown:
@@ -115,7 +115,7 @@ class Dispatcher:
         return outcome
 
     def grown(self, pipe_id: str) -> None:
-        """An extent was changed beside the shelf."""
+        """An extent was changed, not by a request."""
         self._waiters.wake(pipe_id)
 
     async def close(self) -> None:
@@ -130,7 +130,7 @@ class Dispatcher:
     def _poll(self, asker: Asker, request: Read | Ends, answer: Answer) -> None:
         def look(late: bool) -> bool:
             try:
-                reply = self.shelf.handle(request).reply
+                reply = self.replica_state.handle(request).reply
                 if not late and self._is_to_wait(request, reply):
                     return False
             except Exception as exc:
@@ -193,7 +193,7 @@ class Dispatcher:
     def _refuse(self, exc: Exception, answer: Answer) -> None:
         refusal = refusal_of(exc)
         if refusal.code is Code.DAMAGED:
-            self.shelf.note_found()
+            self.replica_state.note_found()
         self.refusals[refusal.code.name] += 1
         answer(refusal)
 

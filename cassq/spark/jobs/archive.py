@@ -83,9 +83,9 @@ def archive(
     found = stored_pipes(client.ports, client.queue(queue).row.id)
     with told_as_ours():
         top = Folder(spark, directory)
-        shelf, staging = top / shelf_name(queue), top / STAGING / shelf_name(queue)
+        folder, staging = top / folder_name(queue), top / STAGING / folder_name(queue)
         staging.remove()
-        left = [pipe for pipe in found if not (pipe_folder(shelf, pipe.id) / WHOLE).exists()]
+        left = [pipe for pipe in found if not (pipe_folder(folder, pipe.id) / WHOLE).exists()]
         sizes = {pipe.id: _length(pipe) for pipe in left}
         done: list[str] = []
         missed: list[str] = []
@@ -95,7 +95,9 @@ def archive(
                 written = _write(spark, place, step, staging)
                 for pipe in step:
                     whole = written.get(pipe.id) == _length(pipe)
-                    (done if whole and _shelve(staging, shelf, pipe.id) else missed).append(pipe.id)
+                    (done if whole and _move_in(staging, folder, pipe.id) else missed).append(
+                        pipe.id
+                    )
                 _tell(progress, sizes, done, missed)
         finally:
             staging.remove()
@@ -149,14 +151,14 @@ def steps(pipes: Iterable[PipeRow], most: int) -> Iterator[list[PipeRow]]:
         yield step
 
 
-def shelf_name(queue: str) -> str:
+def folder_name(queue: str) -> str:
     """The folder of a queue, whose name may have slashes. Pure."""
     return f"queue={quote(queue, safe='')}"
 
 
-def pipe_folder(shelf: Folder, pipe_id: str) -> Folder:
+def pipe_folder(folder: Folder, pipe_id: str) -> Folder:
     """Where the files of a pipe are."""
-    return shelf / f"pipe={pipe_id}"
+    return folder / f"pipe={pipe_id}"
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -174,9 +176,9 @@ def _write(spark: SparkSession, url: str, pipes: list[PipeRow], staging: Folder)
     return {row["pipe"]: row["count"] for row in read.groupBy("pipe").count().collect()}
 
 
-def _shelve(staging: Folder, shelf: Folder, pipe_id: str) -> bool:
+def _move_in(staging: Folder, folder: Folder, pipe_id: str) -> bool:
     """Move a pipe to its place, instead of what a killed run left there, and mark it."""
-    target = pipe_folder(shelf, pipe_id)
+    target = pipe_folder(folder, pipe_id)
     if (target / WHOLE).exists():
         return True
     target.remove()

@@ -11,7 +11,7 @@ from cassq.model.rows import GroupRow, PipeRow
 from cassq.spark.clients import Location, client_at
 from cassq.spark.reading import PipeRange, ScanTask
 
-# Of the dead letters of a pipe that are not where they should be, so many are named.
+# How many misplaced dead letters of a pipe are named.
 MISPLACED_MAX = 100
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as sql
 from cassq.client.client import Client
 from cassq.errors import ConfigError
 from cassq.spark.decoding import SCHEMA
-from cassq.spark.jobs.archive import WHOLE, shelf_name, stored_pipes
+from cassq.spark.jobs.archive import WHOLE, folder_name, stored_pipes
 from cassq.spark.jobs.folders import Folder
 from cassq.spark.jobs.pipes_source import read_pipes
 
@@ -58,9 +58,9 @@ class Archive(Source):
 
     def __init__(self, spark: SparkSession, directory: str, queue: str) -> None:
         self._spark = spark
-        self._shelf = Folder(spark, directory) / shelf_name(queue)
-        names = self._shelf.names() if self._shelf.exists() else []
-        found = [name for name in names if (self._shelf / name / WHOLE).exists()]
+        self._folder = Folder(spark, directory) / folder_name(queue)
+        names = self._folder.names() if self._folder.exists() else []
+        found = [name for name in names if (self._folder / name / WHOLE).exists()]
         if not found:
             raise ConfigError(f"nothing of queue {queue!r} is archived in {directory!r}")
         most = self.read([name.removeprefix("pipe=") for name in found])
@@ -68,8 +68,8 @@ class Archive(Source):
         self.lengths: dict[str, int] = {row["pipe"]: row["last"] + 1 for row in sorted(rows)}
 
     def read(self, pipe_ids: list[str]) -> DataFrame:
-        paths = [(self._shelf / f"pipe={pipe_id}").path for pipe_id in pipe_ids]
-        reader = self._spark.read.schema(SCHEMA).option("basePath", self._shelf.path)
+        paths = [(self._folder / f"pipe={pipe_id}").path for pipe_id in pipe_ids]
+        reader = self._spark.read.schema(SCHEMA).option("basePath", self._folder.path)
         return reader.parquet(*paths)
 
 

@@ -164,7 +164,7 @@ def _step(run: _Run, queues: Sequence[QueueRow], whole: dict[str, str]) -> list[
         for name in (staging / SAMPLES).names()
         if name.startswith("queue=")
     }
-    return [_shelve(run, each, folders.get(each.name, ""), sizes) for each in wanted]
+    return [_move_in(run, each, folders.get(each.name, ""), sizes) for each in wanted]
 
 
 def _write(frame: DataFrame, to: Folder) -> None:
@@ -172,7 +172,7 @@ def _write(frame: DataFrame, to: Folder) -> None:
     ordered.write.mode("overwrite").partitionBy("queue", "day").parquet(to.path)
 
 
-def _shelve(run: _Run, wanted: Wanted, folder: str, sizes: dict[tuple[str, str], int]) -> OfQueue:
+def _move_in(run: _Run, wanted: Wanted, folder: str, sizes: dict[tuple[str, str], int]) -> OfQueue:
     """Move the days of a queue to their places, oldest first, and mark the last that is over."""
     days = list(_days(run.top / STAGING / SAMPLES / folder)) if folder else []
     for day in days:

@@ -79,7 +79,7 @@ def test_a_claim_moves_the_chain_and_leaves_its_row(desk: Desk, theirs: Desk, sy
     assert theirs.cursor == replace(cursor, chain=place(5))
 
 
-def test_of_two_who_claim_from_the_same_place_one_does(desk: Desk, theirs: Desk) -> None:
+def test_of_two_claims_from_the_same_place_one_succeeds(desk: Desk, theirs: Desk) -> None:
     cursor = desk.cursor
     mine = desk.claim(5)
     late = claims.first(cursor, place(9), "you", DUE_MS, version)
@@ -158,7 +158,7 @@ def test_a_fence_needs_a_cursor(desk: Desk) -> None:
 # --- replacing --------------------------------------------------------------------------------
 
 
-def test_of_two_who_replace_a_claim_one_does(desk: Desk, theirs: Desk) -> None:
+def test_of_two_replacements_of_a_claim_one_succeeds(desk: Desk, theirs: Desk) -> None:
     desk.claim(1)
     row = desk.claim(5)
     mine, yours = desk.freed(row), theirs.acked(row, 5, 6)
@@ -400,7 +400,9 @@ def test_the_first_intent_stands(desk: Desk, theirs: Desk) -> None:
     assert theirs.catalog.claims.moves("q/default", "p") == [mine]
 
 
-def test_an_intent_is_replaced_by_who_knows_the_one_that_stands(desk: Desk, theirs: Desk) -> None:
+def test_an_intent_is_replaced_only_by_a_writer_that_knows_the_current_one(
+    desk: Desk, theirs: Desk
+) -> None:
     first, second, third = (move_row(3, dest_seq=seq) for seq in (10, 11, 12))
     assert desk.catalog.claims.intend(first) == first
     assert desk.catalog.claims.intend(second, first) == second
@@ -408,7 +410,7 @@ def test_an_intent_is_replaced_by_who_knows_the_one_that_stands(desk: Desk, thei
     assert theirs.catalog.claims.moves("q/default", "p") == [second]
 
 
-def test_an_intent_is_written_by_who_still_holds_the_message(desk: Desk, theirs: Desk) -> None:
+def test_an_intent_is_written_only_by_the_holder_of_the_message(desk: Desk, theirs: Desk) -> None:
     """A mover that was stopped until its claim was another's moves nothing any more."""
     held = desk.claim(1)
     (taken,) = desk.freed(held)

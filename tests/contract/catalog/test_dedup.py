@@ -31,7 +31,9 @@ def test_the_first_intent_of_an_id_stays(catalog: Catalog, other: Catalog) -> No
     assert catalog.records.dedup(ROW, replace(ROW, seq=9)) == ROW
 
 
-def test_an_intent_is_replaced_only_by_who_names_it(catalog: Catalog, other: Catalog) -> None:
+def test_an_intent_is_replaced_only_by_a_writer_that_names_it(
+    catalog: Catalog, other: Catalog
+) -> None:
     catalog.records.dedup(ROW)
     mine, theirs = replace(ROW, pipe_id="mine"), replace(ROW, pipe_id="theirs")
     assert catalog.records.dedup(mine, ROW) == mine

@@ -45,7 +45,9 @@ def letters(desk: Desk) -> Desk:
 # --- intents ----------------------------------------------------------------------------------
 
 
-def test_many_intents_are_written_by_who_holds_their_messages(desk: Desk, other: Catalog) -> None:
+def test_many_intents_are_written_only_by_the_holder_of_their_messages(
+    desk: Desk, other: Catalog
+) -> None:
     held = desk.claim(5)
     moves = [move_row(1, 10), move_row(3, 11)]
     assert desk.catalog.claims.intend_many(moves, held)
@@ -169,7 +171,7 @@ def test_a_pipe_that_anybody_claimed_from_stays(desk: Desk, letters: Desk) -> No
     assert [p.id for p in desk.catalog.pipes.live(f"id of {LETTERS}")] == ["dead"]
 
 
-def test_who_claims_and_who_takes_the_pipe_cannot_both(
+def test_claiming_from_a_pipe_and_repointing_it_exclude_each_other(
     desk: Desk, letters: Desk, other: Catalog
 ) -> None:
     cursor = letters.cursor

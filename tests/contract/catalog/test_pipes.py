@@ -133,7 +133,7 @@ def test_nobody_beats_for_another(catalog: Catalog) -> None:
     assert found.beat == 0
 
 
-def test_the_beat_of_a_sealed_pipe_tells_its_owner(catalog: Catalog, other: Catalog) -> None:
+def test_a_beat_of_a_sealed_pipe_is_refused(catalog: Catalog, other: Catalog) -> None:
     make_queue(catalog)
     add(catalog, "p", owner="me")
     seal(other, "p", 5)
@@ -317,9 +317,7 @@ def test_a_queue_without_groups_retires_nothing(catalog: Catalog) -> None:
     assert not catalog.pipes.retire("p", groups_version(catalog))
 
 
-def test_a_retirer_who_does_not_know_of_a_change_among_groups_is_refused(
-    catalog: Catalog, other: Catalog
-) -> None:
+def test_a_retirement_with_outdated_groups_is_refused(catalog: Catalog, other: Catalog) -> None:
     make_queue(catalog)
     add(catalog, "p")
     seal(catalog, "p", 5)
@@ -452,7 +450,7 @@ def test_the_pipes_of_a_strict_queue_follow_one_another(catalog: Catalog, other:
     assert [pipe.predecessor for pipe in catalog.pipes.live(QUEUE_ID)] == ["", "p1"]
 
 
-def test_of_two_who_would_follow_the_same_pipe_one_does(catalog: Catalog, other: Catalog) -> None:
+def test_of_two_successors_of_a_pipe_one_is_added(catalog: Catalog, other: Catalog) -> None:
     make_queue(catalog, consistency="cp")
     add(catalog, "p1")
     seal(catalog, "p1", 5)

@@ -38,7 +38,7 @@ def test_an_unknown_queue_is_none(catalog: Catalog) -> None:
     assert catalog.queues.groups("q") == []
 
 
-def test_of_two_who_create_a_queue_one_does(catalog: Catalog, other: Catalog) -> None:
+def test_of_two_creations_of_a_queue_one_succeeds(catalog: Catalog, other: Catalog) -> None:
     first = make_queue(catalog, max_pop_width=3)
     late = queue_row("q", "another id", max_pop_width=4)
     assert not other.queues.create(late, replace(group_row(), queue_id="another id", id="late"))
@@ -63,7 +63,7 @@ def test_queues_are_listed_by_name_and_prefix(catalog: Catalog) -> None:
     assert names("zz") == []
 
 
-def test_a_policy_is_replaced_by_whoever_names_its_version(
+def test_a_policy_is_replaced_only_with_its_current_version(
     catalog: Catalog, other: Catalog
 ) -> None:
     row = make_queue(catalog)
@@ -77,9 +77,7 @@ def test_a_policy_is_replaced_by_whoever_names_its_version(
     assert not catalog.queues.update("unknown", 1, mine)
 
 
-def test_a_deleted_queue_is_gone_for_all_but_those_who_know_its_id(
-    catalog: Catalog, other: Catalog
-) -> None:
+def test_a_deleted_queue_is_found_only_by_its_id(catalog: Catalog, other: Catalog) -> None:
     row = make_queue(catalog)
     assert catalog.pipes.add(pipe_row("p1"))
     assert catalog.pipes.add(pipe_row("p2"))
@@ -141,7 +139,7 @@ def test_a_queue_that_is_not_deleted_is_not_forgotten(catalog: Catalog) -> None:
 # --- groups -----------------------------------------------------------------------------------
 
 
-def test_a_group_is_created_by_whoever_names_the_groups_version(
+def test_a_group_is_created_only_with_the_current_version_of_the_groups(
     catalog: Catalog, other: Catalog
 ) -> None:
     row = make_queue(catalog)
@@ -168,7 +166,7 @@ def test_a_group_needs_a_queue(catalog: Catalog) -> None:
     assert not catalog.queues.create_group(group_row("a"), {}, 1)
 
 
-def test_a_new_group_starts_where_it_is_told_to_and_at_0_elsewhere(catalog: Catalog) -> None:
+def test_a_new_group_starts_at_the_given_place_and_elsewhere_at_0(catalog: Catalog) -> None:
     make_queue(catalog)
     for pipe_id in ("p1", "p2"):
         assert catalog.pipes.add(pipe_row(pipe_id))

@@ -32,7 +32,9 @@ def test_the_first_intent_of_a_dedup_id_stands(catalog: Catalog, other: Catalog)
     assert catalog.records.dedup(INTENT) == INTENT
 
 
-def test_an_intent_is_replaced_by_whoever_has_seen_it(catalog: Catalog, other: Catalog) -> None:
+def test_an_intent_is_replaced_by_a_writer_that_has_read_it(
+    catalog: Catalog, other: Catalog
+) -> None:
     catalog.records.dedup(INTENT)
     mine, late = replace(INTENT, pipe_id="mine"), replace(INTENT, pipe_id="late")
     assert catalog.records.dedup(mine, instead_of=INTENT) == mine
@@ -204,7 +206,7 @@ def test_an_incident_is_begun_by_one(catalog: Catalog, other: Catalog) -> None:
     assert replace(found, version=0) == mine
 
 
-def test_an_incident_is_changed_by_whoever_has_seen_it_as_it_is(
+def test_an_incident_is_changed_only_by_a_reader_of_its_current_row(
     catalog: Catalog, other: Catalog
 ) -> None:
     catalog.records.put_incident(Incident("stalled:q", 10, 20, "{}"))
@@ -218,7 +220,7 @@ def test_an_incident_is_changed_by_whoever_has_seen_it_as_it_is(
     assert len(catalog.records.incidents()) == 1
 
 
-def test_an_incident_is_ended_by_whoever_has_seen_it_as_it_is(
+def test_an_incident_is_ended_only_by_a_reader_of_its_current_row(
     catalog: Catalog, other: Catalog
 ) -> None:
     catalog.records.put_incident(Incident("stalled:q", 10, 20, "{}"))

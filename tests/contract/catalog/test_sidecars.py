@@ -112,7 +112,7 @@ def test_another_catalog_has_another_identity(
 # --- sidecars ---------------------------------------------------------------------------------
 
 
-def test_a_sidecar_is_what_it_last_told(
+def test_a_sidecars_row_is_what_it_last_reported(
     catalog: Catalog, other: Catalog, clock: ManualClock
 ) -> None:
     assert catalog.sidecars.listed() == []
@@ -136,7 +136,7 @@ def test_a_sidecar_is_what_it_last_told(
     assert catalog.sidecars.listed() == [second]
 
 
-def test_seen_is_told_by_the_catalog_alone(catalog: Catalog) -> None:
+def test_only_the_catalog_says_when_a_member_was_seen(catalog: Catalog) -> None:
     assert catalog.sidecars.beat(sidecar(seen_ms=5)).seen_ms == catalog.now_ms()
     assert catalog.sidecars.listed()[0].seen_ms == catalog.now_ms()
 
@@ -203,7 +203,7 @@ def test_a_state_is_of_one_sidecar(catalog: Catalog) -> None:
     assert [row.state for row in catalog.sidecars.listed()] == [UP, DRAINING]
 
 
-def test_nothing_is_said_of_a_sidecar_that_is_not_there(catalog: Catalog) -> None:
+def test_nothing_is_recorded_of_an_unknown_sidecar(catalog: Catalog) -> None:
     assert not catalog.sidecars.set_state("a:1", DRAINING)
     assert not catalog.sidecars.forget("a:1")
     assert catalog.sidecars.listed() == []
@@ -224,7 +224,7 @@ def test_a_sidecar_that_was_forgotten_comes_back_when_it_beats(
     assert [row.name for row in other.sidecars.listed()] == ["a:1", "b:1"]
 
 
-def test_a_state_said_among_many_beats_is_there_afterwards(open_catalog: OpenCatalog) -> None:
+def test_a_state_set_among_many_beats_is_there_afterwards(open_catalog: OpenCatalog) -> None:
     open_catalog().sidecars.beat(sidecar())
 
     def act(catalog: Catalog, number: int) -> bool:
@@ -276,7 +276,9 @@ def test_placements_are_reported_in_the_order_asked_for(catalog: Catalog) -> Non
     assert catalog.sidecars.placements_of([]) == []
 
 
-def test_a_placement_is_changed_by_whoever_has_seen_it(catalog: Catalog, other: Catalog) -> None:
+def test_a_placement_is_changed_only_with_its_current_version(
+    catalog: Catalog, other: Catalog
+) -> None:
     old = placement()
     catalog.sidecars.add_placement(old)
     new = replace(old, replicas=replicas("a:1", "d:1"), wanted=2, version=version())

@@ -294,7 +294,7 @@ def test_an_exception_inside_a_transaction_undoes_it_and_comes_out_as_it_is(path
     database.close()
 
 
-def test_durable_commits_are_told_apart_from_the_others(path: Path) -> None:
+def test_durable_commits_are_distinguished_from_the_others(path: Path) -> None:
     told: list[bool] = []
     database = Database(
         lambda: sqlite3.connect(path, isolation_level=None),

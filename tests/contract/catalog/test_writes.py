@@ -72,7 +72,7 @@ def test_a_write_needs_a_queue(catalog: Catalog) -> None:
     assert catalog.writes.by_id(QUEUE_ID, "w") is None
 
 
-def test_who_begins_the_same_write_again_joins_it(catalog: Catalog, other: Catalog) -> None:
+def test_beginning_the_same_write_again_joins_it(catalog: Catalog, other: Catalog) -> None:
     make_queue(catalog)
     row = begin(catalog)
     assert begin(other, begun_ms=99) == row
@@ -117,7 +117,7 @@ def test_an_aborted_write_can_be_begun_again(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize("drivers", list(permutations("abc")))
-def test_whoever_comes_in_whatever_order_the_youngest_leads(drivers: tuple[str, ...]) -> None:
+def test_the_youngest_leads_whatever_the_order_of_arrival(drivers: tuple[str, ...]) -> None:
     row: WriteRow | None = None
     for driver in drivers:
         row = begun(row, wanted(driver=driver)) or row

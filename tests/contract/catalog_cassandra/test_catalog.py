@@ -140,8 +140,7 @@ def test_a_partition_of_many_rows_is_read_page_by_page(shaky: CassandraCatalog) 
     """The driver's pages have 5,000 rows."""
     count = 11_000
     note = [(NOTE_PIPE, ("g", f"p{number:05}")) for number in range(count)]
-    for first in range(0, count, 1000):
-        shaky._keyspace.cql.write_batch(note[first : first + 1000])
+    shaky._keyspace.cql.write_many(note)
     rows, other = shaky._keyspace.cql.read_many([(LIST_PIPES, ("g",)), (LIST_PIPES, ("other",))])
     assert [pipe_id for (pipe_id,) in rows] == [f"p{number:05}" for number in range(count)]
     assert other == []

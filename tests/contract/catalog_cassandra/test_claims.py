@@ -258,7 +258,7 @@ def test_an_ack_that_was_lost_is_refused_when_the_claim_was_taken_meanwhile(
     assert not desk.finish(row)
 
 
-def test_what_cannot_be_read_back_is_told_as_unknown(open_desk: Open) -> None:
+def test_a_write_that_cannot_be_read_back_has_an_unknown_outcome(open_desk: Open) -> None:
     desk, cql = open_desk()
     row = desk.claim(5)
 
@@ -274,7 +274,7 @@ def test_what_cannot_be_read_back_is_told_as_unknown(open_desk: Open) -> None:
     assert desk.rows == []
 
 
-def test_a_server_that_never_answers_is_told_as_unknown(open_desk: Open) -> None:
+def test_a_server_that_never_answers_leaves_the_outcome_unknown(open_desk: Open) -> None:
     desk, cql = open_desk()
     row = desk.claim(5)
     cql.trouble = lambda: "lost"
@@ -336,7 +336,7 @@ def test_a_waiter_that_does_not_know_that_it_is_first_finds_out(
     assert desk.cursor.ack == place(15)
 
 
-def test_who_claims_what_is_done_moves_the_ack_offset_over_it(open_desk: Open) -> None:
+def test_claiming_done_messages_moves_the_ack_offset_past_them(open_desk: Open) -> None:
     """Expired messages are claimed as done rows, by who may know little of what stands there."""
     (desk, _), (theirs, _) = open_desk(), open_desk()
     front = theirs.claim(5)

@@ -88,7 +88,7 @@ def test_a_pipe_that_is_gone_leaves_its_totals_and_nothing_else(
     assert left == ["retired", "retired_places"]
 
 
-def test_who_ends_while_retiring_leaves_a_pipe_or_its_totals(open_one: Open) -> None:
+def test_a_client_that_dies_while_retiring_leaves_a_pipe_or_its_totals(open_one: Open) -> None:
     catalog, _ = open_one()
     make_queue(catalog)
     outcomes = set()
@@ -116,7 +116,7 @@ def test_who_ends_while_retiring_leaves_a_pipe_or_its_totals(open_one: Open) -> 
     assert outcomes == {(True, True), (False, True), (False, False)}
 
 
-def test_who_ends_while_forgetting_a_pipe_leaves_its_totals(open_one: Open) -> None:
+def test_a_client_that_dies_while_forgetting_a_pipe_leaves_its_totals(open_one: Open) -> None:
     catalog, _ = open_one()
     make_queue(catalog)
     for step in range(STEPS_MAX):
@@ -198,7 +198,7 @@ def test_a_step_of_retiring_without_an_answer_is_not_guessed(
 # --- going to another queue ---------------------------------------------------------------------
 
 
-def test_who_ends_while_giving_a_pipe_away_leaves_it_in_one_queue(
+def test_a_client_that_dies_while_giving_a_pipe_away_leaves_it_in_one_queue(
     open_one: Open, clock: ManualClock
 ) -> None:
     catalog, _ = open_one()
@@ -253,7 +253,7 @@ def test_a_pipe_that_stays_after_all_can_be_claimed_from(open_one: Open) -> None
 
 
 @pytest.mark.parametrize("step", range(2, 22, 2))
-def test_who_claims_while_a_pipe_is_given_away_keeps_it_or_gets_nothing(
+def test_claiming_while_a_pipe_is_given_away_keeps_it_or_gets_nothing(
     open_one: Open, step: int
 ) -> None:
     catalog, cql = open_one()
@@ -289,7 +289,9 @@ def test_who_claims_while_a_pipe_is_given_away_keeps_it_or_gets_nothing(
 
 
 @pytest.mark.parametrize("consistency", ["ap", "cp"])
-def test_who_ends_while_adding_a_pipe_leaves_none_or_one(open_one: Open, consistency: str) -> None:
+def test_a_client_that_dies_while_adding_a_pipe_leaves_none_or_one(
+    open_one: Open, consistency: str
+) -> None:
     catalog, _ = open_one()
     make_queue(catalog, consistency=consistency)
     tail = ""
@@ -352,7 +354,9 @@ def test_a_pipe_added_to_a_queue_that_is_just_deleted_is_gone(open_one: Open) ->
     assert theirs.queues.by_id(Q) is None
 
 
-def test_who_ends_while_making_a_cursor_leaves_what_the_next_can_use(open_one: Open) -> None:
+def test_a_client_that_dies_while_making_a_cursor_leaves_one_that_others_can_use(
+    open_one: Open,
+) -> None:
     catalog, _ = open_one()
     make_queue(catalog)
     for step in range(STEPS_MAX):

@@ -172,7 +172,7 @@ def test_the_next_process_after_a_crash_goes_on(open_cql: Open, files: Files) ->
     assert tables(cql)["a"] == ["x", "y", "z"]
 
 
-def test_who_is_at_work_is_waited_for_and_the_dead_only_as_long_as_their_lease(
+def test_a_schema_change_at_work_is_waited_for_and_a_dead_one_only_until_its_lease_ends(
     open_cql: Open, files: Files
 ) -> None:
     cql = open_cql()

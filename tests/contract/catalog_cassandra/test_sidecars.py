@@ -55,7 +55,7 @@ WRITES: dict[str, tuple[Write, Callable[[CassandraCatalog], bool]]] = {
 
 @pytest.mark.parametrize("what", WRITES)
 @pytest.mark.parametrize(("lost", "unsent"), [(1, 0), (2, 0), (0, 1), (0, 2), (1, 1)])
-def test_what_had_no_answer_is_done_and_told_so(
+def test_an_unanswered_request_is_done_and_the_outcome_reported(
     shaky: CassandraCatalog, what: str, lost: int, unsent: int
 ) -> None:
     write, is_done = WRITES[what]
@@ -119,7 +119,7 @@ def test_a_state_of_a_former_generation_says_nothing_of_the_next(shaky: Cassandr
     assert shaky.sidecars.beat(sidecar(generation="g2")).state is SidecarState.UP
 
 
-def test_a_state_said_in_the_middle_of_a_beat_stands(
+def test_a_state_set_in_the_middle_of_a_beat_stays(
     shaky: CassandraCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shaky.sidecars.beat(sidecar())

@@ -94,7 +94,7 @@ def test_the_totals_of_one_pipe_are_found_without_reading_the_others(open_one: O
     assert cql.rows == 0
 
 
-def test_who_comes_too_late_for_a_block_goes_into_the_next_once(open_one: Open) -> None:
+def test_totals_too_late_for_a_block_go_into_the_next_once(open_one: Open) -> None:
     """Whatever step whoever retires was killed at: others have filled the block meanwhile."""
     catalog, _ = open_one()
     make_queue(catalog)
@@ -146,7 +146,7 @@ def test_a_copy_without_an_answer_counts_once(open_one: Open, trouble: str) -> N
     assert_balanced(catalog, 3)
 
 
-def test_two_who_copy_the_same_count_it_once(open_one: Open) -> None:
+def test_two_clients_that_copy_the_same_totals_count_them_once(open_one: Open) -> None:
     """One of them with the block it was to come into before that was closed."""
     (catalog, _), (slow, _) = open_one(), open_one()
     make_queue(catalog)

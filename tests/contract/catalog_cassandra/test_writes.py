@@ -54,7 +54,7 @@ def later(cql: TroubledCql, clock: ManualClock) -> None:
 
 
 @pytest.mark.parametrize("by", ["the reaper", "who lists"])
-def test_who_ends_while_publishing_has_published_all_or_nothing(
+def test_a_client_that_dies_while_publishing_has_published_all_or_nothing(
     open_one: Open, clock: ManualClock, by: str
 ) -> None:
     catalog, _ = open_one()
@@ -89,7 +89,7 @@ def test_who_ends_while_publishing_has_published_all_or_nothing(
     assert outcomes == {(OPEN, True), (PUBLISHED, True), (PUBLISHED, False)}
 
 
-def test_who_ends_while_beginning_or_staging_leaves_what_can_be_aborted(
+def test_a_client_that_dies_while_beginning_or_staging_leaves_what_can_be_aborted(
     open_one: Open, clock: ManualClock
 ) -> None:
     catalog, own = open_one()
@@ -148,7 +148,7 @@ def test_winners_whose_listing_had_no_answer_are_listed_once(open_one: Open) -> 
     assert len(cql.read("SELECT * FROM queue_pipes")) == len(names)
 
 
-def test_two_who_list_winners_at_once_list_each_once(open_one: Open) -> None:
+def test_two_concurrent_listings_of_winners_list_each_once(open_one: Open) -> None:
     catalog, _ = open_one()
     make_queue(catalog)
     row = begin(catalog)
@@ -175,7 +175,9 @@ def test_two_who_list_winners_at_once_list_each_once(open_one: Open) -> None:
     assert len(others.read("SELECT * FROM queue_pipes")) == len(names)
 
 
-def test_who_lists_a_queue_takes_on_a_bounded_part(open_one: Open, clock: ManualClock) -> None:
+def test_listing_a_queue_does_a_bounded_part_of_the_work(
+    open_one: Open, clock: ManualClock
+) -> None:
     catalog, _ = open_one()
     make_queue(catalog)
     row = begin(catalog)

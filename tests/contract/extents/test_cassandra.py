@@ -205,7 +205,7 @@ def test_a_bucket_whose_first_frame_is_missing_adds_nothing(
     assert other.seal(PIPE).seq == 6, "found without the count that is kept beside the frames"
 
 
-def test_a_writer_that_was_stopped_before_its_look_acknowledges_nothing_uncounted(
+def test_a_writer_stopped_before_its_seal_check_acknowledges_nothing_past_the_end(
     store: CassandraStore, other: CassandraStore, cql: ShakyCql
 ) -> None:
     """Sealed between the write and the look: the frame counts, and the writer is told."""

@@ -300,7 +300,7 @@ def test_a_closed_writer_takes_no_more(stand: Stand) -> None:
     assert stand.store.seal(PIPE).seq == 5
 
 
-def test_a_seal_fences_a_writer_in_full_flight(stand: Stand) -> None:
+def test_a_seal_fences_a_writer_that_is_appending(stand: Stand) -> None:
     """Of every append either the sealer sees it, or the writer is told."""
     other = stand.elsewhere()
     for number in range(12):
@@ -352,7 +352,7 @@ def test_the_writer_of_an_extent_is_gone_when_it_is_closed(stand: Stand) -> None
 # --- taking turns -----------------------------------------------------------------------------
 
 
-def test_a_turn_is_asked_for_and_the_time_of_the_last_append_told(stand: Stand) -> None:
+def test_asking_for_a_turn_returns_the_time_of_the_last_append(stand: Stand) -> None:
     writer = stand.create()
     reader = stand.store.reader(PIPE)
     stand.clock.advance(5)

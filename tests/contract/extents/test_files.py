@@ -369,7 +369,7 @@ def test_a_restarted_machine_finds_what_is_left_of_unsynced_frames(
 
 
 @pytest.mark.parametrize("left", [None, b"", b"\0" * 100, b"\0" * PAGE, b"\xff" * PAGE])
-def test_a_page_that_the_power_took_is_made_anew(
+def test_a_page_that_a_power_cut_lost_is_made_again(
     tmp_path: Path, clock: ManualClock, writer: ExtentWriter, left: bytes | None
 ) -> None:
     end = append(writer, 4)

@@ -53,7 +53,7 @@ def test_when_all_sidecars_lose_power_what_was_acknowledged_is_there(
     place, rng = SidecarPlace(tmp_path, replicas, replicas), random.Random(seed)
     writer = pushed(place, clock)
     for sidecar in place.sidecars:
-        sidecar.shelf.handle(tail())  # and no sync after it
+        sidecar.replica_state.handle(tail())  # and no sync after it
         sidecar.crash(rng)
     end = place.open(clock).seal(PIPE).seq
     assert end in (ACKED, TAIL)
@@ -89,7 +89,7 @@ def test_without_a_majority_a_pipe_is_read_and_sealed_when_it_is_back(
     assert store.seal(PIPE).seq == ACKED
 
 
-def test_when_those_that_are_away_are_given_up_one_replica_seals(
+def test_one_replica_seals_when_the_unreachable_ones_are_given_up(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     """It has everything acknowledged, as each of them had."""

@@ -125,7 +125,7 @@ def test_those_that_take_no_new_extents_get_none(
     bad = place.sidecars[:2]
     for sidecar in bad:
         spoil(sidecar)
-        sidecar.shelf.draining = sidecar.state is not SidecarState.UP
+        sidecar.replica_state.draining = sidecar.state is not SidecarState.UP
         if told:
             place.catalog.sidecars.set_state(sidecar.name, sidecar.state)
     if told:
@@ -147,7 +147,7 @@ def test_with_too_few_sidecars_an_extent_has_a_majority_of_its_replicas_at_least
     writer = store.create(PIPE, "q")
     found = placement_of(place)
     assert (len(found.replicas), found.wanted) == (2, 3)
-    assert store._means.requests.under_replicated == 1
+    assert store._context.requests.under_replicated == 1
     append(writer, 3)
     assert place.open(clock).seal(PIPE).seq == 3
     place.sidecars[3].down = True

@@ -45,7 +45,7 @@ def place(tmp_path: Path, request: pytest.FixtureRequest) -> SidecarPlace:
 
 @pytest.mark.parametrize("spoil", SPOILT, ids=lambda spoil: spoil.__name__)
 @pytest.mark.parametrize("step", [1, 100])
-def test_a_reader_changes_over_in_the_middle_of_a_pipe(
+def test_a_reader_switches_replicas_in_the_middle_of_a_pipe(
     place: SidecarPlace,
     store: SidecarStore,
     clock: ManualClock,
@@ -111,10 +111,10 @@ def test_a_change_over_is_counted(
         sidecar.engine.flip(PIPE, 4)
     other = place.open(clock)
     assert read_all(other.reader(PIPE), 8) == expected(0, 8)
-    assert other._means.requests.changed_over > 0
+    assert other._context.requests.changed_over > 0
 
 
-def test_damage_is_told_when_no_replica_is_good(
+def test_damage_is_reported_when_no_replica_is_good(
     place: SidecarPlace, store: SidecarStore, clock: ManualClock
 ) -> None:
     append(store.create(PIPE, "q"), 4, 4, 4)
@@ -127,7 +127,7 @@ def test_damage_is_told_when_no_replica_is_good(
     assert said(reader.read(Place(8, 8), 12, 100, MUCH)) == expected(8, 12)
 
 
-def test_damage_is_not_told_while_a_good_replica_may_be_away(
+def test_damage_is_not_reported_while_a_good_replica_may_be_unreachable(
     place: SidecarPlace, store: SidecarStore, clock: ManualClock
 ) -> None:
     append(store.create(PIPE, "q"), 4)
@@ -147,7 +147,7 @@ def test_damage_is_not_told_while_a_good_replica_may_be_away(
         place.open(clock).reader(PIPE).read(START, 4, 100, MUCH)
 
 
-def test_an_extent_is_missing_when_all_replicas_are_and_nobody_else(
+def test_an_extent_is_missing_only_when_all_its_replicas_are(
     place: SidecarPlace, store: SidecarStore, clock: ManualClock
 ) -> None:
     append(store.create(PIPE, "q"), 4)

@@ -109,7 +109,7 @@ def test_a_few_messages_fit_into_one_slice(tmp_path: Path, clock: ManualClock) -
     assert reads(place) == [0]
 
 
-def test_who_is_slow_does_not_read_ahead(
+def test_a_slow_reader_does_not_read_ahead(
     place: SidecarPlace, clock: ManualClock, reader: SidecarReader
 ) -> None:
     """So that a sidecar seldom has to keep an answer for long."""
@@ -170,7 +170,7 @@ def test_a_reader_that_changes_over_drops_it(
     """Of a sidecar that others found to be away meanwhile nothing is waited for."""
     first, second, _ = sidecars_of(place)
     first.stopped = True
-    reader._means.health.failed(first.name)
+    reader._context.health.failed(first.name)
     assert seconds_of(clock, lambda: rest(reader)) == 0
     assert states(place)[0] == "dropped"
     assert any(isinstance(request, Read) for request in second.asked)
@@ -220,7 +220,7 @@ def test_one_that_does_not_answer_is_waited_for_once(
     assert seconds == pytest.approx(place.settings.lag, abs=0.002)
 
 
-def test_a_connection_that_broke_is_no_reason_to_leave_a_sidecar(
+def test_a_broken_connection_is_not_a_reason_to_leave_a_sidecar(
     place: SidecarPlace, clock: ManualClock, reader: SidecarReader
 ) -> None:
     """It was idle on one side for long, or the sidecar was started anew."""

@@ -161,7 +161,7 @@ def test_a_sealer_that_dies_while_it_records_leaves_it_to_the_next(
         place.open(clock).seal(PIPE)
     assert place.open(clock).seal(PIPE).seq == ACKED
     with pytest.raises(RefusedError):
-        place.sidecars[0].shelf.handle(tail())
+        place.sidecars[0].replica_state.handle(tail())
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -130,7 +130,7 @@ COMBINATIONS = [
     COMBINATIONS,
     ids=lambda states: " ".join(state.__name__ for state in states),
 )
-def test_whatever_became_of_the_replicas_a_seal_is_right_or_refused(
+def test_whatever_happened_to_the_replicas_a_seal_is_right_or_refused(
     place: SidecarPlace, clock: ManualClock, states: tuple[Callable[[MemorySidecar], None], ...]
 ) -> None:
     writer = pushed(place, clock)
@@ -163,7 +163,7 @@ def test_whatever_became_of_the_replicas_a_seal_is_right_or_refused(
 
 
 @pytest.mark.parametrize("behind", range(3))
-def test_one_that_was_away_while_the_others_were_sealed_changes_nothing(
+def test_a_replica_that_was_down_while_the_others_were_sealed_changes_nothing(
     place: SidecarPlace, clock: ManualClock, behind: int
 ) -> None:
     """It was not fenced, and would take more; what it takes is never acknowledged."""

@@ -104,7 +104,7 @@ def test_nothing_is_acknowledged_that_not_all_replicas_have(
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.__name__)
-def test_from_a_failure_to_the_next_pipe_less_than_a_second_goes_by(
+def test_a_pusher_continues_in_another_pipe_within_a_second_of_a_failure(
     place: SidecarPlace,
     store: SidecarStore,
     clock: ManualClock,
@@ -130,7 +130,7 @@ def test_from_a_failure_to_the_next_pipe_less_than_a_second_goes_by(
         assert ready.sealed() is unused, "it would fail at once"
 
 
-def test_when_nobody_answers_the_writer_waits_as_long_as_it_was_told(
+def test_a_writer_without_answers_waits_for_its_patience(
     place: SidecarPlace, store: SidecarStore, clock: ManualClock
 ) -> None:
     writer = store.create(PIPE, "q")
@@ -156,7 +156,7 @@ def test_a_writer_leaves_a_sidecar_that_drains(place: SidecarPlace, store: Sidec
     writer = store.create(PIPE, "q")
     append(writer, 1)
     assert not writer.sealed()
-    sidecars_of(place)[2].shelf.draining = True
+    sidecars_of(place)[2].replica_state.draining = True
     assert append(writer, 1).seq == 2, "what is pushed is taken"
     assert writer.sealed(), "and then it is time to go"
 

@@ -39,7 +39,7 @@ def clients(
         session.close()
 
 
-def test_what_was_claimed_and_moved_is_there_though_nobody_was_told(
+def test_claimed_and_moved_messages_count_although_their_end_was_not_published(
     clients: tuple[cassq.Client, cassq.Client],
 ) -> None:
     killed, auditor = clients

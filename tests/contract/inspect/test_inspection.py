@@ -25,7 +25,7 @@ def kinds(found: Inspection) -> list[tuple[str, str]]:
     return [(each.kind, each.pipe_id) for each in found.found]
 
 
-def test_a_pipe_that_was_only_begun_is_reported_and_is_no_reason_to_worry(
+def test_a_pipe_that_was_only_begun_is_reported_and_is_not_an_error(
     place: RepairPlace,
 ) -> None:
     place.pushed(ONE, "s1", "s2", frames=0, sealed=False, begun=True)
@@ -39,7 +39,7 @@ def test_a_pipe_that_was_only_begun_is_reported_and_is_no_reason_to_worry(
     assert found.is_well
 
 
-def test_one_that_has_all_its_replicas_is_not_told(place: RepairPlace) -> None:
+def test_an_extent_with_all_its_replicas_is_not_reported(place: RepairPlace) -> None:
     place.pushed(ONE, "s1", "s2", "s3", frames=0, sealed=False, begun=True)
     assert inspected(place).found == []
 

@@ -18,7 +18,9 @@ def scene(tmp_path: Path, clock: ManualClock) -> Iterator[Scene]:
         yield made
 
 
-def test_what_was_claimed_and_moved_is_there_though_nobody_was_told(scene: Scene) -> None:
+def test_claimed_and_moved_messages_count_although_their_end_was_not_published(
+    scene: Scene,
+) -> None:
     audit = scene.queue.audit()
     assert audit.findings == []
     mine = audit.groups["default"]
@@ -30,7 +32,7 @@ def test_what_was_claimed_and_moved_is_there_though_nobody_was_told(scene: Scene
     assert (audit.findings, audit.pushed) == ([], 5)
 
 
-def test_what_was_claimed_and_cannot_be_read_is_told_of_a_pipe_that_is_open(scene: Scene) -> None:
+def test_unreadable_claimed_messages_of_an_open_pipe_are_reported(scene: Scene) -> None:
     scene.lose(scene.pipe)
     findings = scene.queue.audit().findings
     assert f"group default has claimed 2 messages of pipe {scene.pipe}, which holds 0" in findings
@@ -45,7 +47,7 @@ def test_claims_past_the_end_of_a_sealed_pipe_are_reported(scene: Scene) -> None
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["open", "sealed"])
-def test_dead_letters_that_are_not_there_are_told(scene: Scene, sealed: bool) -> None:
+def test_missing_dead_letters_are_reported(scene: Scene, sealed: bool) -> None:
     if sealed:
         assert scene.auditor.ports.catalog.pipes.record_end(scene.letters, Place(0, 0)) == Place(
             0, 0

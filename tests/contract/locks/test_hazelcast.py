@@ -37,14 +37,14 @@ def test_a_cluster_without_cp_is_reported_with_what_to_write(hazelcast1: Hazelca
     assert "?cp=no" in caught.value.hint
 
 
-def test_map_locks_need_somebody_who_gives_tokens(hazelcast1: HazelcastCluster) -> None:
+def test_map_locks_need_a_source_of_tokens(hazelcast1: HazelcastCluster) -> None:
     with pytest.raises(ConfigError, match="tokens"):
         open_locker(hazelcast1.url() + "?cp=no", SystemClock())
 
 
 @pytest.mark.waits(reason="members that do not let it in are asked for some seconds")
 @pytest.mark.parametrize("options", ["", "?cp=no"])
-def test_another_clusters_name_is_told_apart_from_no_answer(
+def test_another_clusters_name_is_distinguished_from_no_answer(
     hazelcast1: HazelcastCluster, options: str
 ) -> None:
     watch = Stopwatch()
@@ -122,7 +122,7 @@ def test_a_lock_forced_open_by_an_administrator_is_a_loss_at_the_next_renewal(
             opened.close()
 
 
-def test_no_map_lock_is_anothers_before_its_time_is_over(
+def test_no_map_lock_passes_to_another_holder_before_it_expires(
     hazelcast1: HazelcastCluster, tmp_path: Path
 ) -> None:
     ttl_ms, rounds = 1000, 10
@@ -152,7 +152,7 @@ def test_no_map_lock_is_anothers_before_its_time_is_over(
 
 
 @pytest.mark.waits(reason="leases of a member run out, three times")
-def test_who_waits_keeps_what_it_gets_when_the_holders_time_is_over(
+def test_a_waiter_keeps_the_lock_that_it_gets_when_the_holder_expires(
     hazelcast1: HazelcastCluster, driver: Any
 ) -> None:
     ttl_ms, clock, tokens = 1000, SystemClock(), count(1)

@@ -63,7 +63,7 @@ def refused(locker: Locker) -> None:
 
 
 @pytest.mark.waits(reason="the time of the lock runs out")
-def test_a_holder_that_stood_still_knows_at_once_that_it_lost_its_lock(
+def test_a_paused_holder_knows_at_once_that_it_lost_its_lock(
     real_locker_place: RealLocks,
 ) -> None:
     you = real_locker_place.open("you")
@@ -83,7 +83,7 @@ def test_a_holder_that_stood_still_knows_at_once_that_it_lost_its_lock(
 
 
 @pytest.mark.long(reason="sessions of servers run out")
-def test_a_session_that_ran_out_takes_its_locks_along_however_long_they_are(
+def test_an_expired_session_loses_its_locks_however_long_they_were_taken_for(
     server_locker_place: ServerLocks,
 ) -> None:
     if not server_locker_place.has_sessions:
@@ -122,7 +122,7 @@ def test_an_idle_holder_keeps_a_long_lock_through_many_sessions(
     ],
     indirect=True,
 )
-def test_a_killed_holders_lock_is_the_next_ones(real_locker_place: RealLocks) -> None:
+def test_a_killed_holders_lock_goes_to_the_next_one(real_locker_place: RealLocks) -> None:
     you = real_locker_place.open("you")
     with lock_holder(real_locker_place.url, real_locker_place.directory, "me") as me:
         (token,) = me.ask("acquire", "failing", TTL_MS)
@@ -189,7 +189,7 @@ def test_a_renewal_that_nobody_answers_is_a_loss(server_locker_place: ServerLock
 
 
 @pytest.mark.waits(reason="a call that nobody answers is given up after some seconds")
-def test_a_release_that_nobody_answers_ends_in_time_and_frees_the_lock(
+def test_an_unanswered_release_ends_in_time_and_frees_the_lock(
     server_locker_place: ServerLocks,
 ) -> None:
     me, you = server_locker_place.open("me"), server_locker_place.open("you")

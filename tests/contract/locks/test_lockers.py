@@ -290,7 +290,7 @@ def test_of_many_contenders_one_at_a_time_is_inside(
     assert tokens == sorted(set(tokens)), "each holder's token is larger than the one before"
 
 
-def test_who_waits_gets_the_lock_when_it_is_given_up(any_locker_place: LockerPlace) -> None:
+def test_a_waiter_gets_the_lock_when_it_is_given_up(any_locker_place: LockerPlace) -> None:
     me, you = any_locker_place.open("me"), any_locker_place.open("you")
     mine = me.acquire("l", FOR_EVER_MS)
     assert mine is not None
@@ -313,7 +313,7 @@ def test_who_waits_gets_the_lock_when_it_is_given_up(any_locker_place: LockerPla
     assert me.acquire("l", FOR_EVER_MS) is None
 
 
-def test_who_waits_in_vain_leaves_nothing_behind(any_locker_place: LockerPlace) -> None:
+def test_a_waiter_that_gives_up_leaves_nothing_behind(any_locker_place: LockerPlace) -> None:
     me, you = any_locker_place.open("me"), any_locker_place.open("you")
     mine = me.acquire("l", FOR_EVER_MS)
     assert mine is not None

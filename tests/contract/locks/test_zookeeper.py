@@ -51,7 +51,9 @@ def open_one(zookeeper1: ZooKeeperCluster, base: str) -> Iterator[Open]:
         locker.close()
 
 
-def test_waiters_get_the_lock_in_the_order_of_asking(open_one: Open, look: Any, base: str) -> None:
+def test_waiters_get_the_lock_in_the_order_in_which_they_asked(
+    open_one: Open, look: Any, base: str
+) -> None:
     first = open_one().acquire("l", FOR_EVER_MS)
     order: list[int] = []
     threads: list[threading.Thread] = []

@@ -25,7 +25,7 @@ STRETCH_FRAMES = 3
 ANEW = "it is being copied anew"
 
 
-def scrubbed(engine: Engine, shelf: ReplicaState, request: Scrub) -> Scrubbed:
+def scrubbed(engine: Engine, replica_state: ReplicaState, request: Scrub) -> Scrubbed:
     """Verify some frames. Raises RefusedError."""
     pipe_id, seq, digest = request.pipe_id, request.seq, xxh3_128()
     replica = _there(engine, pipe_id)
@@ -33,8 +33,8 @@ def scrubbed(engine: Engine, shelf: ReplicaState, request: Scrub) -> Scrubbed:
         try:
             frames = engine.read(pipe_id, seq, replica.end, 1, 1)
         except FrameError as exc:
-            shelf.found(pipe_id, exc.message)
-            shelf.note_found()
+            replica_state.found(pipe_id, exc.message)
+            replica_state.note_found()
             return Scrubbed(seq, exc.message, "")
         for each in frames:
             digest.update(each)

@@ -49,7 +49,7 @@ class KeptSidecar(MemorySidecar):
         self.refuses_copies = False
 
     def row(self) -> SidecarRow:
-        self.shelf.note_found()
+        self.replica_state.note_found()
         damaged = sum(bool(each.damage) for each in self.engine.replicas().values())
         return replace(super().row(), lease_ms=LEASE_MS, damaged=damaged)
 
@@ -72,7 +72,7 @@ class KeptSidecar(MemorySidecar):
         for pipe_id, placement in zip(ids, catalog.sidecars.placements_of(ids), strict=True):
             step = plan(self.engine.replicas()[pipe_id], placement, me)
             if step is not None and step.verb is OrphanVerb.DAMAGE:
-                self.shelf.found(pipe_id, step.told)
+                self.replica_state.found(pipe_id, step.told)
 
     def remove(self, pipe_id: str) -> None:
         """Somebody removes an extent from it, who should not."""
@@ -81,7 +81,7 @@ class KeptSidecar(MemorySidecar):
 
     def _carried_out(self, request: Scrub | Replicate) -> Any:
         if isinstance(request, Scrub):
-            return scrubbed(self.engine, self.shelf, request)
+            return scrubbed(self.engine, self.replica_state, request)
         if self.refuses_copies:
             raise RefusedError(Code.FULL, "this sidecar is read-only")
         source = self.others[request.source]

@@ -69,7 +69,7 @@ def extents(ports: Ports) -> set[str]:
 
 
 @pytest.mark.parametrize("consistency", ["ap", "cp"])
-def test_whoever_ends_while_a_pipe_begins_leaves_nothing_for_ever(
+def test_a_client_that_dies_while_a_pipe_begins_leaves_nothing_for_ever(
     open_one: Open, clock: ManualClock, consistency: str
 ) -> None:
     ports, _ = open_one()
@@ -103,7 +103,7 @@ def test_whoever_ends_while_a_pipe_begins_leaves_nothing_for_ever(
 
 
 @pytest.mark.parametrize("consistency", ["ap", "cp"])
-def test_who_stands_still_while_a_pipe_begins_pushes_to_another(
+def test_a_pusher_paused_while_a_pipe_begins_pushes_to_another(
     open_one: Open, clock: ManualClock, consistency: str
 ) -> None:
     ports, cql = open_one()

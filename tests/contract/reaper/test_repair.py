@@ -42,7 +42,7 @@ def test_while_all_is_well_sidecars_are_asked_once_for_what_they_have(place: Rep
     assert len(reaper.network.calls) == 3
 
 
-def test_a_replica_that_was_lost_with_its_sidecar_is_made_anew(place: RepairPlace) -> None:
+def test_a_replica_that_was_lost_with_its_sidecar_is_copied_again(place: RepairPlace) -> None:
     place.pushed(ONE, "s1", "s2", "s3")
     place.pushed(TWO, "s1", "s2", "s4")
     place.away_for("s3", LONG)
@@ -56,7 +56,7 @@ def test_a_replica_that_was_lost_with_its_sidecar_is_made_anew(place: RepairPlac
 
 
 @pytest.mark.parametrize(("seconds", "repaired"), [(AFTER_SECONDS, False), (LONG, True)])
-def test_who_is_silent_for_a_short_time_is_waited_for(
+def test_a_sidecar_that_is_silent_for_a_short_time_is_waited_for(
     place: RepairPlace, seconds: float, repaired: bool
 ) -> None:
     place.pushed(ONE, "s1", "s2", "s3")
@@ -77,7 +77,7 @@ def test_a_data_directory_that_was_lost_is_filled_again_where_no_other_sidecar_i
     assert place.whole(ONE) == place.whole(TWO) == ["s1", "s2", "s3"]
 
 
-def test_one_that_was_given_up_is_replaced_at_once_and_read_if_nobody_else_has_it(
+def test_a_sidecar_given_up_is_replaced_at_once_and_read_if_it_has_the_only_replica(
     place: RepairPlace,
 ) -> None:
     place.pushed(ONE, "s1", "s2", "s3")
@@ -90,7 +90,7 @@ def test_one_that_was_given_up_is_replaced_at_once_and_read_if_nobody_else_has_i
     assert "s3" not in place.where(ONE)
 
 
-def test_two_lost_replicas_are_made_anew_one_after_the_other(place: RepairPlace) -> None:
+def test_two_lost_replicas_are_copied_one_after_the_other(place: RepairPlace) -> None:
     place.pushed(ONE, "s1", "s2", "s3")
     place.pushed(TWO, "s1", "s3", "s4")
     for name in ("s2", "s3"):
@@ -100,7 +100,9 @@ def test_two_lost_replicas_are_made_anew_one_after_the_other(place: RepairPlace)
     assert place.whole(ONE) == place.whole(TWO) == ["s1", "s4", "s5"]
 
 
-def test_what_has_too_few_replicas_gets_more_when_there_is_a_sidecar_for_it(tmp_path: Path) -> None:
+def test_an_extent_with_too_few_replicas_gets_more_once_a_sidecar_can_take_one(
+    tmp_path: Path,
+) -> None:
     place = RepairPlace(tmp_path, sidecars=3)
     place["s3"].down = True
     place.pushed(ONE, "s1", "s2")
@@ -224,7 +226,7 @@ def test_a_damaged_replica_is_copied_again_in_its_place(place: RepairPlace) -> N
     assert place.whole(ONE) == ["s1", "s2", "s3"]
 
 
-def test_the_source_is_verified_before_a_damaged_replica_is_begun_anew(place: RepairPlace) -> None:
+def test_the_source_is_verified_before_a_damaged_replica_is_overwritten(place: RepairPlace) -> None:
     place.pushed(ONE, "s1", "s2", "s3")
     damage(place, "s2", ONE, 12)
     place["s1"].engine.flip(ONE, 0)  # nobody knows yet
@@ -275,7 +277,7 @@ def test_damaged_and_full_it_goes_elsewhere(place: RepairPlace) -> None:
 # --- draining -------------------------------------------------------------------------------------
 
 
-def test_a_sidecar_that_drains_gives_up_what_it_has_once_there_are_copies(
+def test_a_draining_sidecar_removes_its_extents_once_they_are_copied(
     place: RepairPlace,
 ) -> None:
     for pipe_id in (ONE, TWO):

@@ -94,7 +94,7 @@ def die() -> None:
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_a_reaper_that_is_killed_at_any_step_does_no_harm_and_the_next_goes_on(
+def test_a_reaper_killed_at_any_step_does_no_harm_and_the_next_one_continues(
     tmp_path: Path, trouble: Trouble
 ) -> None:
     def run(place: RepairPlace, number: int) -> bool:
@@ -117,7 +117,7 @@ def test_a_reaper_that_is_killed_at_any_step_does_no_harm_and_the_next_goes_on(
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_a_reaper_that_stands_still_at_any_step_while_another_repairs_does_no_harm(
+def test_a_reaper_paused_at_any_step_while_another_repairs_does_no_harm(
     tmp_path: Path, trouble: Trouble
 ) -> None:
     def run(place: RepairPlace, number: int) -> bool:

@@ -29,7 +29,9 @@ def moved(place: RepairPlace, pipe_id: str) -> bool:
     return len(place.whole(pipe_id)) == 3 and "s2" not in place.where(pipe_id)
 
 
-def test_all_it_has_is_copied_elsewhere_and_stays_there_as_nobody_s(place: RepairPlace) -> None:
+def test_a_failed_sidecars_extents_are_copied_elsewhere_and_left_on_its_disk(
+    place: RepairPlace,
+) -> None:
     assert place.catalog.sidecars.set_state("s2", DRAINING)
     told = place.reaper().until_done()
     assert [each[:2] for each in told] == [(ONE, DONE), (TWO, DONE), ("s2", DONE)]
@@ -38,7 +40,9 @@ def test_all_it_has_is_copied_elsewhere_and_stays_there_as_nobody_s(place: Repai
     assert sorted(place["s2"].engine.replicas()) == [ONE, TWO]
 
 
-def test_where_it_has_the_only_good_replicas_they_are_read_and_copied(place: RepairPlace) -> None:
+def test_a_failed_sidecar_with_the_only_good_replicas_serves_and_copies_them(
+    place: RepairPlace,
+) -> None:
     for name in ("s1", "s3"):
         place[name].lose_directory()
     assert place.catalog.sidecars.set_state("s2", DRAINING)
@@ -51,7 +55,7 @@ def test_where_it_has_the_only_good_replicas_they_are_read_and_copied(place: Rep
 
 def test_damage_that_is_always_reported_hides_nothing_else(place: RepairPlace) -> None:
     place["s2"].engine.flip(ONE, 3)
-    place["s2"].shelf.found(ONE, "a frame is bad")
+    place["s2"].replica_state.found(ONE, "a frame is bad")
     place.pass_time(1)
     reaper = place.reaper()
     assert (ONE, DONE) in [each[:2] for each in reaper.until_done()]

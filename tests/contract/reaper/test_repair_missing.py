@@ -57,7 +57,9 @@ def once(reaper: Reaper, kind: type[Any], do: Callable[[], object]) -> None:
     reaper.network.before_exchange = before
 
 
-def test_it_is_copied_anew_to_its_place_and_its_placement_is_changed(place: RepairPlace) -> None:
+def test_a_missing_replica_is_copied_to_its_place_and_its_placement_is_changed(
+    place: RepairPlace,
+) -> None:
     place["s2"].remove(ONE)
     before = place.catalog.sidecars.placements_of([ONE])[0]
     told = place.reaper().until_done()
@@ -203,7 +205,7 @@ def test_a_copy_whose_reaper_and_sidecar_ended_is_continued(place: RepairPlace) 
     assert len(copied) == 5, "each frame once"
 
 
-def test_who_does_not_answer_is_not_waited_for_at_each_page(place: RepairPlace) -> None:
+def test_a_silent_sidecar_is_not_waited_for_at_each_page(place: RepairPlace) -> None:
     pipes = [f"{number:023x}f" for number in range(3 * PAGE)]
     for pipe_id in pipes:
         place.pushed(pipe_id, "s1", "s2", "s3", frames=0)

@@ -332,7 +332,7 @@ def test_a_closed_engine_takes_nothing(place: Place, engine: Engine) -> None:
 # --- scrubbing --------------------------------------------------------------------------------
 
 
-def test_a_scrub_comes_through_in_steps_and_tells_what_it_read(place: Place) -> None:
+def test_a_scrub_runs_in_steps_and_reports_what_it_read(place: Place) -> None:
     begin(place, frames=30)
     begin(place, OTHER, frames=30)
     whole = scrub(place.engine, PIPE, 0, 300, 1 << 30)

@@ -51,7 +51,9 @@ def test_a_log_torn_behind_what_was_synced_is_not_damage(place: RocksPlace) -> N
     assert look(place.engine, PIPE, OTHER) == {PIPE: False, OTHER: False}
 
 
-def test_a_log_cut_before_what_was_synced_damages_who_lost_by_it(place: RocksPlace) -> None:
+def test_a_log_cut_before_synced_bytes_damages_the_replicas_that_lost_them(
+    place: RocksPlace,
+) -> None:
     fill(place, PIPE)
     place.sync()
     fill(place, OTHER, ODD)
@@ -199,7 +201,7 @@ def test_no_flipped_bit_in_the_marks_makes_a_replica_merely_shorter(place: Rocks
     place.open()
 
 
-def test_a_mark_of_which_nothing_can_be_read_is_damage(place: RocksPlace) -> None:
+def test_an_unreadable_mark_is_damage(place: RocksPlace) -> None:
     fill(place, PIPE)
     place.engine.close()
     with (place.place / "marks").open("r+b") as file:
@@ -253,7 +255,7 @@ def test_a_directory_that_cannot_be_vouched_for_is_refused_with_what_to_do(
     assert look(place.engine, PIPE) == {PIPE: False}
 
 
-def test_a_table_that_cannot_be_merged_fails_the_engine_which_still_tells_and_reads(
+def test_a_table_that_cannot_be_merged_fails_the_engine_which_still_reports_and_reads(
     place: RocksPlace,
 ) -> None:
     fill(place, PIPE, OTHER)

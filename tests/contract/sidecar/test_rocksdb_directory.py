@@ -104,7 +104,7 @@ def test_a_directory_whose_making_was_broken_off_is_made_again(place: RocksPlace
 
 
 @pytest.mark.parametrize("pipe_id", [PIPE, ODD, "p", "f" * 24, "F" * 24, "é" * 100, "\udc80", "0"])
-def test_a_name_tells_its_id_and_begins_no_other(pipe_id: str) -> None:
+def test_a_name_contains_its_id_and_is_not_a_prefix_of_another(pipe_id: str) -> None:
     assert pipe_id_of(name_of(pipe_id)) == pipe_id
     for other in ("p", "pp", PIPE, OTHER, ODD, "f" * 24, "é" * 99):
         if other != pipe_id:

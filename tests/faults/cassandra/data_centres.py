@@ -94,7 +94,7 @@ def drained(queue: cassq.Queue) -> Counter[int]:
 
 
 @pytest.mark.parametrize("consistency", ["ap", "cp"])
-def test_both_sides_go_on_while_cut_off_each_in_the_keyspace_of_its_data_centre(
+def test_cut_off_data_centres_both_continue_each_in_its_own_keyspace(
     servers: CassandraCluster, consistency: str
 ) -> None:
     name = f"jobs.{consistency}"
@@ -122,7 +122,7 @@ def test_both_sides_go_on_while_cut_off_each_in_the_keyspace_of_its_data_centre(
             assert queue.audit().balanced
 
 
-def test_with_one_quorum_over_both_neither_side_has_it_and_ap_pushes_are_spilled(
+def test_with_one_quorum_across_both_sides_neither_has_it_and_ap_pushes_are_spilled(
     servers: CassandraCluster, tmp_path: Path
 ) -> None:
     options = "&consistency=quorum&serial=serial"
@@ -158,7 +158,7 @@ def test_with_one_quorum_over_both_neither_side_has_it_and_ap_pushes_are_spilled
         assert drained(east.queue("orders")) in (Counter([0]), Counter([0, 1]), Counter([0, 1, 1]))
 
 
-def test_an_extent_is_sealed_from_its_own_data_centre_alone(servers: CassandraCluster) -> None:
+def test_an_extent_is_sealed_only_from_its_own_data_centre(servers: CassandraCluster) -> None:
     near, far = session(servers, "east", EAST), session(servers, "east", WEST)
     try:
         pipe_id = Ids().new(SystemClock().wall_ms())
@@ -174,7 +174,7 @@ def test_an_extent_is_sealed_from_its_own_data_centre_alone(servers: CassandraCl
         far.close()
 
 
-def test_clients_of_one_keyspace_whose_quorums_do_not_meet_are_refused(
+def test_clients_of_one_keyspace_whose_quorums_do_not_overlap_are_refused(
     servers: CassandraCluster,
 ) -> None:
     cassq.connect(url(servers, "east", EAST)).close()

@@ -122,7 +122,7 @@ def test_nothing_acknowledged_is_lost_with_one_node_of_three(
 
 
 @pytest.mark.parametrize("strict", [False, True], ids=["ap", "cp"])
-def test_pipes_are_sealed_in_full_flight_while_a_node_is_gone(
+def test_pipes_are_sealed_during_pushes_while_a_node_is_gone(
     cassandra3: CassandraCluster, cql: Cql, strict: bool
 ) -> None:
     elsewhere = CassandraStore(cql, SystemClock())

@@ -127,7 +127,7 @@ def flood(url: str, name: str, consistency: str) -> tuple[dict[str, int], dict[s
 
 
 @pytest.mark.parametrize("consistency", ["ap", "cp"])
-def test_a_node_that_holds_its_clients_up_slows_them_and_fails_nothing(
+def test_a_node_that_delays_its_clients_slows_them_and_fails_nothing(
     node: Limited, consistency: str
 ) -> None:
     node.limit(FEW_BYTES | FEW_REQUESTS)
@@ -138,7 +138,7 @@ def test_a_node_that_holds_its_clients_up_slows_them_and_fails_nothing(
 
 
 @pytest.mark.usefixtures("refused")
-def test_a_node_that_refuses_what_is_too_much_slows_its_clients_and_fails_nothing(
+def test_a_node_that_refuses_excess_requests_slows_its_clients_and_fails_nothing(
     node: Limited,
 ) -> None:
     node.limit(FEW_BYTES)

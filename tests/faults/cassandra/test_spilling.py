@@ -31,7 +31,7 @@ def url(cassandra1: CassandraCluster) -> str:
 
 
 @pytest.mark.waits(reason="a node that stands still is noticed by time-outs")
-def test_an_ap_queue_takes_pushes_while_cassandra_stands_still_and_a_cp_queue_refuses_them(
+def test_an_ap_queue_takes_pushes_while_cassandra_is_paused_and_a_cp_queue_refuses_them(
     cassandra1: CassandraCluster, url: str, tmp_path: Path
 ) -> None:
     with cassq.connect(url, spill=str(tmp_path)) as client:

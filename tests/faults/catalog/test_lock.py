@@ -42,7 +42,7 @@ def test_the_wait_is_bounded_for_everyone() -> None:
     assert 0 < LOCK_WAIT_SECONDS < math.inf
 
 
-def test_writers_are_told_in_time_and_go_on_afterwards(
+def test_writers_are_warned_of_a_stop_in_time_and_continue_afterwards(
     impatient: cassq.Client, keeper: Actor
 ) -> None:
     queue = impatient.queue("jobs")
@@ -139,7 +139,7 @@ def test_pushing_goes_on_while_the_housekeeper_waits(
         keeper.expect("done")
 
 
-def test_threads_that_wait_behind_one_another_are_all_told(
+def test_threads_that_wait_behind_one_another_all_get_the_error(
     impatient: cassq.Client, keeper: Actor
 ) -> None:
     queue = impatient.queue("jobs")
@@ -155,7 +155,7 @@ def test_threads_that_wait_behind_one_another_are_all_told(
     assert keeper.alive
 
 
-def test_what_was_out_can_be_committed_when_the_lock_is_free_again(
+def test_delivered_messages_can_be_committed_when_the_lock_is_free_again(
     impatient: cassq.Client, act: Act, directory: Path
 ) -> None:
     queue = impatient.create_queue("jobs")

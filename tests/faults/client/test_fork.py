@@ -129,8 +129,8 @@ def links_of(client: cassq.Client) -> ConnectionPool | None:
     store = client.ports.store
     if not isinstance(store, SidecarStore):
         return None
-    assert isinstance(store._means.network, ConnectionPool)
-    return store._means.network
+    assert isinstance(store._context.network, ConnectionPool)
+    return store._context.network
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_the_parent_goes_on_unharmed(inherited: Inherited, connect: Connect) -> 
 
 
 @pytest.mark.parametrize("url", [ON_SIDECARS], indirect=True)
-def test_a_child_says_nothing_over_the_connections_of_its_parent(inherited: Inherited) -> None:
+def test_a_child_process_sends_nothing_over_its_parents_connections(inherited: Inherited) -> None:
     links = links_of(inherited.client)
     assert links is not None
 
@@ -274,7 +274,7 @@ client.close()
 """
 
 
-def test_a_child_that_ends_normally_takes_nothing_with_it(url: str, connect: Connect) -> None:
+def test_a_child_process_that_ends_normally_changes_nothing(url: str, connect: Connect) -> None:
     done = subprocess.run(
         # From Python 3.12 on it warns of a fork beside threads, which this is on purpose.
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", LEAVES_BY_THE_FRONT_DOOR, url],

@@ -452,9 +452,7 @@ def test_signals_at_random_moments_leave_everything_in_order(
         late.close()
 
 
-def test_a_worker_that_is_told_to_end_by_its_supervisor_ends(
-    connect: Connect, act: Act, url: str
-) -> None:
+def test_a_worker_ends_when_its_supervisor_stops_it(connect: Connect, act: Act, url: str) -> None:
     queue = connect().create_queue("jobs", claim_timeout=60)
     done: list[bytes] = []
     for number in range(10):

@@ -82,7 +82,7 @@ def test_a_stopped_popper_learns_that_it_lost_its_claim(
     assert audit.groups["default"].committed == 5
 
 
-def test_a_stopped_popper_whose_claim_nobody_took_may_still_commit(
+def test_a_stopped_popper_may_still_commit_a_claim_that_was_not_taken(
     client: cassq.Client, act: Act, url: str
 ) -> None:
     alone(client)

@@ -74,7 +74,9 @@ def test_what_only_sick_consumers_had_is_kept_for_a_healthy_one(
     assert names(client) == ["jobs"]
 
 
-def test_a_sick_group_is_tried_ever_more_seldom(client: cassq.Client, act: Act, url: str) -> None:
+def test_a_sick_group_is_tried_less_and_less_often(
+    client: cassq.Client, act: Act, url: str
+) -> None:
     """Two groups of equally sick consumers, side by side; one of them is not to be spared."""
     queue = client.create_queue("jobs", claim_timeout=0.05, max_deliveries=1000)
     queue.create_group("careless", sick_check=False)
@@ -92,7 +94,7 @@ def test_a_sick_group_is_tried_ever_more_seldom(client: cassq.Client, act: Act, 
     careless.end()
 
 
-def test_a_message_that_kills_while_others_succeed_dies_alone(
+def test_only_the_message_that_kills_consumers_dies_while_others_succeed(
     client: cassq.Client, act: Act, url: str
 ) -> None:
     """Several consumers at once, a limit of deliveries, and the group's check for sickness."""

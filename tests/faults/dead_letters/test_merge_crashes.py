@@ -51,7 +51,7 @@ MERGES = {
 
 
 @pytest.mark.parametrize(("where", "claimed"), MERGES.values(), ids=MERGES)
-def test_a_merge_that_died_anywhere_is_gone_on_with_and_doubles_nothing(
+def test_a_merge_that_died_anywhere_is_continued_and_duplicates_nothing(
     act: Act, tmp_path: Path, where: dict[str, Any], claimed: bool
 ) -> None:
     for directory in deaths_of(act, tmp_path, lambda d: begin(d, claimed=claimed), where):
@@ -72,7 +72,7 @@ def test_a_merge_that_died_anywhere_is_gone_on_with_and_doubles_nothing(
 
 
 @pytest.mark.parametrize(("where", "claimed"), MERGES.values(), ids=MERGES)
-def test_a_consumer_of_the_dead_letters_gets_none_that_a_dead_merge_has_brought_back(
+def test_a_consumer_of_dead_letters_gets_none_that_an_unfinished_merge_returned(
     act: Act, tmp_path: Path, where: dict[str, Any], claimed: bool
 ) -> None:
     for directory in deaths_of(act, tmp_path, lambda d: begin(d, claimed=claimed), where):

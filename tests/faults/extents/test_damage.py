@@ -54,7 +54,7 @@ def pop_all(popper: cassq.Popper) -> tuple[list[bytes], list[CassqError]]:
 # --- a pipe file ------------------------------------------------------------------------------
 
 
-def test_a_damaged_pipe_is_named_once_and_the_others_go_on(
+def test_a_damaged_pipe_is_named_once_and_other_pipes_are_delivered(
     queue: cassq.Queue, client: cassq.Client
 ) -> None:
     bad = pipe_of(push(queue, *numbers(20)))
@@ -122,7 +122,7 @@ def test_a_cut_pipe_file_is_damage_never_a_crash(
     assert not queue.audit().balanced
 
 
-def test_a_missing_pipe_file_is_named_once_and_the_others_go_on(
+def test_a_missing_pipe_file_is_named_once_and_other_pipes_are_delivered(
     queue: cassq.Queue, client: cassq.Client, connect: Connect
 ) -> None:
     bad = pipe_of(push(queue, *numbers(5)))

@@ -102,9 +102,7 @@ def test_a_disk_that_keeps_failing_is_an_error_and_loses_nothing_acknowledged(
     assert len(found) == len(acked)
 
 
-def test_an_error_says_how_many_were_pushed_all_the_same(
-    queue: cassq.Queue, disk: SickDisk
-) -> None:
+def test_an_error_says_how_many_messages_were_pushed(queue: cassq.Queue, disk: SickDisk) -> None:
     queue.update(max_pushes_per_pipe=10)
     pusher = queue.pusher()
     eventually(

@@ -168,7 +168,7 @@ def test_a_client_first_used_on_a_full_disk_does_not_crash(
 
 
 @pytest.mark.parametrize("size", [100, 20_000])
-def test_a_limit_on_file_sizes_is_told_as_a_full_disk(
+def test_a_limit_on_file_sizes_is_reported_as_a_full_disk(
     client: cassq.Client, act: Act, url: str, size: int
 ) -> None:
     """The same for everyone: no root needed, and a write that stops in the middle."""

@@ -136,7 +136,7 @@ print("over", flush=True)
 """
 
 
-def test_after_a_failed_write_nothing_is_taken_until_it_was_opened_anew(tmp_path: Path) -> None:
+def test_after_a_failed_write_nothing_is_taken_until_the_engine_is_reopened(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(tmp_path / "data")],
         capture_output=True,
@@ -221,7 +221,7 @@ def test_what_was_synced_is_there_after_the_disk_was_full_to_the_last_byte(
 
 @pytest.mark.waits(reason="a disk is filled to the last byte")
 @NEEDS_ROOT
-def test_a_disk_that_fills_up_at_any_moment_starves_it_and_loses_nothing(
+def test_a_disk_that_fills_up_at_any_moment_starves_the_engine_and_loses_nothing(
     small_disk: SmallDisk,
 ) -> None:
     """Beside appends, syncs and flushes, each of which meets it in its own way."""

@@ -64,7 +64,7 @@ def test_a_killed_sidecar_costs_its_pushers_a_moment_and_others_nothing(scene: S
 
 
 @pytest.mark.long(reason="processes, and repairs that are waited for")
-def test_a_sidecar_that_stood_still_is_brought_in_line_when_it_wakes(scene: Scene) -> None:
+def test_a_paused_sidecar_catches_up_when_it_resumes(scene: Scene) -> None:
     """It took no part in the seal, and has in its sockets what was sent to it before."""
     queue = scene.queue(max_push_time_of_pipe=600.0)
     actor = scene.pushes(queue, "p")
@@ -127,7 +127,7 @@ def flip_and_repair(scene: Scene) -> None:
 
 
 @pytest.mark.long(reason="processes, and repairs that are waited for")
-def test_a_data_directory_that_is_lost_is_made_good_from_the_others(scene: Scene) -> None:
+def test_a_lost_data_directory_is_restored_from_the_other_replicas(scene: Scene) -> None:
     queue = scene.queue(max_pushes_per_pipe=100)
     actor = scene.pushes(queue, "p")
     scene.goes_on(actor, 150)
@@ -194,7 +194,7 @@ def small_sidecars() -> Iterator[SidecarCluster]:
 
 @pytest.mark.long(reason="processes, and repairs that are waited for")
 @pytest.mark.may_skip("small disks need root")
-def test_a_sidecar_with_a_full_disk_is_gone_round_and_comes_back(
+def test_a_sidecar_with_a_full_disk_is_avoided_and_used_again_later(
     small_sidecars: SidecarCluster, scene_on: Make
 ) -> None:
     scene = scene_on(small_sidecars)

@@ -136,7 +136,7 @@ def all_is_there(served: Served, fenced: list[int], *damaged: str) -> None:
 
 
 @pytest.mark.parametrize("asked", [SidecarState.UP, SidecarState.DRAINING])
-def test_a_sidecar_goes_on_by_itself_and_is_what_it_was_asked_to_be(
+def test_a_sidecar_resumes_by_itself_and_keeps_its_requested_state(
     start: Callable[[], Served],
     catalog: SqliteCatalog,
     small_disk: SmallDisk,
@@ -207,7 +207,7 @@ def settle_nothing(served: Served) -> list[int]:
     pytest.fail("what was left of the disk was enough")
 
 
-def test_one_that_is_told_to_end_while_its_disk_is_full_ends(
+def test_a_sidecar_stopped_while_its_disk_is_full_ends(
     start: Callable[[], Served], small_disk: SmallDisk
 ) -> None:
     served = start()
@@ -238,7 +238,7 @@ def starve(scene: Scene, node: SidecarNode) -> None:
 
 
 @pytest.mark.long(reason="disks that are filled to the last byte, again and again")
-def test_pushes_go_on_to_a_sidecar_whose_disk_has_room_again(
+def test_pushes_continue_to_a_sidecar_whose_disk_has_room_again(
     greedy_sidecars: SidecarCluster, scene_on: Make
 ) -> None:
     scene = scene_on(greedy_sidecars)

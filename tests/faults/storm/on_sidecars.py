@@ -299,11 +299,11 @@ class OnSidecars(Ground):
         """Nothing is left of what was consumed."""
         with self._proving() as prover:
             wrong = self._settled(prover, note, alone=True)
-            shelves = prover.shelves()
-        strays = shelves.strays()
+            view = prover.view()
+        strays = view.strays()
         note(f"{len(strays)} pipes were only begun: the sweep takes them after an hour")
         # Dead letters are in queues of their own, which nobody drained.
-        drained = [each for each in shelves.placements if each.queue_name in self.groups]
+        drained = [each for each in view.placements if each.queue_name in self.groups]
         left = [each for each in drained if each.pipe_id not in strays]
         return wrong + [f"{each.pipe_id} was consumed and is still placed" for each in left]
 

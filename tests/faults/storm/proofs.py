@@ -15,7 +15,7 @@ from cassq.extents.sidecar.net.connection import Access
 from cassq.extents.sidecar.net.connection_pool import ConnectionPool
 from cassq.extents.sidecar.net.network import Call, Patience
 from cassq.model.sidecar_rows import Placement, ReplicaAt
-from tests.faults.storm.replicas import Shelves, complaints, dependants, orphans, unequal
+from tests.faults.storm.replicas import ReplicaView, complaints, dependants, orphans, unequal
 from tests.servers.parts.node import pause
 
 ASK_SECONDS = 20.0
@@ -50,25 +50,25 @@ class Prover:
     def _attempt(self, alone: bool) -> list[str]:
         try:
             self.reap()
-            shelves = self.shelves()
+            view = self.view()
         except BackendError as error:
             return [f"it could not be looked at: {error}"]
-        return [*complaints(shelves), *(orphans(shelves) if alone else ())]
+        return [*complaints(view), *(orphans(view) if alone else ())]
 
     def dependants(self, name: str) -> list[str]:
         """What would be lost now with all that a sidecar has; it may be down."""
         try:
-            return list(dependants(self.shelves(without=name), name))
+            return list(dependants(self.view(without=name), name))
         except BackendError as error:
             return [f"it could not be looked at: {error}"]
 
-    def shelves(self, without: str = "") -> Shelves:
+    def view(self, without: str = "") -> ReplicaView:
         """What is where at this moment. without: a sidecar that is not asked. Raises
         BackendError."""
         catalog = self._client.ports.catalog
         rows = catalog.sidecars.listed()
         placements = list(catalog.sidecars.placements())
-        return Shelves(
+        return ReplicaView(
             placements,
             {row.name: row.generation for row in rows},
             {
@@ -93,7 +93,7 @@ class Prover:
     def unequal_replicas(self, most: int, chance: random.Random) -> tuple[int, list[str]]:
         """Scrub all replicas of so many sealed pipes, some with messages among them; how many
         there were, and what is wrong with them."""
-        sealed = [each for each in self.shelves().sealed() if each.end]
+        sealed = [each for each in self.view().sealed() if each.end]
         sample = chance.sample(sealed, min(most, len(sealed)))
         digests = [
             (each.pipe_id, {at.sidecar: self._digest(each, at) for at in each.replicas})

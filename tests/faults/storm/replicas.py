@@ -12,7 +12,7 @@ from cassq.model.sidecar_rows import Placement, ReplicaAt
 
 
 @dataclass(slots=True)
-class Shelves:
+class ReplicaView:
     """What is where. placements: of the catalog. generations: of the sidecars that are there, by
     name. held: sidecar → pipe id → what it tells of its replica. pipes: those that have a row."""
 
@@ -40,13 +40,13 @@ class Shelves:
         )
 
 
-def complaints(shelves: Shelves) -> Iterator[str]:
+def complaints(view: ReplicaView) -> Iterator[str]:
     """Every pipe has a row, is sealed, and has as many good replicas as are wanted; but strays."""
-    strays = shelves.strays()
-    for placement in shelves.placements:
+    strays = view.strays()
+    for placement in view.placements:
         if placement.pipe_id in strays:
             continue
-        if placement.pipe_id not in shelves.pipes:
+        if placement.pipe_id not in view.pipes:
             yield f"{placement.pipe_id} of {placement.queue_name} has no row"
         if placement.end is None:
             yield f"{placement.pipe_id} of {placement.queue_name} is not sealed"
@@ -55,7 +55,7 @@ def complaints(shelves: Shelves) -> Iterator[str]:
         for name, count in names.items():
             if count > 1:
                 yield f"{placement.pipe_id} has {count} replicas on {name}"
-        wrongs = [_wrong(placement, each, shelves) for each in placement.replicas]
+        wrongs = [_wrong(placement, each, view) for each in placement.replicas]
         yield from (f"{placement.pipe_id}: {wrong}" for wrong in wrongs if wrong)
         good = sum(1 for wrong in wrongs if not wrong)
         if good != placement.wanted:
@@ -63,34 +63,34 @@ def complaints(shelves: Shelves) -> Iterator[str]:
             yield f"{told}, and should have {placement.wanted}"
 
 
-def dependants(shelves: Shelves, name: str) -> Iterator[str]:
+def dependants(view: ReplicaView, name: str) -> Iterator[str]:
     """Pipes that could not be read any more, or not be sealed, if a sidecar lost what it has."""
-    strays = shelves.strays()
-    for placement in shelves.placements:
+    strays = view.strays()
+    for placement in view.placements:
         if placement.pipe_id in strays:
             continue
         others = [each for each in placement.replicas if each.sidecar != name]
         if len(others) == len(placement.replicas):
             continue
-        good = sum(_is_good(placement, each, shelves) for each in others)
+        good = sum(_is_good(placement, each, view) for each in others)
         least = 1 if placement.end is not None else majority(len(placement.replicas))
         if good < least:
             yield f"{placement.pipe_id} needs {name}: {good} good replicas are elsewhere"
 
 
-def _is_good(placement: Placement, replica: ReplicaAt, shelves: Shelves) -> bool:
+def _is_good(placement: Placement, replica: ReplicaAt, view: ReplicaView) -> bool:
     """Whether a replica has all that it should have, be it settled yet or not."""
-    told = shelves.held.get(replica.sidecar, {}).get(placement.pipe_id)
-    if told is None or shelves.generations.get(replica.sidecar) != replica.generation:
+    told = view.held.get(replica.sidecar, {}).get(placement.pipe_id)
+    if told is None or view.generations.get(replica.sidecar) != replica.generation:
         return False
     return not (told.damage or told.copying) and told.end >= (placement.end or 0)
 
 
-def _wrong(placement: Placement, replica: ReplicaAt, shelves: Shelves) -> str:
+def _wrong(placement: Placement, replica: ReplicaAt, view: ReplicaView) -> str:
     """What is wrong with a replica; "" if nothing."""
     where = f"the replica on {replica.sidecar}"
-    told = shelves.held.get(replica.sidecar, {}).get(placement.pipe_id)
-    if shelves.generations.get(replica.sidecar) != replica.generation:
+    told = view.held.get(replica.sidecar, {}).get(placement.pipe_id)
+    if view.generations.get(replica.sidecar) != replica.generation:
         return f"{where} was of another data directory"
     if told is None:
         return f"{where} is not there"
@@ -103,14 +103,14 @@ def _wrong(placement: Placement, replica: ReplicaAt, shelves: Shelves) -> str:
     return ""
 
 
-def orphans(shelves: Shelves) -> Iterator[str]:
+def orphans(view: ReplicaView) -> Iterator[str]:
     """What sidecars hold and no placement knows of: it goes after a safe time."""
     known = {
         (each.sidecar, placement.pipe_id)
-        for placement in shelves.placements
+        for placement in view.placements
         for each in placement.replicas
     }
-    for name, extents in shelves.held.items():
+    for name, extents in view.held.items():
         for pipe_id in extents:
             if (name, pipe_id) not in known:
                 yield f"{name} holds {pipe_id}, which nobody knows of there"

@@ -446,7 +446,7 @@ def test_one_of_two_holders_may_commit(queue: str, also: tuple[str, ...]) -> Non
 
 
 @pytest.mark.parametrize("queue", GROUPS)
-def test_two_holders_may_commit_if_one_of_them_was_told_nothing(queue: str) -> None:
+def test_two_holders_may_commit_if_one_of_them_got_no_answer(queue: str) -> None:
     tale = right()
     taken_from_its_holder(tale, queue, result="unknown")
     verdict = tale.verdict()

@@ -96,7 +96,7 @@ def test_shares_and_gaps_are_what_they_say() -> None:
     assert longest_gap([], 0, 3 * second) == 3.0
 
 
-def test_a_group_that_nobody_served_has_no_stall() -> None:
+def test_a_group_that_was_never_served_has_no_stall() -> None:
     second = 10**9
     history = History(frozenset())
     late = history.view("kept", "default")
@@ -112,7 +112,7 @@ def test_a_group_that_nobody_served_has_no_stall() -> None:
     ("counts", "failures", "good"),
     [({"order": 0}, [], True), ({"order": 2}, [], False), ({"order": 0}, ["it died"], False)],
 )
-def test_a_report_tells_its_verdict_seed_and_deeds(
+def test_a_report_shows_its_verdict_seed_and_deeds(
     counts: dict[str, int], failures: list[str], good: bool, tmp_path: Path
 ) -> None:
     report = Report(

@@ -11,19 +11,19 @@ from msgspec import structs
 
 from cassq.extents.protocol.words import Told
 from cassq.model.sidecar_rows import Placement, ReplicaAt
-from tests.faults.storm.replicas import Shelves, complaints, dependants, orphans, unequal
+from tests.faults.storm.replicas import ReplicaView, complaints, dependants, orphans, unequal
 
 NAMES = ("one", "two", "three")
 TOLD = Told("p", "q", 7, 7, True, 700, 1, "", False)
 
 
-def right() -> Shelves:
+def right() -> ReplicaView:
     """A pipe with three good replicas on four sidecars, of which the last was lost once."""
     replicas = tuple(ReplicaAt(name, "first") for name in NAMES)
     placement = Placement("p", "q", False, replicas, 3, "v", 1, end=7)
     generations = {"one": "first", "two": "first", "three": "first", "four": "second"}
     held = {name: {"p": TOLD} for name in NAMES} | {"four": {}}
-    return Shelves([placement], generations, held, {"p"})
+    return ReplicaView([placement], generations, held, {"p"})
 
 
 def test_what_is_right_is_accepted() -> None:
@@ -31,26 +31,26 @@ def test_what_is_right_is_accepted() -> None:
     assert [each.pipe_id for each in right().sealed()] == ["p"]
 
 
-def replaced(shelves: Shelves, told: Told | None) -> Shelves:
-    held = {name: dict(extents) for name, extents in shelves.held.items()}
+def replaced(view: ReplicaView, told: Told | None) -> ReplicaView:
+    held = {name: dict(extents) for name, extents in view.held.items()}
     if told is None:
         del held["two"]["p"]
     else:
         held["two"]["p"] = told
-    return replace(shelves, held=held)
+    return replace(view, held=held)
 
 
-def placed(shelves: Shelves, **changes: object) -> Shelves:
-    return replace(shelves, placements=[replace(shelves.placements[0], **changes)])
+def placed(view: ReplicaView, **changes: object) -> ReplicaView:
+    return replace(view, placements=[replace(view.placements[0], **changes)])
 
 
 EMPTY = structs.replace(TOLD, end=0, final=-1)
 
 
-def begun(held: Told) -> Shelves:
+def begun(held: Told) -> ReplicaView:
     """A pipe that has a placement, and no row; its replicas are such."""
-    shelves = replace(placed(right(), end=None), pipes=set())
-    return replace(shelves, held={name: {"p": held} for name in NAMES} | {"four": {}})
+    view = replace(placed(right(), end=None), pipes=set())
+    return replace(view, held={name: {"p": held} for name in NAMES} | {"four": {}})
 
 
 def test_what_was_only_begun_waits_for_the_sweep() -> None:
@@ -59,12 +59,12 @@ def test_what_was_only_begun_waits_for_the_sweep() -> None:
 
 
 def test_what_has_messages_and_no_row_is_reported() -> None:
-    for shelves in (begun(TOLD), replace(right(), pipes=set())):
-        assert not shelves.strays()
-        assert "p of q has no row" in list(complaints(shelves))
+    for view in (begun(TOLD), replace(right(), pipes=set())):
+        assert not view.strays()
+        assert "p of q has no row" in list(complaints(view))
 
 
-WRONG: dict[str, Callable[[Shelves], Shelves]] = {
+WRONG: dict[str, Callable[[ReplicaView], ReplicaView]] = {
     "is not sealed": lambda s: placed(s, end=None),
     "has 2 replicas on one": lambda s: placed(
         s, replicas=tuple(ReplicaAt(name, "first") for name in ("one", "one", "three"))
@@ -97,11 +97,11 @@ def test_what_nobody_knows_of_is_reported() -> None:
     assert told == "four holds p, which nobody knows of there"
 
 
-def without(*names: str, **changes: object) -> Shelves:
+def without(*names: str, **changes: object) -> ReplicaView:
     """The pipe when these of its sidecars are not there. changes: of the pipe."""
-    shelves = right()
-    held = {name: extents for name, extents in shelves.held.items() if name not in names}
-    return placed(replace(shelves, held=held), **changes)
+    view = right()
+    held = {name: extents for name, extents in view.held.items() if name not in names}
+    return placed(replace(view, held=held), **changes)
 
 
 def test_a_sealed_pipe_can_do_without_a_sidecar_if_another_is_good() -> None:
@@ -123,10 +123,10 @@ def test_an_open_pipe_can_do_without_a_sidecar_if_the_others_can_seal_it() -> No
 
 @pytest.mark.parametrize("change", [{"damage": "torn"}, {"copying": True}, {"end": 6}])
 def test_a_replica_that_lacks_something_helps_nobody(change: dict[str, Any]) -> None:
-    shelves = without("one", "three")
-    assert list(dependants(replaced(shelves, structs.replace(TOLD, final=-1)), "one")) == []
-    assert len(list(dependants(replaced(shelves, structs.replace(TOLD, **change)), "one"))) == 1
-    later = replace(shelves, generations={**shelves.generations, "two": "second"})
+    view = without("one", "three")
+    assert list(dependants(replaced(view, structs.replace(TOLD, final=-1)), "one")) == []
+    assert len(list(dependants(replaced(view, structs.replace(TOLD, **change)), "one"))) == 1
+    later = replace(view, generations={**view.generations, "two": "second"})
     assert len(list(dependants(later, "one"))) == 1
 
 

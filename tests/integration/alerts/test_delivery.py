@@ -237,7 +237,7 @@ def test_after_a_hang_nothing_more_is_tried_in_this_pass(tmp_path: Path) -> None
     assert runs.read_text() == "x\n"
 
 
-def test_an_event_that_is_refused_keeps_no_other_from_being_told(hook: Hook) -> None:
+def test_a_refused_event_holds_no_other_event_back(hook: Hook) -> None:
     hook.status = 400
     target = AlertTarget("hook", webhook=hook.url)
     outcomes = told(target, *(notice("hook", number) for number in range(3)))
@@ -251,7 +251,7 @@ def test_what_failed_before_comes_last(hook: Hook) -> None:
     assert [event["id"] for _, _, event in hook.requests] == ["2", "3", "1"]
 
 
-def test_the_end_of_an_incident_is_not_told_when_its_beginning_failed(tmp_path: Path) -> None:
+def test_the_end_of_an_incident_is_not_sent_when_its_beginning_was_not(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     target = shell(f"echo x >> {runs}; exit 1", timeout=30)
     outcomes = told(target, notice("sh", 1, key="same"), notice("sh", 2, key="same"))

@@ -70,7 +70,7 @@ def test_a_merge_brings_back_what_the_filter_names(dead: Cli, cli: Cli) -> None:
     assert count(dead) == 6
 
 
-def test_a_merge_tells_of_what_others_have(dead: Cli, connect: Connect) -> None:
+def test_a_merge_counts_what_other_consumers_hold(dead: Cli, connect: Connect) -> None:
     popper = connect().queue("jobs~default~dead").popper()
     assert len(popper.pop(5)) == 5
     done = dead("merge", "jobs")

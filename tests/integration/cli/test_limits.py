@@ -28,7 +28,7 @@ def test_pause_and_resume_name_what_they_did(url: str, queue: cassq.Queue) -> No
     )
 
 
-def test_a_push_to_a_paused_queue_is_to_be_tried_later(url: str, queue: cassq.Queue) -> None:
+def test_a_push_to_a_paused_queue_should_be_tried_later(url: str, queue: cassq.Queue) -> None:
     queue.pause()
     result = CliRunner().invoke(main, ["push", "jobs", "--url", url], input="x\n")
     assert result.exit_code == 75
@@ -36,7 +36,7 @@ def test_a_push_to_a_paused_queue_is_to_be_tried_later(url: str, queue: cassq.Qu
     assert "cassq queue resume" in result.stderr
 
 
-def test_a_pop_tells_an_empty_queue_from_a_paused_one(url: str, queue: cassq.Queue) -> None:
+def test_a_pop_distinguishes_an_empty_queue_from_a_paused_one(url: str, queue: cassq.Queue) -> None:
     for words in ((), ("--all",), ("--max", "5"), ("--wait", "10ms")):
         assert run(url, "pop", "jobs", *words) == (0, "", "")
     push(queue, *numbers(2))
@@ -56,7 +56,7 @@ def test_to_pop_all_and_to_follow_exclude_each_other(url: str, queue: cassq.Queu
     assert "--follow never ends" in err
 
 
-def test_drain_tells_what_is_left(url: str, client: cassq.Client) -> None:
+def test_drain_shows_what_is_left(url: str, client: cassq.Client) -> None:
     queue = client.create_queue("jobs", lease=0.5)
     push(queue, *numbers(3))
     code, out, _ = run(url, "queue", "drain", "jobs", "--timeout", "0")

@@ -230,7 +230,7 @@ def test_what_a_killed_pop_had_not_acked_is_popped_again(shell: Shell) -> None:
     assert set(attempts.values()) == {1}
 
 
-def test_a_pop_told_to_end_does_not_wait_for_its_reader(shell: Shell) -> None:
+def test_a_stopped_pop_does_not_wait_for_its_reader(shell: Shell) -> None:
     process = popping(shell)
     process.terminate()
     assert process.wait() == 128 + signal.SIGTERM
@@ -239,7 +239,7 @@ def test_a_pop_told_to_end_does_not_wait_for_its_reader(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_push_told_to_end_says_how_many_it_pushed(shell: Shell, signum: int) -> None:
+def test_a_stopped_push_says_how_many_it_pushed(shell: Shell, signum: int) -> None:
     process = pushing(shell, b"whole")
     given(process).write(b"half a line")
     process.send_signal(signum)

@@ -122,7 +122,7 @@ def test_nothing_is_pushed_when_a_file_is_not_there(cli: Cli, tmp_path: Path) ->
 # --- pop and peek ---------------------------------------------------------------------------
 
 
-def test_pop_takes_one_message_unless_told_otherwise(cli: Cli) -> None:
+def test_pop_takes_one_message_by_default(cli: Cli) -> None:
     cli("push", "mail", stdin=b"1\n2\n3\n4\n")
     assert cli("pop", "mail").out == b"1\n"
     assert cli("pop", "mail", "--max", "2").out == b"2\n3\n"
@@ -341,7 +341,7 @@ def test_a_group_is_made_listed_and_updated(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(("start", "expected"), [("beginning", b"1\n2\n"), ("now", b"2\n")])
-def test_a_group_starts_where_it_is_told(cli: Cli, start: str, expected: bytes) -> None:
+def test_a_group_starts_where_it_was_asked_to(cli: Cli, start: str, expected: bytes) -> None:
     cli("push", "mail", stdin=b"1\n")
     cli("group", "create", "mail", "g", "--start", start)
     cli("push", "mail", stdin=b"2\n")

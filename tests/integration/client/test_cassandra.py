@@ -86,7 +86,7 @@ def test_what_one_client_pushes_another_pops(url: str, name: str, consistency: s
         assert audit.balanced, audit.findings
 
 
-def test_who_waits_gets_what_another_client_pushes(url: str, name: str) -> None:
+def test_a_waiting_popper_gets_what_another_client_pushes(url: str, name: str) -> None:
     with cassq.connect(url) as pushing, cassq.connect(url) as popping:
         pushing.create_queue(name)
         found: list[bytes] = []

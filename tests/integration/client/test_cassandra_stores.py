@@ -66,7 +66,7 @@ def test_a_keyspace_used_without_sidecars_is_not_opened_with_them(url: str, opti
     cassq.connect(url).close()
 
 
-def test_messages_of_a_keyspace_that_tells_of_no_store_are_not_forgotten(
+def test_messages_of_a_keyspace_that_names_no_store_are_not_forgotten(
     url: str, tables: Cql
 ) -> None:
     with cassq.connect(url) as client, client.create_queue("kept").pusher() as pusher:

@@ -104,7 +104,7 @@ def test_processes_that_make_one_directory_and_queue_at_once_all_succeed(
     assert client.queue("jobs").audit().findings == []
 
 
-def test_a_directory_opened_again_and_again_disturbs_nobody_who_pushes(
+def test_a_directory_that_is_reopened_often_disturbs_no_pusher(
     url: str, connect: Connect, act: Act
 ) -> None:
     connect().create_queue("jobs", max_pushes_per_pipe=1)  # every push makes a file

@@ -129,7 +129,7 @@ def test_the_command_warns_on_standard_error(ids: list[str], directory: Path) ->
     assert done.stderr.startswith(f"warning: the catalog of {directory} was gone")
 
 
-def test_once_it_was_rebuilt_nothing_more_is_said(
+def test_after_a_rebuild_nothing_more_is_reported(
     ids: list[str], directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     lose(directory)
@@ -149,7 +149,7 @@ def test_what_a_person_left_beside_the_pipes_is_not_an_obstacle(
     assert (directory / "catalog.sqlite.old").exists()
 
 
-def test_without_catalog_and_pipes_there_is_no_queue_directory(tmp_path: Path) -> None:
+def test_a_directory_without_catalog_and_pipes_holds_no_queues(tmp_path: Path) -> None:
     (tmp_path / "bells").mkdir()
     (tmp_path / "pipes").mkdir()
     (tmp_path / "catalog.sqlite-wal").write_bytes(b"of a catalog that is gone")
@@ -222,7 +222,7 @@ class WaitingClock(SystemClock):
         super().sleep(seconds)
 
 
-def test_who_comes_while_it_is_rebuilt_waits_and_finds_it_whole(
+def test_a_client_that_opens_during_a_rebuild_waits_and_finds_it_whole(
     ids: list[str], directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lose(directory, beside=False)
@@ -276,7 +276,7 @@ def test_a_process_that_was_forked_meanwhile_holds_nobody_up(tmp_path: Path) -> 
         os.close(end)
 
 
-def test_what_is_being_written_is_said_to_be_left_out(
+def test_a_pipe_being_written_is_reported_as_left_out(
     client: cassq.Client, directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = client.create_queue("mail")

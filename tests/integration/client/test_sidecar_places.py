@@ -57,7 +57,7 @@ def test_what_is_pushed_is_on_the_sidecars_and_is_popped_from_there(
         (placement,) = client.ports.catalog.sidecars.placements()
     assert placement.pipe_id == pipe_id
     assert len({replica.sidecar for replica in placement.replicas}) == 3
-    holders = {each.door.sidecar for each in sidecars if pipe_id in each.engine.replicas()}
+    holders = {each.handshake.sidecar for each in sidecars if pipe_id in each.engine.replicas()}
     # One that took it too late for its placement may have it as well.
     assert holders >= {replica.sidecar for replica in placement.replicas}
     assert not (directory / PIPES).exists()
@@ -83,7 +83,7 @@ def test_what_was_consumed_is_given_back_by_the_sidecars(directory: Path, start:
         assert client.ports.catalog.pipes.ids() == set()
         # One that took it too late for its placement keeps it until it looks after itself.
         placed = {replica.sidecar for replica in placement.replicas}
-        engines = [each.engine for each in sidecars if each.door.sidecar in placed]
+        engines = [each.engine for each in sidecars if each.handshake.sidecar in placed]
         assert len(engines) >= 2
         eventually("all is dropped", lambda: not any(engine.replicas() for engine in engines))
 

@@ -53,7 +53,7 @@ def test_messages_may_be_committed_in_any_order_and_in_parts(queue: cassq.Queue)
     assert audit.groups["default"].committed == 10
 
 
-def test_acking_twice_is_no_error_and_counts_once(queue: cassq.Queue) -> None:
+def test_acking_twice_is_not_an_error_and_counts_once(queue: cassq.Queue) -> None:
     push(queue, b"a", b"b")
     popper = queue.popper()
     messages = popper.pop(2)
@@ -145,7 +145,7 @@ def test_every_verb_of_a_lost_message_says_that_it_is_lost(hasty: cassq.Queue, v
     assert hasty.audit().findings == []
 
 
-def test_a_late_commit_counts_when_nobody_took_the_claim_over(hasty: cassq.Queue) -> None:
+def test_a_late_commit_counts_when_the_claim_was_not_taken_over(hasty: cassq.Queue) -> None:
     push(hasty, *numbers(3))
     popper = hasty.popper(keep_alive=0)
     messages = popper.pop(3)
@@ -156,7 +156,7 @@ def test_a_late_commit_counts_when_nobody_took_the_claim_over(hasty: cassq.Queue
     assert hasty.stats().groups["default"].committed == 3
 
 
-def test_of_a_mix_of_lost_and_own_the_own_are_committed(client: cassq.Client) -> None:
+def test_of_lost_and_held_messages_the_held_ones_are_committed(client: cassq.Client) -> None:
     alone(client)
     queue = client.create_queue("jobs", claim_timeout=0.05)
     push(queue, *numbers(3))

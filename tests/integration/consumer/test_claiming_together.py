@@ -45,7 +45,7 @@ def sharing() -> Sharing[Any, Any, Any]:
     return Sharing()
 
 
-def test_who_waits_for_a_claim_of_its_client_gets_its_own_in_the_next_one(
+def test_a_thread_that_waits_for_its_clients_claim_gets_its_own_in_the_next(
     tmp_path: Path, sharing: Sharing[Any, Any, Any]
 ) -> None:
     with client_on(tmp_path) as client:

@@ -83,7 +83,7 @@ def test_a_claim_is_whole_after_one_loss_and_cut_up_after_two(client: cassq.Clie
 
 @pytest.mark.parametrize("max_deliveries", [1, 2, 3, 10])
 @pytest.mark.parametrize("by", ["silence", "rollback"])
-def test_the_poisonous_message_dies_alone(
+def test_only_the_poisonous_message_dies(
     client: cassq.Client, caplog: pytest.LogCaptureFixture, max_deliveries: int, by: str
 ) -> None:
     caplog.set_level(logging.ERROR, "cassq")

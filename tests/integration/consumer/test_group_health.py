@@ -139,7 +139,7 @@ def test_what_a_sick_consumer_nacked_is_kept_for_when_it_is_well(client: cassq.C
         client.queue(DEAD)
 
 
-def test_a_success_just_told_is_followed_by_one_that_others_learn_of(
+def test_a_success_right_after_a_noted_one_is_noted_later(
     client: cassq.Client, frail: cassq.Queue
 ) -> None:
     """Successes are noted once a second; the last one must not be forgotten."""

@@ -63,7 +63,7 @@ def test_a_kept_claim_ends_at_the_cap(timed: cassq.Client, clock: ManualClock) -
 
 
 @pytest.mark.parametrize("keep_alive", [0, None])
-def test_a_popper_that_is_asked_not_to_keeps_nothing_alive(
+def test_a_popper_without_keep_alive_keeps_no_claim_alive(
     client: cassq.Client, keep_alive: float | None
 ) -> None:
     queue = client.create_queue("jobs", claim_timeout=0.05)
@@ -114,7 +114,7 @@ def test_a_batch_of_long_tasks_runs_once_each(
     assert queue.stats().groups["default"].committed == 10
 
 
-def test_claims_are_kept_alive_for_an_hour_unless_said_otherwise(
+def test_claims_are_kept_alive_for_an_hour_by_default(
     timed: cassq.Client, clock: ManualClock
 ) -> None:
     """A consumer that never settles what it has keeps it no longer, though its process lives."""

@@ -73,7 +73,9 @@ def test_each_message_comes_once_and_in_order(timed: cassq.Client, clock: Manual
     assert queue.stats().groups["default"].committed == 300
 
 
-def test_where_few_are_waiting_others_find_them(timed: cassq.Client, clock: ManualClock) -> None:
+def test_where_few_messages_wait_other_poppers_find_them(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
     queue = timed.create_queue("jobs")
     push(queue, *numbers(2 * SHARE))
     popper, other = queue.popper(), queue.popper()
@@ -97,7 +99,7 @@ def test_a_pop_of_many_is_not_cut_short_by_what_was_prefetched(
         popper.commit(messages)
 
 
-def test_what_nobody_takes_goes_back_and_was_not_tried(
+def test_prefetched_messages_not_taken_are_given_back_untried(
     timed: cassq.Client, clock: ManualClock
 ) -> None:
     queue = timed.create_queue("jobs")

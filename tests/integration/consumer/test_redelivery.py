@@ -72,7 +72,7 @@ def test_what_failed_goes_behind_what_is_waiting(queue: cassq.Queue) -> None:
     assert payloads(drain(popper, 1)) == [b"1", b"2", b"3", b"0"]
 
 
-def test_what_was_pushed_after_a_failure_goes_behind_it(queue: cassq.Queue) -> None:
+def test_messages_pushed_after_a_failure_go_behind_it(queue: cassq.Queue) -> None:
     push(queue, b"failed")
     popper = queue.popper()
     popper.rollback(popper.pop())
@@ -81,7 +81,7 @@ def test_what_was_pushed_after_a_failure_goes_behind_it(queue: cassq.Queue) -> N
     assert payloads(drain(popper, 1)) == [b"failed", b"pushed later"]
 
 
-def test_what_was_given_back_untried_goes_in_front(queue: cassq.Queue) -> None:
+def test_messages_given_back_untried_go_in_front(queue: cassq.Queue) -> None:
     push(queue, *numbers(4))
     popper = queue.popper()
     popper.release(popper.pop())
@@ -99,7 +99,7 @@ def test_a_released_message_comes_again_as_if_never_tried(queue: cassq.Queue) ->
     assert queue.stats().groups["default"].committed == 1
 
 
-def test_a_delayed_message_comes_when_its_time_has_come(queue: cassq.Queue) -> None:
+def test_a_delayed_message_is_delivered_at_its_due_time(queue: cassq.Queue) -> None:
     push(queue, b"x")
     popper = queue.popper()
     (message,) = popper.pop()

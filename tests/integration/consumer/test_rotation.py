@@ -122,7 +122,7 @@ def test_overtaking_stays_within_its_bound(client: cassq.Client, seed: int) -> N
     assert max(passed.values()) > 0  # it is a bound on something that happens
 
 
-def test_an_old_pipe_has_its_turn_while_newer_ones_keep_coming(client: cassq.Client) -> None:
+def test_an_old_pipe_gets_its_turn_while_newer_ones_keep_coming(client: cassq.Client) -> None:
     queue = client.create_queue("jobs", max_pop_width=8)
     old = queue.pusher()
     old.push_many([b"first", b"second"])

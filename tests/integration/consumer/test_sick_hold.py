@@ -57,7 +57,7 @@ def test_one_failing_message_in_a_new_queue_dies_when_it_was_kept_for_long_enoug
     assert letter.death["error"] == "ValueError: no such user"
 
 
-def test_a_group_that_once_succeeded_keeps_it_until_it_does_again(
+def test_a_group_that_once_succeeded_keeps_a_failing_message_until_it_succeeds_again(
     timed: cassq.Client, clock: ManualClock
 ) -> None:
     queue = timed.create_queue("jobs", max_deliveries=2, sick_hold=1)

@@ -178,7 +178,7 @@ def test_a_fenced_poppers_ack_is_refused(strict: cassq.Queue, done_by_the_other:
     assert strict.audit().findings == []
 
 
-def test_a_strict_order_goes_over_pipes_and_waits_for_the_one_before(
+def test_a_strict_order_holds_across_pipes_and_waits_for_the_earlier_one(
     client: cassq.Client,
 ) -> None:
     queue = client.create_queue("jobs", consistency="cp", max_pushes_per_pipe=3)

@@ -59,7 +59,7 @@ def test_a_peek_shows_no_more_than_asked_for_and_only_what_is_meant(
     assert letters.peek(newer_than=3600) == []
 
 
-def test_a_peek_tells_what_a_consumer_has_and_leaves_out_what_is_done(
+def test_a_peek_marks_what_a_consumer_holds_and_leaves_out_what_is_done(
     jobs: cassq.Queue, client: cassq.Client
 ) -> None:
     letters_of_jobs(client, 6)
@@ -80,9 +80,7 @@ def test_a_peek_of_nothing_is_refused(jobs: cassq.Queue) -> None:
         jobs.dead_letters().peek(0)
 
 
-def test_letters_are_taken_out_and_in_again_as_they_were(
-    jobs: cassq.Queue, client: cassq.Client
-) -> None:
+def test_exported_letters_are_imported_unchanged(jobs: cassq.Queue, client: cassq.Client) -> None:
     with jobs.pusher() as pusher:
         pusher.push(b"\xff\x00", headers={"kind": "invoice"}, key=b"\xfe")
         pusher.push("käse".encode())
@@ -110,7 +108,7 @@ def test_an_import_again_skips_what_is_there(jobs: cassq.Queue, client: cassq.Cl
     assert sorted(seen(letters.peek(100))) == numbers(10)
 
 
-def test_letters_are_imported_to_their_group_alone_and_once(
+def test_letters_are_imported_once_and_only_to_their_group(
     jobs: cassq.Queue, client: cassq.Client, connect: Connect
 ) -> None:
     jobs.create_group("other")
@@ -141,7 +139,7 @@ def test_a_wrong_line_is_named_and_nothing_is_imported(
     assert client.queues("elsewhere~") == []
 
 
-def test_an_export_tells_of_a_pipe_that_cannot_be_read_after_all_others(
+def test_an_export_reports_an_unreadable_pipe_after_all_others(
     jobs: cassq.Queue, client: cassq.Client, place: Place
 ) -> None:
     letters_of_jobs(client, 3)

@@ -107,7 +107,7 @@ def test_merged_letters_come_back_with_all_they_had_and_their_attempts_at_1(
     assert_balanced(client)
 
 
-def test_a_letter_that_dies_again_tells_how_often(jobs: cassq.Queue) -> None:
+def test_a_letter_that_dies_again_counts_its_deaths(jobs: cassq.Queue) -> None:
     push(jobs, b"bad")
     popper = jobs.popper()
     letters = jobs.dead_letters()
@@ -140,7 +140,7 @@ def test_a_whole_merge_moves_pipes_and_copies_only_what_was_claimed_from(
     assert_balanced(client)
 
 
-def test_merging_reaches_the_one_group_that_the_letters_are_of(
+def test_merging_reaches_only_the_group_in_which_the_letters_died(
     jobs: cassq.Queue, client: cassq.Client
 ) -> None:
     jobs.create_group("billing")
@@ -173,7 +173,7 @@ def test_chosen_letters_are_merged_by_their_ids(jobs: cassq.Queue, client: cassq
     assert payloads(drain(jobs.popper())) == [b"1", b"3"]
 
 
-def test_letters_that_a_consumer_has_are_left_and_told(
+def test_letters_that_a_consumer_holds_are_left_and_counted(
     jobs: cassq.Queue, client: cassq.Client
 ) -> None:
     letters_of_jobs(client, 20)
@@ -191,7 +191,7 @@ def test_letters_that_a_consumer_has_are_left_and_told(
     assert_balanced(client)
 
 
-def test_a_consumer_of_the_dead_letters_and_merges_share_them_without_a_double(
+def test_consumers_of_dead_letters_and_merges_share_them_without_duplicates(
     jobs: cassq.Queue, client: cassq.Client, connect: Connect
 ) -> None:
     letters_of_jobs(client, 3000)
@@ -311,9 +311,7 @@ def test_a_rate_is_kept(jobs: cassq.Queue, client: cassq.Client) -> None:
     assert watch.seconds() > 1.0
 
 
-def test_who_watches_may_end_a_merge_after_any_step(
-    jobs: cassq.Queue, client: cassq.Client
-) -> None:
+def test_a_watcher_may_end_a_merge_after_any_step(jobs: cassq.Queue, client: cassq.Client) -> None:
     letters_of_jobs(client, 20)
     seen: list[int] = []
 
@@ -394,7 +392,7 @@ def test_a_pace_that_makes_no_sense_is_refused(jobs: cassq.Queue, wrong: dict[st
 # --- purging ------------------------------------------------------------------------------------
 
 
-def test_a_purge_throws_away_what_is_meant_and_no_more(
+def test_a_purge_deletes_the_chosen_letters_and_no_others(
     jobs: cassq.Queue, client: cassq.Client
 ) -> None:
     letters_of_jobs(client, 20)
@@ -427,7 +425,9 @@ def test_a_purge_of_everything_leaves_what_a_consumer_has(
     assert_balanced(client)
 
 
-def test_a_purge_without_a_filter_has_to_be_meant(jobs: cassq.Queue, client: cassq.Client) -> None:
+def test_a_purge_without_a_filter_must_be_asked_for(
+    jobs: cassq.Queue, client: cassq.Client
+) -> None:
     letters_of_jobs(client, 3)
     with pytest.raises(UsageError, match="all dead letters"):
         jobs.dead_letters().purge()

@@ -67,7 +67,7 @@ def test_the_answer_is_there_when_it_is_wanted(sidecar: Running, links: Connecti
     assert idle(links) == 1, "its connection serves others"
 
 
-def test_it_goes_on_whenever_somebody_looks(sidecar: Running, links: ConnectionPool) -> None:
+def test_a_call_ahead_makes_progress_at_each_look(sidecar: Running, links: ConnectionPool) -> None:
     first = begun(links, read(1))
 
     def came() -> bool:
@@ -99,7 +99,7 @@ def test_one_that_is_dropped_is_not_an_answer_to_anybody_else(
         assert idle(links) == came
         assert is_whole(reply(links, "a", read(1)), 1)
     eventually("the others are closed", lambda: facts(links)["connections"] == 1)
-    assert not sidecar.sidecar.desk.refusals
+    assert not sidecar.sidecar.dispatcher.refusals
 
 
 def test_one_that_is_dropped_after_it_came_leaves_its_connection(
@@ -142,7 +142,7 @@ def test_a_sidecar_that_dies_meanwhile_is_reported(sidecar: Running, links: Conn
     assert links.begin(Call("a", "", [read(0)])) is None
 
 
-def test_nobody_waits_longer_than_told(sidecar: Running, links: ConnectionPool) -> None:
+def test_no_call_waits_longer_than_its_patience(sidecar: Running, links: ConnectionPool) -> None:
     first = begun(links, read(2, 30_000))
     answer = first.end(Patience(0.05, 0.0, 1))
     assert isinstance(answer.error, BackendTimeoutError)

@@ -71,7 +71,7 @@ def test_requests_larger_than_the_window_go_one_by_one(
 ) -> None:
     reply(links, "a", Open("p", 1, "q", False))
     large = 12 * 1024 * 1024
-    assert large > sidecar.door.window_bytes
+    assert large > sidecar.handshake.window_bytes
     payloads = [b"x" * large, b"y" * large, b"z"]
     answer = call(links, "a", *(append("p", seq, [p]) for seq, p in enumerate(payloads)))
     assert answer.error is None
@@ -171,7 +171,7 @@ def test_a_connection_that_breaks_in_the_middle_is_opened_again_and_the_rest_sen
     assert [each.end for each in answer.replies][-1] == 300
 
 
-def test_nobody_waits_for_a_laggard_longer_than_told(sidecar: Running) -> None:
+def test_no_call_waits_for_a_laggard_longer_than_its_patience(sidecar: Running) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         host, port = silent.getsockname()
         rows = [sidecar.row(), sidecar.row(name="silent", address=f"{host}:{port}")]

@@ -55,7 +55,7 @@ def test_a_message_that_waits_knows_what_is_before_it(queue: cassq.Queue) -> Non
     assert "is the next message of its pipe" in told(queue.explain(ids[0]))
 
 
-def test_a_message_that_is_held_tells_by_whom_until_when_and_what_then(
+def test_a_held_message_shows_its_popper_its_deadline_and_what_follows(
     client: cassq.Client,
 ) -> None:
     queue = client.create_queue("jobs", claim_timeout=60, retry_schedule=[10], max_deliveries=5)
@@ -80,7 +80,7 @@ def test_the_last_delivery_says_so(client: cassq.Client) -> None:
     assert "then goes to the dead letters" in told(queue.explain(ids[0]))
 
 
-def test_a_message_that_failed_tells_why_and_when_it_comes_back(queue: cassq.Queue) -> None:
+def test_a_failed_message_shows_why_and_when_it_is_redelivered(queue: cassq.Queue) -> None:
     (message_id,) = push(queue, b"x")
     popper = queue.popper()
     popper.pop()[0].nack(delay=100, error="no such customer")
@@ -96,7 +96,7 @@ def test_a_message_that_failed_tells_why_and_when_it_comes_back(queue: cassq.Que
     assert step.next[0].startswith("It is delivered again at ")
 
 
-def test_a_delayed_message_tells_when_it_comes(queue: cassq.Queue) -> None:
+def test_a_delayed_message_shows_when_it_is_due(queue: cassq.Queue) -> None:
     due = datetime.now(UTC) + timedelta(hours=2)
     with queue.pusher() as pusher:
         message_id = pusher.push(b"x", due=due)
@@ -245,7 +245,7 @@ def test_a_damaged_or_missing_file_is_not_an_obstacle(
 
 
 @pytest.mark.parametrize("wrong", ["", "x", "x:", ":5", "x:-5", "x:5a", "x:" + "9" * 30, "x:٣"])
-def test_what_is_no_id_is_refused(client: cassq.Client, wrong: str) -> None:
+def test_an_invalid_id_is_refused(client: cassq.Client, wrong: str) -> None:
     with pytest.raises(UsageError, match="is not a message ID"):
         client.explain(wrong)
 

@@ -229,7 +229,7 @@ def test_metrics_can_be_closed_before_their_client(
 
 
 @pytest.mark.linux_only
-def test_only_this_machine_is_served_unless_told_otherwise(served: PrometheusServer) -> None:
+def test_only_this_machine_is_served_by_default(served: PrometheusServer) -> None:
     with urlopen(f"http://localhost:{served.port}/metrics", timeout=30) as answer:
         assert answer.status == 200
     listening = [

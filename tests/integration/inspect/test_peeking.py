@@ -55,7 +55,7 @@ def test_without_a_state_all_that_is_not_done_is_shown(mixed: cassq.Queue) -> No
     ]
 
 
-def test_a_message_tells_until_when_it_is_held_or_delayed(mixed: cassq.Queue) -> None:
+def test_a_message_shows_until_when_it_is_held_or_delayed(mixed: cassq.Queue) -> None:
     due = {m.payload: m.due_at for m in mixed.peek()}
     pushed = {m.payload: m.pushed_at for m in mixed.peek()}
     assert due[b"5"] is None
@@ -145,7 +145,7 @@ def test_the_command_shows_one_state(mixed: cassq.Queue, url: str) -> None:
     assert cli(url, "--state", "lost")[0] == 2
 
 
-def test_the_command_decodes_payloads_and_tells_what_it_cannot(
+def test_the_command_decodes_payloads_and_says_which_it_cannot(
     queue: cassq.Queue, url: str
 ) -> None:
     push(queue, b'{"name": "\xc3\xa4"}', b"\xff")

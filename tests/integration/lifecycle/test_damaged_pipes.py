@@ -95,7 +95,7 @@ HARMS: dict[str, Harm] = {
 
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("policy", [{}, {"consistency": "cp"}], ids=["ap", "cp"])
-def test_what_is_whole_behind_damage_is_delivered_after_the_command_alone(
+def test_messages_behind_damage_are_delivered_only_after_the_command(
     client: cassq.Client, harm: str, policy: dict[str, str]
 ) -> None:
     queue = client.create_queue("jobs", **policy)
@@ -287,7 +287,7 @@ def test_a_pipe_of_another_queue_or_none_is_refused(
     assert client.queue_of_pipe(other).name == "other"
 
 
-def test_what_was_given_up_is_explained_and_an_alert_tells_of_it(
+def test_messages_given_up_are_explained_and_alerted(
     queue: cassq.Queue, client: cassq.Client
 ) -> None:
     bad = frames(queue, 2)

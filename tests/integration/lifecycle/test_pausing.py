@@ -98,7 +98,9 @@ def test_a_waiting_popper_waits_and_does_not_spin(queue: cassq.Queue) -> None:
     assert busy[0] < 0.3
 
 
-def test_running_clients_of_others_take_a_pause_up(queue: cassq.Queue, connect: Connect) -> None:
+def test_running_clients_of_other_processes_notice_a_pause(
+    queue: cassq.Queue, connect: Connect
+) -> None:
     pusher, popper = queue.pusher(), queue.popper()
     pusher.push(b"x")
     connect().queue("jobs").pause()
@@ -115,7 +117,7 @@ def test_running_clients_of_others_take_a_pause_up(queue: cassq.Queue, connect: 
 
 
 @pytest.mark.parametrize(("lease", "seconds"), [(0.5, 0.25), (3, 1.0), (30, 1.0)])
-def test_settings_are_read_anew_within_half_a_lease_and_a_second_with_a_popper(
+def test_settings_are_read_again_within_half_a_lease_and_within_a_second_by_a_popper(
     client: cassq.Client, lease: float, seconds: float
 ) -> None:
     queue = client.create_queue("jobs", lease=lease)

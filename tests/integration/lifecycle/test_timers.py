@@ -62,7 +62,7 @@ def test_a_delayed_message_holds_up_no_other(
     assert queue.audit().findings == []
 
 
-def test_they_come_by_their_due_times_whatever_the_order_of_their_pushes(
+def test_delayed_messages_are_delivered_by_due_time_whatever_the_order_of_pushes(
     timed: cassq.Client, clock: ManualClock
 ) -> None:
     queue = timed.create_queue("jobs")
@@ -192,7 +192,7 @@ def test_far_timers_cost_no_claim_rows_until_they_are_near(
     assert (audit.findings, audit.groups["default"].waiting) == ([], 1000)
 
 
-def test_messages_far_apart_lie_in_pipes_of_their_own(
+def test_messages_with_distant_due_times_are_in_separate_pipes(
     client: cassq.Client, queue: cassq.Queue
 ) -> None:
     with queue.pusher() as pusher:
@@ -251,7 +251,7 @@ def test_an_exclusive_group_gets_delayed_messages_too(queue: cassq.Queue) -> Non
 # --- cancelling -------------------------------------------------------------------------------
 
 
-def test_a_cancelled_message_is_delivered_to_nobody(queue: cassq.Queue) -> None:
+def test_a_cancelled_message_is_never_delivered(queue: cassq.Queue) -> None:
     queue.create_group("other")
     with queue.pusher() as pusher:
         ids = pusher.push_many(numbers(5), delay=0.2)
@@ -290,7 +290,7 @@ def test_a_far_message_is_cancelled_although_it_is_not_scheduled(queue: cassq.Qu
     assert queue.audit().findings == []
 
 
-def test_what_a_group_has_got_cannot_be_cancelled_for_it(queue: cassq.Queue) -> None:
+def test_a_message_that_a_group_has_got_cannot_be_cancelled_for_it(queue: cassq.Queue) -> None:
     queue.create_group("slow")
     with queue.pusher() as pusher:
         message_id = pusher.push(b"x", delay=0.05)

@@ -71,7 +71,7 @@ def test_an_id_is_remembered_when_its_pipe_was_retired(
     assert drain(once.popper()) == []
 
 
-def test_an_intent_of_a_retired_pipe_that_was_never_written_is_no_message(
+def test_an_intent_never_written_in_a_retired_pipe_is_not_a_message(
     once: cassq.Queue, timed: cassq.Client
 ) -> None:
     """Its pusher died before the append; the pipe was sealed below, consumed and removed."""
@@ -262,7 +262,7 @@ def test_a_push_that_was_broken_off_before_its_append_loses_nothing(
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_a_push_of_which_nobody_can_tell_is_told_and_its_retry_looks(
+def test_a_push_of_unknown_outcome_is_reported_and_its_retry_looks_for_it(
     place: Place, monkeypatch: pytest.MonkeyPatch, *, applied: bool
 ) -> None:
     """It is not carried over to another pipe: it would be in both, whatever its id."""
@@ -300,7 +300,7 @@ def test_an_id_needs_a_window(queue: cassq.Queue) -> None:
 
 
 @pytest.mark.parametrize("dedup_id", ["", "x" * (DEDUP_LENGTH_MAX + 1), 7, b"a"])
-def test_what_is_no_id_is_refused(once: cassq.Queue, dedup_id: str) -> None:
+def test_an_invalid_id_is_refused(once: cassq.Queue, dedup_id: str) -> None:
     with pytest.raises(InvalidPayloadError, match="dedup_id"):
         once.pusher().push(b"x", dedup_id=dedup_id)
     assert once.stats().pushed == 0

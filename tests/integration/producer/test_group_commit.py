@@ -111,7 +111,7 @@ class FillingDisk(Disk):
 
 
 @pytest.mark.embedded_only(reason="a disk is filled")
-def test_an_append_that_fails_is_told_to_each_push_in_it(directory: Path) -> None:
+def test_a_failed_append_fails_each_push_in_it(directory: Path) -> None:
     disk = FillingDisk()
     client = client_on(directory, disk)
     pusher = client.create_queue("jobs").pusher()

@@ -112,7 +112,7 @@ def test_a_future_is_reported(client: cassq.Client) -> None:
     assert queue.stats().pushed == 5
 
 
-def test_one_pusher_of_many_threads_never_goes_over(client: cassq.Client) -> None:
+def test_one_pusher_with_many_threads_never_exceeds_the_limit(client: cassq.Client) -> None:
     queue = client.create_queue("jobs", max_length=100)
     pusher = queue.pusher()
 
@@ -124,7 +124,7 @@ def test_one_pusher_of_many_threads_never_goes_over(client: cassq.Client) -> Non
     assert queue.stats().pushed == 100
 
 
-def test_several_pushers_go_over_by_no_more_than_the_bound(
+def test_several_pushers_exceed_the_limit_by_no_more_than_the_bound(
     client: cassq.Client, connect: Connect
 ) -> None:
     limit, batch = 200, 30

@@ -172,11 +172,12 @@ def test_what_is_pushed_while_a_pipe_is_made_ready_comes_before_what_it_takes(
     catalog: Any = WithRoles(client.ports.catalog, pipes=pipes)
     ports = client.ports._replace(catalog=catalog)
     appender = PipeWriter(ports, lambda: queue.row)
-    appender.append(Batch(numbers(3), 0))
+    [first] = appender.append(Batch(numbers(3), 0))
     pipes.append = lambda: appender.append(Batch(numbers(5, first=3), 0))
     for chore in appender.tend().chores:
         chore()
-    assert appender.rolls == 1  # it went on in a pipe of its own, younger than the ready one
+    [*_, last] = appender.receipts
+    assert last.pipe_id != first.pipe_id  # a pipe of its own, younger than the ready one
     appender.append(Batch(numbers(4, first=8), 0))
     assert [message.payload for message in drain(queue.popper())] == numbers(12)
     pipes.append = lambda: None

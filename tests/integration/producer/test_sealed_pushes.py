@@ -153,7 +153,7 @@ def test_an_append_that_was_done_in_part_is_carried_over_from_there(
     check(queue, [first, *ids], [b"first", *pushed])
 
 
-def test_a_push_that_fails_in_its_second_append_tells_how_many_are_there(
+def test_a_push_that_fails_in_its_second_append_says_how_many_are_there(
     parted: tuple[cassq.Client, PartingStore],
 ) -> None:
     client, store = parted

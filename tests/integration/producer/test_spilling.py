@@ -81,7 +81,7 @@ def doubles(found: list[Message]) -> list[bytes]:
 # --- spilling ---------------------------------------------------------------------------------
 
 
-def test_pushes_are_spilled_while_nobody_answers_and_forwarded_under_their_ids(
+def test_pushes_are_spilled_while_no_server_answers_and_forwarded_with_their_ids(
     cluster: FakeCluster, client: cassq.Client
 ) -> None:
     queue = client.create_queue("jobs")
@@ -113,7 +113,7 @@ def test_pushes_are_spilled_while_nobody_answers_and_forwarded_under_their_ids(
     assert queue.audit().balanced
 
 
-def test_who_pushes_while_it_is_known_to_be_down_asks_nobody(
+def test_a_push_while_the_servers_are_known_to_be_down_asks_none_of_them(
     cluster: FakeCluster, client: cassq.Client
 ) -> None:
     queue = client.create_queue("jobs")
@@ -223,7 +223,7 @@ def test_a_change_is_reported_once_each_way(
 # --- nothing lost, nothing doubled ------------------------------------------------------------
 
 
-def test_a_push_whose_answer_was_lost_is_spilled_and_not_doubled(
+def test_a_push_whose_answer_was_lost_is_spilled_and_not_duplicated(
     cluster: FakeCluster, client: cassq.Client
 ) -> None:
     queue = client.create_queue("jobs")
@@ -268,7 +268,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("applied", [True, False], ids=["after the write", "before the write"])
-def test_a_forwarder_that_dies_between_two_steps_doubles_nothing(
+def test_a_forwarder_that_dies_between_two_steps_duplicates_nothing(
     cluster: FakeCluster, spool: Path, applied: bool
 ) -> None:
     client = cluster.started(spool)
@@ -301,7 +301,7 @@ def test_a_forwarder_that_dies_between_two_steps_doubles_nothing(
 
 
 @pytest.mark.waits(reason="after an answer was lost the spool pauses before it tries again")
-def test_answers_lost_while_forwarding_double_nothing(
+def test_answers_lost_while_forwarding_duplicate_nothing(
     cluster: FakeCluster, client: cassq.Client
 ) -> None:
     queue = client.create_queue("jobs")
@@ -378,7 +378,7 @@ def test_what_is_spilled_waits_while_pushing_is_paused(
 
 
 @pytest.mark.may_skip("a file system of its own can be mounted by root alone")
-def test_a_full_disk_of_the_spool_is_told_and_loses_nothing(
+def test_a_full_disk_of_the_spool_is_reported_and_loses_nothing(
     cluster: FakeCluster, small_disk: SmallDisk
 ) -> None:
     with cluster.client(small_disk.place / "spool") as client:
@@ -406,7 +406,7 @@ def full_spool(client: cassq.Client, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("full_spool")
-def test_an_error_of_the_spool_tells_that_a_push_without_an_answer_may_be_there(
+def test_an_error_of_the_spool_says_that_an_unanswered_push_may_have_arrived(
     cluster: FakeCluster, client: cassq.Client
 ) -> None:
     queue = client.create_queue("jobs")
@@ -426,7 +426,7 @@ def test_an_error_of_the_spool_tells_that_a_push_without_an_answer_may_be_there(
 
 
 @pytest.mark.usefixtures("full_spool")
-def test_an_error_of_the_spool_tells_how_many_were_pushed_before(
+def test_an_error_of_the_spool_says_how_many_were_pushed_before(
     cluster: FakeCluster, client: cassq.Client
 ) -> None:
     queue = client.create_queue("jobs", max_pushes_per_pipe=10)
@@ -498,7 +498,7 @@ def test_a_client_starts_without_a_server_only_where_the_spool_knows_its_queue(
         assert [message.payload for message in drained(client.queue("jobs"))] == [b"x"]
 
 
-def test_a_client_that_started_without_a_server_goes_on_when_one_answers(
+def test_a_client_that_started_without_a_server_continues_when_one_answers(
     cluster: FakeCluster, spool: Path
 ) -> None:
     with cluster.client(spool) as client:

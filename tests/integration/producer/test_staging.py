@@ -105,7 +105,7 @@ def test_a_write_of_one_id_is_published_once(client: cassq.Client, queue: cassq.
     assert payloads(drain(queue.popper())) == numbers(5)
 
 
-def test_a_restarted_driver_begins_anew_and_the_old_one_is_refused(
+def test_a_restarted_driver_begins_again_and_the_old_one_is_refused(
     client: cassq.Client, queue: cassq.Queue
 ) -> None:
     old = begin(client, queue, "d1")
@@ -132,7 +132,7 @@ def test_batches_under_one_id_are_published_once_each(
     assert payloads(drain(queue.popper())) == numbers(12)
 
 
-def test_an_attempt_whose_write_is_aborted_while_it_ends_is_told_so(
+def test_an_attempt_whose_write_is_aborted_while_it_ends_fails_with_that_reason(
     client: cassq.Client, queue: cassq.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone(client)

@@ -149,7 +149,7 @@ def test_a_chain_that_moved_without_its_row_is_delivered_again(
     check_mended(wedges, numbers(20, first=10))
 
 
-def test_a_row_that_was_never_claimed_stops_its_pipe_alone(
+def test_a_row_that_was_never_claimed_stops_only_its_own_pipe(
     queue: cassq.Queue, wedges: Wedges
 ) -> None:
     push(queue, *numbers(30))

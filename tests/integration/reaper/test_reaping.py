@@ -134,7 +134,7 @@ def test_what_is_free_does_not_hide_what_is_held_too_long(
     eventually("what is held is freed", lambda: held() == 0)
 
 
-def test_a_pass_tells_what_failed_and_does_the_rest(client: cassq.Client) -> None:
+def test_a_pass_reports_what_failed_and_does_the_rest(client: cassq.Client) -> None:
     queue = client.create_queue("jobs")
     alone(client)
     for n in range(3):
@@ -197,7 +197,7 @@ def test_old_dedup_ids_are_forgotten(client: cassq.Client) -> None:
     eventually("it is forgotten", forgotten)
 
 
-def test_every_minute_is_noted_by_whoever_comes_first(client: cassq.Client) -> None:
+def test_every_minute_is_noted_by_the_first_pass(client: cassq.Client) -> None:
     """Of very many queues a pass notes as many as its patience allows; the next goes on."""
     alone(client)
     names = [f"q{number}" for number in range(12)]

@@ -197,7 +197,7 @@ def test_an_older_copy_of_a_data_directory_is_filled_with_what_it_lacks(
 
 
 @pytest.mark.waits(reason="sidecars tell of themselves every few seconds")
-def test_a_sidecar_that_was_away_while_an_extent_was_sealed_is_brought_in_line(
+def test_a_sidecar_that_was_down_while_an_extent_was_sealed_catches_up(
     start: Start,
 ) -> None:
     sidecars = start(4)
@@ -313,7 +313,7 @@ def test_clients_repair_in_passing(start: Start) -> None:
 
 
 @pytest.mark.waits(reason="sidecars tell of themselves every few seconds")
-def test_check_tells_what_is_wrong_and_that_nothing_is(start: Start) -> None:
+def test_check_reports_what_is_wrong_or_that_nothing_is(start: Start) -> None:
     sidecars = start(3)
     (pipe,) = pushed(sidecars)
     well = sidecars.run("sidecar", "check")

@@ -68,7 +68,7 @@ def cluster(place: Place) -> str:
 
 
 @pytest.fixture
-def shelf() -> ReplicaState:
+def replica_state() -> ReplicaState:
     return ReplicaState(MemoryEngine(), lambda: 0, lambda: 0)
 
 
@@ -79,7 +79,7 @@ def catalog(place: Place, cluster: str) -> Iterator[CatalogThread]:
 
 
 def test_a_beat_writes_the_row_and_brings_its_state(
-    catalog: CatalogThread, place: Place, shelf: ReplicaState, clock: ManualClock
+    catalog: CatalogThread, place: Place, replica_state: ReplicaState, clock: ManualClock
 ) -> None:
     learned: list[SidecarState] = []
     load = 0
@@ -87,7 +87,7 @@ def test_a_beat_writes_the_row_and_brings_its_state(
     def row() -> SidecarRow:
         return replace(ROW, load=load)
 
-    registration = Registration(catalog, shelf, row, learned.append, lambda: "")
+    registration = Registration(catalog, replica_state, row, learned.append, lambda: "")
     assert run(registration.beat())
     with closing(place.open()) as other:
         (there,) = other.sidecars.listed()
@@ -98,11 +98,11 @@ def test_a_beat_writes_the_row_and_brings_its_state(
             load += 1
             clock.advance(1)
             assert run(registration.beat())
-            assert shelf.draining == (state is not SidecarState.UP)
+            assert replica_state.draining == (state is not SidecarState.UP)
             assert other.sidecars.listed()[0].load == load
         registration.stopping()
         assert run(registration.beat())
-        assert shelf.draining, "whatever its row says, it stops"
+        assert replica_state.draining, "whatever its row says, it stops"
         run(registration.leave())
         assert not other.sidecars.listed()[0].alive(other.now_ms())
     assert learned[:4] == [
@@ -110,28 +110,31 @@ def test_a_beat_writes_the_row_and_brings_its_state(
     ]
 
 
-def test_what_it_was_asked_to_be_it_stays_while_the_catalog_is_away(
-    catalog: CatalogThread, place: Place, shelf: ReplicaState
+def test_a_sidecar_keeps_its_requested_state_while_the_catalog_is_unavailable(
+    catalog: CatalogThread, place: Place, replica_state: ReplicaState
 ) -> None:
     """One that is opened anew in the same process need not ask for it."""
     learned: list[SidecarState] = []
     place.away = True
     registration = Registration(
-        *(catalog, shelf, lambda: ROW, learned.append, lambda: "", SidecarState.DRAINING)
+        *(catalog, replica_state, lambda: ROW, learned.append, lambda: "", SidecarState.DRAINING)
     )
     assert not run(registration.beat())
-    assert shelf.draining
+    assert replica_state.draining
     place.away = False
     assert run(registration.beat())
-    assert not shelf.draining
+    assert not replica_state.draining
     assert learned == [SidecarState.DRAINING, SidecarState.UP]
 
 
-def test_a_catalog_that_is_away_is_told_once_and_asked_again(
-    catalog: CatalogThread, place: Place, shelf: ReplicaState, caplog: pytest.LogCaptureFixture
+def test_an_unavailable_catalog_is_reported_once_and_asked_again(
+    catalog: CatalogThread,
+    place: Place,
+    replica_state: ReplicaState,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING, logger="cassq")
-    registration = Registration(catalog, shelf, lambda: ROW, lambda state: None, lambda: "")
+    registration = Registration(catalog, replica_state, lambda: ROW, lambda state: None, lambda: "")
     place.away = True
     assert [run(registration.beat()) for _ in range(5)] == [False] * 5
     assert catalog.heard is None
@@ -145,33 +148,38 @@ def test_a_catalog_that_is_away_is_told_once_and_asked_again(
     assert catalog.heard is not None
 
 
-def test_one_whose_engine_failed_drains_as_soon_as_the_catalog_can_be_told(
-    catalog: CatalogThread, place: Place, shelf: ReplicaState, caplog: pytest.LogCaptureFixture
+def test_a_sidecar_whose_engine_failed_drains_once_the_catalog_answers(
+    catalog: CatalogThread,
+    place: Place,
+    replica_state: ReplicaState,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.ERROR, logger="cassq")
     failures = [""]
     learned: list[SidecarState] = []
-    registration = Registration(catalog, shelf, lambda: ROW, learned.append, lambda: failures[-1])
+    registration = Registration(
+        catalog, replica_state, lambda: ROW, learned.append, lambda: failures[-1]
+    )
     assert run(registration.beat())
     with closing(place.open()) as other:
 
         def state() -> SidecarState:
             return other.sidecars.listed()[0].state
 
-        assert (state(), shelf.draining) == (SidecarState.UP, False)
+        assert (state(), replica_state.draining) == (SidecarState.UP, False)
         catalog.close()
         place.away = True
         failures.append("the disk failed")
         with closing(CatalogThread(other.records.identity(), place.open)) as away:
             registration = Registration(
-                away, shelf, lambda: ROW, learned.append, lambda: failures[-1]
+                away, replica_state, lambda: ROW, learned.append, lambda: failures[-1]
             )
             assert not run(registration.beat())
             assert not run(registration.beat())
             assert state() is SidecarState.UP
             place.away = False
             assert run(registration.beat())
-            assert (state(), shelf.draining) == (SidecarState.DRAINING, True)
+            assert (state(), replica_state.draining) == (SidecarState.DRAINING, True)
             assert learned == [SidecarState.UP, SidecarState.DRAINING]
             # Who calls it off does not make it well; who gave it up has said more than that.
             other.sidecars.set_state("a", SidecarState.UP)
@@ -184,15 +192,17 @@ def test_one_whose_engine_failed_drains_as_soon_as_the_catalog_can_be_told(
 
 
 def test_one_that_is_started_with_an_empty_directory_is_up_again(
-    catalog: CatalogThread, place: Place, shelf: ReplicaState
+    catalog: CatalogThread, place: Place, replica_state: ReplicaState
 ) -> None:
-    tell = Registration(catalog, shelf, lambda: ROW, lambda state: None, lambda: "it failed")
+    tell = Registration(
+        catalog, replica_state, lambda: ROW, lambda state: None, lambda: "it failed"
+    )
     assert run(tell.beat())
-    assert shelf.draining
+    assert replica_state.draining
     empty = replace(ROW, generation="a-2")
-    again = Registration(catalog, shelf, lambda: empty, lambda state: None, lambda: "")
+    again = Registration(catalog, replica_state, lambda: empty, lambda state: None, lambda: "")
     assert run(again.beat())
-    assert not shelf.draining
+    assert not replica_state.draining
 
 
 def test_another_catalog_in_its_place_is_not_used(place: Place, cluster: str) -> None:

@@ -125,7 +125,7 @@ def test_a_copy_is_durable_before_it_is_reported(
     assert b.engine._unsynced == {}  # type: ignore[attr-defined]
 
 
-def test_a_damaged_extent_is_begun_again_and_says_so_until_it_is_whole(
+def test_a_damaged_extent_is_copied_again_and_reported_as_damaged_until_it_is_whole(
     a: Running, b: Running, links: ConnectionPool
 ) -> None:
     fill(links, "b")
@@ -219,7 +219,9 @@ def test_two_copies_at_once_are_one(
     assert answers == [Replicated(END)]
 
 
-def test_a_copy_takes_no_longer_than_told(a: Running, b: Running, links: ConnectionPool) -> None:
+def test_a_copy_takes_no_longer_than_its_limit(
+    a: Running, b: Running, links: ConnectionPool
+) -> None:
     b.sidecar.replicating.steps = Steps(seconds=0.0, frames=1)
     assert reply(links, "b", copy(a)) == Replicated(10)
     assert reply(links, "b", copy(a)) == Replicated(20)
@@ -228,7 +230,7 @@ def test_a_copy_takes_no_longer_than_told(a: Running, b: Running, links: Connect
 def test_a_sidecar_that_drains_takes_no_copies(
     a: Running, b: Running, links: ConnectionPool
 ) -> None:
-    b.sidecar.shelf.draining = True
+    b.sidecar.replica_state.draining = True
     assert refused(links, "b", copy(a)).code is Code.DRAINING
     assert not b.engine.replicas()
 
@@ -323,7 +325,7 @@ def walk(a: Running, rows: Rows, clock: ManualClock) -> Iterator[Callable[[], li
     catalog = CatalogThread(CLUSTER, lambda: rows)  # type: ignore[arg-type,return-value]
     me = ReplicaAt("a", a.engine.generation)
     steward = OrphanCollector(
-        a.engine, a.sidecar.desk, catalog, me, clock, {"copied": 5000}, SAFE_MS
+        a.engine, a.sidecar.dispatcher, catalog, me, clock, {"copied": 5000}, SAFE_MS
     )
     yield lambda: a.run(steward.walk)
     catalog.close()
@@ -377,7 +379,7 @@ def test_an_extent_that_is_shorter_than_its_end_is_damaged(
 
 
 @pytest.mark.parametrize("others", [None, ReplicaAt("b", "b-1"), ReplicaAt("a", "a-older")])
-def test_an_orphan_goes_after_the_safe_time_alone(
+def test_an_orphan_is_removed_only_after_the_safe_time(
     others: ReplicaAt | None,
     a: Running,
     links: ConnectionPool,
@@ -406,7 +408,7 @@ def test_an_orphan_goes_after_the_safe_time_alone(
     assert reply(links, "a", Drop(["p"])) == Done()
 
 
-def test_a_copy_in_the_works_is_no_orphan(
+def test_a_copy_in_progress_is_not_an_orphan(
     a: Running, links: ConnectionPool, walk: Callable[[], list[OrphanStep]], clock: ManualClock
 ) -> None:
     reply(links, "a", Drop(["p"]))

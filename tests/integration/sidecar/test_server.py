@@ -104,14 +104,14 @@ class Raw:
 # --- when it is closed --------------------------------------------------------------------------
 
 
-def test_who_comes_while_it_is_closed_hears_nothing(
+def test_a_client_that_connects_during_closing_gets_no_answer(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     """What is in memory then counts no more: it may be opened anew in the same process."""
     running = Running(new_loop=new_loop)
     try:
         there = Raw(running.address)
-        running.run(running.sidecar.desk.close)
+        running.run(running.sidecar.dispatcher.close)
         late = Raw(running.address, hello=False)
         assert late.ended()
         there.send(Open("p", 1, "q", False), 2)
@@ -172,7 +172,7 @@ def test_a_client_of_another_cluster_is_refused(sidecar: Running) -> None:
     assert "p" not in sidecar.engine.replicas()
 
 
-def test_nothing_is_done_for_who_did_not_say_hello(sidecar: Running) -> None:
+def test_nothing_is_done_on_a_connection_without_a_hello(sidecar: Running) -> None:
     with closing(Raw(sidecar.address, hello=False)) as raw:
         raw.send(Open("p", 1, "q", False), 1)
         assert raw.refusal()[1] is Code.MALFORMED
@@ -186,7 +186,7 @@ def test_a_long_message_is_not_taken_before_hello(sidecar: Running) -> None:
         assert raw.refusal() == (0, Code.MALFORMED)
 
 
-def test_who_says_nothing_is_sent_away(sidecar: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_client_is_disconnected(sidecar: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HELLO_SECONDS", 0.0)
     with closing(Raw(sidecar.address, hello=False)) as raw:
         eventually("it is there", lambda: sidecar.sidecar.server.sessions)
@@ -214,7 +214,7 @@ def test_who_says_nothing_is_sent_away(sidecar: Running, monkeypatch: pytest.Mon
 def test_garbage_ends_the_connection_with_a_reason(sidecar: Running, nonsense: bytes) -> None:
     claimed = int.from_bytes(nonsense[:4], "little")
     for hello in (False, True):
-        if hello and len(nonsense) < claimed < sidecar.door.message_bytes_max:
+        if hello and len(nonsense) < claimed < sidecar.handshake.message_bytes_max:
             continue  # it may be the beginning of a long message
         with closing(Raw(sidecar.address, hello=hello)) as raw:
             raw.socket.sendall(nonsense)
@@ -222,7 +222,7 @@ def test_garbage_ends_the_connection_with_a_reason(sidecar: Running, nonsense: b
             assert raw.ended()
 
 
-def test_the_reason_is_read_by_who_was_still_sending(sidecar: Running) -> None:
+def test_a_client_that_was_still_sending_reads_the_reason(sidecar: Running) -> None:
     with closing(Raw(sidecar.address, hello=False)) as raw:
         raw.socket.sendall(b"GET / HTTP/1.1\r\n" + bytes(20_000_000))
         assert raw.refusal() == (0, Code.MALFORMED)
@@ -270,7 +270,7 @@ def test_a_message_in_small_pieces_is_as_good(sidecar: Running) -> None:
         assert raw.answer() == (2, [])
 
 
-def test_who_stops_in_a_message_is_sent_away(
+def test_a_client_that_stops_in_a_message_is_disconnected(
     sidecar: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "STALLED_SECONDS", 0.0)
@@ -340,7 +340,7 @@ def test_what_could_not_be_synced_is_not_acknowledged(sidecar: Running) -> None:
 
 
 def test_what_is_too_large_is_refused_on_both_sides(sidecar: Running) -> None:
-    most = sidecar.door.message_bytes_max
+    most = sidecar.handshake.message_bytes_max
     with Asking(sidecar.address) as asking:
         asking(Open("p", 1, "q", False))
         with pytest.raises(RefusedError, match=f"accepts {most}") as caught:
@@ -420,7 +420,7 @@ def test_long_polls_are_answered_when_the_extent_grows(sidecar: Running) -> None
         in_threads(21, work)
         assert watch.seconds() < 15
         assert answers == [Frames(2, b"".join(frame.frame))] * 20  # type: ignore[arg-type]
-        assert sidecar.run(lambda: sidecar.sidecar.desk._waiters._by_pipe) == {}
+        assert sidecar.run(lambda: sidecar.sidecar.dispatcher._waiters._by_pipe) == {}
 
 
 def test_a_wait_for_news_of_ends_ends_with_a_mark_with_a_fence_or_with_its_time(
@@ -456,7 +456,7 @@ def test_a_client_that_goes_away_leaves_no_waiter_behind(sidecar: Running) -> No
     with closing(links_to(sidecar)) as links:
         reply(links, "a", Open("p", 1, "q", False))
         raws = [Raw(sidecar.address) for _ in range(5)]
-        waiters = sidecar.sidecar.desk._waiters
+        waiters = sidecar.sidecar.dispatcher._waiters
         for raw in raws:
             for number in range(2, 1012):
                 raw.send(Read("p", 0, 1, 1000, 1, 30_000), number)
@@ -487,7 +487,7 @@ def test_many_clients_at_once(sidecar: Running) -> None:
         assert sidecar.engine.syncs < 1000, "syncs are shared"  # type: ignore[attr-defined]
 
 
-def test_one_connection_too_many_is_told_so(
+def test_one_connection_too_many_gets_an_error_that_says_so(
     sidecar: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "SESSIONS_MAX", 3)

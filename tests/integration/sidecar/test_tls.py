@@ -97,7 +97,9 @@ def test_frames_large_and_small_go_both_ways(guarded: Running, files: Path) -> N
         eventually("it is told", lambda: guarded.engine.replicas()["p"].acked == 200)
 
 
-def test_a_client_without_a_certificate_is_told_so(guarded: Running, files: Path) -> None:
+def test_a_client_without_a_certificate_gets_an_error_that_says_so(
+    guarded: Running, files: Path
+) -> None:
     for access in (client(files), client(files, "stranger")):
         with pytest.raises(BackendUnavailableError, match="certificate"):
             ask(guarded.address, Info(), access)
@@ -133,7 +135,7 @@ def test_plain_and_encrypted_do_not_understand_one_another(guarded: Running, fil
         plain.stop()
 
 
-def test_who_says_nothing_in_the_handshake_is_no_burden(guarded: Running, files: Path) -> None:
+def test_a_client_silent_in_the_handshake_costs_little(guarded: Running, files: Path) -> None:
     host, _, port = guarded.address.rpartition(":")
     silent = [socket.create_connection((host, int(port))) for _ in range(20)]
     assert ask(guarded.address, Info(), client(files, "client"))

@@ -46,7 +46,7 @@ def merges_for_all() -> Iterator[None]:
     right = merging.Merging.__init__
 
     def wrong(self: Any, *args: Any, append: Any, **more: Any) -> None:
-        append.__self__._intake._group_id = ""
+        append.__self__._admission._group_id = ""
         right(self, *args, append=append, **more)
 
     with mock.patch.object(merging.Merging, "__init__", wrong):

@@ -83,14 +83,14 @@ def seals_with_one() -> AbstractContextManager[Any]:
     return mock.patch.object(sealing, "majority", lambda replicas: 1)
 
 
-class UnfencedShelf(ReplicaState):
+class UnfencedReplicas(ReplicaState):
     """A sidecar that takes what a fenced writer sends."""
 
     def _writable(self, replica: Replica, epoch: int) -> None:
         """Everything is welcome."""
 
 
-class ForgetfulShelf(ReplicaState):
+class ForgetfulReplicas(ReplicaState):
     """A fence is answered and not kept."""
 
     def _fence(self, request: Fence) -> ReplicaAnswer:
@@ -98,7 +98,7 @@ class ForgetfulShelf(ReplicaState):
         return ReplicaAnswer(Fenced(replica.end, replica.acked, replica.copying), durable=True)
 
 
-class ProudShelf(ReplicaState):
+class ProudReplicas(ReplicaState):
     """A damaged replica counts as any other."""
 
     def _fence(self, request: Fence) -> ReplicaAnswer:
@@ -110,7 +110,7 @@ class ProudShelf(ReplicaState):
 # --- reading ----------------------------------------------------------------------------------
 
 
-class EagerShelf(ReplicaState):
+class EagerReplicas(ReplicaState):
     """What a replica has is called acknowledged."""
 
     def _ends(self, request: Ends) -> ReplicaAnswer:

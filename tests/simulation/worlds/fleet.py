@@ -72,7 +72,7 @@ class SidecarCrashedError(Exception):
 class SimSidecar:
     """One sidecar. until_ms: when it is well again; run: which process of it this is."""
 
-    shelf_class = ReplicaState
+    replica_state_class = ReplicaState
     engine_class = MemoryEngine
 
     def __init__(
@@ -102,8 +102,10 @@ class SimSidecar:
             if self.run != run:
                 raise SidecarCrashedError(self.name)
 
-        self.shelf = self._parts.shelf(self.engine, clock.wall_ms, clock.boot_ms)
-        self._slow = SlowWork(self.engine, self.shelf, clock, self._bounds, moment, self._ask)
+        self.replica_state = self._parts.replica_state(self.engine, clock.wall_ms, clock.boot_ms)
+        self._slow = SlowWork(
+            self.engine, self.replica_state, clock, self._bounds, moment, self._ask
+        )
 
     def lose_directory(self) -> None:
         """Its data directory is gone, and a new one made."""
@@ -116,12 +118,12 @@ class SimSidecar:
         try:
             if isinstance(request, Scrub | Replicate):
                 return self._slow.carry_out(request), False
-            outcome = self.shelf.handle(request)
+            outcome = self.replica_state.handle(request)
         except SidecarCrashedError:
             return BackendUnavailableError(f"{self.name} crashed meanwhile"), False
         except RefusedError as exc:
             return exc, False
-        except BackendError as exc:  # of a copy: the shelf tells of its own
+        except BackendError as exc:  # of a copy: the replica_state tells of its own
             return refusal_of(exc), False
         return outcome.reply, outcome.durable
 
@@ -136,7 +138,7 @@ class SimSidecar:
 
     def row(self) -> SidecarRow:
         """As it tells of itself."""
-        self.shelf.note_found()
+        self.replica_state.note_found()
         damaged = sum(bool(each.damage) for each in self.engine.replicas().values())
         return row_of(self.engine, self.name, self.zone, damaged=damaged)
 
@@ -146,7 +148,9 @@ class Parts:
     """What sidecars are made of."""
 
     engine: Callable[[str], MemoryEngine] = MemoryEngine
-    shelf: Callable[[Engine, Callable[[], int], Callable[[], int]], ReplicaState] = ReplicaState
+    replica_state: Callable[[Engine, Callable[[], int], Callable[[], int]], ReplicaState] = (
+        ReplicaState
+    )
 
 
 class Fleet:
@@ -216,7 +220,7 @@ class Fleet:
             case "stop":
                 sidecar.stopped = True
             case "drain":
-                sidecar.shelf.draining = True
+                sidecar.replica_state.draining = True
             case "full":
                 sidecar.engine.free_min = sidecar.engine.free + 1
         sidecar.until_ms = self._scheduler.clock.boot_ms() + rng.randint(*self.scenario.away_ms)
@@ -224,7 +228,7 @@ class Fleet:
 
     def _recover(self, sidecar: SimSidecar, catalog: Catalog | None) -> None:
         sidecar.until_ms = None
-        sidecar.down = sidecar.stopped = sidecar.shelf.draining = False
+        sidecar.down = sidecar.stopped = sidecar.replica_state.draining = False
         sidecar.engine.free_min = 0
         self._note(sidecar, "is well")
         if catalog is not None:

@@ -93,7 +93,7 @@ class SlowWork:
     def __init__(
         self,
         engine: Engine,
-        shelf: ReplicaState,
+        replica_state: ReplicaState,
         clock: Clock,
         bounds: Bounds,
         moment: Moment,
@@ -105,9 +105,9 @@ class SlowWork:
 
         aside, load = SimAside(moment), ByteLoad()
         committer = SimCommitter(engine.sync, moment)
-        self.desk = Dispatcher(engine, shelf, committer, dict, load)
+        self.desk = Dispatcher(engine, replica_state, committer, dict, load)
         self.scrubbing = Scrubbing(
-            *(engine, shelf, aside),
+            *(engine, replica_state, aside),
             stretch_bytes=bounds.stretch_bytes,
             step_frames=bounds.scrub_frames,
         )

@@ -132,7 +132,7 @@ def test_a_queue_without_finished_pipes_gives_nothing(
 # --- runs that did not end well -----------------------------------------------------------------
 
 
-def test_a_pipe_that_a_killed_run_left_half_is_written_anew_and_no_other(
+def test_only_a_pipe_that_a_killed_run_left_unfinished_is_written_again(
     spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
 ) -> None:
     to = tmp_path / "archive"
@@ -177,7 +177,7 @@ def test_what_was_written_before_a_run_died_is_kept_and_the_rest_comes_next_time
     assert payloads(spark, to) == sorted(numbers(30))
 
 
-def test_a_pipe_that_is_removed_meanwhile_is_told_of_and_nothing_of_it_is_there(
+def test_a_pipe_removed_meanwhile_is_reported_and_left_out(
     spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
 ) -> None:
     alone(client)
@@ -212,7 +212,7 @@ def test_what_is_wrong_with_a_call_is_said(
         archived(spark, client, queue, tmp_path / "file")
 
 
-def test_the_command_tells_what_it_did(
+def test_the_command_reports_what_it_did(
     spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
 ) -> None:
     push(queue, *numbers(1200))

@@ -83,7 +83,7 @@ def test_the_job_says_what_the_audit_of_one_process_says(
     assert (group.waiting, group.merged, group.purged) == (2, 1, 1)
 
 
-def test_what_is_done_meanwhile_is_no_finding(
+def test_what_is_done_meanwhile_is_not_a_finding(
     spark: Any, client: cassq.Client, queue: cassq.Queue
 ) -> None:
     """Pushed, popped and retired after the rows were looked at, and before the frames are."""
@@ -151,7 +151,7 @@ def test_rows_that_contradict_each_other_are_found_by_group_pipe_and_seq(
     assert not any("late" in each for each in found.findings)
 
 
-def test_a_corrupt_frame_is_told_by_pipe_and_seq_and_the_command_fails(
+def test_a_corrupt_frame_is_reported_with_pipe_and_seq_and_the_command_fails(
     spark: Any, client: cassq.Client, queue: cassq.Queue
 ) -> None:
     pipe = push(queue, *numbers(3))[0].split(":")[0]

@@ -35,7 +35,9 @@ def walked(scene: Scene, messages: int) -> Any:
     return walk(scene.auditor.ports, PipeRange(scene.pipe, Place(0, 0), messages))
 
 
-def test_what_was_claimed_and_moved_is_there_though_nobody_was_told(scene: Scene) -> None:
+def test_claimed_and_moved_messages_count_although_their_end_was_not_published(
+    scene: Scene,
+) -> None:
     found = stood(scene)
     assert (found.end, found.findings) == (2, [])
     read = walked(scene, found.end)
@@ -43,7 +45,7 @@ def test_what_was_claimed_and_moved_is_there_though_nobody_was_told(scene: Scene
     assert read.size_bytes > 0
 
 
-def test_what_was_claimed_and_cannot_be_read_is_told_of_a_pipe_that_is_open(scene: Scene) -> None:
+def test_unreadable_claimed_messages_of_an_open_pipe_are_reported(scene: Scene) -> None:
     scene.lose(scene.pipe)
     read = walked(scene, stood(scene).end)
     assert read.messages == 0
@@ -58,7 +60,7 @@ def test_a_sealed_pipe_ends_where_it_ends_whatever_was_claimed(scene: Scene) -> 
     assert (found.end, mine.claimed) == (0, 2)
 
 
-def test_dead_letters_that_are_not_there_are_told(scene: Scene) -> None:
+def test_missing_dead_letters_are_reported(scene: Scene) -> None:
     scene.lose(scene.letters)
     where = f"where it should be {scene.letters}:0"
     astray = f"message {scene.pipe}:1 is not in the dead letters, {where}"

@@ -90,7 +90,7 @@ def test_an_archive_is_replayed_by_time_and_by_filter_without_what_is_half_there
 
 
 @LONG
-def test_a_paced_run_that_died_goes_on_where_it_was_and_replays_nothing_of_its_own(
+def test_a_paced_run_that_died_continues_and_does_not_replay_its_own_messages(
     spark: Any, client: cassq.Client, queue: cassq.Queue
 ) -> None:
     push(queue, *numbers(20_001))
@@ -121,7 +121,7 @@ def _newest(queue: cassq.Queue) -> datetime:
 
 
 @LONG
-def test_what_is_removed_meanwhile_is_told_and_nothing_is_replayed(
+def test_messages_removed_meanwhile_are_reported_and_nothing_is_replayed(
     spark: Any, client: cassq.Client, queue: cassq.Queue, other: cassq.Queue
 ) -> None:
     alone(client)
@@ -145,7 +145,7 @@ def test_what_is_wrong_with_a_call_is_said(
 
 
 @LONG
-def test_the_command_tells_what_it_did(
+def test_the_command_reports_what_it_did(
     spark: Any, client: cassq.Client, queue: cassq.Queue, other: cassq.Queue
 ) -> None:
     push(queue, *numbers(12))

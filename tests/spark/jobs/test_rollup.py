@@ -226,7 +226,7 @@ def test_a_day_that_is_over_is_written_once_and_one_that_is_not_is_replaced(
 
 
 @pytest.mark.usefixtures("spark", "set_clock")
-def test_what_a_killed_run_left_half_is_written_anew_and_the_command_tells_of_it(
+def test_what_a_killed_run_left_unfinished_is_written_again_and_the_command_says_so(
     client: cassq.Client, queue: cassq.Queue, noon_ms: int, tmp_path: Path
 ) -> None:
     add(client, queue, MINUTE_MS, (noon_ms - DAY_MS, 5), (noon_ms, 9))

@@ -180,7 +180,7 @@ def test_what_was_not_tried_because_its_target_is_down_does_not_count_as_a_try()
     assert (telling.tries, telling.next_ms) == (0, catalog.now_ms + PAUSE_FIRST_MS)
 
 
-def test_an_incident_comes_again_while_its_last_end_is_untold_and_nothing_is_skipped() -> None:
+def test_an_incident_that_returns_before_its_end_was_sent_skips_no_notice() -> None:
     catalog = Catalog(LOG)
     catalog.run(WRONG)
     catalog.run(FINE, outcome=DOWN, after_ms=1)

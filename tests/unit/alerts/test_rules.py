@@ -40,7 +40,7 @@ def test_messages_that_nobody_came_for_in_a_quarter_of_an_hour_are_reported_by_d
     assert finding.values == {"waiting": 3, "pending": 0, "threshold": 900.0}
 
 
-def test_messages_in_the_hands_of_consumers_that_are_gone_are_not_told_as_waiting() -> None:
+def test_messages_held_by_consumers_that_are_gone_are_not_reported_as_waiting() -> None:
     (finding,) = findings(lonely(waiting=3, delayed=2, pending=2), NOW_MS)
     assert finding.message.endswith("with 3 messages unacked (1 waiting, 2 pending)")
     assert finding.values == {"waiting": 1, "pending": 2, "threshold": 900.0}
@@ -61,7 +61,7 @@ def test_without_a_quarter_of_an_hour_alone_nothing_is_reported(fields: dict[str
     assert kinds(lonely(**fields)) == []
 
 
-def test_an_old_success_is_no_consumer() -> None:
+def test_an_old_success_does_not_count_as_a_consumer() -> None:
     seen = lonely(success_ms=NOW_MS - 900_000, created_ms=NOW_MS - 900_000)
     assert kinds(seen) == ["no_consumer"]
 

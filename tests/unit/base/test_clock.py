@@ -86,7 +86,7 @@ def test_a_stopwatch_never_goes_back() -> None:
     assert seen[0] >= 0
 
 
-def test_waiting_for_an_event_tells_whether_it_came() -> None:
+def test_waiting_for_an_event_returns_whether_it_came() -> None:
     event = threading.Event()
     assert wait_event(event, 0) is False
     event.set()

@@ -98,16 +98,16 @@ def test_a_task_is_called_again_after_the_seconds_it_asks_for(
 def test_a_task_can_be_hurried_but_not_held_back(keeper: Housekeeper, clock: ManualClock) -> None:
     task = every(FAR)
     keeper.add(task.tend, 10.0)
-    keeper.hurry(task.tend, 20.0)
+    keeper.run_within(task.tend, 20.0)
     keeper.add(task.tend, 20.0)
-    keeper.hurry(task.tend, 3.0)
+    keeper.run_within(task.tend, 3.0)
     for advance, calls in ((2.999, 0), (0.001, 1), (20.0, 1)):
         clock.advance(advance)
         look(keeper)
         assert task.calls == calls
 
 
-def test_hurrying_wakes_a_housekeeper_that_sleeps(keeper: Housekeeper) -> None:
+def test_a_task_to_run_within_some_seconds_wakes_the_housekeeper(keeper: Housekeeper) -> None:
     called = threading.Event()
 
     def tend() -> float:
@@ -117,13 +117,13 @@ def test_hurrying_wakes_a_housekeeper_that_sleeps(keeper: Housekeeper) -> None:
     keeper.add(tend, FAR)
     look(keeper)
     assert not called.is_set()
-    keeper.hurry(tend, 0)
+    keeper.run_within(tend, 0)
     assert called.wait(DEADLINE_SECONDS)
 
 
-def test_hurrying_what_is_not_known_does_nothing(keeper: Housekeeper) -> None:
+def test_an_unknown_task_to_run_within_some_seconds_does_nothing(keeper: Housekeeper) -> None:
     stranger = every(FAR)
-    keeper.hurry(stranger.tend, 0)
+    keeper.run_within(stranger.tend, 0)
     look(keeper)
     assert stranger.calls == 0
 
@@ -207,7 +207,7 @@ def test_nothing_is_called_once_it_has_stopped(keeper: Housekeeper, clock: Manua
     keeper.stop()
     calls = task.calls
     clock.advance(100)
-    keeper.hurry(task.tend, 0)
+    keeper.run_within(task.tend, 0)
     assert task.calls == calls
     assert its_threads() == []
 

@@ -106,7 +106,7 @@ def test_a_bad_figure_misses_its_own_target(
     assert any(words in title for title in missed), missed
 
 
-def test_where_fewer_pipes_were_retired_nothing_is_said_of_a_hundred_thousand() -> None:
+def test_with_fewer_retired_pipes_no_hundred_thousand_are_reported() -> None:
     scores = Scores()
     scores.add("cassandra-retired", OWN, {"pop@10": 5.0, "pop@1000": 5.0, "grown": 1.0})
     (found,) = [verdict for title, verdict in verdicts(scores).items() if "100,000" in title]
@@ -160,7 +160,7 @@ def place_of(server: Server) -> str:
     return next(word for word in server.prepare() if word.startswith("--home="))
 
 
-def test_a_cassandra_is_ready_when_its_command_has_told_the_addresses(tmp_path: Path) -> None:
+def test_a_cassandra_is_ready_when_its_command_has_printed_the_addresses(tmp_path: Path) -> None:
     server = CassandraThreeServer(tmp_path / "run" / "cassandra-three")
     server.home.mkdir(parents=True)
     assert place_of(server) == f"--home={server.home / 'cluster'}"

@@ -319,7 +319,7 @@ def test_each_nats_knows_all_others_and_syncs_as_configured(tmp_path: Path) -> N
     assert routes.pop().count("nats://") == 3
 
 
-def test_without_go_it_is_said_what_to_install(
+def test_without_go_the_message_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CASSQ_SERVERS_CACHE", str(tmp_path))

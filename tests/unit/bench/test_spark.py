@@ -124,7 +124,7 @@ def test_a_missing_java_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
             peer.find()
 
 
-def test_both_scenarios_are_to_be_chosen() -> None:
+def test_both_scenarios_can_be_chosen() -> None:
     assert SCENARIOS["spark"] is Spark
     assert SCENARIOS["spark-cassandra"] is SparkOnCassandra
 

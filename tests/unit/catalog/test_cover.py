@@ -108,7 +108,9 @@ def test_what_is_on_its_way_elsewhere_stands_alone() -> None:
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_whatever_became_of_rows_nothing_is_lost_and_nothing_acked_comes_again(seed: int) -> None:
+def test_whatever_happened_to_rows_nothing_is_lost_and_nothing_acked_is_redelivered(
+    seed: int,
+) -> None:
     chance = random.Random(seed)
     ack, chain = sorted(chance.sample(range(60), 2))
     where = cursor(ack, chain)

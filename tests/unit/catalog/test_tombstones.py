@@ -88,7 +88,7 @@ def test_a_gap_is_as_wide_as_it_is_by_then(reader: Reader) -> None:
     assert reader.covered(later(2), "bcf") == [("c", "f")]
 
 
-def test_what_came_and_went_between_two_readings_is_covered_by_who_removed_it(
+def test_rows_that_came_and_went_between_two_reads_are_covered_by_the_removal(
     reader: Reader,
 ) -> None:
     reader.removes(later(1), "c")

@@ -177,7 +177,7 @@ def test_ctrl_c_at_any_step_of_the_start_writes_one_line(place: Path, steps: int
         assert told == (130, "", "error: interrupted\n"), f"step {moment} of {steps}"
 
 
-def test_ctrl_c_is_reported_as_json_to_those_who_asked_for_it(place: Path, steps: int) -> None:
+def test_ctrl_c_is_reported_as_json_if_json_was_asked_for(place: Path, steps: int) -> None:
     for moment in (1, steps // 2, steps):
         done = _interrupted(moment, place, "stats", "--json")
         assert done.returncode == 130

@@ -160,7 +160,7 @@ def test_a_directory_of_another_program_is_refused_and_what_is_in_it_named(
     assert "directory of its own" in caught.value.hint
 
 
-def test_a_file_is_no_directory(tmp_path: Path) -> None:
+def test_a_file_is_not_a_directory(tmp_path: Path) -> None:
     put(tmp_path, "file")
     with pytest.raises(ConfigError, match="is a file"):
         check_contents(tmp_path / "file")

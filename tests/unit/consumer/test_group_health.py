@@ -84,7 +84,7 @@ def test_what_has_not_failed_and_what_is_not_to_be_checked_is_not_sick() -> None
     assert not Group(sick_check=False).health.sick(claim(3, FAILED))
 
 
-def test_the_catalog_is_asked_and_told_now_and_then() -> None:
+def test_the_catalog_is_read_and_written_now_and_then() -> None:
     group = Group()
     for group.now_ms in (0, LOOK_MS - 1, LOOK_MS):
         group.health.sick(claim(3, FAILED))
@@ -103,7 +103,7 @@ def test_the_catalog_is_asked_and_told_now_and_then() -> None:
     ("deliveries", "ms"),
     [(1, 0), (2, 50), (3, 100), (5, 400), (11, 25_600), (12, 30_000), (10**6, 30_000)],
 )
-def test_a_sick_group_is_tried_ever_more_seldom(deliveries: int, ms: int) -> None:
+def test_a_sick_group_is_tried_less_and_less_often(deliveries: int, ms: int) -> None:
     group = Group()
     assert group.health.slow_ms(claim(deliveries, FAILED)) == ms
     group.health.succeeded(FIRST_MS)
@@ -136,7 +136,7 @@ def test_without_the_check_nothing_is_spared() -> None:
 
 
 @pytest.mark.parametrize(("waited_ms", "kept"), [(599_999, True), (600_000, False)])
-def test_a_group_that_never_succeeded_keeps_a_message_for_so_long(
+def test_a_group_that_never_succeeded_keeps_a_failing_message_for_the_sick_hold(
     waited_ms: int, kept: bool
 ) -> None:
     group = Group()

@@ -21,28 +21,28 @@ def pace_of(rate: int) -> PopperPace:
 
 
 def test_nothing_is_claimed_ahead_before_the_rate_is_known() -> None:
-    assert (PopperPace().ahead(), PopperPace().welcome(0)) == (1, 1)
+    assert (PopperPace().ahead(), PopperPace().prefetch_limit(0)) == (1, 1)
 
 
 def test_where_claims_are_quick_a_tenth_of_a_second_is_claimed_ahead() -> None:
     pace = pace_of(1_000)
     pace.claimed.append(1)
-    assert (pace.ahead(), pace.welcome(7)) == (100, 100)
+    assert (pace.ahead(), pace.prefetch_limit(7)) == (100, 100)
 
 
 def test_where_claims_take_long_more_is_welcome_in_measure() -> None:
     pace = pace_of(1_000)
     pace.claimed.append(100)
-    some = pace.welcome(0)
+    some = pace.prefetch_limit(0)
     assert pace.ahead() == 100 < some
     pace.claimed.append(200)
-    assert pace.welcome(0) > some
+    assert pace.prefetch_limit(0) > some
 
 
 def test_what_is_claimed_ahead_is_bounded_however_long_claims_take() -> None:
     pace = pace_of(1_000)
     pace.claimed.append(HOUR_MS)
-    found = [pace.welcome(now_ms) / 1_000 for now_ms in range(0, 10_000, 10)]
+    found = [pace.prefetch_limit(now_ms) / 1_000 for now_ms in range(0, 10_000, 10)]
     assert sum(found) / len(found) == pytest.approx(PREFETCH_SECONDS_MAX, rel=0.01)
     assert max(found) <= 1.5 * PREFETCH_SECONDS_MAX
 
@@ -85,7 +85,7 @@ def test_what_poppers_of_one_client_claim_ahead_is_done_on_the_same_beat() -> No
         pace.finished.append((rate, 1_000))
         pace.claimed.append(claim_ms)
         for now_ms in range(0, 2_000, 50):
-            done_ms = now_ms + pace.welcome(now_ms) * 1_000 / rate
+            done_ms = now_ms + pace.prefetch_limit(now_ms) * 1_000 / rate
             ends.add(round((done_ms + client) / 125) * 125 - round(done_ms + client))
     assert max(map(abs, ends)) <= 5  # a message takes so long
 

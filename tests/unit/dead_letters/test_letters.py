@@ -163,7 +163,7 @@ def test_a_filter_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
         Filter(**wrong)
 
 
-def test_only_a_filter_of_which_nothing_was_said_means_all() -> None:
+def test_only_an_empty_filter_means_all() -> None:
     assert Filter().is_empty
     assert not Filter(older_than=0).is_empty
     assert not Filter(newer_than=0).is_empty

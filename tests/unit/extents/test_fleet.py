@@ -279,7 +279,7 @@ LIVES = [
 
 
 @pytest.mark.parametrize("wanted", [1, 2, 3])
-def test_whatever_is_done_good_replicas_never_become_fewer_and_it_comes_to_an_end(
+def test_repairs_never_reduce_the_good_replicas_and_come_to_an_end(
     wanted: int,
 ) -> None:
     looked_at = 0

@@ -42,7 +42,7 @@ def answer(hosts: str, *warnings: str) -> Any:
         (answer("a", "a large batch"), {}),
     ],
 )
-def test_an_answer_tells_of_a_slow_or_busy_server(future: Any, told: dict[str, int]) -> None:
+def test_an_answer_shows_a_slow_or_busy_server(future: Any, told: dict[str, int]) -> None:
     requests = Requests()
     note_answer(requests, future)
     assert counted(requests) == told

@@ -100,7 +100,7 @@ def test_days_are_made_of_hours_and_keep_the_largest_of_all_looks() -> None:
     assert data(day)["totals"] == {"pushed": 3}
 
 
-def test_the_same_samples_make_the_same_hour_whoever_makes_it() -> None:
+def test_the_same_samples_make_the_same_hour_in_every_process() -> None:
     minutes = [sample(NOON_MS + n * MINUTE_MS, n, waiting=n) for n in range(60)]
     assert coarser(minutes, HOUR_MS, NOON_MS + DAY_MS) == coarser(
         minutes, HOUR_MS, NOON_MS + DAY_MS

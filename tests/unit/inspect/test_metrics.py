@@ -71,7 +71,7 @@ def test_a_failed_push_counts_what_was_pushed_all_the_same() -> None:
     assert one.push_failures == {"BackendTimeoutError": 7, "ValueError": 2}
 
 
-def test_what_is_given_back_is_told_apart() -> None:
+def test_ways_of_giving_back_are_counted_apart() -> None:
     one = Tally()
     one.given(1, counted=True, doomed=False)
     one.given(2, counted=False, doomed=False)

@@ -34,7 +34,7 @@ def test_an_error_that_speaks_of_moving_marks_nothing() -> None:
     assert claims.unmarked(FAILED) == FAILED
 
 
-def test_an_expired_move_stays_marked_and_whole_and_is_to_be_put_away() -> None:
+def test_an_expired_move_stays_marked_and_whole_and_is_doomed() -> None:
     held = held_by(replace(FREE, losses=9, deliveries=99), "mover", NOW_MS, version)
     (row,) = claims.freed(held, NOW_MS, NOW_MS + 5, 3, version)
     assert (row.start, row.end, row.state, row.holder) == (0, 10, ClaimState.FREE, "")
@@ -43,7 +43,7 @@ def test_an_expired_move_stays_marked_and_whole_and_is_to_be_put_away() -> None:
     assert claims.unmarked(row).due_ms == FREE.due_ms
 
 
-def test_who_takes_an_expired_move_up_keeps_when_it_was_due() -> None:
+def test_taking_up_an_expired_move_keeps_its_due_time() -> None:
     held = held_by(FREE, "mover", NOW_MS, version)
     (row,) = claims.freed(held, NOW_MS, NOW_MS, 3, version)
     again = held_by(row, "another", NOW_MS, version)

@@ -138,7 +138,7 @@ def test_parts_say_from_where_their_messages_can_be_read() -> None:
     assert (last.row, last.messages) == (None, 10)
 
 
-def test_a_claim_of_which_nothing_is_left_is_not_a_part() -> None:
+def test_a_claim_with_nothing_left_is_not_a_part() -> None:
     assert unfinished(CURSOR, [claim(10, 12, FREE, 10, 11), claim(12, 30, DONE)], 30, 0) == []
 
 
@@ -174,7 +174,9 @@ def test_what_is_done_is_so_in_whatever_way() -> None:
         ({"rows": (*ROWS[:1], *ROWS[2:])}, "seqs 16-17 are expired, but are not done"),
     ],
 )
-def test_what_does_not_fit_is_told_by_its_seqs(change: dict[str, object], finding: str) -> None:
+def test_contradictions_are_reported_with_their_seqs(
+    change: dict[str, object], finding: str
+) -> None:
     found = faults(VIEW._replace(**change), NOW_MS)
     told = [set(each.split(" are both ")[-1].split(" and ")) for each in found]
     both = finding.split(" are both ")

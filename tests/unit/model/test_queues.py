@@ -75,7 +75,7 @@ names = st.from_regex(r"[A-Za-z0-9._-]{1,20}|(/[A-Za-z0-9._-]{1,9}){1,3}", fullm
 
 
 @given(names, names)
-def test_dead_letters_of_no_two_groups_share_a_name_nor_one_a_user_can_give(
+def test_names_of_dead_letters_are_unique_to_a_group_and_no_user_can_choose_them(
     queue: str, group: str
 ) -> None:
     name = dead_letter_name(queue, group)

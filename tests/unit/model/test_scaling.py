@@ -86,7 +86,7 @@ def test_fewer_are_wished_when_they_were_not_needed_for_a_while(
     assert next_wish(a_queue(5, NOW_MS - age_ms), 2, NOW_MS) == wish
 
 
-def test_what_is_still_needed_is_said_again_now_and_then() -> None:
+def test_a_wish_that_still_holds_is_renewed_now_and_then() -> None:
     assert next_wish(a_queue(5, NOW_MS - KEPT_MS // 4 + 1), 5, NOW_MS) is None
     assert next_wish(a_queue(5, NOW_MS - KEPT_MS // 4), 5, NOW_MS) == 5
 

@@ -35,7 +35,7 @@ ROWS = [
 ]
 
 
-def test_what_is_not_committed_counts_whoever_has_it() -> None:
+def test_uncommitted_messages_count_whichever_popper_holds_them() -> None:
     assert uncommitted(100, CURSOR, ROWS) == 60 + 7 + 9
     assert uncommitted(100, CURSOR, ROWS, doomed=True) == 60 + 7 + 9 + 1
 

@@ -1,4 +1,4 @@
-"""A shelf over an engine in memory, for tests of its rules."""
+"""A replica_state over an engine in memory, for tests of its rules."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ def an_append(base_seq: int, count: int = 10, **changes: Any) -> Append:
 
 
 class Sidecar:
-    """A shelf over a memory engine, with a clock that is moved by hand."""
+    """A replica_state over a memory engine, with a clock that is moved by hand."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.engine = MemoryEngine()
-        self.shelf = self._shelf()
+        self.replica_state = self._replica_state()
 
-    def _shelf(self) -> ReplicaState:
+    def _replica_state(self) -> ReplicaState:
         return ReplicaState(self.engine, self.clock.wall_ms, self.clock.boot_ms)
 
     def does(self, request: Request) -> Any:
-        return self.shelf.handle(request).reply
+        return self.replica_state.handle(request).reply
 
     def outcome(self, request: Request) -> ReplicaAnswer:
-        return self.shelf.handle(request)
+        return self.replica_state.handle(request)
 
     def refuses(self, request: Request) -> RefusedError:
         """The refusal; nothing was changed by it."""
         with pytest.raises(RefusedError) as caught:
-            self.shelf.handle(request)
+            self.replica_state.handle(request)
         return caught.value
 
     def code(self, request: Request) -> Code:
@@ -65,7 +65,7 @@ class Sidecar:
     def crash(self) -> None:
         """End without a sync, and start again."""
         self.engine.crash(random.Random(7))
-        self.shelf = self._shelf()
+        self.replica_state = self._replica_state()
 
     def replica(self, pipe_id: str = PIPE) -> Replica:
         return self.engine.replicas()[pipe_id]

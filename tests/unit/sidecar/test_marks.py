@@ -29,7 +29,7 @@ def reopened(path: Path) -> SyncMarks:
     return SyncMarks(path, "g1", create=False)
 
 
-def test_a_mark_is_read_back_by_whoever_opens_the_file_next(path: Path) -> None:
+def test_a_mark_is_read_back_by_the_next_process_that_opens_the_file(path: Path) -> None:
     marks = begun(path)
     stored = {3: SyncMark(1, 2, 3, NAME), 0: SyncMark(9, 2**63, 2**63, b"n" * 22, going=True)}
     for slot, mark in stored.items():

@@ -122,7 +122,7 @@ def test_it_is_opened_again_when_it_starved_and_has_room() -> None:
     assert len(looks) == 2
 
 
-def test_one_that_failed_otherwise_is_left_as_it_is() -> None:
+def test_an_engine_that_failed_for_another_reason_is_not_reopened() -> None:
     directory = Directory()
     directory.engine.failing = True
     with pytest.raises(BackendError):

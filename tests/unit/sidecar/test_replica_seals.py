@@ -70,10 +70,10 @@ def test_a_damaged_frame_is_not_given_out_and_is_noted(sidecar: Sidecar) -> None
 
 
 def test_damage_found_elsewhere_is_noted_and_the_first_is_kept(sidecar: Sidecar) -> None:
-    sidecar.shelf.found(PIPE, "a scrub found it")
-    sidecar.shelf.found(PIPE, "and again")
-    sidecar.shelf.found("gone since", "and another")
-    sidecar.shelf.note_found()
+    sidecar.replica_state.found(PIPE, "a scrub found it")
+    sidecar.replica_state.found(PIPE, "and again")
+    sidecar.replica_state.found("gone since", "and another")
+    sidecar.replica_state.note_found()
     assert sidecar.replica().damage == "a scrub found it"
 
 
@@ -102,7 +102,7 @@ def test_what_asks_for_too_much_or_for_nothing(
 # --- fence, settle, drop, list --------------------------------------------------------------------
 
 
-def test_a_fence_is_durable_and_tells_what_is_there(sidecar: Sidecar) -> None:
+def test_a_fence_is_durable_and_reports_what_the_replica_has(sidecar: Sidecar) -> None:
     for _ in range(2):
         told = sidecar.outcome(Fence(PIPE, 2))
         assert told == ReplicaAnswer(Fenced(20, 5, False), durable=True, grown=PIPE)
@@ -196,7 +196,7 @@ def test_extents_are_listed_page_by_page_in_order(sidecar: Sidecar) -> None:
     assert sidecar.does(List("", 1, "unsealed")).extents[0].final == -1
 
 
-def test_what_needs_more_than_a_shelf_is_none_of_its_business(sidecar: Sidecar) -> None:
+def test_a_request_that_needs_more_than_replicas_is_not_its_business(sidecar: Sidecar) -> None:
     with pytest.raises(BrokenInvariantError):
         sidecar.does(Info())
 

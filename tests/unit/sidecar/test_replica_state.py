@@ -161,7 +161,7 @@ def test_an_older_epoch_does_not_open_what_a_newer_one_writes(sidecar: Sidecar) 
 
 
 def test_a_draining_sidecar_opens_nothing_new(sidecar: Sidecar) -> None:
-    sidecar.shelf.draining = True
+    sidecar.replica_state.draining = True
     assert sidecar.code(Open(OTHER, 1, "orders", False)) is Code.DRAINING
     sidecar.does(Open(PIPE, 1, "orders", False))
     assert sidecar.does(an_append(20)) == Appended(30, False, True)
@@ -226,7 +226,7 @@ def test_another_frame_in_the_place_of_one_is_refused(sidecar: Sidecar, other: A
     assert sidecar.replica().end == 20
 
 
-def test_a_gap_is_refused_and_told_where_it_begins(sidecar: Sidecar) -> None:
+def test_a_gap_is_refused_and_the_answer_says_where_it_begins(sidecar: Sidecar) -> None:
     refusal = sidecar.refuses(an_append(30))
     assert (refusal.code, refusal.fields["end"]) == (Code.GAP, 20)
     assert not refusal.outcome_unknown
@@ -251,7 +251,7 @@ GOOD = a_frame(20)
         structs.replace(an_append(20), base_seq=-1),
     ],
 )
-def test_what_is_no_whole_frame_of_the_extent_is_refused(sidecar: Sidecar, bad: Append) -> None:
+def test_anything_but_a_whole_frame_of_the_extent_is_refused(sidecar: Sidecar, bad: Append) -> None:
     assert sidecar.code(bad) is Code.BAD_FRAME
     assert sidecar.replica().end == 20
 
@@ -308,7 +308,7 @@ def test_damage_is_reported_by_an_engine_that_failed_until_it_ends(
     assert sidecar.engine.failure == ""
     assert sidecar.code(an_append(20)) is Code.FAILED
     assert sidecar.engine.failure == "the disk failed"
-    sidecar.shelf.found(PIPE, "a frame is bad")
+    sidecar.replica_state.found(PIPE, "a frame is bad")
     (told,) = sidecar.does(List("", 10, "damaged")).extents
     assert (told.pipe_id, told.damage) == (PIPE, "a frame is bad")
     assert caplog.text.count("not noted: the disk failed") == 1
@@ -322,7 +322,7 @@ def test_damage_is_reported_by_an_engine_that_failed_until_it_ends(
 # --- turns, marks, ends -------------------------------------------------------------------------
 
 
-def test_a_turn_is_told_to_the_writer_once(sidecar: Sidecar) -> None:
+def test_a_wanted_turn_is_reported_to_the_writer_once(sidecar: Sidecar) -> None:
     sidecar.clock.advance(3)
     assert sidecar.does(Turn(PIPE)) == TurnAsked(3000)
     sidecar.refuses(an_append(40))
@@ -369,7 +369,7 @@ def test_that_a_writer_stopped_is_forgotten_at_a_restart(sidecar: Sidecar) -> No
     assert (end, closed) == (20, False)
 
 
-def test_a_mark_of_an_older_epoch_tells_what_is_acknowledged_but_closes_nothing(
+def test_a_mark_of_an_older_epoch_shows_what_is_acknowledged_but_closes_nothing(
     sidecar: Sidecar,
 ) -> None:
     sidecar.does(Fence(PIPE, 2))

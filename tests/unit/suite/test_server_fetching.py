@@ -53,7 +53,7 @@ def maven(place: Path, code: int = 0) -> Path:
     return calls
 
 
-def test_jars_are_fetched_once_whoever_asks(bare: Path) -> None:
+def test_jars_are_fetched_once_however_many_ask(bare: Path) -> None:
     calls = maven(bare)
     found: list[Path] = []
     in_threads(4, lambda number: found.append(jars.fetch("zookeeper")))

@@ -59,7 +59,7 @@ def shaken(root: Path, source: str, seed: int, *, main: bool = False) -> tuple[b
     return seen, told
 
 
-def test_a_waiter_that_is_told_too_early_is_found(tmp_path: Path) -> None:
+def test_a_waiter_woken_too_early_is_found(tmp_path: Path) -> None:
     found = [shaken(tmp_path, HASTY, seed) for seed in SEEDS]
     assert False in [seen for seen, _ in found]
     for seen, told in found:
@@ -67,14 +67,14 @@ def test_a_waiter_that_is_told_too_early_is_found(tmp_path: Path) -> None:
         assert all(STALL.fullmatch(line) for line in told)
 
 
-def test_a_waiter_that_is_told_last_passes_whatever_stalls(tmp_path: Path) -> None:
+def test_a_waiter_woken_last_passes_whatever_stalls(tmp_path: Path) -> None:
     found = [shaken(tmp_path, PATIENT, seed) for seed in SEEDS]
     assert [seen for seen, _ in found] == [True] * len(SEEDS)
     assert any(told for _, told in found)
 
 
 @pytest.mark.waits(reason="to stand still is what is tested")
-def test_a_test_that_is_to_be_fast_itself_is_found(tmp_path: Path) -> None:
+def test_a_test_that_must_be_fast_itself_is_found(tmp_path: Path) -> None:
     found = [shaken(tmp_path, SLOW, seed, main=True) for seed in SEEDS]
     assert False in [seen for seen, _ in found]
     assert all(STALL.fullmatch(line) for _, told in found for line in told)

@@ -37,7 +37,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 AT_ONCE = 64
 HELP_MS = 3_000  # other clients leave the steps to the publisher this long
-HELP_MOST = 256  # pipes that a listing client handles in passing
+HELP_MOST = 256  # pipes that one listing handles
 NOTE_MS = 60_000  # a note is kept at least this long
 OLD_MS = 3_600_000  # adding a noted pipe never takes this long
 PROBE = 1000  # pipes checked in one round before a publish
