@@ -22,6 +22,7 @@ from cassandra.policies import (
 )
 from cassandra.query import tuple_factory
 
+from cassq.cassandra.connection import connection_class
 from cassq.cassandra.speculation import SPECULATE_SECONDS, Speculation
 
 REQUEST_SECONDS = 5.0
@@ -113,6 +114,7 @@ def cluster(contact: Contact, stamp: Callable[[], int], speculation: Speculation
     return Cluster(
         list(contact.hosts),
         port=contact.port,
+        connection_class=connection_class(),
         auth_provider=auth,
         ssl_context=contact.tls,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},

@@ -26,6 +26,7 @@ from cassandra.query import BatchStatement, BatchType, BoundStatement, PreparedS
 from cassq.base.clock import Clock, Stopwatch
 from cassq.base.counters import Requests
 from cassq.cassandra.cluster_time import ClusterTime, Learn
+from cassq.cassandra.connection import Encoder
 from cassq.cassandra.contact import (
     CONSISTENCIES,
     SERIALS,
@@ -145,6 +146,7 @@ class Cql:
             raise unconnected(exc, contact, names) from exc
         # How long `prepare` waits, which takes no timeout of its own.
         self._session._default_timeout = contact.timeout
+        self._session.client_protocol_handler = Encoder
         self._consistency = CONSISTENCIES[contact.consistency]
         self._serial = SERIALS[contact.serial]
         self._keyspace = keyspace
