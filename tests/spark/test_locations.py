@@ -68,6 +68,7 @@ def test_a_pusher_finds_another_directory_at_its_path_and_pushes_nothing(
         assert jobs.stats().pushed == 0
 
 
+@pytest.mark.usefixtures("spark")  # which parses the schema
 @pytest.mark.parametrize("strict", ["true", "false"])
 def test_readers_refuse_other_queues_even_if_they_may_lose_messages(
     client: cassq.Client, queue: cassq.Queue, others: Location, strict: str
