@@ -140,6 +140,25 @@ def test_claims_of_a_sealed_pipe_that_is_acked_whole_are_not_read_again(
     assert reads(counting, due)["claims"] == 1, "something of b is left"
 
 
+def test_a_pipe_with_two_entries_is_listed_once_whatever_is_known_of_it(
+    catalog: CassandraCatalog, other: CassandraCatalog, counting: CountingCql
+) -> None:
+    """A client that died while it added a pipe leaves an entry that the row does not agree with."""
+    make_queue(catalog)
+    for pipe_id in ("a", "b"):
+        assert catalog.pipes.add(pipe_row(pipe_id))
+    assert other.pipes.record_end("a", place(3)) == place(3)
+    assert [row.id for row in catalog.pipes.live(Q)] == ["a", "b"]
+    (slice_, at), *_ = counting.read("SELECT slice, position FROM queue_pipes")
+    counting.write(
+        "INSERT INTO queue_pipes (queue_id, slice, position, pipe_id) VALUES (?, ?, ?, ?)",
+        (Q, slice_, at + 1, "a"),
+    )
+    for _ in range(2):
+        assert [row.id for row in catalog.pipes.live(Q)] == ["a", "b"]
+        assert unsealed(catalog) == ["b"]
+
+
 def test_what_is_remembered_of_queues_is_bounded(
     catalog: CassandraCatalog, counting: CountingCql, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from cassq.base.clock import ManualClock
+from cassq.catalog.sqlite import SqliteCatalog
 from cassq.errors import BackendUnavailableError
 from cassq.locks.late import LateLocker
-from cassq.locks.local import LocalLocker, LockTable
+from cassq.locks.lease import LeaseLocker
 from cassq.locks.port import Locker
 
 
 class Service:
     """A lock service, and how often it was asked for."""
 
-    def __init__(self) -> None:
-        self.table = LockTable()
-        self.clock = ManualClock()
+    def __init__(self, catalog: SqliteCatalog) -> None:
+        self.catalog = catalog
         self.opened = 0
         self.down = False
 
@@ -24,11 +27,17 @@ class Service:
         self.opened += 1
         if self.down:
             raise BackendUnavailableError("the service is down")
-        return LocalLocker(self.table, self.clock, "mine")
+        return LeaseLocker(self.catalog, "mine")
 
 
-def test_it_is_opened_once_for_the_first_lock() -> None:
-    service = Service()
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    catalog = SqliteCatalog(tmp_path / "catalog.db", ManualClock())
+    yield Service(catalog)
+    catalog.close()
+
+
+def test_it_is_opened_once_for_the_first_lock(service: Service) -> None:
     locker = LateLocker(service.open)
     assert not service.opened
     assert locker.acquire("a", 1000)
@@ -36,8 +45,7 @@ def test_it_is_opened_once_for_the_first_lock() -> None:
     assert service.opened == 1
 
 
-def test_a_service_that_is_down_is_asked_again_by_the_next_lock() -> None:
-    service = Service()
+def test_a_service_that_is_down_is_asked_again_by_the_next_lock(service: Service) -> None:
     locker = LateLocker(service.open)
     service.down = True
     with pytest.raises(BackendUnavailableError):
@@ -46,11 +54,12 @@ def test_a_service_that_is_down_is_asked_again_by_the_next_lock() -> None:
     assert locker.acquire("a", 1000)
 
 
-def test_closing_releases_its_locks_and_opens_nothing() -> None:
-    service = Service()
+def test_closing_releases_its_locks_and_opens_nothing(service: Service) -> None:
     LateLocker(service.open).close()
     assert not service.opened
     locker = LateLocker(service.open)
     locker.acquire("a", 1000)
+    other = LeaseLocker(service.catalog, "other")
+    assert other.acquire("a", 1000) is None
     locker.close()
-    assert LocalLocker(service.table, service.clock, "other").acquire("a", 1000)
+    assert other.acquire("a", 1000)

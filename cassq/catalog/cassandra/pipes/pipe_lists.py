@@ -129,12 +129,13 @@ class PipeLists:
         unsealed ones. Cost: a round of two reads per entry; of one if the pipe is known to be
         sealed."""
         asked: list[Statement] = []
-        sealed: set[str] = set()
+        # A pipe may have several entries, of which only one agrees with its row.
+        sealed: set[tuple[str, PipeEntry]] = set()
         for queue_id, entries in listed.items():
             for entry in entries:
                 asked.append((cql.PIPE, (entry.pipe_id,)))
                 if self.is_sealed(queue_id, entry):
-                    sealed.add(entry.pipe_id)
+                    sealed.add((queue_id, entry))
                 else:
                     asked.append((cql.BEATS, (entry.pipe_id,)))
         answers = iter(self._cql.read_many(asked))
@@ -145,7 +146,7 @@ class PipeLists:
             stale: list[PipeEntry] = []
             for entry in entries:
                 rows = next(answers)
-                beats = [] if entry.pipe_id in sealed else next(answers)
+                beats = [] if (queue_id, entry) in sealed else next(answers)
                 pipe = cql.pipe_of(entry.pipe_id, rows[0]).row if rows else None
                 if pipe is None or (pipe.queue_id, pipe.ordinal) != (queue_id, entry.position):
                     stale.append(entry)
