@@ -47,7 +47,7 @@ from cassq.consumer.settling import Settler
 from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell
 from cassq.errors import ClaimLostError, ClosedError, GroupNotFoundError, QueueNotFoundError
 from cassq.lifecycle.ports import Ports, operation
-from cassq.lifecycle.retries import Bury
+from cassq.lifecycle.retries import DeadLetterFn
 from cassq.message.ranges import RangeSet
 from cassq.model.rows import GroupRow, QueueRow
 
@@ -71,7 +71,7 @@ class Popper:
         queue: Callable[[], QueueRow],
         group: Callable[[], GroupRow],
         *,
-        bury: Bury,
+        dead_letter: DeadLetterFn,
         doorbell: Doorbell,
         run_within: Callable[[Tend, float], None],
         soon: Callable[[], None],
@@ -84,7 +84,7 @@ class Popper:
         self._clock = ports.clock
         self._queue = queue
         self._group = group
-        self._claimer = Claimer(ports, queue, group, bury)
+        self._claimer = Claimer(ports, queue, group, dead_letter)
         self._settler = Settler(ports, self._claimer, self._finished, group().name)
         self._holder = Holder(self.ack_held, self.give_held, self.extend_held)
         self.tally: Tally = self._settler.tally

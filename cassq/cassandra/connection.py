@@ -137,8 +137,8 @@ class ChecksumError(ConnectionException):  # type: ignore[misc]
     """What came from a node is not what it sent."""
 
 
-def _check(found: int, told: memoryview) -> None:
-    if found != int.from_bytes(told, "little"):
+def _check(found: int, stated: memoryview) -> None:
+    if found != int.from_bytes(stated, "little"):
         raise ChecksumError("a segment from the node does not match its checksum")
 
 

@@ -43,10 +43,10 @@ def ask_nodes(session: Session, clock: Clock, near: str, settings: Sequence[str]
     ]
     found: list[Node] = []
     for host, future in asking:
-        told = {} if future is None else _answer(session, clock, text, host, future)
+        settings_there = {} if future is None else _answer(session, clock, text, host, future)
         # The driver says of a server that it never contacts that it does not know.
-        up = host.is_up is not False if future is None else told is not None
-        found.append(Node(host.address, host.datacenter or "", up, told or {}))
+        up = host.is_up is not False if future is None else settings_there is not None
+        found.append(Node(host.address, host.datacenter or "", up, settings_there or {}))
     return sorted(found, key=lambda node: (node.data_centre, node.address))
 
 

@@ -261,8 +261,8 @@ class Client:
             raise failure
 
     def _next_to_close(self) -> Pusher | Popper | None:
-        """The one opened first; pushers of dead letters come last, as others may still bury
-        some."""
+        """The one opened first; pushers of dead letters come last, as others may still
+        use them."""
         things, letters = list(self.runtime.open), list(self._letter_pushers.values())
         others = (thing for thing in things if thing not in letters)
         return next(others, things[0] if things else None)

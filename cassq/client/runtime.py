@@ -96,7 +96,7 @@ class Online:
         self.ports: Ports = ports
         self.attendance: Presence = Presence(ports)
         self.dead_letters: DeadLetters = DeadLetters(ports, append_to)
-        self.reaper: Reaper = Reaper(ports, self.dead_letters.bury)
+        self.reaper: Reaper = Reaper(ports, self.dead_letters.add)
 
     def opened(self) -> Online:
         return self
@@ -164,9 +164,9 @@ class Runtime:
         """Counts of the reaper's actions, by (pass, outcome)."""
         return {} if isinstance(self._state, Offline) else self._state.reaper.counts()
 
-    def bury(self, queue: QueueRow, group: GroupRow, claim: Claim) -> bool:
-        """Make a dead letter of a spent message: see `Bury`."""
-        return self._state.opened().dead_letters.bury(queue, group, claim)
+    def dead_letter(self, queue: QueueRow, group: GroupRow, claim: Claim) -> bool:
+        """Make a dead letter of a spent message: see `DeadLetterFn`."""
+        return self._state.opened().dead_letters.add(queue, group, claim)
 
     def doorbell(self, queue_id: str) -> Doorbell:
         """The doorbell of a queue."""

@@ -22,7 +22,7 @@ from cassq.errors import CassqError, CorruptionError
 from cassq.extents.port import ExtentMissingError, ExtentUnavailableError
 from cassq.lifecycle.expiry import Expiry
 from cassq.lifecycle.ports import Ports
-from cassq.lifecycle.retries import Bury, bury_or_leave
+from cassq.lifecycle.retries import DeadLetterFn, dead_letter_or_leave
 from cassq.lifecycle.timers import BESIDE_MS, Timers
 from cassq.locks.port import Lock
 from cassq.model import claims
@@ -41,7 +41,7 @@ LOOK_MS = 40  # how often to look for redeliveries while there are new messages
 class Claimer:
     """Claims for one popper of one group.
 
-    bury: makes a spent message a dead letter of the group.
+    dead_letter: makes a spent message a dead letter of the group.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class Claimer:
         ports: Ports,
         queue: Callable[[], QueueRow],
         group: Callable[[], GroupRow],
-        bury: Bury,
+        dead_letter: DeadLetterFn,
     ) -> None:
         self._ports = ports
         self._catalog = ports.catalog
         self._version = ports.ids.version
         self._queue = queue
         self._group = group
-        self._bury = bury
+        self._dead_letter = dead_letter
         self._looked_ms = -LOOK_MS
         self._prefetch_limit = 0
         self._policies = queue().policy, group().policy
@@ -312,7 +312,7 @@ class Claimer:
         return self._or_set_aside(row, lambda: self._buried(row))
 
     def _buried(self, row: Claim) -> bool:
-        return bury_or_leave(self._bury, self._queue(), self._group(), row)
+        return dead_letter_or_leave(self._dead_letter, self._queue(), self._group(), row)
 
     def _expired(self, row: Claim, epoch: int | None = None) -> bool:
         """Whether some of a free row had expired; it is removed."""

@@ -177,10 +177,10 @@ class _Tracer:
         seen: set[Spot] = set()
         while spot not in seen and len(seen) < STEPS_MAX:
             seen.add(spot)
-            sight = self._look(queue, group, spot)
-            self.content = sight.content or self.content
-            step = step_of(sight, self._times)
-            onward = self._onward(sight, seen)
+            there = self._look(queue, group, spot)
+            self.content = there.content or self.content
+            step = step_of(there, self._times)
+            onward = self._onward(there, seen)
             if onward is None:
                 yield step
                 return
@@ -220,17 +220,17 @@ class _Tracer:
         )
 
     def _onward(
-        self, sight: MessageState, seen: set[Spot]
+        self, there: MessageState, seen: set[Spot]
     ) -> tuple[QueueRow, GroupRow, Spot] | None:
         """Where it went from there, if it was moved."""
-        move, totals, removed = sight.move, sight.retired, sight.removed
+        move, totals, removed = there.move, there.retired, there.removed
         if move is not None and move.settled:
             spot = (move.dest_pipe, move.dest_seq)
             found = self._at(spot) if live_pipe(self._catalog, move.dest_pipe) else None
-            return found or self._search(sight, seen)
+            return found or self._search(there, seen)
         merged = removed is not None and removed.reason is Reason.MERGED
         retired = totals is not None and (totals.dead or totals.merged)
-        return self._search(sight, seen) if merged or retired else None
+        return self._search(there, seen) if merged or retired else None
 
     def _at(self, spot: Spot) -> tuple[QueueRow, GroupRow, Spot] | None:
         """A place, with its queue and the group that reads it there."""
@@ -245,7 +245,7 @@ class _Tracer:
         return (queue, groups[0], spot) if groups and not pipe.group_id else None
 
     def _search(
-        self, sight: MessageState, seen: set[Spot]
+        self, there: MessageState, seen: set[Spot]
     ) -> tuple[QueueRow, GroupRow, Spot] | None:
         """Look for the message where it may have gone, in the newest pipes first."""
         wanted = self._id.encode()
@@ -265,13 +265,13 @@ class _Tracer:
                 place = reader.place_after(place, slices)
             return None
 
-        found = (_use(self._ports, pipe, partial(find, pipe)) for pipe in self._candidates(sight))
+        found = (_use(self._ports, pipe, partial(find, pipe)) for pipe in self._candidates(there))
         spot = next(filter(None, found), None)
         return self._at(spot) if spot else None
 
-    def _candidates(self, sight: MessageState) -> list[PipeRow]:
+    def _candidates(self, there: MessageState) -> list[PipeRow]:
         """Pipes of the group's dead letters, and pipes for the group alone; newest first."""
-        queue, group = sight.queue, sight.group
+        queue, group = there.queue, there.group
         pairs = [(queue.name, group.name)]
         if is_dead_letter_name(queue.name):
             pairs.append(origin_of(queue.name))

@@ -1,6 +1,7 @@
 """Whereabouts: where one message is for one group, what happened to it, what happens next. Pure.
 
-A *sight* is the catalog's state of a message at one of its places; `step_of` puts it into words.
+`MessageState` is what the catalog knows of a message at one of its places; `step_of` puts it
+into words.
 """
 
 from __future__ import annotations
@@ -135,18 +136,18 @@ class MessageState:
         return fate if self.seq < self.end_seq or fate is Fate.SKIPPED else None
 
 
-def step_of(sight: MessageState, times: Times) -> MessageStep:
-    """A sight in words."""
-    words = _words(sight, times)
-    if is_dead_letter_name(sight.queue.name) and words["state"] in UNFINISHED:
+def step_of(there: MessageState, times: Times) -> MessageStep:
+    """A message's state in words."""
+    words = _words(there, times)
+    if is_dead_letter_name(there.queue.name) and words["state"] in UNFINISHED:
         words["state"] = "dead"
     failure = words.pop("failure", None)
-    death = _death(sight)
+    death = _death(there)
     return MessageStep(
-        sight.queue.name,
-        sight.group.name,
-        sight.pipe_id,
-        sight.seq,
+        there.queue.name,
+        there.group.name,
+        there.pipe_id,
+        there.seq,
         words.pop("state"),
         happened=(*_of_death(death), *words.pop("happened", ())),
         failure=failure or _record(death, 0),
@@ -154,10 +155,10 @@ def step_of(sight: MessageState, times: Times) -> MessageStep:
     )
 
 
-def _words(sight: MessageState, times: Times) -> dict[str, Any]:
-    if sight.pipe is None:
-        return _retired(sight)
-    fate = sight.fate(times.now_ms)
+def _words(there: MessageState, times: Times) -> dict[str, Any]:
+    if there.pipe is None:
+        return _retired(there)
+    fate = there.fate(times.now_ms)
     match fate:
         case None:
             text = "No acknowledged message is at this place."
@@ -166,22 +167,22 @@ def _words(sight: MessageState, times: Times) -> dict[str, Any]:
             return _skipped()
         case Fate.COMMITTED:
             return {"state": str(fate), "happened": ("It was committed.",)}
-        case Fate.WAITING | Fate.DELAYED if sight.claim is not None:
-            return _free(sight, sight.claim, fate, times)
-        case Fate.PENDING if sight.claim is not None:
-            return _pending(sight, sight.claim, times)
-    if sight.removed is not None:
-        reason = sight.removed.reason
-        text = f"{REMOVALS[reason]} at {times.said(sight.removed.at_ms)}."
+        case Fate.WAITING | Fate.DELAYED if there.claim is not None:
+            return _free(there, there.claim, fate, times)
+        case Fate.PENDING if there.claim is not None:
+            return _pending(there, there.claim, times)
+    if there.removed is not None:
+        reason = there.removed.reason
+        text = f"{REMOVALS[reason]} at {times.said(there.removed.at_ms)}."
         return {"state": str(reason), "happened": (text,)}
-    if sight.move is not None and fate is Fate.DEAD:
-        return _moved(sight.move, times)
-    return _unclaimed(sight, times)
+    if there.move is not None and fate is Fate.DEAD:
+        return _moved(there.move, times)
+    return _unclaimed(there, times)
 
 
-def _retired(sight: MessageState) -> dict[str, Any]:
-    totals = sight.retired
-    if totals is None or sight.seq < totals.start:
+def _retired(there: MessageState) -> dict[str, Any]:
+    totals = there.retired
+    if totals is None or there.seq < totals.start:
         return _skipped()
     counts = tally_retired(totals).counts
     went = [f"{counts[fate]} {how}" for fate, how in ENDS.items() if counts[fate]]
@@ -211,15 +212,15 @@ def _moved(move: Move, times: Times) -> dict[str, Any]:
 # --- what is not done yet ---------------------------------------------------------------------
 
 
-def _unclaimed(sight: MessageState, times: Times) -> dict[str, Any]:
-    due_ms = sight.content.due_ms if sight.content else None
+def _unclaimed(there: MessageState, times: Times) -> dict[str, Any]:
+    due_ms = there.content.due_ms if there.content else None
     if due_ms is not None and due_ms > times.now_ms:
         text = [f"It is delivered at {times.said(due_ms)} or later."]
         due_at = times.moment(due_ms)
-        return {"state": "delayed", "due_at": due_at, "next": (*text, *_limits(sight, times))}
-    chain = sight.cursor.chain.seq if sight.cursor else 0
-    before = sight.seq - chain
-    if is_dead_letter_name(sight.queue.name):
+        return {"state": "delayed", "due_at": due_at, "next": (*text, *_limits(there, times))}
+    chain = there.cursor.chain.seq if there.cursor else 0
+    before = there.seq - chain
+    if is_dead_letter_name(there.queue.name):
         text = [STAYS]
     elif due_ms is not None:
         text = ["It is due, and is delivered in its turn."]
@@ -228,13 +229,13 @@ def _unclaimed(sight: MessageState, times: Times) -> dict[str, Any]:
         text = [f"It is delivered after the {before:,} {noun} in its pipe."]
     else:
         text = ["It is the next message of its pipe to be delivered."]
-    return {"state": "waiting", "next": (*text, *_limits(sight, times))}
+    return {"state": "waiting", "next": (*text, *_limits(there, times))}
 
 
-def _free(sight: MessageState, claim: Claim, fate: Fate, times: Times) -> dict[str, Any]:
-    rules = rules_of(sight.queue.policy, sight.group.policy)
+def _free(there: MessageState, claim: Claim, fate: Fate, times: Times) -> dict[str, Any]:
+    rules = rules_of(there.queue.policy, there.group.policy)
     again = "again " if claim.deliveries else ""
-    kept = _kept(sight, claim, times)
+    kept = _kept(there, claim, times)
     if is_moving(claim):
         text = "It was being moved; the next reader finishes the move."
     elif is_doomed(claim) or (is_spent(claim, rules.max_deliveries) and not kept):
@@ -248,22 +249,22 @@ def _free(sight: MessageState, claim: Claim, fate: Fate, times: Times) -> dict[s
     common = {**_of_claim(claim, times), "state": str(fate)}
     if fate is Fate.DELAYED:
         common |= {"due_at": times.moment(claim.due_ms)}
-    return {**common, "next": (text, *kept, *_intent(sight), *_limits(sight, times))}
+    return {**common, "next": (text, *kept, *_intent(there), *_limits(there, times))}
 
 
-def _kept(sight: MessageState, claim: Claim, times: Times) -> tuple[str, ...]:
+def _kept(there: MessageState, claim: Claim, times: Times) -> tuple[str, ...]:
     """Why a failed message is retried more rarely, or is not a dead letter yet, and until when;
     empty unless its group seems to be sick."""
-    rules = rules_of(sight.queue.policy, sight.group.policy)
+    rules = rules_of(there.queue.policy, there.group.policy)
     if not rules.sick_check or is_doomed(claim) or is_moving(claim):
         return ()
-    if claim.deliveries < 2 or not is_sick(claim, sight.success_ms):
+    if claim.deliveries < 2 or not is_sick(claim, there.success_ms):
         return ()
-    ends_ms = hold_ends_ms(claim, rules.sick_hold_ms, sight.success_ms)
+    ends_ms = hold_ends_ms(claim, rules.sick_hold_ms, there.success_ms)
     spent = claim.deliveries >= rules.max_deliveries
     if spent and ends_ms is not None and ends_ms <= times.now_ms:
         return ()
-    why = f"nothing of group {sight.group.name} has succeeded since it first failed"
+    why = f"nothing of group {there.group.name} has succeeded since it first failed"
     if not spent:
         return (f"It is retried more and more rarely, because {why} (sick_check).",)
     kept = (
@@ -276,12 +277,12 @@ def _kept(sight: MessageState, claim: Claim, times: Times) -> tuple[str, ...]:
     return (kept, f"As nothing of the group ever has, that ends at {until} (sick_hold).")
 
 
-def _pending(sight: MessageState, claim: Claim, times: Times) -> dict[str, Any]:
-    rules = rules_of(sight.queue.policy, sight.group.policy)
+def _pending(there: MessageState, claim: Claim, times: Times) -> dict[str, Any]:
+    rules = rules_of(there.queue.policy, there.group.policy)
     until = times.said(claim.due_ms)
     if is_moving(claim):
         moving = f"It is being moved by {claim.holder}, until {until} at most."
-        return {**_of_claim(claim, times), "state": "pending", "next": (moving, *_intent(sight))}
+        return {**_of_claim(claim, times), "state": "pending", "next": (moving, *_intent(there))}
     now = f"Consumer {claim.holder} has it until {until}: delivery {claim.deliveries} of"
     text = [f"{now} {rules.max_deliveries}."]
     if claim.due_ms <= times.now_ms:
@@ -292,7 +293,7 @@ def _pending(sight: MessageState, claim: Claim, times: Times) -> dict[str, Any]:
         when = f"{wait_ms / 1000:g} seconds later" if wait_ms else "at once"
         text.append(f"Unless it is acked it is then delivered again, {when}.")
     elif alone:
-        text += _kept(sight, claim, times) or (
+        text += _kept(there, claim, times) or (
             "Unless it is acked it then goes to the dead letters.",
         )
     else:
@@ -303,27 +304,27 @@ def _pending(sight: MessageState, claim: Claim, times: Times) -> dict[str, Any]:
         "state": "pending",
         "holder": claim.holder,
         "due_at": times.moment(claim.due_ms),
-        "next": (*text, *_intent(sight)),
+        "next": (*text, *_intent(there)),
     }
 
 
-def _intent(sight: MessageState) -> tuple[str, ...]:
-    if sight.move is None:
+def _intent(there: MessageState) -> tuple[str, ...]:
+    if there.move is None:
         return ()
-    where = f"{sight.move.dest_pipe}:{sight.move.dest_seq}"
+    where = f"{there.move.dest_pipe}:{there.move.dest_seq}"
     return (f"It is being moved to {where}; the next reader finishes the move.",)
 
 
-def _limits(sight: MessageState, times: Times) -> list[str]:
+def _limits(there: MessageState, times: Times) -> list[str]:
     """What keeps it from being delivered."""
-    text, policy = [], sight.queue.policy
+    text, policy = [], there.queue.policy
     if policy.pop_paused:
         text.append("The queue is paused: nothing is delivered until it is resumed.")
     limit_ms = policy.age_limit_ms
-    if limit_ms is not None and sight.content is not None and sight.pipe is not None:
-        since_ms = sight.content.due_ms
+    if limit_ms is not None and there.content is not None and there.pipe is not None:
+        since_ms = there.content.due_ms
         if since_ms is None:
-            since_ms = max(sight.content.pushed_ms - times.to_wall_ms, sight.pipe.created_ms)
+            since_ms = max(there.content.pushed_ms - times.to_wall_ms, there.pipe.created_ms)
         text.append(f"It expires at {times.said(since_ms + limit_ms)}.")
     return text
 
@@ -386,12 +387,12 @@ def _error(failure: Mapping[str, Any]) -> str:
 # --- dead letters -----------------------------------------------------------------------------
 
 
-def _death(sight: MessageState) -> dict[str, Any]:
+def _death(there: MessageState) -> dict[str, Any]:
     """The death record of a dead letter in its queue."""
-    if sight.content is None or not is_dead_letter_name(sight.queue.name):
+    if there.content is None or not is_dead_letter_name(there.queue.name):
         return {}
     try:
-        death = json.loads(sight.content.headers.get(DEATH_HEADER, "{}"))
+        death = json.loads(there.content.headers.get(DEATH_HEADER, "{}"))
     except ValueError:
         return {}  # a user's own header with that name
     numbers = ("deliveries", "first_ms", "last_ms", "at_ms", "count")

@@ -245,7 +245,7 @@ def skip(
     if another process moved the chain. synced: survives a power cut."""
     row = claims.unclaimed(cursor, chain, ports.ids.version)
     facts = removals(row, row.left, reason, ports.catalog.now_ms())
-    done = claims.buried(row, ports.ids.version)
+    done = claims.as_dead(row, ports.ids.version)
     if not ports.catalog.claims.claim(cursor, chain, done, removed=facts, synced=synced):
         return None
     return replace(cursor, chain=chain)

@@ -36,15 +36,17 @@ DEATHS_KEPT = 8  # kinds of earlier deaths that a record keeps
 EARLIER_ERROR_MAX = 256  # characters of the errors of earlier deaths
 
 # Moves the message of a spent claim to the group's dead letters; False if another process does.
-Bury = Callable[[QueueRow, GroupRow, Claim], bool]
+DeadLetterFn = Callable[[QueueRow, GroupRow, Claim], bool]
 # Pushes a batch of one message to a queue, by name; passes its place to `Intend` first.
 AppendTo = Callable[[str, Batch, Intend], None]
 
 
-def bury_or_leave(bury: Bury, queue: QueueRow, group: GroupRow, claim: Claim) -> bool:
-    """Bury, or on failure log a warning and leave it to the next process."""
+def dead_letter_or_leave(
+    dead_letter: DeadLetterFn, queue: QueueRow, group: GroupRow, claim: Claim
+) -> bool:
+    """Dead-letter it, or on failure log a warning and leave it to the next process."""
     try:
-        return bury(queue, group, claim)
+        return dead_letter(queue, group, claim)
     except (ExtentMissingError, CorruptionError):
         raise
     except CassqError as exc:
@@ -107,7 +109,7 @@ class DeadLetters:
         self._append_to = append_to
         self._owner = ports.ids.version()
 
-    def bury(self, queue: QueueRow, group: GroupRow, claim: Claim) -> bool:
+    def add(self, queue: QueueRow, group: GroupRow, claim: Claim) -> bool:
         """Move the one message left of `claim` to the dead letters; False if another process does.
 
         A claim that a merge left half moved is finished instead. Cost: three synced catalog
@@ -129,7 +131,7 @@ class DeadLetters:
                 move = self._push(queue, group, held, seq, letter, move)
             except OwnershipError:
                 return False  # another process wrote its intent first
-        rows = claims.buried(held, version)
+        rows = claims.as_dead(held, version)
         return self._catalog.claims.replace(held, rows, settle=[move])
 
     def _intent(self, claim: Claim, seq: int) -> Move | None:

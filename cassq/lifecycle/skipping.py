@@ -169,12 +169,12 @@ class _Skipping:
         bad = row.left & self._damaged
         rows: list[Claim] = []
         for start, end in self._damaged.within(row.start, row.end).ranges:
-            rows += claims.buried(replace(row, start=start, end=end), version)
+            rows += claims.as_dead(replace(row, start=start, end=end), version)
         for piece in self._whole(row.start, row.end):
             acked = row.acked.within(piece.start, piece.end)
             part = replace(row, start=piece.start, end=piece.end, acked=acked, version=version())
             part = replace(part, pos=max(row.pos, piece.pos))
-            rows += [part] if part.left else claims.buried(part, version)
+            rows += [part] if part.left else claims.as_dead(part, version)
         moves = self._unsettled(row, bad)
         if claims.is_leaving(row) and not moves:
             rows = [claims.unmarked(each) for each in rows]
@@ -199,7 +199,7 @@ class _Skipping:
         rows: list[Claim] = []
         bad = self._damaged.within(start, end)
         for first, last in bad.ranges:
-            rows += claims.buried(replace(pattern, start=first, end=last), version)
+            rows += claims.as_dead(replace(pattern, start=first, end=last), version)
         for piece in self._whole(start, end):
             pos = max(cursor.chain.pos, piece.pos)
             rows += self._waiting(pattern, piece._replace(pos=pos))

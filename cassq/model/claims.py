@@ -344,7 +344,7 @@ def taken(
     return mine, [mine, replace(free, start=middle, pos=until.pos, acked=acked, version=version())]
 
 
-def buried(claim: Claim, version: Version) -> list[Claim]:
+def as_dead(claim: Claim, version: Version) -> list[Claim]:
     """The claim after its last message was moved elsewhere."""
     return [_done(claim, claim.start, claim.end, version)]
 

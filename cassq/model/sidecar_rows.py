@@ -51,13 +51,13 @@ class ReplicaAt(NamedTuple):
     sidecar: str
     generation: str
 
-    def told(self) -> str:
+    def text(self) -> str:
         """The replica as stored."""
         return f"{self.sidecar} {self.generation}"
 
 
 def replica_at(text: str) -> ReplicaAt:
-    """The inverse of `ReplicaAt.told`."""
+    """The inverse of `ReplicaAt.text`."""
     name, _, generation = text.rpartition(" ")
     return ReplicaAt(name, generation)
 

@@ -26,7 +26,7 @@ from cassq.errors import (
     is_outage,
 )
 from cassq.lifecycle.ports import Ports
-from cassq.lifecycle.retries import Bury
+from cassq.lifecycle.retries import DeadLetterFn
 from cassq.message.batches import AppendReceipt, Batch, Intend
 from cassq.message.columns import COLUMN_BYTES_MAX, encode_headers
 from cassq.message.frames import MESSAGE_BYTES_MAX
@@ -119,7 +119,7 @@ class Admission:
         ports: Callable[[], Ports],
         clock: Clock,
         queue: Callable[[], QueueRow],
-        bury: Bury,
+        dead_letter: DeadLetterFn,
         *,
         group_id: str = "",
         overflow: Overflow | None = None,
@@ -129,7 +129,7 @@ class Admission:
         self._ports = ports
         self._clock = clock
         self._queue = queue
-        self._bury = bury
+        self._dead_letter = dead_letter
         self._group_id = group_id
         self._overflow = overflow
         self._patient = patient and overflow is None
@@ -141,7 +141,7 @@ class Admission:
         appenders = PipeWriters(
             ports, self._queue, self._group_id, patient=self._patient, tally=self.tally
         )
-        self._writing = Writing(ports, appenders, Quota(ports, self._queue, self._bury))
+        self._writing = Writing(ports, appenders, Quota(ports, self._queue, self._dead_letter))
         return self._writing
 
     def entry(

@@ -23,7 +23,7 @@ from cassq.base.clock import Clock
 from cassq.errors import CorruptionError, QueueFullError, QueuePausedError, UsageError
 from cassq.extents.port import ExtentMissingError, ExtentReader
 from cassq.lifecycle.ports import Ports
-from cassq.lifecycle.retries import MAXLEN, Bury, bury_or_leave
+from cassq.lifecycle.retries import MAXLEN, DeadLetterFn, dead_letter_or_leave
 from cassq.lifecycle.sealing import end_of, seen_end
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
@@ -130,13 +130,15 @@ def lengths(ports: Ports, queue: QueueRow, *, doomed: bool = False) -> dict[str,
 class Quota:
     """The check that a pusher passes before it appends. Not thread-safe: only the leader calls it.
 
-    bury: makes a message a dead letter of its group.
+    dead_letter: makes a message a dead letter of its group.
     """
 
-    def __init__(self, ports: Ports, queue: Callable[[], QueueRow], bury: Bury) -> None:
+    def __init__(
+        self, ports: Ports, queue: Callable[[], QueueRow], dead_letter: DeadLetterFn
+    ) -> None:
         self._ports = ports
         self._queue = queue
-        self._bury = bury
+        self._dead_letter = dead_letter
         self._most = 0
         self._looked_ms = 0
         self._length = 0  # at the last check, plus what was admitted since
@@ -158,7 +160,7 @@ class Quota:
         room = most - self._length
         if policy.overflow == "drop-oldest":
             if count > room:
-                trim(self._ports, self._queue(), self._bury, extra=count)
+                trim(self._ports, self._queue(), self._dead_letter, extra=count)
                 self._look()
         elif room <= 0 or (whole and count > room):
             raise self.full(count)
@@ -200,7 +202,7 @@ class Quota:
 # --- dropping the oldest ------------------------------------------------------------------------
 
 
-def trim(ports: Ports, queue: QueueRow, bury: Bury, *, extra: int = 0) -> int:
+def trim(ports: Ports, queue: QueueRow, dead_letter: DeadLetterFn, *, extra: int = 0) -> int:
     """In a queue that drops its oldest, move excess messages to the dead letters of each group;
     returns how many. Messages that poppers hold, or that are delayed, stay.
 
@@ -219,13 +221,13 @@ def trim(ports: Ports, queue: QueueRow, bury: Bury, *, extra: int = 0) -> int:
             if not doomed:
                 break
             excess -= len(doomed)
-            moved += sum(_put_away(bury, queue, group, row) for row in doomed)
+            moved += sum(_put_away(dead_letter, queue, group, row) for row in doomed)
     return moved
 
 
-def _put_away(bury: Bury, queue: QueueRow, group: GroupRow, row: Claim) -> bool:
+def _put_away(dead_letter: DeadLetterFn, queue: QueueRow, group: GroupRow, row: Claim) -> bool:
     try:
-        return bury_or_leave(bury, queue, group, row)
+        return dead_letter_or_leave(dead_letter, queue, group, row)
     except (ExtentMissingError, CorruptionError) as exc:
         logger.warning("pipe %s is left out of trimming: %s", row.pipe_id, exc)
         return False

@@ -30,7 +30,7 @@ from typing import NamedTuple
 from cassq.alerts.targets import AlertTarget
 from cassq.errors import UsageError
 from cassq.lifecycle.ports import Ports
-from cassq.lifecycle.retries import Bury
+from cassq.lifecycle.retries import DeadLetterFn
 from cassq.model.rows import QueueRow, WriteState
 from cassq.reaper.actions import DONE, FAILED, PLANNED, VOID, Action, Pass, Scope
 from cassq.reaper.alert import Alert
@@ -66,16 +66,16 @@ class Reaper:
     seconds after which one pass over very many queues leaves the rest to the next.
     """
 
-    def __init__(self, ports: Ports, bury: Bury) -> None:
+    def __init__(self, ports: Ports, dead_letter: DeadLetterFn) -> None:
         self.ports = ports
         self._mutex = threading.Lock()
         self._repair = Repair(ports, lambda: self.patience)
         passes: list[Pass] = [
             Seal(ports),
             Mend(ports),
-            Rollback(ports, bury),
+            Rollback(ports, dead_letter),
             Retire(ports),
-            Expire(ports, bury),
+            Expire(ports, dead_letter),
             Scale(ports),
             Rollup(ports, lambda: self.patience),
             Unstage(ports),

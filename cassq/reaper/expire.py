@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from cassq.lifecycle.expiry import expire, plan_expiry
 from cassq.lifecycle.ports import Ports
-from cassq.lifecycle.retries import Bury
+from cassq.lifecycle.retries import DeadLetterFn
 from cassq.model.rows import PipeRow, QueueRow
 from cassq.producer.dedup import forget
 from cassq.producer.quota import trim
@@ -51,9 +51,9 @@ class Expire(PlannedPass[Sequence[Limited]]):
 
     name = "expire"
 
-    def __init__(self, ports: Ports, bury: Bury) -> None:
+    def __init__(self, ports: Ports, dead_letter: DeadLetterFn) -> None:
         super().__init__(ports)
-        self._bury = bury
+        self._dead_letter = dead_letter
 
     def look(self, scope: Scope) -> list[Limited]:
         """Cost: one query of a partial index; for queues whose messages expire, their pipes."""
@@ -76,7 +76,7 @@ class Expire(PlannedPass[Sequence[Limited]]):
         if action.subject == MESSAGES:
             count = expire(self._ports, queue)
         elif action.subject == OVERFLOW:
-            count = trim(self._ports, queue, self._bury)
+            count = trim(self._ports, queue, self._dead_letter)
         else:
             count = forget(self._ports, queue)
         return f"{count} removed" if count else None

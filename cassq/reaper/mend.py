@@ -220,7 +220,7 @@ def _kept(
         part = replace(row, start=start, end=end, pos=pos, version=version())
         part = replace(part, acked=acked.within(start, end))
         is_open = row.state is not ClaimState.DONE and part.left
-        found += [part] if is_open else claims.buried(part, version)
+        found += [part] if is_open else claims.as_dead(part, version)
     return found
 
 
@@ -241,7 +241,7 @@ def _uncovered(
     pattern = replace(claims.unclaimed(cursor, Place(end, pos), version), pos=pos)
     found: list[Claim] = []
     for first, last in (whole & done).ranges:
-        found += claims.buried(replace(pattern, start=first, end=last), version)
+        found += claims.as_dead(replace(pattern, start=first, end=last), version)
     moving = RangeSet.of(sorted(seq for seq in under_way if start <= seq < end)) - done
     for seq in moving:
         part = replace(pattern, start=seq, end=seq + 1, failure=under_way[seq], version=version())

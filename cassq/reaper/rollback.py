@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from cassq.consumer.group_health import GroupHealth, freed
 from cassq.lifecycle.ports import Ports
-from cassq.lifecycle.retries import Bury
+from cassq.lifecycle.retries import DeadLetterFn
 from cassq.model import claims
 from cassq.model.queues import Rules, rules_of
 from cassq.model.rows import Claim, ClaimState, GroupRow, QueueRow
@@ -33,11 +33,12 @@ class Task(NamedTuple):
 
     overdue: Overdue
     claim: Claim
-    to_bury: bool
+    to_dead_letters: bool
 
 
 def plan(snapshot: Sequence[Overdue], now_ms: int) -> list[Action]:
-    """Free claims past their deadline; bury doomed messages, and spent ones of healthy groups.
+    """Free claims past their deadline; dead-letter doomed messages, and spent ones of healthy
+    groups.
 
     now_ms: catalog time.
     """
@@ -49,21 +50,21 @@ def plan(snapshot: Sequence[Overdue], now_ms: int) -> list[Action]:
             held = claim.state is ClaimState.HELD
             spent = claims.is_spent(claim, overdue.rules.max_deliveries)
             if held or claims.is_doomed(claim) or (spent and claim.version not in overdue.sick):
-                task = Task(overdue, claim, to_bury=not held)
+                task = Task(overdue, claim, to_dead_letters=not held)
                 subject = f"{claim.pipe_id}:{claim.start}-{claim.end}"
                 found.append(Action("rollback", subject, overdue.queue.name, row=task))
     return found
 
 
 class Rollback(PlannedPass[Sequence[Overdue]]):
-    """Frees expired claims, by the group's retry schedule; buries spent messages."""
+    """Frees expired claims, by the group's retry schedule; dead-letters spent messages."""
 
     name = "rollback"
     rounds = 64
 
-    def __init__(self, ports: Ports, bury: Bury) -> None:
+    def __init__(self, ports: Ports, dead_letter: DeadLetterFn) -> None:
         super().__init__(ports)
-        self._bury = bury
+        self._dead_letter = dead_letter
 
     def look(self, scope: Scope) -> list[Overdue]:
         """Cost: one query for all groups, and one for each group with claims due (on networked
@@ -92,12 +93,12 @@ class Rollback(PlannedPass[Sequence[Overdue]]):
         return plan(snapshot, now_ms)
 
     def apply(self, action: Action) -> str | None:
-        """Cost: one synced catalog transaction; for a dead letter, that of `DeadLetters.bury`."""
+        """Cost: one synced catalog transaction; for a dead letter, that of `DeadLetters.add`."""
         task: Task = action.row
         overdue, claim = task.overdue, task.claim
-        if task.to_bury:
-            buried = self._bury(overdue.queue, overdue.group, claim)
-            return "to the dead letters" if buried else None
+        if task.to_dead_letters:
+            moved = self._dead_letter(overdue.queue, overdue.group, claim)
+            return "to the dead letters" if moved else None
         now_ms = self._ports.catalog.now_ms()
         version = self._ports.ids.version
         pieces = freed(claim, now_ms, overdue.rules, overdue.health, version)

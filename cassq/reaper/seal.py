@@ -78,9 +78,9 @@ def plan(snapshot: Unsealed, now_ms: int) -> list[Action]:
     for pipe in snapshot.pipes:
         if pipe.state >= PipeState.SEALED:
             continue
-        sight = snapshot.seen.get(pipe.id)
-        still = sight is not None and sight.beat == pipe.beat
-        lapsed = still and sight is not None and now_ms - sight.since_ms >= pipe.lease_ms
+        last = snapshot.seen.get(pipe.id)
+        still = last is not None and last.beat == pipe.beat
+        lapsed = still and last is not None and now_ms - last.since_ms >= pipe.lease_ms
         if lapsed or pipe.id in snapshot.gone:
             queue = snapshot.names.get(pipe.queue_id, pipe.queue_id)
             found.append(Action("seal", pipe.id, queue, row=pipe))
@@ -106,8 +106,8 @@ class Seal(PlannedPass[Unsealed]):
         seen = self._sightings.seen
         scoped = {
             pipe_id
-            for pipe_id, sight in seen.items()
-            if scope.ids is None or sight.queue_id in scope.ids
+            for pipe_id, last in seen.items()
+            if scope.ids is None or last.queue_id in scope.ids
         }
         gone = scoped - {pipe.id for pipe in pipes}
         to_ask = self._sightings.watch(pipes, self.now_ms(), gone)

@@ -32,8 +32,8 @@ def open_catalog(url: str, clock: Clock) -> Catalog:
     """
     scheme, _, rest = url.partition(":")
     rest, _, query = rest.partition("?")
-    told = dict(parse_qsl(query, keep_blank_values=True))
-    options = {key: value for key, value in told.items() if not _is_of_store(key)}
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    options = {key: value for key, value in given.items() if not _is_of_store(key)}
     match scheme:
         case "file":
             return _open_directory(rest, options, clock)

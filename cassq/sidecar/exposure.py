@@ -35,9 +35,9 @@ def check_exposure(listen: str, *, token: str, tls: bool, ca: bool, insecure: bo
     if is_loopback(host) or insecure:
         return
     if not tls:
-        told = "the token would be readable on the network" if token else "anybody could connect"
+        why = "the token would be readable on the network" if token else "anybody could connect"
         raise ConfigError(
-            f"a sidecar without TLS listens on loopback addresses only, not on {host}: {told}",
+            f"a sidecar without TLS listens on loopback addresses only, not on {host}: {why}",
             hint="give --cert, --key and either --ca or --token-file;"
             " in a network that you trust: --insecure",
         )

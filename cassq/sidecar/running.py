@@ -42,7 +42,7 @@ class Sidecar:
         self.scrubbing: Scrubbing = Scrubbing(engine, self.replica_state)
         self.committer: GroupSync = GroupSync(engine.sync)
         self.dispatcher: Dispatcher = Dispatcher(
-            engine, self.replica_state, self.committer, self.told, self.load
+            engine, self.replica_state, self.committer, self.facts, self.load
         )
         sources = partial(Asking, access=access, cluster=handshake.cluster)
         self.replicating: Replicating = Replicating(
@@ -53,9 +53,9 @@ class Sidecar:
         self.status: SidecarStatus = SidecarStatus(handshake, engine, self.load)
         self._engine = engine
 
-    def told(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """What it reports about itself, see `SidecarStatus`."""
-        return self.status.told(self.dispatcher, self.committer, self.server)
+        return self.status.facts(self.dispatcher, self.committer, self.server)
 
     async def start(self, listen: str, tls: ssl.SSLContext | None = None) -> str:
         """Listen; host:port as it is. Raises ConfigError."""

@@ -337,7 +337,7 @@ class _Running:
         )
 
     def _told(self) -> dict[str, Any]:
-        return self._sidecar.told()
+        return self._sidecar.facts()
 
     def _metrics(self) -> bytes:
         from cassq.base import extras
@@ -363,11 +363,11 @@ def _task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     """A task whose failure is logged at once, since nobody waits for it."""
     task = asyncio.get_running_loop().create_task(work)
 
-    def told(done: asyncio.Task[None]) -> None:
+    def log_failure(done: asyncio.Task[None]) -> None:
         if not done.cancelled() and (failed := done.exception()) is not None:
             logger.error("a part of the sidecar failed, it goes on without", exc_info=failed)
 
-    task.add_done_callback(told)
+    task.add_done_callback(log_failure)
     return task
 
 

@@ -66,7 +66,7 @@ class SidecarStatus:
         """Note the state that it should have."""
         self._state = state
 
-    def told(self, dispatcher: Dispatcher, committer: GroupSync, server: Server) -> dict[str, Any]:
+    def facts(self, dispatcher: Dispatcher, committer: GroupSync, server: Server) -> dict[str, Any]:
         """All facts by name, as `Info` reports them."""
         extents, space = count_extents(self._engine), self.space()
         stopping = "draining" if dispatcher.replica_state.draining else "up"
@@ -136,12 +136,12 @@ def metrics(facts: Mapping[str, Any], scrubbing: Scrubbing) -> list[Metric]:
     """The facts as metrics."""
     name = {"sidecar": facts["sidecar"], "zone": facts["zone"]}
     found = [
-        Metric(f"cassq_sidecar_{key}", GAUGE, told, [(name, float(facts[key]))])
-        for key, told in _GAUGES.items()
+        Metric(f"cassq_sidecar_{key}", GAUGE, help_text, [(name, float(facts[key]))])
+        for key, help_text in _GAUGES.items()
     ]
     found += [
-        Metric(f"cassq_sidecar_{key}", COUNTER, told, [(name, float(facts[key]))])
-        for key, told in _COUNTERS.items()
+        Metric(f"cassq_sidecar_{key}", COUNTER, help_text, [(name, float(facts[key]))])
+        for key, help_text in _COUNTERS.items()
     ]
     draining = float(facts["state"] != "up")
     found.append(
@@ -153,10 +153,10 @@ def metrics(facts: Mapping[str, Any], scrubbing: Scrubbing) -> list[Metric]:
     found.append(
         Metric("cassq_sidecar_scrubbed_bytes", COUNTER, scrubbed, [(name, float(scrubbing.bytes))])
     )
-    for key, label, told in (
+    for key, label, help_text in (
         ("requests", "request", "Requests by kind."),
         ("refusals", "code", "Requests and connections that were refused, by code."),
     ):
         values = [({**name, label: kind}, float(n)) for kind, n in sorted(facts[key].items())]
-        found.append(Metric(f"cassq_sidecar_{key}", COUNTER, told, values))
+        found.append(Metric(f"cassq_sidecar_{key}", COUNTER, help_text, values))
     return found

@@ -274,7 +274,7 @@ class Follower:
             self._check_alone(cursor)
             chain = Place(span.done, max(span.pos, cursor.chain.pos))
             version = self._ports.ids.version
-            done = claims.buried(claims.unclaimed(cursor, chain, version), version)
+            done = claims.as_dead(claims.unclaimed(cursor, chain, version), version)
             if self._catalog.claims.claim(cursor, chain, done, synced=True):
                 return
         raise BackendError(f"others keep moving group {self._group.name!r} in pipe {pipe_id}")

@@ -213,8 +213,8 @@ def test_a_crash_between_any_two_steps_is_healed_by_the_next_pass(name: str, cut
 
 def _buries_twice(client: SteppedClient) -> None:
     """Who finds a burial half done does not look whether the letter arrived."""
-    bury = wrong_parts.BuriesTwice(client.ports, client._append_to).bury
-    client.runtime.online().reaper = Reaper(client.ports, bury)
+    add = wrong_parts.BuriesTwice(client.ports, client._append_to).add
+    client.runtime.online().reaper = Reaper(client.ports, add)
 
 
 def _forgets_first(client: SteppedClient) -> None:

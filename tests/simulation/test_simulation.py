@@ -30,7 +30,7 @@ FOUND = {
     339: "a push on a full disk said that it was not pushed, though its pipe could not be sealed",
     437: "a wall clock set back before a reboot left the dead boot's leases standing for an hour",
     5158: "locks of an exclusive group's pipes stayed in the catalog for ever",
-    10540: "a burier that was stopped wrote its dead letter again after the pipe was retired",
+    10540: "a process that was stopped wrote its dead letter again after the pipe was retired",
     1047: "a popper stopped for longer than its lock's lease took over the rightful holder's claim",
 }
 # The same, of runs with clerks, dedup ids and limits, but not all that is drawn by now.

@@ -154,10 +154,10 @@ class CassandraRecords(Records):
             if not left:
                 return []
             written |= {row.dedup_id: found.get(row.dedup_id) for row in left}
-            told = self._cql.apply_many([_put(row, found.get(row.dedup_id)) for row in left])
-            if all(told):
+            outcomes = self._cql.apply_many([_put(row, found.get(row.dedup_id)) for row in left])
+            if all(outcomes):
                 return []
-            serial = None in told
+            serial = None in outcomes
         raise contended("a dedup id")
 
     def _put_back(self, rows: Sequence[Dedup], before: Mapping[str, Dedup | None]) -> None:

@@ -41,13 +41,13 @@ def least_replicas(cql: Cql) -> int:
     return min((replicas_of(cql) or {}).values(), default=1)
 
 
-def told(replicas: Mapping[str, int]) -> str:
+def as_text(replicas: Mapping[str, int]) -> str:
     """Replication as written in `--replication`: `dc1=3,dc2=3`, or `3`."""
     return ",".join(f"{name}={count}" if name else str(count) for name, count in replicas.items())
 
 
 def parse_replication(text: str) -> dict[str, int]:
-    """The inverse of `told`; ConfigError for anything else."""
+    """The inverse of `as_text`; ConfigError for anything else."""
     replicas: dict[str, int] = {}
     for part in text.split(","):
         match = _REPLICAS.fullmatch(part)
@@ -167,13 +167,13 @@ def set_replication(
     if old == new:
         return None
     if noted:
-        cql.write(SET_REPAIR_DUE, (told(new),))
+        cql.write(SET_REPAIR_DUE, (as_text(new),))
     cql.execute(f'ALTER KEYSPACE "{keyspace}" WITH replication = {_factors(new)}')
     if not noted:
         return None
     return (
         f"run `nodetool repair --full {keyspace}` on each server now; then"
-        f" `cassq schema change --replication {told(new)} --repaired` notes that it is done"
+        f" `cassq schema change --replication {as_text(new)} --repaired` notes that it is done"
     )
 
 
@@ -195,10 +195,10 @@ def refuse_large_step(
     if sum(abs(step) for step in steps.values()) > 1:
         name = min(name for name, step in steps.items() if step)
         first = old.get(name, 0) + (1 if steps[name] > 0 else -1)
-        shown = told({**old, name: first})
+        shown = as_text({**old, name: first})
         raise UsageError(
-            f"replication {told(old)} cannot become {told(new)} in one step: servers that do not"
-            " have the messages yet could outvote those that do",
+            f"replication {as_text(old)} cannot become {as_text(new)} in one step: servers that do"
+            " not have the messages yet could outvote those that do",
             hint=f"begin with --replication {shown}, and repair after each step",
         )
 

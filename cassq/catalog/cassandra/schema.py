@@ -20,12 +20,12 @@ from cassq.base.ids import Ids
 from cassq.cassandra.errors import MissingTableError
 from cassq.cassandra.session import Cql, settled
 from cassq.catalog.cassandra.replication import (
+    as_text,
     create_keyspace,
     obstacle,
     refuse_impossible,
     replicas_of,
     spread,
-    told,
 )
 from cassq.errors import BackendError, BackendTimeoutError, BrokenInvariantError, ConfigError
 
@@ -110,7 +110,7 @@ def apply(
     clock: Clock,
     replication: Mapping[str, int] | None = None,
     *,
-    done: Callable[[str], None] = lambda told: None,
+    done: Callable[[str], None] = lambda line: None,
     directory: Path | None = None,
 ) -> int:
     """Create the keyspace and its tables if they are missing, or upgrade them; return their
@@ -200,8 +200,9 @@ def _make_keyspace(
     if there is not None:
         if replication and spread(replication, nodes) != spread(there, nodes):
             raise ConfigError(
-                f"keyspace {keyspace!r} has replication {told(there)}, not {told(replication)}",
-                hint=f"`cassq schema change --replication {told(replication)}` changes it",
+                f"keyspace {keyspace!r} has replication {as_text(there)}, not"
+                f" {as_text(replication)}",
+                hint=f"`cassq schema change --replication {as_text(replication)}` changes it",
             )
         found = obstacle(there, nodes)
         if found is not None:
@@ -214,7 +215,7 @@ def _make_keyspace(
         )
     refuse_impossible(replication, nodes)
     create_keyspace(cql, replication)
-    done(f"created keyspace {keyspace} with replication {told(replication)}")
+    done(f"created keyspace {keyspace} with replication {as_text(replication)}")
 
 
 def _record(cql: Cql, old: int | None, new: int) -> None:

@@ -139,8 +139,8 @@ class CassandraSidecars(Sidecars):
 
 def _sidecar(row: Row) -> SidecarRow | None:
     """A sidecar from its row; None for the remains of one that is gone."""
-    *told, name, state, state_of = row
-    facts = dict(zip(_FACTS, told, strict=True))
+    *values, name, state, state_of = row
+    facts = dict(zip(_FACTS, values, strict=True))
     if facts["address"] is None:
         return None
     now = SidecarState(state) if state_of == facts["generation"] else SidecarState.UP
@@ -152,7 +152,7 @@ def _values(placement: Placement) -> Row:
         placement.pipe_id,
         placement.queue_name,
         placement.strict,
-        [each.told() for each in placement.replicas],
+        [each.text() for each in placement.replicas],
         placement.wanted,
         placement.version,
         placement.created_ms,
@@ -167,5 +167,5 @@ def _state(placement: Placement | None) -> object:
 
 def _placement(row: Row) -> Placement:
     pipe_id, queue_name, strict, replicas, wanted, version, created_ms, end = row
-    at = tuple(replica_at(told) for told in replicas or ())
+    at = tuple(replica_at(text) for text in replicas or ())
     return Placement(pipe_id, queue_name, strict, at, wanted, version, created_ms, end)

@@ -98,9 +98,9 @@ class SqliteSidecars(Sidecars):
 
 
 def _sidecar(row: Row) -> SidecarRow:
-    told = dict(zip(_COLUMNS, row, strict=True))
-    told |= {"state": SidecarState(told["state"]), "read_only": bool(told["read_only"])}
-    return SidecarRow(**told)
+    values = dict(zip(_COLUMNS, row, strict=True))
+    values |= {"state": SidecarState(values["state"]), "read_only": bool(values["read_only"])}
+    return SidecarRow(**values)
 
 
 def _values(placement: Placement) -> Row:
@@ -108,7 +108,7 @@ def _values(placement: Placement) -> Row:
         placement.pipe_id,
         placement.queue_name,
         int(placement.strict),
-        json.dumps([each.told() for each in placement.replicas]),
+        json.dumps([each.text() for each in placement.replicas]),
         placement.wanted,
         placement.version,
         placement.created_ms,
@@ -118,5 +118,5 @@ def _values(placement: Placement) -> Row:
 
 def _placement(row: Row) -> Placement:
     pipe_id, queue_name, strict, replicas, wanted, version, created_ms, end = row
-    at = tuple(replica_at(told) for told in json.loads(replicas))
+    at = tuple(replica_at(text) for text in json.loads(replicas))
     return Placement(pipe_id, queue_name, bool(strict), at, wanted, version, created_ms, end)

@@ -116,10 +116,10 @@ def status(ctx: click.Context) -> None:
         return
     with _session(call) as cql:
         from cassq.catalog.cassandra import schema_status
-        from cassq.catalog.cassandra.replication import told
+        from cassq.catalog.cassandra.replication import as_text
 
         found: Status = schema_status.status(cql)
-        replication = told(found.replicas)
+        replication = as_text(found.replicas)
         advice = schema_status.advice(found)
     if call.as_json:
         output.document({**described(found), "advice": advice})
@@ -198,7 +198,7 @@ def _change_replication(call: Invocation, wished: str, *, repaired: bool) -> lis
         if tables:
             cql.use(keyspace)
         due = replication.set_replication(cql, replicas, repaired=repaired, tables=tables)
-        done = f"keyspace {keyspace} has replication {replication.told(replicas)}"
+        done = f"keyspace {keyspace} has replication {replication.as_text(replicas)}"
     return [done] if due is None else [done, due]
 
 

@@ -93,7 +93,7 @@ class MarkWriter:
         self._cql = cql
         self._extent = extent
         self._lock = threading.Lock()
-        self._untold: Any = None  # the newest statement that is not yet known to have succeeded
+        self._unsent: Any = None  # the newest statement that is not yet known to have succeeded
         self._busy = False
 
     def tell(self, end: Place, *, closed: bool = False) -> None:
@@ -107,13 +107,13 @@ class MarkWriter:
             logger.debug("the end of %s could not be published: %s", self._extent, exc)
             return
         with self._lock:
-            self._untold = statement
+            self._unsent = statement
         self.again()
 
     def again(self) -> None:
         """Publish what could not be published before."""
         with self._lock:
-            statement = self._untold
+            statement = self._unsent
             if self._busy or statement is None:
                 return
             self._busy = True
@@ -124,10 +124,10 @@ class MarkWriter:
             return
         future.add_callbacks(lambda _: self._done(statement), self._failed)
 
-    def _done(self, told: Any) -> None:
+    def _done(self, sent: Any) -> None:
         with self._lock:
-            if self._untold is told:
-                self._untold = None
+            if self._unsent is sent:
+                self._unsent = None
             self._busy = False
         self.again()
 

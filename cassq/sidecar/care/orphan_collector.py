@@ -107,8 +107,8 @@ class OrphanCollector:
                     await self._dispatcher.done(Drop([pipe_id]))
                     self.orphans.forget(pipe_id)
                 case OrphanVerb.DAMAGE:
-                    logger.error("extent %s is damaged: %s", pipe_id, step.told)
-                    self._dispatcher.replica_state.found(pipe_id, step.told)
+                    logger.error("extent %s is damaged: %s", pipe_id, step.damage)
+                    self._dispatcher.replica_state.found(pipe_id, step.damage)
                     self._dispatcher.replica_state.note_found()
         except (RefusedError, BackendError) as exc:
             logger.warning("extent %s: %s failed: %s", pipe_id, step.verb.value, exc)

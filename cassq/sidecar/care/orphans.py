@@ -22,12 +22,12 @@ class OrphanVerb(enum.Enum):
 
 
 class OrphanStep(NamedTuple):
-    """end: for SETTLE. told: what is damaged, for DAMAGE."""
+    """end: for SETTLE. damage: what is damaged, for DAMAGE."""
 
     verb: OrphanVerb
     pipe_id: str
     end: int = 0
-    told: str = ""
+    damage: str = ""
 
 
 def plan(replica: Replica, placement: Placement | None, me: ReplicaAt) -> OrphanStep | None:
@@ -40,15 +40,15 @@ def plan(replica: Replica, placement: Placement | None, me: ReplicaAt) -> Orphan
     if replica.copying:
         # No placement names a copy before it is whole: this one was begun because the replica was
         # missing, and would not be reported again if its repairer ends.
-        return OrphanStep(OrphanVerb.DAMAGE, pipe_id, told="it is a copy that is not whole")
+        return OrphanStep(OrphanVerb.DAMAGE, pipe_id, damage="it is a copy that is not whole")
     if replica.final is None:
         if replica.end < end or end < replica.acked:
-            told = f"it ends at {replica.end}, the catalog says {end}"
-            return OrphanStep(OrphanVerb.DAMAGE, pipe_id, told=told)
+            damage = f"it ends at {replica.end}, the catalog says {end}"
+            return OrphanStep(OrphanVerb.DAMAGE, pipe_id, damage=damage)
         return OrphanStep(OrphanVerb.SETTLE, pipe_id, end)
     if replica.final != end or replica.end != end:
-        told = f"it was settled at {replica.final}, the catalog says {end}"
-        return OrphanStep(OrphanVerb.DAMAGE, pipe_id, told=told)
+        damage = f"it was settled at {replica.final}, the catalog says {end}"
+        return OrphanStep(OrphanVerb.DAMAGE, pipe_id, damage=damage)
     return None
 
 

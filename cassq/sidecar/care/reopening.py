@@ -62,18 +62,18 @@ class Reopening:
 
     async def wanted(self, engine: Engine) -> None:
         """Return once an engine starved, was left alone for a while, and has room again."""
-        told = False
+        logged = False
         while True:
             await asyncio.sleep(self._look_seconds)
             starved = engine.starved
             if not starved:
                 continue
-            if not told:
+            if not logged:
                 logger.error(
                     "the sidecar takes nothing: %s. It goes on by itself once its disk has room",
                     starved,
                 )
-                told = True
+                logged = True
             if await self._may_open(engine):
                 return
 

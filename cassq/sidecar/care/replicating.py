@@ -140,9 +140,9 @@ class Replicating:
         )
 
     def _begin_anew(self, replica: Replica) -> None:
-        pipe_id, told = replica.pipe_id, ANEW
+        pipe_id, why = replica.pipe_id, ANEW
         if replica.damage and not replica.damage.startswith(ANEW):
-            told = f"{ANEW}; it was damaged: {replica.damage}"
+            why = f"{ANEW}; it was damaged: {replica.damage}"
         # In this order, so that a crash leaves a copy that lacks what the extent had.
         self._engine.note(
             pipe_id,
@@ -150,7 +150,7 @@ class Replicating:
             fenced=True,
             copying=True,
             final=None,
-            damage=told,
+            damage=why,
             acked=0,
         )
         self._engine.cut(pipe_id, 0)
@@ -161,8 +161,8 @@ class Replicating:
             while True:
                 replica = self._engine.replicas().get(request.pipe_id)
                 if replica is None or not replica.copying:
-                    told = f"{request.pipe_id} was dropped meanwhile"
-                    raise RefusedError(Code.BUSY, told)
+                    why = f"{request.pipe_id} was dropped meanwhile"
+                    raise RefusedError(Code.BUSY, why)
                 seq = replica.end
                 if seq == request.end:
                     self._finish(request)
@@ -183,8 +183,8 @@ class Replicating:
             raise RefusedError(Code.FAILED, f"the source fails: {exc.message}") from exc
         assert isinstance(reply, Frames)
         if not reply.frames:
-            told = f"the source {source} has nothing at {read.seq}, it ends at {reply.end}"
-            raise RefusedError(Code.FAILED, told)
+            why = f"the source {source} has nothing at {read.seq}, it ends at {reply.end}"
+            raise RefusedError(Code.FAILED, why)
         return reply
 
     def _add(self, request: Replicate, seq: int, got: Frames) -> int:
@@ -199,11 +199,11 @@ class Replicating:
             try:
                 span = verify(data, at, pipe_key=key)
             except FrameError as exc:
-                told = f"the source {request.source} gave a damaged frame: {exc.message}"
-                raise RefusedError(Code.DAMAGED, told) from exc
+                why = f"the source {request.source} gave a damaged frame: {exc.message}"
+                raise RefusedError(Code.DAMAGED, why) from exc
             if span.base_seq != seq or seq + span.messages > request.end:
-                told = f"the source {request.source} gave a frame at {span.base_seq}, not {seq}"
-                raise RefusedError(Code.FAILED, told)
+                why = f"the source {request.source} gave a frame at {span.base_seq}, not {seq}"
+                raise RefusedError(Code.FAILED, why)
             frame = data[at : at + span.size]
             self._engine.append(pipe_id, seq, span.messages, frame, 0)
             at += span.size

@@ -70,8 +70,8 @@ class Scrubbing:
             for frame in frames:
                 span = frame_span(frame)
                 if span.base_seq > seq:
-                    told = f"the frame at seq {seq} is missing"
-                    return self._damaged(pipe_id, seq, told, digest)
+                    damage = f"the frame at seq {seq} is missing"
+                    return self._damaged(pipe_id, seq, damage, digest)
                 digest.update(frame)
                 seq = span.base_seq + span.messages
                 self.frames += 1
@@ -89,8 +89,8 @@ class Scrubbing:
         except (KeyError, FrameError):
             if pipe_id in self._engine.replicas():
                 raise
-            told = f"extent {pipe_id!r} was dropped meanwhile"
-            raise RefusedError(Code.UNKNOWN, told) from None
+            damage = f"extent {pipe_id!r} was dropped meanwhile"
+            raise RefusedError(Code.UNKNOWN, damage) from None
 
     def _damaged(self, pipe_id: str, seq: int, damage: str, digest: Any) -> Scrubbed:
         self._replica_state.found(pipe_id, damage)

@@ -59,7 +59,7 @@ def is_listed(replica: Replica, only: str) -> bool:
     return True
 
 
-def told(replica: Replica) -> Told:
+def listed_entry(replica: Replica) -> Told:
     """A replica's entry in `Listed`."""
     return Told(
         replica.pipe_id,

@@ -54,7 +54,7 @@ from cassq.extents.protocol.words import (
     TurnAsked,
 )
 from cassq.message.frames import HEADER_SIZE, FrameError
-from cassq.sidecar.engine.checks import check_open, checked_frame, is_listed, told, within
+from cassq.sidecar.engine.checks import check_open, checked_frame, is_listed, listed_entry, within
 from cassq.sidecar.engine.port import Engine, Replica
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -336,7 +336,7 @@ class ReplicaState:
             if replica.pipe_id > request.after and is_listed(replica, request.only)
         ]
         first = nsmallest(request.limit, chosen, key=lambda replica: replica.pipe_id)
-        return ReplicaAnswer(Listed([told(replica) for replica in first]))
+        return ReplicaAnswer(Listed([listed_entry(replica) for replica in first]))
 
     # --- what they have in common -----------------------------------------------------------------
 

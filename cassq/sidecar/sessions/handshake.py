@@ -36,8 +36,8 @@ class Handshake(NamedTuple):
                 version=VERSION,
             )
         if self.token and not hmac.compare_digest(hello.token.encode(), self.token.encode()):
-            told = "the token is wrong" if hello.token else "a token is needed"
-            raise RefusedError(Code.TOKEN, told)
+            why = "the token is wrong" if hello.token else "a token is needed"
+            raise RefusedError(Code.TOKEN, why)
         if hello.cluster and hello.cluster != self.cluster:
             raise RefusedError(
                 Code.CLUSTER,

@@ -171,7 +171,7 @@ def test_of_two_replacements_of_a_claim_one_succeeds(desk: Desk, theirs: Desk) -
 def test_a_claim_in_a_pipe_that_is_gone_is_lost(desk: Desk, theirs: Desk) -> None:
     held = desk.claim(4)
     theirs.catalog.pipes.forget(theirs.catalog.queues.delete("id of q"))
-    done = claims.buried(held, version)
+    done = claims.as_dead(held, version)
     assert desk.catalog.claims.replace_many([(held, done)]) == [False]
     assert not desk.catalog.claims.replace(held, done)
 
@@ -292,7 +292,7 @@ def test_done_pieces_of_a_claim_in_the_middle_stay_until_the_front_is_done(desk:
     assert desk.catalog.claims.replace(acked, claims.resolved(acked, EMPTY, gives, version))
     assert desk.states == [(0, 3, FREE), (3, 6, DONE), (6, 9, FREE)]
     first = desk.rows[0]
-    assert desk.catalog.claims.replace(first, claims.buried(first, version))
+    assert desk.catalog.claims.replace(first, claims.as_dead(first, version))
     assert desk.states == [(6, 9, FREE)]
     assert desk.cursor.ack.seq == 6
 
@@ -442,9 +442,9 @@ def test_a_move_is_settled_by_the_write_that_marks_its_message_done(
     move = desk.catalog.claims.intend(move_row(0, dest_seq=4))
     assert not move.settled
     stale = replace(row, version="stale")
-    assert not theirs.catalog.claims.replace(stale, claims.buried(row, version), settle=[move])
+    assert not theirs.catalog.claims.replace(stale, claims.as_dead(row, version), settle=[move])
     assert theirs.catalog.claims.moves("q/default", "p") == [move]
-    assert theirs.catalog.claims.replace(row, claims.buried(row, version), settle=[move])
+    assert theirs.catalog.claims.replace(row, claims.as_dead(row, version), settle=[move])
     assert desk.catalog.claims.moves("q/default", "p") == [replace(move, settled=True)]
     assert desk.cursor.ack.seq == 1
 

@@ -99,7 +99,7 @@ def test_what_is_settled_is_not_withdrawn(desk: Desk) -> None:
     move = move_row(0, 10)
     assert desk.catalog.claims.intend_many([move], held)
     settled = replace(move, settled=True)
-    done = claims.buried(held, version)
+    done = claims.as_dead(held, version)
     assert desk.catalog.claims.replace(held, done, settle=[move], withdraw=[move])
     assert desk.catalog.claims.moves("q/default", "p") == [settled]
 
@@ -185,7 +185,7 @@ def test_a_pipe_that_a_message_may_be_moving_into_stays(desk: Desk, letters: Des
     held = desk.claim(1)
     assert desk.catalog.claims.intend_many([move_row(0, 9)], held)
     assert not desk.catalog.pipes.repoint("dead", "id of q", "q/default")
-    done = claims.buried(held, version)
+    done = claims.as_dead(held, version)
     assert desk.catalog.claims.replace(held, done, settle=[move_row(0, 9)])
     assert desk.catalog.pipes.repoint("dead", "id of q", "q/default")
 

@@ -111,7 +111,7 @@ def test_acks_take_overs_and_moves(told: Told) -> None:
     assert told.by(lambda: catalog.claims.replace(freed[0], rows)) == [True]
     assert told.by(lambda: catalog.claims.intend(move_row(0, 7), held=held)) == [True]
     assert told.by(lambda: catalog.claims.intend_many([move_row(1, 8)], held)) == [True]
-    done = claims.buried(held, version)
+    done = claims.as_dead(held, version)
     assert told.by(lambda: catalog.claims.replace(held, done, settle=[move_row(0, 7)])) == [True]
     assert told.by(lambda: catalog.claims.fence(desk.cursor, "other")) == [True]
 

@@ -159,7 +159,7 @@ def test_thousands_of_rows_are_claimed_at_once(open_desk: Open) -> None:
     assert cql.rounds == {"conditional": 1}
     assert desk.rows == rows
     cql.rounds.clear()
-    changes = [(row, claims.buried(row, version)) for row in rows[:1000]]
+    changes = [(row, claims.as_dead(row, version)) for row in rows[:1000]]
     assert desk.catalog.claims.replace_many(changes) == [True] * 1000
     assert cql.rounds == {"conditional": 2}
     assert desk.cursor.ack == place(1000)
@@ -343,7 +343,7 @@ def test_claiming_done_messages_moves_the_ack_offset_past_them(open_desk: Open) 
     cursor = desk.cursor
     assert theirs.finish(front)
     row = claims.first(cursor, place(8), "me", DUE_MS, version)
-    assert desk.catalog.claims.claim(cursor, place(8), claims.buried(row, version))
+    assert desk.catalog.claims.claim(cursor, place(8), claims.as_dead(row, version))
     assert theirs.cursor.ack == theirs.cursor.chain == place(8)
     assert theirs.rows == []
 
@@ -451,7 +451,7 @@ def test_whatever_poppers_do_side_by_side_no_ack_is_lost(
     assert done == acked
     for row in desk.rows:
         if row.state is not DONE:
-            assert desk.catalog.claims.replace(row, claims.buried(row, version))
+            assert desk.catalog.claims.replace(row, claims.as_dead(row, version))
     assert desk.rows == []
     assert desk.cursor.ack == desk.cursor.chain
 

@@ -348,7 +348,7 @@ def test_requests_go_to_servers_that_have_what_they_are_about(open_cql: Open, fi
 )
 def test_replication_is_written_as_it_is_read(text: str, replicas: dict[str, int]) -> None:
     assert replication.parse_replication(text) == replicas
-    assert replication.told(replicas) == text
+    assert replication.as_text(replicas) == text
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ DEAD = "jobs~default~dead"
 
 @pytest.fixture(autouse=True)
 def no_other_passes(client: cassq.Client) -> None:
-    """What failed is buried, and told, by the test alone."""
+    """The test alone moves what failed to the dead letters, and reports it."""
     alone(client)
 
 

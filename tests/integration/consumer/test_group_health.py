@@ -198,6 +198,6 @@ def test_a_message_with_headers_as_large_as_they_may_be_can_die(
         pusher.push(b"x", headers={"h": "a" * (COLUMN_BYTES_MAX - 10)})
     (message,) = frail.popper().pop()
     message.dead("x" * 4096)
-    eventually("it is buried", lambda: frail.stats().groups["default"].dead == 1)
+    eventually("it is a dead letter", lambda: frail.stats().groups["default"].dead == 1)
     (letter,) = drain(client.queue(DEAD).popper())
     assert len(letter.headers["h"]) == COLUMN_BYTES_MAX - 10

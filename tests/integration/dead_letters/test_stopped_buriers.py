@@ -1,4 +1,4 @@
-"""Buriers that stand still, or die, in the middle: a dead letter is written once."""
+"""Processes that stand still, or die, in the middle: a dead letter is written once."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class Scene(NamedTuple):
     clock: ManualClock
     claim: Claim
 
-    def burier(self, append_to: Callable[[str, Batch, Intend], None]) -> DeadLetters:
+    def mover(self, append_to: Callable[[str, Batch, Intend], None]) -> DeadLetters:
         """One of mine."""
         return DeadLetters(self.mine.ports, append_to)
 
-    def bury(self, burier: DeadLetters) -> bool:
+    def move(self, mover: DeadLetters) -> bool:
         queue = self.mine.queue("jobs")
         group = next(
             g for g in self.mine.ports.catalog.queues.groups(queue.id) if g.name == "default"
         )
-        return burier.bury(queue.row, group, self.claim)
+        return mover.add(queue.row, group, self.claim)
 
     def push_letter(self, name: str, batch: Batch, intend: Intend) -> None:
         """As a client of mine does it."""
@@ -54,7 +54,7 @@ class Scene(NamedTuple):
             pusher.push_intended(batch, intend)
 
     def taken_over(self) -> None:
-        """The other finds that the burier has had its time, and buries the message itself."""
+        """The other finds that the mover has had its time, and moves the message itself."""
         self.clock.advance(HOLD_MS / 1000 + 1)
         for _ in range(3):
             reap(self.other)
@@ -98,7 +98,7 @@ def test_a_burier_that_stood_still_while_another_buried_writes_nothing_more(
 
     if not retired:
         scene.mine.queue("jobs").create_group("slow", start="beginning")
-    assert not scene.bury(scene.burier(stood_still))
+    assert not scene.move(scene.mover(stood_still))
     assert scene.letters() == [b"bad"]
     assert scene.other.queue("jobs").audit().findings == []
 
@@ -111,7 +111,7 @@ def test_what_a_burier_that_died_has_pushed_is_not_pushed_again(scene: Scene, pu
         raise Killed
 
     with pytest.raises(Killed):
-        scene.bury(scene.burier(dies))
+        scene.move(scene.mover(dies))
     scene.taken_over()
     assert scene.letters() == [b"bad"]
     assert scene.other.queue("jobs").audit().findings == []
@@ -120,7 +120,7 @@ def test_what_a_burier_that_died_has_pushed_is_not_pushed_again(scene: Scene, pu
 def test_another_letter_in_the_place_that_an_intent_names_is_not_taken_for_it(
     scene: Scene,
 ) -> None:
-    """Its burier died between the intent and the push, and its pipe was written on."""
+    """Its mover died between the intent and the push, and its pipe was written on."""
     letters = own_queue(scene.mine.runtime, DEAD).pusher()
     letters.push(b"first")
     places: list[tuple[str, int]] = []
@@ -134,7 +134,7 @@ def test_another_letter_in_the_place_that_an_intent_names_is_not_taken_for_it(
         letters.push_intended(batch, intend_and_die)
 
     with pytest.raises(Killed):
-        scene.bury(scene.burier(dies))
+        scene.move(scene.mover(dies))
     (place,) = places
     assert letters.push(b"another") == f"{place[0]}:{place[1]}"
     letters.close()
@@ -143,7 +143,7 @@ def test_another_letter_in_the_place_that_an_intent_names_is_not_taken_for_it(
 
 
 def test_of_two_buriers_one_writes_the_letter(scene: Scene) -> None:
-    burier = scene.burier(scene.push_letter)
-    assert scene.bury(burier)
-    assert not scene.bury(burier)
+    mover = scene.mover(scene.push_letter)
+    assert scene.move(mover)
+    assert not scene.move(mover)
     assert scene.letters() == [b"bad"]

@@ -97,7 +97,7 @@ def test_what_follows_a_refusal_is_not_sent_any_more() -> None:
             answer = call(links, "a", *(append("p", seq, [b"x" * 900]) for seq in range(1, 30)))
             assert isinstance(answer.error, RefusedError)
             assert answer.error.code is Code.GAP
-            assert narrow.run(narrow.sidecar.told)["requests"]["Append"] == 1
+            assert narrow.run(narrow.sidecar.facts)["requests"]["Append"] == 1
     finally:
         narrow.stop()
 
@@ -128,7 +128,7 @@ def test_unanswered_requests_are_sent_when_a_lent_connection_is_given_back(
         reply(links, "a", Info())
         (end,) = reply(others, "a", Ends([("p", 0)], 5000)).ends
     assert end[:4] == (1, 1, False, False)
-    assert links._untold == {}
+    assert links._unsent == {}
 
 
 def test_a_sidecar_that_came_back_is_connected_to_again(sidecar: Running) -> None:

@@ -135,7 +135,7 @@ def test_every_group_is_reported_for_itself(queue: cassq.Queue) -> None:
     assert (now(after).state, now(after, "archive").state) == ("committed", "waiting")
 
 
-def bury(queue: cassq.Queue, payload: bytes, error: str = "broken") -> None:
+def dead_letter(queue: cassq.Queue, payload: bytes, error: str = "broken") -> None:
     with queue.popper() as popper:
         pop(popper, payload).dead(error)
         popper.flush()
@@ -144,7 +144,7 @@ def bury(queue: cassq.Queue, payload: bytes, error: str = "broken") -> None:
 def test_a_dead_letter_is_followed_into_its_queue(queue: cassq.Queue, client: cassq.Client) -> None:
     with queue.pusher() as pusher:
         message_id = pusher.push(b"bad", importance="high")
-    bury(queue, b"bad")
+    dead_letter(queue, b"bad")
     explanation = client.explain(message_id)
     first, second = explanation.groups["default"]
     assert (first.queue, first.state) == ("jobs", "dead")
@@ -163,7 +163,7 @@ def test_a_dead_letter_is_found_when_its_first_pipe_was_retired(
     queue: cassq.Queue, client: cassq.Client
 ) -> None:
     ids = push(queue, *numbers(3))
-    bury(queue, b"1")
+    dead_letter(queue, b"1")
     drain(queue.popper())
     for popper in list(client.runtime.open):
         popper.close()
@@ -183,7 +183,7 @@ def test_a_merged_message_is_followed_back_into_its_queue(
 ) -> None:
     ids = push(queue, *numbers(3))
     for payload in (b"0", b"1"):
-        bury(queue, payload)
+        dead_letter(queue, payload)
     for pusher in list(client._letter_pushers.values()):
         pusher.close()
     queue.dead_letters().merge(**({} if whole else {"ids": [ids[1]]}))
@@ -198,7 +198,7 @@ def test_a_merged_message_is_followed_back_into_its_queue(
 
 def test_what_was_purged_says_so(queue: cassq.Queue, client: cassq.Client) -> None:
     (message_id,) = push(queue, b"x")
-    bury(queue, b"x")
+    dead_letter(queue, b"x")
     queue.dead_letters().purge(everything=True)
     step = now(client.explain(message_id))
     assert (step.queue, step.state) == (DEAD, "purged")

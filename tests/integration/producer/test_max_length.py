@@ -227,8 +227,8 @@ def test_the_pass_trims_what_a_lower_limit_makes_too_much(
     queue = client.create_queue("jobs", consistency="cp")
     push(queue, *numbers(10))
     queue.update(max_length=4, overflow="drop-oldest")
-    assert trim(client.ports, queue.row, client.runtime.bury) == 6
-    assert trim(client.ports, queue.row, client.runtime.bury) == 0
+    assert trim(client.ports, queue.row, client.runtime.dead_letter) == 6
+    assert trim(client.ports, queue.row, client.runtime.dead_letter) == 0
     assert payloads(drain(queue.popper())) == numbers(4, 6)
     assert payloads(drain(client.queue(DEAD).popper())) == numbers(6)
     assert queue.audit().findings == []

@@ -355,7 +355,7 @@ def test_a_reaper_that_goes_on_finds_it_and_looks_rarely(
         popper.pop(10)
         wedges.drop(0)
         client = wedges.client
-        reaper = Reaper(client.ports, DeadLetters(client.ports, lambda name: None).bury)  # type: ignore[arg-type,return-value]
+        reaper = Reaper(client.ports, DeadLetters(client.ports, lambda name: None).add)  # type: ignore[arg-type,return-value]
         assert [action.outcome for action in reaper.reap(only=["mend"])] == ["done"]
         wedges.move_chain(30)
         assert reaper.reap(only=["mend"]) == []  # it has just looked

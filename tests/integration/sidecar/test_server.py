@@ -314,7 +314,7 @@ def test_wrong_frames_are_refused_and_the_connection_goes_on(sidecar: Running) -
         assert code(Ends([("p", 0)] * 1001, 0)) is Code.TOO_LARGE
         assert reply(links, "a", good).end == 1
         assert len(sidecar.sidecar.server.sessions) == 1
-        assert sidecar.run(sidecar.sidecar.told)["refusals"]["BAD_FRAME"] == 4
+        assert sidecar.run(sidecar.sidecar.facts)["refusals"]["BAD_FRAME"] == 4
 
 
 def test_what_could_not_be_synced_is_not_acknowledged(sidecar: Running) -> None:
@@ -334,7 +334,7 @@ def test_what_could_not_be_synced_is_not_acknowledged(sidecar: Running) -> None:
         assert answer.error.code is Code.FAILED
         assert answer.error.outcome_unknown
         assert "the disk failed" in str(answer.error)
-        assert not healthy(sidecar.run(sidecar.sidecar.told))
+        assert not healthy(sidecar.run(sidecar.sidecar.facts))
         failing[0] = False
         assert reply(links, "a", append("p", 0, [b"1"])).end == 1
 
@@ -384,7 +384,7 @@ def test_a_client_that_stops_reading_is_not_read_from_and_then_closed(
         )
         kept = sidecar.run(stuck._transport.get_write_buffer_size)
         assert kept <= connection.HIGH_BYTES + 1_100_000
-        handled = sidecar.run(sidecar.sidecar.told)["requests"]["Read"]
+        handled = sidecar.run(sidecar.sidecar.facts)["requests"]["Read"]
         assert handled < 100, "the others wait for their turn"
         # It reads again: all of them are answered.
         for number in range(2, 252):

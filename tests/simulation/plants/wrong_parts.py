@@ -403,10 +403,10 @@ class DropsDeadLetters(SteppedClient):
 class MarksFirst(DeadLetters):
     """A message is marked done before it is among the dead letters."""
 
-    def bury(self, queue: Any, group: Any, claim: Claim) -> bool:
+    def add(self, queue: Any, group: Any, claim: Claim) -> bool:
         seq = next(s for s in range(claim.start, claim.end) if s not in claim.acked)
         letter = self._dead_letter(queue, group, claim, seq)
-        if not self._catalog.claims.replace(claim, claims.buried(claim, self._ports.ids.version)):
+        if not self._catalog.claims.replace(claim, claims.as_dead(claim, self._ports.ids.version)):
             return False
         self._push(queue, group, claim, seq, letter, None)
         return True
@@ -416,7 +416,7 @@ def have_dead_letters(client: Any, dead_letters: DeadLetters) -> None:
     """Replace those of a client."""
     online = client.runtime._state
     online.dead_letters = dead_letters
-    online.reaper = reaper.Reaper(online.ports, dead_letters.bury)
+    online.reaper = reaper.Reaper(online.ports, dead_letters.add)
 
 
 class MarksFirstClient(SteppedClient):

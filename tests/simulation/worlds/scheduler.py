@@ -203,7 +203,7 @@ class Scheduler:
         process.greenlet.switch()
         self.running = None
         if process.greenlet.dead:
-            self._bury(process)
+            self._end(process)
         else:
             self._strike(process)
         self.clock.advance(rng.choice((0, 0, 0.001, 0.001, 0.003)))
@@ -232,9 +232,9 @@ class Scheduler:
                 each.greenlet.throw(Crashed)
         for each in reversed(every):
             if each in self.processes:
-                self._bury(each)
+                self._end(each)
 
-    def _bury(self, process: Process) -> None:
+    def _end(self, process: Process) -> None:
         """The kernel closes what a process had open."""
         process.alive = False
         self.processes.remove(process)

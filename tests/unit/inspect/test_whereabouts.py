@@ -42,7 +42,7 @@ SIGHT = MessageState(
 
 
 def seen(**claim: Any) -> MessageState:
-    """The sight with some of its claim's fields changed."""
+    """The state with some of its claim's fields changed."""
     assert SIGHT.claim is not None
     return replace(SIGHT, claim=replace(SIGHT.claim, **claim))
 
@@ -53,7 +53,7 @@ DOOMED = failure_record("rejected", "bad", "me", 90_000, doomed=True)
 
 
 @pytest.mark.parametrize(
-    ("sight", "state", "said"),
+    ("there", "state", "said"),
     [
         (seen(), "pending", "Consumer me has it until 1970-01-01 00:02:00 UTC: delivery 1 of 3."),
         (seen(), "pending", "then delivered again, at once"),
@@ -91,23 +91,23 @@ DOOMED = failure_record("rejected", "bad", "me", 90_000, doomed=True)
          "of 9 messages, was retired: 2 moved to the dead letters, 1 purged or cancelled"),
     ],
 )  # fmt: skip
-def test_every_state_has_its_words(sight: MessageState, state: str, said: str) -> None:
-    step = step_of(sight, NOW)
+def test_every_state_has_its_words(there: MessageState, state: str, said: str) -> None:
+    step = step_of(there, NOW)
     assert step.state == state
     assert said in " ".join((*step.happened, *step.next))
 
 
 @pytest.mark.parametrize(
-    ("sight", "said"),
+    ("there", "said"),
     [
         (replace(SIGHT, seq=9, claim=None), "It stays among the dead letters until"),
         (seen(), "Consumer me has it until"),
         (seen(**FREE, due_ms=200_000), "It is delivered again at"),
     ],
 )
-def test_what_is_among_the_dead_letters_is_dead(sight: MessageState, said: str) -> None:
+def test_what_is_among_the_dead_letters_is_dead(there: MessageState, said: str) -> None:
     queue = replace(SIGHT.queue, name="jobs~default~dead")
-    step = step_of(replace(sight, queue=queue), NOW)
+    step = step_of(replace(there, queue=queue), NOW)
     assert step.state == "dead"
     assert step.next[0].startswith(said)
 
@@ -115,12 +115,12 @@ def test_what_is_among_the_dead_letters_is_dead(sight: MessageState, said: str) 
 def test_what_is_spared_is_delivered_again() -> None:
     """Though its deliveries are spent: the last does not count."""
     spared = json.dumps({**json.loads(failure_record("rejected", "", "me", 1)), "spared": 2})
-    sight = seen(**FREE, due_ms=0, deliveries=3, failure=spared, **ALONE)
+    there = seen(**FREE, due_ms=0, deliveries=3, failure=spared, **ALONE)
     queue = replace(SIGHT.queue, policy=QueuePolicy(max_deliveries=3))
-    told = " ".join(step_of(replace(sight, queue=queue), NOW).next)
+    told = " ".join(step_of(replace(there, queue=queue), NOW).next)
     assert "It is delivered again" in told
     assert "goes to the dead letters" not in told
-    assert "goes to the dead letters" in " ".join(step_of(sight, NOW).next), "without the check"
+    assert "goes to the dead letters" in " ".join(step_of(there, NOW).next), "without the check"
 
 
 SICK = failure_record("rejected", "", "me", 90_000)
@@ -143,17 +143,17 @@ KEPT = (
 def test_what_a_sick_group_keeps_says_why_and_until_when(
     claim: dict[str, Any], success_ms: int, said: str, unsaid: str
 ) -> None:
-    sight = seen(**{**FREE, "due_ms": 0, "failure": SICK, **ALONE, **claim})
+    there = seen(**{**FREE, "due_ms": 0, "failure": SICK, **ALONE, **claim})
     queue = replace(SIGHT.queue, policy=QueuePolicy(max_deliveries=3))
-    told = " ".join(step_of(replace(sight, queue=queue, success_ms=success_ms), NOW).next)
+    told = " ".join(step_of(replace(there, queue=queue, success_ms=success_ms), NOW).next)
     assert said in told
     assert unsaid not in told
 
 
 def test_what_was_kept_for_long_enough_goes_to_the_dead_letters() -> None:
-    sight = seen(**FREE, due_ms=0, failure=SICK, deliveries=3, **ALONE)
+    there = seen(**FREE, due_ms=0, failure=SICK, deliveries=3, **ALONE)
     queue = replace(SIGHT.queue, policy=QueuePolicy(max_deliveries=3, sick_hold=10))
-    told = " ".join(step_of(replace(sight, queue=queue), NOW).next)
+    told = " ".join(step_of(replace(there, queue=queue), NOW).next)
     assert told == "It goes to the dead letters as soon as a popper or the reaper comes by."
 
 

@@ -422,7 +422,7 @@ def test_deliveries_count_every_hand_over_and_nothing_else(size: int, limits: li
 
 def test_a_buried_claim_is_done_as_a_whole() -> None:
     claim = a_claim(5, 8, acked=RangeSet([(5, 7)]), deliveries=10, failure="{}")
-    (row,) = claims.buried(claim, versions())
+    (row,) = claims.as_dead(claim, versions())
     assert (row.start, row.end, row.state, row.holder, row.acked) == (5, 8, DONE, "", EMPTY)
     assert row.version != claim.version
 

@@ -164,9 +164,9 @@ def overdue(*claims: Claim, sick: tuple[str, ...] = ()) -> rollback.Overdue:
 
 
 def planned_rollbacks(*groups: rollback.Overdue) -> list[tuple[str, bool]]:
-    """Subjects, and whether they are to be buried."""
+    """Subjects, and whether they become dead letters."""
     actions = rollback.plan(groups, NOW_MS)
-    return [(action.subject, action.row.to_bury) for action in actions]
+    return [(action.subject, action.row.to_dead_letters) for action in actions]
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def columns(row: PipeRow) -> Row:
     )
 
 
-def told(row: PipeRow, beats: Sequence[Row]) -> PipeRow:
+def with_beats(row: PipeRow, beats: Sequence[Row]) -> PipeRow:
     """The pipe with its owner's beats."""
     if not beats:
         return row

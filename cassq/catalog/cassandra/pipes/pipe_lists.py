@@ -154,7 +154,7 @@ class PipeLists:
                     known[entry] = pipe
                     if pipe.end is not None and pipe.state in _SEALED:
                         self._ends[pipe.id] = pipe.end.seq
-                    mine.append(cql.told(pipe, beats))
+                    mine.append(cql.with_beats(pipe, beats))
             self._repair_entries(queue_id, stale)
         return found
 

@@ -97,7 +97,7 @@ class CassandraPipes(Pipes):
         """Cost: two concurrent reads."""
         key = (pipe_id,)
         rows, beats = self._cql.read_many([(cql.PIPE, key), (cql.BEATS, key)])
-        return cql.told(cql.pipe_of(pipe_id, rows[0]).row, beats) if rows else None
+        return cql.with_beats(cql.pipe_of(pipe_id, rows[0]).row, beats) if rows else None
 
     def live(self, queue_id: str) -> list[PipeRow]:
         """Cost: three rounds of reads; two reads per pipe."""
@@ -167,12 +167,12 @@ class CassandraPipes(Pipes):
         self._note_done([(group_id, row, done) for row in rows], unacked=unacked)
         return [row for row in rows if row.id not in done]
 
-    def _note_done(self, told: Iterable[tuple[str, PipeRow, set[str]]], *, unacked: bool) -> None:
+    def _note_done(self, found: Iterable[tuple[str, PipeRow, set[str]]], *, unacked: bool) -> None:
         """Cache the pipes that these groups have claimed (acked) to their end. Cost: a round of
         reads."""
         asked = [
             ((group_id, row.id), row.end, done)
-            for group_id, row, done in told
+            for group_id, row, done in found
             if row.end is not None and row.id not in done
         ]
         answers = self._cql.read_many([(CURSOR, key) for key, _, _ in asked])

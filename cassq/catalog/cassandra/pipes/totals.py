@@ -211,8 +211,8 @@ class Totals:
         if before is None and block > 0:
             return  # not seen to be closed yet; the next client tries again
         sums = _added(before or [], summed([_retired(row) for row in rows]))
-        told = json.dumps([astuple(each) for each in sums])
-        if self._cql.apply_many([(CLOSE_BLOCK, (told, queue_id, block, rows[0][-2]))]) == [True]:
+        text = json.dumps([astuple(each) for each in sums])
+        if self._cql.apply_many([(CLOSE_BLOCK, (text, queue_id, block, rows[0][-2]))]) == [True]:
             self._cql.write(RAISE_HEAD, (queue_id, block + 1))
             self._blocks[queue_id] = block + 1
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from cassq.extents.protocol.words import Request
 from cassq.extents.sidecar.net.connection import Access, Connection
+from cassq.extents.sidecar.net.exchanges import Exchange, converse
 from cassq.extents.sidecar.net.network import Call, Patience
-from cassq.extents.sidecar.net.talks import Talk, converse
 
 ASK_SECONDS = 10.0
 
@@ -38,13 +38,13 @@ class Asking:
         connection, self._connection = self._connection, None
         if connection is None:
             connection = Connection(self._address, self._cluster, self._access)
-        talk = Talk(Call("", "", [request]), connection)
-        converse([talk], self._patience)
-        answer = talk.answer()
-        if talk.connection is not None and talk.connection.clean:
-            self._connection = talk.connection
-        elif talk.connection is not None:
-            talk.connection.close()
+        exchange = Exchange(Call("", "", [request]), connection)
+        converse([exchange], self._patience)
+        answer = exchange.answer()
+        if exchange.connection is not None and exchange.connection.clean:
+            self._connection = exchange.connection
+        elif exchange.connection is not None:
+            exchange.connection.close()
         if answer.error is not None:
             raise answer.error
         return answer.replies[0]

@@ -15,12 +15,12 @@ from cassq.errors import BackendError, BackendUnavailableError
 from cassq.extents.protocol.words import Request
 from cassq.extents.sidecar.net.addresses import Addresses
 from cassq.extents.sidecar.net.connection import Access, Connection
+from cassq.extents.sidecar.net.exchanges import Exchange, converse
 from cassq.extents.sidecar.net.network import Begun, Call, CallResult, Network, Patience
-from cassq.extents.sidecar.net.talks import Talk, converse
 from cassq.model.sidecar_rows import SidecarRow
 
 IDLE_MAX = 8  # connections kept to each sidecar
-UNTOLD_MAX = 1000  # calls of `tell` that wait for a connection
+UNSENT_MAX = 1000  # calls of `tell` that wait for a connection
 
 
 class ConnectionPool(Network):
@@ -40,29 +40,31 @@ class ConnectionPool(Network):
         self._cluster = cluster
         self._access = access
         self._idle: dict[str, deque[Connection]] = {}
-        self._untold: dict[str, deque[tuple[str, Sequence[Request]]]] = {}
+        self._unsent: dict[str, deque[tuple[str, Sequence[Request]]]] = {}
         self._lock = threading.Lock()
         self._closed = False
 
     def exchange(self, calls: Sequence[Call], patience: Patience) -> list[CallResult]:
         begun = [self._begin(call) for call in calls]
-        talks = [talk for talk in begun if isinstance(talk, Talk)]
+        exchanges = [exchange for exchange in begun if isinstance(exchange, Exchange)]
         try:
-            converse(talks, patience)
+            converse(exchanges, patience)
         finally:
-            for call, talk in zip(calls, begun, strict=True):
-                if isinstance(talk, Talk):
-                    self._give_back(call.sidecar, talk.connection)
-        return [talk.answer() if isinstance(talk, Talk) else talk for talk in begun]
+            for call, exchange in zip(calls, begun, strict=True):
+                if isinstance(exchange, Exchange):
+                    self._give_back(call.sidecar, exchange.connection)
+        return [
+            exchange.answer() if isinstance(exchange, Exchange) else exchange for exchange in begun
+        ]
 
     def begin(self, call: Call) -> Begun | None:
         """Uses only an idle connection: opening one takes several steps, under a deadline."""
         connection = self._idle_connection(call.sidecar)
         if connection is None:
             return None
-        talk = Talk(call, connection)
-        talk.step()
-        return _Begun(talk, partial(self._give_back, call.sidecar))
+        exchange = Exchange(call, connection)
+        exchange.step()
+        return _Begun(exchange, partial(self._give_back, call.sidecar))
 
     def tell(self, sidecar: str, generation: str, requests: Sequence[Request]) -> None:
         connection = self._idle_connection(sidecar)
@@ -70,8 +72,8 @@ class ConnectionPool(Network):
             # Sent when a connection is returned: readers wait for the end that the last append
             # before a pause publishes.
             with self._lock:
-                untold = self._untold.setdefault(sidecar, deque(maxlen=UNTOLD_MAX))
-                untold.append((generation, requests))
+                unsent = self._unsent.setdefault(sidecar, deque(maxlen=UNSENT_MAX))
+                unsent.append((generation, requests))
         elif _tell(connection, generation, requests):
             self._give_back(sidecar, connection)
         else:
@@ -87,14 +89,14 @@ class ConnectionPool(Network):
 
     # --- borrowing ------------------------------------------------------------------------------
 
-    def _begin(self, call: Call) -> Talk | CallResult:
+    def _begin(self, call: Call) -> Exchange | CallResult:
         try:
             connection = self._idle_connection(call.sidecar)
             if connection is None:
                 connection = self._open(self._addresses.of(call.sidecar))
         except BackendError as exc:
             return CallResult(call.sidecar, [], exc)
-        return Talk(call, connection, partial(self._anew, call.sidecar))
+        return Exchange(call, connection, partial(self._anew, call.sidecar))
 
     def _open(self, address: str) -> Connection:
         return Connection(address, self._cluster(), self._access)
@@ -127,41 +129,41 @@ class ConnectionPool(Network):
             return
         while connection.clean:
             with self._lock:
-                untold = self._untold.pop(sidecar, None)
+                unsent = self._unsent.pop(sidecar, None)
                 idle = self._idle.setdefault(sidecar, deque())
-                if not untold:
+                if not unsent:
                     if self._closed or len(idle) >= IDLE_MAX:
                         break
                     idle.append(connection)
                     return
-            if not all(_tell(connection, generation, requests) for generation, requests in untold):
+            if not all(_tell(connection, generation, requests) for generation, requests in unsent):
                 break
         connection.close()
 
 
 class _Begun(Begun):
-    """A talk that advances whenever its caller looks. give_back: returns the connection at the
+    """An exchange that advances whenever its caller looks. give_back: returns the connection at the
     end."""
 
-    def __init__(self, talk: Talk, give_back: Callable[[Connection | None], None]) -> None:
-        self._talk = talk
+    def __init__(self, exchange: Exchange, give_back: Callable[[Connection | None], None]) -> None:
+        self._exchange = exchange
         self._give_back = give_back
 
     def go_on(self) -> None:
-        if not self._talk.done:
-            self._talk.step()
+        if not self._exchange.done:
+            self._exchange.step()
 
     def end(self, patience: Patience) -> CallResult:
         try:
-            if not self._talk.done:
-                converse([self._talk], patience)
+            if not self._exchange.done:
+                converse([self._exchange], patience)
         finally:
-            self._give_back(self._talk.connection)
-        return self._talk.answer()
+            self._give_back(self._exchange.connection)
+        return self._exchange.answer()
 
     def drop(self) -> None:
         # Answers still to come would be taken for answers to the connection's next user.
-        self._give_back(self._talk.connection)
+        self._give_back(self._exchange.connection)
 
 
 def _tell(connection: Connection, generation: str, requests: Sequence[Request]) -> bool:

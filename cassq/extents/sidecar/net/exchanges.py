@@ -1,4 +1,4 @@
-"""Talks: calls to several sidecars side by side, all in the calling thread."""
+"""Exchanges: calls to several sidecars side by side, all in the calling thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _AnotherSidecarError(BackendUnavailableError):
     """Another sidecar listens there."""
 
 
-class Talk:
+class Exchange:
     """One call: its requests on a connection, and the answers that came.
 
     anew: replaces a broken connection, once; raises BackendError if that would not help.
@@ -187,36 +187,36 @@ class Talk:
             self.connection = None
 
 
-def converse(talks: Sequence[Talk], patience: Patience) -> None:
+def converse(exchanges: Sequence[Exchange], patience: Patience) -> None:
     """Advance these talks until all are done or patience is over."""
     watch = Stopwatch()
-    for talk in talks:
-        talk.step()
+    for exchange in exchanges:
+        exchange.step()
     until = patience.all
     lagging = False
-    while waiting := [talk for talk in talks if not talk.done]:
+    while waiting := [exchange for exchange in exchanges if not exchange.done]:
         passed = watch.seconds()
-        if not lagging and 0 < patience.enough <= sum(talk.well for talk in talks):
+        if not lagging and 0 < patience.enough <= sum(exchange.well for exchange in exchanges):
             until, lagging = min(patience.all, passed + patience.lag), True
         if passed >= until:
             break
-        graces = [talk.grace for talk in waiting]
-        for talk, grace in zip(waiting, graces, strict=True):
+        graces = [exchange.grace for exchange in waiting]
+        for exchange, grace in zip(waiting, graces, strict=True):
             if grace <= 0:
-                talk.give_up(WELCOME_SECONDS)
+                exchange.give_up(WELCOME_SECONDS)
         if min(graces) > 0:
             _step(waiting, min(until - passed, *graces))
-    for talk in talks:
-        talk.give_up(watch.seconds())
+    for exchange in exchanges:
+        exchange.give_up(watch.seconds())
 
 
-def _step(waiting: Sequence[Talk], seconds: float) -> None:
+def _step(waiting: Sequence[Exchange], seconds: float) -> None:
     """Wait for up to `seconds` until something arrives, and process it."""
     poll = select.poll()
     by_fd = {}
-    for talk in waiting:
-        if talk.connection is not None:
-            by_fd[talk.connection.fileno()] = talk
-            poll.register(talk.connection, talk.connection.wants)
+    for exchange in waiting:
+        if exchange.connection is not None:
+            by_fd[exchange.connection.fileno()] = exchange
+            poll.register(exchange.connection, exchange.connection.wants)
     for fd, _ in poll.poll(max(1, round(seconds * 1000))):
         by_fd[fd].step()
