@@ -20,7 +20,7 @@ from cassq.inspect.audit import Audit, Standing, Walked, added_up, examined
 from cassq.lifecycle.ports import Ports
 from cassq.message.frames import Place
 from cassq.model.rows import GroupRow, QueueRow
-from cassq.spark.clients import Location, absolute, client_at, located
+from cassq.spark.clients import Location, absolute, client_of, located
 from cassq.spark.jobs.audit_tasks import standings, walks
 from cassq.spark.jobs.sessions import told_as_ours
 from cassq.spark.options import MESSAGES_PER_PARTITION
@@ -59,7 +59,7 @@ def audit(
     if messages_per_task < 1:
         raise ConfigError(f"messages_per_task must be 1 or more, not {messages_per_task}")
     location = located(absolute(url))
-    client = client_at(location)
+    client = client_of(location.url)
     ports, row = client.ports, client.queue(queue).row
     groups = ports.catalog.queues.groups(row.id)
     with told_as_ours():

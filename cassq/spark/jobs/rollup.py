@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cassq.errors import BackendError, ConfigError
 from cassq.model.rows import QueueRow
-from cassq.spark.clients import Location, absolute, client_at, located
+from cassq.spark.clients import Location, absolute, client_of, located
 from cassq.spark.jobs.archive import STAGING
 from cassq.spark.jobs.folders import Folder
 from cassq.spark.jobs.rollup_rows import SCHEMA, Wanted, frame_of, is_over, rolled, rows
@@ -99,7 +99,7 @@ def rollup(
     if queues_per_step < 1:
         raise ConfigError(f"queues_per_step must be 1 or more, not {queues_per_step}")
     location = located(absolute(url))
-    client = client_at(location)
+    client = client_of(location.url)
     named = [client.queue(name).row for name in dict.fromkeys(queues)]
     found = named or [each.row for each in client.queues()]
     done: list[OfQueue] = []
