@@ -26,7 +26,7 @@ from cassq.errors import (
     QueuePausedError,
 )
 from cassq.lifecycle.ports import Ports
-from cassq.message.batches import Appendable
+from cassq.message.batches import Appendable, AppendReceipt
 from cassq.model.rows import PipeRow, PipeState, QueueRow, WriteRow, WriteState
 from cassq.pipes import OpenPipe, PipeWriter
 from cassq.plurals import counted
@@ -176,7 +176,7 @@ class Stage:
         self._counts: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
 
-    def append(self, messages: Appendable) -> None:
+    def append(self, messages: Appendable) -> list[AppendReceipt]:
         """Append messages; durable on return. Raises FencedError if the write is over."""
         before = self._appender.written_bytes
         receipts = self._appender.append(messages)
@@ -186,6 +186,7 @@ class Stage:
             self._counts[pipe_id] = self._counts.get(pipe_id, 0) + count
             share = size * count // messages.count
             self._sizes[pipe_id] = self._sizes.get(pipe_id, 0) + share
+        return receipts
 
     def finish(self) -> list[StagedPipe]:
         """Seal the open pipe; returns the filled pipes, in order."""

@@ -1,7 +1,8 @@
 """Spark: queues read and written by data pipelines, through PySpark.
 
-`pusher` pushes the contents of an RDD's partitions; `register` adds the data source `cassq`, for
-batches and streams, to a session. `docs/spark.md` describes its options and guarantees.
+`pusher` pushes the contents of an RDD's partitions, and `publish` makes those of a pusher with a
+write id visible at once; `register` adds the data source `cassq`, for batches and streams, to a
+session. `docs/spark.md` describes its options and guarantees.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cassq.base import extras
-from cassq.spark.pushing import Receipt, pusher
+from cassq.spark.pushing import Receipt, publish, pusher
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Receipt", "json_rows", "pusher", "register"]
+__all__ = ["Receipt", "json_rows", "publish", "pusher", "register"]
 
 
 def register(spark: SparkSession) -> None:

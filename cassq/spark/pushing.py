@@ -1,8 +1,10 @@
 """The pusher for `mapPartitions` and `foreachPartition`: pushes a partition in frames, in bounded
 memory, and returns where it went. Executors need only cassq and the driver of the URL.
 
-It simply pushes: a task that Spark runs again pushes again. Use the data source for
-what must be there once.
+Without a write id it simply pushes: a task that Spark runs again pushes again. With one, each task
+attempt fills staged pipes of its own, which poppers do not see, and `publish` makes those visible
+whose receipts it gets, all in one step: those of the attempts that Spark counts. All other pipes
+are removed.
 """
 
 from __future__ import annotations
@@ -10,11 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import uuid4
 
-from cassq.errors import InvalidPayloadError, UsageError
+from cassq.errors import FencedError, InvalidPayloadError, UsageError
 from cassq.message.batches import FRAME_BYTES_TARGET
-from cassq.message.message_ids import MessageIds
+from cassq.plurals import counted
+from cassq.producer import staging
+from cassq.producer.admission import batched, check_payloads
+from cassq.producer.staging import Stage, StagedPipe
 from cassq.spark.clients import Location, absolute, client_at, located
 
 BATCH_MESSAGES = 10_000
@@ -32,45 +38,217 @@ class Receipt:
     bytes: int
 
 
+class StagedWrite(NamedTuple):
+    """A write that tasks fill pipes for. driver: the ID under which the driver leads it."""
+
+    location: Location
+    queue: str
+    write_id: str
+    driver: str
+
+
+@dataclass(frozen=True, slots=True)
+class StagedReceipt(Receipt):
+    """Where a run of messages waits to be published. A partition without rows has one, of no pipe.
+
+    queue_id, epoch: what the write was begun as; epoch 0: it had been published before. task: the
+    attempt at the partition. call: one call of the pusher in it, which has `receipts` receipts.
+    """
+
+    write: StagedWrite
+    queue_id: str
+    epoch: int
+    partition: int
+    task: int
+    call: str
+    receipts: int
+
+
 class PartitionPusher:
     """What `pusher` returns: picklable, to be called with the rows of a partition."""
 
-    def __init__(self, location: Location, queue: str, batch: int) -> None:
+    def __init__(
+        self, location: Location, queue: str, batch: int, write: StagedWrite | None = None
+    ) -> None:
         self.location = location
         self.queue = queue
         self._batch = batch
+        self._write = write
 
     def __call__(self, rows: Iterable[Any]) -> Iterator[Receipt]:
         """Push the rows, and yield their receipts; all rows are durable when the iterator ends."""
         # At once, not at the first `next`: foreachPartition asks for nothing.
+        if self._write is not None:
+            return iter(_stage(self._write, rows, self._batch))
         return iter(list(self._pushed(rows)))
 
     def _pushed(self, rows: Iterable[Any]) -> Iterator[Receipt]:
         with client_at(self.location).queue(self.queue).pusher() as pusher:
-            for batch in batches(iter(rows), self._batch):
-                payloads = [payload for payload, _, _ in batch]
-                headers = [header for _, header, _ in batch]
-                keys = [key for _, _, key in batch]
-                ids = pusher.push_many(
-                    payloads,
-                    headers=headers if any(headers) else None,
-                    keys=keys if any(key is not None for key in keys) else None,
-                )
-                yield from receipts(ids, payloads)
+            for payloads, headers, keys in columns(rows, self._batch):
+                ids = pusher.push_many(payloads, headers=headers, keys=keys)
+                yield from receipts(ids.runs, payloads)
 
 
-def pusher(url: str | None, queue: str, *, batch: int = BATCH_MESSAGES) -> PartitionPusher:
+def pusher(
+    url: str | None, queue: str, *, batch: int = BATCH_MESSAGES, write_id: str | None = None
+) -> PartitionPusher:
     """A function for `rdd.mapPartitions`, which yields receipts, and for `foreachPartition`.
 
     url: as for `cassq.connect`; None: `CASSQ_URL` of this process. A row is a payload (bytes or
     str), or a Row, dict or object with `payload` and optionally `headers` and `key`. batch: the
-    most messages to push together; fewer if they are large, about 8 MiB. Raises as `cassq.connect`,
-    as this process reads which queues the URL names; and in the task what `push_many` raises, and
-    ConfigError where the URL names others, such as a directory of another machine.
+    most messages to push together; fewer if they are large, about 8 MiB. write_id: push nothing
+    before `publish` gets the receipts, and once under this id, however often the job is started;
+    call this in the driver's own process, which from then on shows that it leads the write.
+
+    Raises as `cassq.connect`, as this process reads which queues the URL names; QueueNotFoundError,
+    ConfigError for a cp queue and QueuePausedError with a write id; and in the task what
+    `push_many` raises, and ConfigError where the URL names other queues, such as a directory of
+    another machine.
     """
     if not isinstance(batch, int) or batch < 1:
         raise UsageError(f"batch must be a number of messages, at least 1, not {batch!r}")
-    return PartitionPusher(located(absolute(url)), queue, batch)
+    if write_id is not None and (not isinstance(write_id, str) or not write_id):
+        raise UsageError(f"write_id must be text that names the write, not {write_id!r}")
+    location = located(absolute(url))
+    if write_id is None:
+        return PartitionPusher(location, queue, batch)
+    from cassq.spark.heartbeats import driver_id, keeper
+
+    staging.check_queue(client_at(location).queue(queue).row)
+    driver = driver_id(keeper().directory, location.url)
+    # The data source's writes of an id are the same writes.
+    write = StagedWrite(location, queue, f"batch:{write_id}", driver)
+    return PartitionPusher(location, queue, batch, write)
+
+
+def _stage(target: StagedWrite, rows: Iterable[Any], batch: int) -> list[StagedReceipt]:
+    """One call of a staged pusher, in a task."""
+    from pyspark.taskcontext import TaskContext
+
+    client = client_at(target.location)
+    ports, row = client.ports, client.queue(target.queue).row
+    write = staging.begin(ports, row, target.write_id, 0, target.driver)
+    found: list[Receipt] = []
+    if not staging.is_over(write, 0):
+        stage = Stage(ports, row, write)
+        try:
+            for payloads, headers, keys in columns(rows, batch):
+                checked, length = check_payloads(payloads)
+                now_ms = ports.clock.wall_ms()
+                runs = stage.append(batched(checked, length, headers, keys, now_ms))
+                found += receipts(runs, payloads)
+            stage.finish()
+        except BaseException:
+            stage.close()
+            raise
+    context = TaskContext.get()
+    where = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
+    epoch = 0 if staging.is_over(write, 0) else write.epoch
+    call, found = uuid4().hex, found or [Receipt("", 0, 0, 0)]
+    return [
+        StagedReceipt(
+            *(each.pipe, each.first_seq, each.count, each.bytes),
+            *(target, row.id, epoch, *where, call, len(found)),
+        )
+        for each in found
+    ]
+
+
+def publish(receipts: Iterable[Receipt], *, partitions: int | None = None) -> int:
+    """Make the messages of these receipts visible to poppers, all in one step; call it on the
+    driver. Returns how many: 0 if a write of that id was published before.
+
+    receipts: all that an RDD of a pusher with a `write_id` yielded, as `collect` returns them.
+    partitions: of that RDD, to check that there is a receipt of each.
+
+    Raises UsageError for receipts that are not complete, come from two attempts, from two writes or
+    from a pusher without a write id; FencedError if the write was begun again since, by a later run
+    of the job, or its driver showed no sign of life for a minute; QueueFullError if a queue that
+    rejects excess messages has no room. Nothing is published then. If a BackendError leaves the
+    outcome unknown, call it again: it publishes once. Cost: a conditional write, and one for each
+    pipe in a keyspace.
+    """
+    found = list(dict.fromkeys(receipts))
+    first = _checked(found, partitions)
+    if first is None:
+        return 0
+    client = client_at(first.write.location)
+    queue = client.queue(first.write.queue)
+    ports, row = client.ports, queue.row
+    write = staging.begin(ports, row, first.write.write_id, 0, first.write.driver)
+    if staging.is_over(write, 0):
+        return 0
+    if {(each.queue_id, each.epoch) for each in found if isinstance(each, StagedReceipt)} != {
+        (row.id, write.epoch)
+    }:
+        raise FencedError(
+            f"write {first.write.write_id!r} to queue {row.name!r} was aborted or begun again since"
+            " its tasks ran; none of it is published",
+            hint="start the job again; its driver must not be paused for a minute",
+        )
+    counts: dict[str, int] = {}
+    for each in found:
+        counts[each.pipe] = counts.get(each.pipe, 0) + each.count
+    pipes = [StagedPipe(pipe_id, count, 0) for pipe_id, count in counts.items()]
+    if not staging.publish(ports, row, write, pipes):
+        return 0
+    client.runtime.doorbell(row.id).ring()
+    return sum(counts.values())
+
+
+def _checked(found: list[Receipt], partitions: int | None) -> StagedReceipt | None:
+    """The first receipt, after a check that they are all of one write; None if there is nothing to
+    publish."""
+    staged = [each for each in found if isinstance(each, StagedReceipt)]
+    if len(staged) < len(found):
+        raise UsageError(
+            "these receipts are of a pusher without a write_id: what they name is visible already"
+        )
+    if len({each.write for each in staged}) > 1:
+        raise UsageError("these receipts are of several writes", hint="publish each by itself")
+    tasks: dict[int, set[int]] = {}
+    calls: dict[str, list[StagedReceipt]] = {}
+    for each in staged:
+        tasks.setdefault(each.partition, set()).add(each.task)
+        calls.setdefault(each.call, []).append(each)
+    twice = sorted(partition for partition, of in tasks.items() if len(of) > 1)
+    if twice:
+        raise UsageError(
+            f"there are receipts of several attempts at partition {twice[0]}: these would publish"
+            " its rows more than once, or only some of them",
+            hint="pass what one action, such as collect(), returned",
+        )
+    count = max(tasks, default=-1) + 1 if partitions is None else partitions
+    missing = sorted({*range(count)} - {*tasks})
+    torn = [each for each in calls.values() if len(each) != each[0].receipts]
+    if missing or torn or (partitions is None and not staged):
+        lacking = f"partition {missing[0]}" if missing else "a partition"
+        raise UsageError(
+            f"receipts of {lacking} are missing: there are {counted(len(staged), 'receipt')}",
+            hint="pass all that the action returned, those of empty partitions too",
+        )
+    if len(tasks) > count:
+        raise UsageError(
+            f"there are receipts of {len(tasks)} partitions, and partitions={partitions}"
+        )
+    return staged[0] if staged else None
+
+
+Runs = Iterable[tuple[str, int, int]]  # pipe, seq of the first, and number of messages
+# Payloads, and headers and keys if any message has some.
+Columns = tuple[list[bytes], "list[Mapping[str, str] | None] | None", "list[bytes | None] | None"]
+
+
+def columns(rows: Iterable[Any], most: int) -> Iterator[Columns]:
+    """The batches of rows, by column."""
+    for batch in batches(iter(rows), most):
+        headers = [header for _, header, _ in batch]
+        keys = [key for _, _, key in batch]
+        yield (
+            [payload for payload, _, _ in batch],
+            headers if any(headers) else None,
+            keys if any(key is not None for key in keys) else None,
+        )
 
 
 Fields = tuple[bytes, "Mapping[str, str] | None", "bytes | None"]
@@ -113,9 +291,9 @@ def _bytes(value: Any) -> bytes:
     raise InvalidPayloadError(f"a payload or key must be bytes or str, not {type(value).__name__}")
 
 
-def receipts(ids: MessageIds, payloads: list[bytes]) -> Iterator[Receipt]:
-    """The receipts of a `push_many`."""
+def receipts(runs: Runs, payloads: list[bytes]) -> Iterator[Receipt]:
+    """The receipts of messages that were appended in these runs."""
     at = 0
-    for pipe_id, first_seq, count in ids.runs:
+    for pipe_id, first_seq, count in runs:
         yield Receipt(pipe_id, first_seq, count, sum(map(len, payloads[at : at + count])))
         at += count

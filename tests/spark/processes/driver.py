@@ -5,7 +5,8 @@ python -m tests.spark.processes.driver MASTER URL QUEUE WRITE_ID COUNT WAITS [NA
 WAITS: `before`: one task is done, the other waits, for ever, before its end; `first`: only the
 first attempt at that does; `after`: the driver waits, for ever, after the write was committed;
 `no`: nobody does; `lost`: nobody does, but the first task of the last stage takes its executor
-along, and with it what the stage before it had left there.
+along, and with it what the stage before it had left there. `rdd-first`, `rdd-lost`: the same, by
+the pusher of an RDD.
 NAME=VALUE: how Spark is configured.
 """
 
@@ -43,6 +44,10 @@ def main(
 ) -> None:
     limits = ("spark.executor.memory=512m", "spark.sql.execution.arrow.maxRecordsPerBatch=100")
     spark = begun(master, *limits, *conf)
+    if waits.startswith("rdd-"):
+        publish_rdd(spark, url, queue, write_id, count, waits.removeprefix("rdd-"))
+        spark.stop()
+        return
     ids = spark.range(0, count, numPartitions=2)
     frame = ids.selectExpr("cast(id as string) as payload")
     if waits in ("before", "first"):
@@ -62,6 +67,17 @@ def main(
     if waits == "after":
         threading.Event().wait()
     spark.stop()
+
+
+def publish_rdd(spark: Any, url: str, queue: str, write_id: str, count: int, waits: str) -> None:
+    rdd = spark.sparkContext.parallelize(range(count), 2).map(str)
+    if waits == "first":
+        rdd = rdd.mapPartitions(_stuck_at_first)
+    if waits == "lost":
+        folder = Path(url.removeprefix("file://")).parent
+        rdd = rdd.mapPartitions(_noting(folder)).repartition(2).mapPartitions(_losing(folder))
+    receipts = rdd.mapPartitions(cassq.spark.pusher(url, queue, batch=100, write_id=write_id))
+    print("published", cassq.spark.publish(receipts.collect(), partitions=2), flush=True)
 
 
 def _stuck(batches: Iterator[Any]) -> Iterator[Any]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
+
 from tests.spark.processes.driver import begun
 from tests.spark.processes.holding import register_holding
 
@@ -31,6 +33,18 @@ def bring(spark: Any, sink: str, url: str, source: str, target: str, checkpoint:
     writer = frame.selectExpr("payload", "id as key").writeStream.format(sink)
     writer = writer.options(url=url, queue=target, checkpointLocation=checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def bring_at_last(spark: Any, *how: str) -> None:
+    """The same, started again if Spark gave up on a Python: on a busy machine one may take longer
+    to start than Spark's ten seconds, which no setting changes."""
+    for _ in range(5):
+        try:
+            return bring(spark, *how)
+        except StreamingQueryException as exc:
+            if "worker failed to connect back" not in str(exc):
+                raise
+    raise AssertionError("no Python of Spark's started in time")
 
 
 if __name__ == "__main__":

@@ -35,25 +35,33 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-def test_of_a_task_that_runs_twice_at_once_one_attempt_counts(master: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("waits", "said"), [("first", "written\n"), ("rdd-first", f"published {COUNT}\n")]
+)
+def test_of_a_task_that_runs_twice_at_once_one_attempt_counts(
+    master: str, tmp_path: Path, waits: str, said: str
+) -> None:
     """The first attempt has all its messages staged, and never ends: that the job does is due to
     the second, on the other worker."""
     with cassq.connect(f"file://{tmp_path}/queues") as client:
         queue = client.create_queue("jobs")
-        assert run_to_the_end(master, queue, client.url, "first", *SPECULATION) == "written\n"
+        assert run_to_the_end(master, queue, client.url, waits, *SPECULATION) == said
         assert Counter(payloads(drain(queue.popper()))) == Counter(numbers(COUNT))
         assert queue.audit().findings == []
         reap(client)
         assert extents(client) == [], "nothing is left of the attempt that was beaten"
 
 
+@pytest.mark.parametrize(
+    ("waits", "said"), [("lost", "written\n"), ("rdd-lost", f"published {COUNT}\n")]
+)
 def test_a_stage_that_is_run_again_because_an_executor_was_lost_writes_once(
-    master: str, tmp_path: Path
+    master: str, tmp_path: Path, waits: str, said: str
 ) -> None:
     """What is lost with it, of the stage before, is made again, and both are in the write."""
     with cassq.connect(f"file://{tmp_path}/queues") as client:
         queue = client.create_queue("jobs")
-        assert run_to_the_end(master, queue, client.url, "lost") == "written\n"
+        assert run_to_the_end(master, queue, client.url, waits) == said
         assert len(list(tmp_path.glob("first-stage-*"))) > 2, "some of it was made again"
         assert Counter(payloads(drain(queue.popper()))) == Counter(numbers(COUNT))
         assert queue.audit().findings == []

@@ -18,7 +18,7 @@ from tests.spark.processes.test_killed_drivers import own_client
 pytest.importorskip("pyspark")
 
 from tests.spark.processes.holding import AFTER, BATCH, BEFORE, HELD
-from tests.spark.processes.stream_driver import PER_BATCH, bring
+from tests.spark.processes.stream_driver import PER_BATCH, bring_at_last
 
 pytestmark = pytest.mark.long(reason="drivers that are JVMs of their own")
 
@@ -46,7 +46,7 @@ def test_from_queue_to_queue_each_message_arrives_once_though_the_driver_is_kill
     found = drain(popper)
     assert len(found) == published * PER_BATCH
     ids += push(source, *numbers(150, 450))
-    bring(spark, "cassq", *told)
+    bring_at_last(spark, "cassq", *told)
     found += drain(popper)
     assert Counter((message.key or b"").decode() for message in found) == Counter(ids)
     assert len({message.id for message in found}) == len(ids)
