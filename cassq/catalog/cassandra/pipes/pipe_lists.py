@@ -8,8 +8,9 @@ and that it is sealed. Most listings look for pipes that are open, due or unfini
 not read the rows of all others again.
 
 Entries are ordered by `position`: microseconds of cluster time at which the pipe was added. Below
-the `floor` of its slice there are no entries and will never be: the floor is raised only to times
-`SETTLED_US` ago, and a client that has needed half as long to add an entry adds another.
+the `floor` of its slice there are no entries and will never be. A client that removes entries
+raises it as far as a horizon allows, see `listing`; one that only lists, to times `SETTLED_US` ago:
+a client that has needed half as long to add an entry adds another.
 """
 
 from __future__ import annotations
@@ -19,23 +20,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from cassq.cassandra.session import Statement
 from cassq.catalog.cassandra.partition import pipe_rows as cql
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
-from cassq.catalog.cassandra.pipes.listing import DAY_US, SETTLED_US, SLICES, Listing, PipeEntry
+from cassq.catalog.cassandra.pipes.listing import (
+    COVER_ENTRIES,
+    DAY_US,
+    ENTRIES,
+    RAISE_FLOOR,
+    SETTLED_US,
+    SLICES,
+    Listing,
+    PipeEntry,
+)
 from cassq.catalog.cassandra.pipes.write_tables import CassandraWrites
 from cassq.model.rows import PipeRow, PipeState
 
 OLD_US = 3_600_000_000
 FLOOR_STEP_US = 60_000_000
 
-RAISE_FLOOR = "INSERT INTO pipe_slices (queue_id, slice, floor) VALUES (?, ?, ?)"
 DROP_SLICES = "DELETE FROM pipe_slices WHERE queue_id = ?"
 DROP_SLICE = "DELETE FROM pipe_slices WHERE queue_id = ? AND slice = ?"
-ENTRIES = (
-    "SELECT position, pipe_id FROM queue_pipes WHERE queue_id = ? AND slice = ? AND position >= ?"
-)
-COVER_ENTRIES = (
-    "DELETE FROM queue_pipes USING TIMESTAMP ?"
-    " WHERE queue_id = ? AND slice = ? AND position > ? AND position < ?"
-)
 DROP_ENTRIES = "DELETE FROM queue_pipes WHERE queue_id = ? AND slice = ?"
 # The states of a pipe whose end is fixed for ever.
 _SEALED = (PipeState.SEALED, PipeState.CONSUMED)

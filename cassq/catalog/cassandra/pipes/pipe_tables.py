@@ -241,6 +241,7 @@ class CassandraPipes(Pipes):
                 self._cql.write(DROP_ENTRIES, (queue_id, slice_))
         self._writes.forget(queue_id)
         self._cql.write(DROP_SLICES, (queue_id,))
+        self._listing.forget(queue_id)
         self._totals.forget(queue_id)
 
     # --- candidates for the reaper ----------------------------------------------------------------
