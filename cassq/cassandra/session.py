@@ -440,12 +440,13 @@ class Cql:
         bound.serial_consistency_level = self._serial
         return bound
 
-    def stamp(self) -> int:
-        """A timestamp for a plain write: cluster time in microseconds, greater than any before."""
+    def stamp(self, after: int = 0) -> int:
+        """A timestamp for a plain write: cluster time in microseconds, greater than any before, and
+        than `after`."""
         # Outside the lock: `now_ms` may send a request, whose stamp is requested here.
         now_us = self.time.now_ms() * 1000
         with self._stamping:
-            self._stamp_us = max(now_us, self._stamp_us + 1)
+            self._stamp_us = max(now_us, self._stamp_us + 1, after + 1)
             return self._stamp_us
 
     def _ask_time(self, learn: Learn) -> None:

@@ -12,8 +12,8 @@ from cassq.base.clock import ManualClock
 pytest.importorskip("cassandra")
 
 from cassq.catalog.cassandra import CassandraCatalog
+from cassq.catalog.cassandra.partition import known_pipes
 from cassq.catalog.cassandra.partition.pipe_rows import BEATS, PIPE
-from cassq.catalog.cassandra.pipes import pipe_lists
 from tests.contract.cassandra_place import CassandraPlace
 from tests.contract.catalog_cassandra.counting import CountingCql
 from tests.contract.rows import (
@@ -121,6 +121,51 @@ def test_a_search_for_timer_pipes_reads_the_rows_of_others_once(
     assert timers() == ["t", "u"]
 
 
+def test_a_search_for_finished_pipes_reads_only_rows_that_may_have_changed(
+    catalog: CassandraCatalog, other: CassandraCatalog, counting: CountingCql
+) -> None:
+    make_queue(catalog)
+    for pipe_id in ("a", "b", "c"):
+        assert catalog.pipes.add(pipe_row(pipe_id))
+    for pipe_id in ("a", "b"):
+        assert other.pipes.record_end(pipe_id, place(3)) == place(3)
+
+    def finished() -> list[str]:
+        return [row.id for row in catalog.pipes.finished([Q])]
+
+    def rows_read() -> Counter[str]:
+        found = reads(counting, finished)
+        del found["claims"]
+        return found
+
+    assert rows_read() == {"rows": 3}
+    assert rows_read() == {"rows": 1}, "one is open"
+    desk = Desk(other, "q/default", "b")
+    assert desk.finish(desk.claim(3))
+    assert finished() == ["b"]
+    assert other.pipes.record_end("c", place(0)) == place(0)
+    assert finished() == ["b", "c"]
+    assert other.pipes.retire("b", groups_version(other))
+    assert finished() == ["c"], "what another client retires is seen"
+
+
+def test_a_search_for_queues_with_pipes_reads_the_row_of_the_newest(
+    catalog: CassandraCatalog, counting: CountingCql
+) -> None:
+    for name, pipe_ids in (("q", ("a", "b", "c")), ("r", ("d",)), ("s", ())):
+        make_queue(catalog, name)
+        for pipe_id in pipe_ids:
+            assert catalog.pipes.add(pipe_row(pipe_id, name))
+    assert reads(counting, catalog.queues.live) == {"rows": 2}
+    assert catalog.queues.live() == [Q, "id of r"]
+    for pipe_id, name in (("c", "q"), ("d", "r")):
+        counting.apply(
+            "UPDATE pipes SET state = 3 WHERE pipe_id = ? IF queue_id = ?",
+            (pipe_id, f"id of {name}"),
+        )
+    assert catalog.queues.live() == [Q], "its others are live"
+
+
 def test_claims_of_a_sealed_pipe_that_is_acked_whole_are_not_read_again(
     catalog: CassandraCatalog, counting: CountingCql, clock: ManualClock
 ) -> None:
@@ -162,12 +207,13 @@ def test_a_pipe_with_two_entries_is_listed_once_whatever_is_known_of_it(
 def test_what_is_remembered_of_queues_is_bounded(
     catalog: CassandraCatalog, counting: CountingCql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipe_lists, "QUEUES_KEPT", 1)
+    monkeypatch.setattr(known_pipes, "QUEUES_MOST", 1)
     for name in ("q", "r"):
         make_queue(catalog, name)
         assert catalog.pipes.add(pipe_row(name, name))
         assert catalog.pipes.record_end(name, place(3)) == place(3)
     both = [Q, "id of r"]
+    assert reads(counting, lambda: catalog.pipes.unsealed(both))["rows"] == 2
     for _ in range(2):
-        assert reads(counting, lambda: catalog.pipes.unsealed(both))["rows"] == 2
+        assert reads(counting, lambda: catalog.pipes.unsealed(both))["rows"] == 1
     assert catalog.pipes.unsealed(both) == []

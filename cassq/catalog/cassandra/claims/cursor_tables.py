@@ -17,12 +17,14 @@ from dataclasses import replace
 from cassq.cassandra.tries import UNSURE_MAX, contended, unanswered
 from cassq.catalog.cassandra.partition import claim_rows as cql
 from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
+from cassq.catalog.cassandra.partition.horizons import Horizons
 from cassq.catalog.cassandra.partition.partition_cache import GroupPipes, PartitionCaches
 from cassq.catalog.cassandra.partition.pipe_rows import Pipe
 from cassq.message.frames import Place
 from cassq.model.rows import Cursor, GroupRow, PipeState
 
-# A pipe in which a group has a cursor: written before the cursor. Bounded by live pipes.
+# A pipe in which a group has a cursor: written before the cursor, see `horizons`. Bounded by live
+# pipes.
 NOTE_PIPE = "INSERT INTO group_pipes (group_id, pipe_id) VALUES (?, ?)"
 UNNOTE_PIPE = "DELETE FROM group_pipes WHERE group_id = ? AND pipe_id = ?"
 COVER_PIPES = (
@@ -46,6 +48,8 @@ class Cursors:
     def __init__(self, rows: CatalogRows, memory: PartitionCaches) -> None:
         self._rows = rows
         self._cql = rows.keyspace.cql
+        self._gaps = rows.keyspace.gaps
+        self._horizons = Horizons(rows.keyspace.cql)
         self._memory = memory
         self._group_pipes: dict[str, GroupPipes] = {}
 
@@ -99,10 +103,28 @@ class Cursors:
         """The cached list of pipes in which a group has cursors."""
         return self._group_pipes.setdefault(group_id, GroupPipes())
 
+    def _note(self, group_id: str, pipe_ids: Collection[str]) -> None:
+        """Record that a group is about to have cursors in pipes. Cost: a round of plain writes, a
+        read."""
+        for _ in self._cql.attempts():
+            stamp = self._cql.stamp()
+            self._cql.write_many([(NOTE_PIPE, (group_id, pipe_id)) for pipe_id in pipe_ids])
+            if self._horizons.is_passed(group_id, stamp):
+                return
+        raise contended(f"the listing of group {group_id}")
+
     def unnote(self, key: cql.Key) -> None:
-        """Record that a group has no cursor in a pipe, and will have none."""
+        """Record that a group has no cursor in a pipe, and will have none. Cost: a plain write;
+        after every few, three rounds of reads and plain writes more."""
+        group_id, pipe_id = key
         self._cql.write(UNNOTE_PIPE, key)
-        self.listed(key[0]).pipe_ids.pop(key[1], None)
+        self.listed(group_id).pipe_ids.pop(pipe_id, None)
+        removed = self._gaps.removed(COVER_PIPES, (group_id,), pipe_id)
+        if removed:
+            with self._gaps.leaving_the_rest():
+                horizon_us = self._horizons.raised(group_id)
+                there = [pipe_id for (pipe_id,) in self._cql.read(LIST_PIPES, (group_id,))]
+                self._gaps.cover(COVER_PIPES, (group_id,), removed, there, horizon_us)
 
     def cursors(self, group_id: str) -> list[Cursor]:
         """Cost: a read, then one per pipe, concurrently."""
@@ -122,7 +144,7 @@ class Cursors:
         may = self._may_have_cursors(group_id, pipe_ids) if pipe_ids else []
         if not may:
             return {}
-        self._cql.write_many([(NOTE_PIPE, (group_id, pipe_id)) for pipe_id in may])
+        self._note(group_id, may)
         ours = self._put_cursors(group_id, dict.fromkeys(may, Place(0, 0)))
         stay = self._may_have_cursors(group_id, may)
         for pipe_id in may:
@@ -179,7 +201,8 @@ class Cursors:
             for pipe in self._rows.pipes.those(list(starts))
             if pipe is not None and pipe.row.queue_id == group.queue_id and self._stays(pipe)
         }
-        self._cql.write_many([(NOTE_PIPE, (group.id, pipe_id)) for pipe_id in there])
+        if there:
+            self._note(group.id, there)
         self._put_cursors(group.id, there)
 
     # --- removing -----------------------------------------------------------------------------
@@ -190,6 +213,7 @@ class Cursors:
         pipe."""
         for (pipe_id,) in self._cql.read(LIST_PIPES, (group_id,)):
             self.drop((group_id, pipe_id))
+        self._horizons.drop(group_id)
 
     def drop(self, key: cql.Key) -> None:
         """Remove all rows of a group in a pipe, and their hint. Idempotent."""
@@ -205,7 +229,7 @@ class Cursors:
         for _ in self._cql.attempts():
             cursor = self._serially(key)
             if cursor is None:
-                self._cql.write(NOTE_PIPE, key)
+                self._note(key[0], [key[1]])
                 self._put_cursors(key[0], {key[1]: Place(0, 0)})
                 continue
             if cursor.chain.seq == cql.CLOSED and cursor.owner == mark:

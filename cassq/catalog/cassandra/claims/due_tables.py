@@ -136,5 +136,5 @@ class DueClaims:
 
     def _is_over(self, known: PartitionCache) -> bool:
         """Whether the group has acked the whole pipe, so that nothing in it comes due again."""
-        end_seq = self._rows.keyspace.ends.get(known.key[1])
+        end_seq = self._rows.known.end_seq(known.key[1])
         return end_seq is not None and known.ack_seq >= end_seq

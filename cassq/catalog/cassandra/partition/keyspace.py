@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cassq.base.clock import Clock
 from cassq.base.ids import Ids
@@ -13,15 +13,13 @@ from cassq.catalog.cassandra.partition.tombstones import TombstoneCompactor
 
 @dataclass(frozen=True, slots=True)
 class Keyspace:
-    """A client's access to one keyspace. time: the cluster's. clock: this machine's. ends: the last
-    seq of listed pipes known to be sealed, by pipe id; an end never changes."""
+    """A client's access to one keyspace. time: the cluster's. clock: this machine's."""
 
     cql: Cql
     clock: Clock
     time: ClusterTime
     ids: Ids
     gaps: TombstoneCompactor
-    ends: dict[str, int] = field(default_factory=dict)
 
     def now_ms(self) -> int:
         """Catalog time. Never blocks."""

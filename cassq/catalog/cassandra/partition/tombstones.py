@@ -9,6 +9,10 @@ gap as it was before.
 The deletion has a timestamp `SETTLED_US` before the listing was read: an entry written before that
 is in the listing, and not in a gap, or was removed. Entries written later are not affected. So
 entries need no particular order, and two clients may delete the same gap.
+
+Where entries come and go fast, that is too late: hundreds go in that time. There a client that
+removes entries covers their gaps itself, after every `REMOVED_MOST`, up to a horizon; see
+`horizons`.
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ import logging
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +36,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 # for clients whose times differ.
 SETTLED_US = int(STALE_SECONDS + 5) * 1_000_000
 LISTINGS_MOST, GONE_MOST = 4096, 10_000  # kept in memory
+REMOVED_MOST = 8  # entries that one process removes from a listing before it covers their gaps
 ALL_MOST = 4  # with up to this many gaps, all may contain old tombstones
 _ENDS: dict[type, tuple[Any, Any]] = {str: ("", "\U0010ffff"), int: (-1, (1 << 63) - 1)}
 
@@ -53,6 +59,7 @@ class TombstoneCompactor:
         self._cql = cql
         self._lock = threading.Lock()
         self._listings: OrderedDict[tuple[str, Any], _Listing] = OrderedDict()
+        self._removed: dict[tuple[str, Any], list[Any]] = {}
 
     def read(
         self, drop: str, partition: Any, keys: Sequence[Any], asked_us: int, kind: type = str
@@ -79,6 +86,40 @@ class TombstoneCompactor:
             listing.gone.append((now_us, key))
             del listing.gone[:-GONE_MOST]
 
+    def removed(self, drop: str, partition: Any, key: Any) -> list[Any]:
+        """Record that this process removed an entry of a listing with a horizon; each time there
+        are `REMOVED_MOST`, return them: the caller is to `cover` them now. Cost: none."""
+        with self._lock:
+            removed = self._removed.pop((drop, partition), [])
+            removed.append(key)
+            if len(removed) >= REMOVED_MOST:
+                return removed
+            if len(self._removed) >= LISTINGS_MOST:
+                del self._removed[next(iter(self._removed))]
+            self._removed[drop, partition] = removed
+            return []
+
+    def cover(
+        self,
+        drop: str,
+        partition: Any,
+        removed: Sequence[Any],
+        keys: Sequence[Any],
+        horizon_us: int,
+        kind: type = str,
+    ) -> None:
+        """Cover the gaps that removed entries have left. keys: the entries there, read after the
+        horizon was raised. Cost: a plain write per gap, concurrently."""
+        self._cover(drop, partition, _ranges(removed, keys, _ENDS[kind]), horizon_us)
+
+    @contextmanager
+    def leaving_the_rest(self) -> Iterator[None]:
+        """Ends quietly where servers fail: tombstones only cost time, and are covered later."""
+        try:
+            yield
+        except BackendError as exc:
+            logger.info("tombstones in a listing are left for next time: %s", exc)
+
     def _listing(self, name: tuple[str, Any], asked_us: int) -> _Listing:
         listing = self._listings.get(name)
         if listing is None:
@@ -91,10 +132,8 @@ class TombstoneCompactor:
         self, drop: str, partition: Any, ranges: Iterable[tuple[Any, Any]], before_us: int
     ) -> None:
         covers: list[Statement] = [(drop, (before_us, *partition, *ends)) for ends in ranges]
-        try:
+        with self.leaving_the_rest():
             self._cql.write_many(covers)
-        except BackendError as exc:
-            logger.info("tombstones in a listing are left for next time: %s", exc)
 
 
 def _due(listing: _Listing, now_us: int) -> list[Any]:

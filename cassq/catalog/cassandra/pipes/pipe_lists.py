@@ -8,8 +8,9 @@ and that it is sealed. Most listings look for pipes that are open, due or unfini
 not read the rows of all others again.
 
 Entries are ordered by `position`: microseconds of cluster time at which the pipe was added. Below
-the `floor` of its slice there are no entries and will never be: the floor is raised only to times
-`SETTLED_US` ago, and a client that has needed half as long to add an entry adds another.
+the `floor` of its slice there are no entries and will never be. A client that removes entries
+raises it as far as a horizon allows, see `listing`; one that only lists, to times `SETTLED_US` ago:
+a client that has needed half as long to add an entry adds another.
 """
 
 from __future__ import annotations
@@ -18,42 +19,37 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from cassq.cassandra.session import Statement
 from cassq.catalog.cassandra.partition import pipe_rows as cql
-from cassq.catalog.cassandra.partition.keyspace import Keyspace
-from cassq.catalog.cassandra.pipes.listing import DAY_US, SETTLED_US, SLICES, Listing, PipeEntry
+from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
+from cassq.catalog.cassandra.partition.known_pipes import PipeFacts
+from cassq.catalog.cassandra.pipes.listing import (
+    COVER_ENTRIES,
+    DAY_US,
+    ENTRIES,
+    RAISE_FLOOR,
+    SETTLED_US,
+    SLICES,
+    Listing,
+    PipeEntry,
+)
 from cassq.catalog.cassandra.pipes.write_tables import CassandraWrites
 from cassq.model.rows import PipeRow, PipeState
 
 OLD_US = 3_600_000_000
 FLOOR_STEP_US = 60_000_000
 
-RAISE_FLOOR = "INSERT INTO pipe_slices (queue_id, slice, floor) VALUES (?, ?, ?)"
 DROP_SLICES = "DELETE FROM pipe_slices WHERE queue_id = ?"
 DROP_SLICE = "DELETE FROM pipe_slices WHERE queue_id = ? AND slice = ?"
-ENTRIES = (
-    "SELECT position, pipe_id FROM queue_pipes WHERE queue_id = ? AND slice = ? AND position >= ?"
-)
-COVER_ENTRIES = (
-    "DELETE FROM queue_pipes USING TIMESTAMP ?"
-    " WHERE queue_id = ? AND slice = ? AND position > ? AND position < ?"
-)
 DROP_ENTRIES = "DELETE FROM queue_pipes WHERE queue_id = ? AND slice = ?"
-# The states of a pipe whose end is fixed for ever.
-_SEALED = (PipeState.SEALED, PipeState.CONSUMED)
-# Of so many queues the rows are remembered.
-QUEUES_KEPT = 1024
 
 
 class PipeLists:
     """The pipes of queues, in listed order. Thread-safe."""
 
-    def __init__(self, keyspace: Keyspace, writes: CassandraWrites) -> None:
-        # By queue, rows as last read of entries that were listed then. What changes, such as the
-        # state, may be out of date.
-        self._known: dict[str, dict[PipeEntry, PipeRow]] = {}
-        self._ends = keyspace.ends
-        self._cql = keyspace.cql
-        self._gaps = keyspace.gaps
-        self._listing = Listing(keyspace)
+    def __init__(self, rows: CatalogRows, writes: CassandraWrites) -> None:
+        self._known = rows.known
+        self._cql = rows.keyspace.cql
+        self._gaps = rows.keyspace.gaps
+        self._listing = Listing(rows.keyspace)
         self._writes = writes
 
     def entries(self, queue_id: str) -> list[PipeEntry]:
@@ -86,30 +82,8 @@ class PipeLists:
             self._gaps.read(COVER_ENTRIES, (queue_id, slice_), positions, asked_us, int)
             entries[queue_id] += (PipeEntry(*row) for row in rows)
         for queue_id, listed_now in entries.items():
-            self._forget_others(queue_id, listed_now)
-        if len(self._known) > QUEUES_KEPT:
-            self._known.clear()
-            self._ends.clear()
+            self._known.keep(queue_id, listed_now)
         return entries
-
-    def _forget_others(self, queue_id: str, entries: Iterable[PipeEntry]) -> None:
-        """Forget what is known of pipes without an entry."""
-        known = self._known.get(queue_id)
-        if known:
-            left = self._known[queue_id] = {each: known[each] for each in entries if each in known}
-            for entry in known.keys() - left.keys():
-                self._ends.pop(entry.pipe_id, None)
-
-    def known(self, queue_id: str, entry: PipeEntry) -> PipeRow | None:
-        """The row of an entry as last read, if it was; only its id, position, end and `timer_ms`
-        are certain, and that it is sealed, if it was then. Cost: a memory read."""
-        return self._known.get(queue_id, {}).get(entry)
-
-    def is_sealed(self, queue_id: str, entry: PipeEntry) -> bool:
-        """Whether an entry's pipe is known to be sealed: it will never be open again. Cost: a
-        memory read."""
-        row = self.known(queue_id, entry)
-        return row is not None and row.state in _SEALED
 
     def _raise_floor(self, queue_id: str, slice_: int, floor: int, first: int | None) -> None:
         """Raise the floor, so that the next reads skip tombstones."""
@@ -124,36 +98,34 @@ class PipeLists:
 
     # --- rows of listed pipes -------------------------------------------------------------------
 
-    def rows(self, listed: Mapping[str, Sequence[PipeEntry]]) -> dict[str, list[PipeRow]]:
-        """By queue, the pipes whose rows agree with these entries, with the beats of owners of
-        unsealed ones. Cost: a round of two reads per entry; of one if the pipe is known to be
-        sealed."""
+    def rows(
+        self, listed: Mapping[str, Sequence[PipeEntry]], *, beats: bool = True
+    ) -> dict[str, list[PipeRow]]:
+        """By queue, the pipes whose rows agree with these entries; with `beats` also those of the
+        owners of unsealed ones, without which a ready pipe seems open. Cost: a round of reads: one
+        per entry, and with `beats` one more per pipe not known to be sealed."""
         asked: list[Statement] = []
         # A pipe may have several entries, of which only one agrees with its row.
-        sealed: set[tuple[str, PipeEntry]] = set()
+        owned: set[tuple[str, PipeEntry]] = set()
         for queue_id, entries in listed.items():
             for entry in entries:
                 asked.append((cql.PIPE, (entry.pipe_id,)))
-                if self.is_sealed(queue_id, entry):
-                    sealed.add((queue_id, entry))
-                else:
+                if beats and not self._known.is_sealed(queue_id, entry):
+                    owned.add((queue_id, entry))
                     asked.append((cql.BEATS, (entry.pipe_id,)))
         answers = iter(self._cql.read_many(asked))
         found: dict[str, list[PipeRow]] = {}
         for queue_id, entries in listed.items():
             mine = found[queue_id] = list[PipeRow]()
-            known = self._known.setdefault(queue_id, {})
             stale: list[PipeEntry] = []
             for entry in entries:
                 rows = next(answers)
-                beats = [] if (queue_id, entry) in sealed else next(answers)
+                beats = next(answers) if (queue_id, entry) in owned else []
                 pipe = cql.pipe_of(entry.pipe_id, rows[0]).row if rows else None
                 if pipe is None or (pipe.queue_id, pipe.ordinal) != (queue_id, entry.position):
                     stale.append(entry)
                 else:
-                    known[entry] = pipe
-                    if pipe.end is not None and pipe.state in _SEALED:
-                        self._ends[pipe.id] = pipe.end.seq
+                    self._known.note(entry, pipe)
                     mine.append(cql.with_beats(pipe, beats))
             self._repair_entries(queue_id, stale)
         return found
@@ -169,21 +141,39 @@ class PipeLists:
         """The live pipes of a queue, oldest first. Cost: three rounds of reads."""
         return self.live_of(queue_id, self.entries(queue_id))
 
-    def live_in(self, queue_ids: Sequence[str]) -> dict[str, list[PipeRow]]:
-        """`live` for several queues, without those with no pipes. Cost: three rounds of reads."""
-        return _live(self.rows(self.entries_of(queue_ids)))
-
     def unsealed_in(self, queue_ids: Sequence[str]) -> dict[str, list[PipeRow]]:
         """The unsealed pipes of several queues, without queues that have none. Cost: three rounds
         of reads, of the pipes not known to be sealed."""
-        left = {
-            queue_id: [entry for entry in entries if not self.is_sealed(queue_id, entry)]
-            for queue_id, entries in self.entries_of(queue_ids).items()
-        }
+        return _those(self.rows(self._not_sealed(self.entries_of(queue_ids))), PipeState.SEALED)
+
+    def sealed_in(self, queue_ids: Sequence[str]) -> dict[str, list[tuple[PipeEntry, PipeFacts]]]:
+        """The entries of sealed pipes of several queues, with what is certain of these, without
+        queues that have none. Some may be consumed by now. Cost: three rounds of reads, of the
+        pipes not known to be sealed."""
+        listed = self.entries_of(queue_ids)
+        self.rows(self._not_sealed(listed), beats=False)
+        found: dict[str, list[tuple[PipeEntry, PipeFacts]]] = {}
+        for queue_id, entries in listed.items():
+            for entry in entries:
+                facts = self._known.get(queue_id, entry)
+                if facts is not None and facts.end_seq is not None:
+                    found.setdefault(queue_id, []).append((entry, facts))
+        return found
+
+    def with_live(self, queue_ids: Sequence[str]) -> list[str]:
+        """Those of several queues that have live pipes. Cost: three rounds of reads, of the newest
+        pipe of each; and one of the others of queues whose newest pipe is not live."""
+        listed = self.entries_of(queue_ids)
+        newest = {queue_id: entries[-1:] for queue_id, entries in listed.items() if entries}
+        live = _those(self.rows(newest, beats=False), PipeState.CONSUMED).keys()
+        others = {each: listed[each][:-1] for each in newest if each not in live}
+        return [*live, *_those(self.rows(others, beats=False), PipeState.CONSUMED)]
+
+    def _not_sealed(self, listed: Mapping[str, Sequence[PipeEntry]]) -> dict[str, list[PipeEntry]]:
+        """The entries of pipes not known to be sealed."""
         return {
-            queue_id: unsealed
-            for queue_id, rows in self.rows(left).items()
-            if (unsealed := [row for row in rows if row.state < PipeState.SEALED])
+            queue_id: [each for each in entries if not self._known.is_sealed(queue_id, each)]
+            for queue_id, entries in listed.items()
         }
 
     def timers(self, queue_id: str) -> list[PipeRow]:
@@ -191,8 +181,8 @@ class PipeLists:
         not read before."""
         left: list[PipeEntry] = []
         for entry in self.entries(queue_id):
-            known = self.known(queue_id, entry)
-            if known is None or known.timer_ms is not None:
+            known = self._known.get(queue_id, entry)
+            if known is None or known.is_timer:
                 left.append(entry)
         return [row for row in self.live_of(queue_id, left) if row.timer_ms is not None]
 
@@ -201,10 +191,10 @@ class PipeLists:
         return [row for row in rows if row.state < PipeState.CONSUMED]
 
 
-def _live(found: Mapping[str, Sequence[PipeRow]]) -> dict[str, list[PipeRow]]:
-    """The live pipes, without queues that have none."""
+def _those(found: Mapping[str, Sequence[PipeRow]], before: PipeState) -> dict[str, list[PipeRow]]:
+    """The pipes in a state before that one, without queues that have none."""
     return {
-        queue_id: live
+        queue_id: some
         for queue_id, rows in found.items()
-        if (live := [row for row in rows if row.state < PipeState.CONSUMED])
+        if (some := [row for row in rows if row.state < before])
     }

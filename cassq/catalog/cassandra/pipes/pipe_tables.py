@@ -31,7 +31,7 @@ class CassandraPipes(Pipes):
         self._rows = rows
         self._cql = rows.keyspace.cql
         self._listing = Listing(rows.keyspace)
-        self._lists = PipeLists(rows.keyspace, writes)
+        self._lists = PipeLists(rows, writes)
         self._writes = writes
         self._retiring = retiring
         self._totals = retiring.totals
@@ -164,22 +164,23 @@ class CassandraPipes(Pipes):
         self, group_id: str, rows: Sequence[PipeRow], done: set[str], *, unacked: bool
     ) -> list[PipeRow]:
         """Pipes not sealed, or not claimed (acked) to their end. Cost: a round of reads."""
-        self._note_done([(group_id, row, done) for row in rows], unacked=unacked)
+        ends = [(row.id, row.end.seq) for row in rows if row.end is not None]
+        self._note_done([(group_id, *each, done) for each in ends], unacked=unacked)
         return [row for row in rows if row.id not in done]
 
-    def _note_done(self, found: Iterable[tuple[str, PipeRow, set[str]]], *, unacked: bool) -> None:
-        """Cache the pipes that these groups have claimed (acked) to their end. Cost: a round of
-        reads."""
+    def _note_done(
+        self, claims: Iterable[tuple[str, str, int, set[str]]], *, unacked: bool
+    ) -> None:
+        """Cache the pipes that groups have claimed (acked) to their ends. claims: of each the group,
+        the pipe, its end, and what the group has done with. Cost: a round of reads."""
         asked = [
-            ((group_id, row.id), row.end, done)
-            for group_id, row, done in found
-            if row.end is not None and row.id not in done
+            ((group, pipe), end, done) for group, pipe, end, done in claims if pipe not in done
         ]
         answers = self._cql.read_many([(CURSOR, key) for key, _, _ in asked])
-        for (key, end, done), found in zip(asked, answers, strict=True):
+        for (key, end_seq, done), found in zip(asked, answers, strict=True):
             cursor = cursor_of(key, found[0]) if found else None
             at = 0 if cursor is None else (cursor.ack if unacked else cursor.chain).seq
-            if at >= end.seq:
+            if at >= end_seq:
                 done.add(key[1])
 
     # --- removing -----------------------------------------------------------------------------
@@ -241,6 +242,7 @@ class CassandraPipes(Pipes):
                 self._cql.write(DROP_ENTRIES, (queue_id, slice_))
         self._writes.forget(queue_id)
         self._cql.write(DROP_SLICES, (queue_id,))
+        self._listing.forget(queue_id)
         self._totals.forget(queue_id)
 
     # --- candidates for the reaper ----------------------------------------------------------------
@@ -252,29 +254,35 @@ class CassandraPipes(Pipes):
         return _in_order(row for rows in found.values() for row in rows)
 
     def finished(self, queue_ids: Collection[str] | None = None) -> list[PipeRow]:
-        """Cost: as `unsealed`, and two rounds of reads: of the groups of queues with sealed pipes,
-        and of their cursors. Pipes that a group has finished are cached."""
-        live = self._lists.live_in(self._rows.queues.scope(queue_ids))
-        sealed = {
-            queue_id: rows
-            for queue_id, some in live.items()
-            if (rows := [row for row in some if row.state is PipeState.SEALED])
-        }
-        wanted: list[tuple[PipeRow, list[set[str]]]] = []
-        looks: list[tuple[str, PipeRow, set[str]]] = []
+        """Cost: as `unsealed`, without beats, and three rounds of reads: of the groups of queues
+        with sealed pipes, of their cursors, and of the finished pipes. Pipes that a group has
+        finished are cached."""
+        sealed = self._lists.sealed_in(self._rows.queues.scope(queue_ids))
+        wanted: list[tuple[str, PipeEntry, list[set[str]]]] = []
+        looks: list[tuple[str, str, int, set[str]]] = []
         answers = self._rows.queues.all_with_groups(list(sealed))
-        for rows, (_, groups) in zip(sealed.values(), answers, strict=True):
+        for (queue_id, pipes), (_, groups) in zip(sealed.items(), answers, strict=True):
             done = {group.id: self._done.setdefault((group.id, True), set()) for group in groups}
-            for row in rows if groups else []:
-                mine = [group.id for group in groups if row.is_for(group.id)]
-                looks += [(group_id, row, done[group_id]) for group_id in mine]
-                wanted.append((row, [done[group_id] for group_id in mine]))
+            listed = {entry.pipe_id for entry, _ in pipes}
+            for some in done.values():
+                some &= listed
+            for entry, facts in pipes if groups else []:
+                mine = [group.id for group in groups if facts.is_for(group.id)]
+                end_seq = facts.end_seq or 0
+                looks += [(group_id, entry.pipe_id, end_seq, done[group_id]) for group_id in mine]
+                wanted.append((queue_id, entry, [done[group_id] for group_id in mine]))
         self._note_done(looks, unacked=True)
-        return _in_order(row for row, all_done in wanted if all(row.id in one for one in all_done))
+        found: dict[str, list[PipeEntry]] = {}
+        for queue_id, entry, all_done in wanted:
+            if all(entry.pipe_id in one for one in all_done):
+                found.setdefault(queue_id, []).append(entry)
+        rows = self._lists.rows(found, beats=False).values()
+        return _in_order(row for some in rows for row in some if row.state is PipeState.SEALED)
 
     def live_queues(self) -> list[str]:
-        """The ids of queues that have live pipes. Cost: as `unsealed`."""
-        return sorted(self._lists.live_in(self._rows.queues.scope(None)))
+        """The ids of queues that have live pipes. Cost: two rounds of reads, one of the newest pipe
+        of each queue, and one of all pipes of queues whose newest is not live."""
+        return sorted(self._lists.with_live(self._rows.queues.scope(None)))
 
     # --- retiring and moving ------------------------------------------------------------------
 

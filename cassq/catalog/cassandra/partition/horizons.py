@@ -1,0 +1,55 @@
+"""Horizons of listings: times up to which every entry is in any later read of the listing, or will
+be added again.
+
+A client that covers the gaps of a listing, or raises its floor, must not hide what another client
+is just adding. So it
+
+1. raises the horizon to its present time,
+2. reads the listing,
+3. covers gaps with deletions of that time, and raises the floor to no later a position.
+
+A client that adds an entry takes a stamp, writes the entry, and then reads the horizon. If the
+horizon is not earlier than its stamp, it adds the entry again, with a later stamp.
+
+Reads and writes reach a quorum. If the horizon was raised before the writer's read began, the
+writer adds the entry again: beyond the horizon, where nothing is hidden. Otherwise the listing was
+read after the entry was written: the entry is in it, so it is neither in a gap nor below the floor.
+Nobody waits, and clocks that differ cost no more than another attempt.
+"""
+
+from __future__ import annotations
+
+from cassq.cassandra.session import Cql
+
+# Of two clients' horizons the later one stands.
+RAISE_HORIZON = "INSERT INTO listing_horizons (owner_id, at_us) VALUES (?, ?) USING TIMESTAMP ?"
+HORIZON = "SELECT at_us FROM listing_horizons WHERE owner_id = ?"
+DROP_HORIZON = "DELETE FROM listing_horizons WHERE owner_id = ?"
+
+
+class Horizons:
+    """The horizons of listings. owner_id: of the queue whose pipes are listed, or of the group
+    whose cursors are."""
+
+    def __init__(self, cql: Cql) -> None:
+        self._cql = cql
+
+    def raised(self, owner_id: str) -> int:
+        """Raise a horizon to the present; return it. Cost: a plain write."""
+        now_us = self._cql.stamp()
+        self._cql.write(RAISE_HORIZON, (owner_id, now_us, now_us))
+        return now_us
+
+    def is_passed(self, owner_id: str, stamp: int) -> bool:
+        """Whether entries stay that were written since this stamp was taken. If not, they must be
+        added again, and this client's next stamps are beyond the horizon. Cost: a read."""
+        rows = self._cql.read(HORIZON, (owner_id,))
+        horizon_us: int = rows[0][0] if rows else 0
+        if stamp > horizon_us:
+            return True
+        self._cql.stamp(horizon_us)
+        return False
+
+    def drop(self, owner_id: str) -> None:
+        """Forget the horizon of a deleted queue or group. Cost: a plain write."""
+        self._cql.write(DROP_HORIZON, (owner_id,))

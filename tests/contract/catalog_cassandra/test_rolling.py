@@ -1,0 +1,162 @@
+"""Many tiny pipes, one after another, as pushers of small batches make them: the last ones cost
+what the first ones did.
+
+Real clients and the real reaper, in real time. What is demanded is counted: requests, and
+Cassandra's own metric of tombstones per read. How many pipes a second there were is printed.
+CASSQ_SLOPE=N makes N times as many pipes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import pytest
+
+pytest.importorskip("cassandra")
+
+from cassandra.cluster import ResponseFuture
+
+from cassq.base.clock import SystemClock
+from cassq.base.ids import Ids
+from cassq.cassandra.session import Contact, Cql
+from cassq.catalog.cassandra import CassandraCatalog, schema
+from cassq.client.client import Client
+from cassq.client.embedded import Embedded
+from cassq.client.queue import Queue
+from cassq.doorbell import PollingDoorbell
+from cassq.extents.cassandra import CassandraStore
+from cassq.lifecycle.ports import Life, Ports
+from cassq.locks.lease import LeaseLocker
+from tests.integration.deadlines import DEADLINE_SECONDS
+from tests.servers.kinds.cassandra import CassandraCluster
+
+pytestmark = [
+    pytest.mark.usefixtures("midday"),
+    pytest.mark.long(reason="hundreds of pipes are rolled"),
+]
+
+KEYSPACE = "rolling"
+PIPES = 400 * int(os.environ.get("CASSQ_SLOPE", "1"))
+PER_PIPE = 10
+PARTS = 5
+# Of these tables a read passes the tombstones of entries since the last deletion of a gap.
+LISTINGS = ("queue_pipes", "group_pipes", "consumed_pipes")
+TOMBSTONES_MOST = 20
+GROWTH_MOST = 1.2
+
+
+class Counted(Cql):
+    """Counts requests: of each kind, and those of the thread that made it."""
+
+    sent: Counter[Any]
+    mine: int
+
+    def send(self, statement: Any) -> ResponseFuture:
+        if not hasattr(self, "sent"):
+            self.sent, self.mine, self._maker = Counter(), 0, threading.current_thread()
+        self.sent[statement.kind] += 1
+        self.mine += threading.current_thread() is self._maker
+        return super().send(statement)
+
+
+class Place(NamedTuple):
+    client: Client
+    cql: Counted
+
+
+class Part(NamedTuple):
+    """A part of the pipes. mine: requests for which the pushing and popping thread waited."""
+
+    pipes_per_second: float
+    requests: float  # a pipe
+    mine: float
+
+
+@pytest.fixture(scope="module")
+def tables(cassandra1_for_the_session: CassandraCluster) -> Contact:
+    """A keyspace that nobody else reads: its metrics are of this test."""
+    servers = cassandra1_for_the_session
+    contact = Contact(tuple(servers.contact_points), KEYSPACE, servers.port)
+    cql = Cql(contact, SystemClock())
+    schema.apply(cql, SystemClock(), {"": 1})
+    cql.close()
+    return contact
+
+
+@pytest.fixture
+def places(cassandra1: CassandraCluster, tables: Contact) -> Iterator[list[Place]]:
+    """Two clients."""
+    made: list[Place] = []
+    for _ in range(2):
+        clock = SystemClock()
+        cql = Counted(tables, clock, keyspace=KEYSPACE)
+        catalog, ids = CassandraCatalog(cql, clock), Ids()
+        locker = LeaseLocker(catalog, ids.client)
+        ports = Ports(catalog, CassandraStore(cql, clock), locker, clock, ids, Life())
+        embedded = Embedded(ports, lambda _: PollingDoorbell(), cql.abandon)
+        made.append(Place(Client("cassandra:", embedded, clock), cql))
+    yield made
+    for place in made:
+        place.client.close()
+
+
+def rolled(queue: Queue, cql: Counted, pipes: int) -> list[Part]:
+    """Push, pop and commit a pipe at a time."""
+    parts: list[Part] = []
+    payloads = [b"ten bytes!"] * PER_PIPE
+    with queue.pusher() as pusher, queue.popper() as popper:
+        for _ in range(PARTS):
+            before, mine, began = cql.sent.total(), cql.mine, perf_counter()
+            for _ in range(pipes // PARTS):
+                pusher.push_many(payloads)
+                left = PER_PIPE
+                while left:
+                    popped = popper.pop(left, wait=DEADLINE_SECONDS)
+                    assert popped
+                    popper.commit(popped)
+                    left -= len(popped)
+            count = pipes // PARTS
+            parts.append(
+                Part(
+                    count / (perf_counter() - began),
+                    (cql.sent.total() - before) / count,
+                    (cql.mine - mine) / count,
+                )
+            )
+    return parts
+
+
+def beats_read(place: Place, name: str) -> int:
+    """By one pass of the reaper, by a client that does nothing else."""
+    before = place.cql.sent["read", "beats"]
+    place.client.reaper.reap(only=[name])
+    return place.cql.sent["read", "beats"] - before
+
+
+def test_rolling_costs_the_same_after_many_pipes(places: list[Place]) -> None:
+    place, reaper = places
+    queue = place.client.create_queue("rolling", max_pushes_per_pipe=PER_PIPE)
+    parts = rolled(queue, place.cql, PIPES)
+    for part in parts:
+        print(*(f"{value:.1f}" for value in part))
+    with queue.pusher() as pusher:
+        pusher.push(b"it keeps a pipe open")
+        unsealed = len(place.client.ports.catalog.pipes.unsealed())
+        beats = {name: beats_read(reaper, name) for name in reaper.client.reaper.names}
+    print(beats)
+    assert 0 < max(beats.values()) <= unsealed
+    rows = place.cql._session.execute(
+        "SELECT keyspace_name, table_name, p99th FROM system_views.tombstones_per_read"
+    )
+    found = {table: most for keyspace, table, most in rows if keyspace == KEYSPACE}
+    print(found)
+    assert found["group_pipes"], "it was read"
+    assert {table: found[table] for table in LISTINGS if found[table] > TOMBSTONES_MOST} == {}
+    first, last = parts[0], parts[-1]
+    assert last.mine <= GROWTH_MOST * first.mine
+    assert last.requests <= GROWTH_MOST * max(part.requests for part in parts[:2])
