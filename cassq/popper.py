@@ -455,7 +455,8 @@ class Popper:
             with self._entered(), self._lock:
                 now_ms = self._about_to_say()
                 self._settler.note(delivery, RangeSet.run(seqs.start, seqs.stop), now_ms)
-                self._said(delivery, now_ms)
+                if delivery.epoch is not None or now_ms >= delivery.due_ms:
+                    self._write_said(delivery)
         finally:
             if life.later:
                 life.catch_up()
@@ -471,7 +472,8 @@ class Popper:
                     self._settler.give_one(delivery, seqs.start, back, now_ms)
                 if not back.counted:
                     self._give_back_ahead()
-                self._said(delivery, now_ms)
+                if delivery.epoch is not None or now_ms >= delivery.due_ms:
+                    self._write_said(delivery)
         finally:
             if life.later:
                 life.catch_up()
@@ -480,16 +482,16 @@ class Popper:
         if self._closed:
             self._check_open()
         now_ms = self._catalog.now_ms()
-        wait_ms = self._settler.begin(now_ms)
-        if wait_ms:
-            self._run_within(self.tend, wait_ms / 1000)
+        if not self._settler.said:
+            wait_ms = self._settler.begin(now_ms)
+            if wait_ms:
+                self._run_within(self.tend, wait_ms / 1000)
         return now_ms
 
-    def _said(self, delivery: Delivery, now_ms: int) -> None:
-        if delivery.epoch is not None or now_ms >= delivery.due_ms:
-            self._flush()
-            if delivery.lost:
-                raise ClaimLostError(pipe_id=delivery.pipe_id)
+    def _write_said(self, delivery: Delivery) -> None:
+        self._flush()
+        if delivery.lost:
+            raise ClaimLostError(pipe_id=delivery.pipe_id)
 
     @operation
     def extend_held(self, delivery: Delivery, seconds: float) -> None:

@@ -54,7 +54,8 @@ class Delivery:
     rows: the claim rows that are still ours, disjoint, all with the same number of deliveries.
     taken_ms: when work on them could begin. settled: seqs acked, whether written or not.
     pending: those acked and not yet written. backs: seqs given back and not yet written, by their
-    options. given and given_singly: all seqs given back. pieces: its messages, as handed out.
+    options. given and given_singly: all seqs given back. last_nack: its arguments, and the options
+    that they make. pieces: its messages, as handed out.
     consumers: the threads that received some of them.
     """
 
@@ -69,6 +70,7 @@ class Delivery:
         "given",
         "given_singly",
         "holder",
+        "last_nack",
         "left",
         "lock",
         "lost",
@@ -110,6 +112,7 @@ class Delivery:
         self.given: RangeSet = EMPTY
         self.given_singly: set[int] = set()
         self.lost: bool = False
+        self.last_nack: tuple[float | None, Error, NackOptions] | None = None
         self.pieces: Sequence[BundleSlice] = ()
         self.consumers: tuple[Thread, ...] = ()
 
@@ -126,9 +129,10 @@ class Delivery:
     def __reduce__(self) -> NoReturn:
         refuse_pickling("message", "pass its payload and id, and handle it there")
 
-    def settle(self, seqs: RangeSet) -> None:
-        """Note acks. Raises ClaimLostError for messages that are no longer ours."""
-        if self.lost or self.gave:
+    def settle(self, seqs: RangeSet, *, ours: bool = False) -> None:
+        """Note acks. Raises ClaimLostError for messages that are no longer ours. ours: the caller
+        knows that none of them was given back."""
+        if self.lost or (not ours and self.gave):
             self.check(seqs)
         new = seqs - self.settled if self.settled is not EMPTY else seqs
         self.settled = self.settled | new
@@ -202,9 +206,16 @@ class Delivery:
         self.holder.ack(self, seqs)
 
     def nack(self, seqs: range, delay: float | None, error: Error) -> None:
+        last = self.last_nack
+        if last is not None and error is last[1] and delay is last[0]:
+            self.holder.give(self, seqs, last[2])
+            return
         delay_ms = None if delay is None else milliseconds("delay", delay)
         text = "" if error is None else error_text("error", error)
-        self.holder.give(self, seqs, NackOptions(delay_ms, text, True, False, False))
+        back = NackOptions(delay_ms, text, True, False, False)
+        if error is None or type(error) is str:  # an exception's text may change
+            self.last_nack = delay, error, back
+        self.holder.give(self, seqs, back)
 
     def dead(self, seqs: range, reason: Error) -> None:
         text = error_text("reason", reason)
