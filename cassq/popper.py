@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -40,15 +39,15 @@ from cassq.consumer.delivery import (
     Message,
     Messages,
     NackOptions,
+    Prefetched,
     by_delivery,
-    delivery_of,
 )
 from cassq.consumer.settling import Settler
 from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell
 from cassq.errors import ClaimLostError, ClosedError, GroupNotFoundError, QueueNotFoundError
 from cassq.lifecycle.ports import Ports, operation
 from cassq.lifecycle.retries import DeadLetterFn
-from cassq.message.ranges import RangeSet
+from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.rows import GroupRow, QueueRow
 
 logger = logging.getLogger("cassq")
@@ -95,7 +94,7 @@ class Popper:
         self._keep_alive_ms = (keep_alive or 0) * 1000
         self._keep_at_ms = math.inf  # when to check which claims must be extended
         self._lock = threading.Lock()
-        self._buffer: deque[Message] = deque()  # prefetched
+        self._buffer: Prefetched = Prefetched()
         self._ahead: threading.Thread | None = None  # the thread that did so last
         self._taken_ms = 0  # when a message was last taken from the buffer
         self._consumer: threading.Thread | None = None  # the thread that called `pop` last
@@ -176,20 +175,19 @@ class Popper:
         thread = threading.current_thread()
         if self._consumer is not thread:
             self._is_shared_with(thread)
-        if self._buffer:
-            count = min(max_messages, len(self._buffer))
-            self.tally.popped += count
-            ahead = [self._buffer.popleft() for _ in range(count)]
-            for message in ahead:
-                delivery_of(message).taken_by(thread)
-            return Messages([message.as_run() for message in ahead])
+        if self._buffer.parts:
+            ahead = self._buffer.take(max_messages)
+            self.tally.popped += len(ahead)
+            for run in ahead.runs:
+                run.delivery.taken_by(thread)
+            return ahead
         prefetch_limit = 0 if self._shared else self._pace.prefetch_limit(self._catalog.now_ms())
         found = self._claim(max_messages, prefetch_limit)
         if not found and self._settler.giving:
             self._flush()  # this popper may have given some back itself
             found = self._claim(max_messages, prefetch_limit)
         if self._stopping:
-            self._buffer.extend(found)  # never handed out: it is given back, uncounted
+            self._buffer.add(found)  # never handed out: it is given back, uncounted
             return Messages()
         if len(found) > max_messages:
             self._keep(found[max_messages:])
@@ -223,7 +221,7 @@ class Popper:
             return False
         if claimer.exclusive and self._settler.open_count > len(self._buffer):
             return False
-        if self._buffer:
+        if self._buffer.parts:
             self._forget_stale()
         return True
 
@@ -280,34 +278,34 @@ class Popper:
             with self._entered(), self._lock:
                 if self._stopping or not self._may_hand_out():
                     return None
-                if not self._buffer:
+                if not self._buffer.parts:
                     pace, now_ms = self._pace, self._catalog.now_ms()
                     self._keep(self._claim(pace.ahead(), pace.prefetch_limit(now_ms)))
-                if self._stopping or not self._buffer:
+                if self._stopping or not self._buffer.parts:
                     return None
                 self.tally.popped += 1
                 if self._ahead is not thread:
-                    delivery_of(self._buffer[0]).taken_by(thread)
-                return self._buffer.popleft()
+                    self._buffer.first.taken_by(thread)
+                return self._buffer.next()
         finally:
             if life.later:
                 life.catch_up()
 
     def _keep(self, found: Messages) -> None:
         """Keep what was prefetched for the next calls; it goes back if none come."""
-        self._buffer.extend(found)
+        self._buffer.add(found)
         self._ahead, self._taken_ms = threading.current_thread(), self._catalog.now_ms()
-        if self._buffer:
+        if self._buffer.parts:
             self._run_within(self.tend, UNUSED_MS / 1000)
 
     def _forget_stale(self) -> None:
         """Drop prefetched messages that another popper has, or may have, by now."""
         now_ms = self._taken_ms = self._catalog.now_ms()
-        while self._buffer:
-            delivery = delivery_of(self._buffer[0])
+        while self._buffer.parts:
+            delivery = self._buffer.first
             if not delivery.lost and delivery.due_ms > now_ms:
                 return
-            self._buffer.popleft()
+            self._buffer.forget_first()
 
     @contextmanager
     def transaction(self, max_messages: int = 1, wait: float = 0.0) -> Iterator[Messages]:
@@ -445,7 +443,7 @@ class Popper:
 
     def _give(self, delivery: Delivery, seqs: RangeSet, back: NackOptions) -> None:
         if self._claimer.exclusive:
-            self._buffer = deque(m for m in self._buffer if delivery_of(m) is not delivery)
+            self._buffer.forget((delivery,))
         self._settler.give(delivery, seqs, back)
 
     # --- a message's verbs ----------------------------------------------------------------------
@@ -457,7 +455,8 @@ class Popper:
             with self._entered(), self._lock:
                 now_ms = self._about_to_say()
                 self._settler.note(delivery, RangeSet.run(seqs.start, seqs.stop), now_ms)
-                self._said(delivery, now_ms)
+                if delivery.epoch is not None or now_ms >= delivery.due_ms:
+                    self._write_said(delivery)
         finally:
             if life.later:
                 life.catch_up()
@@ -473,7 +472,8 @@ class Popper:
                     self._settler.give_one(delivery, seqs.start, back, now_ms)
                 if not back.counted:
                     self._give_back_ahead()
-                self._said(delivery, now_ms)
+                if delivery.epoch is not None or now_ms >= delivery.due_ms:
+                    self._write_said(delivery)
         finally:
             if life.later:
                 life.catch_up()
@@ -482,16 +482,16 @@ class Popper:
         if self._closed:
             self._check_open()
         now_ms = self._catalog.now_ms()
-        wait_ms = self._settler.begin(now_ms)
-        if wait_ms:
-            self._run_within(self.tend, wait_ms / 1000)
+        if not self._settler.said:
+            wait_ms = self._settler.begin(now_ms)
+            if wait_ms:
+                self._run_within(self.tend, wait_ms / 1000)
         return now_ms
 
-    def _said(self, delivery: Delivery, now_ms: int) -> None:
-        if delivery.epoch is not None or now_ms >= delivery.due_ms:
-            self._flush()
-            if delivery.lost:
-                raise ClaimLostError(pipe_id=delivery.pipe_id)
+    def _write_said(self, delivery: Delivery) -> None:
+        self._flush()
+        if delivery.lost:
+            raise ClaimLostError(pipe_id=delivery.pipe_id)
 
     @operation
     def extend_held(self, delivery: Delivery, seconds: float) -> None:
@@ -518,7 +518,7 @@ class Popper:
 
     def _give_back_unused(self) -> float:
         """Give back what was prefetched if nobody takes from it; seconds until the next check."""
-        if not self._buffer:
+        if not self._buffer.parts:
             return _NEVER
         left_ms = self._taken_ms + UNUSED_MS - self._catalog.now_ms()
         if left_ms > 0:
@@ -537,7 +537,7 @@ class Popper:
         if now_ms >= self._keep_at_ms:
             # If this fails, the housekeeper tries again after a second.
             wanted = self._settler.near_deadline(self._keep_alive_ms, timeout_ms)
-            if wanted and self._buffer and not self._claimer.exclusive:
+            if wanted and self._buffer.parts and not self._claimer.exclusive:
                 # The consumer is busy with a long task: other poppers may have time for the rest.
                 self._give_back_ahead(now_ms - 2 * timeout_ms / 3)
             self._settler.keep_alive(wanted)
@@ -601,27 +601,25 @@ class Popper:
     def _give_back_ahead(self, claimed_by_ms: float = math.inf) -> None:
         """Give back, uncounted, what was prefetched by then and never handed out. The lock is
         held."""
-        ahead: dict[Delivery, list[int]] = {}
-        for message in self._buffer:
-            delivery = delivery_of(message)
-            if delivery.claimed_ms <= claimed_by_ms:
-                ahead.setdefault(delivery, []).append(message.seq)
+        ahead = {
+            delivery: seqs
+            for delivery, seqs in self._buffer.seqs().items()
+            if delivery.claimed_ms <= claimed_by_ms
+        }
         if not ahead:
             return
-        self._buffer = deque(m for m in self._buffer if delivery_of(m) not in ahead)
+        self._buffer.forget(ahead)
         for delivery, seqs in ahead.items():
             try:
                 self._settler.give(
-                    delivery,
-                    RangeSet.of(seqs) - delivery.given_seqs(),
-                    NackOptions(0, counted=False),
+                    delivery, seqs - delivery.given_seqs(), NackOptions(0, counted=False)
                 )
             except ClaimLostError as exc:
                 logger.info("nothing to give back of pipe %s: %s", delivery.pipe_id, exc)
         self._flush()
 
     def _give_up(self, delivery: Delivery) -> None:
-        ahead = RangeSet.of(m.seq for m in self._buffer if delivery_of(m) is delivery)
+        ahead = self._buffer.seqs().get(delivery, EMPTY)
         try:
             for seqs, counted in ((delivery.open_seqs() - ahead, True), (ahead, False)):
                 if seqs - delivery.given_seqs():

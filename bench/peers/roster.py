@@ -10,6 +10,7 @@ from bench.peers.peer import Peer
 MODULES = {
     "cassq": ("ours.embedded", "CassqPeer"),
     "sqlite": ("embedded.sqlite", "SqlitePeer"),
+    "sqlite-unleased": ("embedded.sqlite", "SqliteUnleasedPeer"),
     "litequeue": ("embedded.litequeue", "LitequeuePeer"),
     "persist-queue": ("embedded.persistqueue", "PersistqueuePeer"),
     "huey": ("embedded.huey", "HueyPeer"),

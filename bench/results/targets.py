@@ -77,6 +77,7 @@ def own(case_key: str, figure: str, cassq: str = "cassq") -> Callable[[Scores], 
 # (peer, what it is called, comparison, limit)
 THROUGH_LIMITS = (
     ("sqlite", "SQLite rows in transactions of 5,000", "≥", 4.0),
+    ("sqlite-unleased", "SQLite rows without leases", "≥", 2.5),
     ("redis", "Redis Streams", "≥", 10.0),
     ("postgresql", "PostgreSQL, SKIP LOCKED with leases", "≥", 10.0),
     ("postgresql-held", "PostgreSQL, SKIP LOCKED with locks held until the ack", "≥", 10.0),

@@ -309,9 +309,9 @@ class Claimer:
         return False
 
     def _put_away(self, row: Claim) -> bool:
-        return self._or_set_aside(row, lambda: self._buried(row))
+        return self._or_set_aside(row, lambda: self._moved_to_dead(row))
 
-    def _buried(self, row: Claim) -> bool:
+    def _moved_to_dead(self, row: Claim) -> bool:
         return dead_letter_or_leave(self._dead_letter, self._queue(), self._group(), row)
 
     def _expired(self, row: Claim, epoch: int | None = None) -> bool:
@@ -415,7 +415,7 @@ class Claimer:
             elif row.due_ms > self._catalog.now_ms():
                 return []  # the head is held back: nothing may pass it
             elif self._is_spent(row):
-                if not self._buried(row):
+                if not self._moved_to_dead(row):
                     return []
             elif not self._expired(row, cursor.epoch):
                 return self._take(row, limit, holder, lock, cursor.epoch)

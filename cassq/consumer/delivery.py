@@ -6,7 +6,8 @@ open, and the claim rows as last written. It does no I/O: the popper writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import chain, repeat
 from threading import Thread
@@ -53,7 +54,8 @@ class Delivery:
     rows: the claim rows that are still ours, disjoint, all with the same number of deliveries.
     taken_ms: when work on them could begin. settled: seqs acked, whether written or not.
     pending: those acked and not yet written. backs: seqs given back and not yet written, by their
-    options. given and given_singly: all seqs given back. pieces: its messages, as handed out.
+    options. given and given_singly: all seqs given back. last_nack: its arguments, and the options
+    that they make. pieces: its messages, as handed out.
     consumers: the threads that received some of them.
     """
 
@@ -68,6 +70,7 @@ class Delivery:
         "given",
         "given_singly",
         "holder",
+        "last_nack",
         "left",
         "lock",
         "lost",
@@ -109,6 +112,7 @@ class Delivery:
         self.given: RangeSet = EMPTY
         self.given_singly: set[int] = set()
         self.lost: bool = False
+        self.last_nack: tuple[float | None, Error, NackOptions] | None = None
         self.pieces: Sequence[BundleSlice] = ()
         self.consumers: tuple[Thread, ...] = ()
 
@@ -125,9 +129,10 @@ class Delivery:
     def __reduce__(self) -> NoReturn:
         refuse_pickling("message", "pass its payload and id, and handle it there")
 
-    def settle(self, seqs: RangeSet) -> None:
-        """Note acks. Raises ClaimLostError for messages that are no longer ours."""
-        if self.lost or self.gave:
+    def settle(self, seqs: RangeSet, *, ours: bool = False) -> None:
+        """Note acks. Raises ClaimLostError for messages that are no longer ours. ours: the caller
+        knows that none of them was given back."""
+        if self.lost or (not ours and self.gave):
             self.check(seqs)
         new = seqs - self.settled if self.settled is not EMPTY else seqs
         self.settled = self.settled | new
@@ -201,9 +206,16 @@ class Delivery:
         self.holder.ack(self, seqs)
 
     def nack(self, seqs: range, delay: float | None, error: Error) -> None:
+        last = self.last_nack
+        if last is not None and error is last[1] and delay is last[0]:
+            self.holder.give(self, seqs, last[2])
+            return
         delay_ms = None if delay is None else milliseconds("delay", delay)
         text = "" if error is None else error_text("error", error)
-        self.holder.give(self, seqs, NackOptions(delay_ms, text, True, False, False))
+        back = NackOptions(delay_ms, text, True, False, False)
+        if error is None or type(error) is str:  # an exception's text may change
+            self.last_nack = delay, error, back
+        self.holder.give(self, seqs, back)
 
     def dead(self, seqs: range, reason: Error) -> None:
         text = error_text("reason", reason)
@@ -304,10 +316,6 @@ class Message:
         """Move the deadline of this message's claim to `seconds` from now."""
         self._delivery.extend(seconds)
 
-    def as_run(self) -> DeliveredRun:
-        """The message as a run of one."""
-        return DeliveredRun(self._delivery, self._bundle, RangeSet.run(self.seq, self.seq + 1))
-
     def __eq__(self, other: object) -> bool:
         """Whether both are the same delivery of the same message."""
         if not isinstance(other, Message):
@@ -330,7 +338,7 @@ class DeliveredRun(NamedTuple):
 
     def messages(self) -> Iterator[Message]:
         delivery, bundle, seqs = self
-        return map(Message, bundle.payloads_of(seqs), seqs, repeat(bundle), repeat(delivery))
+        return map(Message, bundle.each_payload_of(seqs), seqs, repeat(bundle), repeat(delivery))
 
 
 class Messages(Sequence[Message]):
@@ -400,6 +408,101 @@ class Messages(Sequence[Message]):
         return f"Messages({list(self)})"
 
 
+class Prefetched:
+    """What a popper claimed ahead, in order, until its next calls take it.
+
+    Kept as runs, of which a `pop` takes as much as it needs. An iteration takes one message after
+    another: the run it is in is opened, into an object for each message.
+
+    Not thread-safe: `cassq.popper` holds its lock around every call. A signal handler's
+    exception may come between any two steps: messages being taken are then not taken again.
+
+    parts: runs, opened or not, and how many messages were added up to the end of each, so that
+    nothing has to be counted. None is empty.
+    """
+
+    __slots__ = ("parts",)
+
+    def __init__(self) -> None:
+        self.parts: deque[tuple[int, DeliveredRun | deque[Message]]] = deque()
+
+    def __len__(self) -> int:
+        if not self.parts:
+            return 0
+        end, first = self.parts[0]
+        count = len(first.seqs) if isinstance(first, DeliveredRun) else len(first)
+        return self.parts[-1][0] - end + count
+
+    def add(self, found: Messages) -> None:
+        end = self.parts[-1][0] if self.parts else 0
+        for run in found.runs:
+            end += len(run.seqs)
+            self.parts.append((end, run))
+
+    @property
+    def first(self) -> Delivery:
+        """The delivery of the first message; there is one."""
+        part = self.parts[0][1]
+        return part.delivery if isinstance(part, DeliveredRun) else part[0]._delivery
+
+    def next(self) -> Message:
+        """Take the first message; there is one."""
+        end, part = self.parts[0]
+        if isinstance(part, DeliveredRun):
+            part = deque(part.messages())
+            self.parts[0] = end, part
+        if len(part) == 1:
+            self.parts.popleft()
+        return part.popleft()
+
+    def take(self, limit: int) -> Messages:
+        """Take the first messages, `limit` at most."""
+        taken: list[DeliveredRun] = []
+        while limit > 0 and self.parts:
+            end, part = self.parts.popleft()
+            if isinstance(part, DeliveredRun):
+                delivery, bundle, seqs = part
+                start, stop = seqs.ranges[0]
+                if len(seqs.ranges) == 1 and stop - start > limit:
+                    rest = DeliveredRun(delivery, bundle, RangeSet.run(start + limit, stop))
+                    self.parts.appendleft((end, rest))
+                    taken.append(DeliveredRun(delivery, bundle, RangeSet.run(start, start + limit)))
+                    break
+                count = len(seqs)
+                if count <= limit:
+                    taken.append(part)
+                    limit -= count
+                    continue
+                part = deque(part.messages())  # nothing can be cut off many ranges cheaply
+            opened = [part.popleft() for _ in range(min(limit, len(part)))]
+            if part:
+                self.parts.appendleft((end, part))
+            taken.append(as_run(opened))
+            limit -= len(opened)
+        return Messages(taken)
+
+    def forget_first(self) -> None:
+        """Drop the first messages, all of one delivery; there are some."""
+        self.parts.popleft()
+
+    def forget(self, deliveries: Container[Delivery]) -> None:
+        """Drop all messages of these deliveries."""
+        kept = Prefetched()
+        for _, part in self.parts:
+            run = part if isinstance(part, DeliveredRun) else as_run(part)
+            if run.delivery not in deliveries:
+                kept.add(Messages([run]))
+        self.parts = kept.parts
+
+    def seqs(self) -> dict[Delivery, RangeSet]:
+        """What there is of each delivery."""
+        found: dict[Delivery, list[RangeSet]] = {}
+        for _, part in self.parts:
+            run = part if isinstance(part, DeliveredRun) else as_run(part)
+            found.setdefault(run.delivery, []).append(run.seqs)
+        return {delivery: RangeSet.joined(sets) for delivery, sets in found.items()}
+
+
 def by_delivery(messages: Iterable[Message], holder: Holder) -> list[tuple[Delivery, RangeSet]]:
     """Messages as seqs of their deliveries. Cost: none a message for whole pops."""
     if isinstance(messages, Messages):
@@ -431,6 +534,8 @@ def _of(holder: Holder, delivery: Delivery) -> Delivery:
     return delivery
 
 
-def delivery_of(message: Message) -> Delivery:
-    """The delivery that a message belongs to."""
-    return message._delivery
+def as_run(messages: Sequence[Message]) -> DeliveredRun:
+    """Messages of one delivery and one bundle, in order, as a run of it; there are some."""
+    first = messages[0]
+    seqs = RangeSet.of(message.seq for message in messages)
+    return DeliveredRun(first._delivery, first._bundle, seqs)

@@ -105,15 +105,17 @@ class Settler:
 
     def note(self, delivery: Delivery, seqs: RangeSet, now_ms: int) -> None:
         """Collect acks. Raises ClaimLostError for messages that are no longer ours."""
-        given, gave = EMPTY, delivery.gave
+        gave, left = delivery.gave, seqs
         if gave and seqs.single is None:
-            given = seqs & delivery.given_seqs()
-        delivery.settle(seqs - given if gave else seqs)
+            left = seqs - delivery.given_seqs()
+            delivery.settle(left, ours=True)
+        else:
+            delivery.settle(seqs)
         if not (delivery.left or gave):
             self.pace.finished.append((delivery.count, now_ms - delivery.taken_ms))
         self._note(delivery, now_ms)
-        if gave:
-            delivery.check(given)
+        if left != seqs:
+            delivery.check(seqs - left)
 
     def flush(self) -> list[Claim]:
         """Write everything collected in one synced transaction, and mark lost claims. Returns the
@@ -277,7 +279,7 @@ class Settler:
         """`give` for one message of a non-exclusive group."""
         if self._unsure or delivery.lost or delivery.has_given(seq):
             self.give(delivery, RangeSet.run(seq, seq + 1), back)
-        elif not delivery.settled or seq not in delivery.settled:
+        elif not delivery.settled.ranges or seq not in delivery.settled:
             if delivery not in self.said:
                 self._note(delivery, now_ms)
             delivery.give_one(seq, back)

@@ -33,6 +33,11 @@ class Bundle(abc.ABC):
     def payloads_of(self, seqs: RangeSet) -> list[bytes]:
         """The payloads of these seqs, in order."""
 
+    def each_payload_of(self, seqs: RangeSet) -> Iterable[bytes]:
+        """The same, for a single pass: a payload may be made when it is asked for, while it fits
+        into the processor's cache."""
+        return self.payloads_of(seqs)
+
     def time_ms(self, index: int) -> int:
         """When message `index` was pushed, in wall milliseconds."""
         times = self._times

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from io import BytesIO
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -48,6 +49,7 @@ _HEADER = struct.Struct("<4sBBHIIQQ")
 _SUMMED = HEADER_SIZE - 8  # the checksum covers the header up to itself, then the body
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
+_FEW = 16  # payloads that are not worth preparing for
 _SMALL_BODY = 4096  # copying this much is cheaper than a second call
 
 
@@ -196,20 +198,34 @@ class Frame(Bundle):
 
     def payloads(self, first: int, last: int) -> list[bytes]:
         """The payloads of messages `first .. last` (indexes in the frame, last excluded)."""
+        return list(self._sliced(first, last))
+
+    def _sliced(self, first: int, last: int) -> Iterable[bytes]:
+        """`payloads`, where their lengths differ each made when it is asked for."""
         data = self._data
         if self._uniform >= 0:
             size = self._uniform
             at = self._payload_at + first * size
-            return list(_splitter(size, last - first).unpack_from(data, at))
-        offsets = self._offsets
-        if offsets is None:
-            offsets = self._offsets = [*accumulate(self._lengths, initial=self._payload_at)]
-        return [data[a:b] for a, b in pairwise(offsets[first : last + 1])]
+            return _splitter(size, last - first).unpack_from(data, at)
+        at, offsets = self._payload_at, self._offsets
+        if first or last - first < _FEW:
+            if offsets is None:
+                offsets = self._offsets = [*accumulate(self._lengths, initial=at)]
+            if last - first < _FEW:
+                return [data[a:b] for a, b in pairwise(offsets[first : last + 1])]
+            at = offsets[first]
+        # Half the cost of slices by their offsets. It copies none of `data`.
+        source = BytesIO(data)
+        source.seek(at)
+        return map(source.read, self._lengths[first:last])
 
     def payloads_of(self, seqs: RangeSet) -> list[bytes]:
         """The payloads of these of its seqs, in order."""
         base = self.base_seq
-        if len(seqs.ranges) > 1 and self._uniform >= 0:
+        if len(seqs.ranges) == 1:
+            ((start, end),) = seqs.ranges
+            return self.payloads(start - base, end - base)
+        if self._uniform >= 0:
             data, size = self._data, self._uniform
             at = self._payload_at - base * size
             return [data[at + seq * size : at + seq * size + size] for seq in seqs]
@@ -218,6 +234,12 @@ class Frame(Bundle):
             for start, end in seqs.ranges
             for payload in self.payloads(start - base, end - base)
         ]
+
+    def each_payload_of(self, seqs: RangeSet) -> Iterable[bytes]:
+        if len(seqs.ranges) != 1:
+            return self.payloads_of(seqs)
+        ((start, end),) = seqs.ranges
+        return self._sliced(start - self.base_seq, end - self.base_seq)
 
     def payload_run(self, first: int, last: int) -> tuple[memoryview, int | array[int]]:
         """The payloads of messages `first .. last` as stored, one after another, and their

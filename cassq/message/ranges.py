@@ -13,6 +13,7 @@ from cassq.message.columns import from_little, to_little
 
 _FIRST = struct.Struct("<cQ")
 _WIDTHS = {"H": 2, "I": 4, "Q": 8}
+_BEYOND = (1 << 64, 1 << 64)  # after all seqs
 _START, _END = itemgetter(0), itemgetter(1)
 
 
@@ -90,17 +91,25 @@ class RangeSet:
             return self
         if len(self.ranges) == 1:
             return _gaps(*self.ranges[0], other.within(*self.ranges[0]).ranges)
+        if cuts == self.ranges:
+            return EMPTY
         left: list[tuple[int, int]] = []
-        first = 0
-        for start, end in self.ranges:
-            while first < len(cuts) and cuts[first][1] <= start:
-                first += 1
-            at = first
-            while start < end and at < len(cuts) and cuts[at][0] < end:
-                if cuts[at][0] > start:
-                    left.append((start, cuts[at][0]))
-                start = cuts[at][1]
-                at += 1
+        following = iter(cuts)
+        first, last = next(following)
+        for pair in self.ranges:
+            start, end = pair
+            while last <= start:
+                first, last = next(following, _BEYOND)
+            if first >= end:
+                left.append(pair)
+                continue
+            while first < end:
+                if first > start:
+                    left.append((start, first))
+                start = last
+                if last >= end:
+                    break
+                first, last = next(following, _BEYOND)
             if start < end:
                 left.append((start, end))
         return _made(tuple(left))

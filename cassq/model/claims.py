@@ -120,7 +120,7 @@ def resolved(
     parts: list[tuple[RangeSet, Claim]] = []
     for give in gives:
         given = held if give.seqs == held else give.seqs & held
-        held = held - given
+        held = EMPTY if given is held else held - given
         free = replace(
             claim,
             state=ClaimState.FREE,

@@ -1,4 +1,5 @@
-"""Plain rows in SQLite, as one would write them by hand: insert, mark leased, delete."""
+"""Plain rows in SQLite, as one would write them by hand: insert, mark leased, delete. Once more
+without the lease, which one consumer alone can do without."""
 
 from __future__ import annotations
 
@@ -25,6 +26,9 @@ SELECT = "SELECT id, payload FROM queue WHERE leased_until < ? ORDER BY id LIMIT
 LEASE = "UPDATE queue SET leased_until = ? WHERE id BETWEEN ? AND ? AND leased_until < ?"
 # The lease's own deadline is the token: a row leased anew by somebody else is left alone.
 DELETE = "DELETE FROM queue WHERE id BETWEEN ? AND ? AND leased_until = ?"
+CREATE_UNLEASED = "CREATE TABLE queue (id INTEGER PRIMARY KEY, payload BLOB NOT NULL)"
+SELECT_UNLEASED = "SELECT id, payload FROM queue ORDER BY id LIMIT ?"
+DELETE_UNLEASED = "DELETE FROM queue WHERE id BETWEEN ? AND ?"
 
 
 class SqlitePeer(Peer):
@@ -100,3 +104,33 @@ class SqlitePeer(Peer):
 
     def close(self) -> None:
         self._connection.close()
+
+
+class SqliteUnleasedPeer(SqlitePeer):
+    """What is read is deleted in the same transaction, which `ack` ends: a second consumer waits
+    for it, and nothing counts what was delivered before a crash."""
+
+    name = "sqlite-unleased"
+    title = "SQLite rows, no leases"
+    traits = Traits(
+        only=("through",),
+        note="the same rows without a lease: read and deleted in one transaction, by one consumer",
+    )
+
+    def create(self) -> None:
+        self._connection.execute(CREATE_UNLEASED)
+
+    def _lease(self, limit: int) -> list[bytes]:
+        connection = self._connection
+        if not connection.in_transaction:
+            connection.execute("BEGIN IMMEDIATE")
+        rows = connection.execute(SELECT_UNLEASED, (limit,)).fetchall()
+        if not rows:
+            connection.execute("ROLLBACK")
+            return []
+        connection.execute(DELETE_UNLEASED, (rows[0][0], rows[-1][0]))
+        return [payload for _, payload in rows]
+
+    def ack(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("COMMIT")

@@ -99,6 +99,21 @@ def test_a_pop_of_many_is_not_cut_short_by_what_was_prefetched(
         popper.commit(messages)
 
 
+def test_a_pop_of_prefetched_messages_handles_no_message_by_itself(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs")
+    asked, frames = 100, 50
+    for _ in range(frames):
+        queue.pusher().push_many(numbers(asked))
+    popper = queue.popper()
+    for _ in range(frames):
+        messages = popper.pop(asked)
+        assert len(messages.runs) == 1
+        clock.advance(TASK_SECONDS)
+        popper.commit(messages)
+
+
 def test_prefetched_messages_not_taken_are_given_back_untried(
     timed: cassq.Client, clock: ManualClock
 ) -> None:

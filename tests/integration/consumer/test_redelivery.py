@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -228,6 +229,29 @@ def test_what_failed_a_moment_ago_is_not_read_again(
     again = popper.pop(50)
     assert [message.payload for message in again] == numbers(50)[10:13]
     assert [message.pushed_at for message in again] == [m.pushed_at for m in messages[10:13]]
+
+
+def test_each_failed_message_is_recorded_with_its_own_error_and_delay(
+    client: cassq.Client,
+) -> None:
+    queue = client.create_queue("jobs", retry_schedule=[3600])
+    push(queue, *numbers(6))
+    popper = queue.popper()
+    messages = popper.pop(6)
+    error = ValueError("first")
+    for message, text in zip(messages[:2], ("first", "second"), strict=True):
+        error.args = (text,)
+        message.nack(error=error)
+    for message, delay in zip(messages[2:5], (None, None, 1800.0), strict=True):
+        message.nack(delay, error="third")
+    messages[5].nack()
+    popper.flush()
+    rows = popper._catalog.claims.rows(popper._group().id, messages[0].pipe_id)
+    errors = {seq: json.loads(row.failure)["error"] for row in rows for seq in row.left}
+    wanted = ["ValueError: first", "ValueError: second", "third", "third", "third", ""]
+    assert errors == dict(enumerate(wanted))
+    soonest = min(row.due_ms for row in rows)
+    assert [list(row.left) for row in rows if row.due_ms == soonest] == [[4]]
 
 
 def unread(*_: Any) -> Any:

@@ -226,7 +226,7 @@ def full_scores() -> Scores:
     for size in ("varied", 100, 1_000):
         key = f"through/{size}"
         scores.add(key, "cassq", {"through": 2_000_000.0})
-        for peer in ("sqlite", "redis", "postgresql", "postgresql-held"):
+        for peer in ("sqlite", "sqlite-unleased", "redis", "postgresql", "postgresql-held"):
             scores.add(key, peer, {"through": 150_000.0})
         scores.add(key, "kafka-synced", {"through": 1_000_000.0})
         scores.add(key, "kafka", {"through": 1_500_000.0})
@@ -265,6 +265,7 @@ def test_every_target_can_be_reached() -> None:
         ("through/100", "sqlite", {"through": 10_000_000.0}, "100 B: cassq over SQLite rows in"),
         ("workers", "sqlite", {"rate": 2_700.0}, "one message at a time: cassq over SQLite rows"),
         ("through/varied", "sqlite", {"through": 1e7}, "of varied length: cassq over SQLite rows"),
+        ("through/varied", "sqlite-unleased", {"through": 1e6}, "varied length: cassq over SQLite"),
         ("through/1000", "redis", {"through": 10_000_000.0}, "1,000 B: cassq over Redis"),
         ("through/100", "kafka", {"through": 10_000_000.0}, "100 B: cassq over Kafka, page"),
         ("through/100", "kafka-synced", {"through": 10_000_000.0}, "100 B: cassq over Kafka, sync"),

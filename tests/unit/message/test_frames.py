@@ -31,6 +31,7 @@ from cassq.message import frames
 from cassq.message.columns import encode_headers
 from cassq.message.compression import COMPRESSIONS, check_compression
 from cassq.message.frames import Extras, Frame, FrameError, Place, decode, encode
+from cassq.message.ranges import RangeSet
 
 SEQ_MAX = (1 << 63) - 1
 PIPE = "0123456789abcdef01234567"
@@ -141,6 +142,20 @@ def test_any_run_of_payloads_can_be_taken_out(case: Case, data: st.DataObject) -
     first = data.draw(st.integers(0, frame.count))
     last = data.draw(st.integers(first, frame.count))
     assert frame.payloads(first, last) == case.payloads[first:last]
+
+
+@quick
+@given(st.lists(st.binary(max_size=60), min_size=1, max_size=80), st.data())
+def test_payloads_of_many_lengths_come_one_by_one_as_they_do_together(
+    payloads: list[bytes], data: st.DataObject
+) -> None:
+    frame = decode(b"".join(encode(7, payloads, Extras(0))))
+    chosen = data.draw(st.sets(st.integers(0, len(payloads) - 1), min_size=1))
+    first = data.draw(st.integers(0, len(payloads) - 1))
+    for indexes in (sorted(chosen), range(first, len(payloads))):
+        seqs = RangeSet.of(index + 7 for index in indexes)
+        wanted = [payloads[index] for index in indexes]
+        assert [*frame.each_payload_of(seqs)] == frame.payloads_of(seqs) == wanted
 
 
 @quick

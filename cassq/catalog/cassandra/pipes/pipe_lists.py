@@ -120,13 +120,13 @@ class PipeLists:
             stale: list[PipeEntry] = []
             for entry in entries:
                 rows = next(answers)
-                beats = next(answers) if (queue_id, entry) in owned else []
+                owners = next(answers) if (queue_id, entry) in owned else []
                 pipe = cql.pipe_of(entry.pipe_id, rows[0]).row if rows else None
                 if pipe is None or (pipe.queue_id, pipe.ordinal) != (queue_id, entry.position):
                     stale.append(entry)
                 else:
                     self._known.note(entry, pipe)
-                    mine.append(cql.with_beats(pipe, beats))
+                    mine.append(cql.with_beats(pipe, owners))
             self._repair_entries(queue_id, stale)
         return found
 

@@ -171,8 +171,8 @@ class CassandraPipes(Pipes):
     def _note_done(
         self, claims: Iterable[tuple[str, str, int, set[str]]], *, unacked: bool
     ) -> None:
-        """Cache the pipes that groups have claimed (acked) to their ends. claims: of each the group,
-        the pipe, its end, and what the group has done with. Cost: a round of reads."""
+        """Cache the pipes that groups have claimed (acked) to their ends. claims: of each the
+        group, the pipe, its end, and what the group has done with. Cost: a round of reads."""
         asked = [
             ((group, pipe), end, done) for group, pipe, end, done in claims if pipe not in done
         ]
