@@ -173,6 +173,14 @@ def cassandra_targets() -> list[Target]:
         over("a message at a time: push p50 over a row's", "≤", 1.5, single, rows, "push_p50_ms"),
         over("a message at a time: push p99 over a row's", "≤", 1.5, single, rows, "push_p99_ms"),
         *(
+            over(
+                f"{where}, a message at a time: push, pop and commit, p{share} over a row's",
+                *("≤", 2, f"{single}{key}", rows, f"turn_p{share}_ms"),
+            )
+            for where, key in (("one node", ""), ("three nodes", "/three"))
+            for share in (50, 99)
+        ),
+        *(
             on_cassandra(
                 f"{count} poppers on one pipe, tasks of 10 ms: over the ideal rate",
                 *("≥", share, poppers, f"busy@{count}"),

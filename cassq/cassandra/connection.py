@@ -15,6 +15,7 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -54,11 +55,18 @@ def segments(message: bytes) -> bytes:
         header = len(payload) | alone
         pieces += (
             header.to_bytes(_HEADER, "little"),
-            compute_crc24(header, _HEADER).to_bytes(_CRC24, "little"),
+            _header_checksum(header).to_bytes(_CRC24, "little"),
             payload,
             crc32(payload, CRC32_INITIAL).to_bytes(_CRC32, "little"),
         )
     return b"".join(pieces)
+
+
+@lru_cache(maxsize=4096)
+def _header_checksum(header: int) -> int:
+    """The checksum of a segment's header, which the driver computes bit by bit: few lengths are
+    frequent."""
+    return int(compute_crc24(header, _HEADER))
 
 
 class Pieces(list[bytes]):
@@ -106,7 +114,7 @@ class Inbox:
         while end - at >= _HEADER + _CRC24:
             header = int.from_bytes(view[at : at + _HEADER], "little")
             first = at + _HEADER + _CRC24
-            _check(compute_crc24(header, _HEADER), view[at + _HEADER : first])
+            _check(_header_checksum(header), view[at + _HEADER : first])
             last = first + (header & PAYLOAD_MAX)
             if last + _CRC32 > end:
                 self.wanted = last + _CRC32 - at

@@ -70,6 +70,9 @@ Row = tuple[Any, ...]
 Statement = tuple[str, Sequence[Any]]  # its text, and the values of its question marks
 
 IN_FLIGHT = 64
+# Batches are prepared as a whole if they have at most so many statements, and once they were sent
+# so often; at most so many different ones are counted or prepared.
+WHOLE_MAX, WHOLE_AFTER, WHOLE_KEPT_MAX = 8, 8, 64
 SCHEMA_SECONDS = 60.0
 MEASUREMENTS = 3  # of the servers' time, at the start
 
@@ -96,11 +99,17 @@ def settled(act: Callable[[], bool], look: Callable[[], bool]) -> bool:
 @cache
 def kind_of(text: str, *, serial: bool = False) -> tuple[str, str]:
     """What a statement does, and to which table. serial: it is a read at a serial level."""
+    text = text.lstrip()
     match = _TABLE.search(text) or _SYSTEM_TABLE.search(text)
     table = match[match.lastindex or 0] if match else ""
     if text.startswith("SELECT"):
         return ("serial read" if serial else "read"), table
     return ("conditional write" if " IF " in text else "write"), table
+
+
+def _telling(texts: Sequence[str]) -> str:
+    """The statement of a batch that says what kind it is: a conditional one, if there is one."""
+    return next((text for text in texts if " IF " in text), texts[0])
 
 
 class Cql:
@@ -129,6 +138,8 @@ class Cql:
         self._patience = Patience(clock, patience, call)
         self._speculation = Speculation(contact.speculate, clock.boot_ms)
         self._prepared: dict[str, PreparedStatement] = {}
+        # Of batches, by the texts of their statements; a number until they are prepared.
+        self._batches: dict[tuple[str, ...], int | PreparedStatement] = {}
         self._closed = False
         self.time: ClusterTime = ClusterTime(clock, self._ask_time)
         self.requests: Requests = requests or Requests()
@@ -204,8 +215,14 @@ class Cql:
         for _ in self._all([self._bound(t, v, self._consistency) for t, v in statements]):
             pass
 
-    def batch(self, statements: Sequence[Statement]) -> BatchStatement:
-        """Writes to one partition that are applied together."""
+    def batch(self, statements: Sequence[Statement]) -> BatchStatement | BoundStatement:
+        """Writes to one partition that are applied together. A short batch that is sent again and
+        again is prepared as a whole: server and client then work less for it."""
+        texts = tuple(text for text, _ in statements)
+        whole = self._whole(texts) if len(texts) <= WHOLE_MAX else None
+        if whole is not None:
+            bound = whole.bind([value for _, values in statements for value in values])
+            return self._levelled(bound, kind_of(_telling(texts)), self._consistency)
         batch = BatchStatement(
             BatchType.UNLOGGED,
             consistency_level=self._consistency,
@@ -213,9 +230,23 @@ class Cql:
         )
         for text, values in statements:
             batch.add(self._statement(text), values)
-        texts = [text for text, _ in statements]
-        batch.kind = kind_of(next((text for text in texts if " IF " in text), texts[0]))
+        batch.kind = kind_of(_telling(texts))
         return batch
+
+    def _whole(self, texts: tuple[str, ...]) -> PreparedStatement | None:
+        """The statement that is a whole batch of these, once they were sent often enough."""
+        # Two threads may count, or prepare, the same one at once, which does no harm.
+        found = self._batches.get(texts, 0)
+        if isinstance(found, int):
+            if len(self._batches) >= WHOLE_KEPT_MAX and texts not in self._batches:
+                return None
+            self._batches[texts] = found + 1
+            if found < WHOLE_AFTER:
+                return None
+            inner = "; ".join(self._qualified(text) for text in texts)
+            text = f"BEGIN UNLOGGED BATCH {inner}; APPLY BATCH"
+            found = self._batches[texts] = self._prepare(text, text)
+        return found
 
     # --- conditional writes -------------------------------------------------------------------
 
@@ -435,7 +466,10 @@ class Cql:
 
     def _bound(self, text: str, values: Sequence[Any], level: int) -> BoundStatement:
         bound = self._statement(text).bind(values)
-        bound.kind = kind_of(text, serial=level == self._serial)
+        return self._levelled(bound, kind_of(text, serial=level == self._serial), level)
+
+    def _levelled(self, bound: BoundStatement, kind: tuple[str, str], level: int) -> BoundStatement:
+        bound.kind = kind
         bound.consistency_level = level
         bound.serial_consistency_level = self._serial
         return bound
@@ -465,14 +499,14 @@ class Cql:
         if self._closed:
             raise ClosedError()
         # Two threads may prepare the same one: neither waits for the other, and it does no harm.
-        return self._prepared.get(text) or self._prepare(text)
+        return self._prepared.get(text) or self._prepare(text, self._qualified(text))
 
-    def _prepare(self, text: str) -> PreparedStatement:
+    def _prepare(self, text: str, qualified: str) -> PreparedStatement:
         tries = self.tries()
         while True:
             self._patience.timeout(self.contact.timeout)
             try:
-                prepared = self._session.prepare(self._qualified(text))
+                prepared = self._session.prepare(qualified)
             except Exception as exc:
                 error = self._explained(exc, conditional=False)
                 self._patience.lose(error)

@@ -1,4 +1,4 @@
-"""On Cassandra, a message at a time: how long a push takes, and how long a pop and its commit."""
+"""On Cassandra, a message at a time: how long a push, a pop and a commit take, and all three."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from bench.scenarios.scenario import Case, Column, Scenario
 SECONDS_MAX = 120.0
 PAYLOADS = 1_000
 WARMUP_SHARE = 0.2
+STEPS = ("push", "pop", "commit")
 
 
 def one_at_a_time(_gate: Gate, seat: Seat, seconds: float) -> Figures:
@@ -24,33 +25,35 @@ def one_at_a_time(_gate: Gate, seat: Seat, seconds: float) -> Figures:
     peer.create()
     lane = peer.lane(wakes=True)
     payloads = chunk(seat.place.size, PAYLOADS)
-    pushes: list[float] = []
-    pops: list[float] = []
+    turns: list[tuple[float, float, float]] = []
     started = perf_counter()
-    while perf_counter() - started < seconds * (1 + WARMUP_SHARE):
-        begun = perf_counter()
-        lane(payloads[len(pushes) % PAYLOADS])
+    while (begun := perf_counter()) - started < seconds * (1 + WARMUP_SHARE):
+        lane(payloads[len(turns) % PAYLOADS])
         pushed = perf_counter()
         if len(peer.pop(1, PATIENCE_SECONDS)) != 1:
-            raise LostMessagesError(f"message {len(pushes)} did not come")
+            raise LostMessagesError(f"message {len(turns)} did not come")
+        popped = perf_counter()
         peer.ack()
-        pushes.append((pushed - begun) * 1e3)
-        pops.append((perf_counter() - pushed) * 1e3)
+        turns.append((pushed - begun, popped - pushed, perf_counter() - popped))
     peer.close()
     peer.drop()
-    warm = int(len(pushes) * WARMUP_SHARE)
-    pushes, pops = pushes[warm:], pops[warm:]
+    turns = turns[int(len(turns) * WARMUP_SHARE) :]
+    steps = dict(zip(STEPS, zip(*turns, strict=True), strict=True))
+    wholes = [sum(turn) for turn in turns]
     return {
-        "rate": rate(len(pushes), (sum(pushes) + sum(pops)) / 1e3),
-        **{f"push_p{share}_ms": percentile(pushes, share / 100) for share in (50, 99)},
-        **{f"pop_p{share}_ms": percentile(pops, share / 100) for share in (50, 99)},
+        "rate": rate(len(turns), sum(wholes)),
+        **{
+            f"{step}_p{share}_ms": percentile(taken, share / 100) * 1e3
+            for step, taken in (*steps.items(), ("turn", wholes))
+            for share in (50, 99)
+        },
     }
 
 
 class CassandraSingle(Scenario):
     name = "cassandra-single"
     title = "On Cassandra, a message at a time: push one, pop it, commit it, 100 B"
-    headline = "push_p50_ms"
+    headline = "turn_p50_ms"
     higher_is_better = False
     own = OWN
     peers: ClassVar[tuple[str, ...]] = ("cassandra-rows", *KAFKA)
@@ -62,11 +65,16 @@ class CassandraSingle(Scenario):
         ]
 
     def columns(self, plan: Plan) -> list[Column]:
+        titles = dict(zip((*STEPS, "turn"), (*STEPS, "all three"), strict=True))
+        each = [
+            (
+                Column(f"{step}_p50_ms", f"{title}, p50 ms", "ms"),
+                Column(f"{step}_p99_ms", "p99 ms", "ms"),
+            )
+            for step, title in titles.items()
+        ]
         return [
-            Column("push_p50_ms", "push, p50 ms", "ms"),
-            Column("push_p99_ms", "p99 ms", "ms"),
-            Column("pop_p50_ms", "pop and commit, p50 ms", "ms"),
-            Column("pop_p99_ms", "p99 ms", "ms"),
+            *(column for columns in each for column in columns),
             Column("rate", "messages/s", "rate"),
         ]
 

@@ -190,14 +190,26 @@ class CassandraReader(ExtentReader):
         if kept is not None and seq < kept[1].end_seq:
             self._buckets[base], self._frame = kept
             return kept[1]
-        if base not in self._ahead:
+        if base not in self._ahead and not self._take_written(base):
             self._load(bucket, base, end_seq, limit)
         while self._end_of(base) <= seq:
             base = self._end_of(base)
-            if base not in self._ahead:
+            if base not in self._ahead and not self._take_written(base):
                 bucket, base = self._find(seq, bucket)
                 self._load(bucket, base, end_seq, limit)
         return self._decoded(base)
+
+    def _take_written(self, base: int) -> bool:
+        """Take a frame from its writer, if that is in this process and still has it."""
+        writer = self._local(self._pipe_id)
+        written = writer.wrote(base) if writer is not None else None
+        if written is None:
+            return False
+        self._ahead = {base: written}
+        if len(self._buckets) > _BUCKETS_KNOWN_MAX:
+            self._buckets = {}
+        self._buckets[base] = written[0]
+        return True
 
     def _end_of(self, base: int) -> int:
         """The end of a frame that was read but not yet verified."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,6 +17,9 @@ from cassq.extents.cassandra.marks import MarkWriter, RepeatedRead, marks_of
 from cassq.extents.cassandra.places import end_place
 from cassq.extents.server_writer import ServerWriter
 from cassq.message.frames import Place, frame_seqs
+
+# A writer keeps its last frames, up to this size, for poppers of its own process.
+RECENT_BYTES_MAX = 64 * 1024
 
 # How often a writer checks in the background for a seal, or for another pusher that wants a turn.
 SEAL_SECONDS, TURN_SECONDS = 0.25, 0.01
@@ -66,6 +70,8 @@ class CassandraWriter(ServerWriter):
         self._bucket_start = 0
         self._bucket_bytes = 0
         self._bucket_frames = 0
+        self._recent: OrderedDict[int, tuple[int, bytes]] = OrderedDict()
+        self._recent_bytes = 0
         self._teller = MarkWriter(cql, head.extent)
         self._seal_look = RepeatedRead(cql, statements.READ_HEAD, (head.pipe_id,), self._note_head)
         self._turn_look = RepeatedRead(cql, statements.READ_MARKS, (head.extent,), self._note_marks)
@@ -83,6 +89,7 @@ class CassandraWriter(ServerWriter):
             self._bucket_bytes += len(data)
             self._bucket_frames += 1
             self._put(piece)
+            self._keep(base_seq, data)
         self._settle()
         return end_place(self._bucket, end_seq)
 
@@ -92,6 +99,20 @@ class CassandraWriter(ServerWriter):
             if self._seal_look.age() >= SEAL_SECONDS:
                 self._seal_look.soon()
         return self._dead or self._sealed
+
+    def wrote(self, base_seq: int) -> tuple[int, bytes] | None:
+        """The bucket and the bytes of a frame, if it was written lately: the store has no other
+        frame there, as an extent has one writer. Callers ask only for frames below the end, and
+        verify them. Cost: a memory read. Safe in any thread."""
+        return self._recent.get(base_seq)
+
+    def _keep(self, base_seq: int, data: bytes) -> None:
+        if len(data) > RECENT_BYTES_MAX:
+            return
+        self._recent[base_seq] = self._bucket, data
+        self._recent_bytes += len(data)
+        while self._recent_bytes > RECENT_BYTES_MAX:
+            self._recent_bytes -= len(self._recent.popitem(last=False)[1][1])
 
     def turn_wanted(self) -> bool:
         if not self._turn_wanted and self._turn_look.age() >= TURN_SECONDS:

@@ -1,4 +1,4 @@
-"""A session that counts how often a thread has waited for Cassandra."""
+"""A session that counts what it sends, and how often a thread has waited for Cassandra."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ from tests.contract.cassandra_place import BorrowedCql, Keyspace
 
 class CountingCql(BorrowedCql):
     """waited: how often the thread that made it has waited for an answer, or for several at
-    once."""
+    once. sent: how many statements any thread has sent. texts: those of reads."""
 
     def __init__(self, keyspace: Keyspace) -> None:
         super().__init__(keyspace)
         self._thread = threading.get_ident()
         self.waited = 0
+        self.sent = 0
         self.texts: list[str] = []
 
     def _count(self) -> None:
         self.waited += threading.get_ident() == self._thread
+
+    def send(self, statement: Any) -> Any:
+        self.sent += 1
+        return super().send(statement)
 
     def read_many(
         self, statements: Iterable[Statement], *, serial: bool = False

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cassq.base.clock import ManualClock
-from cassq.cassandra.session import Row
+from cassq.cassandra.session import WHOLE_AFTER, WHOLE_KEPT_MAX, WHOLE_MAX, Cql, Row, Statement
 from cassq.errors import BackendError, BackendTimeoutError, CorruptionError
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
@@ -23,7 +23,9 @@ from cassq.reaper import mend
 
 pytest.importorskip("cassandra")
 
-from cassq.catalog.cassandra.partition.claim_rows import CLAIMS
+from cassandra.query import BatchStatement
+
+from cassq.catalog.cassandra.partition.claim_rows import CLAIMS, MARK, PUT_MARK
 from tests.contract.cassandra_place import CassandraPlace, processes
 from tests.contract.rows import DUE_MS, Desk, make_queue, move_row, pipe_row, place, version
 from tests.contract.trouble import TroubledCql, in_turn, never, now_and_then
@@ -524,3 +526,46 @@ def test_an_ack_in_front_of_a_gap_ends_in_an_error_that_says_what_to_do(open_des
     assert other.finish(back)
     assert other.cursor.ack == place(15)
     assert rows
+
+
+# --- batches that are prepared as a whole -----------------------------------------------------
+
+
+def move_chain(before: int | None, after: int, marks: int = 1) -> list[Statement]:
+    """A batch that moves a chain, if it is where it is thought to be, and leaves some marks."""
+    text = "UPDATE claims SET chain_seq = ? WHERE group_id = ? AND pipe_id = ? IF chain_seq = ?"
+    mark = f"{before} to {after}"
+    written = [(PUT_MARK, (mark, "g", "p", writer)) for writer in range(marks)]
+    return [(text, (after, "g", "p", before)), *written]
+
+
+@pytest.fixture
+def own(cassandra_place: CassandraPlace) -> Iterator[Cql]:
+    """A session of its own: what was prepared stays with it."""
+    contact = cassandra_place.keyspace.cql.contact
+    session = Cql(contact, ManualClock(), keyspace=contact.keyspace)
+    yield session
+    session.close()
+
+
+def test_a_batch_that_is_sent_often_is_prepared_and_refused_as_before(own: Cql) -> None:
+    assert isinstance(own.batch(move_chain(None, 0)), BatchStatement)
+    assert own.apply_batch(move_chain(None, 0))
+    for seq in range(WHOLE_AFTER + 2):
+        assert not own.apply_batch(move_chain(seq + 1, seq + 2))
+        assert own.apply_batches([move_chain(seq, seq + 1)]) == [True]
+        assert own.read(MARK, ("g", "p", 0)) == [(f"{seq} to {seq + 1}",)]
+    whole = own.batch(move_chain(0, 0))
+    assert not isinstance(whole, BatchStatement)
+    assert whole.kind == ("conditional write", "claims")
+    assert not whole.is_idempotent, "it is not sent to a second server"
+    for _ in range(WHOLE_AFTER + 2):
+        assert isinstance(own.batch(move_chain(0, 0, marks=WHOLE_MAX)), BatchStatement)
+
+
+def test_many_kinds_of_batches_are_not_all_prepared(own: Cql) -> None:
+    for seq in range(WHOLE_KEPT_MAX):
+        text = f"UPDATE claims SET chain_seq = {seq} WHERE group_id = ? AND pipe_id = ?"
+        own.batch([(text, ("g", "p"))])
+    for _ in range(WHOLE_AFTER + 2):
+        assert isinstance(own.batch(move_chain(0, 0)), BatchStatement)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,11 @@ pytest.importorskip("cassandra")
 
 from cassq.catalog.cassandra.pipes.pipe_lists import ENTRIES
 from cassq.extents.cassandra import CassandraStore
+from cassq.extents.cassandra.statements import READ_FRAMES
+from cassq.extents.port import ExtentReader
 from tests.contract.cassandra_place import CassandraPlace
 from tests.contract.catalog_cassandra.counting import CountingCql
+from tests.integration.deadlines import eventually
 
 pytestmark = pytest.mark.usefixtures("midday")
 
@@ -34,6 +38,8 @@ TABLE = Path(__file__).parents[3] / "docs" / "round_trips.md"
 LINE = re.compile(r"\| (?P<what>[a-z][^|]*?) \| (?P<ap>\d+)[^|]* \| (?P<cp>\d+)[^|]* \|")
 KINDS = ("ap", "cp")
 FIRST = "first pop, of any number of pipes"
+ELSEWHERE = "pop one, of another client's pusher"
+TURN_STATEMENTS = 5
 
 
 @pytest.fixture
@@ -43,10 +49,23 @@ def counting(cassandra_place: CassandraPlace) -> CountingCql:
 
 @pytest.fixture
 def client(cassandra_place: CassandraPlace, counting: CountingCql) -> Iterator[cassq.Client]:
+    with still(cassandra_place, counting) as made:
+        yield made
+
+
+@pytest.fixture
+def another(cassandra_place: CassandraPlace) -> Iterator[cassq.Client]:
+    """A client like it, as another process has it."""
+    with still(cassandra_place, CountingCql(cassandra_place.keyspace)) as made:
+        yield made
+
+
+@contextmanager
+def still(place: CassandraPlace, counting: CountingCql) -> Iterator[cassq.Client]:
     """A client whose clock stands still, and that does nothing in passing: what is done once a
     second is not done here."""
     clock, ids = ManualClock(), Ids()
-    catalog = CassandraCatalog(counting, clock, time=cassandra_place.time.of(clock))
+    catalog = CassandraCatalog(counting, clock, time=place.time.of(clock))
     store, locker = CassandraStore(counting, clock), LeaseLocker(catalog, ids.client)
     ports = Ports(catalog, store, locker, clock, ids, Life(), Sharing())
     embedded = Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: None)
@@ -96,7 +115,52 @@ def test_no_step_takes_more_round_trips_than_the_docs_say(
         for _ in range(5):
             messages = count("pop one, prefetched", lambda: popper.pop(1))
             count("commit one of several prefetched", partial(popper.commit, messages))
-    assert most == {(what, k): n for (what, k), n in told().items() if k == kind and what != FIRST}
+    left_out = (FIRST, ELSEWHERE)
+    assert most == {(w, k): n for (w, k), n in told().items() if k == kind and w not in left_out}
+
+
+def ends_after(reader: ExtentReader, seq: int) -> bool:
+    return reader.published().seq > seq
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_message_of_another_client_s_pusher_takes_two_reads_more(
+    client: cassq.Client, another: cassq.Client, counting: CountingCql, kind: str
+) -> None:
+    queue = client.create_queue("jobs", consistency=kind)
+    with another.queue("jobs").pusher() as pusher, queue.popper() as popper:
+        pipe_id = pusher.push(b"first").partition(":")[0]
+        popper.commit(eventually("the first comes", lambda: popper.pop(1)))
+        reader = client.ports.store.reader(pipe_id)
+        for number in range(1, 4):
+            pusher.push(b"a")
+            eventually("its end is known", partial(ends_after, reader, number))
+            counting.texts.clear()
+            before = counting.waited
+            messages = popper.pop(1)
+            assert len(messages) == 1
+            assert READ_FRAMES in counting.texts
+            assert counting.waited - before <= told()[ELSEWHERE, kind]
+            popper.commit(messages)
+
+
+def test_a_message_in_turn_takes_five_statements(
+    client: cassq.Client, counting: CountingCql
+) -> None:
+    """Those that nobody waits for count, too."""
+    queue = client.create_queue("jobs")
+    with queue.pusher() as pusher, queue.popper() as popper:
+
+        def turn() -> None:
+            pusher.push(b"a")
+            popper.commit(popper.pop(1))
+
+        turn()
+        before = counting.sent
+        for _ in range(5):
+            turn()
+        assert counting.sent - before <= 5 * TURN_STATEMENTS
+    assert popper.tally.committed == 6
 
 
 def test_what_a_popper_has_listed_its_client_does_not_list_again_for_another(

@@ -22,7 +22,7 @@ from cassq.errors import (
 from cassq.extents.cassandra import CassandraStore, statements
 from cassq.extents.cassandra.places import bucket_and_seq, position
 from cassq.extents.cassandra.published import PolledEnd
-from cassq.extents.cassandra.writer import CassandraWriter, Sizes
+from cassq.extents.cassandra.writer import RECENT_BYTES_MAX, CassandraWriter, Sizes
 from cassq.extents.port import ExtentMissingError
 from cassq.message.frames import Place
 from tests.contract.backends import CassandraExtents
@@ -410,13 +410,49 @@ def test_the_next_whole_frame_behind_damage_is_found(
 
 
 def test_a_frame_of_another_pipe_is_not_taken_for_one_of_this(
-    store: CassandraStore, cql: ShakyCql
+    store: CassandraStore, other: CassandraStore, cql: ShakyCql
 ) -> None:
     append(store.create(PIPE, "q"), 2)
     spoil = "UPDATE frames SET frame = ? WHERE extent = ? AND bucket = 0 AND base_seq = 0"
     cql.write(f"{spoil} AND part = 0", (b"".join(frame(0, 2, OTHER)), extent_of(cql)))
     with pytest.raises(CorruptionError):
-        store.reader(PIPE).read(START, 2, 9, MUCH)
+        other.reader(PIPE).read(START, 2, 9, MUCH)
+
+
+# --- what the writer's own process reads --------------------------------------------------------
+
+
+@BOTH
+def test_what_was_written_lately_is_not_read_from_the_servers(
+    store: CassandraStore, cql: ShakyCql, strict: bool
+) -> None:
+    writer = store.create(PIPE, "q", strict=strict)
+    reader = store.reader(PIPE)
+    place = START
+    for number in range(12):  # over several buckets
+        end = append(writer, 2)
+        cql.texts.clear()
+        before = cql.sent
+        slices = reader.read(place, end.seq, 9, MUCH)
+        assert said(slices) == expected(2 * number, end.seq)
+        place = reader.place_after(place, slices)
+        assert cql.sent == before
+    assert place == end
+    again = store.reader(PIPE)
+    assert said(again.read(Place(7, position(0, 6)), 11, 9, MUCH)) == expected(7, 11)
+    assert cql.sent == before + 1, "only its head"
+
+
+def test_frames_that_its_writer_has_dropped_are_read(store: CassandraStore, cql: ShakyCql) -> None:
+    """Small ones are kept up to a size in all, larger ones not at all."""
+    writer = store.create(PIPE, "q")
+    count = 3 * RECENT_BYTES_MAX // 30_000
+    end = append(writer, *[1] * count, size=30_000)
+    assert 1 < sum(writer.wrote(seq) is not None for seq in range(count)) < count
+    assert read_all(store.reader(PIPE), end.seq) == expected(0, end.seq, 30_000)
+    append(writer, 1, size=2 * RECENT_BYTES_MAX)
+    assert writer.wrote(count) is None
+    assert writer.wrote(count - 1) is not None
 
 
 @BOTH

@@ -26,6 +26,9 @@ from bench.scenarios.through import Through
 from bench.servers.cassandra import CassandraThreeServer
 from bench.servers.server import Server
 
+TURN_FIGURES = [
+    f"{step}_p{share}_ms" for step in ("push", "pop", "commit", "turn") for share in (50, 99)
+]
 HERE = tuple(target for target in TARGETS if target.title.startswith("on Cassandra"))
 
 
@@ -47,8 +50,10 @@ def full_scores() -> Scores:
         scores.add(key, "kafka-synced", {"through": 250_000.0})
     for key in ("cassandra-cp/100", "cassandra-cp/1000", "cassandra-cp/three"):
         scores.add(key, OWN, {"times": 2.0})
+    taken = {f"{step}_p{share}_ms": 1.0 for step in ("push", "turn") for share in (50, 99)}
     for peer in (OWN, "cassandra-rows"):
-        scores.add("cassandra-single", peer, {"push_p50_ms": 1.0, "push_p99_ms": 2.0})
+        scores.add("cassandra-single", peer, {**taken, "push_p99_ms": 2.0})
+        scores.add("cassandra-single/three", peer, {**taken})
     scores.add("cassandra-poppers", OWN, {"busy@10": 0.95, "busy@100": 0.8})
     for key in ("cassandra-workers", "cassandra-workers/three"):
         scores.add(key, OWN, {"acks": 1400.0, "commits": 400.0})
@@ -83,6 +88,8 @@ def test_every_target_can_be_reached() -> None:
         ("cassandra-cp/three", OWN, {"times": 3.1}, "three nodes: pushes to ap over"),
         ("cassandra-single", OWN, {"push_p50_ms": 1.6}, "push p50"),
         ("cassandra-single", OWN, {"push_p99_ms": 3.1}, "push p99"),
+        ("cassandra-single", OWN, {"turn_p50_ms": 2.1}, "one node, a message at a time: push, pop"),
+        ("cassandra-single/three", OWN, {"turn_p99_ms": 2.1}, "commit, p99"),
         ("cassandra-poppers", OWN, {"busy@10": 0.89}, "10 poppers"),
         ("cassandra-poppers", OWN, {"busy@100": 0.69}, "100 poppers"),
         ("cassandra-workers", OWN, {"acks": 999.0}, "one node, 8 workers that ack one"),
@@ -180,7 +187,7 @@ def test_a_cassandra_is_ready_when_its_command_has_printed_the_addresses(tmp_pat
 @pytest.mark.parametrize(
     ("work", "arguments", "expected"),
     [
-        (one_at_a_time, (0.1,), {"push_p50_ms", "push_p99_ms", "pop_p50_ms", "pop_p99_ms", "rate"}),
+        (one_at_a_time, (0.1,), {"rate", *TURN_FIGURES}),
         (push_both, (0.05,), {"ap", "cp", "times"}),
         (pop_behind, ((2, 20), 5, 60.0), {"pop@2", "pop@20", "grown", "retired", "fill"}),
     ],

@@ -11,6 +11,7 @@ from cassq.cassandra.session import KEYSPACE, SERVER_TIME, kind_of
     ("text", "kind"),
     [
         ("SELECT a FROM claims WHERE k = ?", ("read", "claims")),
+        ("\nSELECT a\nFROM frames WHERE k = ?\n", ("read", "frames")),
         ("INSERT INTO frames (a) VALUES (?)", ("write", "frames")),
         ("UPDATE pipes SET a = ? WHERE k = ?", ("write", "pipes")),
         (
