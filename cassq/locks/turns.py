@@ -245,7 +245,7 @@ class Turns:
     def tend(self, popper: str, *, leave: bool) -> float:
         """Renew, and end, what a popper keeps. leave: it takes nothing for the moment. Returns the
         seconds until the next time. Cost: a read in `LOOK_MS` for each turn; a write where a lock
-        is to be renewed or released."""
+        must be renewed or released."""
         with self._mutex:
             granted, self._granted = self._granted, set()
             turns = [turn for turn in self._kept.values() if turn.popper == popper]
