@@ -57,6 +57,7 @@ EXTEND_MAX_SECONDS = 7 * 86400.0
 WAIT_MAX_SECONDS = 365 * 86400.0
 TEND_SECONDS = 10.0  # how long an idle popper may hold the files of retired pipes
 UNUSED_MS = 500  # prefetched messages of which none was taken for so long go back
+UNUSED_WANTED_MS = 100  # the same while another popper waits for its turn
 KEEP_ALIVE_SECONDS = 3600.0
 _NEVER = 3600.0
 
@@ -181,7 +182,7 @@ class Popper:
             for run in ahead.runs:
                 run.delivery.taken_by(thread)
             return ahead
-        prefetch_limit = 0 if self._shared else self._pace.prefetch_limit(self._catalog.now_ms())
+        prefetch_limit = 0 if self._shared else self._prefetch_limit()
         found = self._claim(max_messages, prefetch_limit)
         if not found and self._settler.giving:
             self._flush()  # this popper may have given some back itself
@@ -194,6 +195,13 @@ class Popper:
             found = found[:max_messages]
         self.tally.popped += len(found)
         return found
+
+    def _prefetch_limit(self) -> int:
+        """How many messages to claim where plenty wait. In order no more than in a short turn: what
+        is claimed is done before another popper has its turn."""
+        if self._claimer.exclusive:
+            return self._pace.ahead()
+        return self._pace.prefetch_limit(self._catalog.now_ms())
 
     def _is_shared_with(self, thread: threading.Thread) -> None:
         """Note that another thread calls `pop`. Threads that share a popper do not prefetch for
@@ -219,8 +227,11 @@ class Popper:
         self._flush_old()
         if claimer.paused:
             return False
-        if claimer.exclusive and self._settler.open_count > len(self._buffer):
-            return False
+        if claimer.exclusive:
+            if self._settler.open_count > len(self._buffer):
+                return False
+            if self._buffer.parts and claimer.gives_way():
+                self._give_back_ahead()
         if self._buffer.parts:
             self._forget_stale()
         return True
@@ -251,6 +262,9 @@ class Popper:
             if keep_at_ms < self._keep_at_ms:
                 self._keep_at_ms = keep_at_ms
                 self._run_within(self.tend, look_ms / 1000)
+        tend_within = self._claimer.tend_within() if found and self._claimer.exclusive else None
+        if tend_within is not None:
+            self._run_within(self.tend, tend_within)
         return Messages(
             [DeliveredRun(delivery, *piece) for delivery, pieces in found for piece in pieces]
         )
@@ -279,8 +293,7 @@ class Popper:
                 if self._stopping or not self._may_hand_out():
                     return None
                 if not self._buffer.parts:
-                    pace, now_ms = self._pace, self._catalog.now_ms()
-                    self._keep(self._claim(pace.ahead(), pace.prefetch_limit(now_ms)))
+                    self._keep(self._claim(self._pace.ahead(), self._prefetch_limit()))
                 if self._stopping or not self._buffer.parts:
                     return None
                 self.tally.popped += 1
@@ -505,6 +518,8 @@ class Popper:
     def tend(self) -> float:
         """Write acks that are old enough, keep claims alive, close the files of retired pipes.
         Returns the seconds until the next time."""
+        # Without the lock: a consumer does not wait for what is done here with kept locks.
+        turns = self._claimer.tend_turns(leave=self._stopping or self._closed)
         with self._lock:
             if self._closed:
                 return _NEVER
@@ -514,13 +529,14 @@ class Popper:
             self._claimer.close_dropped()
             left_ms = self._settler.until_flush_ms(self._catalog.now_ms())
             again = left_ms / 1000 if self._settler.said else TEND_SECONDS
-            return min(again, self._give_back_unused(), self._keep_claims_alive())
+            return min(again, turns, self._give_back_unused(), self._keep_claims_alive())
 
     def _give_back_unused(self) -> float:
         """Give back what was prefetched if nobody takes from it; seconds until the next check."""
         if not self._buffer.parts:
             return _NEVER
-        left_ms = self._taken_ms + UNUSED_MS - self._catalog.now_ms()
+        unused_ms = UNUSED_WANTED_MS if self._claimer.gives_way() else UNUSED_MS
+        left_ms = self._taken_ms + unused_ms - self._catalog.now_ms()
         if left_ms > 0:
             return left_ms / 1000
         if self._claimer.exclusive and self._settler.open_count > len(self._buffer):

@@ -351,6 +351,10 @@ class Leases(abc.ABC):
     def drop(self, name: str, owner: str) -> None:
         """Release a lease if `owner` holds it."""
 
+    @abc.abstractmethod
+    def owner(self, name: str) -> str | None:
+        """Who holds a lease, as a hint: it may be over, or another's, by the time of the answer."""
+
 
 class Catalog(abc.ABC):
     """One catalog: all its roles, on one connection."""

@@ -31,6 +31,7 @@ from cassq.errors import ConfigError
 from cassq.extents.cassandra import CassandraStore
 from cassq.extents.port import ExtentStore
 from cassq.lifecycle.ports import Ports, TimedLife
+from cassq.locks.turns import Turns
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -97,7 +98,8 @@ def open_keyspace(
         cql.close()
         raise
     sharing = Sharing[Any, Any, Any](Background())
-    ports = Ports(catalog, store, locker, clock, ids, life, sharing, cql.requests, upkeep)
+    turns = Turns(catalog.leases, locker, clock, ids.client)
+    ports = Ports(catalog, store, locker, clock, ids, life, sharing, cql.requests, upkeep, turns)
     return Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: (cql.abandon(), store))
 
 

@@ -18,13 +18,14 @@ from cassq.consumer.delivery import Delivery, Holder
 from cassq.consumer.group_health import GroupHealth, freed
 from cassq.consumer.new_claims import TRIES_MAX, ClaimRequest, NewClaims
 from cassq.consumer.redelivery import Found, Redelivery, read_left
-from cassq.errors import CassqError, CorruptionError
+from cassq.errors import CassqError, CorruptionError, GroupNotFoundError, QueueNotFoundError
 from cassq.extents.port import ExtentMissingError, ExtentUnavailableError
 from cassq.lifecycle.expiry import Expiry
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import DeadLetterFn, dead_letter_or_leave
 from cassq.lifecycle.timers import BESIDE_MS, Timers
 from cassq.locks.port import Lock
+from cassq.locks.turns import LINE_SECONDS, Turn, Turns
 from cassq.model import claims
 from cassq.model.queues import Rules, rules_of
 from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, QueueRow
@@ -74,6 +75,8 @@ class Claimer:
         self._new_claims = NewClaims(ports, group, self.window, self._expiry)
         self._told_sick = False  # since something last succeeded here
         self._owed: list[Claim] = []  # spent rows of an exclusive group, as given back
+        self._turns = ports.turns if self.exclusive else None
+        self._locked_out = False  # whether another popper had the lock at the last `claim`
 
     def look(self) -> None:
         """Take the current policies, once for each operation. Raises as `queue` and `group` do once
@@ -93,6 +96,7 @@ class Claimer:
         most = policy.max_claim_messages
         limit, self._prefetch_limit = min(limit, most), min(prefetch_limit, most)
         self.window.away = None
+        self._locked_out = False
         now_ms = began_ms
         fresh = self.window.is_stale(now_ms) and self._refresh(old_ms=REFRESH_MS)
         news = bool(self.timers.known) and self.timers.has_news()
@@ -105,6 +109,8 @@ class Claimer:
                 if found:
                     self.window.claimed(view)
                     return found
+                if policy.strict and self._locked_out:
+                    return []
                 if policy.strict and self._is_unacked(view):
                     break  # nothing may pass it, not even messages merged back
             else:
@@ -360,6 +366,8 @@ class Claimer:
         """Lock the pipe, take over what the lock's last holder left, and continue in order."""
         if not self.window.follows(view):
             return []
+        if self._turns is not None:
+            return self._claim_in_turn(self._turns, view, limit, holder)
         group, timeout_ms = self._group(), self.rules.claim_timeout_ms
         # Read again: a lock on a pipe retired meanwhile would be left behind.
         before = self._catalog.claims.cursor(group.id, view.row.id)
@@ -389,6 +397,88 @@ class Claimer:
                 view.cursor = None
                 lock.release()
         return found
+
+    def _claim_in_turn(
+        self, turns: Turns, view: PipeView, limit: int, holder: Holder
+    ) -> list[Found]:
+        """The same with a lock that is kept from pop to pop. Cost: that of a claim; where the lock
+        is not ours yet, also of two reads, of taking it, and of raising the epoch."""
+        group, timeout_ms = self._group(), self.rules.claim_timeout_ms
+        name = f"pop:{group.id}:{view.row.id}"
+        turn, self._locked_out = turns.resume(name, self.name, timeout_ms)
+        if turn is None and not self._locked_out:
+            before = self._catalog.claims.cursor(group.id, view.row.id)
+            if before is None:
+                self.window.forget(view)
+                return []
+            if before.ack.seq >= view.end_seq:
+                view.cursor = before
+                return []
+            turn = turns.begin(name, group.id, self.name, timeout_ms)
+            self._locked_out = turn is None
+        if turn is None:
+            return []
+        found: list[Found] = []
+        try:
+            found = self._claim_with(turn, view, limit, holder)
+        finally:
+            if not found:
+                view.cursor = turn.cursor
+                turn.put_down()
+        if not found:
+            return []
+        ((delivery, _),) = found
+        # Of what is below the chain all is acked once this is, unless some is behind it.
+        cursor, row = view.cursor, delivery.rows[0]
+        whole = cursor is not None and (row.start, row.end) == (cursor.ack.seq, cursor.chain.seq)
+        now_ms = self._ports.clock.boot_ms()
+        turn.hand_out(cursor if whole else None, lambda: delivery.is_acked, now_ms)
+        return found
+
+    def _claim_with(self, turn: Turn, view: PipeView, limit: int, holder: Holder) -> list[Found]:
+        """Claim in a turn of ours: from where it stopped, or from what is read now."""
+        if turn.cursor is not None:
+            cursor = view.cursor = turn.cursor
+            if cursor.ack.seq >= view.end_seq:
+                return []
+            turn.cursor = None
+            found = self._claim_in_order(view, cursor, limit, holder, turn)
+            if found:
+                return found
+        read = self._catalog.claims.cursor(self._group().id, view.row.id)
+        if read is None:
+            self.window.forget(view)
+        # Read before the lock is checked, as in `_claim_exclusively`.
+        elif turn.epoch is None and turn.held():
+            read = self._catalog.claims.fence(read, self.name)
+            turn.epoch = read.epoch if read is not None else None
+        if read is None or read.epoch != turn.epoch:
+            turn.end()
+            return []
+        view.cursor = read
+        if read.ack.seq >= view.end_seq:
+            turn.cursor = read
+            return []
+        return self._claim_in_order(view, read, limit, holder, turn)
+
+    def tend_within(self) -> float | None:
+        """In how many seconds `tend_turns` is due after a claim; None if no locks are kept."""
+        return None if self._turns is None else self._turns.due_seconds(self.name)
+
+    def gives_way(self) -> bool:
+        """Whether another popper waits for its turn, and this one has had its own."""
+        return self._turns is not None and self._turns.gives_way(self.name)
+
+    def tend_turns(self, *, leave: bool) -> float:
+        """Renew the locks that are kept, and release those that are not used or that others want;
+        seconds until the next time. leave: this popper takes nothing for the moment."""
+        if self._turns is None:
+            return 3600.0
+        try:
+            leave = leave or self._queue().policy.pop_paused
+        except (QueueNotFoundError, GroupNotFoundError):
+            leave = True
+        return self._turns.tend(self.name, leave=leave)
 
     def _is_unacked(self, view: PipeView) -> bool:
         """Whether anything in a pipe is unacked now: what was unacked may have expired."""
@@ -440,6 +530,8 @@ class Claimer:
 
     def until_due(self, most: float) -> float:
         """Seconds until the next free row comes due or held row expires; at most `most`."""
+        if self._locked_out and not self.paused:
+            return min(most, LINE_SECONDS)
         without = self.window.left_alone()
         due_ms = self._catalog.claims.next_due_ms(self._group().id, without=tuple(without))
         if due_ms is None or self.exclusive or self.paused:
@@ -458,6 +550,8 @@ class Claimer:
         self.timers.close_dropped()
 
     def close(self) -> None:
-        """Release file handles and mappings."""
+        """Release kept locks, file handles and mappings."""
+        if self._turns is not None:
+            self._turns.leave(self.name)
         self.window.close()
         self.timers.close()

@@ -162,6 +162,11 @@ class Delivery:
         """Whether anything was given back."""
         return bool(self.given_singly) or self.given is not EMPTY
 
+    @property
+    def is_acked(self) -> bool:
+        """Whether it is over because all of its messages are acked."""
+        return not (self.left or self.lost or self.gave)
+
     def given_seqs(self) -> RangeSet:
         """All seqs given back."""
         if self.given_singly:

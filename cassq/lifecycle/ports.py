@@ -16,6 +16,7 @@ from cassq.errors import ClosedError, ForkedClientError, InterruptedCallError
 from cassq.extents.port import ExtentStore
 from cassq.extents.replicas.upkeep import Upkeep
 from cassq.locks.port import Locker
+from cassq.locks.turns import Turns
 
 
 class _Mine(threading.local):
@@ -179,3 +180,5 @@ class Ports(NamedTuple):
     requests: Requests | None = None
     # Maintains the replicas of extents; None where the store has none.
     upkeep: Upkeep | None = None
+    # Keeps the locks of cp queues and exclusive groups; None where taking one needs no round trip.
+    turns: Turns | None = None

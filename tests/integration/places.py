@@ -30,6 +30,7 @@ from cassq.extents.cassandra import CassandraStore
 from cassq.extents.sidecar.settings import Settings
 from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
+from cassq.locks.turns import Turns
 from cassq.message.frames import frame_seqs
 from cassq.model.sidecar_rows import SidecarRow
 from tests import needs
@@ -157,7 +158,9 @@ class KeyspacePlace(Place):
         catalog = CassandraCatalog(cql, clock, time=self._time.of(clock))
         ids = Ids()
         locker = LeaseLocker(catalog, ids.client)
-        ports = Ports(catalog, CassandraStore(cql, clock), locker, clock, ids, Life(), Sharing())
+        turns = Turns(catalog.leases, locker, clock, ids.client)
+        store = CassandraStore(cql, clock)
+        ports = Ports(catalog, store, locker, clock, ids, Life(), Sharing(), turns=turns)
         return Embedded(ports, lambda _queue_id: PollingDoorbell(), cql.abandon)
 
     def damage(self, payload: bytes) -> str:

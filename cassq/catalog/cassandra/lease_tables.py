@@ -17,6 +17,8 @@ NEXT_LEASE = (
 DROP_LEASE = "UPDATE leases SET owner = '', due_ms = 0 WHERE name = ? IF owner = ?"
 FORGET_LEASE = "DELETE FROM leases WHERE name = ? IF EXISTS"
 FORGET_FREE_LEASE = "DELETE FROM leases WHERE name = ? IF owner = ''"
+# A wish for the next turn: one row a group that is wanted, not one a group that ever was.
+DROP_WISH = "DELETE FROM leases WHERE name = ? IF owner = ?"
 
 FREE_KEPT = 1_000  # cached leases
 
@@ -67,6 +69,9 @@ class CassandraLeases(Leases):
     def drop(self, name: str, owner: str) -> None:
         """Cost: one conditional write; for a pipe's lock also a read."""
         known = self._leases.pop(name, None)
+        if name.startswith("turn:"):
+            self._cql.apply(DROP_WISH, (name, owner))
+            return
 
         def is_dropped() -> bool:
             rows = self._cql.read(LEASE, (name,), serial=True)
@@ -78,6 +83,11 @@ class CassandraLeases(Leases):
         # Taken while its pipe was being retired: nobody will ever ask for it again.
         if name.startswith("pop:") and self._rows.pipes.by_id(name.rpartition(":")[2]) is None:
             self._cql.apply(FORGET_FREE_LEASE, (name,))
+
+    def owner(self, name: str) -> str | None:
+        """Cost: one read."""
+        rows = self._cql.read(LEASE, (name,))
+        return rows[0][0] or None if rows and rows[0][2] > self._rows.keyspace.now_ms() else None
 
     def forget(self, names: Collection[str]) -> None:
         """Remove the leases of pipes that are gone. Cost: a conditional write each."""

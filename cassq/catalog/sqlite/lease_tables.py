@@ -48,3 +48,9 @@ class SqliteLeases(Leases):
             if name.startswith("pop:"):
                 # Taken while its pipe was being retired: it will never be needed again.
                 tx.execute(FORGET_LOCK, (name, name.rpartition(":")[2]))
+            elif name.startswith("turn:"):
+                tx.execute("DELETE FROM leases WHERE name = ? AND owner = ''", (name,))
+
+    def owner(self, name: str) -> str | None:
+        rows = self._db.read("SELECT owner, due_ms FROM leases WHERE name = ?", (name,))
+        return rows[0][0] if rows and rows[0][1] > self._db.now_ms() else None

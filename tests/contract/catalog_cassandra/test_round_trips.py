@@ -20,6 +20,7 @@ from cassq.client.embedded import Embedded
 from cassq.doorbell import PollingDoorbell
 from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
+from cassq.locks.turns import Turns
 
 pytest.importorskip("cassandra")
 
@@ -67,7 +68,8 @@ def still(place: CassandraPlace, counting: CountingCql) -> Iterator[cassq.Client
     clock, ids = ManualClock(), Ids()
     catalog = CassandraCatalog(counting, clock, time=place.time.of(clock))
     store, locker = CassandraStore(counting, clock), LeaseLocker(catalog, ids.client)
-    ports = Ports(catalog, store, locker, clock, ids, Life(), Sharing())
+    turns = Turns(catalog.leases, locker, clock, ids.client)
+    ports = Ports(catalog, store, locker, clock, ids, Life(), Sharing(), turns=turns)
     embedded = Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: None)
     with cassq.Client("cassandra://", embedded, clock) as made:
         made.runtime.housekeeper.stop()

@@ -1,0 +1,296 @@
+"""Turns: a popper keeps a pipe's lock from one message to the next.
+
+For catalogs on a network, where taking a lock, and raising the epoch that goes with it, takes
+several round trips. A turn ends
+
+- when another popper wants it and it has lasted for `TURN_MS`: as soon as nothing is in hand;
+- when its popper has taken nothing for `IDLE_MS`, or is paused, stopped or closed.
+
+Poppers of one client pass a turn on in memory. Of the other clients one at a time is next in line:
+the one that holds a lease named after the group, the *wish*. The holder's housekeeper reads it, so
+its consumer waits for nothing. A holder that gave way takes no new turn while the wish stands.
+
+Nothing depends on a turn but who is served when: claims and acks are conditional on the epoch that
+the first claim of a turn raises. A wish that is lost or wrong costs time only.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum
+
+from cassq.base.clock import Clock
+from cassq.catalog.port import Leases
+from cassq.errors import BackendError
+from cassq.locks.port import Lock, Locker
+from cassq.model.rows import Cursor
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+TURN_MS = 100  # how long a popper may keep its turn while others wait
+IDLE_MS = 200  # how long it may keep a turn that it does not use
+LOOK_MS = 100  # how often a holder looks whether another client waits
+WISH_MS = 500  # how long a wish stands unless it is renewed
+LINE_SECONDS = 0.02  # how often a popper in line tries again
+# A lock is renewed when a message is handed out after this share of its time.
+_RENEWED_AFTER = 0.1
+
+
+class TurnState(Enum):
+    """in hand → resting → in hand, and from either to over."""
+
+    IN_HAND = "in hand"  # its popper claims, or has messages
+    RESTING = "resting"  # kept for its popper's next pop
+    OVER = "over"  # another popper may have the lock
+
+
+class Turn(Lock):
+    """A lock while one popper keeps it.
+
+    wish: the name of the lease of who is next. epoch: what the first claim of the turn raised the
+    pipe's epoch to. cursor: where the group stands in the pipe; None where that must be read.
+    settled: whether all that was last handed out is acked. wanted: by another client. asked_ms:
+    when another popper of this client last asked. Times are boot milliseconds.
+    """
+
+    def __init__(
+        self, turns: Turns, lock: Lock, wish: str, popper: str, ttl_ms: int, now_ms: int
+    ) -> None:
+        self.name: str = lock.name
+        self.token: int = lock.token
+        self.lock = lock
+        self.wish = wish
+        self.popper = popper
+        self.ttl_ms = ttl_ms
+        self.epoch: int | None = None
+        self.cursor: Cursor | None = None
+        self.settled: Callable[[], bool] = lambda: False
+        self.state: TurnState = TurnState.IN_HAND
+        self.wanted: bool = False
+        self.asked_ms: int | None = None
+        self.begun_ms: int = now_ms
+        self.used_ms: int = now_ms
+        self.looked_ms: int = now_ms
+        self._turns = turns
+        self._renewed_ms = now_ms
+        self._renewing = threading.Lock()
+        self._stale = False  # to be renewed by the housekeeper
+        self._long = False  # extended for longer than its ttl
+
+    def held(self) -> bool:
+        return self.state is not TurnState.OVER and self.lock.held()
+
+    def renew(self, ttl_ms: int) -> bool:
+        with self._renewing:
+            self._stale = False
+            self._long |= ttl_ms > self.ttl_ms
+            return self.lock.renew(ttl_ms)
+
+    def release(self) -> None:
+        """What was handed out is settled or lost: keep the lock for the next pop, or end the turn.
+        Cost: none if it is kept."""
+        acked = self.settled()
+        cursor = self.cursor
+        self.cursor = replace(cursor, ack=cursor.chain) if acked and cursor is not None else None
+        if self._long or not self.held():
+            self.end()
+        else:
+            self._turns.rest(self, used=True)
+
+    def put_down(self) -> None:
+        """Nothing could be claimed: keep the lock, as long as it would be kept anyway."""
+        self._turns.rest(self, used=False)
+
+    def end(self) -> None:
+        """Release the lock. Cost: that of `Lock.release`, once."""
+        self._turns.end(self)
+
+    def hand_out(self, cursor: Cursor | None, settled: Callable[[], bool], now_ms: int) -> None:
+        """Note that messages were claimed. cursor: after that, if all before them is acked."""
+        self.cursor, self.settled = cursor, settled
+        with self._renewing:
+            self._stale = now_ms - self._renewed_ms >= _RENEWED_AFTER * self.ttl_ms
+
+    @property
+    def stale(self) -> bool:
+        """Whether the lock must be renewed for what is in hand."""
+        return self._stale
+
+    def refresh(self, now_ms: int) -> None:
+        """Renew the lock for what was handed out, unless that was done meanwhile. Cost: that of
+        `Lock.renew`."""
+        with self._renewing:
+            if self._stale:
+                self._stale, self._renewed_ms = False, now_ms
+                self.lock.renew(self.ttl_ms)
+
+    def gives_way(self, now_ms: int) -> bool:
+        """Whether the next turn is another popper's."""
+        asked = self.asked_ms is not None and now_ms - self.asked_ms < TURN_MS
+        return (self.wanted or asked) and now_ms - self.begun_ms >= TURN_MS
+
+
+class Turns:
+    """The turns of one client's poppers. owner: a unique name."""
+
+    def __init__(self, leases: Leases, locker: Locker, clock: Clock, owner: str) -> None:
+        self._leases = leases
+        self._locker = locker
+        self._clock = clock
+        self._owner = owner
+        self._mutex = threading.Lock()
+        self._kept: dict[str, Turn] = {}  # by the lock's name
+        self._wishes: dict[str, int] = {}  # ours → when it ends, in boot milliseconds
+        self._granted: set[str] = set()  # ours that are still to be dropped
+        self._gave_way: dict[str, int] = {}  # wish → until when it goes first
+
+    # --- taking -------------------------------------------------------------------------------
+
+    def resume(self, name: str, popper: str, ttl_ms: int) -> tuple[Turn | None, bool]:
+        """The turn that this client keeps, for a popper that wants to claim; and whether it must
+        wait for another popper's. Cost: none, unless a turn ends."""
+        now_ms = self._clock.boot_ms()
+        turn = self._kept.get(name)
+        if turn is None:
+            return None, False
+        if not turn.held():
+            turn.end()
+            return None, False
+        with self._mutex:
+            if turn.popper != popper:
+                turn.asked_ms = now_ms
+            if turn.state is not TurnState.RESTING:
+                return None, turn.state is TurnState.IN_HAND
+            if turn.popper != popper:
+                mine = Turn(self, turn.lock, turn.wish, popper, ttl_ms, now_ms)
+                mine.wanted, mine.looked_ms = turn.wanted, turn.looked_ms
+                turn.state = TurnState.OVER
+                self._kept[name] = mine
+                return mine, False
+            if not turn.gives_way(now_ms):
+                turn.state, turn.ttl_ms = TurnState.IN_HAND, ttl_ms
+                return turn, False
+            if not turn.wanted:
+                return None, True
+        turn.end()
+        return None, False
+
+    def begin(self, name: str, group_id: str, popper: str, ttl_ms: int) -> Turn | None:
+        """Take the lock; None while another client has it, or is next. Cost: that of
+        `Locker.acquire`; a read or a conditional write if the lock is taken."""
+        wish = f"turn:{group_id}"
+        now_ms = self._clock.boot_ms()
+        if self._is_first(wish, now_ms):
+            return None
+        lock = self._locker.acquire(name, ttl_ms)
+        if lock is None:
+            self._want(wish, now_ms)
+            return None
+        turn = Turn(self, lock, wish, popper, ttl_ms, now_ms)
+        with self._mutex:
+            self._kept[name] = turn
+            if self._wishes.pop(wish, 0) > now_ms:
+                self._granted.add(wish)
+        return turn
+
+    def _is_first(self, wish: str, now_ms: int) -> bool:
+        """Whether another client goes first, as it waits for a turn that ended here."""
+        until_ms = self._gave_way.get(wish)
+        if until_ms is None:
+            return False
+        if now_ms < until_ms and self._is_wanted(wish):
+            return True
+        self._gave_way.pop(wish, None)
+        return False
+
+    def _is_wanted(self, wish: str) -> bool:
+        """Whether another client waits. Cost: a read."""
+        return self._leases.owner(wish) not in (None, self._owner)
+
+    def _want(self, wish: str, now_ms: int) -> None:
+        """Get in line. Cost: a conditional write, twice while a wish stands; a read where another
+        client is next."""
+        if self._wishes.get(wish, 0) - now_ms > WISH_MS / 2:
+            return
+        if self._leases.take(wish, self._owner, WISH_MS) is not None:
+            with self._mutex:
+                self._wishes[wish] = now_ms + WISH_MS
+                self._granted.discard(wish)
+
+    # --- keeping ------------------------------------------------------------------------------
+
+    def rest(self, turn: Turn, *, used: bool) -> None:
+        """Keep a turn of which nothing is in hand."""
+        with self._mutex:
+            if turn.state is TurnState.IN_HAND:
+                turn.state = TurnState.RESTING
+                if used:
+                    turn.used_ms = self._clock.boot_ms()
+
+    def end(self, turn: Turn) -> None:
+        """End a turn, and release its lock."""
+        with self._mutex:
+            if turn.state is TurnState.OVER:
+                return
+            turn.state = TurnState.OVER
+            if self._kept.get(turn.name) is turn:
+                del self._kept[turn.name]
+            if turn.wanted:
+                self._gave_way[turn.wish] = self._clock.boot_ms() + 2 * WISH_MS
+        turn.lock.release()
+
+    def tend(self, popper: str, *, leave: bool) -> float:
+        """Renew, and end, what a popper keeps. leave: it takes nothing for the moment. Returns the
+        seconds until the next time. Cost: a read in `LOOK_MS` for each turn; a write where a lock
+        must be renewed or released."""
+        with self._mutex:
+            granted, self._granted = self._granted, set()
+            turns = [turn for turn in self._kept.values() if turn.popper == popper]
+        try:
+            for wish in granted:
+                self._leases.drop(wish, self._owner)
+            for turn in turns:
+                self._tend(turn, leave=leave)
+        except BackendError as exc:
+            logger.info("turns are looked after again in a moment: %s", exc)
+        return LOOK_MS / 1000 if turns else 3600.0
+
+    def _tend(self, turn: Turn, *, leave: bool) -> None:
+        now_ms = self._clock.boot_ms()
+        if turn.stale:
+            turn.refresh(now_ms)
+        if not turn.held():
+            if turn.state is TurnState.RESTING:
+                turn.end()
+            return
+        if now_ms - turn.looked_ms >= LOOK_MS:
+            turn.looked_ms = now_ms
+            turn.wanted = self._is_wanted(turn.wish)
+        with self._mutex:
+            rests = turn.state is TurnState.RESTING
+            ends = leave or now_ms - turn.used_ms >= IDLE_MS or turn.gives_way(now_ms)
+            if not (rests and ends):
+                return
+            turn.state = TurnState.IN_HAND  # nobody resumes it while it ends
+        turn.end()
+
+    def gives_way(self, popper: str) -> bool:
+        """Whether a popper has had a turn for which another waits. Cost: memory reads."""
+        kept, now_ms = list(self._kept.values()), self._clock.boot_ms()
+        return any(turn.popper == popper and turn.gives_way(now_ms) for turn in kept)
+
+    def due_seconds(self, popper: str) -> float:
+        """In how many seconds `tend` is due after a popper claimed. Cost: memory reads."""
+        kept = list(self._kept.values())
+        return 0.0 if any(t.stale and t.popper == popper for t in kept) else LOOK_MS / 1000
+
+    def leave(self, popper: str) -> None:
+        """End all turns of a popper that is closed."""
+        for turn in [turn for turn in list(self._kept.values()) if turn.popper == popper]:
+            try:
+                turn.end()
+            except BackendError as exc:
+                logger.info("lock %s is left to lapse: %s", turn.name, exc)

@@ -1,0 +1,310 @@
+"""Turns on cp queues and in exclusive groups: a popper keeps a pipe's lock between messages, as on
+Cassandra, until another wants it or it has no use for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+import cassq
+from cassq.base.clock import Clock, ManualClock, SystemClock
+from cassq.errors import ClaimLostError
+from cassq.locks.turns import IDLE_MS, LOOK_MS, TURN_MS, WISH_MS, Turns
+from cassq.model.rows import Cursor
+from tests.integration.deadlines import in_threads
+from tests.integration.places import Place
+from tests.integration.stage import numbers, payloads, push
+from tests.integration.timed import clock
+
+__all__ = ["clock"]
+
+Open = Callable[[], cassq.Client]
+TIMEOUT = 10
+
+
+def keeping(place: Place, clock: Clock) -> cassq.Client:
+    """A client that keeps locks, wherever its queues are."""
+    embedded = place.open(clock)
+    ports = embedded.ports
+    turns = Turns(ports.catalog.leases, ports.locker, clock, ports.ids.client)
+    return cassq.Client(place.url, embedded._replace(ports=ports._replace(turns=turns)), clock)
+
+
+@pytest.fixture
+def opened(place: Place, clock: ManualClock) -> Iterator[Open]:
+    """Clients on the test's clock, whose housekeepers do what the test calls."""
+    with ExitStack() as clients:
+
+        def open_one() -> cassq.Client:
+            client = clients.enter_context(keeping(place, clock))
+            client.runtime.housekeeper.stop()
+            return client
+
+        yield open_one
+
+
+def jobs(client: cassq.Client, count: int) -> cassq.Queue:
+    queue = client.create_queue("jobs", consistency="cp", claim_timeout=TIMEOUT)
+    push(queue, *numbers(count))
+    return queue
+
+
+def epoch(client: cassq.Client) -> int:
+    return cursor(client).epoch
+
+
+def cursor(client: cassq.Client) -> Cursor:
+    queue = client.queue("jobs")
+    (group,) = client.ports.catalog.queues.groups(queue.id)
+    (pipe,) = client.ports.catalog.pipes.live(queue.id)
+    found = client.ports.catalog.claims.cursor(group.id, pipe.id)
+    assert found is not None
+    return found
+
+
+def one(popper: cassq.Popper) -> bytes | None:
+    """Pop and commit one message."""
+    messages = popper.pop(1)
+    popper.commit(messages)
+    return messages[0].payload if messages else None
+
+
+def some(popper: cassq.Popper, clock: ManualClock, ms: int) -> list[bytes]:
+    """Pop and commit for so long, with a housekeeper that looks after it; what came."""
+    found: list[bytes] = []
+    for _ in range(ms // 10):
+        payload = one(popper)
+        if payload is not None:
+            found.append(payload)
+        clock.advance(0.01)
+        popper.tend()
+    return found
+
+
+def test_a_lock_is_kept_from_one_message_to_the_next(opened: Open) -> None:
+    client = opened()
+    popper = jobs(client, 5).popper()
+    assert one(popper) == b"0"
+    first = epoch(client)
+    assert [one(popper) for _ in range(4)] == numbers(4, first=1)
+    assert epoch(client) == first
+    assert one(popper) is None
+
+
+def test_a_turn_that_is_not_used_ends(opened: Open, clock: ManualClock) -> None:
+    client = opened()
+    popper, other = jobs(client, 5).popper(), opened().queue("jobs").popper()
+    assert one(popper) == b"0"
+    before = epoch(client)
+    clock.advance((IDLE_MS - 1) / 1000)
+    popper.tend()
+    assert one(popper) == b"1"
+    assert epoch(client) == before, "it was kept until then"
+    clock.advance(IDLE_MS / 1000)
+    popper.tend()
+    assert one(other) == b"2"
+
+
+def test_a_turn_with_a_message_in_hand_does_not_end(opened: Open, clock: ManualClock) -> None:
+    popper = jobs(opened(), 5).popper()
+    other = opened().queue("jobs").popper()
+    messages = popper.pop(1)
+    for _ in range(20):
+        clock.advance(0.2)
+        popper.tend()
+        assert one(other) is None
+    popper.commit(messages)
+    popper.tend()
+    assert one(other) == b"1", "it waited long enough"
+
+
+def test_poppers_of_two_clients_take_turns(opened: Open, clock: ManualClock) -> None:
+    popper = jobs(opened(), 1000).popper()
+    other = opened().queue("jobs").popper()
+    found: list[bytes] = []
+    for _ in range(3):
+        for mine, yours in ((popper, other), (other, popper)):
+            came = some(mine, clock, 2 * TURN_MS)
+            assert len(came) >= TURN_MS // 10, "a turn lasts while another waits"
+            found += came
+            assert one(yours) is None, "it is told only now that another waits"
+            came = some(mine, clock, LOOK_MS + 20)
+            assert len(came) <= LOOK_MS // 10, "it gives way once it has looked"
+            found += came
+    assert found == numbers(len(found))
+
+
+def test_a_popper_that_gave_way_goes_on_if_the_next_one_never_comes(
+    opened: Open, clock: ManualClock
+) -> None:
+    popper = jobs(opened(), 1000).popper()
+    other = opened().queue("jobs").popper()
+    some(popper, clock, TURN_MS)
+    assert one(other) is None
+    some(popper, clock, LOOK_MS + 20)
+    assert some(popper, clock, WISH_MS // 2) == []
+    clock.advance(WISH_MS / 1000)
+    assert len(some(popper, clock, 100)) == 10
+
+
+@pytest.mark.parametrize("how", ["close", "stop", "pause"])
+def test_a_popper_that_takes_no_more_ends_its_turn(opened: Open, how: str) -> None:
+    client = opened()
+    queue = jobs(client, 5)
+    popper, other = queue.popper(), opened().queue("jobs").popper()
+    assert one(popper) == b"0"
+    assert one(other) is None
+    if how == "pause":
+        queue.pause(pop=True)
+    else:
+        getattr(popper, how)()
+    popper.tend()
+    if how == "pause":
+        queue.resume()
+    with opened() as third:
+        assert one(third.queue("jobs").popper()) == b"1"
+
+
+def test_another_popper_of_the_client_takes_a_turn_that_rests(opened: Open) -> None:
+    client = opened()
+    queue = jobs(client, 5)
+    popper, other = queue.popper(), queue.popper()
+    held = popper.pop(1)
+    assert one(other) is None
+    popper.commit(held)
+    before = epoch(client)
+    assert one(other) == b"1"
+    assert epoch(client) > before, "whatever the first still wrote would be refused"
+    assert one(popper) == b"2"
+
+
+def test_poppers_of_one_client_take_turns(opened: Open, clock: ManualClock) -> None:
+    queue = jobs(opened(), 100)
+    popper, other = queue.popper(), queue.popper()
+    held = popper.pop(1)
+    clock.advance(TURN_MS / 1000)
+    assert one(other) is None
+    popper.commit(held)
+    assert one(popper) is None, "it has had its turn, and another waits"
+    assert one(other) == b"1"
+
+
+def test_who_waits_for_a_dead_popper_goes_on_when_its_lock_lapses(
+    opened: Open, clock: ManualClock
+) -> None:
+    popper = jobs(opened(), 5).popper(keep_alive=0)
+    other = opened().queue("jobs").popper()
+    assert one(popper) == b"0"
+    clock.advance(TIMEOUT - 0.2)  # nobody looks after it from here on
+    assert one(other) is None
+    clock.advance(0.2)
+    assert one(other) == b"1"
+
+
+def test_a_message_popped_late_in_a_turn_has_its_whole_time(
+    opened: Open, clock: ManualClock
+) -> None:
+    popper = jobs(opened(), 5).popper(keep_alive=0)
+    other = opened().queue("jobs").popper()
+    assert one(popper) == b"0"
+    clock.advance(TIMEOUT * 0.9)
+    held = popper.pop(1)
+    popper.tend()
+    clock.advance(TIMEOUT * 0.9)
+    assert one(other) is None
+    popper.commit(held)
+    popper.tend()
+    assert one(other) == b"2"
+
+
+def test_a_popper_that_lost_its_lock_meanwhile_is_refused(opened: Open, clock: ManualClock) -> None:
+    popper = jobs(opened(), 5).popper(keep_alive=0)
+    other = opened().queue("jobs").popper()
+    assert one(popper) == b"0"
+    held = popper.pop(1)
+    clock.advance(TIMEOUT)
+    taken = other.pop(1)
+    assert [(m.payload, m.attempts) for m in taken] == [(b"1", 2)]
+    with pytest.raises(ClaimLostError):
+        popper.commit(held)
+    assert one(popper) is None
+    other.commit(taken)
+    other.close()
+    assert one(popper) == b"2"
+
+
+def test_a_nacked_message_comes_again_before_later_ones(opened: Open) -> None:
+    popper = jobs(opened(), 5).popper()
+    assert one(popper) == b"0"
+    for message in popper.pop(3):
+        if message.payload == b"1":
+            message.nack()
+    assert [(m.payload, m.attempts) for m in popper.pop(5)] == [
+        *[(b"1", 2)],
+    ]
+
+
+def test_what_others_did_to_the_pipe_meanwhile_is_seen(opened: Open) -> None:
+    """A purge moves the group past what its popper has not taken."""
+    client = opened()
+    queue = jobs(client, 5)
+    popper = queue.popper()
+    assert one(popper) == b"0"
+    queue.purge()
+    push(queue, b"after")
+    found = [one(popper) for _ in range(3)]
+    assert [payload for payload in found if payload is not None] == [b"after"]
+
+
+def test_a_lock_extended_for_hours_is_released_with_its_message(opened: Open) -> None:
+    popper = jobs(opened(), 5).popper()
+    other = opened().queue("jobs").popper()
+    (message,) = popper.pop(1)
+    message.extend(3600)
+    popper.commit([message])
+    assert one(other) == b"1"
+
+
+def test_nothing_is_left_of_turns_and_wishes(opened: Open, clock: ManualClock) -> None:
+    client = opened()
+    popper = jobs(client, 100).popper()
+    second = opened()
+    other = second.queue("jobs").popper()
+    some(popper, clock, TURN_MS)
+    assert one(other) is None
+    some(popper, clock, LOOK_MS + 20)
+    assert one(other) is not None
+    other.tend()
+    (group,) = client.ports.catalog.queues.groups(client.queue("jobs").id)
+    assert client.ports.catalog.leases.owner(f"turn:{group.id}") is None
+
+
+@pytest.mark.waits(reason="turns last for a tenth of a second")
+@pytest.mark.parametrize("workers", [2, 8])
+def test_workers_that_compete_all_get_turns_and_keep_the_order(place: Place, workers: int) -> None:
+    """In real time, each with a client of its own."""
+    clients = [keeping(place, SystemClock()) for _ in range(workers)]
+    queue = clients[0].create_queue("jobs", consistency="cp")
+    order: list[tuple[int, bytes]] = []
+    with ExitStack() as stack:
+        for each in clients:
+            stack.enter_context(each)
+        count = 100 * workers
+        with queue.pusher() as pusher:
+            pusher.push_many(numbers(count))
+
+        def work(number: int) -> None:
+            with clients[number].queue("jobs").popper() as popper:
+                while len({who for who, _ in order}) < workers or len(order) < 20 * workers:
+                    messages = popper.pop(1, wait=0.2)
+                    order.extend((number, payload) for payload in payloads(messages))
+                    clients[number].ports.clock.sleep(0.005)
+                    popper.commit(messages)
+                    if len(order) >= count:
+                        return
+
+        in_threads(workers, work)
+    assert [payload for _, payload in order] == numbers(len(order))
+    assert {who for who, _ in order} == set(range(workers)), "nobody starves"
