@@ -23,6 +23,13 @@ from cassq.catalog.cassandra.claims.cursor_tables import (
 )
 from cassq.catalog.cassandra.partition import tombstones
 from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
+from cassq.catalog.cassandra.partition.consumed import (
+    COVER_CONSUMED,
+    DROP_CONSUMED,
+    LIST_CONSUMED,
+    NOTE_CONSUMED,
+    consumed_key,
+)
 from cassq.catalog.cassandra.partition.horizons import HORIZON, RAISE_HORIZON
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
 from cassq.catalog.cassandra.partition.partition_cache import PartitionCaches
@@ -68,11 +75,12 @@ class Rows:
 
 
 class Server:
-    """One queue's listing, one group's, and their horizons and floor."""
+    """The listings of one queue, one group and one slice of consumed pipes, their horizons, and a
+    floor."""
 
     def __init__(self) -> None:
         self.now_us = START_US
-        self.queue, self.group = Rows(), Rows()
+        self.queue, self.group, self.consumed = Rows(), Rows(), Rows()
         self.horizons: dict[str, int] = {}
         self.floor = (0, 0)  # and when it was written
         self.has_slice = False
@@ -91,6 +99,12 @@ class Server:
                 self.group.remove(lambda key: key == pipe_id, at_us)
             case str(text), (before_us, _, low, high) if text == COVER_PIPES:
                 self.group.remove(lambda key: low < key < high, before_us)
+            case str(text), (_, pipe_id) if text == NOTE_CONSUMED:
+                self.consumed.put(pipe_id, at_us)
+            case str(text), (_, pipe_id) if text == DROP_CONSUMED:
+                self.consumed.remove(lambda key: key == pipe_id, at_us)
+            case str(text), (before_us, _, low, high) if text == COVER_CONSUMED:
+                self.consumed.remove(lambda key: low < key < high, before_us)
             case str(text), (_, _, *entry) if text == NOTE_ENTRY:
                 self.queue.put(tuple(entry), at_us)
             case str(text), (_, _, *entry) if text == DROP_ENTRY:
@@ -104,6 +118,8 @@ class Server:
         if text == HORIZON:
             horizon_us = self.horizons.get(values[0])
             return [(horizon_us,)] if horizon_us is not None else []
+        if text == LIST_CONSUMED:
+            return [(pipe_id,) for pipe_id in self.consumed.there()]
         if text == LIST_PIPES:
             return [(pipe_id,) for pipe_id in self.group.there()]
         if text == FLOOR:
@@ -131,8 +147,13 @@ class Session:
         return iter([None] * ATTEMPTS)
 
     def read(self, text: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        return self.read_many([(text, values)])[0]
+
+    def read_many(
+        self, statements: Iterable[tuple[str, Sequence[Any]]]
+    ) -> list[list[tuple[Any, ...]]]:
         self.pause()
-        return self._server.read(text, values)
+        return [self._server.read(text, values) for text, values in statements]
 
     def write(self, text: str, values: Sequence[Any]) -> None:
         self.write_many([(text, values)])
@@ -154,7 +175,9 @@ class Process:
         time: Any = None
         keyspace = Keyspace(cql, ManualClock(), time, Ids(), TombstoneCompactor(cql))
         self.listing = Listing(keyspace)
-        self.cursors = Cursors(CatalogRows(keyspace), PartitionCaches())
+        rows = CatalogRows(keyspace)
+        self.consumed = rows.consumed
+        self.cursors = Cursors(rows, PartitionCaches())
 
 
 @pytest.fixture(autouse=True)
@@ -198,6 +221,21 @@ def test_a_cursor_that_is_noted_while_others_go_stays(ahead_us: int) -> None:
         removes = Actor(two.session, lambda of=two: of.cursors.unnote(("g", "5")))  # type: ignore[misc]
         play(order, adds, removes)
         assert server.group.there() == ["1", "6", "7"], order
+
+
+@pytest.mark.parametrize("ahead_us", AHEAD)
+def test_a_consumed_pipe_that_is_noted_while_others_go_stays(ahead_us: int) -> None:
+    """Else its frames would be kept for ever, and its totals missing."""
+    same = [name for name in map(str, range(200)) if consumed_key(name)[0] == consumed_key("0")[0]]
+    new, kept, gone = same[:3]
+    for order in GROUP_ORDERS:
+        server = Server()
+        one, two = Process(server, ahead_us), Process(server)
+        two.consumed.note([kept, gone])
+        adds = Actor(one.session, lambda of=one: of.consumed.note([new]))  # type: ignore[misc]
+        removes = Actor(two.session, lambda of=two: of.consumed.drop(gone))  # type: ignore[misc]
+        play(order, adds, removes)
+        assert server.consumed.there() == sorted([new, kept]), order
 
 
 def test_a_pipe_that_is_listed_while_another_client_goes_on_removing_is_listed_once() -> None:

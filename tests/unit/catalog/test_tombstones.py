@@ -24,10 +24,6 @@ class Written:
         self.ranges: list[Range] = []
         self.before_us: set[int] = set()
         self.failing = False
-        self.now_us = 0
-
-    def stamp(self) -> int:
-        return self.now_us
 
     def write_many(self, statements: Iterable[tuple[str, Any]]) -> None:
         if self.failing:
@@ -52,10 +48,6 @@ class Reader:
         self._gaps.read(DROP, ("me",), list(names), at_us)
         assert self.cql.before_us <= {at_us - SETTLED_US}
         return sorted(self.cql.ranges)
-
-    def removes(self, at_us: int, name: str) -> None:
-        self.cql.now_us = at_us
-        self._gaps.went(DROP, ("me",), name)
 
 
 @pytest.fixture
@@ -86,15 +78,6 @@ def test_what_went_is_covered_a_while_later_from_neighbour_to_neighbour(reader: 
 def test_a_gap_is_as_wide_as_it_is_by_then(reader: Reader) -> None:
     reader.covered(later(1), "bf")
     assert reader.covered(later(2), "bcf") == [("c", "f")]
-
-
-def test_rows_that_came_and_went_between_two_reads_are_covered_by_the_removal(
-    reader: Reader,
-) -> None:
-    reader.removes(later(1), "c")
-    assert reader.covered(later(1) + SETTLED_US, "bdf") == [], "its tombstone is younger"
-    assert reader.covered(later(2), "bdf") == [("b", "d")]
-    assert reader.covered(later(3), "bdf") == [], "once"
 
 
 @pytest.mark.parametrize(

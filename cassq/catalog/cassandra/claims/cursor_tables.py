@@ -109,7 +109,7 @@ class Cursors:
         for _ in self._cql.attempts():
             stamp = self._cql.stamp()
             self._cql.write_many([(NOTE_PIPE, (group_id, pipe_id)) for pipe_id in pipe_ids])
-            if self._horizons.is_passed(group_id, stamp):
+            if self._horizons.is_passed(stamp, [group_id]):
                 return
         raise contended(f"the listing of group {group_id}")
 

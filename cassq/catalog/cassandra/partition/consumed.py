@@ -5,6 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 
+from cassq.cassandra.tries import contended
+from cassq.catalog.cassandra.partition.horizons import Horizons
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
 
 CONSUMED_SLICES = 16
@@ -28,10 +30,18 @@ class ConsumedPipes:
     def __init__(self, keyspace: Keyspace) -> None:
         self._cql = keyspace.cql
         self._gaps = keyspace.gaps
+        self._horizons = Horizons(keyspace.cql)
 
     def note(self, pipe_ids: Iterable[str]) -> None:
-        """List pipes that are about to be consumed. Cost: a round of plain writes."""
-        self._cql.write_many([(NOTE_CONSUMED, consumed_key(pipe_id)) for pipe_id in pipe_ids])
+        """List pipes that are about to be consumed. Cost: a round of plain writes, one of reads."""
+        keys = [consumed_key(pipe_id) for pipe_id in pipe_ids]
+        owners = {_owner(slice_) for slice_, _ in keys}
+        for _ in self._cql.attempts():
+            stamp = self._cql.stamp()
+            self._cql.write_many([(NOTE_CONSUMED, key) for key in keys])
+            if self._horizons.is_passed(stamp, owners):
+                return
+        raise contended("the listing of consumed pipes")
 
     def ids(self) -> list[str]:
         """Pipes that may have to be removed, or whose totals must be copied. Cost: 16 concurrent
@@ -44,7 +54,18 @@ class ConsumedPipes:
         return [pipe_id for rows in found for (pipe_id,) in rows]
 
     def drop(self, pipe_id: str) -> None:
-        """Remove a pipe from the list. Most come and go between two reads of it. Cost: a write."""
+        """Remove a pipe from the list. Cost: a plain write; after every few, two rounds of plain
+        writes and a read more."""
         slice_, _ = key = consumed_key(pipe_id)
         self._cql.write(DROP_CONSUMED, key)
-        self._gaps.went(COVER_CONSUMED, (slice_,), pipe_id)
+        removed = self._gaps.removed(COVER_CONSUMED, (slice_,), pipe_id)
+        if removed:
+            with self._gaps.leaving_the_rest():
+                horizon_us = self._horizons.raised(_owner(slice_))
+                there = [pipe_id for (pipe_id,) in self._cql.read(LIST_CONSUMED, (slice_,))]
+                self._gaps.cover(COVER_CONSUMED, (slice_,), removed, there, horizon_us)
+
+
+def _owner(slice_: int) -> str:
+    """Whose horizon a slice has."""
+    return f"consumed pipes, {slice_}"

@@ -19,6 +19,8 @@ Nobody waits, and clocks that differ cost no more than another attempt.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from cassq.cassandra.session import Cql
 
 # Of two clients' horizons the later one stands.
@@ -29,7 +31,7 @@ DROP_HORIZON = "DELETE FROM listing_horizons WHERE owner_id = ?"
 
 class Horizons:
     """The horizons of listings. owner_id: of the queue whose pipes are listed, or of the group
-    whose cursors are."""
+    whose cursors are; or a slice of consumed pipes."""
 
     def __init__(self, cql: Cql) -> None:
         self._cql = cql
@@ -40,11 +42,12 @@ class Horizons:
         self._cql.write(RAISE_HORIZON, (owner_id, now_us, now_us))
         return now_us
 
-    def is_passed(self, owner_id: str, stamp: int) -> bool:
+    def is_passed(self, stamp: int, owner_ids: Iterable[str]) -> bool:
         """Whether entries stay that were written since this stamp was taken. If not, they must be
-        added again, and this client's next stamps are beyond the horizon. Cost: a read."""
-        rows = self._cql.read(HORIZON, (owner_id,))
-        horizon_us: int = rows[0][0] if rows else 0
+        added again, and this client's next stamps are beyond the horizons. Cost: a round of
+        reads."""
+        found = self._cql.read_many([(HORIZON, (owner_id,)) for owner_id in owner_ids])
+        horizon_us: int = max((at_us for rows in found for (at_us,) in rows), default=0)
         if stamp > horizon_us:
             return True
         self._cql.stamp(horizon_us)

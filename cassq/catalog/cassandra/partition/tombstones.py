@@ -2,9 +2,8 @@
 
 Each removed entry leaves a tombstone, which every later read of the listing passes until the
 servers compact it away. So a client that lists repeatedly and sees that entries have disappeared
-(or has removed one that came and went between two reads) later deletes the whole gap between the
-remaining neighbours: one range tombstone, which covers those of all the entries, and that of the
-gap as it was before.
+later deletes the whole gap between the remaining neighbours: one range tombstone, which covers
+those of all the entries, and that of the gap as it was before.
 
 The deletion has a timestamp `SETTLED_US` before the listing was read: an entry written before that
 is in the listing, and not in a gap, or was removed. Entries written later are not affected. So
@@ -77,14 +76,6 @@ class TombstoneCompactor:
             due = _due(listing, asked_us)
         if due:
             self._cover(drop, partition, _ranges(due, keys, _ENDS[kind]), asked_us - SETTLED_US)
-
-    def went(self, drop: str, partition: Any, key: Any) -> None:
-        """Record that this process removed an entry, which it may never have read. Cost: none."""
-        now_us = self._cql.stamp()
-        with self._lock:
-            listing = self._listing((drop, partition), now_us)
-            listing.gone.append((now_us, key))
-            del listing.gone[:-GONE_MOST]
 
     def removed(self, drop: str, partition: Any, key: Any) -> list[Any]:
         """Record that this process removed an entry of a listing with a horizon; each time there

@@ -65,7 +65,7 @@ class Listing:
             for position, pipe_id in zip(positions, pipe_ids, strict=True):
                 notes.append((NOTE_ENTRY, (queue_id, position // DAY_US, position, pipe_id)))
             self._cql.write_many(notes)
-            is_passed = self._horizons.is_passed(queue_id, stamp)
+            is_passed = self._horizons.is_passed(stamp, [queue_id])
             if is_passed and self._cql.stamp() - stamp < SETTLED_US // 2:
                 return positions
             for position, pipe_id in zip(positions, pipe_ids, strict=True):
