@@ -36,7 +36,8 @@ DUE_LISTED = 256
 GRAIN_MS = 2
 BURIED_AT_ONCE = 32  # dead letters: each costs a few syncs
 PATIENCE_MS = 1000  # how long unreadable pipes are tried one after another
-LOOK_MS = 40  # how often to look for redeliveries while there are new messages
+LOOK_MS = 40  # how often to look for redeliveries while there are new messages ...
+LOOK_BESIDE_MS = 200  # ... and where that takes round trips, in the background
 
 
 class Claimer:
@@ -217,7 +218,7 @@ class Claimer:
             ("due", group_id),
             lambda: claims.next_due_ms(group_id),
             self._ports.clock.boot_ms,
-            old_ms=LOOK_MS,
+            old_ms=LOOK_BESIDE_MS,
             beside_ms=BESIDE_MS,
         )
         self._looked_ms = now_ms

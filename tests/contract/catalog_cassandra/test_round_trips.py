@@ -14,9 +14,10 @@ import pytest
 import cassq
 from cassq.base.clock import ManualClock
 from cassq.base.ids import Ids
-from cassq.base.sharing import Sharing
+from cassq.base.sharing import Background, Sharing
 from cassq.catalog.cassandra import CassandraCatalog
 from cassq.client.embedded import Embedded
+from cassq.consumer.claimer import LOOK_BESIDE_MS
 from cassq.doorbell import PollingDoorbell
 from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
@@ -24,6 +25,7 @@ from cassq.locks.turns import Turns
 
 pytest.importorskip("cassandra")
 
+from cassq.catalog.cassandra.claims.cursor_tables import LIST_PIPES
 from cassq.catalog.cassandra.pipes.pipe_lists import ENTRIES
 from cassq.extents.cassandra import CassandraStore
 from cassq.extents.cassandra.statements import READ_FRAMES
@@ -62,14 +64,19 @@ def another(cassandra_place: CassandraPlace) -> Iterator[cassq.Client]:
 
 
 @contextmanager
-def still(place: CassandraPlace, counting: CountingCql) -> Iterator[cassq.Client]:
+def still(
+    place: CassandraPlace,
+    counting: CountingCql,
+    clock: ManualClock | None = None,
+    background: Background | None = None,
+) -> Iterator[cassq.Client]:
     """A client whose clock stands still, and that does nothing in passing: what is done once a
     second is not done here."""
-    clock, ids = ManualClock(), Ids()
+    clock, ids = clock or ManualClock(), Ids()
     catalog = CassandraCatalog(counting, clock, time=place.time.of(clock))
     store, locker = CassandraStore(counting, clock), LeaseLocker(catalog, ids.client)
     turns = Turns(catalog.leases, locker, clock, ids.client)
-    ports = Ports(catalog, store, locker, clock, ids, Life(), Sharing(), turns=turns)
+    ports = Ports(catalog, store, locker, clock, ids, Life(), Sharing(background), turns=turns)
     embedded = Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: None)
     with cassq.Client("cassandra://", embedded, clock) as made:
         made.runtime.housekeeper.stop()
@@ -144,6 +151,26 @@ def test_a_message_of_another_client_s_pusher_takes_two_reads_more(
             assert READ_FRAMES in counting.texts
             assert counting.waited - before <= told()[ELSEWHERE, kind]
             popper.commit(messages)
+
+
+def test_poppers_with_new_messages_look_five_times_a_second_for_others(
+    cassandra_place: CassandraPlace, counting: CountingCql
+) -> None:
+    clock, background = ManualClock(), Background()
+    with still(cassandra_place, counting, clock, background) as client:
+        queue = client.create_queue("jobs")
+        with queue.pusher() as pusher, queue.popper() as popper:
+            pusher.push(b"a")
+            popper.commit(popper.pop(1))
+            counting.texts.clear()
+            for _ in range(40):
+                clock.advance(LOOK_BESIDE_MS / 4000)
+                pusher.push(b"a")
+                popper.commit(popper.pop(1))
+            eventually("it looks", lambda: LIST_PIPES in counting.texts)
+            background.close()
+            assert counting.texts.count(LIST_PIPES) <= 11
+    assert popper.tally.committed == 41
 
 
 def test_a_message_in_turn_takes_five_statements(
