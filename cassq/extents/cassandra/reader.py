@@ -190,6 +190,10 @@ class CassandraReader(ExtentReader):
         if kept is not None and seq < kept[1].end_seq:
             self._buckets[base], self._frame = kept
             return kept[1]
+        writer = self._local(self._pipe_id)
+        written = writer.latest(base) if writer is not None else None
+        if written is not None:
+            self._ahead, self._buckets[base] = {base: written}, written[0]
         if base not in self._ahead:
             self._load(bucket, base, end_seq, limit)
         while self._end_of(base) <= seq:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from cassq.errors import BackendError
 from cassq.extents.cassandra import statements
 from cassq.extents.cassandra.heads import Head
 from cassq.extents.cassandra.writer import CassandraWriter, PendingFrame, WriterContext
+
+KEPT_FRAMES_MAX, KEPT_BYTES_MAX = 16, 16 * 1024  # each
 
 
 class StrictWriter(CassandraWriter):
@@ -14,6 +18,17 @@ class StrictWriter(CassandraWriter):
     def __init__(self, means: WriterContext, head: Head) -> None:
         super().__init__(means, head)
         self._began = False  # a bucket, in this append
+        self._latest: OrderedDict[int, tuple[int, bytes]] = OrderedDict()  # by base seq
+
+    def latest(self, base_seq: int) -> tuple[int, bytes] | None:
+        return self._latest.get(base_seq)
+
+    def _keep(self, piece: PendingFrame) -> None:
+        """Keep a small frame for a popper of this client, which may come at once."""
+        if len(piece.data) <= KEPT_BYTES_MAX:
+            self._latest[piece.base_seq] = (self._bucket, piece.data)
+            if len(self._latest) > KEPT_FRAMES_MAX:
+                self._latest.popitem(last=False)
 
     def _put(self, piece: PendingFrame) -> None:
         parts = self._put_parts(piece)
@@ -33,6 +48,7 @@ class StrictWriter(CassandraWriter):
                 if not applied and there[:1] != (piece.end_seq,):
                     raise self._told_sealed()
                 self._began = self._began or piece.first
+                self._keep(piece)
                 return
             self._cql.requests.count("repeated")
 

@@ -86,6 +86,10 @@ class CassandraWriter(ServerWriter):
         self._settle()
         return end_place(self._bucket, end_seq)
 
+    def latest(self, base_seq: int) -> tuple[int, bytes] | None:
+        """The bucket and the bytes of a frame that was just written; None if it is not kept."""
+        return None
+
     def sealed(self) -> bool:
         if not self._dead:
             self._teller.again()
