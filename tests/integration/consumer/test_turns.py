@@ -228,8 +228,9 @@ def test_a_message_popped_late_in_a_turn_has_its_whole_time(
     assert one(popper) == b"0"
     clock.advance(TIMEOUT * passed)
     assert payloads(popper.pop(1)) == [b"1"]
-    clock.advance(TIMEOUT - 0.001)
-    assert one(other) is None
+    for seconds in (TIMEOUT / 2, TIMEOUT / 2 - 0.001):
+        clock.advance(seconds)
+        assert one(other) is None
     clock.advance(0.001)
     assert one(other) == b"1"
 
