@@ -25,7 +25,7 @@ from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import DeadLetterFn, dead_letter_or_leave
 from cassq.lifecycle.timers import BESIDE_MS, Timers
 from cassq.locks.port import Lock
-from cassq.locks.turns import LINE_SECONDS, Turn, Turns
+from cassq.locks.turns import LINE_SECONDS, STALE_SHARE, Turn, Turns
 from cassq.model import claims
 from cassq.model.queues import Rules, rules_of
 from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, QueueRow
@@ -407,6 +407,8 @@ class Claimer:
         group, timeout_ms = self._group(), self.rules.claim_timeout_ms
         name = f"pop:{group.id}:{view.row.id}"
         turn, self._locked_out = turns.resume(name, self.name, timeout_ms)
+        if turn is not None and turn.lapses_early(self._ports.clock.boot_ms()):
+            turn = self._renewed(turn, view)
         if turn is None and not self._locked_out:
             before = self._catalog.claims.cursor(group.id, view.row.id)
             if before is None:
@@ -435,6 +437,20 @@ class Claimer:
         now_ms = self._ports.clock.boot_ms()
         turn.hand_out(cursor if whole else None, lambda: delivery.is_acked, now_ms)
         return found
+
+    def _renewed(self, turn: Turn, view: PipeView) -> Turn | None:
+        """A turn with its lock renewed; None if it is over. Cost: a read, and `Lock.renew`."""
+        try:
+            # Read first, as in `_claim_exclusively`.
+            cursor = self._catalog.claims.cursor(self._group().id, view.row.id)
+            now_ms = self._ports.clock.boot_ms()
+            if cursor is not None and turn.refresh(now_ms, always=True):
+                return turn
+        except BaseException:
+            turn.put_down()
+            raise
+        turn.end()
+        return None
 
     def _claim_with(self, turn: Turn, view: PipeView, limit: int, holder: Holder) -> list[Found]:
         """Claim in a turn of ours: from where it stopped, or from what is read now."""
@@ -500,6 +516,8 @@ class Claimer:
                 self._new_claims.claim_for([request], view, lock)
                 return [request.found] if request.found is not None else []
             if row.state is ClaimState.HELD:
+                if self._turns is not None and self._is_nearly_due(row):
+                    return []  # a kept lock may lapse a little earlier than the claim
                 # We have its holder's lock now, so the claim is ours, whatever its deadline.
                 if not self._catalog.claims.replace(row, self._freed(row), epoch=cursor.epoch):
                     return []
@@ -511,6 +529,11 @@ class Claimer:
             elif not self._expired(row, cursor.epoch):
                 return self._take(row, limit, holder, lock, cursor.epoch)
         return []
+
+    def _is_nearly_due(self, row: Claim) -> bool:
+        """Whether a held claim expires within the time that its holder's lock may lapse earlier."""
+        left_ms = row.due_ms - self._catalog.now_ms()
+        return 0 < left_ms <= STALE_SHARE * self.rules.claim_timeout_ms
 
     def _check_cover(self, pipe_id: str) -> None:
         """Raise CorruptionError if no claim row covers part of a pipe: nothing may pass that. Cost:

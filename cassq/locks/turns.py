@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 
-from cassq.base.clock import Clock
+from cassq.base.clock import Clock, wait_event
 from cassq.catalog.port import Leases
 from cassq.errors import BackendError
 from cassq.locks.port import Lock, Locker
@@ -34,9 +34,13 @@ TURN_MS = 100  # how long a popper may keep its turn while others wait
 IDLE_MS = 200  # how long it may keep a turn that it does not use
 LOOK_MS = 100  # how often a holder looks whether another client waits
 WISH_MS = 500  # how long a wish stands unless it is renewed
+RELEASE_SECONDS_MAX = 10.0
 LINE_SECONDS = 0.02  # how often a popper in line tries again
-# A lock is renewed when a message is handed out after this share of its time.
-_RENEWED_AFTER = 0.1
+# A lock is renewed in the background when a message is handed out after this share of its time ...
+_RENEWED_AFTER = 0.05
+# ... and before anything is claimed after this one. So it lapses no earlier than this share of a
+# claim's time before the claim, which whoever takes the lock then leaves alone until it expires.
+STALE_SHARE = 1 / 8
 
 
 class TurnState(Enum):
@@ -53,7 +57,8 @@ class Turn(Lock):
     wish: the name of the lease of who is next. epoch: what the first claim of the turn raised the
     pipe's epoch to. cursor: where the group stands in the pipe; None where that must be read.
     settled: whether all that was last handed out is acked. wanted: by another client. asked_ms:
-    when another popper of this client last asked. Times are boot milliseconds.
+    when another popper of this client last asked. locked_ms: since when this client has the lock;
+    begun_ms: since when this popper has. Times are boot milliseconds.
     """
 
     def __init__(
@@ -72,10 +77,12 @@ class Turn(Lock):
         self.wanted: bool = False
         self.asked_ms: int | None = None
         self.begun_ms: int = now_ms
+        self.locked_ms: int = now_ms
         self.used_ms: int = now_ms
         self.looked_ms: int = now_ms
+        self.released: threading.Event = threading.Event()
         self._turns = turns
-        self._renewed_ms = now_ms
+        self.renewed_ms: int = now_ms
         self._renewing = threading.Lock()
         self._stale = False  # to be renewed by the housekeeper
         self._long = False  # extended for longer than its ttl
@@ -112,25 +119,34 @@ class Turn(Lock):
         """Note that messages were claimed. cursor: after that, if all before them is acked."""
         self.cursor, self.settled = cursor, settled
         with self._renewing:
-            self._stale = now_ms - self._renewed_ms >= _RENEWED_AFTER * self.ttl_ms
+            self._stale = now_ms - self.renewed_ms >= _RENEWED_AFTER * self.ttl_ms
 
     @property
     def stale(self) -> bool:
         """Whether the lock must be renewed for what is in hand."""
         return self._stale
 
-    def refresh(self, now_ms: int) -> None:
-        """Renew the lock for what was handed out, unless that was done meanwhile. Cost: that of
-        `Lock.renew`."""
+    def refresh(self, now_ms: int, *, always: bool = False) -> bool:
+        """Renew the lock for what was, or will be, handed out, unless that was done meanwhile;
+        whether it is still ours. Cost: that of `Lock.renew`."""
         with self._renewing:
-            if self._stale:
-                self._stale, self._renewed_ms = False, now_ms
-                self.lock.renew(self.ttl_ms)
+            if self._stale or always:
+                self._stale, self.renewed_ms = False, now_ms
+                return self.lock.renew(self.ttl_ms)
+            return self.lock.held()
+
+    def lapses_early(self, now_ms: int) -> bool:
+        """Whether the lock must be renewed before anything is claimed."""
+        return now_ms - self.renewed_ms > STALE_SHARE * self.ttl_ms
+
+    def passes_on(self, now_ms: int) -> bool:
+        """Whether the next turn is another client's."""
+        return self.wanted and now_ms - self.locked_ms >= TURN_MS
 
     def gives_way(self, now_ms: int) -> bool:
         """Whether the next turn is another popper's."""
         asked = self.asked_ms is not None and now_ms - self.asked_ms < TURN_MS
-        return (self.wanted or asked) and now_ms - self.begun_ms >= TURN_MS
+        return self.passes_on(now_ms) or (asked and now_ms - self.begun_ms >= TURN_MS)
 
 
 class Turns:
@@ -156,27 +172,35 @@ class Turns:
         turn = self._kept.get(name)
         if turn is None:
             return None, False
-        if not turn.held():
-            turn.end()
-            return None, False
-        with self._mutex:
-            if turn.popper != popper:
-                turn.asked_ms = now_ms
-            if turn.state is not TurnState.RESTING:
-                return None, turn.state is TurnState.IN_HAND
-            if turn.popper != popper:
-                mine = Turn(self, turn.lock, turn.wish, popper, ttl_ms, now_ms)
-                mine.wanted, mine.looked_ms = turn.wanted, turn.looked_ms
-                turn.state = TurnState.OVER
-                self._kept[name] = mine
-                return mine, False
-            if not turn.gives_way(now_ms):
-                turn.state, turn.ttl_ms = TurnState.IN_HAND, ttl_ms
-                return turn, False
-            if not turn.wanted:
-                return None, True
+        if turn.held():
+            with self._mutex:
+                if turn.popper != popper:
+                    turn.asked_ms = now_ms
+                if turn.state is TurnState.IN_HAND:
+                    return None, True
+                if turn.state is TurnState.RESTING and not turn.passes_on(now_ms):
+                    return self._picked_up(turn, popper, ttl_ms, now_ms)
         turn.end()
+        # Another thread may be releasing the lock, which can be had in a moment.
+        wait_event(turn.released, RELEASE_SECONDS_MAX)
         return None, False
+
+    def _picked_up(
+        self, turn: Turn, popper: str, ttl_ms: int, now_ms: int
+    ) -> tuple[Turn | None, bool]:
+        """`resume` of a turn that rests, and that no other client waits for."""
+        if turn.popper == popper:
+            if turn.gives_way(now_ms):
+                return None, True
+            turn.state, turn.ttl_ms = TurnState.IN_HAND, ttl_ms
+            return turn, False
+        mine = Turn(self, turn.lock, turn.wish, popper, ttl_ms, now_ms)
+        mine.wanted, mine.looked_ms = turn.wanted, turn.looked_ms
+        mine.locked_ms, mine.renewed_ms = turn.locked_ms, turn.renewed_ms
+        turn.state = TurnState.OVER
+        turn.released.set()
+        self._kept[turn.name] = mine
+        return mine, False
 
     def begin(self, name: str, group_id: str, popper: str, ttl_ms: int) -> Turn | None:
         """Take the lock; None while another client has it, or is next. Cost: that of
@@ -236,11 +260,19 @@ class Turns:
             if turn.state is TurnState.OVER:
                 return
             turn.state = TurnState.OVER
-            if self._kept.get(turn.name) is turn:
-                del self._kept[turn.name]
-            if turn.wanted:
-                self._gave_way[turn.wish] = self._clock.boot_ms() + 2 * WISH_MS
-        turn.lock.release()
+        self._release(turn)
+
+    def _release(self, turn: Turn) -> None:
+        """Release the lock of a turn that is over. Until then it is known as over."""
+        try:
+            turn.lock.release()
+        finally:
+            with self._mutex:
+                if turn.wanted:
+                    self._gave_way[turn.wish] = self._clock.boot_ms() + 2 * WISH_MS
+                if self._kept.get(turn.name) is turn:
+                    del self._kept[turn.name]
+            turn.released.set()
 
     def tend(self, popper: str, *, leave: bool) -> float:
         """Renew, and end, what a popper keeps. leave: it takes nothing for the moment. Returns the
@@ -260,7 +292,8 @@ class Turns:
 
     def _tend(self, turn: Turn, *, leave: bool) -> None:
         now_ms = self._clock.boot_ms()
-        if turn.stale:
+        # Not the lock of a pipe that may have been retired since: it would be left behind.
+        if turn.stale and turn.state is TurnState.IN_HAND:
             turn.refresh(now_ms)
         if not turn.held():
             if turn.state is TurnState.RESTING:
@@ -274,8 +307,8 @@ class Turns:
             ends = leave or now_ms - turn.used_ms >= IDLE_MS or turn.gives_way(now_ms)
             if not (rests and ends):
                 return
-            turn.state = TurnState.IN_HAND  # nobody resumes it while it ends
-        turn.end()
+            turn.state = TurnState.OVER
+        self._release(turn)
 
     def gives_way(self, popper: str) -> bool:
         """Whether a popper has had a turn for which another waits. Cost: memory reads."""

@@ -291,6 +291,23 @@ def test_a_lease_is_given_back_by_its_owner_alone(catalog: Catalog, other: Catal
     assert other.leases.take("l", "you", 1000) == 2
 
 
+@pytest.mark.parametrize("name", ["l", "turn:1"])
+def test_who_has_a_lease_can_be_asked(
+    catalog: Catalog, other: Catalog, clock: ManualClock, name: str
+) -> None:
+    assert other.leases.owner(name) is None
+    assert catalog.leases.take(name, "me", 1000) is not None
+    assert other.leases.owner(name) == "me"
+    clock.advance(1)
+    assert other.leases.owner(name) is None
+    assert catalog.leases.take(name, "me", 1000) is not None
+    other.leases.drop(name, "you")
+    assert other.leases.owner(name) == "me"
+    catalog.leases.drop(name, "me")
+    assert other.leases.owner(name) is None
+    assert other.leases.take(name, "you", 1000) is not None
+
+
 def test_the_lock_of_a_pipe_that_is_gone_is_forgotten(catalog: Catalog) -> None:
     for _ in range(3):
         assert catalog.leases.take("pop:g:gone", "me", 1000) == 1, "it began anew"

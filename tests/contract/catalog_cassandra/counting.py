@@ -21,7 +21,7 @@ class CountingCql(BorrowedCql):
         self.sent = 0
         self.texts: list[str] = []
 
-    def _count(self) -> None:
+    def count(self) -> None:
         self.waited += threading.get_ident() == self._thread
 
     def send(self, statement: Any) -> Any:
@@ -33,36 +33,36 @@ class CountingCql(BorrowedCql):
     ) -> list[list[Row]]:
         found = list(statements)
         if found:
-            self._count()
+            self.count()
         self.texts += [text for text, _ in found]
         return super().read_many(found, serial=serial)
 
     def write_many(self, statements: Iterable[Statement]) -> None:
         found = list(statements)
         if found:
-            self._count()
+            self.count()
         super().write_many(found)
 
     def apply(self, text: str, values: Sequence[Any] = ()) -> tuple[bool, Row]:
-        self._count()
+        self.count()
         return super().apply(text, values)
 
     def apply_batch(self, statements: Sequence[Statement]) -> bool:
-        self._count()
+        self.count()
         return super().apply_batch(statements)
 
     def apply_many(self, statements: Iterable[Statement]) -> list[bool | None]:
         found = list(statements)
         if found:
-            self._count()
+            self.count()
         return super().apply_many(found)
 
     def apply_batches(self, batches: Iterable[Sequence[Statement]]) -> list[bool | None]:
         found = list(batches)
         if found:
-            self._count()
+            self.count()
         return super().apply_batches(found)
 
     def result(self, future: Any, *, conditional: bool = False) -> list[Row]:
-        self._count()
+        self.count()
         return super().result(future, conditional=conditional)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from cassq.client.embedded import Embedded
 from cassq.doorbell import PollingDoorbell
 from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
+from cassq.locks.port import Lock, Locker
 from cassq.locks.turns import Turns
 
 pytest.importorskip("cassandra")
@@ -26,6 +28,7 @@ from cassq.extents.cassandra import CassandraStore
 from tests.contract.cassandra_place import CassandraPlace
 from tests.contract.catalog_cassandra.counting import CountingCql
 from tests.contract.catalog_cassandra.test_round_trips import KINDS, told
+from tests.contract.lock_servers import LOCK_SERVERS, on_lock_servers, server_place
 
 WARM = 5
 # A step may meet a pass of its own client at work on the same pipe, and then tries again.
@@ -37,18 +40,99 @@ def counting(cassandra_place: CassandraPlace) -> CountingCql:
     return CountingCql(cassandra_place.keyspace)
 
 
-@pytest.fixture
-def client(counting: CountingCql) -> Iterator[cassq.Client]:
+class CountingLock(Lock):
+    """A lock of a service, whose requests the counting session counts as well."""
+
+    def __init__(self, lock: Lock, count: Callable[[], None]) -> None:
+        self.name, self.token = lock.name, lock.token
+        self._lock, self._count = lock, count
+
+    def held(self) -> bool:
+        return self._lock.held()
+
+    def renew(self, ttl_ms: int) -> bool:
+        self._count()
+        return self._lock.renew(ttl_ms)
+
+    def release(self) -> None:
+        self._count()
+        self._lock.release()
+
+
+class CountingLocker(Locker):
+    """Counts a request for each call; there may be more."""
+
+    def __init__(self, locker: Locker, count: Callable[[], None]) -> None:
+        self._locker, self._count = locker, count
+
+    def acquire(
+        self,
+        name: str,
+        ttl_ms: int,
+        on_loss: Callable[[Lock], None] | None = None,
+        *,
+        wait_ms: int = 0,
+    ) -> Lock | None:
+        self._count()
+        lock = self._locker.acquire(name, ttl_ms, on_loss, wait_ms=wait_ms)
+        return None if lock is None else CountingLock(lock, self._count)
+
+    def close(self) -> None:
+        self._locker.close()
+
+
+def connected(counting: CountingCql, locker: Locker | None = None) -> cassq.Client:
     """A client as `connect` makes them, with all its threads."""
     clock, ids = SystemClock(), Ids()
     catalog = CassandraCatalog(counting, clock)
-    store, locker = CassandraStore(counting, clock), LeaseLocker(catalog, ids.client)
+    store, locker = CassandraStore(counting, clock), locker or LeaseLocker(catalog, ids.client)
     sharing = Sharing[Any, Any, Any](Background())
     turns = Turns(catalog.leases, locker, clock, ids.client)
     ports = Ports(catalog, store, locker, clock, ids, Life(), sharing, turns=turns)
     embedded = Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: None)
-    with cassq.Client("cassandra://", embedded, clock) as made:
+    return cassq.Client("cassandra://", embedded, clock)
+
+
+@pytest.fixture
+def client(counting: CountingCql) -> Iterator[cassq.Client]:
+    with connected(counting) as made:
         yield made
+
+
+class Worker:
+    """Works on one message after another, and counts how often it waits for an answer.
+
+    counts: of each step, one for each message.
+    """
+
+    def __init__(self, counting: CountingCql) -> None:
+        self._counting = counting
+        self.counts: dict[str, list[int]] = {}
+
+    def work(self, queue: cassq.Queue, seconds: float, rounds: int) -> None:
+        """Push, pop and commit, `rounds` times once it is warm."""
+        clock = SystemClock()
+        with queue.pusher() as pusher, queue.popper() as popper:
+            for number in range(WARM + rounds):
+                if number == WARM:
+                    self.counts.clear()
+                self._count("push one", lambda: pusher.push(b"a"))
+                messages = self._count("pop one", partial(popper.pop, 1))
+                assert len(messages) == 1
+                clock.sleep(seconds)
+                self._count("commit", partial(popper.commit, messages))
+
+    def _count(self, what: str, act: Callable[[], object]) -> Any:
+        before = self._counting.waited
+        done = act()
+        self.counts.setdefault(what, []).append(self._counting.waited - before)
+        return done
+
+    def check(self, kind: str) -> None:
+        """No step takes more than the docs say."""
+        for what, found in self.counts.items():
+            more = [each for each in found if each > told()[what, kind]]
+            assert len(more) <= SPARED_SHARE * len(found), f"{what}: {found}"
 
 
 @pytest.mark.waits(reason="the worker works, for seconds")
@@ -57,27 +141,30 @@ def client(counting: CountingCql) -> Iterator[cassq.Client]:
 def test_a_worker_waits_for_no_more_round_trips_than_the_docs_say(
     client: cassq.Client, counting: CountingCql, work: float, rounds: int, kind: str
 ) -> None:
-    clock, counts = SystemClock(), dict[str, list[int]]()
+    worker = Worker(counting)
+    worker.work(client.create_queue("jobs", consistency=kind), work, rounds)
+    worker.check(kind)
 
-    def count(what: str, act: Callable[[], object]) -> Any:
-        before = counting.waited
-        done = act()
-        counts.setdefault(what, []).append(counting.waited - before)
-        return done
 
-    queue = client.create_queue("jobs", consistency=kind)
-    with queue.pusher() as pusher, queue.popper() as popper:
-        for number in range(WARM + rounds):
-            if number == WARM:
-                counts.clear()
-            count("push one", lambda: pusher.push(b"a"))
-            messages = count("pop one", partial(popper.pop, 1))
-            assert len(messages) == 1
-            clock.sleep(work)
-            count("commit", partial(popper.commit, messages))
-    for what, found in counts.items():
-        more = [each for each in found if each > told()[what, kind]]
-        assert len(more) <= SPARED_SHARE * rounds, f"{what}: {found}"
+@pytest.mark.waits(reason="the worker works, for seconds")
+@pytest.mark.parametrize(
+    "locks", on_lock_servers(name for name in LOCK_SERVERS if "three" not in name)
+)
+@pytest.mark.parametrize(("work", "rounds"), [(0.005, 100), (1.1, 5)])
+def test_so_it_is_with_locks_on_servers(
+    counting: CountingCql,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    locks: str,
+    work: float,
+    rounds: int,
+) -> None:
+    place = server_place(locks, request, tmp_path)
+    worker = Worker(counting)
+    with connected(counting, CountingLocker(place.open("worker"), counting.count)) as client:
+        worker.work(client.create_queue("jobs", consistency="cp"), work, rounds)
+    place.close()
+    worker.check("cp")
 
 
 BACKLOG = 1000

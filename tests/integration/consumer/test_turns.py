@@ -11,7 +11,7 @@ import pytest
 import cassq
 from cassq.base.clock import Clock, ManualClock, SystemClock
 from cassq.errors import ClaimLostError
-from cassq.locks.turns import IDLE_MS, LOOK_MS, TURN_MS, WISH_MS, Turns
+from cassq.locks.turns import IDLE_MS, LOOK_MS, TURN_MS, WISH_MS, Turns, TurnState
 from cassq.model.rows import Cursor
 from tests.integration.deadlines import in_threads
 from tests.integration.places import Place
@@ -191,6 +191,21 @@ def test_poppers_of_one_client_take_turns(opened: Open, clock: ManualClock) -> N
     assert one(other) == b"1"
 
 
+def test_poppers_of_one_client_do_not_keep_another_client_out(
+    opened: Open, clock: ManualClock
+) -> None:
+    queue = jobs(opened(), 100)
+    poppers, other = [queue.popper(), queue.popper()], opened().queue("jobs").popper()
+    for number in range(50):
+        if one(other) is not None:
+            return
+        one(poppers[number % 2])
+        clock.advance(0.01)
+        for popper in poppers:
+            popper.tend()
+    raise AssertionError("they pass the turn to each other for ever")
+
+
 def test_who_waits_for_a_dead_popper_goes_on_when_its_lock_lapses(
     opened: Open, clock: ManualClock
 ) -> None:
@@ -203,20 +218,36 @@ def test_who_waits_for_a_dead_popper_goes_on_when_its_lock_lapses(
     assert one(other) == b"1"
 
 
+@pytest.mark.parametrize("passed", [0.1, 0.9])
 def test_a_message_popped_late_in_a_turn_has_its_whole_time(
-    opened: Open, clock: ManualClock
+    opened: Open, clock: ManualClock, passed: float
 ) -> None:
+    """Also if nobody renews the lock any more."""
     popper = jobs(opened(), 5).popper(keep_alive=0)
     other = opened().queue("jobs").popper()
     assert one(popper) == b"0"
-    clock.advance(TIMEOUT * 0.9)
-    held = popper.pop(1)
-    popper.tend()
-    clock.advance(TIMEOUT * 0.9)
-    assert one(other) is None
-    popper.commit(held)
-    popper.tend()
-    assert one(other) == b"2"
+    clock.advance(TIMEOUT * passed)
+    assert payloads(popper.pop(1)) == [b"1"]
+    for seconds in (TIMEOUT / 2, TIMEOUT / 2 - 0.001):
+        clock.advance(seconds)
+        assert one(other) is None
+    clock.advance(0.001)
+    assert one(other) == b"1"
+
+
+def test_a_lock_is_renewed_in_the_background(opened: Open, clock: ManualClock) -> None:
+    client = opened()
+    popper = jobs(client, 20).popper()
+    assert one(popper) == b"0"
+    assert client.ports.turns is not None
+    (turn,) = client.ports.turns._kept.values()
+    for _ in range(10):
+        clock.advance(0.1)
+        held = popper.pop(1)
+        popper.tend()
+        assert clock.boot_ms() - turn.renewed_ms <= 0.06 * 1000 * TIMEOUT
+        popper.commit(held)
+    assert turn.state is TurnState.RESTING
 
 
 def test_a_popper_that_lost_its_lock_meanwhile_is_refused(opened: Open, clock: ManualClock) -> None:

@@ -39,6 +39,7 @@ class Scenario:
     waiting: float = 0.0  # how often a pop waits for messages
     frame_messages: int = 0  # of a frame at most; 0: as many as there are
     append_bytes: int = 0  # after which an append has had enough; 0: as it is
+    turns: bool = False  # poppers keep their locks, as on Cassandra; not where threads share them
 
     def age_limit(self, queue: str) -> float | None:
         """How many seconds old a message of a queue may become."""
@@ -178,7 +179,9 @@ def with_writers(scenario: Scenario, rng: random.Random) -> Scenario:
 def broad(drawn: Scenario, seed: int) -> Scenario:
     """A scenario of a seed with whatever else there may be in it, or not."""
     at_desks = with_desk(drawn, random.Random(f"desk {seed}"))
-    return with_breadth(at_desks, random.Random(f"breadth {seed}"))
+    found = with_breadth(at_desks, random.Random(f"breadth {seed}"))
+    turns = random.Random(f"turns {seed}").random() < 0.5
+    return replace(found, turns=turns and not found.threaded)
 
 
 def with_desk(scenario: Scenario, rng: random.Random) -> Scenario:

@@ -17,6 +17,7 @@ from cassq.extents.files.store import SUFFIX, FilesStore
 from cassq.inspect.audit import audit_queue
 from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
+from cassq.locks.turns import Turns
 from cassq.model.queues import QueuePolicy
 from tests.catalog_parts import put_part
 from tests.simulation.actors.client import SimDoorbell, SteppedClient
@@ -93,8 +94,9 @@ class World:
         kind = in_pieces(self.store_class, self.scenario)
         store = kind(pipes, clock, durability="disk", disk=disk)
         adopt(catalog, store, ids)
-        life = self.life_of(process, catalog)
-        ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, life)
+        life, locker = self.life_of(process, catalog), LeaseLocker(catalog, ids.client)
+        kept = Turns(catalog.leases, locker, clock, ids.client) if self.scenario.turns else None
+        ports = Ports(catalog, store, locker, clock, ids, life, turns=kept)
         return Embedded(ports, lambda _: SimDoorbell(process), catalog.abandon)
 
     def catalog(self, clock: ProcessClock, process: Process, commits: Commits) -> SqliteCatalog:
