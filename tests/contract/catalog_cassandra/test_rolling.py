@@ -3,7 +3,7 @@ what the first ones did.
 
 Real clients and the real reaper, in real time. What is demanded is counted: requests, and
 Cassandra's own metric of tombstones per read. How many pipes a second there were is printed.
-CASSQ_SLOPE=N makes N times as many pipes.
+CASSQ_SLOPE=40, as with `./dev slope`, makes 2,000 pipes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from statistics import mean
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -41,7 +42,7 @@ pytestmark = [
 ]
 
 KEYSPACE = "rolling"
-PIPES = 400 * int(os.environ.get("CASSQ_SLOPE", "1"))
+PIPES = max(400, 50 * int(os.environ.get("CASSQ_SLOPE", "1")))
 PER_PIPE = 10
 PARTS = 5
 # Of these tables a read passes the tombstones of entries since the last deletion of a gap.
@@ -158,6 +159,6 @@ def test_rolling_costs_the_same_after_many_pipes(places: list[Place]) -> None:
     print(found)
     assert found["group_pipes"], "it was read"
     assert {table: found[table] for table in LISTINGS if found[table] > TOMBSTONES_MOST} == {}
-    first, last = parts[0], parts[-1]
-    assert last.mine <= GROWTH_MOST * first.mine
-    assert last.requests <= GROWTH_MOST * max(part.requests for part in parts[:2])
+    assert parts[-1].mine <= GROWTH_MOST * parts[0].mine
+    # Pipes are retired many at a time, at any moment.
+    assert mean(part.requests for part in parts[-2:]) <= 2 * mean(p.requests for p in parts[:-2])
