@@ -33,7 +33,8 @@ keep what it acknowledged: with `commitlog_sync: periodic`, nodes that lose powe
 may not.
 
 Readers of an unsealed pipe stop at the acknowledged end, which the writer publishes after each
-append without waiting; its own process knows it at once. It may lag, and never leads.
+append without waiting; its own process knows it at once, and has the writer's last small frames in
+memory. The published end may lag, and never leads.
 """
 
 from __future__ import annotations
