@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,8 +31,11 @@ NAMES = ("a", "b", "c")
 DELIVERIES = {name: a_delivery(name) for name in NAMES}
 FRAMES = {name: a_frame(name) for name in NAMES}
 
+indexes = st.integers(0, FRAME_MESSAGES - 1)
+whole_runs = st.tuples(indexes, indexes).map(lambda ends: set(range(min(ends), max(ends) + 1)))
 runs_added = st.lists(
-    st.tuples(st.sampled_from(NAMES), st.sets(st.integers(0, FRAME_MESSAGES - 1), min_size=1)),
+    st.tuples(st.sampled_from(NAMES), whole_runs | st.sets(indexes, min_size=1)),
+    min_size=1,
     max_size=4,
 )
 steps = st.lists(
@@ -83,6 +87,17 @@ def test_each_message_is_taken_once_and_in_order(
             name: sorted({seq for other, seq, _ in expected if other == name})
             for name in {name for name, _, _ in expected}
         }
+
+
+@pytest.mark.parametrize("asked", [1, 7, FRAME_MESSAGES])
+def test_a_run_is_taken_in_parts(asked: int) -> None:
+    prefetched = Prefetched()
+    prefetched.add(found([("a", set(range(FRAME_MESSAGES)))]))
+    taken: list[int] = []
+    while prefetched.parts:
+        taken += [message.seq for message in prefetched.take(asked)]
+        assert len(prefetched) == FRAME_MESSAGES - len(taken)
+    assert taken == list(range(FRAME_MESSAGES))
 
 
 def test_what_is_taken_stays_in_as_few_runs_as_there_are_frames() -> None:
