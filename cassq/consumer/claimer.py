@@ -483,9 +483,9 @@ class Claimer:
         """In how many seconds `tend_turns` is due after a claim; None if no locks are kept."""
         return None if self._turns is None else self._turns.due_seconds(self.name)
 
-    def gives_way(self) -> bool:
-        """Whether another popper waits for its turn, and this one has had its own."""
-        return self._turns is not None and self._turns.gives_way(self.name)
+    def overstays(self) -> bool:
+        """Whether another popper has waited for too long for what this one claimed ahead."""
+        return self._turns is not None and self._turns.overstays(self.name)
 
     def tend_turns(self, *, leave: bool) -> float:
         """Renew the locks that are kept, and release those that are not used or that others want;

@@ -32,6 +32,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 TURN_MS = 200  # how long a popper may keep its turn while others wait
 IDLE_MS = 200  # how long it may keep a turn that it does not use
+OVERSTAY_MS = 400  # how long what a popper claimed ahead may take while others wait
 LOOK_MS = 100  # how often a holder looks whether another client waits
 WISH_MS = 500  # how long a wish stands unless it is renewed
 RELEASE_SECONDS_MAX = 10.0
@@ -59,8 +60,9 @@ class Turn(Lock):
     wish: the name of the lease of who is next. epoch: what the first claim of the turn raised the
     pipe's epoch to. cursor: where the group stands in the pipe; None where that must be read.
     settled: whether all that was last handed out is acked. wanted: by another client. asked_ms:
-    when another popper of this client last asked. locked_ms: since when this client has the lock;
-    begun_ms: since when this popper has. Times are boot milliseconds.
+    when another popper of this client last asked. waited_ms: since when another waits. locked_ms:
+    since when this client has the lock; begun_ms: since when this popper has. Times are boot
+    milliseconds.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Turn(Lock):
         self.state: TurnState = TurnState.IN_HAND
         self.wanted: bool = False
         self.asked_ms: int | None = None
+        self.waited_ms: int | None = None
         self.begun_ms: int = now_ms
         self.locked_ms: int = now_ms
         self.used_ms: int = now_ms
@@ -150,6 +153,18 @@ class Turn(Lock):
         asked = self.asked_ms is not None and now_ms - self.asked_ms < TURN_MS
         return self.passes_on(now_ms) or (asked and now_ms - self.begun_ms >= TURN_MS)
 
+    def overstays(self, now_ms: int) -> bool:
+        """Whether another popper has waited for longer than for a turn."""
+        waited = self.waited_ms is not None and now_ms - self.waited_ms >= OVERSTAY_MS
+        return waited and self.gives_way(now_ms)
+
+    def wait(self, now_ms: int, *, waits: bool) -> None:
+        """Note whether another popper waits now."""
+        if not waits:
+            self.waited_ms = None
+        elif self.waited_ms is None:
+            self.waited_ms = now_ms
+
 
 class Turns:
     """The turns of one client's poppers. owner: a unique name."""
@@ -178,6 +193,7 @@ class Turns:
             with self._mutex:
                 if turn.popper != popper:
                     turn.asked_ms = now_ms
+                    turn.wait(now_ms, waits=True)
                 if turn.state is TurnState.IN_HAND:
                     return None, True
                 if turn.state is TurnState.RESTING and not turn.passes_on(now_ms):
@@ -311,6 +327,8 @@ class Turns:
         if now_ms - turn.looked_ms >= LOOK_MS:
             turn.looked_ms = now_ms
             turn.wanted = self._is_wanted(turn.wish)
+            asked_ms = turn.asked_ms or 0
+            turn.wait(now_ms, waits=turn.wanted or now_ms - asked_ms < TURN_MS)
         with self._mutex:
             rests = turn.state is TurnState.RESTING
             ends = leave or now_ms - turn.used_ms >= IDLE_MS or turn.gives_way(now_ms)
@@ -319,10 +337,11 @@ class Turns:
             turn.state = TurnState.OVER
         self._release(turn)
 
-    def gives_way(self, popper: str) -> bool:
-        """Whether a popper has had a turn for which another waits. Cost: memory reads."""
+    def overstays(self, popper: str) -> bool:
+        """Whether what a popper claimed ahead has kept others waiting for too long: it goes back,
+        though it is slower to claim again. Cost: memory reads."""
         kept, now_ms = list(self._kept.values()), self._clock.boot_ms()
-        return any(turn.popper == popper and turn.gives_way(now_ms) for turn in kept)
+        return any(turn.popper == popper and turn.overstays(now_ms) for turn in kept)
 
     def due_seconds(self, popper: str) -> float:
         """In how many seconds `tend` is due after a popper claimed. Cost: memory reads."""
