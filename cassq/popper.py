@@ -230,7 +230,7 @@ class Popper:
         if claimer.exclusive:
             if self._settler.open_count > len(self._buffer):
                 return False
-            if self._buffer.parts and claimer.gives_way():
+            if self._buffer.parts and claimer.overstays():
                 self._give_back_ahead()
         if self._buffer.parts:
             self._forget_stale()
@@ -535,7 +535,7 @@ class Popper:
         """Give back what was prefetched if nobody takes from it; seconds until the next check."""
         if not self._buffer.parts:
             return _NEVER
-        unused_ms = UNUSED_WANTED_MS if self._claimer.gives_way() else UNUSED_MS
+        unused_ms = UNUSED_WANTED_MS if self._claimer.overstays() else UNUSED_MS
         left_ms = self._taken_ms + unused_ms - self._catalog.now_ms()
         if left_ms > 0:
             return left_ms / 1000

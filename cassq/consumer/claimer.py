@@ -25,7 +25,7 @@ from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import DeadLetterFn, dead_letter_or_leave
 from cassq.lifecycle.timers import BESIDE_MS, Timers
 from cassq.locks.port import Lock
-from cassq.locks.turns import LINE_SECONDS, STALE_SHARE, Turn, Turns
+from cassq.locks.turns import STALE_SHARE, Turn, Turns
 from cassq.model import claims
 from cassq.model.queues import Rules, rules_of
 from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, QueueRow
@@ -78,6 +78,7 @@ class Claimer:
         self._owed: list[Claim] = []  # spent rows of an exclusive group, as given back
         self._turns = ports.turns if self.exclusive else None
         self._locked_out = False  # whether another popper had the lock at the last `claim`
+        self._line_seconds = 0.0  # then: when to try again
 
     def look(self) -> None:
         """Take the current policies, once for each operation. Raises as `queue` and `group` do once
@@ -420,6 +421,7 @@ class Claimer:
             turn = turns.begin(name, group.id, self.name, timeout_ms)
             self._locked_out = turn is None
         if turn is None:
+            self._line_seconds = turns.line_seconds(name, group.id)
             return []
         found: list[Found] = []
         try:
@@ -482,9 +484,9 @@ class Claimer:
         """In how many seconds `tend_turns` is due after a claim; None if no locks are kept."""
         return None if self._turns is None else self._turns.due_seconds(self.name)
 
-    def gives_way(self) -> bool:
-        """Whether another popper waits for its turn, and this one has had its own."""
-        return self._turns is not None and self._turns.gives_way(self.name)
+    def overstays(self) -> bool:
+        """Whether another popper has waited for too long for what this one claimed ahead."""
+        return self._turns is not None and self._turns.overstays(self.name)
 
     def tend_turns(self, *, leave: bool) -> float:
         """Renew the locks that are kept, and release those that are not used or that others want;
@@ -555,7 +557,7 @@ class Claimer:
     def until_due(self, most: float) -> float:
         """Seconds until the next free row comes due or held row expires; at most `most`."""
         if self._locked_out and not self.paused:
-            return min(most, LINE_SECONDS)
+            return min(most, self._line_seconds)
         without = self.window.left_alone()
         due_ms = self._catalog.claims.next_due_ms(self._group().id, without=tuple(without))
         if due_ms is None or self.exclusive or self.paused:

@@ -30,12 +30,15 @@ from cassq.model.rows import Cursor
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-TURN_MS = 100  # how long a popper may keep its turn while others wait
+TURN_MS = 200  # how long a popper may keep its turn while others wait
 IDLE_MS = 200  # how long it may keep a turn that it does not use
+OVERSTAY_MS = 400  # how long what a popper claimed ahead may take while others wait
 LOOK_MS = 100  # how often a holder looks whether another client waits
 WISH_MS = 500  # how long a wish stands unless it is renewed
 RELEASE_SECONDS_MAX = 10.0
-LINE_SECONDS = 0.02  # how often a popper in line tries again
+# How often a popper in line tries again: if its client is next; if another is, so that many who
+# wait do not slow down the one who works; and behind a popper of its own client, which wakes it.
+NEXT_SECONDS, LINE_SECONDS, BESIDE_SECONDS = 0.02, 0.15, 0.05
 # A lock is renewed in the background when a message is handed out after this share of its time ...
 _RENEWED_AFTER = 0.05
 # ... and before anything is claimed after this one. So it lapses no earlier than this share of a
@@ -57,8 +60,9 @@ class Turn(Lock):
     wish: the name of the lease of who is next. epoch: what the first claim of the turn raised the
     pipe's epoch to. cursor: where the group stands in the pipe; None where that must be read.
     settled: whether all that was last handed out is acked. wanted: by another client. asked_ms:
-    when another popper of this client last asked. locked_ms: since when this client has the lock;
-    begun_ms: since when this popper has. Times are boot milliseconds.
+    when another popper of this client last asked. waited_ms: since when another waits. locked_ms:
+    since when this client has the lock; begun_ms: since when this popper has. Times are boot
+    milliseconds.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class Turn(Lock):
         self.state: TurnState = TurnState.IN_HAND
         self.wanted: bool = False
         self.asked_ms: int | None = None
+        self.waited_ms: int | None = None
         self.begun_ms: int = now_ms
         self.locked_ms: int = now_ms
         self.used_ms: int = now_ms
@@ -148,6 +153,18 @@ class Turn(Lock):
         asked = self.asked_ms is not None and now_ms - self.asked_ms < TURN_MS
         return self.passes_on(now_ms) or (asked and now_ms - self.begun_ms >= TURN_MS)
 
+    def overstays(self, now_ms: int) -> bool:
+        """Whether another popper has waited for longer than for a turn."""
+        waited = self.waited_ms is not None and now_ms - self.waited_ms >= OVERSTAY_MS
+        return waited and self.gives_way(now_ms)
+
+    def wait(self, now_ms: int, *, waits: bool) -> None:
+        """Note whether another popper waits now."""
+        if not waits:
+            self.waited_ms = None
+        elif self.waited_ms is None:
+            self.waited_ms = now_ms
+
 
 class Turns:
     """The turns of one client's poppers. owner: a unique name."""
@@ -176,6 +193,7 @@ class Turns:
             with self._mutex:
                 if turn.popper != popper:
                     turn.asked_ms = now_ms
+                    turn.wait(now_ms, waits=True)
                 if turn.state is TurnState.IN_HAND:
                     return None, True
                 if turn.state is TurnState.RESTING and not turn.passes_on(now_ms):
@@ -219,6 +237,13 @@ class Turns:
             if self._wishes.pop(wish, 0) > now_ms:
                 self._granted.add(wish)
         return turn
+
+    def line_seconds(self, name: str, group_id: str) -> float:
+        """In how many seconds a popper that did not get a lock tries again. Cost: memory reads."""
+        if name in self._kept:
+            return BESIDE_SECONDS
+        is_next = self._wishes.get(f"turn:{group_id}", 0) > self._clock.boot_ms()
+        return NEXT_SECONDS if is_next else LINE_SECONDS
 
     def _is_first(self, wish: str, now_ms: int) -> bool:
         """Whether another client goes first, as it waits for a turn that ended here."""
@@ -302,6 +327,8 @@ class Turns:
         if now_ms - turn.looked_ms >= LOOK_MS:
             turn.looked_ms = now_ms
             turn.wanted = self._is_wanted(turn.wish)
+            asked_ms = turn.asked_ms or 0
+            turn.wait(now_ms, waits=turn.wanted or now_ms - asked_ms < TURN_MS)
         with self._mutex:
             rests = turn.state is TurnState.RESTING
             ends = leave or now_ms - turn.used_ms >= IDLE_MS or turn.gives_way(now_ms)
@@ -310,10 +337,11 @@ class Turns:
             turn.state = TurnState.OVER
         self._release(turn)
 
-    def gives_way(self, popper: str) -> bool:
-        """Whether a popper has had a turn for which another waits. Cost: memory reads."""
+    def overstays(self, popper: str) -> bool:
+        """Whether what a popper claimed ahead has kept others waiting for too long: it goes back,
+        though it is slower to claim again. Cost: memory reads."""
         kept, now_ms = list(self._kept.values()), self._clock.boot_ms()
-        return any(turn.popper == popper and turn.gives_way(now_ms) for turn in kept)
+        return any(turn.popper == popper and turn.overstays(now_ms) for turn in kept)
 
     def due_seconds(self, popper: str) -> float:
         """In how many seconds `tend` is due after a popper claimed. Cost: memory reads."""
