@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,20 +13,20 @@ from tests.contract.cassandra_place import BorrowedCql, Keyspace
 
 class CountingCql(BorrowedCql):
     """waited: how often the thread that made it has waited for an answer, or for several at
-    once. sent: how many statements any thread has sent. texts: those of reads."""
+    once. sent: the statements that any thread has sent, by `kind_of`. texts: those of reads."""
 
     def __init__(self, keyspace: Keyspace) -> None:
         super().__init__(keyspace)
         self._thread = threading.get_ident()
         self.waited = 0
-        self.sent = 0
+        self.sent: Counter[tuple[str, str]] = Counter()
         self.texts: list[str] = []
 
     def count(self) -> None:
         self.waited += threading.get_ident() == self._thread
 
     def send(self, statement: Any) -> Any:
-        self.sent += 1
+        self.sent[statement.kind] += 1
         return super().send(statement)
 
     def read_many(

@@ -185,10 +185,12 @@ def test_a_message_in_turn_takes_five_statements(
             popper.commit(popper.pop(1))
 
         turn()
-        before = counting.sent
+        counting.sent.clear()
         for _ in range(5):
             turn()
-        assert counting.sent - before <= 5 * TURN_STATEMENTS
+        # On a slow machine a pusher also looks for the seal beforehand, beside what it does.
+        assert counting.sent.pop(("read", "extents")) >= 5
+        assert counting.sent.total() <= 5 * (TURN_STATEMENTS - 1), counting.sent
     assert popper.tally.committed == 6
 
 
