@@ -125,7 +125,7 @@ def test_a_turn_with_a_message_in_hand_does_not_end(opened: Open, clock: ManualC
 
 
 def test_poppers_of_two_clients_take_turns(opened: Open, clock: ManualClock) -> None:
-    poppers = [jobs(opened(), 1000).popper(), opened().queue("jobs").popper()]
+    poppers = [jobs(opened(), 3000).popper(), opened().queue("jobs").popper()]
     order: list[tuple[int, bytes]] = []
     for _ in range(400):
         for who, popper in enumerate(poppers):
