@@ -24,6 +24,7 @@ L = TypeVar("L")
 V = TypeVar("V")
 
 LINES_KEPT = 256
+BESIDE_MS = 10_000  # a list of this age will do while another is read in the background
 
 
 class Background:

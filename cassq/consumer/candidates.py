@@ -16,12 +16,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from cassq.base.sharing import answered
+from cassq.base.sharing import BESIDE_MS, answered
 from cassq.errors import CassqError, CorruptionError
 from cassq.extents.port import ExtentMissingError, ExtentReader, ExtentUnavailableError
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import live_pipe
-from cassq.lifecycle.timers import BESIDE_MS
 from cassq.model.rows import Cursor, GroupRow, PipeRow, PipeState, QueueRow
 
 REFRESH_MS = 1000

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from cassq.base.sharing import answered
+from cassq.base.sharing import BESIDE_MS, answered
 from cassq.catalog.cover import fault, fault_now, wedged
 from cassq.consumer.candidates import REFRESH_MS, CandidatePipes, PipeView
 from cassq.consumer.delivery import Delivery, Holder
@@ -23,7 +23,7 @@ from cassq.extents.port import ExtentMissingError, ExtentUnavailableError
 from cassq.lifecycle.expiry import Expiry
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import DeadLetterFn, dead_letter_or_leave
-from cassq.lifecycle.timers import BESIDE_MS, Timers
+from cassq.lifecycle.timers import Timers
 from cassq.locks.port import Lock
 from cassq.locks.turns import STALE_SHARE, Turn, Turns
 from cassq.model import claims

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cassq.base.sharing import answered
+from cassq.base.sharing import BESIDE_MS, answered
 from cassq.errors import CassqError, CorruptionError
 from cassq.extents.port import (
     ExtentMissingError,
@@ -35,7 +35,6 @@ from cassq.model.rows import Cursor, GroupRow, PipeRow
 logger: logging.Logger = logging.getLogger("cassq")
 
 READERS_MAX = 64
-BESIDE_MS = 10_000  # a list of this age will do while another is read in the background
 HORIZON_MS = 60_000  # how near a pipe's earliest due time must be for it to be read
 LISTED = 256
 KINDS_KEPT = 4096

@@ -112,8 +112,6 @@ class Retiring:
         self._leases.forget([f"pop:{group_id}:{row.id}" for group_id in sorted(gone)])
         self._cql.write(DROP_ARRIVALS, (row.id,))
 
-    # --- marks --------------------------------------------------------------------------------
-
     # --- moving to another queue ----------------------------------------------------------------
 
     def repoint(self, pipe_id: str, queue_id: str, group_id: str) -> bool:
@@ -184,5 +182,3 @@ class Retiring:
             for g, start in zip(readers, starts, strict=True)
         ]
         return [Total(each, block) for each in left]
-
-    # --- content of a pipe ----------------------------------------------------------------------
