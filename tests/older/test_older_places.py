@@ -1,4 +1,5 @@
-"""Places that an earlier version made are opened as they are, and nothing of them is missing."""
+"""Places that an earlier version made are opened, a keyspace after its upgrade; nothing of them is
+missing."""
 
 from __future__ import annotations
 
@@ -9,8 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import cassq
+from cassq.cli.main import main
+from cassq.errors import ConfigError
 from tests.older.content import check
 from tests.older.make import session_of
 from tests.servers.fixtures import running
@@ -45,7 +49,7 @@ def test_sidecars_made_before_are_started(sidecars: SidecarCluster) -> None:
         check(client)
 
 
-def test_a_keyspace_made_before_is_opened(cassandra1: CassandraCluster) -> None:
+def test_a_keyspace_made_before_is_upgraded_and_opened(cassandra1: CassandraCluster) -> None:
     with lzma.open(HERE / "keyspace.xz", "rt") as file:
         lines = [json.loads(line) for line in file]
     with session_of(cassandra1.url("")) as session:
@@ -58,5 +62,11 @@ def test_a_keyspace_made_before_is_opened(cassandra1: CassandraCluster) -> None:
         for table, row in lines[1:]:
             there = {name: value for name, value in json.loads(row).items() if value is not None}
             session.execute(f"INSERT INTO older.{table} JSON %s DEFAULT UNSET", [json.dumps(there)])
-    with cassq.connect(cassandra1.url("older")) as client:
+    url = cassandra1.url("older")
+    with pytest.raises(ConfigError, match="schema version 2") as refused:
+        cassq.connect(url)
+    assert "cassq schema apply" in str(refused.value)
+    applied = CliRunner().invoke(main, ["schema", "apply", "--url", url])
+    assert applied.exit_code == 0, applied.output
+    with cassq.connect(url) as client:
         check(client)

@@ -377,6 +377,7 @@ def test_a_locker_that_cannot_be_opened_is_not_kept_as_what_all_use(url: str) ->
     cassq.connect(url).close()
 
 
+@pytest.mark.waits(reason="ZooKeeper's client gives up on a service that refuses it")
 @pytest.mark.usefixtures("no_locks")
 def test_a_service_that_only_the_keyspace_names_is_asked_for_the_first_lock(
     url: str, name: str, tables: Cql

@@ -72,7 +72,7 @@ def test_a_call_ahead_makes_progress_at_each_look(sidecar: Running, links: Conne
 
     def came() -> bool:
         first.go_on()
-        return first._talk.done  # type: ignore[attr-defined]
+        return first._exchange.done  # type: ignore[attr-defined]
 
     eventually("it came", came)
     assert is_whole(first.end(Patience(0.0, 0.0, 1)).replies[0], 1)
@@ -93,7 +93,7 @@ def test_one_that_is_dropped_is_not_an_answer_to_anybody_else(
     waits = read(2, 30_000)
     for request in (read(0), read(0), waits):
         first = begun(links, request)
-        came = first._talk.done  # type: ignore[attr-defined]
+        came = first._exchange.done  # type: ignore[attr-defined]
         assert not (came and request is waits), "others may have been answered at once"
         first.drop()
         assert idle(links) == came
@@ -109,7 +109,7 @@ def test_one_that_is_dropped_after_it_came_leaves_its_connection(
 
     def came() -> bool:
         first.go_on()
-        return first._talk.done  # type: ignore[attr-defined]
+        return first._exchange.done  # type: ignore[attr-defined]
 
     eventually("it came", came)
     first.drop()

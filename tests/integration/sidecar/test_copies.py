@@ -361,8 +361,8 @@ def test_a_copy_that_is_not_whole_and_has_its_row_is_damaged(
     assert walk() == [], "of a copy elsewhere it is not known yet whether it will count"
     rows.placements["p"] = placement(me, END)
     (step,) = walk()
-    assert step == OrphanStep(OrphanVerb.DAMAGE, "p", told="it is a copy that is not whole")
-    assert a.engine.replicas()["p"].damage == step.told
+    assert step == OrphanStep(OrphanVerb.DAMAGE, "p", damage="it is a copy that is not whole")
+    assert a.engine.replicas()["p"].damage == step.damage
     assert walk() == []
 
 
