@@ -7,11 +7,12 @@ several round trips. A turn ends
 - when its popper has taken nothing for `IDLE_MS`, or is paused, stopped or closed.
 
 Poppers of one client pass a turn on in memory. Of the other clients one at a time is next in line:
-the one that holds a lease named after the group, the *wish*. The holder's housekeeper reads it, so
-its consumer waits for nothing. A holder that gave way takes no new turn while the wish stands.
+the one that holds a lease named after the group, the *request*. The holder's housekeeper reads it,
+so its consumer waits for nothing. A holder that gave way takes no new turn while the request
+stands.
 
 Nothing depends on a turn but who is served when: claims and acks are conditional on the epoch that
-the first claim of a turn raises. A wish that is lost or wrong costs time only.
+the first claim of a turn raises. A request that is lost or wrong costs time only.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ TURN_MS = 200  # how long a popper may keep its turn while others wait
 IDLE_MS = 200  # how long it may keep a turn that it does not use
 OVERSTAY_MS = 400  # how long what a popper claimed ahead may take while others wait
 LOOK_MS = 100  # how often a holder looks whether another client waits
-WISH_MS = 500  # how long a wish stands unless it is renewed
+REQUEST_MS = 500  # how long a request stands unless it is renewed
 RELEASE_SECONDS_MAX = 10.0
 # How often a popper in line tries again: if its client is next; if another is, so that many who
 # wait do not slow down the one who works; and behind a popper of its own client, which wakes it.
@@ -57,8 +58,8 @@ class TurnState(Enum):
 class Turn(Lock):
     """A lock while one popper keeps it.
 
-    wish: the name of the lease of who is next. epoch: what the first claim of the turn raised the
-    pipe's epoch to. cursor: where the group stands in the pipe; None where that must be read.
+    request: the name of the lease of who is next. epoch: what the first claim of the turn raised
+    the pipe's epoch to. cursor: where the group stands in the pipe; None where that must be read.
     settled: whether all that was last handed out is acked. wanted: by another client. asked_ms:
     when another popper of this client last asked. waited_ms: since when another waits. locked_ms:
     since when this client has the lock; begun_ms: since when this popper has. Times are boot
@@ -66,12 +67,12 @@ class Turn(Lock):
     """
 
     def __init__(
-        self, turns: Turns, lock: Lock, wish: str, popper: str, ttl_ms: int, now_ms: int
+        self, turns: Turns, lock: Lock, request: str, popper: str, ttl_ms: int, now_ms: int
     ) -> None:
         self.name: str = lock.name
         self.token: int = lock.token
         self.lock = lock
-        self.wish = wish
+        self.request = request
         self.popper = popper
         self.ttl_ms = ttl_ms
         self.epoch: int | None = None
@@ -176,9 +177,9 @@ class Turns:
         self._owner = owner
         self._mutex = threading.Lock()
         self._kept: dict[str, Turn] = {}  # by the lock's name
-        self._wishes: dict[str, int] = {}  # ours → when it ends, in boot milliseconds
+        self._requests: dict[str, int] = {}  # ours → when it ends, in boot milliseconds
         self._granted: set[str] = set()  # ours that are still to be dropped
-        self._gave_way: dict[str, int] = {}  # wish → until when it goes first
+        self._gave_way: dict[str, int] = {}  # request → until when it goes first
 
     # --- taking -------------------------------------------------------------------------------
 
@@ -212,7 +213,7 @@ class Turns:
                 return None, True
             turn.state, turn.ttl_ms = TurnState.IN_HAND, ttl_ms
             return turn, False
-        mine = Turn(self, turn.lock, turn.wish, popper, ttl_ms, now_ms)
+        mine = Turn(self, turn.lock, turn.request, popper, ttl_ms, now_ms)
         mine.wanted, mine.looked_ms = turn.wanted, turn.looked_ms
         mine.locked_ms, mine.renewed_ms = turn.locked_ms, turn.renewed_ms
         turn.state = TurnState.OVER
@@ -223,51 +224,51 @@ class Turns:
     def begin(self, name: str, group_id: str, popper: str, ttl_ms: int) -> Turn | None:
         """Take the lock; None while another client has it, or is next. Cost: that of
         `Locker.acquire`; a read or a conditional write if the lock is taken."""
-        wish = f"turn:{group_id}"
+        request = turn_lease(group_id)
         now_ms = self._clock.boot_ms()
-        if self._is_first(wish, now_ms):
+        if self._is_first(request, now_ms):
             return None
         lock = self._locker.acquire(name, ttl_ms)
         if lock is None:
-            self._want(wish, now_ms)
+            self._want(request, now_ms)
             return None
-        turn = Turn(self, lock, wish, popper, ttl_ms, now_ms)
+        turn = Turn(self, lock, request, popper, ttl_ms, now_ms)
         with self._mutex:
             self._kept[name] = turn
-            if self._wishes.pop(wish, 0) > now_ms:
-                self._granted.add(wish)
+            if self._requests.pop(request, 0) > now_ms:
+                self._granted.add(request)
         return turn
 
     def line_seconds(self, name: str, group_id: str) -> float:
         """In how many seconds a popper that did not get a lock tries again. Cost: memory reads."""
         if name in self._kept:
             return BESIDE_SECONDS
-        is_next = self._wishes.get(f"turn:{group_id}", 0) > self._clock.boot_ms()
+        is_next = self._requests.get(turn_lease(group_id), 0) > self._clock.boot_ms()
         return NEXT_SECONDS if is_next else LINE_SECONDS
 
-    def _is_first(self, wish: str, now_ms: int) -> bool:
+    def _is_first(self, request: str, now_ms: int) -> bool:
         """Whether another client goes first, as it waits for a turn that ended here."""
-        until_ms = self._gave_way.get(wish)
+        until_ms = self._gave_way.get(request)
         if until_ms is None:
             return False
-        if now_ms < until_ms and self._is_wanted(wish):
+        if now_ms < until_ms and self._is_wanted(request):
             return True
-        self._gave_way.pop(wish, None)
+        self._gave_way.pop(request, None)
         return False
 
-    def _is_wanted(self, wish: str) -> bool:
+    def _is_wanted(self, request: str) -> bool:
         """Whether another client waits. Cost: a read."""
-        return self._leases.owner(wish) not in (None, self._owner)
+        return self._leases.owner(request) not in (None, self._owner)
 
-    def _want(self, wish: str, now_ms: int) -> None:
-        """Get in line. Cost: a conditional write, twice while a wish stands; a read where another
-        client is next."""
-        if self._wishes.get(wish, 0) - now_ms > WISH_MS / 2:
+    def _want(self, request: str, now_ms: int) -> None:
+        """Get in line. Cost: a conditional write, twice while a request stands; a read where
+        another client is next."""
+        if self._requests.get(request, 0) - now_ms > REQUEST_MS / 2:
             return
-        if self._leases.take(wish, self._owner, WISH_MS) is not None:
+        if self._leases.take(request, self._owner, REQUEST_MS) is not None:
             with self._mutex:
-                self._wishes[wish] = now_ms + WISH_MS
-                self._granted.discard(wish)
+                self._requests[request] = now_ms + REQUEST_MS
+                self._granted.discard(request)
 
     # --- keeping ------------------------------------------------------------------------------
 
@@ -294,7 +295,7 @@ class Turns:
         finally:
             with self._mutex:
                 if turn.wanted:
-                    self._gave_way[turn.wish] = self._clock.boot_ms() + 2 * WISH_MS
+                    self._gave_way[turn.request] = self._clock.boot_ms() + 2 * REQUEST_MS
                 if self._kept.get(turn.name) is turn:
                     del self._kept[turn.name]
             turn.released.set()
@@ -305,10 +306,10 @@ class Turns:
         must be renewed or released."""
         with self._mutex:
             granted, self._granted = self._granted, set()
-            turns = [turn for turn in self._kept.values() if turn.popper == popper]
+        turns = self._of(popper)
         try:
-            for wish in granted:
-                self._leases.drop(wish, self._owner)
+            for request in granted:
+                self._leases.drop(request, self._owner)
             for turn in turns:
                 self._tend(turn, leave=leave)
         except BackendError as exc:
@@ -326,7 +327,7 @@ class Turns:
             return
         if now_ms - turn.looked_ms >= LOOK_MS:
             turn.looked_ms = now_ms
-            turn.wanted = self._is_wanted(turn.wish)
+            turn.wanted = self._is_wanted(turn.request)
             asked_ms = turn.asked_ms or 0
             turn.wait(now_ms, waits=turn.wanted or now_ms - asked_ms < TURN_MS)
         with self._mutex:
@@ -340,18 +341,26 @@ class Turns:
     def overstays(self, popper: str) -> bool:
         """Whether what a popper claimed ahead has kept others waiting for too long: it goes back,
         though it is slower to claim again. Cost: memory reads."""
-        kept, now_ms = list(self._kept.values()), self._clock.boot_ms()
-        return any(turn.popper == popper and turn.overstays(now_ms) for turn in kept)
+        now_ms = self._clock.boot_ms()
+        return any(turn.overstays(now_ms) for turn in self._of(popper))
 
     def due_seconds(self, popper: str) -> float:
         """In how many seconds `tend` is due after a popper claimed. Cost: memory reads."""
-        kept = list(self._kept.values())
-        return 0.0 if any(t.stale and t.popper == popper for t in kept) else LOOK_MS / 1000
+        return 0.0 if any(turn.stale for turn in self._of(popper)) else LOOK_MS / 1000
 
     def leave(self, popper: str) -> None:
         """End all turns of a popper that is closed."""
-        for turn in [turn for turn in list(self._kept.values()) if turn.popper == popper]:
+        for turn in self._of(popper):
             try:
                 turn.end()
             except BackendError as exc:
                 logger.info("lock %s is left to lapse: %s", turn.name, exc)
+
+    def _of(self, popper: str) -> list[Turn]:
+        """The turns of a popper. Cost: memory reads."""
+        return [turn for turn in list(self._kept.values()) if turn.popper == popper]
+
+
+def turn_lease(group_id: str) -> str:
+    """The lease of the client whose turn is next."""
+    return f"turn:{group_id}"

@@ -17,8 +17,8 @@ NEXT_LEASE = (
 DROP_LEASE = "UPDATE leases SET owner = '', due_ms = 0 WHERE name = ? IF owner = ?"
 FORGET_LEASE = "DELETE FROM leases WHERE name = ? IF EXISTS"
 FORGET_FREE_LEASE = "DELETE FROM leases WHERE name = ? IF owner = ''"
-# A wish for the next turn: one row a group that is wanted, not one a group that ever was.
-DROP_WISH = "DELETE FROM leases WHERE name = ? IF owner = ?"
+# A request for the next turn: one row a group that is wanted, not one a group that ever was.
+DROP_REQUEST = "DELETE FROM leases WHERE name = ? IF owner = ?"
 
 FREE_KEPT = 1_000  # cached leases
 
@@ -70,7 +70,7 @@ class CassandraLeases(Leases):
         """Cost: one conditional write; for a pipe's lock also a read."""
         known = self._leases.pop(name, None)
         if name.startswith("turn:"):
-            self._cql.apply(DROP_WISH, (name, owner))
+            self._cql.apply(DROP_REQUEST, (name, owner))
             return
 
         def is_dropped() -> bool:

@@ -65,6 +65,15 @@ def reads(counting: CountingCql, act: Callable[[], object]) -> Counter[str]:
     )
 
 
+def two_sealed_of_three(catalog: CassandraCatalog, other: CassandraCatalog) -> None:
+    """Pipes a, b and c, of which another client sealed a and b."""
+    make_queue(catalog)
+    for pipe_id in ("a", "b", "c"):
+        assert catalog.pipes.add(pipe_row(pipe_id))
+    for pipe_id in ("a", "b"):
+        assert other.pipes.record_end(pipe_id, place(3)) == place(3)
+
+
 def unsealed(catalog: CassandraCatalog) -> list[str]:
     return [row.id for row in catalog.pipes.unsealed([Q])]
 
@@ -72,11 +81,7 @@ def unsealed(catalog: CassandraCatalog) -> list[str]:
 def test_a_search_for_open_pipes_reads_the_rows_of_sealed_ones_once(
     catalog: CassandraCatalog, other: CassandraCatalog, counting: CountingCql
 ) -> None:
-    make_queue(catalog)
-    for pipe_id in ("a", "b", "c"):
-        assert catalog.pipes.add(pipe_row(pipe_id))
-    for pipe_id in ("a", "b"):
-        assert other.pipes.record_end(pipe_id, place(3)) == place(3)
+    two_sealed_of_three(catalog, other)
     assert reads(counting, lambda: unsealed(catalog)) == {"rows": 3, "beats": 3}
     assert reads(counting, lambda: unsealed(catalog)) == {"rows": 1, "beats": 1}
     assert unsealed(catalog) == ["c"]
@@ -124,11 +129,7 @@ def test_a_search_for_timer_pipes_reads_the_rows_of_others_once(
 def test_a_search_for_finished_pipes_reads_only_rows_that_may_have_changed(
     catalog: CassandraCatalog, other: CassandraCatalog, counting: CountingCql
 ) -> None:
-    make_queue(catalog)
-    for pipe_id in ("a", "b", "c"):
-        assert catalog.pipes.add(pipe_row(pipe_id))
-    for pipe_id in ("a", "b"):
-        assert other.pipes.record_end(pipe_id, place(3)) == place(3)
+    two_sealed_of_three(catalog, other)
 
     def finished() -> list[str]:
         return [row.id for row in catalog.pipes.finished([Q])]

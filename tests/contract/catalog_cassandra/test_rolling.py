@@ -33,7 +33,7 @@ from cassq.doorbell import PollingDoorbell
 from cassq.extents.cassandra import CassandraStore
 from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
-from tests.integration.deadlines import DEADLINE_SECONDS
+from tests.contract.catalog_cassandra.rolling import pass_through
 from tests.servers.kinds.cassandra import CassandraCluster
 
 pytestmark = [
@@ -114,13 +114,7 @@ def rolled(queue: Queue, cql: Counted, pipes: int) -> list[Part]:
         for _ in range(PARTS):
             before, mine, began = cql.sent.total(), cql.mine, perf_counter()
             for _ in range(pipes // PARTS):
-                pusher.push_many(payloads)
-                left = PER_PIPE
-                while left:
-                    popped = popper.pop(left, wait=DEADLINE_SECONDS)
-                    assert popped
-                    popper.commit(popped)
-                    left -= len(popped)
+                pass_through(pusher, popper, payloads)
             count = pipes // PARTS
             parts.append(
                 Part(

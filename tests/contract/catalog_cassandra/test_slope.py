@@ -28,8 +28,8 @@ from cassq.doorbell import PollingDoorbell
 from cassq.extents.cassandra import CassandraStore
 from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
+from tests.contract.catalog_cassandra.rolling import pass_through
 from tests.contract.catalog_cassandra.traced import Read, Traced, by_table
-from tests.integration.deadlines import DEADLINE_SECONDS
 from tests.servers.kinds.cassandra import CassandraCluster
 
 pytestmark = [
@@ -139,13 +139,7 @@ def push_and_pop(queue: Queue, messages: int) -> None:
     payloads = [b"sixteen bytes ok"] * FRAME
     with queue.pusher() as pusher, queue.popper() as popper:
         for _ in range(messages // FRAME):
-            pusher.push_many(payloads)
-            left = FRAME
-            while left:
-                popped = popper.pop(left, wait=DEADLINE_SECONDS)
-                assert popped
-                popper.commit(popped)
-                left -= len(popped)
+            pass_through(pusher, popper, payloads)
 
 
 def use_heavily(place: Place, queue: Queue, pipes: int, *, seconds_a_pipe: float) -> None:

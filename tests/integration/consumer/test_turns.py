@@ -13,7 +13,16 @@ import pytest
 import cassq
 from cassq.base.clock import Clock, ManualClock, SystemClock
 from cassq.errors import ClaimLostError
-from cassq.locks.turns import IDLE_MS, LOOK_MS, OVERSTAY_MS, TURN_MS, WISH_MS, Turns, TurnState
+from cassq.locks.turns import (
+    IDLE_MS,
+    LOOK_MS,
+    OVERSTAY_MS,
+    REQUEST_MS,
+    TURN_MS,
+    Turns,
+    TurnState,
+    turn_lease,
+)
 from cassq.model.rows import Cursor
 from tests.integration.deadlines import in_threads
 from tests.integration.places import Place
@@ -149,8 +158,8 @@ def test_a_popper_that_gave_way_goes_on_if_the_next_one_never_comes(
     some(popper, clock, TURN_MS)
     assert one(other) is None
     some(popper, clock, LOOK_MS + 60)
-    assert some(popper, clock, WISH_MS // 2) == []
-    clock.advance(WISH_MS / 1000)
+    assert some(popper, clock, REQUEST_MS // 2) == []
+    clock.advance(REQUEST_MS / 1000)
     assert len(some(popper, clock, 100)) == 10
 
 
@@ -303,7 +312,7 @@ def test_a_lock_extended_for_hours_is_released_with_its_message(opened: Open) ->
     assert one(other) == b"1"
 
 
-def test_nothing_is_left_of_turns_and_wishes(opened: Open, clock: ManualClock) -> None:
+def test_nothing_is_left_of_turns_and_requests(opened: Open, clock: ManualClock) -> None:
     client = opened()
     popper = jobs(client, 60).popper()
     second = opened()
@@ -314,7 +323,7 @@ def test_nothing_is_left_of_turns_and_wishes(opened: Open, clock: ManualClock) -
     assert one(other) is not None
     other.tend()
     (group,) = client.ports.catalog.queues.groups(client.queue("jobs").id)
-    assert client.ports.catalog.leases.owner(f"turn:{group.id}") is None
+    assert client.ports.catalog.leases.owner(turn_lease(group.id)) is None
 
 
 @pytest.mark.waits(reason="turns last for a tenth of a second")

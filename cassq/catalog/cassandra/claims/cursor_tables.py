@@ -49,7 +49,7 @@ class Cursors:
         self._rows = rows
         self._cql = rows.keyspace.cql
         self._gaps = rows.keyspace.gaps
-        self._horizons = Horizons(rows.keyspace.cql)
+        self._horizons = Horizons(rows.keyspace.cql, rows.keyspace.gaps)
         self._memory = memory
         self._group_pipes: dict[str, GroupPipes] = {}
 
@@ -106,12 +106,8 @@ class Cursors:
     def _note(self, group_id: str, pipe_ids: Collection[str]) -> None:
         """Record that a group is about to have cursors in pipes. Cost: a round of plain writes, a
         read."""
-        for _ in self._cql.attempts():
-            stamp = self._cql.stamp()
+        for _ in self._horizons.stamps([group_id], f"group {group_id}"):
             self._cql.write_many([(NOTE_PIPE, (group_id, pipe_id)) for pipe_id in pipe_ids])
-            if self._horizons.is_passed(stamp, [group_id]):
-                return
-        raise contended(f"the listing of group {group_id}")
 
     def unnote(self, key: cql.Key) -> None:
         """Record that a group has no cursor in a pipe, and will have none. Cost: a plain write;
@@ -119,18 +115,17 @@ class Cursors:
         group_id, pipe_id = key
         self._cql.write(UNNOTE_PIPE, key)
         self.listed(group_id).pipe_ids.pop(pipe_id, None)
-        removed = self._gaps.removed(COVER_PIPES, (group_id,), pipe_id)
-        if removed:
-            with self._gaps.leaving_the_rest():
-                horizon_us = self._horizons.raised(group_id)
-                there = [pipe_id for (pipe_id,) in self._cql.read(LIST_PIPES, (group_id,))]
-                self._gaps.cover(COVER_PIPES, (group_id,), removed, there, horizon_us)
+        self._horizons.removed(
+            *(group_id, COVER_PIPES, (group_id,), pipe_id), lambda: self._listed_in(group_id)
+        )
 
     def cursors(self, group_id: str) -> list[Cursor]:
         """Cost: a read, then one per pipe, concurrently."""
-        keys = [(group_id, pipe_id) for (pipe_id,) in self._cql.read(LIST_PIPES, (group_id,))]
-        found = self._read_cursors(keys)
+        found = self._read_cursors([(group_id, each) for each in self._listed_in(group_id)])
         return [_as_open(cursor) for cursor in found if cursor is not None]
+
+    def _listed_in(self, group_id: str) -> list[str]:
+        return [pipe_id for (pipe_id,) in self._cql.read(LIST_PIPES, (group_id,))]
 
     def of_groups(self, groups: Sequence[GroupRow], pipe_id: str) -> list[Cursor | None]:
         """The cursors of groups in a pipe. Cost: a round of reads."""
@@ -211,7 +206,7 @@ class Cursors:
         """Remove all rows of a deleted (or never created) group in pipes: cursors, claims, moves,
         removals and their hints. Idempotent. Cost: a read; a conditional batch and a write per
         pipe."""
-        for (pipe_id,) in self._cql.read(LIST_PIPES, (group_id,)):
+        for pipe_id in self._listed_in(group_id):
             self.drop((group_id, pipe_id))
         self._horizons.drop(group_id)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 
-from cassq.cassandra.tries import contended
 from cassq.catalog.cassandra.partition.horizons import Horizons
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
 
@@ -30,18 +29,14 @@ class ConsumedPipes:
     def __init__(self, keyspace: Keyspace) -> None:
         self._cql = keyspace.cql
         self._gaps = keyspace.gaps
-        self._horizons = Horizons(keyspace.cql)
+        self._horizons = Horizons(keyspace.cql, keyspace.gaps)
 
     def note(self, pipe_ids: Iterable[str]) -> None:
         """List pipes that are about to be consumed. Cost: a round of plain writes, one of reads."""
         keys = [consumed_key(pipe_id) for pipe_id in pipe_ids]
         owners = {_owner(slice_) for slice_, _ in keys}
-        for _ in self._cql.attempts():
-            stamp = self._cql.stamp()
+        for _ in self._horizons.stamps(owners, "consumed pipes"):
             self._cql.write_many([(NOTE_CONSUMED, key) for key in keys])
-            if self._horizons.is_passed(stamp, owners):
-                return
-        raise contended("the listing of consumed pipes")
 
     def ids(self) -> list[str]:
         """Pipes that may have to be removed, or whose totals must be copied. Cost: 16 concurrent
@@ -58,12 +53,12 @@ class ConsumedPipes:
         writes and a read more."""
         slice_, _ = key = consumed_key(pipe_id)
         self._cql.write(DROP_CONSUMED, key)
-        removed = self._gaps.removed(COVER_CONSUMED, (slice_,), pipe_id)
-        if removed:
-            with self._gaps.leaving_the_rest():
-                horizon_us = self._horizons.raised(_owner(slice_))
-                there = [pipe_id for (pipe_id,) in self._cql.read(LIST_CONSUMED, (slice_,))]
-                self._gaps.cover(COVER_CONSUMED, (slice_,), removed, there, horizon_us)
+        self._horizons.removed(
+            *(_owner(slice_), COVER_CONSUMED, (slice_,), pipe_id), lambda: self._listed(slice_)
+        )
+
+    def _listed(self, slice_: int) -> list[str]:
+        return [pipe_id for (pipe_id,) in self._cql.read(LIST_CONSUMED, (slice_,))]
 
 
 def _owner(slice_: int) -> str:

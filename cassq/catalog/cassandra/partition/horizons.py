@@ -19,22 +19,42 @@ Nobody waits, and clocks that differ cost no more than another attempt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from cassq.cassandra.session import Cql
+from cassq.cassandra.tries import contended
+from cassq.catalog.cassandra.partition.tombstones import TombstoneCompactor
 
 # Of two clients' horizons the later one stands.
 RAISE_HORIZON = "INSERT INTO listing_horizons (owner_id, at_us) VALUES (?, ?) USING TIMESTAMP ?"
 HORIZON = "SELECT at_us FROM listing_horizons WHERE owner_id = ?"
 DROP_HORIZON = "DELETE FROM listing_horizons WHERE owner_id = ?"
+# An addition that took longer is repeated. Floors also rise without a horizon, to positions that
+# are twice as old.
+LATE_US = 300_000_000
 
 
 class Horizons:
     """The horizons of listings. owner_id: of the queue whose pipes are listed, or of the group
     whose cursors are; or a slice of consumed pipes."""
 
-    def __init__(self, cql: Cql) -> None:
+    def __init__(self, cql: Cql, gaps: TombstoneCompactor) -> None:
         self._cql = cql
+        self._gaps = gaps
+
+    def stamps(self, owner_ids: Collection[str], listing: str) -> Iterator[int]:
+        """Stamps after which to add entries: again with each, as the one before was not beyond the
+        horizons. After the last, the entries stay. listing: its name, for the error if there is no
+        end to it. Cost: a round of reads each."""
+        for _ in self._cql.attempts():
+            stamp = self._cql.stamp()
+            yield stamp
+            found = self._cql.read_many([(HORIZON, (owner_id,)) for owner_id in owner_ids])
+            horizon_us: int = max((at_us for rows in found for (at_us,) in rows), default=0)
+            if stamp > horizon_us and self._cql.stamp() - stamp < LATE_US:
+                return
+            self._cql.stamp(horizon_us)
+        raise contended(f"the listing of {listing}")
 
     def raised(self, owner_id: str) -> int:
         """Raise a horizon to the present; return it. Cost: a plain write."""
@@ -42,16 +62,22 @@ class Horizons:
         self._cql.write(RAISE_HORIZON, (owner_id, now_us, now_us))
         return now_us
 
-    def is_passed(self, stamp: int, owner_ids: Iterable[str]) -> bool:
-        """Whether entries stay that were written since this stamp was taken. If not, they must be
-        added again, and this client's next stamps are beyond the horizons. Cost: a round of
-        reads."""
-        found = self._cql.read_many([(HORIZON, (owner_id,)) for owner_id in owner_ids])
-        horizon_us: int = max((at_us for rows in found for (at_us,) in rows), default=0)
-        if stamp > horizon_us:
-            return True
-        self._cql.stamp(horizon_us)
-        return False
+    def removed(
+        self,
+        owner_id: str,
+        cover: str,
+        partition: tuple[str | int, ...],
+        key: str,
+        listed: Callable[[], Sequence[str]],
+    ) -> None:
+        """Record that this process removed an entry; after every few, cover the gaps they left.
+        cover: the statement for a gap. listed: reads the entries there. Cost: now and then two
+        rounds of plain writes and that read."""
+        gone = self._gaps.removed(cover, partition, key)
+        if gone:
+            with self._gaps.leaving_the_rest():
+                horizon_us = self.raised(owner_id)
+                self._gaps.cover(cover, partition, gone, listed(), horizon_us)
 
     def drop(self, owner_id: str) -> None:
         """Forget the horizon of a deleted queue or group. Cost: a plain write."""

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cassq.cassandra.session import Statement
-from cassq.cassandra.tries import contended
-from cassq.catalog.cassandra.partition.horizons import Horizons
+from cassq.catalog.cassandra.partition.horizons import LATE_US, Horizons
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
 
 DAY_US = 86_400_000_000
-SETTLED_US = 600_000_000
+SETTLED_US = 2 * LATE_US
 
 # The slices of a queue's listing, with their floors; and its unfinished writes, which are in every
 # row, even one without a slice.
@@ -48,7 +47,7 @@ class Listing:
     def __init__(self, keyspace: Keyspace) -> None:
         self._cql = keyspace.cql
         self._gaps = keyspace.gaps
-        self._horizons = Horizons(keyspace.cql)
+        self._horizons = Horizons(keyspace.cql, keyspace.gaps)
 
     def announce(self, queue_id: str, pipe_id: str, after: int = 0) -> int:
         """List a pipe behind all others of a queue, and behind `after`; return its position. Cost:
@@ -57,20 +56,20 @@ class Listing:
 
     def announce_all(self, queue_id: str, pipe_ids: Sequence[str], after: int = 0) -> list[int]:
         """`announce` for several pipes, in this order, at the same cost."""
-        for _ in self._cql.attempts():
-            stamp = self._cql.stamp()
-            positions = [max(self._cql.stamp(), after + 1) for _ in pipe_ids]
-            slices = sorted({position // DAY_US for position in positions})
+        entries: list[PipeEntry] = []
+        stale: list[PipeEntry] = []
+        for _ in self._horizons.stamps([queue_id], f"queue {queue_id}"):
+            stale += entries
+            entries = [
+                PipeEntry(max(self._cql.stamp(), after + 1), pipe_id) for pipe_id in pipe_ids
+            ]
+            slices = sorted({entry.position // DAY_US for entry in entries})
             notes: list[Statement] = [(NOTE_SLICE, (queue_id, slice_)) for slice_ in slices]
-            for position, pipe_id in zip(positions, pipe_ids, strict=True):
-                notes.append((NOTE_ENTRY, (queue_id, position // DAY_US, position, pipe_id)))
+            notes += [(NOTE_ENTRY, (queue_id, each.position // DAY_US, *each)) for each in entries]
             self._cql.write_many(notes)
-            is_passed = self._horizons.is_passed(stamp, [queue_id])
-            if is_passed and self._cql.stamp() - stamp < SETTLED_US // 2:
-                return positions
-            for position, pipe_id in zip(positions, pipe_ids, strict=True):
-                self.unlist(queue_id, PipeEntry(position, pipe_id))
-        raise contended(f"the listing of queue {queue_id}")
+        for entry in stale:
+            self.unlist(queue_id, entry)
+        return [entry.position for entry in entries]
 
     def unlist(self, queue_id: str, entry: PipeEntry) -> None:
         """Remove an entry. Cost: a plain write; after every few, three rounds of reads and plain
