@@ -32,10 +32,10 @@ from cassq.base.counters import Tally
 from cassq.base.housekeeper import Tend
 from cassq.consumer.claimer import Claimer
 from cassq.consumer.delivery import (
+    Acknowledger,
     DeliveredRun,
     Delivery,
     Error,
-    Holder,
     Message,
     Messages,
     NackOptions,
@@ -86,7 +86,7 @@ class Popper:
         self._group = group
         self._claimer = Claimer(ports, queue, group, dead_letter)
         self._settler = Settler(ports, self._claimer, self._finished, group().name)
-        self._holder = Holder(self.ack_held, self.give_held, self.extend_held)
+        self._acknowledger = Acknowledger(self.ack_held, self.give_held, self.extend_held)
         self.tally: Tally = self._settler.tally
         self._doorbell = doorbell
         self._waiter = doorbell.listen()
@@ -244,7 +244,7 @@ class Popper:
             prefetch_limit = pace.allowed(prefetch_limit, rules.claim_timeout_ms)
         began_ms, took_ms = self._clock.boot_ms(), 0
         try:
-            found = self._claimer.claim(max_messages, self._holder, prefetch_limit, began_ms)
+            found = self._claimer.claim(max_messages, self._acknowledger, prefetch_limit, began_ms)
         except Exception as exc:
             self.tally.failed("pop", exc)
             raise
@@ -415,7 +415,7 @@ class Popper:
         with self._lock:
             self._check_open()
             lost: ClaimLostError | None = None
-            for delivery, seqs in (touched := by_delivery(messages, self._holder)):
+            for delivery, seqs in (touched := by_delivery(messages, self._acknowledger)):
                 try:
                     say(delivery, seqs)
                 except ClaimLostError as exc:
@@ -431,7 +431,7 @@ class Popper:
         with self._lock:
             if self._closed:
                 return
-            for delivery, seqs in by_delivery(messages, self._holder):
+            for delivery, seqs in by_delivery(messages, self._acknowledger):
                 wanted = seqs & delivery.open_seqs()
                 if wanted and not delivery.lost:
                     try:

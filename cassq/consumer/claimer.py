@@ -14,7 +14,7 @@ from collections.abc import Callable
 from cassq.base.sharing import BESIDE_MS, answered
 from cassq.catalog.cover import fault, fault_now, wedged
 from cassq.consumer.candidates import REFRESH_MS, CandidatePipes, PipeView
-from cassq.consumer.delivery import Delivery, Holder
+from cassq.consumer.delivery import Acknowledger, Delivery
 from cassq.consumer.group_health import GroupHealth, freed
 from cassq.consumer.new_claims import TRIES_MAX, ClaimRequest, NewClaims
 from cassq.consumer.redelivery import Found, Redelivery, read_left
@@ -88,7 +88,9 @@ class Claimer:
             self._policies, self.rules = (queue, group), rules_of(queue, group)
         self.paused = queue.pop_paused
 
-    def claim(self, limit: int, holder: Holder, prefetch_limit: int, began_ms: int) -> list[Found]:
+    def claim(
+        self, limit: int, acknowledger: Acknowledger, prefetch_limit: int, began_ms: int
+    ) -> list[Found]:
         """New deliveries, of at most `limit` messages together; none if nothing can be claimed.
         Uses the policies of the last `look`.
 
@@ -107,7 +109,7 @@ class Claimer:
         while True:
             for view in self.window.candidates(policy.max_pop_width, now_ms):
                 line = self._in_line(due, view) if due else []
-                found = self._claim_both(line, view, limit, holder)
+                found = self._claim_both(line, view, limit, acknowledger)
                 if found:
                     self.window.claimed(view)
                     return found
@@ -127,7 +129,7 @@ class Claimer:
                     self.window.look_further()
                     continue
             due = self._due_now(self._ports.clock.boot_ms()) if due is None else due
-            back = self._retake(due, limit, holder)
+            back = self._retake(due, limit, acknowledger)
             if not back and self.window.away is not None:
                 raise self.window.away
             return back
@@ -141,16 +143,18 @@ class Claimer:
         self._looked_ms = -LOOK_MS
 
     def _claim_both(
-        self, line: list[Claim], view: PipeView, limit: int, holder: Holder
+        self, line: list[Claim], view: PipeView, limit: int, acknowledger: Acknowledger
     ) -> list[Found]:
         """Claim what stands in line before a pipe's messages, and then as many of these as there is
         room for: a few failures do not cost a separate pop."""
         room = limit - sum(row.left_count for row in line)
         if not line or self.exclusive or room <= 0 or any(map(claims.is_suspect, line)):
-            return self._retake(line, limit, holder) or self._claim_from(view, limit, holder)
-        fresh = self._claim_from(view, room, holder, joint=True)
+            return self._retake(line, limit, acknowledger) or self._claim_from(
+                view, limit, acknowledger
+            )
+        fresh = self._claim_from(view, room, acknowledger, joint=True)
         try:
-            back = self._retake(line, limit - room, holder, joint=bool(fresh))
+            back = self._retake(line, limit - room, acknowledger, joint=bool(fresh))
         except CassqError as exc:
             if not fresh:
                 raise
@@ -159,13 +163,13 @@ class Claimer:
         return back + fresh
 
     def _claim_from(
-        self, view: PipeView, limit: int, holder: Holder, *, joint: bool = False
+        self, view: PipeView, limit: int, acknowledger: Acknowledger, *, joint: bool = False
     ) -> list[Found]:
         try:
             if self.exclusive:
-                return self._claim_exclusively(view, limit, holder)
+                return self._claim_exclusively(view, limit, acknowledger)
             request = ClaimRequest(
-                self.name, holder, self.rules, limit, self._prefetch_limit, joint
+                self.name, acknowledger, self.rules, limit, self._prefetch_limit, joint
             )
             return self._new_claims.claim(view, request)
         except (ExtentMissingError, CorruptionError) as exc:
@@ -351,25 +355,27 @@ class Claimer:
         return freed(row, self._catalog.now_ms(), self.rules, self.health, self._version)
 
     def _retake(
-        self, due: list[Claim], limit: int, holder: Holder, *, joint: bool = False
+        self, due: list[Claim], limit: int, acknowledger: Acknowledger, *, joint: bool = False
     ) -> list[Found]:
         """Take the first of the free rows that are due."""
         if not due:
             return []
         timeout_ms = self.rules.claim_timeout_ms
-        found, more = self.redelivery.retake(due, limit, holder, timeout_ms, joint=joint)
+        found, more = self.redelivery.retake(due, limit, acknowledger, timeout_ms, joint=joint)
         if more or len(due) == DUE_LISTED:
             self.given_back()
         return found
 
     # --- exclusive groups ---------------------------------------------------------------------
 
-    def _claim_exclusively(self, view: PipeView, limit: int, holder: Holder) -> list[Found]:
+    def _claim_exclusively(
+        self, view: PipeView, limit: int, acknowledger: Acknowledger
+    ) -> list[Found]:
         """Lock the pipe, take over what the lock's last holder left, and continue in order."""
         if not self.window.follows(view):
             return []
         if self._turns is not None:
-            return self._claim_in_turn(self._turns, view, limit, holder)
+            return self._claim_in_turn(self._turns, view, limit, acknowledger)
         group, timeout_ms = self._group(), self.rules.claim_timeout_ms
         # Read again: a lock on a pipe retired meanwhile would be left behind.
         before = self._catalog.claims.cursor(group.id, view.row.id)
@@ -391,7 +397,7 @@ class Claimer:
             fenced = cursor and lock.held() and self._catalog.claims.fence(cursor, self.name)
             if fenced:
                 view.cursor = fenced
-                found = self._claim_in_order(view, fenced, limit, holder, lock)
+                found = self._claim_in_order(view, fenced, limit, acknowledger, lock)
             elif cursor is None:
                 self.window.forget(view)
         finally:
@@ -401,7 +407,7 @@ class Claimer:
         return found
 
     def _claim_in_turn(
-        self, turns: Turns, view: PipeView, limit: int, holder: Holder
+        self, turns: Turns, view: PipeView, limit: int, acknowledger: Acknowledger
     ) -> list[Found]:
         """The same with a lock that is kept from pop to pop. Cost: that of a claim; where the lock
         is not ours yet, also of two reads, of taking it, and of raising the epoch."""
@@ -425,7 +431,7 @@ class Claimer:
             return []
         found: list[Found] = []
         try:
-            found = self._claim_with(turn, view, limit, holder)
+            found = self._claim_with(turn, view, limit, acknowledger)
         finally:
             if not found:
                 view.cursor = turn.cursor
@@ -454,14 +460,16 @@ class Claimer:
         turn.end()
         return None
 
-    def _claim_with(self, turn: Turn, view: PipeView, limit: int, holder: Holder) -> list[Found]:
+    def _claim_with(
+        self, turn: Turn, view: PipeView, limit: int, acknowledger: Acknowledger
+    ) -> list[Found]:
         """Claim in a turn of ours: from where it stopped, or from what is read now."""
         if turn.cursor is not None:
             cursor = view.cursor = turn.cursor
             if cursor.ack.seq >= view.end_seq:
                 return []
             turn.cursor = None
-            found = self._claim_in_order(view, cursor, limit, holder, turn)
+            found = self._claim_in_order(view, cursor, limit, acknowledger, turn)
             if found:
                 return found
         read = self._catalog.claims.cursor(self._group().id, view.row.id)
@@ -478,7 +486,7 @@ class Claimer:
         if read.ack.seq >= view.end_seq:
             turn.cursor = read
             return []
-        return self._claim_in_order(view, read, limit, holder, turn)
+        return self._claim_in_order(view, read, limit, acknowledger, turn)
 
     def tend_within(self) -> float | None:
         """In how many seconds `tend_turns` is due after a claim; None if no locks are kept."""
@@ -505,7 +513,7 @@ class Claimer:
         return self.window.waiting(view)
 
     def _claim_in_order(
-        self, view: PipeView, cursor: Cursor, limit: int, holder: Holder, lock: Lock
+        self, view: PipeView, cursor: Cursor, limit: int, acknowledger: Acknowledger, lock: Lock
     ) -> list[Found]:
         for _ in range(TRIES_MAX):
             all_acked = cursor.ack.seq == cursor.chain.seq
@@ -514,7 +522,9 @@ class Claimer:
                 self._check_cover(cursor.pipe_id)  # or the ack offset has moved since
             row = next((row for row in rows if row.state is not ClaimState.DONE), None)
             if row is None:
-                request = ClaimRequest(self.name, holder, self.rules, limit, self._prefetch_limit)
+                request = ClaimRequest(
+                    self.name, acknowledger, self.rules, limit, self._prefetch_limit
+                )
                 self._new_claims.claim_for([request], view, lock)
                 return [request.found] if request.found is not None else []
             if row.state is ClaimState.HELD:
@@ -529,7 +539,7 @@ class Claimer:
                 if not self._moved_to_dead(row):
                     return []
             elif not self._expired(row, cursor.epoch):
-                return self._take(row, limit, holder, lock, cursor.epoch)
+                return self._take(row, limit, acknowledger, lock, cursor.epoch)
         return []
 
     def _is_nearly_due(self, row: Claim) -> bool:
@@ -544,7 +554,9 @@ class Claimer:
         if found is not None:
             raise wedged(pipe_id, found[1])
 
-    def _take(self, row: Claim, limit: int, holder: Holder, lock: Lock, epoch: int) -> list[Found]:
+    def _take(
+        self, row: Claim, limit: int, acknowledger: Acknowledger, lock: Lock, epoch: int
+    ) -> list[Found]:
         """Take the free row at the head; its messages are read first."""
         pieces, until = read_left(self.window.readers.get(row.pipe_id), row, limit)
         now_ms = self._catalog.now_ms()
@@ -552,7 +564,7 @@ class Claimer:
         mine, rows = claims.taken(row, until, self.name, due_ms, self._version)
         if not self._catalog.claims.replace(row, rows, epoch=epoch):
             return []
-        return [(Delivery(holder, [mine], now_ms, lock, epoch), pieces)]
+        return [(Delivery(acknowledger, [mine], now_ms, lock, epoch), pieces)]
 
     def until_due(self, most: float) -> float:
         """Seconds until the next free row comes due or held row expires; at most `most`."""

@@ -39,9 +39,9 @@ class NackOptions(NamedTuple):
     together: bool = True
 
 
-class Holder(NamedTuple):
-    """A popper's callbacks for settling its deliveries. Each popper has one, which identifies the
-    owner of a delivery."""
+class Acknowledger(NamedTuple):
+    """The callbacks by which the messages of a popper are acked, given back or extended. Each
+    popper has one, so it also shows which popper a delivery belongs to."""
 
     ack: Callable[[Delivery, range], None]
     give: Callable[[Delivery, range, NackOptions], None]
@@ -60,6 +60,7 @@ class Delivery:
     """
 
     __slots__ = (
+        "acknowledger",
         "backs",
         "claimed_ms",
         "consumers",
@@ -69,7 +70,6 @@ class Delivery:
         "epoch",
         "given",
         "given_singly",
-        "holder",
         "last_nack",
         "left",
         "lock",
@@ -84,13 +84,13 @@ class Delivery:
 
     def __init__(
         self,
-        holder: Holder,
+        acknowledger: Acknowledger,
         rows: Sequence[Claim],
         claimed_ms: int,
         lock: Lock | None,
         epoch: int | None,
     ) -> None:
-        self.holder: Holder = holder
+        self.acknowledger: Acknowledger = acknowledger
         self.pipe_id: str = rows[0].pipe_id
         self.deliveries: int = rows[0].deliveries
         self.rows: list[Claim] = list(rows)
@@ -208,29 +208,29 @@ class Delivery:
     # --- a message's verbs ----------------------------------------------------------------------
 
     def ack(self, seqs: range) -> None:
-        self.holder.ack(self, seqs)
+        self.acknowledger.ack(self, seqs)
 
     def nack(self, seqs: range, delay: float | None, error: Error) -> None:
         last = self.last_nack
         if last is not None and error is last[1] and delay is last[0]:
-            self.holder.give(self, seqs, last[2])
+            self.acknowledger.give(self, seqs, last[2])
             return
         delay_ms = None if delay is None else milliseconds("delay", delay)
         text = "" if error is None else error_text("error", error)
         back = NackOptions(delay_ms, text, True, False, False)
         if error is None or type(error) is str:  # an exception's text may change
             self.last_nack = delay, error, back
-        self.holder.give(self, seqs, back)
+        self.acknowledger.give(self, seqs, back)
 
     def dead(self, seqs: range, reason: Error) -> None:
         text = error_text("reason", reason)
-        self.holder.give(self, seqs, NackOptions(0, text, doomed=True))
+        self.acknowledger.give(self, seqs, NackOptions(0, text, doomed=True))
 
     def release(self, seqs: range) -> None:
-        self.holder.give(self, seqs, NackOptions(counted=False))
+        self.acknowledger.give(self, seqs, NackOptions(counted=False))
 
     def extend(self, seconds: float) -> None:
-        self.holder.extend(self, seconds)
+        self.acknowledger.extend(self, seconds)
 
 
 # --- messages -----------------------------------------------------------------------------------
@@ -508,13 +508,15 @@ class Prefetched:
         return {delivery: RangeSet.joined(sets) for delivery, sets in found.items()}
 
 
-def by_delivery(messages: Iterable[Message], holder: Holder) -> list[tuple[Delivery, RangeSet]]:
+def by_delivery(
+    messages: Iterable[Message], acknowledger: Acknowledger
+) -> list[tuple[Delivery, RangeSet]]:
     """Messages as seqs of their deliveries. Cost: none a message for whole pops."""
     if isinstance(messages, Messages):
         pieces: dict[Delivery, list[RangeSet]] = {}
         for delivery, _, found in messages.runs:
             pieces.setdefault(delivery, []).append(found)
-        return [(_of(holder, each), RangeSet.joined(found)) for each, found in pieces.items()]
+        return [(_of(acknowledger, each), RangeSet.joined(found)) for each, found in pieces.items()]
     if isinstance(messages, Message) or not isinstance(messages, Iterable):
         one = isinstance(messages, Message)
         raise UsageError(
@@ -530,11 +532,11 @@ def by_delivery(messages: Iterable[Message], holder: Holder) -> list[tuple[Deliv
                 f"only messages that pop() returned can be settled, not {message!r:.100}"
             )
         seqs.setdefault(message._delivery, []).append(message.seq)
-    return [(_of(holder, each), RangeSet.of(sorted(found))) for each, found in seqs.items()]
+    return [(_of(acknowledger, each), RangeSet.of(sorted(found))) for each, found in seqs.items()]
 
 
-def _of(holder: Holder, delivery: Delivery) -> Delivery:
-    if delivery.holder is not holder:
+def _of(acknowledger: Acknowledger, delivery: Delivery) -> Delivery:
+    if delivery.acknowledger is not acknowledger:
         raise UsageError("a message can be settled only through the popper it came from")
     return delivery
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from cassq.consumer.candidates import CandidatePipes, PipeView
-from cassq.consumer.delivery import Delivery, Holder
+from cassq.consumer.delivery import Acknowledger, Delivery
 from cassq.consumer.redelivery import CLAIM_BYTES_MAX, Found
 from cassq.extents.port import Slice
 from cassq.lifecycle.expiry import Expiry
@@ -37,7 +37,7 @@ class ClaimRequest:
     """
 
     name: str
-    holder: Holder
+    acknowledger: Acknowledger
     rules: Rules
     limit: int
     prefetch_limit: int = 0
@@ -153,7 +153,7 @@ class NewClaims:
                 BundleSlice(frame, RangeSet.run(frame.base_seq + first, frame.base_seq + last))
                 for frame, first, last in part
             ]
-            request.found = (Delivery(request.holder, [row], now_ms, lock, epoch), pieces)
+            request.found = (Delivery(request.acknowledger, [row], now_ms, lock, epoch), pieces)
         return True
 
 

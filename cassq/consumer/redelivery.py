@@ -9,8 +9,8 @@ from typing import NamedTuple
 from cassq.catalog.cover import fault_now, wedged
 from cassq.catalog.port import Catalog
 from cassq.consumer.candidates import CandidatePipes
-from cassq.consumer.delivery import Delivery, Holder
-from cassq.consumer.retained import Remnants
+from cassq.consumer.delivery import Acknowledger, Delivery
+from cassq.consumer.retained import RetainedMessages
 from cassq.errors import CorruptionError
 from cassq.extents.port import (
     ExtentMissingError,
@@ -70,11 +70,17 @@ class Redelivery:
         self._window = window
         self._name = name
         self._version = version
-        self.remnants: Remnants = Remnants()
+        self.retained: RetainedMessages = RetainedMessages()
         self._refused: set[str] = set()  # versions of rows whose taking was refused
 
     def retake(
-        self, due: Sequence[Claim], limit: int, holder: Holder, timeout_ms: int, *, joint: bool
+        self,
+        due: Sequence[Claim],
+        limit: int,
+        acknowledger: Acknowledger,
+        timeout_ms: int,
+        *,
+        joint: bool,
     ) -> tuple[list[Found], bool]:
         """Take free rows; returns them, and whether there may be more. They are read before they
         are taken, so that damage is found first. joint: others are handed out with them. Cost: one
@@ -96,7 +102,7 @@ class Redelivery:
         got = [claim for claim, ok in zip(mine, done, strict=True) if ok]
         self._note_refused([row for (row, _), ok in zip(changes, done, strict=True) if not ok])
         more = len(chosen) < len(due) or chosen[-1].until.seq < chosen[-1].row.end
-        return into_deliveries(got, holder, now_ms), more
+        return into_deliveries(got, acknowledger, now_ms), more
 
     def _note_refused(self, rows: Sequence[Claim]) -> None:
         """If a row is refused twice in the same version, no other popper took it: check whether
@@ -133,20 +139,20 @@ class Redelivery:
 
     def _left(self, row: Claim, limit: int, room: int) -> tuple[list[BundleSlice], Place]:
         """The first messages left in a row, and the place after them: from memory, or read."""
-        kept = self.remnants.take(row)
+        kept = self.retained.take(row)
         if kept is not None and row.left_count <= limit:
             return kept, Place(row.end, row.pos)
         return read_left(self._window.readers.get(row.pipe_id), row, limit, room)
 
 
 def into_deliveries(
-    taken: Iterable[tuple[Claim, list[BundleSlice]]], holder: Holder, now_ms: int
+    taken: Iterable[tuple[Claim, list[BundleSlice]]], acknowledger: Acknowledger, now_ms: int
 ) -> list[Found]:
     """Rows just taken, as deliveries: one for each pipe and number of deliveries."""
     found: list[Found] = []
     for _, group in groupby(sorted(taken, key=_kind), key=_kind):
         together = list(group)
-        delivery = Delivery(holder, [row for row, _ in together], now_ms, None, None)
+        delivery = Delivery(acknowledger, [row for row, _ in together], now_ms, None, None)
         found.append((delivery, [piece for _, pieces in together for piece in pieces]))
     return found
 

@@ -17,7 +17,7 @@ KEPT_BYTES_MAX = 16 * 1024 * 1024
 KEPT_MS_MAX = 5000
 
 
-class Remnants:
+class RetainedMessages:
     """What one popper keeps, by free row. The oldest make room for new ones."""
 
     def __init__(self) -> None:

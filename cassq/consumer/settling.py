@@ -202,7 +202,7 @@ class Settler:
                 delivery.replace(old, new)
                 given = [row for row in new if row.state is ClaimState.FREE]
                 for row in given:
-                    self._claimer.redelivery.remnants.keep(row, delivery.pieces, now_ms)
+                    self._claimer.redelivery.retained.keep(row, delivery.pieces, now_ms)
                 free += given
             else:
                 self._lose(delivery, old)

@@ -134,7 +134,7 @@ def test_what_cannot_be_written_costs_no_other_message_its_ack(
     delivery: Any = messages[1]._delivery
     unwritable: Any = NackOptions(error=object())  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        delivery.holder.give(delivery, range(1, 2), unwritable)
+        delivery.acknowledger.give(delivery, range(1, 2), unwritable)
         popper.flush()
     if consistency == "ap":
         messages[2].ack()

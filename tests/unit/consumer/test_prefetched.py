@@ -8,18 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cassq.consumer.delivery import DeliveredRun, Delivery, Holder, Message, Messages, Prefetched
+from cassq.consumer.delivery import (
+    Acknowledger,
+    DeliveredRun,
+    Delivery,
+    Message,
+    Messages,
+    Prefetched,
+)
 from cassq.message.frames import Extras, Frame, decode, encode
 from cassq.message.ranges import RangeSet
 from cassq.model.rows import Claim, ClaimState
 
 FRAME_MESSAGES = 40
-HOLDER = Holder(lambda *_: None, lambda *_: None, lambda *_: None)
+ACKNOWLEDGER = Acknowledger(lambda *_: None, lambda *_: None, lambda *_: None)
 
 
 def a_delivery(pipe_id: str) -> Delivery:
     row = Claim("group", pipe_id, 0, FRAME_MESSAGES, 0, ClaimState.HELD, 0, 1)
-    return Delivery(HOLDER, [row], 0, None, None)
+    return Delivery(ACKNOWLEDGER, [row], 0, None, None)
 
 
 def a_frame(name: str) -> Frame:

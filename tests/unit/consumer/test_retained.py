@@ -1,4 +1,4 @@
-"""Remnants: what is kept of a frame is what the frame says, and memory has a limit."""
+"""Retained messages are those of their frame, and the memory for them has a limit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cassq.consumer import retained
-from cassq.consumer.retained import KEPT_MS_MAX, Remnants
+from cassq.consumer.retained import KEPT_MS_MAX, RetainedMessages
 from cassq.message.bundles import BundleSlice, RetainedBundle
 from cassq.message.frames import Extras, Frame, decode, encode
 from cassq.message.ranges import RangeSet
@@ -38,7 +38,7 @@ def a_row(left: RangeSet, *, due_ms: int = NOW_MS) -> Claim:
 
 
 @pytest.mark.parametrize("plain", [True, False])
-def test_a_remnant_says_what_its_frame_says(plain: bool) -> None:
+def test_a_retained_bundle_has_the_messages_of_its_frame(plain: bool) -> None:
     frame, seqs = a_frame(plain=plain), RangeSet([(100, 102), (105, 106), (118, 120)])
     kept = RetainedBundle(frame, seqs)
     assert kept.count == 5
@@ -57,7 +57,7 @@ def test_a_remnant_says_what_its_frame_says(plain: bool) -> None:
 
 def test_what_was_kept_of_a_row_is_found_once() -> None:
     frame, left = a_frame(), RangeSet([(101, 103), (110, 111)])
-    kept = Remnants()
+    kept = RetainedMessages()
     kept.keep(a_row(left), [BundleSlice(frame, RangeSet.run(100, 120))], NOW_MS)
     found = kept.take(a_row(left))
     assert found is not None
@@ -73,7 +73,7 @@ def test_a_row_over_two_frames_is_kept_of_both() -> None:
         BundleSlice(a_frame(), RangeSet.run(100, 120)),
         BundleSlice(a_frame(base_seq=120), RangeSet.run(120, 140)),
     ]
-    kept = Remnants()
+    kept = RetainedMessages()
     left = RangeSet([(119, 121), (130, 131)])
     kept.keep(a_row(left), pieces, NOW_MS)
     found = kept.take(a_row(left))
@@ -85,7 +85,7 @@ def test_a_row_over_two_frames_is_kept_of_both() -> None:
 
 
 def test_a_row_that_another_changed_meanwhile_is_not_found() -> None:
-    kept = Remnants()
+    kept = RetainedMessages()
     left = RangeSet([(101, 103), (110, 111)])
     for now in (left - RangeSet.run(102, 103), left | RangeSet.run(112, 113)):
         kept.keep(a_row(left), [BundleSlice(a_frame(), RangeSet.run(100, 120))], NOW_MS)
@@ -94,7 +94,7 @@ def test_a_row_that_another_changed_meanwhile_is_not_found() -> None:
 
 
 def test_what_is_due_much_later_is_not_kept() -> None:
-    kept = Remnants()
+    kept = RetainedMessages()
     for later_ms, is_kept in ((KEPT_MS_MAX, True), (KEPT_MS_MAX + 1, False)):
         row = a_row(RangeSet.run(101, 103), due_ms=NOW_MS + later_ms)
         kept.keep(row, [BundleSlice(a_frame(), RangeSet.run(100, 120))], NOW_MS)
@@ -107,7 +107,7 @@ def test_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         retained, "KEPT_BYTES_MAX", 5 * RetainedBundle(frame, rows[0].left).size + 50
     )
-    kept = Remnants()
+    kept = RetainedMessages()
     for row in rows:
         kept.keep(row, [BundleSlice(frame, RangeSet.run(100, 120))], NOW_MS)
     found = [row.start for row in rows if kept.take(row) is not None]
