@@ -22,7 +22,7 @@ from cassq.model import claims
 from cassq.model.queues import GroupPolicy, QueuePolicy
 from cassq.model.rows import Claim, ClaimState, Dedup, PipeState, WriteRow, WriteState
 from tests.contract.rows import (
-    Desk,
+    Consumer,
     group_row,
     groups_version,
     make_queue,
@@ -61,7 +61,7 @@ class Told:
         self.catalog = SqliteCatalog(path, ManualClock(), committed=self.commits.append, log=log)
         make_queue(self.catalog)
         assert self.catalog.pipes.add(pipe_row("p"))
-        self.desk = Desk(self.catalog)
+        self.consumer = Consumer(self.catalog)
 
     def by(self, verb: Callable[[], object]) -> list[bool]:
         """Whether each commit that a verb makes is synced; it has to do something."""
@@ -96,16 +96,16 @@ def test_the_life_of_a_pipe(syncs: Told) -> None:
     assert syncs.by(lambda: catalog.pipes.add(pipe_row("new"))) == [True]
     assert syncs.by(lambda: catalog.pipes.record_end("new", place(5))) == [True]
     assert syncs.by(lambda: catalog.pipes.record_end("p", place(3))) == [True]
-    assert syncs.desk.finish(syncs.desk.claim(3))
+    assert syncs.consumer.finish(syncs.consumer.claim(3))
     assert syncs.by(lambda: catalog.pipes.retire("p", groups_version(catalog))) == [True]
     make_queue(catalog, "r")
     assert syncs.by(lambda: catalog.pipes.repoint("new", "id of r", "r/default")) == [True]
 
 
 def test_acks_take_overs_and_moves(syncs: Told) -> None:
-    catalog, desk = syncs.catalog, syncs.desk
-    row = desk.claim(4)
-    freed = desk.freed(row)
+    catalog, consumer = syncs.catalog, syncs.consumer
+    row = consumer.claim(4)
+    freed = consumer.freed(row)
     assert syncs.by(lambda: catalog.claims.replace_many([(row, freed)])) == [False, True]
     held, rows = claims.taken(freed[0], place(4), "me", 9_999, version)
     assert syncs.by(lambda: catalog.claims.replace(freed[0], rows)) == [True]
@@ -113,18 +113,18 @@ def test_acks_take_overs_and_moves(syncs: Told) -> None:
     assert syncs.by(lambda: catalog.claims.intend_many([move_row(1, 8)], held)) == [True]
     done = claims.as_dead(held, version)
     assert syncs.by(lambda: catalog.claims.replace(held, done, settle=[move_row(0, 7)])) == [True]
-    assert syncs.by(lambda: catalog.claims.fence(desk.cursor, "other")) == [True]
+    assert syncs.by(lambda: catalog.claims.fence(consumer.cursor, "other")) == [True]
 
 
 def test_a_first_claim_is_synced_if_that_is_asked_for(syncs: Told) -> None:
-    desk = syncs.desk
+    consumer = syncs.consumer
     for synced in (False, True, False):
-        cursor = desk.cursor
+        cursor = consumer.cursor
         chain = place(cursor.chain.seq + 2)
         row = claims.first(cursor, chain, "me", 9_999, version)
 
         def claim(synced: bool = synced) -> bool:
-            return desk.catalog.claims.claim(cursor, chain, [row], synced=synced)  # noqa: B023
+            return consumer.catalog.claims.claim(cursor, chain, [row], synced=synced)  # noqa: B023
 
         assert syncs.by(claim) == [synced]
 
@@ -166,8 +166,8 @@ def test_others_write_while_an_ack_is_being_synced(
     syncs: Told, log: WatchedLog, tmp_path: Path
 ) -> None:
     with closing(SqliteCatalog(tmp_path / "catalog.sqlite", ManualClock(), lock_wait=0)) as other:
-        theirs = Desk(other)
-        row = syncs.desk.claim(4)
+        theirs = Consumer(other)
+        row = syncs.consumer.claim(4)
         seen: list[tuple[int, int, ClaimState]] = []
 
         def write_beside() -> None:
@@ -175,9 +175,9 @@ def test_others_write_while_an_ack_is_being_synced(
             seen.extend(theirs.states)
 
         log.during = write_beside
-        assert syncs.desk.catalog.claims.replace_many([(row, syncs.desk.acked(row, 1, 2))]) == [
-            True
-        ]
+        assert syncs.consumer.catalog.claims.replace_many(
+            [(row, syncs.consumer.acked(row, 1, 2))]
+        ) == [True]
         assert seen == [(0, 4, ClaimState.HELD), (4, 6, ClaimState.HELD)]
         assert theirs.rows[0].acked == RangeSet.run(1, 2)
     assert log.synced == 1
@@ -186,10 +186,10 @@ def test_others_write_while_an_ack_is_being_synced(
 def test_an_ack_of_an_exclusive_group_is_durable_before_others_see_it(
     syncs: Told, log: WatchedLog
 ) -> None:
-    mine = syncs.catalog.claims.fence(syncs.desk.cursor, "me")
+    mine = syncs.catalog.claims.fence(syncs.consumer.cursor, "me")
     assert mine is not None
-    row = syncs.desk.claim(4)
-    changes = [(row, syncs.desk.acked(row, 0, 4))]
+    row = syncs.consumer.claim(4)
+    changes = [(row, syncs.consumer.acked(row, 0, 4))]
     verb = lambda: syncs.catalog.claims.replace_many(changes, epoch=mine.epoch)  # noqa: E731
     assert syncs.by(verb) == [True]
     assert log.synced == 0
@@ -198,7 +198,7 @@ def test_an_ack_of_an_exclusive_group_is_durable_before_others_see_it(
 def test_threads_that_commit_during_a_sync_share_the_next_one(
     syncs: Told, log: WatchedLog, tmp_path: Path
 ) -> None:
-    rows = [syncs.desk.claim(2) for _ in range(4)]
+    rows = [syncs.consumer.claim(2) for _ in range(4)]
     syncing, go_on = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -206,7 +206,7 @@ def test_threads_that_commit_during_a_sync_share_the_next_one(
         assert go_on.wait(DEADLINE_SECONDS)
 
     def ack(row: Claim) -> None:
-        assert syncs.catalog.claims.replace_many([(row, syncs.desk.acked(row, 0, 8))]) == [True]
+        assert syncs.catalog.claims.replace_many([(row, syncs.consumer.acked(row, 0, 8))]) == [True]
 
     log.during = hold
     threads = [threading.Thread(target=ack, args=(row,), daemon=True) for row in rows]
@@ -216,7 +216,7 @@ def test_threads_that_commit_during_a_sync_share_the_next_one(
         thread.start()
     try:
         with closing(SqliteCatalog(tmp_path / "catalog.sqlite", ManualClock())) as other:
-            eventually("all acks are seen", lambda: Desk(other).cursor.ack.seq == 8)
+            eventually("all acks are seen", lambda: Consumer(other).cursor.ack.seq == 8)
     finally:
         go_on.set()
     for thread in threads:
@@ -228,8 +228,8 @@ def test_threads_that_commit_during_a_sync_share_the_next_one(
 def test_after_a_sync_that_failed_nothing_passes_for_durable(
     syncs: Told, log: WatchedLog, tmp_path: Path
 ) -> None:
-    row = syncs.desk.claim(4)
-    acked = syncs.desk.acked(row, 0, 4)
+    row = syncs.consumer.claim(4)
+    acked = syncs.consumer.acked(row, 0, 4)
 
     def fail() -> None:
         raise OSError(errno.EIO, "the disk failed")
@@ -239,19 +239,19 @@ def test_after_a_sync_that_failed_nothing_passes_for_durable(
         syncs.catalog.claims.replace_many([(row, acked)])
     assert caught.value.outcome_unknown
     log.during = lambda: None
-    for look in (lambda: syncs.desk.rows, syncs.catalog.claims.ensure_durable):
+    for look in (lambda: syncs.consumer.rows, syncs.catalog.claims.ensure_durable):
         with pytest.raises(BackendUnavailableError, match="a sync of its log failed"):
             look()
     alone = tmp_path / "alone.sqlite"
     shutil.copy(tmp_path / "catalog.sqlite", alone)
     with closing(SqliteCatalog(alone, ManualClock())) as copy:
-        assert Desk(copy).cursor.ack.seq == 4, "the main file has it without the log"
+        assert Consumer(copy).cursor.ack.seq == 4, "the main file has it without the log"
 
 
 def test_what_has_an_unknown_outcome_is_synced_when_it_is_read_back(
     syncs: Told, log: WatchedLog
 ) -> None:
-    syncs.desk.claim(1)
+    syncs.consumer.claim(1)
     syncs.catalog.claims.ensure_durable()
     syncs.catalog.claims.ensure_durable()
     assert log.synced == 2
